@@ -1,0 +1,69 @@
+//! `cargo xtask check`: what a change must pass before anything is run as root.
+
+use anyhow::Result;
+
+use crate::setup::{self, cargo_tools};
+use crate::shell;
+use crate::step::step;
+
+/// Runs every check; the first that fails ends it.
+pub(crate) fn run() -> Result<()> {
+    setup::for_building()?;
+    cargo_tools::ensure(&cargo_tools::CARGO_DENY)?;
+    for check in CHECKS {
+        step(check.what, check.expected, || {
+            shell::run(shell::cargo().args(check.arguments), check.remedy)
+        })?;
+    }
+    Ok(())
+}
+
+struct Check {
+    what: &'static str,
+    expected: &'static str,
+    arguments: &'static [&'static str],
+    remedy: &'static str,
+}
+
+/// All of them select the whole workspace, so that cargo builds each dependency once for all.
+const CHECKS: [Check; 4] = [
+    Check {
+        what: "format",
+        expected: "1 s",
+        arguments: &["fmt", "--all", "--check"],
+        remedy: "cargo fmt --all",
+    },
+    Check {
+        what: "lints",
+        expected: "cold 3 min, warm 5 s",
+        arguments: &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ],
+        remedy: "mend the code, or say why not with #[expect(lint, reason = \"...\")]",
+    },
+    Check {
+        what: "licences, sources and bans of dependencies",
+        expected: "2 s",
+        arguments: &[
+            "deny",
+            "--log-level",
+            "error",
+            "check",
+            "bans",
+            "licenses",
+            "sources",
+        ],
+        remedy: "choose another dependency, or give the reason for an exception in deny.toml",
+    },
+    Check {
+        what: "tests without root",
+        expected: "cold 5 min, warm 10 s",
+        arguments: &["test", "--workspace", "--lib", "--bins"],
+        remedy: "cargo test --workspace --lib --bins",
+    },
+];

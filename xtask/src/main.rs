@@ -1,0 +1,49 @@
+//! `cargo xtask`: everything one does with this repository, by name.
+//!
+//! Each command is a function of one module; this file only names them. It knows none of our crates:
+//! it drives cargo, apt, go and rustup as a person would, and tells what it does while it does it.
+
+use clap::{Parser, Subcommand};
+
+mod check;
+mod setup;
+mod shell;
+mod step;
+mod test;
+mod workspace;
+
+/// Everything one does with this repository.
+///
+/// Times are for two cores: "cold" is a fresh machine with empty caches, "warm" any later run.
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    version,
+    max_term_width = 100
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Install what building and testing need, and only what is missing (cold 10 min, warm 1 s)
+    ///
+    /// Debian packages, rust-src for the BPF target, bpf-linker, and a Kubernetes control plane built
+    /// from Go modules into a cache outside the clone. Needs root when a Debian package is missing.
+    Setup,
+    /// Format, lints, licences and the tests without root (cold 10 min, warm 20 s)
+    Check,
+    /// Everything: setup, check, build, and the tests that need root (cold 30 min, warm 5 min)
+    Test(test::Options),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().command {
+        Command::Setup => setup::run(),
+        Command::Check => check::run(),
+        Command::Test(options) => test::run(&options),
+    }
+}

@@ -1,0 +1,22 @@
+//! `cargo xtask setup`: brings what is missing, leaves what is there, and says which is which.
+
+use anyhow::Result;
+
+pub(crate) mod cargo_tools;
+mod control_plane;
+mod debian;
+mod packages;
+mod rust_src;
+
+/// Brings everything that the build and the tests need.
+pub(crate) fn run() -> Result<()> {
+    packages::ensure()?;
+    for_building()?;
+    control_plane::ensure()
+}
+
+/// Brings what compiling the eBPF programs needs.
+pub(crate) fn for_building() -> Result<()> {
+    rust_src::ensure()?;
+    cargo_tools::ensure(&cargo_tools::BPF_LINKER)
+}

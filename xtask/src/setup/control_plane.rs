@@ -1,0 +1,203 @@
+//! The Kubernetes control plane of the tests, built from Go modules (`tests/control-plane`).
+//!
+//! The binaries go to a cache outside the clone, in a folder named after what they are built from;
+//! `tests/control-plane/bin` links to it. A binary that `KUBEBUILDER_ASSETS` holds is not built: the
+//! tests take it from there.
+
+use std::env;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command};
+
+use anyhow::{Context as _, Result};
+
+use crate::shell;
+use crate::step::{present, step};
+use crate::workspace;
+
+/// A binary, and where its source is.
+struct Binary {
+    name: &'static str,
+    module: Module,
+    package: &'static str,
+    expected: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Module {
+    Etcd,
+    Kubernetes,
+}
+
+const BINARIES: [Binary; 5] = [
+    Binary {
+        name: "etcd",
+        module: Module::Etcd,
+        package: "go.etcd.io/etcd/server/v3",
+        expected: "40 s",
+    },
+    Binary {
+        name: "kube-apiserver",
+        module: Module::Kubernetes,
+        package: "k8s.io/kubernetes/cmd/kube-apiserver",
+        expected: "3 min",
+    },
+    Binary {
+        name: "kube-controller-manager",
+        module: Module::Kubernetes,
+        package: "k8s.io/kubernetes/cmd/kube-controller-manager",
+        expected: "50 s",
+    },
+    Binary {
+        name: "kube-proxy",
+        module: Module::Kubernetes,
+        package: "k8s.io/kubernetes/cmd/kube-proxy",
+        expected: "10 s",
+    },
+    Binary {
+        name: "kubectl",
+        module: Module::Kubernetes,
+        package: "k8s.io/kubernetes/cmd/kubectl",
+        expected: "25 s",
+    },
+];
+
+/// The files that decide what is built.
+const INPUTS: [&str; 4] = ["go.mod", "go.sum", "etcd/go.mod", "etcd/go.sum"];
+
+/// Builds the binaries that neither the cache nor `KUBEBUILDER_ASSETS` holds.
+pub(crate) fn ensure() -> Result<()> {
+    let source = workspace::root().join("tests/control-plane");
+    let folder = workspace::cache()?
+        .join("control-plane")
+        .join(fingerprint(&source)?);
+    fs::create_dir_all(&folder).with_context(|| format!("folder {}", folder.display()))?;
+    link(&source.join("bin"), &folder)?;
+    let missing: Vec<&Binary> = BINARIES
+        .iter()
+        .filter(|binary| !given(binary.name) && !folder.join(binary.name).is_file())
+        .collect();
+    if missing.is_empty() {
+        present(format!("control plane in {}", folder.display()));
+        return Ok(());
+    }
+    if shell::find("go").is_none() {
+        anyhow::bail!(
+            "go is not in PATH: the test control plane is built with it\n\
+             remedy: install Go 1.21 or newer, or set KUBEBUILDER_ASSETS to a folder with the binaries"
+        );
+    }
+    for binary in missing {
+        step(
+            format!("{} from Go modules", binary.name),
+            binary.expected,
+            || build(binary, &source, &folder),
+        )?;
+    }
+    Ok(())
+}
+
+/// Tells whether the person brought this binary along.
+fn given(name: &str) -> bool {
+    env::var_os("KUBEBUILDER_ASSETS").is_some_and(|folder| Path::new(&folder).join(name).is_file())
+}
+
+fn build(binary: &Binary, source: &Path, folder: &Path) -> Result<()> {
+    let module = match binary.module {
+        Module::Etcd => source.join("etcd"),
+        Module::Kubernetes => source.to_path_buf(),
+    };
+    let mut link_flags = String::from("-s -w");
+    if binary.module == Module::Kubernetes {
+        link_flags.push_str(&version_stamp(&module)?);
+    }
+    let unfinished = folder.join(format!("{}.{}", binary.name, process::id()));
+    shell::run(
+        go(&module)
+            .args([
+                "build",
+                "-mod=readonly",
+                "-trimpath",
+                "-ldflags",
+                &link_flags,
+                "-o",
+            ])
+            .arg(&unfinished)
+            .arg(binary.package),
+        "check that Go reaches its module proxy, and that 3 GB of memory and 5 GB of disk are free",
+    )?;
+    // Whole or not at all: an interrupted build leaves no binary that a later run would trust.
+    fs::rename(&unfinished, folder.join(binary.name))
+        .with_context(|| format!("binary {} in {}", binary.name, folder.display()))
+}
+
+/// Returns the linker flags that make the binaries say the version they are; a build from a module
+/// would otherwise call itself v0.0.0.
+fn version_stamp(module: &Path) -> Result<String> {
+    let version = shell::output(
+        go(module).args([
+            "list",
+            "-mod=readonly",
+            "-m",
+            "-f",
+            "{{.Version}}",
+            "k8s.io/kubernetes",
+        ]),
+        "check tests/control-plane/go.mod",
+    )?;
+    let version = version.trim();
+    let mut parts = version.trim_start_matches('v').split('.');
+    let (major, minor) = (
+        parts.next().unwrap_or_default(),
+        parts.next().unwrap_or_default(),
+    );
+    Ok([
+        "k8s.io/component-base/version",
+        "k8s.io/client-go/pkg/version",
+    ]
+    .map(|package| {
+        format!(
+            " -X {package}.gitVersion={version} \
+                 -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
+        )
+    })
+    .concat())
+}
+
+fn go(module: &Path) -> Command {
+    let mut go = Command::new("go");
+    let _: &mut Command = go
+        .current_dir(module)
+        .env("GOWORK", "off")
+        .env("GOFLAGS", "");
+    go
+}
+
+/// Names a set of inputs: FNV-1a over their bytes, sixteen digits.
+fn fingerprint(source: &Path) -> Result<String> {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for input in INPUTS {
+        let file = source.join(input);
+        let bytes = fs::read(&file).with_context(|| format!("file {}", file.display()))?;
+        for byte in bytes {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    Ok(format!("{hash:016x}"))
+}
+
+/// Lets `link` point at `folder`, whatever it pointed at before.
+fn link(link: &PathBuf, folder: &Path) -> Result<()> {
+    if fs::read_link(link).is_ok_and(|target| target == folder) {
+        return Ok(());
+    }
+    match fs::remove_file(link) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("link {}", link.display()));
+        }
+        _ => {}
+    }
+    symlink(folder, link).with_context(|| format!("link {}", link.display()))
+}

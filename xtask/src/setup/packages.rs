@@ -1,0 +1,59 @@
+//! System packages: the tools that the tests and the build call by name.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::setup::debian;
+use crate::shell;
+use crate::step::{present, step};
+
+/// A command that must be found, and the Debian package that has it.
+const TOOLS: [(&str, &str); 7] = [
+    ("cc", "gcc"),
+    ("ip", "iproute2"),
+    ("nft", "nftables"),
+    ("iptables", "iptables"),
+    ("nsenter", "util-linux"),
+    ("setpriv", "util-linux"),
+    ("tcpdump", "tcpdump"),
+];
+
+/// Installs the packages of the tools that are not found.
+pub(crate) fn ensure() -> Result<()> {
+    let missing: Vec<(&str, &str)> = TOOLS
+        .into_iter()
+        .filter(|(tool, _)| shell::find(tool).is_none())
+        .collect();
+    if missing.is_empty() {
+        present("system tools");
+        return Ok(());
+    }
+    let tools = missing
+        .iter()
+        .map(|(tool, _)| *tool)
+        .collect::<Vec<_>>()
+        .join(", ");
+    let mut packages: Vec<&str> = missing.into_iter().map(|(_, package)| package).collect();
+    packages.dedup();
+    let packages_spelt = packages.join(" ");
+    if shell::find("apt-get").is_none() {
+        bail!(
+            "not found: {tools}\nremedy: install them with your package manager (Debian calls \
+             the packages {packages_spelt})"
+        );
+    }
+    if !shell::is_root() {
+        bail!("not found: {tools}\nremedy: sudo apt-get install {packages_spelt}");
+    }
+    step(format!("Debian packages {packages_spelt}"), "20 s", || {
+        debian::refresh()?;
+        shell::run(
+            Command::new("apt-get")
+                .args(["install", "-qq", "--yes", "--no-install-recommends"])
+                .args(&packages)
+                .env("DEBIAN_FRONTEND", "noninteractive"),
+            "install these packages by hand, then run this command again",
+        )
+    })
+}

@@ -1,0 +1,73 @@
+//! Other programs: run them, and when one fails say which one, and what a person can do about it.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+/// Folders of system tools that are not in everybody's `PATH`.
+const SYSTEM_FOLDERS: [&str; 2] = ["/usr/sbin", "/sbin"];
+
+/// Runs `command` with its output shown; an error carries the command and the `remedy`.
+pub(crate) fn run(command: &mut Command, remedy: &str) -> Result<()> {
+    let line = spell(command);
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("`{line}` could not be started\nremedy: {remedy}"))?;
+    if !status.success() {
+        bail!("`{line}` ended with {status}\nremedy: {remedy}");
+    }
+    Ok(())
+}
+
+/// Runs `command` and returns what it printed; its error output is part of the error.
+pub(crate) fn output(command: &mut Command, remedy: &str) -> Result<String> {
+    let line = spell(command);
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("`{line}` could not be started\nremedy: {remedy}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!(
+            "`{line}` ended with {}\n{}\nremedy: {remedy}",
+            output.status,
+            said.trim()
+        );
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("`{line}` printed no valid UTF-8"))
+}
+
+/// Returns cargo as this process was started by it, in the root of the clone.
+pub(crate) fn cargo() -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let _: &mut Command = cargo.current_dir(crate::workspace::root());
+    cargo
+}
+
+/// Finds `tool` where a shell would, and where system tools are.
+pub(crate) fn find(tool: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(SYSTEM_FOLDERS.map(PathBuf::from))
+        .map(|folder| folder.join(tool))
+        .find(|file| file.is_file())
+}
+
+/// Tells whether this process may do what only root may.
+pub(crate) fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
+}
+
+fn spell(command: &Command) -> String {
+    let mut line = command.get_program().to_string_lossy().into_owned();
+    for argument in command.get_args() {
+        line.push(' ');
+        line.push_str(&argument.to_string_lossy());
+    }
+    line
+}

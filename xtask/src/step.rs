@@ -1,0 +1,28 @@
+//! Progress: a line when a long step starts, with the time to expect, and one when it ends.
+
+use std::fmt::Display;
+use std::time::Instant;
+
+use anyhow::Result;
+
+/// Does `work`, saying what it is and how long it should take before, and how long it took after.
+pub(crate) fn step<T>(
+    what: impl Display,
+    expected: &str,
+    work: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    println!("==> {what} ({expected})");
+    let start = Instant::now();
+    let result = work();
+    let outcome = if result.is_ok() { "done" } else { "FAILED" };
+    println!(
+        "    {what}: {outcome} in {:.1} s",
+        start.elapsed().as_secs_f64()
+    );
+    result
+}
+
+/// Says that `what` is there already, so that an idle set-up shows what it looked at.
+pub(crate) fn present(what: impl Display) {
+    println!("  = {what}");
+}
