@@ -1,0 +1,4 @@
+//! The node agent as a library: watches Services, decides what the maps should hold, writes the difference.
+#![deny(unsafe_code)]
+
+pub mod plan;

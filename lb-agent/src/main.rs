@@ -1,0 +1,2 @@
+//! Arguments, wiring, shutdown; nothing else.
+fn main() {}

@@ -1,0 +1,126 @@
+//! The internet checksum (RFC 1071) and its incremental update (RFC 1624).
+//!
+//! Sums are taken over words in memory order, which is what the kernel's `__wsum` is: the result is
+//! right in either byte order as long as it is stored the way it was read.
+
+/// What a change of covered bytes does to a checksum: the one's complement sum of what came minus what went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Difference(u64);
+
+impl Difference {
+    /// No change.
+    pub const NONE: Self = Self(0);
+
+    /// Adds the replacement of one 32-bit word (in memory order) by another.
+    #[inline(always)]
+    pub const fn word(self, old: u32, new: u32) -> Self {
+        Self(self.0 + (!old) as u64 + new as u64)
+    }
+
+    /// Adds the replacement of four words (an address).
+    #[inline(always)]
+    pub const fn words(self, old: [u32; 4], new: [u32; 4]) -> Self {
+        let [o0, o1, o2, o3] = old;
+        let [n0, n1, n2, n3] = new;
+        self.word(o0, n0).word(o1, n1).word(o2, n2).word(o3, n3)
+    }
+
+    /// Adds the replacement of one 16-bit word (in memory order) by another.
+    #[inline(always)]
+    pub const fn half(self, old: [u8; 2], new: [u8; 2]) -> Self {
+        let [a, b] = old;
+        let [c, d] = new;
+        self.word(u32::from_ne_bytes([a, b, 0, 0]), u32::from_ne_bytes([c, d, 0, 0]))
+    }
+
+    /// Adds bytes that were not covered before (an even number but for the last call).
+    #[inline(always)]
+    pub const fn bytes4(self, bytes: [u8; 4]) -> Self {
+        Self(self.0 + u32::from_ne_bytes(bytes) as u64)
+    }
+
+    /// Whether nothing changed.
+    #[inline(always)]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Folded to 32 bits: the kernel's `__wsum`.
+    #[inline(always)]
+    pub const fn wsum(self) -> u32 {
+        let once = (self.0 & 0xffff_ffff) + (self.0 >> 32);
+        ((once & 0xffff_ffff) + (once >> 32)) as u32
+    }
+
+    /// Applies the change to a stored checksum (RFC 1624, equation 3).
+    #[inline(always)]
+    pub const fn apply(self, checksum: [u8; 2]) -> [u8; 2] {
+        let sum = self.wsum() as u64 + (!u16::from_ne_bytes(checksum)) as u64;
+        (!fold(sum)).to_ne_bytes()
+    }
+
+    /// The checksum of bytes summed from nothing.
+    #[inline(always)]
+    pub const fn finish(self) -> [u8; 2] {
+        (!fold(self.wsum() as u64)).to_ne_bytes()
+    }
+}
+
+#[inline(always)]
+const fn fold(sum: u64) -> u16 {
+    let sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    /// RFC 1071, section 4.1, as it is written there.
+    fn reference(bytes: &[u8]) -> u16 {
+        let mut sum = 0_u32;
+        for pair in bytes.chunks(2) {
+            sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+        }
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        !(sum as u16)
+    }
+
+    #[test]
+    fn rfc_1624_example_is_right() {
+        // Section 4: 0xDD2F with 0x5555 replaced by 0x3285 becomes 0x0000.
+        let new = Difference::NONE.half([0x55, 0x55], [0x32, 0x85]).apply([0xdd, 0x2f]);
+        assert_eq!(new, [0, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn update_equals_recomputation(
+            mut bytes in proptest::collection::vec(any::<u8>(), 40),
+            at in 0_usize..9,
+            new: [u8; 4],
+        ) {
+            let at = at * 4;
+            let stored = reference(&bytes).to_be_bytes();
+            let old = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+            let change = Difference::NONE.word(u32::from_ne_bytes(old), u32::from_ne_bytes(new));
+            bytes[at..at + 4].copy_from_slice(&new);
+            let updated = u16::from_be_bytes(change.apply(stored));
+            let fresh = reference(&bytes);
+            // Both zeros of one's complement stand for the same sum.
+            prop_assert!(updated == fresh || (updated ^ fresh) == 0xffff && (updated == 0 || fresh == 0));
+        }
+
+        #[test]
+        fn sum_from_nothing_equals_the_reference(words in proptest::collection::vec(any::<[u8; 4]>(), 0..20)) {
+            let sum = words.iter().fold(Difference::NONE, |sum, word| sum.bytes4(*word));
+            let flat: Vec<u8> = words.concat();
+            prop_assert_eq!(u16::from_be_bytes(sum.finish()), reference(&flat));
+        }
+    }
+}

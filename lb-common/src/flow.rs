@@ -1,0 +1,259 @@
+//! Flows: what the data path remembers of a translated packet, and for how long.
+//!
+//! Every translation is two *halves*, one per direction. Each half says what its packet becomes, and
+//! the key of the other half follows from that by turning it round ([`FlowKey::other`]); so no half needs a pointer, and a
+//! half without its twin can be told. A flow of an outside client to a remote backend has a second
+//! pair, made where it leaves the node: the *masquerade*.
+
+use crate::addr::{Endpoint, Ip, Port, Protocol};
+use crate::service::{BackendId, ServiceId};
+
+/// Source and destination of a packet.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tuple {
+    /// Source address.
+    pub source: Ip,
+    /// Destination address.
+    pub destination: Ip,
+    /// Source port.
+    pub source_port: Port,
+    /// Destination port.
+    pub destination_port: Port,
+}
+
+const _: () = assert!(size_of::<Tuple>() == 36);
+
+impl Tuple {
+    /// From two ends.
+    #[inline(always)]
+    pub const fn new(source: Endpoint, destination: Endpoint) -> Self {
+        Self {
+            source: source.ip,
+            destination: destination.ip,
+            source_port: source.port,
+            destination_port: destination.port,
+        }
+    }
+
+    /// The tuple of an answer.
+    #[inline(always)]
+    pub const fn reversed(&self) -> Self {
+        Self {
+            source: self.destination,
+            destination: self.source,
+            source_port: self.destination_port,
+            destination_port: self.source_port,
+        }
+    }
+}
+
+/// Where a half of a flow is looked up.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Side(pub u8);
+
+impl Side {
+    /// Packets that come in by a device.
+    pub const INGRESS: Self = Self(0);
+    /// Packets that go out by a device.
+    pub const EGRESS: Self = Self(1);
+    /// A socket's own view (sendmsg, recvmsg): its end is [`Ip::cookie`].
+    pub const SOCKET: Self = Self(2);
+}
+
+/// Key of `FLOWS`: the packet as it is before translation, and where.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowKey {
+    /// Source and destination before translation.
+    pub tuple: Tuple,
+    /// IP protocol.
+    pub protocol: Protocol,
+    /// Where this half is looked up.
+    pub side: Side,
+    pad: [u8; 2],
+}
+
+const _: () = assert!(size_of::<FlowKey>() == 40);
+
+impl FlowKey {
+    /// Key of a packet seen on a side.
+    #[inline(always)]
+    pub const fn new(tuple: Tuple, protocol: Protocol, side: Side) -> Self {
+        Self { tuple, protocol, side, pad: [0; 2] }
+    }
+
+    /// Key of the other half, given what this half's packets become and this half's kind.
+    #[inline(always)]
+    pub const fn other(&self, flow: &Flow) -> Self {
+        let side = match (flow.kind, self.side) {
+            (Kind::HAIRPIN, side) | (_, side @ Side::SOCKET) => side,
+            (_, Side::INGRESS) => Side::EGRESS,
+            (_, _) => Side::INGRESS,
+        };
+        Self::new(flow.to.reversed(), self.protocol, side)
+    }
+}
+
+/// Which translation a half stands for.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Kind(pub u8);
+
+impl Kind {
+    /// Client to frontend: the destination becomes the backend.
+    pub const FORWARD: Self = Self(1);
+    /// Backend to client: the source becomes the frontend.
+    pub const REPLY: Self = Self(2);
+    /// Client to backend, leaving by an outside device: the source becomes ours. `to.source` is
+    /// unspecified until the first packet leaves.
+    pub const MASQUERADE: Self = Self(3);
+    /// Backend to our address: the destination becomes the client again.
+    pub const UNMASQUERADE: Self = Self(4);
+    /// Both halves of a pod that reaches itself: both addresses change, and the packet turns round.
+    pub const HAIRPIN: Self = Self(5);
+}
+
+/// What one direction of a flow has shown so far. Bits of [`Flow::state`].
+pub mod state {
+    /// A packet other than the first has passed in this direction (TCP: without SYN).
+    pub const ESTABLISHED: u8 = 1;
+    /// TCP: this direction sent FIN.
+    pub const FIN: u8 = 2;
+    /// TCP: this direction sent RST.
+    pub const RST: u8 = 4;
+}
+
+/// Value of `FLOWS`: what packets of this half become.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// Source and destination after translation.
+    pub to: Tuple,
+    /// The service it was made for.
+    pub service: ServiceId,
+    /// The chosen backend.
+    pub backend: BackendId,
+    /// The backend's epoch when it was chosen.
+    pub epoch: u32,
+    /// Last packet of this half, nanoseconds of `CLOCK_MONOTONIC`, about a second exact.
+    pub seen: u64,
+    /// Which translation.
+    pub kind: Kind,
+    /// [`state`] bits of this direction.
+    pub state: u8,
+    /// [`Flow::MASQUERADED`].
+    pub flags: u8,
+    pad: [u8; 5],
+}
+
+const _: () = assert!(size_of::<Flow>() == 64 && align_of::<Flow>() == 8);
+
+impl Flow {
+    /// A masquerade pair belongs to this flow.
+    pub const MASQUERADED: u8 = 1;
+
+    /// A fresh half.
+    #[inline(always)]
+    pub const fn new(to: Tuple, kind: Kind, now: u64) -> Self {
+        Self {
+            to,
+            service: 0,
+            backend: 0,
+            epoch: 0,
+            seen: now,
+            kind,
+            state: 0,
+            flags: 0,
+            pad: [0; 5],
+        }
+    }
+}
+
+/// Key of `AFFINITY`: one client of one service (contract 4).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Client {
+    /// Source address before any translation, or the cookie of a network namespace at the socket hooks.
+    pub ip: Ip,
+    /// The service.
+    pub service: ServiceId,
+    /// 0 for the Cluster set, 1 for the Local set.
+    pub scope: u32,
+}
+
+const _: () = assert!(size_of::<Client>() == 24);
+
+/// Value of `AFFINITY`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Affinity {
+    /// The backend this client sticks to.
+    pub backend: BackendId,
+    /// Its epoch then: an endpoint that left is forgotten at once.
+    pub epoch: u32,
+    /// Last new flow, nanoseconds of `CLOCK_MONOTONIC`.
+    pub seen: u64,
+}
+
+const _: () = assert!(size_of::<Affinity>() == 16);
+
+/// Value of `SOCKETS`, keyed by socket cookie: what a connected socket believes it talks to.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peer {
+    /// The frontend that was asked for.
+    pub frontend: Endpoint,
+    /// The backend the kernel's socket is connected to.
+    pub backend: Endpoint,
+    /// Row of the backend.
+    pub id: BackendId,
+    /// Its epoch then.
+    pub epoch: u32,
+}
+
+const _: () = assert!(size_of::<Peer>() == 48);
+
+/// Key of `FRAGMENTS`: the packet a fragment belongs to (RFC 791 3.2, RFC 8200 4.5), and where it was seen.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fragment {
+    /// Source address.
+    pub source: Ip,
+    /// Destination address.
+    pub destination: Ip,
+    /// Identification, as on the wire (IPv4: two bytes, then zero).
+    pub id: [u8; 4],
+    /// IP protocol.
+    pub protocol: Protocol,
+    /// Where.
+    pub side: Side,
+    pad: [u8; 2],
+}
+
+const _: () = assert!(size_of::<Fragment>() == 40);
+
+impl Fragment {
+    /// Key of a packet in pieces.
+    #[inline(always)]
+    pub const fn new(
+        source: Ip,
+        destination: Ip,
+        id: [u8; 4],
+        protocol: Protocol,
+        side: Side,
+    ) -> Self {
+        Self { source, destination, id, protocol, side, pad: [0; 2] }
+    }
+}
+
+/// Value of `FRAGMENTS`: the ports that only the first fragment carries.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ports {
+    /// Source port.
+    pub source: Port,
+    /// Destination port.
+    pub destination: Port,
+}

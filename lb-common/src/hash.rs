@@ -1,0 +1,26 @@
+//! The one hash: which slot a new flow takes. Equal on every node, so that any node continues a flow.
+
+use crate::addr::Protocol;
+use crate::flow::Tuple;
+
+/// Mixes two words: two rounds of xor, multiply, shift (constants of `splitmix64`).
+#[inline(always)]
+pub const fn mix(left: u64, right: u64) -> u64 {
+    let mut word = left ^ right.rotate_left(32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+/// Hash of a packet that begins a flow.
+#[inline(always)]
+pub const fn tuple(tuple: &Tuple, protocol: Protocol) -> u32 {
+    let [s0, s1, s2, s3] = tuple.source.words();
+    let [d0, d1, d2, d3] = tuple.destination.words();
+    let ports = (tuple.source_port.get() as u64) << 32
+        | (tuple.destination_port.get() as u64) << 16
+        | protocol.0 as u64;
+    let source = mix((s0 as u64) << 32 | s1 as u64, (s2 as u64) << 32 | s3 as u64);
+    let destination = mix((d0 as u64) << 32 | d1 as u64, (d2 as u64) << 32 | d3 as u64);
+    (mix(source ^ ports, destination) >> 32) as u32
+}

@@ -1,0 +1,22 @@
+//! The data path of lb-agent, as pure functions over a packet and tables.
+//!
+//! The same code is compiled for the kernel (`lb-ebpf`) and for the host (tests, `explain`). It holds
+//! no state, allocates nothing, knows no map and no kernel helper; see `ARCHITECTURE.md` for the path of a packet.
+//! Modules, each using only those above it: `addr`, `checksum`, `hash`, `service`, `flow`, `config`, `event`, `maglev`,
+//! `packet`, `tables`, then the path itself.
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(any(test, feature = "fake"))]
+extern crate std;
+
+pub mod addr;
+pub mod checksum;
+pub mod hash;
+pub mod service;
+pub mod flow;
+pub mod config;
+pub mod event;
+pub mod maglev;
+pub mod packet;
+pub mod tables;

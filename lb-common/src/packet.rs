@@ -1,0 +1,51 @@
+//! What the data path may do to a packet: a trait with one adapter per home (skb, XDP frame, bytes).
+
+use crate::checksum::Difference;
+
+/// How a field takes part in a transport checksum, which decides what a device may still have to add.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Covered {
+    /// An address: part of the pseudo-header, which even a partial checksum contains.
+    PseudoHeader,
+    /// A field of the transport header or payload: a partial checksum does not contain it yet.
+    Payload,
+}
+
+/// A packet from its link-layer header on. Offsets count from there, in bytes.
+pub trait Packet {
+    /// Copies `N` bytes. `at` must be a constant on each path of the program (`VERIFIER:` packet
+    /// pointers with a variable part lose their bounds when the compiler adds them up twice).
+    fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]>;
+
+    /// Copies `N` bytes from an offset known only at run time (options, extension headers). Slower.
+    fn read_at<const N: usize>(&self, at: usize) -> Option<[u8; N]>;
+
+    /// Overwrites `N` bytes; the same rule for `at` as [`Packet::read`].
+    fn write<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()>;
+
+    /// Overwrites `N` bytes at an offset known only at run time.
+    fn write_at<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()>;
+
+    /// Brings the transport checksum at `at` up to date with a change already made. `zero_is_none`:
+    /// a zero field means "no checksum" and stays (UDP over IPv4, RFC 768).
+    fn checksum(
+        &mut self,
+        at: usize,
+        change: Difference,
+        covered: Covered,
+        zero_is_none: bool,
+    ) -> Option<()>;
+
+    /// Cuts the packet to `keep` bytes and opens `room` bytes right behind the `link` bytes of the
+    /// link-layer header. What the room holds is not defined.
+    fn reshape(&mut self, keep: usize, link: usize, room: usize) -> Option<()>;
+
+    /// Bytes in all, link-layer header included. More than the MTU before segmentation.
+    fn length(&self) -> usize;
+
+    /// Index of the device it came in by or goes out by.
+    fn device(&self) -> u32;
+
+    /// Whether this host's own stack made it (only asked on the way out).
+    fn from_host(&self) -> bool;
+}

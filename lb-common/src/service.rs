@@ -1,0 +1,191 @@
+//! What the agent tells the data path about Services: frontends, services, selection tables, backends.
+//!
+//! A *service* here is one port of one Kubernetes Service in one family (contract 1.3). All of it is
+//! written by the agent and only read by the data path.
+
+use crate::addr::{Ip, Port, Protocol};
+
+/// What a client asks for: the key of `SERVICES`.
+///
+/// Three kinds share the map: an address with port and protocol (ClusterIP, external IP, load
+/// balancer VIP); a `NodePort`, whose address is [`Ip::any_of_family`]; and the mark of a known
+/// ClusterIP, whose port and protocol are 0 (its other ports are rejected).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Frontend {
+    /// Address, or the wildcard of the family.
+    pub ip: Ip,
+    /// Port, network byte order.
+    pub port: Port,
+    /// IP protocol number.
+    pub protocol: Protocol,
+    pad: u8,
+}
+
+impl Frontend {
+    /// An address, a port and a protocol.
+    #[inline(always)]
+    pub const fn new(ip: Ip, port: Port, protocol: Protocol) -> Self {
+        Self { ip, port, protocol, pad: 0 }
+    }
+
+    /// The mark "this address is a ClusterIP".
+    #[inline(always)]
+    pub const fn cluster_address(ip: Ip) -> Self {
+        Self::new(ip, Port::NONE, Protocol::NONE)
+    }
+
+    /// The `NodePort` of the family of `ip`.
+    #[inline(always)]
+    pub const fn node_port(ip: Ip, port: Port, protocol: Protocol) -> Self {
+        Self::new(ip.any_of_family(), port, protocol)
+    }
+}
+
+const _: () = assert!(size_of::<Frontend>() == 20);
+
+/// Identity of one service (namespace, name, port name, protocol, family) on this node. Stable
+/// across restarts of the agent: affinity, sources and flows refer to it. 0 is never given out.
+pub type ServiceId = u32;
+
+/// Index into `BACKENDS`. 0 means "none".
+pub type BackendId = u32;
+
+/// One set of backends to choose from: where its members and its Maglev slots lie in `SLOTS`.
+///
+/// At line `line` begin the members, 16 to a line ([`BackendId`], native order); right after the last member line
+/// begin the slots: indices into the members, one byte each up to 256 members (64 to a line), two
+/// bytes (native order, 32 to a line) above. A set of one member has no slots.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Set {
+    /// First line in `SLOTS`.
+    pub line: u32,
+    /// Number of members; 0 is an empty set.
+    pub members: u32,
+    /// Number of Maglev slots (a prime), 0 when there is at most one member.
+    pub slots: u32,
+}
+
+/// One line of `SLOTS`: 64 bytes, so a choice touches few cache lines.
+pub type Line = [u8; LINE];
+/// Bytes in a [`Line`].
+pub const LINE: usize = 64;
+/// Members ([`BackendId`]) in a line.
+pub const MEMBERS_PER_LINE: u32 = 16;
+/// Members up to which a slot is one byte.
+pub const NARROW: u32 = 256;
+
+impl Set {
+    /// Lines that the members take.
+    #[inline(always)]
+    pub const fn member_lines(&self) -> u32 {
+        self.members.div_ceil(MEMBERS_PER_LINE)
+    }
+
+    /// Lines that the whole set takes.
+    pub const fn lines(&self) -> u32 {
+        let per_line = if self.members <= NARROW { 64 } else { 32 };
+        self.member_lines() + self.slots.div_ceil(per_line)
+    }
+}
+
+/// Rules of one frontend, and the two sets behind it: the value of `SERVICES`. Replaced by one map
+/// write, so no packet sees half of a change.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Service {
+    /// Identity of the service port.
+    pub id: ServiceId,
+    /// [`Flags`] of this frontend.
+    pub flags: Flags,
+    /// Seconds of `ClientIP` affinity (1 to 86,400), 0 for none. `spec.sessionAffinityConfig`.
+    pub affinity: u32,
+    /// Counts the changes of this service's sets on this node; shown by the tools, compared by tests.
+    pub generation: u32,
+    /// Backends under traffic policy Cluster.
+    pub cluster: Set,
+    /// Backends under traffic policy Local.
+    pub local: Set,
+}
+
+const _: () = assert!(size_of::<Service>() == 40 && align_of::<Service>() == 4);
+
+/// Bits of [`Service::flags`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(pub u32);
+
+impl Flags {
+    /// `externalTrafficPolicy` governs (`NodePort`, external IP, VIP), else `internalTrafficPolicy` (ClusterIP).
+    pub const EXTERNAL: Self = Self(1);
+    /// The policy that governs this frontend is Local.
+    pub const LOCAL_POLICY: Self = Self(2);
+    /// Only listed sources may use this frontend (`loadBalancerSourceRanges`): ask `SOURCES`.
+    pub const SOURCES: Self = Self(4);
+    /// Some endpoint is usable somewhere in the cluster: an empty Local set drops instead of rejecting.
+    pub const ANYWHERE: Self = Self(8);
+    /// The service is gone: only TCP flows that exist go on; to new packets it is not there.
+    pub const LEAVING: Self = Self(16);
+    /// Only the mark of a known ClusterIP: any other port of it is rejected.
+    pub const ADDRESS: Self = Self(32);
+    /// A `NodePort`.
+    pub const NODE_PORT: Self = Self(64);
+
+    /// Both sets of bits.
+    #[inline(always)]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether all bits of `other` are set.
+    #[inline(always)]
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// One endpoint of one service: the value of `BACKENDS`. A row belongs to a service, so that an
+/// address shared by two services has two rows, and lives as long as the endpoint serves.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backend {
+    /// Pod or host address.
+    pub ip: Ip,
+    /// Port of the endpoint (the slice's, never the Service's), network byte order.
+    pub port: Port,
+    /// [`Backend::LOCAL`], [`Backend::IN_CLUSTER_SET`], [`Backend::IN_LOCAL_SET`].
+    pub flags: u16,
+    /// Moves whenever the row gets another endpoint or loses its own: flows and affinity that remember
+    /// an older epoch are over (TCP flows excepted). 0 is never live.
+    pub epoch: u32,
+    /// The service it belongs to.
+    pub service: ServiceId,
+    /// Zero.
+    pub pad: u32,
+}
+
+const _: () = assert!(size_of::<Backend>() == 32);
+
+impl Backend {
+    /// The endpoint's `nodeName` is this node.
+    pub const LOCAL: u16 = 1;
+    /// Member of the Cluster set.
+    pub const IN_CLUSTER_SET: u16 = 2;
+    /// Member of the Local set.
+    pub const IN_LOCAL_SET: u16 = 4;
+}
+
+/// Key of `SOURCES`, a longest-prefix trie: a service and a source prefix that may use it.
+///
+/// The prefix length counts the 32 bits of the service too: 32 + 96 + n for an IPv4 prefix of n bits.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Source {
+    /// The service, native byte order.
+    pub service: ServiceId,
+    /// Network address, IPv4 mapped.
+    pub ip: Ip,
+}
+
+const _: () = assert!(size_of::<Source>() == 20);
