@@ -3,6 +3,8 @@
 //! Each command is a function of one module; this file only names them. It knows none of our crates:
 //! it drives cargo, apt, go and rustup as a person would, and tells what it does while it does it.
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 mod check;
@@ -40,10 +42,18 @@ enum Command {
     Test(test::Options),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().command {
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
         Command::Setup => setup::run(),
         Command::Check => check::run(),
         Command::Test(options) => test::run(&options),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The chain of causes, without the backtrace that `Debug` would add for a person.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -76,14 +76,10 @@ fn unpack(package: &Path, folder: &Path) -> Result<PathBuf> {
         .context("dpkg could not be started")?;
     let pipe = archive.stdout.take().context("dpkg has no output")?;
     let unpacked = Command::new("tar")
-        .args([
-            "-x",
-            "--wildcards",
-            "--strip-components=4",
-            "./usr/src/rustc-*/library",
-        ])
         .arg("-C")
         .arg(folder)
+        .args(["-x", "--wildcards", "--no-wildcards-match-slash"])
+        .args(["--strip-components=4", "./usr/src/rustc-*/library"])
         .stdin(pipe)
         .status()
         .context("tar could not be started")?;
