@@ -1,1 +1,4 @@
 //! The test harness: namespaces as hosts, a real control plane, waiting with a deadline.
+
+pub mod control_plane;
+pub mod wait;

@@ -1,0 +1,130 @@
+//! The real kube-proxy in a network namespace: an oracle for behaviour and the peer to measure.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::binaries::binary;
+use super::folder;
+use super::process::{self, Process};
+use crate::wait::try_wait_until;
+
+/// Its health server, inside of its namespace.
+const HEALTH: &str = "127.0.0.1:10256";
+const START: Duration = Duration::from_mins(1);
+
+/// What kube-proxy programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// nftables, by `nft`.
+    Nftables,
+    /// iptables, by `iptables-restore`.
+    Iptables,
+}
+
+/// Where and how a kube-proxy runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Options<'a> {
+    /// Network namespace of the node, by name.
+    pub netns: &'a str,
+    /// What it programs.
+    pub mode: Mode,
+    /// Credentials; the namespace must have a route to the API server.
+    pub kubeconfig: &'a Path,
+    /// Name of the Node object, which must exist and carry addresses.
+    pub hostname: &'a str,
+    /// Pod ranges: whatever comes from elsewhere is masqueraded on its way to a `ClusterIP`.
+    pub cluster_cidr: Option<&'a str>,
+    /// Shortest time between two rewrites. kube-proxy turns zero into one second.
+    pub min_sync_period: Duration,
+}
+
+impl<'a> Options<'a> {
+    /// Returns kube-proxy's own defaults.
+    pub const fn new(netns: &'a str, mode: Mode, kubeconfig: &'a Path, hostname: &'a str) -> Self {
+        let min_sync_period = Duration::from_secs(1);
+        Self {
+            netns,
+            mode,
+            kubeconfig,
+            hostname,
+            cluster_cidr: None,
+            min_sync_period,
+        }
+    }
+
+    fn configuration(&self) -> String {
+        let mode = match self.mode {
+            Mode::Nftables => "nftables",
+            Mode::Iptables => "iptables",
+        };
+        let sync = json!({
+            "minSyncPeriod": format!("{}ms", self.min_sync_period.as_millis()),
+            "syncPeriod": "30s",
+        });
+        json!({
+            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
+            "mode": mode,
+            "clientConnection": {"kubeconfig": self.kubeconfig},
+            "hostnameOverride": self.hostname,
+            "clusterCIDR": self.cluster_cidr.unwrap_or_default(),
+            "healthzBindAddress": HEALTH,
+            "metricsBindAddress": "127.0.0.1:10249",
+            // The table's size belongs to the machine, not to the namespace: leave it alone.
+            "conntrack": {"maxPerCore": 0, "min": 0},
+            "iptables": sync, "nftables": sync,
+        })
+        .to_string()
+    }
+}
+
+/// A running kube-proxy; dropping it ends the process and leaves its rules to the namespace.
+#[derive(Debug)]
+pub struct KubeProxy {
+    process: Process,
+    _folder: TempDir,
+}
+
+impl KubeProxy {
+    /// Starts kube-proxy and returns when it has programmed all Services that exist.
+    pub fn start(options: &Options<'_>) -> Result<Self> {
+        let folder = folder::create()?;
+        let config = folder.path().join("kube-proxy.json");
+        fs::write(&config, options.configuration())
+            .with_context(|| format!("configuration {}", config.display()))?;
+        let mut command = process::command(Some(options.netns), &binary("kube-proxy")?);
+        let _: &mut Command = command.arg(format!("--config={}", config.display()));
+        let mut process =
+            Process::spawn("kube-proxy", command, &folder.path().join("kube-proxy.log"))?;
+        try_wait_until(START, "kube-proxy /healthz", || {
+            process.ensure_running()?;
+            Ok(healthy(options.netns, folder.path())?.then_some(()))
+        })
+        .with_context(|| format!("kube-proxy's log ends so:\n{}", process.log_end()))?;
+        Ok(Self {
+            process,
+            _folder: folder,
+        })
+    }
+
+    /// Returns the process id, for measuring.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+/// Asks the health server with kubectl, which is at hand and speaks plain HTTP too.
+fn healthy(netns: &str, home: &Path) -> Result<bool> {
+    let mut command = process::command(Some(netns), &binary("kubectl")?);
+    let _: &mut Command = command
+        .args(["get", "--raw", "/healthz", "--request-timeout=5s"])
+        .arg(format!("--server=http://{HEALTH}"))
+        .env("KUBECONFIG", "/dev/null")
+        .env("HOME", home);
+    Ok(process::output(command).is_ok())
+}

@@ -1,0 +1,67 @@
+//! kubectl as the client: what the tests say to the API server is what a person would say.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use tempfile::NamedTempFile;
+
+use super::binaries::binary;
+use super::process;
+
+/// kubectl, told where the API server is.
+#[derive(Debug, Clone)]
+pub struct Kubectl {
+    netns: Option<String>,
+    kubeconfig: PathBuf,
+    /// Holds its cache of what the server offers, which must not be the user's own.
+    home: PathBuf,
+}
+
+impl Kubectl {
+    pub(crate) fn new(netns: Option<&str>, kubeconfig: &Path, home: &Path) -> Self {
+        Self {
+            netns: netns.map(str::to_owned),
+            kubeconfig: kubeconfig.to_owned(),
+            home: home.to_owned(),
+        }
+    }
+
+    /// Returns the kubeconfig that it uses.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// Runs kubectl and returns what it printed.
+    pub fn run(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = process::command(self.netns.as_deref(), &binary("kubectl")?);
+        let _: &mut Command = command
+            .args(arguments)
+            .arg("--request-timeout=20s")
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("HOME", &self.home);
+        process::output(command)
+    }
+
+    /// Creates or changes the objects of `manifests`: any number of YAML or JSON documents.
+    pub fn apply(&self, manifests: &str) -> Result<()> {
+        self.apply_with(manifests, &[])
+    }
+
+    /// Writes the `status` of objects that exist, as kubelets and load balancers do.
+    pub fn apply_status(&self, manifests: &str) -> Result<()> {
+        self.apply_with(manifests, &["--subresource=status"])
+    }
+
+    /// Through a file, not a pipe: with many objects both sides of a pipe could wait for the other.
+    fn apply_with(&self, manifests: &str, more: &[&str]) -> Result<()> {
+        let mut file = NamedTempFile::with_suffix_in(".yaml", &self.home)
+            .with_context(|| format!("manifest in {}", self.home.display()))?;
+        file.write_all(manifests.as_bytes())
+            .with_context(|| format!("manifest {}", file.path().display()))?;
+        let path = file.path().display().to_string();
+        let apply = ["apply", "--server-side", "--force-conflicts", "-f", &path];
+        self.run(&[&apply, more].concat()).map(drop)
+    }
+}

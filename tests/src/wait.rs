@@ -1,0 +1,94 @@
+//! Waiting for a condition, with a deadline.
+//!
+//! The one place of the harness where time passes without work: everything else polls through here.
+//! What a wait returns is what the condition found, so that a test asserts on it without asking again.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+/// The pause between two looks: short beside any deadline, long beside what a look costs.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Polls `condition` until it yields a value; `what` names the condition in the error.
+pub fn wait_until<T>(
+    within: Duration,
+    what: &str,
+    mut condition: impl FnMut() -> Option<T>,
+) -> Result<T> {
+    try_wait_until(within, what, || Ok(condition()))
+}
+
+/// Polls `condition` until it yields a value, and gives up at once when it fails.
+///
+/// For waits that can become hopeless: a server that has ended will not answer later.
+pub fn try_wait_until<T>(
+    within: Duration,
+    what: &str,
+    mut condition: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let deadline = Instant::now() + within;
+    loop {
+        if let Some(value) = condition()? {
+            return Ok(value);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            bail!("{what}: not within {} s", within.as_secs_f64());
+        }
+        thread::park_timeout(PAUSE.min(left));
+    }
+}
+
+/// Polls `condition` until it succeeds; past the deadline, its last error is the cause.
+pub fn wait_until_ok<T>(
+    within: Duration,
+    what: &str,
+    mut condition: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let mut last = None;
+    let found = wait_until(within, what, || {
+        condition().map_err(|error| last = Some(error)).ok()
+    });
+    match (found, last) {
+        (Err(timeout), Some(cause)) => Err(cause.context(timeout)),
+        (found, _) => found,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn value_of_the_condition_is_returned() {
+        let mut looks = 0;
+        let found = wait_until(Duration::from_secs(5), "third look", || {
+            looks += 1;
+            (looks == 3).then_some("found")
+        });
+        assert_eq!(found.unwrap(), "found");
+    }
+
+    #[test]
+    fn timeout_names_the_condition_and_its_last_error() {
+        let never = wait_until_ok(Duration::ZERO, "blue moon", || -> Result<()> {
+            bail!("it is yellow")
+        });
+        assert_eq!(
+            format!("{:#}", never.unwrap_err()),
+            "blue moon: not within 0 s: it is yellow"
+        );
+    }
+
+    #[test]
+    fn hopeless_wait_ends_at_once() {
+        let start = Instant::now();
+        let hopeless: Result<()> = try_wait_until(Duration::from_mins(1), "answer", || {
+            bail!("server has ended")
+        });
+        assert!(hopeless.is_err());
+        assert!(start.elapsed() < Duration::from_secs(5));
+    }
+}
