@@ -9,13 +9,12 @@ use crate::shell;
 use crate::step::{present, step};
 
 /// A command that must be found, and the Debian package that has it.
-const TOOLS: [(&str, &str); 7] = [
+const TOOLS: [(&str, &str); 6] = [
     ("cc", "gcc"),
     ("ip", "iproute2"),
     ("nft", "nftables"),
     ("iptables", "iptables"),
     ("nsenter", "util-linux"),
-    ("setpriv", "util-linux"),
     ("tcpdump", "tcpdump"),
 ];
 
@@ -50,7 +49,13 @@ pub(crate) fn ensure() -> Result<()> {
         debian::refresh()?;
         shell::run(
             Command::new("apt-get")
-                .args(["install", "-qq", "--yes", "--no-install-recommends"])
+                .args([
+                    "install",
+                    "-qq",
+                    "--yes",
+                    "--no-install-recommends",
+                    "-oDpkg::Use-Pty=0",
+                ])
                 .args(&packages)
                 .env("DEBIAN_FRONTEND", "noninteractive"),
             "install these packages by hand, then run this command again",
