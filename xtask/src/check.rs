@@ -35,7 +35,7 @@ const CHECKS: [Check; 4] = [
     },
     Check {
         what: "lints",
-        expected: "cold 3 min, warm 5 s",
+        expected: "cold 2 min, warm 5 s",
         arguments: &[
             "clippy",
             "--workspace",
@@ -62,7 +62,7 @@ const CHECKS: [Check; 4] = [
     },
     Check {
         what: "tests without root",
-        expected: "cold 5 min, warm 10 s",
+        expected: "cold 3 min, warm 10 s",
         arguments: &["test", "--workspace", "--lib", "--bins"],
         remedy: "cargo test --workspace --lib --bins",
     },

@@ -31,14 +31,14 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Install what building and testing need, and only what is missing (cold 10 min, warm 1 s)
+    /// Install what building and testing need, and only what is missing (cold 8 min, warm 1 s)
     ///
     /// Debian packages, rust-src for the BPF target, bpf-linker, and a Kubernetes control plane built
     /// from Go modules into a cache outside the clone. Needs root when a Debian package is missing.
     Setup,
-    /// Format, lints, licences and the tests without root (cold 10 min, warm 20 s)
+    /// Format, lints, licences and the tests without root (cold 6 min, warm 20 s)
     Check,
-    /// Everything: setup, check, build, and the tests that need root (cold 30 min, warm 5 min)
+    /// Everything: setup, check, build, and the tests that need root (cold 20 min, warm 5 min)
     Test(test::Options),
 }
 

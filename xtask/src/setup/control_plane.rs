@@ -119,6 +119,7 @@ fn build(binary: &Binary, source: &Path, folder: &Path) -> Result<()> {
             .args([
                 "build",
                 "-mod=readonly",
+                "-buildvcs=false",
                 "-trimpath",
                 "-ldflags",
                 &link_flags,
