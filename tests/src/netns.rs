@@ -1,0 +1,135 @@
+//! Network namespaces, named so that `ip netns` shows them, and gone with the value.
+
+use std::fs::{self, File};
+use std::panic::resume_unwind;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sched::{CloneFlags, setns};
+use nix::unistd::geteuid;
+
+use crate::process::run;
+
+/// Where `ip netns` keeps names.
+pub(crate) const NAMES: &str = "/run/netns";
+
+/// A network namespace of our own, with its loopback device up.
+#[derive(Debug)]
+pub struct Netns {
+    name: String,
+    handle: Arc<File>,
+    kept: bool,
+}
+
+impl Netns {
+    /// Makes a namespace; a leftover of the same name is replaced.
+    pub fn new(name: &str) -> Result<Self> {
+        ensure!(
+            geteuid().is_root(),
+            "network namespace {name}: only root can make one\nremedy: run the tests as root"
+        );
+        let path = PathBuf::from(NAMES).join(name);
+        if path.exists() {
+            drop(run(Command::new("ip").args(["netns", "delete", name]), "")?);
+        }
+        drop(run(Command::new("ip").args(["netns", "add", name]), "")?);
+        let handle = File::open(&path).with_context(|| format!("namespace {}", path.display()))?;
+        let netns = Self {
+            name: name.to_owned(),
+            handle: Arc::new(handle),
+            kept: false,
+        };
+        // Before any device exists, so that every device starts with it: addresses usable at once.
+        netns.sysctl("net.ipv6.conf.all.accept_dad", "0")?;
+        netns.sysctl("net.ipv6.conf.default.accept_dad", "0")?;
+        netns.ip("link set lo up")?;
+        Ok(netns)
+    }
+
+    /// Leaves the namespace in place when the value goes.
+    pub(crate) const fn keep(&mut self) {
+        self.kept = true;
+    }
+
+    /// Returns its name, as `ip netns` shows it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the open namespace.
+    pub(crate) fn handle(&self) -> Arc<File> {
+        Arc::clone(&self.handle)
+    }
+
+    /// Does `work` inside, on a thread of its own; a panic there is a panic here.
+    pub fn run_in<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        let inside = || -> Result<T> {
+            setns(&*self.handle, CloneFlags::CLONE_NEWNET)
+                .with_context(|| format!("enter namespace {}", self.name))?;
+            Ok(work())
+        };
+        match thread::scope(|scope| scope.spawn(inside).join()) {
+            Ok(result) => result,
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
+    /// Runs `ip` commands inside, one a line, stopping at the first that fails.
+    pub fn ip(&self, commands: &str) -> Result<()> {
+        let lines: Vec<&str> = commands.lines().map(str::trim).collect();
+        let mut ip = Command::new("ip");
+        run(
+            ip.args(["-n", &self.name, "-batch", "-"]),
+            &lines.join("\n"),
+        )
+        .map(drop)
+    }
+
+    /// Runs one tool inside and returns what it printed.
+    pub fn tool(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        self.tool_fed(program, arguments, "")
+    }
+
+    /// Runs one tool inside, which reads `input`.
+    pub fn tool_fed(&self, program: &str, arguments: &[&str], input: &str) -> Result<String> {
+        let mut nsenter = Command::new("nsenter");
+        let namespace = format!("--net={NAMES}/{}", self.name);
+        let _: &mut Command = nsenter.args([&namespace, "--", program]).args(arguments);
+        run(&mut nsenter, input)
+    }
+
+    /// Sets a kernel setting of the namespace, such as `net.ipv4.ip_forward`.
+    pub fn sysctl(&self, name: &str, value: &str) -> Result<()> {
+        // A device name may hold a dot, written as a slash in the name of a setting.
+        let path: String = name
+            .chars()
+            .map(|c| {
+                if c == '.' {
+                    '/'
+                } else if c == '/' {
+                    '.'
+                } else {
+                    c
+                }
+            })
+            .collect();
+        let path = PathBuf::from("/proc/sys").join(path);
+        self.run_in(|| fs::write(&path, value))?
+            .with_context(|| format!("setting {name}={value} in {}", self.name))
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        if !self.kept {
+            // Nothing to be done about a failure here; the next run sweeps what is left.
+            drop(run(
+                Command::new("ip").args(["netns", "delete", &self.name]),
+                "",
+            ));
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Child processes at home in a host: in its network namespace, in its cgroup, with all our mounts.
+//!
+//! `ip netns exec` would give them a fresh `/sys` and hide bpffs and cgroups; here the child moves
+//! itself before it becomes the program. The kernel kills it when the *thread* that started it ends,
+//! so nothing outlives its test.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::wait::wait_until;
+
+/// How long a process may take to end after it was asked to.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Where a process of a host lives.
+#[derive(Debug, Clone)]
+pub struct Home {
+    netns: Arc<File>,
+    cgroup: Option<PathBuf>,
+    outlives_us: bool,
+}
+
+impl Home {
+    /// A home in a network namespace, and in a cgroup if the host has one.
+    pub(crate) const fn new(netns: Arc<File>, cgroup: Option<PathBuf>, outlives_us: bool) -> Self {
+        Self {
+            netns,
+            cgroup,
+            outlives_us,
+        }
+    }
+
+    /// Returns a command that runs `program` there.
+    pub fn command(&self, program: &Path) -> Result<Command> {
+        let mut command = Command::new(program);
+        let netns = Arc::clone(&self.netns);
+        let outlives_us = self.outlives_us;
+        let mut cgroup = self.cgroup.as_deref().map(members_of).transpose()?;
+        let move_in = move || {
+            if !outlives_us {
+                set_pdeathsig(Signal::SIGKILL)?;
+            }
+            if let Some(members) = cgroup.as_mut() {
+                members.write_all(b"0")?;
+            }
+            setns(&*netns, CloneFlags::CLONE_NEWNET)?;
+            Ok(())
+        };
+        // SAFETY: between fork and exec it only makes system calls; it neither allocates nor locks.
+        let _: &mut Command = unsafe { command.pre_exec(move_in) };
+        Ok(command)
+    }
+}
+
+/// Opens the file that a process writes itself into to become a member of the cgroup.
+fn members_of(cgroup: &Path) -> Result<File> {
+    let file = cgroup.join("cgroup.procs");
+    File::options()
+        .write(true)
+        .open(&file)
+        .with_context(|| format!("cgroup {}", cgroup.display()))
+}
+
+/// A running program whose output goes to a file; dropping it kills it and waits until it is gone.
+#[derive(Debug)]
+pub struct Program {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Program {
+    /// Starts `command`; what it prints goes to the end of the file `log`.
+    pub fn spawn(name: &str, mut command: Command, log: &Path) -> Result<Self> {
+        let output = File::options()
+            .create(true)
+            .append(true)
+            .open(log)
+            .with_context(|| format!("log {}", log.display()))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("{name}: {}", command.get_program().display()))?;
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            log: log.to_owned(),
+        })
+    }
+
+    /// Returns the process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Fails, with the end of its log, when the process has ended.
+    pub fn ensure_running(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => bail!("{} ended with {status}:\n{}", self.name, self.log_end(20)),
+        }
+    }
+
+    /// Ends it as a crash would.
+    pub fn kill9(&mut self) -> Result<ExitStatus> {
+        self.child.kill()?;
+        Ok(self.child.wait()?)
+    }
+
+    /// Asks it to end and waits until it has.
+    pub fn terminate(&mut self) -> Result<ExitStatus> {
+        kill(
+            Pid::from_raw(self.child.id().cast_signed()),
+            Signal::SIGTERM,
+        )
+        .with_context(|| self.name.clone())?;
+        let child = &mut self.child;
+        wait_until(
+            FAREWELL,
+            &format!("{} ends after SIGTERM", self.name),
+            || child.try_wait().ok().flatten(),
+        )
+    }
+
+    /// Returns the last lines of what it printed.
+    pub fn log_end(&self, lines: usize) -> String {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let all: Vec<&str> = log.lines().collect();
+        let (_, end) = all.split_at(all.len().saturating_sub(lines));
+        end.join("\n")
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Either fails only when the process is gone already, which is what is wanted.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Finds a binary of this workspace beside the test that runs, or where `variable` says.
+pub fn workspace_binary(name: &str, variable: &str) -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os(variable) {
+        return Ok(path.into());
+    }
+    let test = std::env::current_exe()?;
+    let found = test
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|folder| folder.join(name));
+    found
+        .into_iter()
+        .find(|file| file.is_file())
+        .with_context(|| {
+            format!(
+                "binary {name} is not beside {}\nremedy: cargo build --workspace",
+                test.display()
+            )
+        })
+}
+
+/// Runs a tool to its end; what it said is part of the error. `input` is what it reads.
+pub(crate) fn run(command: &mut Command, input: &str) -> Result<String> {
+    let program = command.get_program().display().to_string();
+    let _: &mut Command = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| program.clone())?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(input.as_bytes())?;
+    }
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        let arguments: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        bail!(
+            "{program} {} ended with {}: {}\n{input}",
+            arguments.join(" "),
+            output.status,
+            complaint.trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

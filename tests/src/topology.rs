@@ -1,0 +1,234 @@
+//! A cluster in network namespaces: nodes with pods, a client outside, and a segment between them.
+//!
+//! ```text
+//!            segment1: 192.168.50.0/24, fd00:50::/64          (and segment2, if asked for)
+//!    ┌───────────────┬───────────────┬───────────────┐
+//!  client .100     node-a .11      node-b .12     gateway .1
+//!                  │     │         │     │
+//!                pod-a1 pod-a2   pod-b1 pod-b2       10.244.<node>.<10+pod>, fd00:244:<node>::<10+pod>
+//! ```
+//!
+//! Every node is a machine of its own to an agent: namespace, cgroup and bpf filesystem are its own.
+//! In every member lives a process that asks and answers for the test ([`Member::peer`]).
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context as _, Result};
+
+pub mod address;
+mod fabric;
+mod firewall;
+pub mod leftovers;
+mod member;
+mod node;
+mod offload;
+mod overlay;
+mod pod;
+
+pub use address::{Addresses, Family, Segment, cluster_ip};
+use fabric::Fabric;
+use leftovers::Territory;
+pub use member::Member;
+pub use node::{Node, Pod};
+pub use pod::Shape;
+
+use crate::netns::Netns;
+
+/// A cluster without an agent: everything routes, no Service is answered.
+#[derive(Debug)]
+pub struct Topology {
+    // Dropped in this order: those who talk, what connects them, the names they took.
+    client: Member,
+    nodes: Vec<Node>,
+    fabric: Fabric,
+    territory: Territory,
+}
+
+/// What a topology shall look like.
+#[derive(Debug, Clone)]
+pub struct Builder {
+    pub(crate) shape: Shape,
+    nodes: u8,
+    pub(crate) pods: u8,
+    pub(crate) segments: Vec<Segment>,
+    overlay: bool,
+    pub(crate) rp_filter: u8,
+    pub(crate) checksum_offload: bool,
+    pub(crate) firewall: bool,
+    name: Option<String>,
+}
+
+impl Topology {
+    /// Starts from two nodes with two pods each.
+    pub const fn builder(shape: Shape) -> Builder {
+        Builder {
+            shape,
+            nodes: 2,
+            pods: 2,
+            segments: Vec::new(),
+            overlay: false,
+            rp_filter: 1,
+            checksum_offload: true,
+            firewall: false,
+            name: None,
+        }
+    }
+
+    /// Returns node `index`, counted from 0.
+    pub fn node(&self, index: usize) -> Result<&Node> {
+        self.nodes
+            .get(index)
+            .with_context(|| format!("the topology has no node {index}"))
+    }
+
+    /// Returns the nodes.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Returns the client outside.
+    pub const fn client(&self) -> &Member {
+        &self.client
+    }
+
+    /// Returns the namespace of the segments.
+    pub const fn fabric(&self) -> &Netns {
+        self.fabric.netns()
+    }
+
+    /// Returns a folder that lives as long as the topology.
+    pub fn folder(&self, name: &str) -> Result<std::path::PathBuf> {
+        self.territory.folder(name)
+    }
+
+    /// Returns everybody: the client, then each node followed by its pods.
+    pub fn members(&self) -> Vec<&Member> {
+        let of_node = |node| -> Vec<&Member> {
+            let node: &Node = node;
+            let pods = node.pods().iter().map(|pod| -> &Member { pod });
+            std::iter::once(node.host()).chain(pods).collect()
+        };
+        std::iter::once(&self.client)
+            .chain(self.nodes.iter().flat_map(of_node))
+            .collect()
+    }
+}
+
+impl Builder {
+    /// Sets the number of nodes, called `node-a`, `node-b` and so on.
+    #[must_use]
+    pub const fn nodes(mut self, nodes: u8) -> Self {
+        self.nodes = nodes;
+        self
+    }
+
+    /// Sets the number of pods on each node, called `pod-a1`, `pod-a2` and so on.
+    #[must_use]
+    pub const fn pods(mut self, pods: u8) -> Self {
+        self.pods = pods;
+        self
+    }
+
+    /// Gives nodes and client a second device on a segment of its own.
+    #[must_use]
+    pub fn two_segments(mut self) -> Self {
+        self.segments = vec![Segment::First, Segment::Second];
+        self
+    }
+
+    /// Routes pod traffic between nodes through a vxlan. What pods send to nodes goes around it, so
+    /// it needs the masquerading of [`Builder::firewall`], or its answers return where nobody asked.
+    #[must_use]
+    pub const fn overlay(mut self) -> Self {
+        self.overlay = true;
+        self.firewall()
+    }
+
+    /// Sets the reverse path filter of the nodes: 0 off, 1 strict (the default), 2 loose.
+    #[must_use]
+    pub const fn rp_filter(mut self, mode: u8) -> Self {
+        self.rp_filter = mode;
+        self
+    }
+
+    /// Makes pods and nodes send whole checksums, as they would on a wire.
+    #[must_use]
+    pub const fn without_checksum_offload(mut self) -> Self {
+        self.checksum_offload = false;
+        self
+    }
+
+    /// Gives nodes the netfilter rules of a CNI: FORWARD closed, pods masqueraded to the outside.
+    #[must_use]
+    pub const fn firewall(mut self) -> Self {
+        self.firewall = true;
+        self
+    }
+
+    /// Gives the namespaces a name for people, and leaves everything in place at the end.
+    #[must_use]
+    pub fn kept_as(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// Builds it; everything is reachable by plain routing when this returns.
+    pub fn build(mut self) -> Result<Topology> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        if self.segments.is_empty() {
+            self.segments.push(Segment::First);
+        }
+        let territory = match &self.name {
+            Some(name) => Territory::named(name)?,
+            None => Territory::numbered(NUMBER.fetch_add(1, Ordering::Relaxed))?,
+        };
+        let mut fabric = Fabric::new(&territory, &self.segments)?;
+        if territory.kept {
+            fabric.keep();
+        }
+        let nodes: Vec<Node> = (1..=self.nodes)
+            .map(|number| Node::new(&territory, &self, &fabric, number))
+            .collect::<Result<_>>()?;
+        let client = self.client(&territory, &fabric)?;
+        let topology = Topology {
+            client,
+            nodes,
+            fabric,
+            territory,
+        };
+        self.connect_pod_ranges(&topology)?;
+        Ok(topology)
+    }
+
+    fn client(&self, territory: &Territory, fabric: &Fabric) -> Result<Member> {
+        let netns = Netns::new(&territory.netns("client"))?;
+        for segment in &self.segments {
+            fabric.connect(&netns, "client", *segment, segment.host(address::CLIENT)?)?;
+        }
+        let addresses = Segment::First.host(address::CLIENT)?;
+        Member::new(territory, "client", netns, addresses, None)
+    }
+
+    /// Lets everybody reach the pods of every node.
+    fn connect_pod_ranges(&self, topology: &Topology) -> Result<()> {
+        for node in &topology.nodes {
+            let others = topology
+                .nodes
+                .iter()
+                .filter(|other| other.number() != node.number());
+            let others: Vec<&Node> = others.collect();
+            if self.overlay {
+                overlay::install(node, &others)?;
+            }
+            for other in others {
+                node::route_to(node, other, self.overlay)?;
+            }
+            let [pods4, pods6] = node.pod_ranges();
+            let Addresses { v4, v6 } = node.addresses();
+            let routes = format!("route add {pods4} via {v4}\nroute add {pods6} via {v6}");
+            topology.client.netns().ip(&routes)?;
+            topology.fabric().ip(&routes)?;
+        }
+        Ok(())
+    }
+}

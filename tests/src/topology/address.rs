@@ -1,0 +1,179 @@
+//! The address plan of every topology: who has which address, in both families, as pure functions.
+//!
+//! Numbers are the same digits in both families, so that a capture reads like a story: pod 11 of node
+//! 2 is 10.244.2.11 and `fd00:244:2::11`.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use anyhow::{Context as _, Result};
+
+/// What pods of all nodes have in common.
+pub const POD_RANGES: [&str; 2] = ["10.244.0.0/16", "fd00:244::/32"];
+/// Where `ClusterIP`s come from.
+pub const SERVICE_RANGES: [&str; 2] = ["10.96.0.0/16", "fd00:10:96::/112"];
+
+/// An address family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    /// The name that `EndpointSlice.addressType` and `Service.spec.ipFamilies` use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The addresses of one thing, one for each family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Addresses {
+    /// IPv4.
+    pub v4: Ipv4Addr,
+    /// IPv6.
+    pub v6: Ipv6Addr,
+}
+
+impl Addresses {
+    /// Reads both from their written form.
+    pub fn parse(v4: &str, v6: &str) -> Result<Self> {
+        Ok(Self {
+            v4: v4.parse().with_context(|| format!("IPv4 address {v4}"))?,
+            v6: v6.parse().with_context(|| format!("IPv6 address {v6}"))?,
+        })
+    }
+
+    /// The one of a family.
+    pub const fn of(&self, family: Family) -> IpAddr {
+        match family {
+            Family::V4 => IpAddr::V4(self.v4),
+            Family::V6 => IpAddr::V6(self.v6),
+        }
+    }
+
+    /// The one of a family, with a port.
+    pub const fn socket(&self, family: Family, port: u16) -> SocketAddr {
+        SocketAddr::new(self.of(family), port)
+    }
+
+    /// Both, IPv4 first.
+    pub const fn both(&self) -> [IpAddr; 2] {
+        [IpAddr::V4(self.v4), IpAddr::V6(self.v6)]
+    }
+}
+
+/// Which of the two segments outside the nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Segment {
+    /// 192.168.50.0/24 and `fd00:50::/64`: device `eth0` of nodes and client.
+    First,
+    /// 192.168.60.0/24 and `fd00:60::/64`: device `eth1`, in topologies that ask for it.
+    Second,
+}
+
+impl Segment {
+    const fn number(self) -> u8 {
+        match self {
+            Self::First => 50,
+            Self::Second => 60,
+        }
+    }
+
+    /// The device of a member that is connected to it.
+    pub const fn device(self) -> &'static str {
+        match self {
+            Self::First => "eth0",
+            Self::Second => "eth1",
+        }
+    }
+
+    /// The bridge of the fabric that is the segment.
+    pub(crate) const fn bridge(self) -> &'static str {
+        match self {
+            Self::First => "segment1",
+            Self::Second => "segment2",
+        }
+    }
+
+    /// The addresses of host `number` on it.
+    pub fn host(self, number: u8) -> Result<Addresses> {
+        let segment = self.number();
+        Addresses::parse(
+            &format!("192.168.{segment}.{number}"),
+            &format!("fd00:{segment}::{number}"),
+        )
+    }
+}
+
+/// The host number on a segment of the fabric itself, everyone's default gateway.
+pub(crate) const GATEWAY: u8 = 1;
+/// The host number on a segment of the client outside.
+pub(crate) const CLIENT: u8 = 100;
+
+/// The host number on a segment of node `number`, counted from 1.
+pub(crate) const fn node(number: u8) -> u8 {
+    10 + number
+}
+
+/// The addresses of pod `index`, counted from 1, on node `node`, counted from 1.
+pub(crate) fn pod(node: u8, index: u8) -> Result<Addresses> {
+    let host = 10 + index;
+    Addresses::parse(
+        &format!("10.244.{node}.{host}"),
+        &format!("fd00:244:{node}::{host}"),
+    )
+}
+
+/// The address of a node on its own pod bridge.
+pub(crate) fn pod_gateway(node: u8) -> Result<Addresses> {
+    Addresses::parse(&format!("10.244.{node}.1"), &format!("fd00:244:{node}::1"))
+}
+
+/// The ranges that the pods of a node have their addresses from.
+pub(crate) fn pod_ranges(node: u8) -> [String; 2] {
+    [
+        format!("10.244.{node}.0/24"),
+        format!("fd00:244:{node}::/64"),
+    ]
+}
+
+/// The address of a node on the overlay.
+pub(crate) fn overlay(node: u8) -> Result<Addresses> {
+    Addresses::parse(&format!("10.245.0.{node}"), &format!("fd00:245::{node}"))
+}
+
+/// The `ClusterIP`s number `index`.
+pub fn cluster_ip(index: u8) -> Result<Addresses> {
+    Addresses::parse(&format!("10.96.0.{index}"), &format!("fd00:10:96::{index}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_share_their_digits() {
+        let pod = pod(2, 1).unwrap();
+        assert_eq!(pod.of(Family::V4).to_string(), "10.244.2.11");
+        assert_eq!(
+            pod.socket(Family::V6, 80).to_string(),
+            "[fd00:244:2::11]:80"
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! The network outside the nodes: one or two segments, each a bridge that is everyone's gateway.
+
+use anyhow::Result;
+
+use super::address::{Addresses, GATEWAY, Segment};
+use super::leftovers::Territory;
+use crate::netns::Netns;
+
+/// The namespace that holds the segments.
+#[derive(Debug)]
+pub(crate) struct Fabric {
+    netns: Netns,
+}
+
+impl Fabric {
+    /// Makes the segments.
+    pub(crate) fn new(territory: &Territory, segments: &[Segment]) -> Result<Self> {
+        let netns = Netns::new(&territory.netns("fabric"))?;
+        // It routes between the segments: a packet may leave by one and be answered by the other.
+        netns.sysctl("net.ipv4.ip_forward", "1")?;
+        netns.sysctl("net.ipv6.conf.all.forwarding", "1")?;
+        for segment in segments {
+            let (bridge, gateway) = (segment.bridge(), segment.host(GATEWAY)?);
+            netns.ip(&format!(
+                "link add {bridge} type bridge
+                 address add {v4}/24 dev {bridge}
+                 address add {v6}/64 dev {bridge} nodad
+                 link set {bridge} up",
+                v4 = gateway.v4,
+                v6 = gateway.v6
+            ))?;
+        }
+        Ok(Self { netns })
+    }
+
+    /// Connects `member` (called `label` here) to `segment` under `addresses`, with a default route on the first.
+    pub(crate) fn connect(
+        &self,
+        member: &Netns,
+        label: &str,
+        segment: Segment,
+        addresses: Addresses,
+    ) -> Result<()> {
+        let (device, bridge) = (segment.device(), segment.bridge());
+        let port = format!("{device}-{label}");
+        let gateway = segment.host(GATEWAY)?;
+        member.ip(&format!(
+            "link add {device} type veth peer name {port} netns {fabric}
+             address add {v4}/24 dev {device}
+             address add {v6}/64 dev {device} nodad
+             link set {device} up",
+            fabric = self.netns.name(),
+            v4 = addresses.v4,
+            v6 = addresses.v6,
+        ))?;
+        self.netns
+            .ip(&format!("link set {port} master {bridge} up"))?;
+        if segment == Segment::First {
+            member.ip(&format!(
+                "route add default via {v4}
+                 route add default via {v6}",
+                v4 = gateway.v4,
+                v6 = gateway.v6
+            ))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the namespace.
+    pub(crate) const fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    /// Leaves the segments in place when the value goes.
+    pub(crate) const fn keep(&mut self) {
+        self.netns.keep();
+    }
+}

@@ -1,0 +1,36 @@
+//! The netfilter rules that a node of the field has: a closed FORWARD, and masquerading of pods.
+//!
+//! They see what our programs leave to the stack, and drop or rewrite what does not make sense to
+//! connection tracking.
+
+use anyhow::Result;
+
+use super::address::{POD_RANGES, pod_ranges};
+use crate::netns::Netns;
+
+/// Installs the rules in a node.
+pub(crate) fn install(node: &Netns, number: u8) -> Result<()> {
+    let [all4, all6] = POD_RANGES;
+    let [own4, own6] = pod_ranges(number);
+    let rules = format!(
+        "table inet cni {{
+           chain forward {{
+             type filter hook forward priority filter; policy drop;
+             ct state invalid counter drop comment \"invalid\"
+             ct state established,related accept
+             ip saddr {all4} accept
+             ip daddr {all4} accept
+             ip6 saddr {all6} accept
+             ip6 daddr {all6} accept
+             meta l4proto ipv6-icmp accept
+             counter comment \"refused\"
+           }}
+           chain postrouting {{
+             type nat hook postrouting priority srcnat; policy accept;
+             ip saddr {own4} ip daddr != {all4} counter masquerade
+             ip6 saddr {own6} ip6 daddr != {all6} counter masquerade
+           }}
+         }}"
+    );
+    node.tool_fed("nft", &["-f", "-"], &rules).map(drop)
+}

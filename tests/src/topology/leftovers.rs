@@ -1,0 +1,217 @@
+//! What a topology takes on the machine besides memory, and that nothing of it stays behind.
+//!
+//! Everything carries the process id of its owner in its name. It goes with the value; if the owner
+//! is killed or interrupted, a janitor (a process that only waits for the owner's end) removes it; and
+//! should both die, the next topology sweeps what belongs to dead processes.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::unistd::setsid;
+
+use crate::netns::NAMES;
+use crate::process::{run, workspace_binary};
+use crate::wait::wait_until_ok;
+
+const NETNS: &str = "lbt-";
+const CGROUP: &str = "lb-test-";
+const FOLDERS: &str = "/run/lb-test";
+/// How long processes of a cgroup may take to be gone once they are killed.
+const KILL: Duration = Duration::from_secs(5);
+
+/// The names, the folder and the cgroup of one topology.
+#[derive(Debug)]
+pub(crate) struct Territory {
+    netns_prefix: String,
+    folder: PathBuf,
+    cgroup: PathBuf,
+    pub(crate) kept: bool,
+}
+
+impl Territory {
+    /// One of the many that this process may have.
+    pub(crate) fn numbered(number: u32) -> Result<Self> {
+        static JANITOR: OnceLock<Option<Child>> = OnceLock::new();
+        let _: &Option<Child> = JANITOR.get_or_init(|| {
+            sweep(is_dead);
+            start_janitor().ok()
+        });
+        let owner = format!("{}-{number}", process::id());
+        Self::new(
+            format!("{NETNS}{owner}-"),
+            Path::new(FOLDERS).join(&owner),
+            &format!("{CGROUP}{owner}"),
+        )
+    }
+
+    /// The one of this name, for people; it stays when the value goes.
+    pub(crate) fn named(name: &str) -> Result<Self> {
+        remove_named(name)?;
+        let mut territory = Self::new(format!("{name}-"), Path::new("/run").join(name), name)?;
+        territory.kept = true;
+        Ok(territory)
+    }
+
+    fn new(netns_prefix: String, folder: PathBuf, cgroup: &str) -> Result<Self> {
+        let cgroup = cgroup2()?.join(cgroup);
+        for path in [&folder, &cgroup] {
+            fs::create_dir_all(path).with_context(|| format!("folder {}", path.display()))?;
+        }
+        Ok(Self {
+            netns_prefix,
+            folder,
+            cgroup,
+            kept: false,
+        })
+    }
+
+    /// Returns the name of a namespace.
+    pub(crate) fn netns(&self, label: &str) -> String {
+        format!("{}{label}", self.netns_prefix)
+    }
+
+    /// Returns a folder, made.
+    pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
+        made(self.folder.join(name))
+    }
+
+    /// Returns a cgroup, made.
+    pub(crate) fn cgroup(&self, name: &str) -> Result<PathBuf> {
+        made(self.cgroup.join(name))
+    }
+
+    /// Mounts a bpf filesystem of its own, outside `/sys`, and returns where.
+    pub(crate) fn bpffs(&self, name: &str) -> Result<PathBuf> {
+        let folder = self.folder(name)?.join("bpf");
+        let folder = made(folder)?;
+        mount(
+            Some("bpf"),
+            &folder,
+            Some("bpf"),
+            MsFlags::empty(),
+            None::<&str>,
+        )
+        .with_context(|| format!("bpf filesystem at {}", folder.display()))?;
+        Ok(folder)
+    }
+}
+
+impl Drop for Territory {
+    fn drop(&mut self) {
+        if !self.kept {
+            remove_cgroup(&self.cgroup);
+            remove_folder(&self.folder);
+        }
+    }
+}
+
+fn made(path: PathBuf) -> Result<PathBuf> {
+    fs::create_dir_all(&path).with_context(|| format!("folder {}", path.display()))?;
+    Ok(path)
+}
+
+/// Finds the machine's cgroup v2 hierarchy.
+fn cgroup2() -> Result<PathBuf> {
+    let mounts = fs::read_to_string("/proc/mounts")?;
+    let fields = mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>());
+    let mut cgroup2 = fields.filter(|fields| fields.get(2) == Some(&"cgroup2"));
+    let found = cgroup2
+        .next()
+        .and_then(|fields| fields.get(1).map(PathBuf::from));
+    found.context("no cgroup v2 is mounted\nremedy: mount -t cgroup2 none /sys/fs/cgroup/unified")
+}
+
+/// Removes what a topology with a name of its own left.
+pub fn remove_named(name: &str) -> Result<()> {
+    remove_cgroup(&cgroup2()?.join(name));
+    remove_namespaces(|netns| netns.starts_with(&format!("{name}-")));
+    remove_folder(&Path::new("/run").join(name));
+    Ok(())
+}
+
+/// Removes what belongs to the process `owner`, after its end.
+pub fn sweep_after(owner: u32) {
+    // The owner holds the other end and never writes: this returns when it is gone.
+    drop(io::stdin().read(&mut [0]));
+    sweep(|pid| pid == owner);
+}
+
+fn start_janitor() -> Result<Child> {
+    let mut command = Command::new(workspace_binary("lb-test-peer", "LB_TEST_PEER")?);
+    let _: &mut Command = command.args(["janitor", &process::id().to_string()]);
+    let _: &mut Command = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    // SAFETY: setsid is a system call and nothing else. An interrupt from the terminal misses it then.
+    let _: &mut Command = unsafe { command.pre_exec(|| setsid().map(drop).map_err(Into::into)) };
+    Ok(command.spawn()?)
+}
+
+fn is_dead(pid: u32) -> bool {
+    !Path::new("/proc").join(pid.to_string()).exists()
+}
+
+fn sweep(whose: impl Fn(u32) -> bool) {
+    let owned = |name: &str, prefix: &str| {
+        let owner = name
+            .strip_prefix(prefix)
+            .and_then(|rest| rest.split('-').next());
+        owner.and_then(|pid| pid.parse().ok()).is_some_and(&whose)
+    };
+    if let Ok(cgroups) = cgroup2() {
+        for name in names_in(&cgroups).filter(|name| owned(name, CGROUP)) {
+            remove_cgroup(&cgroups.join(name));
+        }
+    }
+    remove_namespaces(|name| owned(name, NETNS));
+    for name in names_in(Path::new(FOLDERS)).filter(|name| owned(name, "")) {
+        remove_folder(&Path::new(FOLDERS).join(name));
+    }
+}
+
+fn names_in(folder: &Path) -> impl Iterator<Item = String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok())
+}
+
+fn remove_namespaces(whose: impl Fn(&str) -> bool) {
+    for name in names_in(Path::new(NAMES)).filter(|name| whose(name)) {
+        drop(run(Command::new("ip").args(["netns", "delete", &name]), ""));
+    }
+}
+
+/// Removes a cgroup and those in it, and first every process that lives there.
+fn remove_cgroup(cgroup: &Path) {
+    if !cgroup.exists() {
+        return;
+    }
+    drop(fs::write(cgroup.join("cgroup.kill"), "1"));
+    let inner: Vec<String> = names_in(cgroup)
+        .filter(|name| cgroup.join(name).is_dir())
+        .collect();
+    for name in inner {
+        remove_cgroup(&cgroup.join(name));
+    }
+    drop(wait_until_ok(KILL, "empty cgroup", || {
+        Ok(fs::remove_dir(cgroup)?)
+    }));
+}
+
+/// Removes a folder and the mounts directly below its folders.
+fn remove_folder(folder: &Path) {
+    for name in names_in(folder) {
+        // Fails when nothing is mounted there.
+        drop(umount2(&folder.join(name).join("bpf"), MntFlags::MNT_DETACH).map_err(anyhow::Error::from));
+    }
+    drop(fs::remove_dir_all(folder));
+}

@@ -1,0 +1,120 @@
+//! Whoever can talk: a namespace with addresses, and in it a process that asks and answers for us.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+
+use super::address::{Addresses, Family};
+use super::leftovers::Territory;
+use crate::netns::Netns;
+use crate::process::Home;
+use crate::traffic::peer::Peer;
+
+/// A pod, a node's host, or a client outside.
+#[derive(Debug)]
+pub struct Member {
+    name: String,
+    // Before the namespace: the process leaves first.
+    peer: Peer,
+    home: Home,
+    netns: Netns,
+    addresses: Addresses,
+}
+
+impl Member {
+    /// Wraps a namespace in which a process of ours may live, in `cgroup` if there is one.
+    pub(crate) fn new(
+        territory: &Territory,
+        name: &str,
+        mut netns: Netns,
+        addresses: Addresses,
+        cgroup: Option<PathBuf>,
+    ) -> Result<Self> {
+        if territory.kept {
+            netns.keep();
+        }
+        let home = Home::new(netns.handle(), cgroup, territory.kept);
+        let peer = Peer::start(name, &home)?;
+        Ok(Self {
+            name: name.to_owned(),
+            peer,
+            home,
+            netns,
+            addresses,
+        })
+    }
+
+    /// Returns its name, which is what its servers answer with.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns its namespace.
+    pub const fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    /// Returns where processes of this member live.
+    pub const fn home(&self) -> &Home {
+        &self.home
+    }
+
+    /// Returns its addresses.
+    pub const fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// Returns its address of a family.
+    pub const fn ip(&self, family: Family) -> std::net::IpAddr {
+        self.addresses.of(family)
+    }
+
+    /// Returns the process that asks and answers.
+    pub const fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Returns the hardware address of a device.
+    pub fn hardware_address(&self, device: &str) -> Result<[u8; 6]> {
+        let text = self.device_file(device, "address")?;
+        let mut address = [0; 6];
+        for (byte, digits) in address.iter_mut().zip(text.trim().split(':')) {
+            *byte = u8::from_str_radix(digits, 16).with_context(|| format!("address {text}"))?;
+        }
+        Ok(address)
+    }
+
+    /// Returns a number that the kernel knows of a device, such as `ifindex` or `mtu`.
+    pub fn device_number(&self, device: &str, file: &str) -> Result<u32> {
+        let text = self.device_file(device, file)?;
+        text.trim()
+            .parse()
+            .with_context(|| format!("{file} of {device}: {text}"))
+    }
+
+    /// `/sys/class/net` shows the namespace of whoever mounted it, so ask `ip`.
+    fn device_file(&self, device: &str, file: &str) -> Result<String> {
+        let json = self
+            .netns
+            .tool("ip", &["-json", "link", "show", "dev", device])?;
+        let links: serde_json::Value = serde_json::from_str(&json)?;
+        let link = links
+            .get(0)
+            .with_context(|| format!("device {device} of {}", self.name))?;
+        let value = link
+            .get(file)
+            .with_context(|| format!("{file} of {device}"))?;
+        Ok(value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned))
+    }
+
+    /// Returns the counters of the namespace from `/proc/net/snmp6`-like files, for diagnosis.
+    pub fn kernel_counters(&self) -> Result<String> {
+        let read = || fs::read_to_string("/proc/thread-self/net/netstat");
+        self.netns
+            .run_in(read)?
+            .context("counters of the namespace")
+    }
+}

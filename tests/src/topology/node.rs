@@ -1,0 +1,188 @@
+//! A node: a namespace that forwards, a cgroup, a bpf filesystem, and pods.
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use super::address::{self, Addresses, Segment};
+use super::fabric::Fabric;
+use super::leftovers::Territory;
+use super::member::Member;
+use super::offload::switch_checksum_offload_off;
+use super::{Builder, firewall};
+use crate::netns::Netns;
+
+/// One machine of the cluster. Dereferences to its host: processes on the node itself.
+#[derive(Debug)]
+pub struct Node {
+    pods: Vec<Pod>,
+    host: Member,
+    number: u8,
+    folder: PathBuf,
+    bpf: PathBuf,
+    cgroup: PathBuf,
+}
+
+/// One pod. Dereferences to the member that talks.
+#[derive(Debug)]
+pub struct Pod {
+    member: Member,
+    node: String,
+    device: String,
+}
+
+impl Node {
+    /// Makes node `number`, counted from 1, and its pods.
+    pub(crate) fn new(
+        territory: &Territory,
+        builder: &Builder,
+        fabric: &Fabric,
+        number: u8,
+    ) -> Result<Self> {
+        let letter = char::from(b'a' + number - 1);
+        let name = format!("node-{letter}");
+        let netns = forwarding_netns(&territory.netns(&name), builder)?;
+        for segment in &builder.segments {
+            let addresses = segment.host(address::node(number))?;
+            fabric.connect(&netns, &name, *segment, addresses)?;
+        }
+        builder.shape.prepare(&netns, number)?;
+        if builder.firewall {
+            firewall::install(&netns, number)?;
+        }
+        let cgroup = territory.cgroup(&name)?;
+        let mut pods = Vec::new();
+        for index in 1..=builder.pods {
+            let pod_name = format!("pod-{letter}{index}");
+            let pod = Netns::new(&territory.netns(&pod_name))?;
+            let wire = format!("veth-{letter}{index}");
+            let addresses = address::pod(number, index)?;
+            builder
+                .shape
+                .connect(&netns, number, &pod, (&wire, addresses))?;
+            if !builder.checksum_offload {
+                switch_checksum_offload_off(&pod, "eth0")?;
+            }
+            let pod_cgroup = territory.cgroup(&format!("{name}/pods"))?;
+            let member = Member::new(territory, &pod_name, pod, addresses, Some(pod_cgroup))?;
+            pods.push(Pod {
+                member,
+                node: name.clone(),
+                device: wire,
+            });
+        }
+        if !builder.checksum_offload {
+            switch_checksum_offload_off(&netns, "eth0")?;
+        }
+        let addresses = Segment::First.host(address::node(number))?;
+        let host_cgroup = territory.cgroup(&format!("{name}/host"))?;
+        let host = Member::new(territory, &name, netns, addresses, Some(host_cgroup))?;
+        let (folder, bpf) = (territory.folder(&name)?, territory.bpffs(&name)?);
+        Ok(Self {
+            pods,
+            host,
+            number,
+            folder,
+            bpf,
+            cgroup,
+        })
+    }
+
+    /// Returns pod `index`, counted from 0.
+    pub fn pod(&self, index: usize) -> Result<&Pod> {
+        self.pods
+            .get(index)
+            .with_context(|| format!("{} has no pod {index}", self.host.name()))
+    }
+
+    /// Returns its pods.
+    pub fn pods(&self) -> &[Pod] {
+        &self.pods
+    }
+
+    /// Returns its host: processes on the node itself, in its cgroup.
+    pub const fn host(&self) -> &Member {
+        &self.host
+    }
+
+    /// Returns the number that its addresses carry, counted from 1.
+    pub(crate) const fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// Returns the ranges of its pods' addresses.
+    pub fn pod_ranges(&self) -> [String; 2] {
+        address::pod_ranges(self.number)
+    }
+
+    /// Returns a folder that lives as long as the node, for logs and manifests.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Returns the mount point of its own bpf filesystem.
+    pub fn bpf(&self) -> &Path {
+        &self.bpf
+    }
+
+    /// Returns the cgroup that holds its processes and its pods.
+    pub fn cgroup(&self) -> &Path {
+        &self.cgroup
+    }
+}
+
+impl Pod {
+    /// Returns the name of its node.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Returns the node's side of its wire.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+}
+
+impl Deref for Node {
+    type Target = Member;
+
+    fn deref(&self) -> &Member {
+        &self.host
+    }
+}
+
+impl Deref for Pod {
+    type Target = Member;
+
+    fn deref(&self) -> &Member {
+        &self.member
+    }
+}
+
+/// Makes a namespace that forwards, before it has devices: they take their settings at birth.
+fn forwarding_netns(name: &str, builder: &Builder) -> Result<Netns> {
+    let netns = Netns::new(name)?;
+    netns.sysctl("net.ipv4.ip_forward", "1")?;
+    netns.sysctl("net.ipv6.conf.all.forwarding", "1")?;
+    netns.sysctl("net.ipv6.conf.default.forwarding", "1")?;
+    for which in ["all", "default"] {
+        let rp_filter = builder.rp_filter.to_string();
+        netns.sysctl(&format!("net.ipv4.conf.{which}.rp_filter"), &rp_filter)?;
+    }
+    Ok(netns)
+}
+
+/// Gives the node routes to the pods of `other`: over the overlay if there is one, else directly.
+pub(crate) fn route_to(node: &Node, other: &Node, overlay: bool) -> Result<()> {
+    let Addresses { v4, v6 } = if overlay {
+        address::overlay(other.number())?
+    } else {
+        other.addresses()
+    };
+    let [pods4, pods6] = other.pod_ranges();
+    node.netns().ip(&format!(
+        "route add {pods4} via {v4}
+         route add {pods6} via {v6}"
+    ))
+}

@@ -1,0 +1,51 @@
+//! Switches the checksum offload of a device off, as `ethtool -K DEVICE tx off` does.
+//!
+//! Between namespaces the kernel never computes transport checksums on its own: packets carry a partial one.
+//! With the offload off, they carry a full one, as they would from a wire.
+
+use std::io;
+use std::os::fd::AsRawFd as _;
+
+use anyhow::{Context as _, Result};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use crate::netns::Netns;
+
+/// `ETHTOOL_STXCSUM`; segmentation offload, which depends on it, goes with it.
+const SET_TX_CHECKSUM: u32 = 0x17;
+
+#[repr(C)]
+struct Value {
+    command: u32,
+    data: u32,
+}
+
+/// Makes the sockets of the namespace compute whole checksums for what leaves by `device`.
+pub(crate) fn switch_checksum_offload_off(netns: &Netns, device: &str) -> Result<()> {
+    netns
+        .run_in(|| set(device, SET_TX_CHECKSUM, 0))?
+        .with_context(|| format!("checksum offload of {device} in {}", netns.name()))
+}
+
+fn set(device: &str, command: u32, data: u32) -> io::Result<()> {
+    let control = socket(
+        AddressFamily::Inet,
+        SockType::Datagram,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )?;
+    let mut value = Value { command, data };
+    // SAFETY: all zeroes is a valid ifreq: an empty name and a null pointer.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
+        *to = from.cast_signed();
+    }
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    // SAFETY: the request names a device and points at a value that outlives the call.
+    let result = unsafe { libc::ioctl(control.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

@@ -1,0 +1,101 @@
+//! How a pod hangs on its node: by a routed veth, or by a port of a bridge.
+
+use anyhow::Result;
+
+use super::address::{self, Addresses};
+use crate::netns::Netns;
+
+/// The two shapes that CNIs give the wire of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// The host side of the veth has a route to the one address of the pod (Calico, Cilium, GKE).
+    Routed,
+    /// The host side is a port of `cni0`, which has the gateway's address (flannel, kind, bridge).
+    Bridged,
+}
+
+impl Shape {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Routed, Self::Bridged];
+
+    /// Prepares the node for its pods.
+    pub(crate) fn prepare(self, node: &Netns, number: u8) -> Result<()> {
+        let gateway = address::pod_gateway(number)?;
+        match self {
+            Self::Routed => Ok(()),
+            Self::Bridged => node.ip(&format!(
+                "link add cni0 type bridge
+                 address add {v4}/24 dev cni0
+                 address add {v6}/64 dev cni0 nodad
+                 link set cni0 up",
+                v4 = gateway.v4,
+                v6 = gateway.v6
+            )),
+        }
+    }
+
+    /// Connects a pod; `device` is the node's side of its wire.
+    pub(crate) fn connect(
+        self,
+        node: &Netns,
+        number: u8,
+        pod: &Netns,
+        (device, addresses): (&str, Addresses),
+    ) -> Result<()> {
+        node.ip(&format!(
+            "link add {device} type veth peer name eth0 netns {}",
+            pod.name()
+        ))?;
+        match self {
+            Self::Routed => connect_routed(node, pod, device, addresses),
+            Self::Bridged => connect_bridged(
+                node,
+                pod,
+                device,
+                (addresses, address::pod_gateway(number)?),
+            ),
+        }
+    }
+}
+
+fn connect_routed(node: &Netns, pod: &Netns, device: &str, pod_has: Addresses) -> Result<()> {
+    let Addresses { v4, v6 } = pod_has;
+    // The node answers for 169.254.1.1 at once, in place of everything behind it.
+    node.sysctl(&format!("net.ipv4.conf.{device}.proxy_arp"), "1")?;
+    node.sysctl(&format!("net.ipv4.neigh.{device}.proxy_delay"), "0")?;
+    node.ip(&format!(
+        "address add fe80::1/64 dev {device} nodad
+         link set {device} up"
+    ))?;
+    pod.ip(&format!(
+        "address add {v4}/32 dev eth0
+         address add {v6}/128 dev eth0 nodad
+         link set eth0 up
+         route add 169.254.1.1 dev eth0 scope link
+         route add default via 169.254.1.1 dev eth0
+         route add default via fe80::1 dev eth0"
+    ))?;
+    node.ip(&format!(
+        "route add {v4}/32 dev {device} scope link
+         route add {v6}/128 dev {device}"
+    ))
+}
+
+fn connect_bridged(
+    node: &Netns,
+    pod: &Netns,
+    device: &str,
+    (pod_has, gateway): (Addresses, Addresses),
+) -> Result<()> {
+    node.ip(&format!("link set {device} master cni0 up"))?;
+    let Addresses { v4, v6 } = pod_has;
+    pod.ip(&format!(
+        "address add {v4}/24 dev eth0
+         address add {v6}/64 dev eth0 nodad
+         link set eth0 up
+         route add default via {gateway4}
+         route add default via {gateway6}",
+        gateway4 = gateway.v4,
+        gateway6 = gateway.v6
+    ))
+}

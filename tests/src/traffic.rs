@@ -1,0 +1,20 @@
+//! Real sockets in namespaces: who answers, whom they saw, and how it fails when it fails.
+//!
+//! A test never opens a socket itself. Each member of a topology has a process ([`peer::Peer`], the
+//! binary `lb-test-peer`) in its namespace and its cgroup; the test tells it what to ask or to serve.
+//! Servers answer each line with their name and the address of whom they saw.
+
+pub mod ask;
+pub mod capture;
+pub mod frame;
+mod load;
+pub mod peer;
+pub mod raw;
+mod server;
+pub mod session;
+
+pub use ask::{Answer, Ask, Failure, Protocol};
+pub use capture::Capture;
+pub use frame::Frame;
+pub use peer::{Kept, Load, Peer, Tally};
+pub use raw::Raw;

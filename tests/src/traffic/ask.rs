@@ -1,0 +1,329 @@
+//! One question to a server: what is asked, what comes back, and the ways it can fail.
+
+use std::error::Error;
+use std::fmt;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{setsockopt, sockopt};
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, Socket, Type};
+
+/// How long an answer may take where nothing else is said: an eternity within one machine.
+const PATIENCE: u64 = 2_000;
+
+/// A transport that can be asked through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Protocol {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Tcp, Self::Udp];
+
+    /// The name that Services use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A question.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Ask {
+    /// Transport.
+    pub protocol: Protocol,
+    /// Whom to ask.
+    pub to: SocketAddr,
+    /// Address and port to ask from; port 0 leaves it to the kernel.
+    pub from: Option<SocketAddr>,
+    /// For UDP: connect the socket first. An unconnected one uses sendmsg and recvmsg with addresses.
+    pub connected: bool,
+    /// How long to wait.
+    pub milliseconds: u64,
+    /// Bytes of the question; a short one when 0.
+    pub size: usize,
+    /// Bytes of padding that the answer shall carry.
+    pub answer_size: usize,
+}
+
+impl Ask {
+    /// A question through TCP, or through a connected UDP socket.
+    pub const fn new(protocol: Protocol, to: SocketAddr) -> Self {
+        Self {
+            protocol,
+            to,
+            from: None,
+            connected: true,
+            milliseconds: PATIENCE,
+            size: 0,
+            answer_size: 0,
+        }
+    }
+
+    /// A question through TCP.
+    pub const fn tcp(to: SocketAddr) -> Self {
+        Self::new(Protocol::Tcp, to)
+    }
+
+    /// A question through a connected UDP socket.
+    pub const fn udp(to: SocketAddr) -> Self {
+        Self::new(Protocol::Udp, to)
+    }
+
+    /// Uses an unconnected socket.
+    #[must_use]
+    pub const fn unconnected(mut self) -> Self {
+        self.connected = false;
+        self
+    }
+
+    /// Asks from this address and port.
+    #[must_use]
+    pub const fn from(mut self, from: SocketAddr) -> Self {
+        self.from = Some(from);
+        self
+    }
+
+    /// Asks from this port.
+    #[must_use]
+    pub const fn from_port(self, port: u16) -> Self {
+        let any = match self.to.ip() {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        self.from(SocketAddr::new(any, port))
+    }
+
+    /// Waits this long.
+    #[must_use]
+    pub const fn within(mut self, milliseconds: u64) -> Self {
+        self.milliseconds = milliseconds;
+        self
+    }
+
+    /// Sends `size` bytes and wants `answer_size` back.
+    #[must_use]
+    pub const fn sized(mut self, size: usize, answer_size: usize) -> Self {
+        self.size = size;
+        self.answer_size = answer_size;
+        self
+    }
+
+    const fn patience(&self) -> Duration {
+        Duration::from_millis(self.milliseconds)
+    }
+}
+
+/// What a server said, and how the client's socket saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// Name of the server.
+    pub server: String,
+    /// Whom the server saw.
+    pub client: SocketAddr,
+    /// Whom the client's socket says it talks to (getpeername), or for an unconnected one, who
+    /// answered (recvmsg).
+    pub peer: SocketAddr,
+    /// The client's own address (getsockname).
+    pub local: SocketAddr,
+    /// From the call that opens the socket to the last byte of the answer.
+    pub milliseconds: u64,
+}
+
+/// Why there was no answer.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Failure {
+    /// `ECONNREFUSED`: a RST to the SYN, or an ICMP port unreachable.
+    Refused,
+    /// Nothing came in time.
+    TimedOut,
+    /// The connection was reset or closed before the answer.
+    Reset,
+    /// `EHOSTUNREACH` or `ENETUNREACH`.
+    Unreachable,
+    /// `EPERM` or `EACCES`: a hook or a firewall said no.
+    NotPermitted,
+    /// Something else.
+    Other(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused => f.write_str("refused"),
+            Self::TimedOut => f.write_str("timed out"),
+            Self::Reset => f.write_str("reset"),
+            Self::Unreachable => f.write_str("unreachable"),
+            Self::NotPermitted => f.write_str("not permitted"),
+            Self::Other(what) => f.write_str(what),
+        }
+    }
+}
+
+impl Error for Failure {}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::ECONNREFUSED) => Self::Refused,
+            Some(libc::ECONNRESET | libc::EPIPE) => Self::Reset,
+            Some(libc::EHOSTUNREACH | libc::ENETUNREACH) => Self::Unreachable,
+            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted,
+            Some(libc::EAGAIN | libc::ETIMEDOUT | libc::EINPROGRESS) => Self::TimedOut,
+            _ if error.kind() == io::ErrorKind::TimedOut => Self::TimedOut,
+            _ if error.kind() == io::ErrorKind::UnexpectedEof => Self::Reset,
+            _ => Self::Other(error.to_string()),
+        }
+    }
+}
+
+/// A socket that has asked, or can ask again.
+#[derive(Debug)]
+pub(crate) enum Conversation {
+    Tcp(BufReader<TcpStream>),
+    Udp(UdpSocket),
+}
+
+/// Opens the socket for a question.
+pub(crate) fn open(ask: &Ask) -> Result<Conversation, Failure> {
+    let kind = match ask.protocol {
+        Protocol::Tcp => Type::STREAM,
+        Protocol::Udp => Type::DGRAM,
+    };
+    let socket = Socket::new(Domain::for_address(ask.to), kind, None)?;
+    if let Some(from) = ask.from {
+        socket.set_reuse_address(true)?;
+        socket.bind(&from.into())?;
+    }
+    match ask.protocol {
+        Protocol::Tcp => {
+            socket.connect_timeout(&ask.to.into(), ask.patience())?;
+            socket.set_tcp_nodelay(true)?;
+            Ok(Conversation::Tcp(BufReader::new(socket.into())))
+        }
+        Protocol::Udp => {
+            if ask.connected {
+                socket.connect(&ask.to.into())?;
+            } else {
+                report_errors(&socket, ask.to)?;
+            }
+            Ok(Conversation::Udp(socket.into()))
+        }
+    }
+}
+
+/// An unconnected socket hears of ICMP errors only when it asks to.
+fn report_errors(socket: &Socket, to: SocketAddr) -> Result<(), Failure> {
+    let set = match to {
+        SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4RecvErr, &true),
+        SocketAddr::V6(_) => setsockopt(socket, sockopt::Ipv6RecvErr, &true),
+    };
+    set.map_err(|errno| io::Error::from(errno).into())
+}
+
+impl Conversation {
+    /// Asks through this socket.
+    pub(crate) fn ask(&mut self, ask: &Ask) -> Result<Answer, Failure> {
+        let start = Instant::now();
+        let question = question(ask);
+        let (text, peer, local) = match self {
+            Self::Tcp(stream) => ask_tcp(stream, ask, &question)?,
+            Self::Udp(socket) => ask_udp(socket, ask, &question)?,
+        };
+        let mut words = text.split_ascii_whitespace();
+        let mut word = || words.next().unwrap_or_default();
+        let (server, client, received) = (word().to_owned(), word(), word());
+        let Ok(client) = client.parse() else {
+            return Err(Failure::Other(format!("answer: {text:.80}")));
+        };
+        if received != question.len().to_string() {
+            return Err(Failure::Other(format!(
+                "{received} of {} bytes arrived",
+                question.len()
+            )));
+        }
+        let milliseconds = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Ok(Answer {
+            server,
+            client,
+            peer,
+            local,
+            milliseconds,
+        })
+    }
+}
+
+/// Opens, asks, closes.
+pub(crate) fn once(ask: &Ask) -> Result<Answer, Failure> {
+    let start = Instant::now();
+    let mut answer = open(ask)?.ask(ask)?;
+    answer.milliseconds = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+    Ok(answer)
+}
+
+/// A line that says how much padding the answer shall have, padded itself to the wanted size.
+fn question(ask: &Ask) -> Vec<u8> {
+    let mut line = format!("ask {} ", ask.answer_size).into_bytes();
+    line.resize(line.len().max(ask.size.saturating_sub(1)), b'.');
+    line.push(b'\n');
+    line
+}
+
+type Heard = (String, SocketAddr, SocketAddr);
+
+fn ask_tcp(
+    stream: &mut BufReader<TcpStream>,
+    ask: &Ask,
+    question: &[u8],
+) -> Result<Heard, Failure> {
+    stream.get_ref().set_read_timeout(Some(ask.patience()))?;
+    stream.get_ref().set_write_timeout(Some(ask.patience()))?;
+    stream.get_mut().write_all(question)?;
+    let mut line = Vec::new();
+    let limit = ask.answer_size as u64 + 4_096;
+    let _: usize = stream.by_ref().take(limit).read_until(b'\n', &mut line)?;
+    if line.last() != Some(&b'\n') || line.len() < ask.answer_size {
+        return Err(Failure::Reset);
+    }
+    let (peer, local) = (
+        stream.get_ref().peer_addr()?,
+        stream.get_ref().local_addr()?,
+    );
+    Ok((String::from_utf8_lossy(&line).into_owned(), peer, local))
+}
+
+fn ask_udp(socket: &UdpSocket, ask: &Ask, question: &[u8]) -> Result<Heard, Failure> {
+    socket.set_read_timeout(Some(ask.patience()))?;
+    let mut datagram = vec![0; 65_536];
+    let (length, peer) = if ask.connected {
+        let _: usize = socket.send(question)?;
+        let length = socket.recv(&mut datagram)?;
+        (length, socket.peer_addr()?)
+    } else {
+        let _: usize = socket.send_to(question, ask.to)?;
+        socket.recv_from(&mut datagram)?
+    };
+    if length < ask.answer_size {
+        return Err(Failure::Other(format!("an answer of {length} bytes")));
+    }
+    datagram.truncate(length);
+    Ok((
+        String::from_utf8_lossy(&datagram).into_owned(),
+        peer,
+        socket.local_addr()?,
+    ))
+}

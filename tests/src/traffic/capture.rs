@@ -1,0 +1,183 @@
+//! Every frame of one device, from the moment the capture starts.
+
+use std::io;
+use std::mem::zeroed;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::time::TimeVal;
+
+use super::frame::Frame;
+use super::raw::packet_socket;
+use crate::netns::Netns;
+use crate::wait::wait_until;
+
+/// Larger than any frame between namespaces: GSO packets are up to 64 KiB, headers on top.
+const LARGEST: usize = 70_000;
+/// How long the capture takes to notice that it shall end.
+const LOOK_UP: TimeVal = TimeVal::new(0, 20_000);
+/// What the kernel may take to show a frame that has passed.
+const ARRIVAL: Duration = Duration::from_secs(2);
+
+/// A running capture; dropping it ends it.
+#[derive(Debug)]
+pub struct Capture {
+    frames: Arc<Mutex<Vec<Frame>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Capture {
+    /// Starts to capture what passes `device` of the namespace, in both directions.
+    pub fn start(netns: &Netns, device: &str) -> Result<Self> {
+        let socket = netns.run_in(|| listen(device))?;
+        let socket = socket.with_context(|| format!("capture on {device} of {}", netns.name()))?;
+        let frames = Arc::new(Mutex::new(Vec::new()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (into, flag) = (Arc::clone(&frames), Arc::clone(&stop));
+        let thread = thread::spawn(move || collect(&socket, &into, &flag));
+        Ok(Self {
+            frames,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// Returns the frames so far that `which` accepts.
+    pub fn frames(&self, which: impl Fn(&Frame) -> bool) -> Vec<Frame> {
+        let frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        frames
+            .iter()
+            .filter(|frame| which(frame))
+            .cloned()
+            .collect()
+    }
+
+    /// Counts the frames so far that `which` accepts.
+    pub fn count(&self, which: impl Fn(&Frame) -> bool) -> usize {
+        self.frames(which).len()
+    }
+
+    /// Returns the first frame that `which` accepts, when it comes.
+    pub fn wait_for(&self, what: &str, which: impl Fn(&Frame) -> bool) -> Result<Frame> {
+        wait_until(ARRIVAL, what, || self.frames(&which).into_iter().next())
+    }
+
+    /// Fails if a frame has a wrong checksum, or if there is no frame at all.
+    pub fn ensure_checksums(&self) -> Result<()> {
+        let frames = self.frames(|frame| frame.protocol().is_some());
+        ensure!(!frames.is_empty(), "nothing was captured");
+        for frame in frames {
+            let wrong = frame.wrong_checksums();
+            let (from, to) = (frame.source(), frame.destination());
+            let way = if frame.outgoing { "out" } else { "in" };
+            ensure!(
+                wrong.is_empty(),
+                "{way}, {from:?} to {to:?}: {}",
+                wrong.join(", ")
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+fn collect(socket: &OwnedFd, frames: &Mutex<Vec<Frame>>, stop: &AtomicBool) {
+    let mut buffer = vec![0; LARGEST];
+    while !stop.load(Ordering::Relaxed) {
+        if let Ok(frame) = receive(socket, &mut buffer) {
+            frames
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(frame);
+        }
+    }
+}
+
+fn listen(device: &str) -> io::Result<OwnedFd> {
+    let socket = packet_socket(device, libc::ETH_P_ALL as u16)?;
+    setsockopt(&socket, sockopt::ReceiveTimeout, &LOOK_UP)?;
+    setsockopt(&socket, sockopt::RcvBuf, &(16 << 20))?;
+    let on: libc::c_int = 1;
+    let size = size_of::<libc::c_int>() as libc::socklen_t;
+    let (level, option) = (libc::SOL_PACKET, libc::PACKET_AUXDATA);
+    // SAFETY: the value is an int that lives during the call, and the size is its own.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const on).cast(),
+            size,
+        )
+    };
+    if result == 0 {
+        Ok(socket)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// The control message of one frame, aligned as the kernel writes it.
+#[repr(C, align(8))]
+struct Control([u8; 128]);
+
+fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Frame> {
+    let mut control = Control([0; 128]);
+    // SAFETY: all zeroes is a valid address of length 0.
+    let mut from: libc::sockaddr_ll = unsafe { zeroed() };
+    let mut vector = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    // SAFETY: all zeroes is a valid empty message.
+    let mut message: libc::msghdr = unsafe { zeroed() };
+    message.msg_name = (&raw mut from).cast();
+    message.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    message.msg_iov = &raw mut vector;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len();
+    // SAFETY: every pointer of the message names a live buffer of the length beside it.
+    let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, 0) };
+    let Ok(length) = usize::try_from(length) else {
+        return Err(io::Error::last_os_error());
+    };
+    Ok(Frame {
+        bytes: buffer.get(..length).unwrap_or_default().to_vec(),
+        partial: is_partial(&message),
+        outgoing: from.sll_pkttype == libc::PACKET_OUTGOING,
+    })
+}
+
+/// Whether the kernel says that the transport checksum is not computed yet.
+fn is_partial(message: &libc::msghdr) -> bool {
+    // SAFETY: the message was filled by recvmsg; its control buffer is alive.
+    let header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    if header.is_null() {
+        return false;
+    }
+    // SAFETY: not null, so it points into the control buffer, which is aligned for it.
+    let kind = unsafe { *header }.cmsg_type;
+    if kind != libc::PACKET_AUXDATA {
+        return false;
+    }
+    // SAFETY: a header of this kind is followed by its data.
+    let data = unsafe { libc::CMSG_DATA(header) };
+    // SAFETY: the kernel wrote a tpacket_auxdata there; it is read without claiming alignment.
+    let auxiliary = unsafe { data.cast::<libc::tpacket_auxdata>().read_unaligned() };
+    auxiliary.tp_status & libc::TP_STATUS_CSUMNOTREADY != 0
+}

@@ -1,0 +1,204 @@
+//! The process of ours in a member, told what to do through its standard input.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{IpAddr, SocketAddr};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context as _, Result};
+
+use super::ask::{Answer, Ask, Failure, Protocol};
+pub use super::load::Tally;
+use super::session::{Order, Report};
+use crate::process::{Home, workspace_binary};
+
+/// Asks and answers on behalf of one member; dropping it ends the process.
+#[derive(Debug)]
+pub struct Peer {
+    name: String,
+    child: Child,
+    pipes: Mutex<Pipes>,
+    next: AtomicU64,
+}
+
+/// Both ends of the talk with the process: one order, then its report, before the next order.
+#[derive(Debug)]
+struct Pipes {
+    orders: ChildStdin,
+    reports: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    /// Starts the process at `home`.
+    pub(crate) fn start(name: &str, home: &Home) -> Result<Self> {
+        let mut command = home.command(&workspace_binary("lb-test-peer", "LB_TEST_PEER")?)?;
+        let _: &mut _ = command
+            .arg("session")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("peer of {name}"))?;
+        let (orders, reports) = (child.stdin.take(), child.stdout.take());
+        let pipes = Pipes {
+            orders: orders.context("standard input of the peer")?,
+            reports: BufReader::new(reports.context("standard output of the peer")?),
+        };
+        let (pipes, next) = (Mutex::new(pipes), AtomicU64::new(0));
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            pipes,
+            next,
+        })
+    }
+
+    /// Asks once, through a new socket.
+    pub fn ask(&self, ask: Ask) -> Result<Answer, Failure> {
+        self.asked(&Order::Ask(ask))
+    }
+
+    /// Asks `times` times, each time through a new socket.
+    pub fn ask_many(&self, ask: Ask, times: u32) -> Result<Tally, Failure> {
+        self.tallied(&Order::AskMany { ask, times })
+    }
+
+    /// Opens a socket that stays open: a connection, or a UDP socket with a port of its own.
+    pub fn keep(&self, ask: Ask) -> Result<Kept<'_>, Failure> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.done(&Order::Open { id, ask })?;
+        Ok(Kept {
+            peer: self,
+            id,
+            ask,
+        })
+    }
+
+    /// Asks every `pause` milliseconds until told to stop: through one socket (`kept`) or through a new one each time.
+    pub fn load(&self, ask: Ask, kept: bool, pause_milliseconds: u64) -> Result<Load<'_>, Failure> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.done(&Order::StartLoad {
+            id,
+            ask,
+            kept,
+            pause_milliseconds,
+        })?;
+        Ok(Load { peer: self, id })
+    }
+
+    /// Listens at these addresses and this port; it is reachable when this returns.
+    pub fn serve(
+        &self,
+        protocol: Protocol,
+        addresses: &[IpAddr],
+        port: u16,
+    ) -> Result<(), Failure> {
+        addresses.iter().try_for_each(|address| {
+            let (name, at) = (self.name.clone(), SocketAddr::new(*address, port));
+            self.done(&Order::Serve { name, protocol, at })
+        })
+    }
+
+    /// Stops listening there.
+    pub fn stop_serving(
+        &self,
+        protocol: Protocol,
+        addresses: &[IpAddr],
+        port: u16,
+    ) -> Result<(), Failure> {
+        addresses.iter().try_for_each(|address| {
+            self.done(&Order::StopServing {
+                protocol,
+                at: SocketAddr::new(*address, port),
+            })
+        })
+    }
+
+    fn done(&self, order: &Order) -> Result<(), Failure> {
+        match self.tell(order)? {
+            Report::Done(result) => result,
+            other @ (Report::Asked(_) | Report::Tallied(_)) => Err(self.confused(&other)),
+        }
+    }
+
+    fn asked(&self, order: &Order) -> Result<Answer, Failure> {
+        match self.tell(order)? {
+            Report::Asked(result) => result,
+            other @ (Report::Done(_) | Report::Tallied(_)) => Err(self.confused(&other)),
+        }
+    }
+
+    fn tallied(&self, order: &Order) -> Result<Tally, Failure> {
+        match self.tell(order)? {
+            Report::Tallied(tally) => Ok(tally),
+            other @ (Report::Done(_) | Report::Asked(_)) => Err(self.confused(&other)),
+        }
+    }
+
+    fn tell(&self, order: &Order) -> Result<Report, Failure> {
+        self.converse(order)
+            .map_err(|error| Failure::Other(format!("peer of {}: {error:#}", self.name)))
+    }
+
+    fn converse(&self, order: &Order) -> Result<Report> {
+        let order = serde_json::to_string(order)?;
+        let mut report = String::new();
+        let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
+        writeln!(pipes.orders, "{order}")?;
+        let _: usize = pipes.reports.read_line(&mut report)?;
+        drop(pipes);
+        serde_json::from_str(&report).with_context(|| format!("report {report:?}"))
+    }
+
+    fn confused(&self, report: &Report) -> Failure {
+        let report = serde_json::to_string(report).unwrap_or_default();
+        Failure::Other(format!("peer of {} said {report}", self.name))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Either fails only when the process is gone already, which is what is wanted.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// A socket that stays open between questions; dropping it closes it.
+#[derive(Debug)]
+pub struct Kept<'a> {
+    peer: &'a Peer,
+    id: u64,
+    ask: Ask,
+}
+
+impl Kept<'_> {
+    /// Asks again.
+    pub fn ask(&self) -> Result<Answer, Failure> {
+        self.ask_as(self.ask)
+    }
+
+    /// Asks something else; an unconnected UDP socket may so ask another server.
+    pub fn ask_as(&self, ask: Ask) -> Result<Answer, Failure> {
+        self.peer.asked(&Order::AskOn { id: self.id, ask })
+    }
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        drop(self.peer.done(&Order::Close { id: self.id }));
+    }
+}
+
+/// Questions in the background.
+#[derive(Debug)]
+pub struct Load<'a> {
+    peer: &'a Peer,
+    id: u64,
+}
+
+impl Load<'_> {
+    /// Ends it and returns how the questions went.
+    pub fn finish(self) -> Result<Tally, Failure> {
+        self.peer.tallied(&Order::StopLoad { id: self.id })
+    }
+}

@@ -1,0 +1,137 @@
+//! The other end of [`super::peer::Peer`]: a process that does what it reads, line by line.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::ask::{Answer, Ask, Conversation, Failure, Protocol, once, open};
+use super::load::{Stream, Tally};
+use super::server::Server;
+
+/// What a peer can be told to do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// Listen, and answer with this name.
+    Serve {
+        name: String,
+        protocol: Protocol,
+        at: SocketAddr,
+    },
+    /// Close a listener.
+    StopServing { protocol: Protocol, at: SocketAddr },
+    /// Ask once.
+    Ask(Ask),
+    /// Ask many times, each through a new socket.
+    AskMany { ask: Ask, times: u32 },
+    /// Open a socket for many questions.
+    Open { id: u64, ask: Ask },
+    /// Ask through an open socket.
+    AskOn { id: u64, ask: Ask },
+    /// Close an open socket.
+    Close { id: u64 },
+    /// Ask without pause from now on.
+    StartLoad {
+        id: u64,
+        ask: Ask,
+        kept: bool,
+        pause_milliseconds: u64,
+    },
+    /// Stop that.
+    StopLoad { id: u64 },
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// An order that has no result.
+    Done(Result<(), Failure>),
+    /// A question.
+    Asked(Result<Answer, Failure>),
+    /// Many questions.
+    Tallied(Tally),
+}
+
+#[derive(Default)]
+struct Session {
+    servers: BTreeMap<(Protocol, SocketAddr), Server>,
+    conversations: BTreeMap<u64, Conversation>,
+    loads: BTreeMap<u64, Stream>,
+}
+
+/// Serves orders from `input` until it ends.
+pub fn run(input: impl BufRead, mut output: impl Write) -> io::Result<()> {
+    let mut session = Session::default();
+    for line in input.lines() {
+        let report = session.follow(serde_json::from_str(&line?)?);
+        serde_json::to_writer(&mut output, &report)?;
+        writeln!(output)?;
+        output.flush()?;
+    }
+    Ok(())
+}
+
+impl Session {
+    fn follow(&mut self, order: Order) -> Report {
+        match order {
+            Order::Serve { name, protocol, at } => {
+                Report::Done(self.serve(&name, protocol, at).map_err(Into::into))
+            }
+            Order::StopServing { protocol, at } => {
+                drop(self.servers.remove(&(protocol, at)));
+                Report::Done(Ok(()))
+            }
+            Order::Ask(ask) => Report::Asked(once(&ask)),
+            Order::AskMany { ask, times } => {
+                let mut tally = Tally::default();
+                (0..times).for_each(|_| tally.count(once(&ask)));
+                Report::Tallied(tally)
+            }
+            Order::Open { id, ask } => Report::Done(self.open(id, &ask)),
+            Order::AskOn { id, ask } => Report::Asked(self.ask_on(id, &ask)),
+            Order::Close { id } => {
+                drop(self.conversations.remove(&id));
+                Report::Done(Ok(()))
+            }
+            Order::StartLoad {
+                id,
+                ask,
+                kept,
+                pause_milliseconds,
+            } => {
+                let pause = Duration::from_millis(pause_milliseconds);
+                drop(self.loads.insert(id, Stream::start(ask, kept, pause)));
+                Report::Done(Ok(()))
+            }
+            Order::StopLoad { id } => Report::Tallied(
+                self.loads
+                    .remove(&id)
+                    .map(Stream::finish)
+                    .unwrap_or_default(),
+            ),
+        }
+    }
+
+    fn serve(&mut self, name: &str, protocol: Protocol, at: SocketAddr) -> io::Result<()> {
+        drop(self.servers.remove(&(protocol, at)));
+        let server = Server::start(name, protocol, at)?;
+        drop(self.servers.insert((protocol, at), server));
+        Ok(())
+    }
+
+    fn open(&mut self, id: u64, ask: &Ask) -> Result<(), Failure> {
+        let conversation = open(ask)?;
+        drop(self.conversations.insert(id, conversation));
+        Ok(())
+    }
+
+    fn ask_on(&mut self, id: u64, ask: &Ask) -> Result<Answer, Failure> {
+        let missing = || Failure::Other(format!("socket {id} is not open"));
+        self.conversations
+            .get_mut(&id)
+            .ok_or_else(missing)?
+            .ask(ask)
+    }
+}
