@@ -1,11 +1,12 @@
 //! The control plane of the harness does what the tests rely on. Needs root.
 
-use std::process::{self, Command};
+use std::process;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lb_tests::control_plane::kube_proxy::{self, KubeProxy, Mode};
 use lb_tests::control_plane::{ControlPlane, Node, Options, Pod};
+use lb_tests::netns::Netns;
 use lb_tests::wait::wait_until;
 
 const SOON: Duration = Duration::from_secs(30);
@@ -45,7 +46,7 @@ const PODS: [Pod<'_>; 2] = [
 
 #[test]
 fn slices_follow_pods_across_a_restart_of_the_api_server() -> Result<()> {
-    let netns = Namespace::new("smoke")?;
+    let netns = namespace("smoke")?;
     let mut control_plane = start_in(&netns)?;
     control_plane.node(&NODE)?;
     control_plane.apply(SERVICE)?;
@@ -73,20 +74,24 @@ fn slices_follow_pods_across_a_restart_of_the_api_server() -> Result<()> {
 
 #[test]
 fn kube_proxy_programs_its_namespace_in_both_modes() -> Result<()> {
-    let netns = Namespace::new("proxy")?;
+    let netns = namespace("proxy")?;
     let control_plane = start_in(&netns)?;
     control_plane.node(&NODE)?;
     control_plane.apply(SERVICE)?;
     control_plane.pods(&PODS)?;
     let kubeconfig = control_plane.kubeconfig();
-    for (mode, list) in [
-        (Mode::Nftables, &["nft", "list", "ruleset"][..]),
-        (Mode::Iptables, &["iptables-save", "-t", "nat"][..]),
+    for (mode, tool, arguments) in [
+        (Mode::Nftables, "nft", ["list", "ruleset"]),
+        (Mode::Iptables, "iptables-save", ["-t", "nat"]),
     ] {
-        let options = kube_proxy::Options::new(&netns.name, mode, &kubeconfig, NODE.name);
+        let options = kube_proxy::Options::new(netns.name(), mode, &kubeconfig, NODE.name);
         let _kube_proxy = KubeProxy::start(&options)?;
         wait_until(SOON, &format!("{mode:?} rules for 10.1.0.12"), || {
-            netns.run(list).ok()?.contains("10.1.0.12").then_some(())
+            netns
+                .tool(tool, &arguments)
+                .ok()?
+                .contains("10.1.0.12")
+                .then_some(())
         })?;
     }
     Ok(())
@@ -94,18 +99,19 @@ fn kube_proxy_programs_its_namespace_in_both_modes() -> Result<()> {
 
 #[test]
 fn nothing_outlives_its_control_plane() -> Result<()> {
-    let netns = Namespace::new("drop")?;
+    let netns = namespace("drop")?;
     let control_plane = start_in(&netns)?;
     let folder = control_plane.kubeconfig();
-    let inhabitants = || run(&["ip", "netns", "pids", &netns.name]);
+    let inhabitants = || netns.tool("ip", &["netns", "pids", netns.name()]);
+    // With `ip` itself, which looks from inside.
     wait_until(
         SOON,
         "etcd, API server and controller manager in the namespace",
-        || (inhabitants().ok()?.lines().count() == 3).then_some(()),
+        || (inhabitants().ok()?.lines().count() == 4).then_some(()),
     )?;
     drop(control_plane);
     ensure!(
-        inhabitants()?.is_empty(),
+        inhabitants()?.lines().count() == 1,
         "a process outlived its control plane"
     );
     ensure!(
@@ -129,9 +135,10 @@ const fn web() -> Pod<'static> {
     }
 }
 
-fn start_in(netns: &Namespace) -> Result<ControlPlane> {
+fn start_in(netns: &Netns) -> Result<ControlPlane> {
     ControlPlane::start(Options {
-        netns: Some(netns.name.clone()),
+        netns: Some(netns.name().to_owned()),
+        address: NODE.addresses[0].parse()?,
         ..Options::default()
     })
 }
@@ -144,40 +151,9 @@ fn wait_for(control_plane: &ControlPlane, expected: &[&str]) -> Result<()> {
     })
 }
 
-/// A network namespace with nothing but its loopback device.
-struct Namespace {
-    name: String,
-}
-
-impl Namespace {
-    fn new(purpose: &str) -> Result<Self> {
-        let namespace = Self {
-            name: format!("lb-cp-{purpose}-{}", process::id()),
-        };
-        drop(run(&["ip", "netns", "add", &namespace.name])?);
-        drop(namespace.run(&["ip", "link", "set", "lo", "up"])?);
-        // The address of the node: kube-proxy asks for a default route too.
-        drop(namespace.run(&["ip", "address", "add", "192.0.2.1/32", "dev", "lo"])?);
-        Ok(namespace)
-    }
-
-    fn run(&self, command: &[&str]) -> Result<String> {
-        run(&[&["ip", "netns", "exec", &self.name], command].concat())
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        drop(run(&["ip", "netns", "delete", &self.name]));
-    }
-}
-
-fn run(command: &[&str]) -> Result<String> {
-    let (program, arguments) = command
-        .split_first()
-        .ok_or_else(|| anyhow::anyhow!("no command"))?;
-    let output = Command::new(program).args(arguments).output()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "{}: {said}", command.join(" "));
-    Ok(String::from_utf8(output.stdout)?)
+/// A network namespace with nothing but its loopback device, which has the address of the node.
+fn namespace(purpose: &str) -> Result<Netns> {
+    let netns = Netns::new(&format!("lbt-{}-0-{purpose}", process::id()))?;
+    netns.ip("address add 192.0.2.1/32 dev lo")?;
+    Ok(netns)
 }

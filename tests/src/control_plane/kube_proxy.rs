@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -11,7 +10,8 @@ use tempfile::TempDir;
 
 use super::binaries::binary;
 use super::folder;
-use super::process::{self, Process};
+use super::site::home;
+use crate::process::{Home, Program, run};
 use crate::wait::try_wait_until;
 
 /// Its health server, inside of its namespace.
@@ -86,26 +86,27 @@ impl<'a> Options<'a> {
 /// A running kube-proxy; dropping it ends the process and leaves its rules to the namespace.
 #[derive(Debug)]
 pub struct KubeProxy {
-    process: Process,
+    process: Program,
     _folder: TempDir,
 }
 
 impl KubeProxy {
     /// Starts kube-proxy and returns when it has programmed all Services that exist.
     pub fn start(options: &Options<'_>) -> Result<Self> {
-        let folder = folder::create()?;
+        let folder = folder::create("kube-proxy")?;
         let config = folder.path().join("kube-proxy.json");
         fs::write(&config, options.configuration())
             .with_context(|| format!("configuration {}", config.display()))?;
-        let mut command = process::command(Some(options.netns), &binary("kube-proxy")?);
-        let _: &mut Command = command.arg(format!("--config={}", config.display()));
-        let mut process =
-            Process::spawn("kube-proxy", command, &folder.path().join("kube-proxy.log"))?;
+        let home = home(Some(options.netns))?;
+        let mut command = home.command(&binary("kube-proxy")?)?;
+        let _: &mut _ = command.arg(format!("--config={}", config.display()));
+        let log = folder.path().join("kube-proxy.log");
+        let mut process = Program::spawn("kube-proxy", command, &log)?;
         try_wait_until(START, "kube-proxy /healthz", || {
             process.ensure_running()?;
-            Ok(healthy(options.netns, folder.path())?.then_some(()))
+            Ok(is_healthy(&home, folder.path())?.then_some(()))
         })
-        .with_context(|| format!("kube-proxy's log ends so:\n{}", process.log_end()))?;
+        .with_context(|| format!("kube-proxy's log ends so:\n{}", process.log_end(20)))?;
         Ok(Self {
             process,
             _folder: folder,
@@ -119,12 +120,15 @@ impl KubeProxy {
 }
 
 /// Asks the health server with kubectl, which is at hand and speaks plain HTTP too.
-fn healthy(netns: &str, home: &Path) -> Result<bool> {
-    let mut command = process::command(Some(netns), &binary("kubectl")?);
-    let _: &mut Command = command
-        .args(["get", "--raw", "/healthz", "--request-timeout=5s"])
-        .arg(format!("--server=http://{HEALTH}"))
-        .env("KUBECONFIG", "/dev/null")
-        .env("HOME", home);
-    Ok(process::output(command).is_ok())
+fn is_healthy(place: &Home, home: &Path) -> Result<bool> {
+    let mut kubectl = place.command(&binary("kubectl")?)?;
+    let asked = run(
+        kubectl
+            .args(["get", "--raw", "/healthz", "--request-timeout=5s"])
+            .arg(format!("--server=http://{HEALTH}"))
+            .env("KUBECONFIG", "/dev/null")
+            .env("HOME", home),
+        "",
+    );
+    Ok(asked.is_ok())
 }

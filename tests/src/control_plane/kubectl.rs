@@ -2,27 +2,26 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use tempfile::NamedTempFile;
 
 use super::binaries::binary;
-use super::process;
+use crate::process::{Home, run};
 
 /// kubectl, told where the API server is.
 #[derive(Debug, Clone)]
 pub struct Kubectl {
-    netns: Option<String>,
+    place: Home,
     kubeconfig: PathBuf,
     /// Holds its cache of what the server offers, which must not be the user's own.
     home: PathBuf,
 }
 
 impl Kubectl {
-    pub(crate) fn new(netns: Option<&str>, kubeconfig: &Path, home: &Path) -> Self {
+    pub(crate) fn new(place: Home, kubeconfig: &Path, home: &Path) -> Self {
         Self {
-            netns: netns.map(str::to_owned),
+            place,
             kubeconfig: kubeconfig.to_owned(),
             home: home.to_owned(),
         }
@@ -35,13 +34,15 @@ impl Kubectl {
 
     /// Runs kubectl and returns what it printed.
     pub fn run(&self, arguments: &[&str]) -> Result<String> {
-        let mut command = process::command(self.netns.as_deref(), &binary("kubectl")?);
-        let _: &mut Command = command
-            .args(arguments)
-            .arg("--request-timeout=20s")
-            .env("KUBECONFIG", &self.kubeconfig)
-            .env("HOME", &self.home);
-        process::output(command)
+        let mut command = self.place.command(&binary("kubectl")?)?;
+        run(
+            command
+                .args(arguments)
+                .arg("--request-timeout=20s")
+                .env("KUBECONFIG", &self.kubeconfig)
+                .env("HOME", &self.home),
+            "",
+        )
     }
 
     /// Creates or changes the objects of `manifests`: any number of YAML or JSON documents.
