@@ -1,0 +1,408 @@
+//! From plans to map writes, purely: the book of what the maps hold, and the operations that change it.
+//!
+//! Every change is made beside what is in use and becomes visible by one write per frontend, so a
+//! packet sees the old set of a service or the new one. What the old set used is given out again only
+//! after [`GRACE`]. Knows no map, no kernel and no Kubernetes: operations are data, time is an argument.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use lb_common::addr::Ip;
+use lb_common::config::Settings;
+use lb_common::service::{Backend, BackendId, Frontend, Line, Service, ServiceId, Source};
+
+use crate::plan::{PortKey, PortPlan, ServiceName};
+
+mod actual;
+mod frontends;
+mod lines;
+mod port;
+mod ranges;
+mod rows;
+mod selection;
+mod sources;
+#[cfg(test)]
+mod tests;
+
+pub use actual::Actual;
+use frontends::Frontends;
+use lines::{Lines, Range};
+use port::Port;
+use rows::Rows;
+use sources::Sources;
+
+/// How long what a packet may have just looked up is kept: far longer than any packet is under way in a program.
+pub const GRACE: Duration = Duration::from_secs(1);
+
+/// One write, to be applied in the order given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Element 0 of `SETTINGS`.
+    PutSettings(Box<Settings>),
+    /// A row of `BACKENDS`.
+    PutBackend {
+        /// Row.
+        id: BackendId,
+        /// Content.
+        row: Backend,
+    },
+    /// Lines of `SLOTS`.
+    WriteLines {
+        /// The first.
+        line: u32,
+        /// Content of it and those after it.
+        lines: Vec<Line>,
+    },
+    /// Adds a prefix to `SOURCES`.
+    PutSource {
+        /// Length of the prefix in bits, those of the service included.
+        bits: u32,
+        /// Service and network address.
+        source: Source,
+    },
+    /// Removes a prefix from `SOURCES`.
+    RemoveSource {
+        /// Length of the prefix in bits, those of the service included.
+        bits: u32,
+        /// Service and network address.
+        source: Source,
+    },
+    /// An entry of `SERVICES`.
+    PutService {
+        /// Key.
+        frontend: Frontend,
+        /// Value.
+        service: Service,
+    },
+    /// Removes an entry of `SERVICES`.
+    RemoveService {
+        /// Key.
+        frontend: Frontend,
+    },
+}
+
+/// Room in the maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Entries of `SERVICES`.
+    pub services: u32,
+    /// Rows of `BACKENDS`, the unused row 0 included.
+    pub backends: u32,
+    /// Lines of `SLOTS`.
+    pub lines: u32,
+    /// Entries of `SOURCES`.
+    pub sources: u32,
+}
+
+/// Why a service port is not served, or still as it was before its last change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refusal {
+    /// `SERVICES` is full.
+    Services,
+    /// `BACKENDS` is full.
+    Backends,
+    /// `SLOTS` has no free run of lines that is long enough.
+    Slots,
+    /// `SOURCES` is full.
+    Sources,
+}
+
+impl Refusal {
+    /// The map to make larger.
+    pub const fn map(self) -> &'static str {
+        match self {
+            Self::Services => "SERVICES",
+            Self::Backends => "BACKENDS",
+            Self::Slots => "SLOTS",
+            Self::Sources => "SOURCES",
+        }
+    }
+}
+
+/// A frontend that several services ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The frontend.
+    pub frontend: Frontend,
+    /// Who has it: the oldest.
+    pub winner: PortKey,
+    /// Who would take over, oldest first.
+    pub losers: Vec<PortKey>,
+}
+
+/// Everything one Service asks for now; no ports when it is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The Service.
+    pub service: ServiceName,
+    /// Its ports in every family.
+    pub ports: Vec<PortPlan>,
+}
+
+/// Entries in use, for metrics: what the book knows without asking the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// `SERVICES`.
+    pub services: usize,
+    /// `BACKENDS`.
+    pub backends: usize,
+    /// `SLOTS`.
+    pub lines: usize,
+    /// `SOURCES`.
+    pub sources: usize,
+}
+
+/// The book of what the maps hold, and of who asked for it.
+#[derive(Debug)]
+pub struct Programmer {
+    limits: Limits,
+    settings: Settings,
+    ids: BTreeMap<PortKey, ServiceId>,
+    ports: BTreeMap<ServiceId, Port>,
+    refused: BTreeMap<PortKey, (Refusal, PortPlan)>,
+    frontends: Frontends,
+    rows: Rows,
+    lines: Lines,
+    sources: Sources,
+    /// What an earlier run left and nobody has asked for yet.
+    orphans: BTreeMap<ServiceId, Port>,
+    next_id: ServiceId,
+}
+
+/// Operations under way: what comes before the visible switch, what is to be switched, what comes after.
+#[derive(Debug, Default)]
+struct Stage {
+    before: Vec<Op>,
+    dirty: BTreeSet<Frontend>,
+    after: Vec<Op>,
+}
+
+impl Programmer {
+    /// A book over empty maps.
+    pub fn new(limits: Limits) -> Self {
+        Self::adopt(limits, Actual::default(), Duration::ZERO)
+    }
+
+    /// Takes over the settings that do not follow from services (addresses, source ports, modes).
+    pub fn set_node(&mut self, node: &Settings) -> Vec<Op> {
+        const DERIVED: u32 = Settings::RANGES_KNOWN | Settings::OTHER_FRONTENDS;
+        let mut ops = Vec::new();
+        let mut settings = self.settings;
+        settings.flags = node.flags & !DERIVED | self.settings.flags & DERIVED;
+        settings.ranges = self.settings.ranges;
+        settings.netns_cookie = node.netns_cookie;
+        settings.local = node.local;
+        (settings.hairpin4, settings.hairpin6) = (node.hairpin4, node.hairpin6);
+        (settings.node4, settings.node6) = (node.node4, node.node6);
+        settings.source_port_low = node.source_port_low;
+        settings.source_port_high = node.source_port_high;
+        settings.socket_mode = node.socket_mode;
+        self.frontends.ranges.fill(&mut settings);
+        if settings != self.settings {
+            self.settings = settings;
+            ops.push(Op::PutSettings(Box::new(settings)));
+        }
+        ops
+    }
+
+    /// Takes over the cluster's ServiceCIDRs; empty when they are not known.
+    pub fn set_service_cidrs(&mut self, cidrs: &[ipnet::IpNet]) -> Vec<Op> {
+        let mut ops = Vec::new();
+        self.frontends.ranges.set_cidrs(cidrs);
+        self.frontends.update(&mut self.settings, &mut ops);
+        ops
+    }
+
+    /// The operations that turn what the maps hold into what the changed Services ask for.
+    pub fn plan(&mut self, now: Duration, changes: Vec<Change>) -> Vec<Op> {
+        let mut stage = Stage::default();
+        let mut wanted = Vec::new();
+        for Change { service, ports } in changes {
+            let keep: BTreeSet<&PortKey> = ports.iter().map(|plan| &plan.key).collect();
+            for key in self.keys_of(&service) {
+                if !keep.contains(&key) {
+                    self.remove(&key, now, &mut stage);
+                }
+            }
+            self.refused.retain(|key, _| key.service != service);
+            wanted.extend(ports);
+        }
+        for plan in wanted {
+            self.put(plan, now, &mut stage);
+        }
+        self.finish(now, stage)
+    }
+
+    /// Ends the first round after a start: what nobody asked for by now is leaving.
+    pub fn synced(&mut self, now: Duration) -> Vec<Op> {
+        let mut stage = Stage::default();
+        self.abandon_orphans(now, &mut stage);
+        stage.dirty.extend(self.frontends.written().keys().copied());
+        self.finish(now, stage)
+    }
+
+    /// Frees what is due, and tries again what was refused if that made room. Call it about once a second
+    /// while [`Programmer::is_waiting`].
+    pub fn tick(&mut self, now: Duration) -> Vec<Op> {
+        let mut ops = Vec::new();
+        let freed = self.rows.release(now, &mut ops) | self.lines.release(now);
+        if freed {
+            ops.extend(self.retry(now));
+        }
+        ops
+    }
+
+    /// Removes the tombstones that no flow uses.
+    ///
+    /// `live` are the frontends that flows of the leaving services go to; `began` is when the look at
+    /// the flows began: younger tombstones may have flows it missed.
+    pub fn bury(
+        &mut self,
+        now: Duration,
+        began: Duration,
+        live: &BTreeSet<(ServiceId, Frontend)>,
+    ) -> Vec<Op> {
+        let mut ops = Vec::new();
+        let old = |since: Duration| since + GRACE <= began;
+        let dead = self
+            .frontends
+            .tombstones()
+            .filter(|(_, _, since)| old(*since));
+        let dead = dead.filter(|(frontend, id, _)| !is_live(live, **frontend, *id));
+        let dead: Vec<Frontend> = dead.map(|(frontend, _, _)| *frontend).collect();
+        if !dead.is_empty() {
+            self.frontends.bury(&dead, &mut ops);
+            self.frontends.update(&mut self.settings, &mut ops);
+            ops.extend(self.retry(now));
+        }
+        ops
+    }
+
+    /// Services whose flows are asked for by [`Programmer::bury`].
+    pub fn leaving(&self) -> BTreeSet<ServiceId> {
+        self.frontends.tombstones().map(|(_, id, _)| id).collect()
+    }
+
+    /// Whether something becomes free later: rows, lines.
+    pub fn is_waiting(&self) -> bool {
+        self.rows.is_waiting() || self.lines.is_waiting()
+    }
+
+    /// The service ports that found no room, and in which map.
+    pub fn refused(&self) -> impl Iterator<Item = (&PortKey, Refusal)> {
+        self.refused
+            .iter()
+            .map(|(key, (refusal, _))| (key, *refusal))
+    }
+
+    /// The service ports that are programmed.
+    pub fn names(&self) -> impl Iterator<Item = (ServiceId, &PortKey)> {
+        self.ports.iter().map(|(id, port)| (*id, &port.plan.key))
+    }
+
+    /// The frontends that several services ask for.
+    pub fn conflicts(&self) -> Vec<Conflict> {
+        let conflict = |frontend: Frontend| {
+            let mut ports: Vec<&Port> = self.claimants(frontend).collect();
+            ports.sort_by_key(|port| port.seniority());
+            let mut keys = ports.into_iter().map(|port| port.plan.key.clone());
+            let winner = keys.next()?;
+            Some(Conflict {
+                frontend,
+                winner,
+                losers: keys.collect(),
+            })
+        };
+        self.frontends
+            .contested()
+            .into_iter()
+            .filter_map(conflict)
+            .collect()
+    }
+
+    /// The epoch of every backend row in use.
+    pub fn epochs(&self) -> BTreeMap<BackendId, u32> {
+        self.rows.iter().map(|(id, row)| (id, row.epoch)).collect()
+    }
+
+    /// Entries in use.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            services: self.frontends.written().len(),
+            backends: self.rows.used(),
+            lines: self.lines.used() as usize,
+            sources: self.sources.len(),
+        }
+    }
+
+    /// Tries the refused ports again, oldest first.
+    fn retry(&mut self, now: Duration) -> Vec<Op> {
+        let mut waiting: Vec<PortPlan> = std::mem::take(&mut self.refused)
+            .into_values()
+            .map(|(_, plan)| plan)
+            .collect();
+        waiting.sort_by(|left, right| left.age.cmp(&right.age));
+        let mut stage = Stage::default();
+        for plan in waiting {
+            self.put(plan, now, &mut stage);
+        }
+        self.finish(now, stage)
+    }
+
+    fn keys_of(&self, service: &ServiceName) -> Vec<PortKey> {
+        let from = PortKey::first(service);
+        let ports = self.ids.range(from..).map(|(key, _)| key);
+        ports
+            .take_while(|key| key.service == *service)
+            .cloned()
+            .collect()
+    }
+
+    /// Joins a stage: everything new, the visible switch, everything old.
+    fn finish(&mut self, now: Duration, stage: Stage) -> Vec<Op> {
+        let Stage {
+            before: mut ops,
+            dirty,
+            after,
+        } = stage;
+        let ports = &self.ports;
+        let winner = |frontends: &Frontends, frontend: Frontend| {
+            let claimants = frontends
+                .claimants(frontend)
+                .filter_map(|id| Some((id, ports.get(&id)?)));
+            let (id, port) = claimants.min_by_key(|(_, port)| port.seniority())?;
+            port.service(id, frontend)
+        };
+        self.frontends
+            .settle(&dirty, now, &mut self.settings, winner, &mut ops);
+        ops.extend(after);
+        self.frontends.update(&mut self.settings, &mut ops);
+        ops
+    }
+
+    fn claimants(&self, frontend: Frontend) -> impl Iterator<Item = &Port> {
+        self.frontends
+            .claimants(frontend)
+            .filter_map(|id| self.ports.get(&id))
+    }
+}
+
+/// Whether a flow of `id` goes to `frontend`; a `NodePort` is reached by any address of the family.
+fn is_live(live: &BTreeSet<(ServiceId, Frontend)>, frontend: Frontend, id: ServiceId) -> bool {
+    let same = |other: &Frontend| {
+        let node_port = Frontend::node_port(other.ip, other.port, other.protocol);
+        *other == frontend || node_port == frontend
+    };
+    let from = (id, Frontend::default());
+    let mut flows = live.range(from..).take_while(|(other, _)| *other == id);
+    flows.any(|(_, other)| same(other))
+}
+
+/// An address as the tables have it.
+pub(crate) fn wire(ip: IpAddr) -> Ip {
+    match ip {
+        IpAddr::V4(ip) => Ip::v4(ip.octets()),
+        IpAddr::V6(ip) => Ip::v6(ip.octets()),
+    }
+}

@@ -1,0 +1,305 @@
+//! The part of the settings that follows from the frontends: where ClusterIPs lie, which `NodePorts` are in
+//! use, whether other addresses are. A quick "not ours" for packets; wide is slow, narrow is wrong.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use lb_common::addr::{Ip, Port};
+use lb_common::config::{Prefix, RANGES, Settings};
+use lb_common::service::{Flags, Frontend, Service};
+
+/// Computed prefixes a family gets at most; both families share [`RANGES`].
+const PER_FAMILY: usize = RANGES / 2;
+/// Computed prefixes are never longer (as mapped): a service more seldom moves them then.
+const LONGEST: u32 = 120;
+
+/// Counts of what the entries of `SERVICES` need.
+#[derive(Debug, Default)]
+pub(super) struct Ranges {
+    cluster: BTreeMap<Ip, u32>,
+    node_ports: BTreeMap<u16, u32>,
+    others: u32,
+    cidrs: Vec<(Ip, u32)>,
+    current: Vec<(Ip, u32)>,
+    known: bool,
+    /// An address outside of `current` came, or one of its prefixes fell idle.
+    stale: bool,
+}
+
+impl Ranges {
+    /// The cluster's ServiceCIDRs, empty when they are not known.
+    pub(super) fn set_cidrs(&mut self, cidrs: &[IpNet]) {
+        self.cidrs = cidrs.iter().map(mapped).collect();
+        self.stale = true;
+    }
+
+    /// An entry came.
+    pub(super) fn add(&mut self, frontend: &Frontend, service: &Service) {
+        if service.flags.has(Flags::NODE_PORT) {
+            *self.node_ports.entry(frontend.port.get()).or_default() += 1;
+        } else if service.flags.has(Flags::EXTERNAL) {
+            self.others += 1;
+        } else {
+            *self.cluster.entry(frontend.ip).or_default() += 1;
+            self.stale |= !holds(&self.current, &frontend.ip);
+        }
+    }
+
+    /// An entry went; `service` is what it held.
+    pub(super) fn remove(&mut self, frontend: &Frontend, service: &Service) {
+        if service.flags.has(Flags::NODE_PORT) {
+            decrement(&mut self.node_ports, &frontend.port.get());
+        } else if service.flags.has(Flags::EXTERNAL) {
+            self.others = self.others.saturating_sub(1);
+        } else {
+            decrement(&mut self.cluster, &frontend.ip);
+            let given = if self.known { self.cidrs.len() } else { 0 };
+            let mut computed = self.current.iter().skip(given);
+            self.stale |= computed.any(|&(ip, bits)| !self.any_within(ip, bits));
+        }
+    }
+
+    /// Writes the derived fields into `settings`.
+    pub(super) fn fill(&mut self, settings: &mut Settings) {
+        if self.stale {
+            (self.current, self.known) = self.compute();
+            self.stale = false;
+        }
+        settings.ranges = [Prefix::default(); RANGES];
+        for (place, (ip, bits)) in settings.ranges.iter_mut().zip(&self.current) {
+            *place = Prefix {
+                ip: *ip,
+                mask: mask(*bits),
+            };
+        }
+        let low = self
+            .node_ports
+            .first_key_value()
+            .map_or(u16::MAX, |(port, _)| *port);
+        let high = self
+            .node_ports
+            .last_key_value()
+            .map_or(0, |(port, _)| *port);
+        settings.node_port_low = Port::new(low);
+        settings.node_port_high = Port::new(high);
+        let derived = Settings::RANGES_KNOWN | Settings::OTHER_FRONTENDS;
+        settings.flags &= !derived;
+        settings.flags |= if self.known {
+            Settings::RANGES_KNOWN
+        } else {
+            0
+        };
+        settings.flags |= if self.others > 0 {
+            Settings::OTHER_FRONTENDS
+        } else {
+            0
+        };
+    }
+
+    /// The ServiceCIDRs and single addresses beside them; else computed prefixes.
+    fn compute(&self) -> (Vec<(Ip, u32)>, bool) {
+        let outside = self
+            .outside(&self.cidrs)
+            .take(RANGES + 1)
+            .map(|ip| (ip, 128));
+        let known: Vec<(Ip, u32)> = self.cidrs.iter().copied().chain(outside).collect();
+        if !self.cidrs.is_empty() && known.len() <= RANGES {
+            return (known, true);
+        }
+        // IPv4 is mapped, so it is one run of the sorted addresses: below and above it is IPv6.
+        let (v4_first, v4_last) = (Ip::v4([0; 4]), Ip::v4([255; 4]));
+        let v4 = self.cover(v4_first, v4_last, PER_FAMILY);
+        let below = self.cover(Ip::UNSPECIFIED, v4_first, 1);
+        let above = self.cover(v4_last, Ip::v6([255; 16]), PER_FAMILY - below.len());
+        ([v4, below, above].concat(), false)
+    }
+
+    /// The addresses in no prefix of `prefixes`.
+    fn outside<'a>(&'a self, prefixes: &'a [(Ip, u32)]) -> impl Iterator<Item = Ip> + 'a {
+        self.cluster
+            .keys()
+            .copied()
+            .filter(move |ip| !holds(prefixes, ip))
+    }
+
+    /// Whether an address lies in a prefix.
+    fn any_within(&self, ip: Ip, bits: u32) -> bool {
+        self.cluster.range(ip..=last(&ip, bits)).next().is_some()
+    }
+
+    /// At most `count` prefixes that hold the addresses from `low` to `high`: the widest is split first.
+    fn cover(&self, low: Ip, high: Ip, count: usize) -> Vec<(Ip, u32)> {
+        let mut runs: Vec<(Ip, u32)> = self.tightest(low, high).into_iter().collect();
+        while runs.len() < count {
+            runs.sort_by_key(|(_, bits)| *bits);
+            let Some(&(ip, bits)) = runs.first().filter(|(_, bits)| *bits < LONGEST) else {
+                break;
+            };
+            let middle = with_bit(&ip, bits);
+            let lower = self.tightest(ip, last(&ip, bits + 1));
+            let upper = self.tightest(middle, last(&ip, bits));
+            let _: (Ip, u32) = runs.remove(0);
+            runs.extend(lower.into_iter().chain(upper));
+        }
+        runs
+    }
+
+    /// The longest prefix that holds every address from `low` to `high`.
+    fn tightest(&self, low: Ip, high: Ip) -> Option<(Ip, u32)> {
+        let mut run = self.cluster.range(low..=high).map(|(ip, _)| ip);
+        let first = run.next()?;
+        let last = run.next_back().unwrap_or(first);
+        let differing = u128::from_be_bytes(first.octets()) ^ u128::from_be_bytes(last.octets());
+        let bits = differing.leading_zeros().min(LONGEST);
+        Some((truncate(first, bits), bits))
+    }
+}
+
+fn holds(prefixes: &[(Ip, u32)], ip: &Ip) -> bool {
+    prefixes
+        .iter()
+        .any(|&(net, bits)| truncate(ip, bits) == net)
+}
+
+fn decrement<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            let _: Option<u32> = counts.remove(key);
+        }
+    }
+}
+
+/// A prefix as the mapped address and the mapped length.
+pub(super) fn mapped(net: &IpNet) -> (Ip, u32) {
+    match net {
+        IpNet::V4(net) => (
+            Ip::v4(net.network().octets()),
+            96 + u32::from(net.prefix_len()),
+        ),
+        IpNet::V6(net) => (Ip::v6(net.network().octets()), u32::from(net.prefix_len())),
+    }
+}
+
+/// The mask of a mapped length.
+pub(super) const fn mask(bits: u32) -> Ip {
+    let mask = match u128::MAX.checked_shl(128 - bits) {
+        Some(mask) => mask,
+        None => 0,
+    };
+    Ip::v6(mask.to_be_bytes())
+}
+
+fn truncate(ip: &Ip, bits: u32) -> Ip {
+    let mask = u128::from_be_bytes(mask(bits).octets());
+    Ip::v6((u128::from_be_bytes(ip.octets()) & mask).to_be_bytes())
+}
+
+fn last(ip: &Ip, bits: u32) -> Ip {
+    let mask = u128::from_be_bytes(mask(bits).octets());
+    Ip::v6((u128::from_be_bytes(ip.octets()) | !mask).to_be_bytes())
+}
+
+const fn with_bit(ip: &Ip, bit: u32) -> Ip {
+    Ip::v6((u128::from_be_bytes(ip.octets()) | 1 << (127 - bit)).to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lb_common::addr::Protocol;
+
+    fn entry(ip: &str, flags: Flags) -> (Frontend, Service) {
+        let (ip, _) = mapped(&IpNet::from(ip.parse::<std::net::IpAddr>().unwrap()));
+        let frontend = Frontend::new(ip, Port::new(80), Protocol::TCP);
+        (
+            frontend,
+            Service {
+                flags,
+                ..Service::default()
+            },
+        )
+    }
+
+    fn filled(ranges: &mut Ranges) -> Settings {
+        let mut settings = Settings::default();
+        ranges.fill(&mut settings);
+        settings
+    }
+
+    #[test]
+    fn few_prefixes_hold_every_cluster_ip() {
+        let mut ranges = Ranges::default();
+        let addresses: Vec<String> = (0..40)
+            .flat_map(|n| [format!("10.{}.0.{n}", n * 6), format!("fd00:{n}::{n}")])
+            .collect();
+        for ip in &addresses {
+            let (frontend, service) = entry(ip, Flags(0));
+            ranges.add(&frontend, &service);
+            let settings = filled(&mut ranges);
+            assert!(
+                settings
+                    .ranges
+                    .iter()
+                    .any(|range| range.contains(&frontend.ip)),
+                "{ip}"
+            );
+        }
+        let settings = filled(&mut ranges);
+        for ip in &addresses {
+            let (frontend, _) = entry(ip, Flags(0));
+            assert!(
+                settings
+                    .ranges
+                    .iter()
+                    .any(|range| range.contains(&frontend.ip)),
+                "{ip}"
+            );
+        }
+        assert!(
+            !settings
+                .ranges
+                .iter()
+                .any(|range| range.contains(&Ip::v4([192, 168, 0, 1])))
+        );
+        for ip in &addresses {
+            let (frontend, service) = entry(ip, Flags(0));
+            ranges.remove(&frontend, &service);
+        }
+        assert_eq!(filled(&mut ranges).ranges, [Prefix::default(); RANGES]);
+    }
+
+    #[test]
+    fn known_cidrs_stand_with_addresses_beside_them() {
+        let mut ranges = Ranges::default();
+        ranges.set_cidrs(&["10.96.0.0/16".parse().unwrap()]);
+        let (frontend, service) = entry("10.97.0.1", Flags(0));
+        ranges.add(&frontend, &service);
+        let settings = filled(&mut ranges);
+        assert!(settings.has(Settings::RANGES_KNOWN));
+        assert!(settings.ranges[0].contains(&Ip::v4([10, 96, 3, 4])));
+        assert!(settings.ranges[1].contains(&frontend.ip));
+        assert!(!settings.ranges[1].contains(&Ip::v4([10, 97, 0, 2])));
+    }
+
+    #[test]
+    fn node_port_bounds_and_other_frontends_follow_the_entries() {
+        let mut ranges = Ranges::default();
+        let none = filled(&mut ranges);
+        assert!(none.node_port_high < none.node_port_low);
+        let (mut frontend, node_port) = entry("0.0.0.0", Flags::NODE_PORT.with(Flags::EXTERNAL));
+        frontend.port = Port::new(30_080);
+        ranges.add(&frontend, &node_port);
+        let (vip, external) = entry("192.0.2.1", Flags::EXTERNAL);
+        ranges.add(&vip, &external);
+        let some = filled(&mut ranges);
+        assert_eq!(
+            (some.node_port_low.get(), some.node_port_high.get()),
+            (30_080, 30_080)
+        );
+        assert!(some.has(Settings::OTHER_FRONTENDS));
+        ranges.remove(&frontend, &node_port);
+        ranges.remove(&vip, &external);
+        assert_eq!(filled(&mut ranges), none);
+    }
+}
