@@ -2,3 +2,6 @@
 #![deny(unsafe_code)]
 
 pub mod plan;
+pub mod snapshot;
+pub mod tracker;
+pub mod translate;

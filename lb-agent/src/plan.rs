@@ -19,6 +19,9 @@ pub enum Family {
 }
 
 impl Family {
+    /// Both, in the order in which they are worked through.
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
     /// The family of an address.
     pub const fn of(ip: IpAddr) -> Self {
         if ip.is_ipv4() { Self::V4 } else { Self::V6 }
@@ -62,7 +65,7 @@ pub struct PortKey {
 }
 
 /// The plan of one service port in one family.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PortPlan {
     /// Whose plan.
     pub key: PortKey,
@@ -80,6 +83,43 @@ pub struct PortPlan {
     pub anywhere: bool,
 }
 
+impl PortPlan {
+    /// Whether `policy` is Local and drops here what other nodes would answer: no endpoint of the
+    /// Local set, but a usable one elsewhere (contract 7, `no_local_endpoints`).
+    pub fn lacks_local(&self, policy: TrafficPolicy) -> bool {
+        self.anywhere
+            && self
+                .frontends
+                .iter()
+                .any(|f| f.local_policy && f.kind.policy() == policy)
+            && !self.endpoints.iter().any(|endpoint| endpoint.local)
+    }
+}
+
+/// Which of the two traffic policies of a Service governs a frontend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TrafficPolicy {
+    /// `spec.internalTrafficPolicy`.
+    Internal,
+    /// `spec.externalTrafficPolicy`.
+    External,
+}
+
+impl TrafficPolicy {
+    /// Whether this is `externalTrafficPolicy`.
+    pub const fn is_external(self) -> bool {
+        matches!(self, Self::External)
+    }
+
+    /// `internal` or `external`, as kube-proxy labels its metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Internal => "internal",
+            Self::External => "external",
+        }
+    }
+}
+
 /// What kind of address a frontend is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrontendKind {
@@ -93,6 +133,16 @@ pub enum FrontendKind {
     NodePort,
 }
 
+impl FrontendKind {
+    /// The traffic policy that governs this kind of frontend.
+    pub const fn policy(self) -> TrafficPolicy {
+        match self {
+            Self::ClusterIp => TrafficPolicy::Internal,
+            Self::ExternalIp | Self::LoadBalancer | Self::NodePort => TrafficPolicy::External,
+        }
+    }
+}
+
 /// One frontend of a service port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrontendPlan {
@@ -102,7 +152,7 @@ pub struct FrontendPlan {
     pub ip: IpAddr,
     /// Port, host order.
     pub port: u16,
-    /// The policy that governs this kind (internal for ClusterIP, else external) is Local.
+    /// The policy that governs this kind (internal for `ClusterIP`, else external) is Local.
     pub local_policy: bool,
     /// `loadBalancerSourceRanges` of this family apply (load balancer VIPs only).
     pub sources: bool,

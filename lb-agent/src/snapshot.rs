@@ -1,0 +1,122 @@
+//! The Kubernetes objects a service proxy needs, cut down to the fields it reads.
+//!
+//! Both sources (`watch` and `manifests`) turn whole objects into these structs at once and send
+//! them as [`Event`]s; nothing behind them ever sees a Kubernetes type. Addresses are parsed here,
+//! so a field that makes no sense becomes a [`Finding`] of its object and stops nothing else.
+
+mod address;
+mod finding;
+#[cfg(test)]
+pub(crate) mod fixtures;
+mod names;
+mod node;
+mod service;
+mod slice;
+
+use ipnet::IpNet;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+
+pub use self::address::{address, prefix};
+pub use self::finding::{Finding, Findings, ObjectName};
+pub use self::names::Names;
+pub use self::node::{NodeContext, NodeSpec};
+pub use self::service::{ClusterIps, PROXY_NAME_LABEL, PortSpec, ServiceKind, ServiceSpec};
+pub use self::slice::{EndpointSpec, Hints, SERVICE_NAME_LABEL, SliceName, SlicePort, SliceSpec};
+use crate::plan::ServiceName;
+
+/// A change of what a source shows. Applying the same event twice changes nothing.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A Service is there, or is now this.
+    ServiceApplied(Box<ServiceSpec>),
+    /// A Service is gone, or is no longer ours.
+    ServiceDeleted(ServiceName),
+    /// An `EndpointSlice` is there, or is now this.
+    SliceApplied(Box<SliceSpec>),
+    /// An `EndpointSlice` is gone.
+    SliceDeleted(SliceName),
+    /// A Node is there, or is now this.
+    NodeApplied(Box<NodeSpec>),
+    /// A Node is gone.
+    NodeDeleted(Box<str>),
+    /// The prefixes of all `ServiceCIDR` objects.
+    ServiceCidrs(Vec<IpNet>),
+    /// A complete list begins: what is not applied before its [`Event::Synced`] is gone.
+    ListBegan(Kind),
+    /// A complete list has ended.
+    Synced(Kind),
+}
+
+/// The kinds of objects that come as lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `v1/Service`.
+    Service,
+    /// `discovery.k8s.io/v1/EndpointSlice`.
+    Slice,
+    /// `v1/Node`, this node's only.
+    Node,
+    /// `networking.k8s.io/v1/ServiceCIDR`.
+    ServiceCidr,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Service, Self::Slice, Self::Node, Self::ServiceCidr];
+
+    /// The resource, as the API server's addresses name it.
+    pub const fn resource(self) -> &'static str {
+        match self {
+            Self::Service => "services",
+            Self::Slice => "endpointslices",
+            Self::Node => "nodes",
+            Self::ServiceCidr => "servicecidrs",
+        }
+    }
+}
+
+/// The prefixes of one `ServiceCIDR`, and what is wrong with the others.
+pub fn service_cidrs(object: &ServiceCIDR) -> (Vec<IpNet>, Vec<Finding>) {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    let mut findings = Findings::of("ServiceCIDR", "", name);
+    let texts = object
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.cidrs.as_deref())
+        .unwrap_or_default();
+    let mut cidrs = Vec::with_capacity(texts.len());
+    for (at, text) in texts.iter().enumerate() {
+        match prefix(text) {
+            Some(cidr) => cidrs.push(cidr),
+            None => findings.wrong(
+                format_args!("spec.cidrs[{at}]"),
+                format_args!("{} is not a prefix", finding::quoted(text)),
+                "write it as 10.96.0.0/16 or fd00:10:96::/112",
+            ),
+        }
+    }
+    (cidrs, findings.into_list())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_prefix_of_a_service_cidr_leaves_the_other() {
+        let object: ServiceCIDR = serde_json::from_value(serde_json::json!({
+            "metadata": { "name": "kubernetes" },
+            "spec": { "cidrs": ["10.96.0.0/12", "fd00::/1000"] },
+        }))
+        .expect("a ServiceCIDR");
+        let (cidrs, findings) = service_cidrs(&object);
+        assert_eq!(cidrs, ["10.96.0.0/12".parse::<IpNet>().expect("a prefix")]);
+        assert_eq!(
+            findings.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            [
+                "ServiceCIDR kubernetes: spec.cidrs[1]: \"fd00::/1000\" is not a prefix; \
+              write it as 10.96.0.0/16 or fd00:10:96::/112"
+            ]
+        );
+    }
+}

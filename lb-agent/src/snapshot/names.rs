@@ -1,0 +1,82 @@
+//! Node names, zones, port names and hints exist once, however many endpoints carry them.
+
+use std::collections::HashSet;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use super::slice::Hints;
+
+/// Gives out one shared copy of equal texts and hints. Each converter has its own.
+#[derive(Debug, Default)]
+pub struct Names {
+    texts: Pool<str>,
+    hints: Pool<Hints>,
+}
+
+impl Names {
+    /// The shared copy of a text.
+    pub fn text(&mut self, text: &str) -> Arc<str> {
+        if let Some(shared) = self.texts.set.get(text) {
+            return Arc::clone(shared);
+        }
+        self.texts.keep(Arc::from(text))
+    }
+
+    /// The shared copy of hints.
+    pub fn hints(&mut self, hints: Hints) -> Arc<Hints> {
+        if let Some(shared) = self.hints.set.get(&hints) {
+            return Arc::clone(shared);
+        }
+        self.hints.keep(Arc::new(hints))
+    }
+}
+
+#[derive(Debug)]
+struct Pool<T: ?Sized> {
+    set: HashSet<Arc<T>>,
+    /// Forget what nobody uses any more when the set grows beyond this.
+    limit: usize,
+}
+
+impl<T: ?Sized> Default for Pool<T> {
+    fn default() -> Self {
+        Self {
+            set: HashSet::new(),
+            limit: 1024,
+        }
+    }
+}
+
+impl<T: ?Sized + Eq + Hash> Pool<T> {
+    fn keep(&mut self, new: Arc<T>) -> Arc<T> {
+        if self.set.len() >= self.limit {
+            self.set.retain(|shared| Arc::strong_count(shared) > 1);
+            self.limit = (2 * self.set.len()).max(1024);
+        }
+        let _: bool = self.set.insert(Arc::clone(&new));
+        new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_texts_share_one_copy() {
+        let mut names = Names::default();
+        assert!(Arc::ptr_eq(&names.text("zone-a"), &names.text("zone-a")));
+        assert!(!Arc::ptr_eq(&names.text("zone-a"), &names.text("zone-b")));
+    }
+
+    #[test]
+    fn unused_texts_are_forgotten() {
+        let mut names = Names::default();
+        let kept = names.text("kept");
+        for at in 0..100_000 {
+            drop(names.text(&format!("node-{at}")));
+        }
+        assert!(names.texts.set.len() <= 1024);
+        assert!(Arc::ptr_eq(&kept, &names.text("kept")));
+    }
+}

@@ -1,0 +1,217 @@
+//! This node, as its Node object describes it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Node;
+
+use super::address::{address, prefix};
+use super::finding::{Finding, Findings, quoted};
+use crate::plan::Family;
+
+/// What is kept of a Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeSpec {
+    /// `metadata.name`.
+    pub name: Box<str>,
+    /// `status.addresses`: every `InternalIP`, then every `ExternalIP` (contract 8.3).
+    pub addresses: Box<[IpAddr]>,
+    /// Label `topology.kubernetes.io/zone`; `None` when missing or empty.
+    pub zone: Option<Arc<str>>,
+    /// `spec.podCIDRs`.
+    pub pod_cidrs: Box<[IpNet]>,
+    /// `metadata.deletionTimestamp` is set.
+    pub deleting: bool,
+    /// The taint `ToBeDeletedByClusterAutoscaler` is set.
+    pub to_be_deleted: bool,
+    /// What is wrong with the object.
+    pub problems: Box<[Finding]>,
+}
+
+/// Label of a Node's zone.
+const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+/// Taint of a node that the cluster autoscaler is about to remove.
+const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+
+impl NodeSpec {
+    /// Cuts a Node down. `None` when it has no name.
+    pub fn of(object: &Node) -> Option<Self> {
+        let name = object
+            .metadata
+            .name
+            .as_deref()
+            .filter(|name| !name.is_empty())?;
+        let mut findings = Findings::of("Node", "", name);
+        let zone = object
+            .metadata
+            .labels
+            .as_ref()
+            .and_then(|labels| labels.get(ZONE_LABEL));
+        let spec = object.spec.as_ref();
+        let taints = spec
+            .and_then(|spec| spec.taints.as_deref())
+            .unwrap_or_default();
+        Some(Self {
+            name: name.into(),
+            addresses: addresses(object, &mut findings),
+            zone: zone
+                .filter(|zone| !zone.is_empty())
+                .map(|zone| Arc::from(zone.as_str())),
+            pod_cidrs: pod_cidrs(object, &mut findings),
+            deleting: object.metadata.deletion_timestamp.is_some(),
+            to_be_deleted: taints.iter().any(|taint| taint.key == TO_BE_DELETED),
+            problems: findings.into_list().into(),
+        })
+    }
+
+    /// The node IP of a family: the first of its addresses (contract 8.3).
+    pub fn ip(&self, family: Family) -> Option<IpAddr> {
+        self.addresses
+            .iter()
+            .copied()
+            .find(|ip| Family::of(*ip) == family)
+    }
+}
+
+fn addresses(object: &Node, findings: &mut Findings) -> Box<[IpAddr]> {
+    let listed = object
+        .status
+        .as_ref()
+        .and_then(|status| status.addresses.as_deref());
+    let mut found = Vec::new();
+    for wanted in ["InternalIP", "ExternalIP"] {
+        for (at, entry) in listed.unwrap_or_default().iter().enumerate() {
+            if entry.type_ != wanted {
+                continue;
+            }
+            match address(&entry.address) {
+                Some(ip) if !found.contains(&ip) => found.push(ip),
+                Some(_) => {}
+                None => findings.wrong(
+                    format_args!("status.addresses[{at}]"),
+                    format_args!("{} is not an address", quoted(&entry.address)),
+                    "write an IPv4 or IPv6 address",
+                ),
+            }
+        }
+    }
+    found.into()
+}
+
+fn pod_cidrs(object: &Node, findings: &mut Findings) -> Box<[IpNet]> {
+    let spec = object.spec.as_ref();
+    let list = spec
+        .and_then(|spec| spec.pod_cidrs.as_deref())
+        .unwrap_or_default();
+    let single = spec
+        .and_then(|spec| spec.pod_cidr.as_ref())
+        .filter(|_| list.is_empty());
+    let mut found = Vec::new();
+    for (at, text) in list.iter().chain(single).enumerate() {
+        match prefix(text) {
+            Some(cidr) => found.push(cidr),
+            None => findings.wrong(
+                format_args!("spec.podCIDRs[{at}]"),
+                format_args!("{} is not a prefix", quoted(text)),
+                "write it as 10.244.1.0/24 or fd00:10:244:1::/64",
+            ),
+        }
+    }
+    found.into()
+}
+
+/// What the translation of a Service needs to know about the node it is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeContext {
+    /// Our node's name.
+    pub name: Arc<str>,
+    /// Our zone.
+    pub zone: Option<Arc<str>>,
+    /// The node IP of IPv4.
+    pub ipv4: Option<IpAddr>,
+    /// The node IP of IPv6.
+    pub ipv6: Option<IpAddr>,
+    /// Which Services are ours: those without the proxy-name label, or those whose label is this.
+    pub service_proxy_name: Option<Arc<str>>,
+}
+
+impl NodeContext {
+    /// A node of which only the name is known.
+    pub fn named(name: &str) -> Self {
+        Self {
+            name: Arc::from(name),
+            ..Self::default()
+        }
+    }
+
+    /// The same with what the Node object says; without one, only the name stays.
+    #[must_use]
+    pub fn with(&self, node: Option<&NodeSpec>) -> Self {
+        Self {
+            name: Arc::clone(&self.name),
+            zone: node.and_then(|node| node.zone.clone()),
+            ipv4: node.and_then(|node| node.ip(Family::V4)),
+            ipv6: node.and_then(|node| node.ip(Family::V6)),
+            service_proxy_name: self.service_proxy_name.clone(),
+        }
+    }
+
+    /// The node IP of a family.
+    pub const fn ip(&self, family: Family) -> Option<IpAddr> {
+        match family {
+            Family::V4 => self.ipv4,
+            Family::V6 => self.ipv6,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(object: serde_json::Value) -> NodeSpec {
+        NodeSpec::of(&serde_json::from_value(object).expect("a Node")).expect("a name")
+    }
+
+    #[test]
+    fn internal_addresses_come_before_external_ones() {
+        let node = node(serde_json::json!({
+            "metadata": { "name": "a", "labels": { "topology.kubernetes.io/zone": "z1" } },
+            "spec": { "podCIDRs": ["10.244.1.0/24", "fd00:1::/64"] },
+            "status": { "addresses": [
+                { "type": "ExternalIP", "address": "198.51.100.7" },
+                { "type": "Hostname", "address": "a" },
+                { "type": "InternalIP", "address": "fd00::7" },
+                { "type": "InternalIP", "address": "10.0.0.07" },
+                { "type": "InternalIP", "address": "ten" },
+            ]},
+        }));
+        let context = NodeContext::named("a").with(Some(&node));
+        assert_eq!(context.ip(Family::V4), address("10.0.0.7"));
+        assert_eq!(context.ip(Family::V6), address("fd00::7"));
+        assert_eq!(context.zone.as_deref(), Some("z1"));
+        assert_eq!(node.addresses.len(), 3);
+        assert_eq!(node.pod_cidrs.len(), 2);
+        assert_eq!(node.problems.len(), 1);
+    }
+
+    #[test]
+    fn an_empty_zone_label_is_no_zone() {
+        let node = node(serde_json::json!({
+            "metadata": { "name": "a", "labels": { "topology.kubernetes.io/zone": "" } },
+        }));
+        assert_eq!(node.zone, None);
+    }
+
+    #[test]
+    fn a_node_about_to_go_is_known() {
+        let node = node(serde_json::json!({
+            "metadata": { "name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z" },
+            "spec": { "taints": [
+                { "key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule" },
+            ]},
+        }));
+        assert!(node.deleting && node.to_be_deleted);
+    }
+}

@@ -1,0 +1,206 @@
+//! A Service, cut down (contract 1.2 to 1.4).
+
+mod addresses;
+mod ports;
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::{Service, ServiceSpec as Spec};
+use lb_common::addr::Protocol;
+
+pub use self::addresses::ClusterIps;
+use self::addresses::{external_ips, source_ranges, vips};
+pub(super) use self::ports::{port_number, protocol};
+use super::finding::{Finding, Findings, quoted};
+use crate::plan::ServiceName;
+
+/// Label by which a Service asks for another proxy than the cluster's ordinary one.
+pub const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
+
+/// What is kept of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceSpec {
+    /// Namespace and name.
+    pub name: ServiceName,
+    /// `metadata.uid`.
+    pub uid: Box<str>,
+    /// `metadata.creationTimestamp` in seconds, 0 when unknown.
+    pub created: i64,
+    /// `spec.type`.
+    pub kind: ServiceKind,
+    /// The value of [`PROXY_NAME_LABEL`], when the Service has it.
+    pub proxy_name: Option<Box<str>>,
+    /// `spec.clusterIPs`.
+    pub cluster: ClusterIps,
+    /// Its usable ports; no two of them have the same number and protocol, or the same node port.
+    pub ports: Box<[PortSpec]>,
+    /// `spec.externalIPs`.
+    pub external_ips: Box<[IpAddr]>,
+    /// Addresses of `status.loadBalancer.ingress` whose `ipMode` is VIP.
+    pub vips: Box<[IpAddr]>,
+    /// `spec.loadBalancerSourceRanges`.
+    pub source_ranges: Box<[IpNet]>,
+    /// Some source range could not be read.
+    pub broken_ranges: bool,
+    /// `spec.internalTrafficPolicy` is Local.
+    pub internal_local: bool,
+    /// `spec.externalTrafficPolicy` is Local.
+    pub external_local: bool,
+    /// Seconds of `ClientIP` affinity.
+    pub affinity: Option<u32>,
+    /// `spec.healthCheckNodePort`, 0 for none.
+    pub health_check_node_port: u16,
+    /// What is wrong with the object.
+    pub problems: Box<[Finding]>,
+}
+
+/// `spec.type`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServiceKind {
+    /// `ClusterIP`.
+    #[default]
+    ClusterIp,
+    /// `NodePort`.
+    NodePort,
+    /// `LoadBalancer`.
+    LoadBalancer,
+    /// `ExternalName`.
+    ExternalName,
+}
+
+/// One port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortSpec {
+    /// Name, empty when unnamed.
+    pub name: Box<str>,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Number, host order.
+    pub port: u16,
+    /// `nodePort`, 0 for none.
+    pub node_port: u16,
+}
+
+impl ServiceSpec {
+    /// Cuts a Service down. `None` when it has no name.
+    pub fn of(object: &Service) -> Option<Self> {
+        let meta = &object.metadata;
+        let name = meta.name.clone().filter(|name| !name.is_empty())?;
+        let name = ServiceName {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name,
+        };
+        let nothing = Spec::default();
+        let spec = object.spec.as_ref().unwrap_or(&nothing);
+        let mut findings = Findings::of("Service", &name.namespace, &name.name);
+        let kind = kind(spec, &mut findings);
+        let (source_ranges, broken_ranges) = source_ranges(spec, &mut findings);
+        let label = meta
+            .labels
+            .as_ref()
+            .and_then(|labels| labels.get(PROXY_NAME_LABEL));
+        Some(Self {
+            uid: meta.uid.clone().unwrap_or_else(|| name.to_string()).into(),
+            created: meta
+                .creation_timestamp
+                .as_ref()
+                .map_or(0, |time| time.0.as_second()),
+            kind,
+            proxy_name: label.map(|label| label.as_str().into()),
+            cluster: ClusterIps::of(spec, kind, &mut findings),
+            ports: ports::ports(spec, kind, &mut findings),
+            external_ips: external_ips(spec, &mut findings),
+            vips: vips(object, &mut findings),
+            source_ranges,
+            broken_ranges,
+            internal_local: local(
+                spec.internal_traffic_policy.as_deref(),
+                "spec.internalTrafficPolicy",
+                &mut findings,
+            ),
+            external_local: local(
+                spec.external_traffic_policy.as_deref(),
+                "spec.externalTrafficPolicy",
+                &mut findings,
+            ),
+            affinity: affinity(spec, &mut findings),
+            health_check_node_port: spec
+                .health_check_node_port
+                .filter(|port| *port != 0)
+                .and_then(|port| port_number(port, "spec.healthCheckNodePort", &mut findings))
+                .unwrap_or(0),
+            problems: findings.into_list().into(),
+            name,
+        })
+    }
+}
+
+fn kind(spec: &Spec, findings: &mut Findings) -> ServiceKind {
+    match spec.type_.as_deref() {
+        None | Some("" | "ClusterIP") => ServiceKind::ClusterIp,
+        Some("NodePort") => ServiceKind::NodePort,
+        Some("LoadBalancer") => ServiceKind::LoadBalancer,
+        Some("ExternalName") => ServiceKind::ExternalName,
+        Some(other) => {
+            findings.wrong(
+                "spec.type",
+                format_args!("{} is not a type; taken as ClusterIP", quoted(other)),
+                "write ClusterIP, NodePort, LoadBalancer or ExternalName",
+            );
+            ServiceKind::ClusterIp
+        }
+    }
+}
+
+fn local(policy: Option<&str>, field: &'static str, findings: &mut Findings) -> bool {
+    match policy {
+        None | Some("" | "Cluster") => false,
+        Some("Local") => true,
+        Some(other) => {
+            findings.wrong(
+                field,
+                format_args!("{} is not a policy; taken as Cluster", quoted(other)),
+                "write Cluster or Local",
+            );
+            false
+        }
+    }
+}
+
+fn affinity(spec: &Spec, findings: &mut Findings) -> Option<u32> {
+    const DEFAULT: u32 = 10_800;
+    match spec.session_affinity.as_deref() {
+        None | Some("" | "None") => return None,
+        Some("ClientIP") => {}
+        Some(other) => {
+            findings.wrong(
+                "spec.sessionAffinity",
+                format_args!("{} is not an affinity; taken as None", quoted(other)),
+                "write ClientIP or None",
+            );
+            return None;
+        }
+    }
+    let config = spec
+        .session_affinity_config
+        .as_ref()
+        .and_then(|c| c.client_ip.as_ref());
+    let Some(seconds) = config.and_then(|config| config.timeout_seconds) else {
+        return Some(DEFAULT);
+    };
+    let valid = u32::try_from(seconds)
+        .ok()
+        .filter(|seconds| (1..=86_400).contains(seconds));
+    if valid.is_none() {
+        findings.wrong(
+            "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
+            format_args!("{seconds} is out of range; taken as {DEFAULT}"),
+            "write 1 to 86400",
+        );
+    }
+    valid.or(Some(DEFAULT))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! The addresses and prefixes of a Service (contract 1.2, 1.4).
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::{Service, ServiceSpec as Spec};
+
+use super::ServiceKind;
+use crate::plan::Family;
+use crate::snapshot::address::{address, link_local, prefix, special};
+use crate::snapshot::finding::{Findings, quoted};
+
+/// The cluster IPs of a Service, at most one of each family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClusterIps {
+    /// `clusterIP` is `None`.
+    pub headless: bool,
+    /// Of IPv4.
+    pub v4: Option<IpAddr>,
+    /// Of IPv6.
+    pub v6: Option<IpAddr>,
+}
+
+impl ClusterIps {
+    /// The one of a family.
+    pub const fn get(&self, family: Family) -> Option<IpAddr> {
+        match family {
+            Family::V4 => self.v4,
+            Family::V6 => self.v6,
+        }
+    }
+
+    /// Contract 1.2: `ipFamilies` says which entry of `clusterIPs` is whose. Without it, each entry
+    /// is of its own family.
+    pub(super) fn of(spec: &Spec, kind: ServiceKind, findings: &mut Findings) -> Self {
+        let single = spec.cluster_ip.as_slice();
+        let list = spec
+            .cluster_ips
+            .as_deref()
+            .filter(|list| !list.is_empty())
+            .unwrap_or(single);
+        let mut found = Self {
+            headless: list.iter().any(|ip| ip == "None"),
+            ..Self::default()
+        };
+        if found.headless || kind == ServiceKind::ExternalName {
+            return found;
+        }
+        let families = spec.ip_families.as_deref().unwrap_or_default();
+        for (at, text) in list.iter().enumerate().filter(|(_, text)| !text.is_empty()) {
+            let ip = address(text);
+            let problem = match (ip, families.get(at)) {
+                (None, _) => Some("is not an address"),
+                (Some(ip), Some(named)) if Family::of(ip).name() != named => {
+                    Some("is not of the family that spec.ipFamilies names for it")
+                }
+                (Some(_), None) if !families.is_empty() => Some("has no entry in spec.ipFamilies"),
+                (Some(ip), _) => special(ip),
+            };
+            if let Some(problem) = problem {
+                findings.wrong(
+                    format_args!("spec.clusterIPs[{at}]"),
+                    format_args!("{} {problem}; not served", quoted(text)),
+                    "write one address of each family in spec.ipFamilies, in that order",
+                );
+                continue;
+            }
+            match ip {
+                Some(IpAddr::V4(_)) => found.v4 = found.v4.or(ip),
+                Some(IpAddr::V6(_)) => found.v6 = found.v6.or(ip),
+                None => {}
+            }
+        }
+        if list.iter().all(String::is_empty) {
+            findings.wrong(
+                "spec.clusterIP",
+                "is missing; the Service is not served",
+                "write its address out, or None for a headless Service",
+            );
+        }
+        found
+    }
+}
+
+/// `spec.externalIPs`.
+pub(super) fn external_ips(spec: &Spec, findings: &mut Findings) -> Box<[IpAddr]> {
+    let mut found = Vec::new();
+    for (at, text) in spec
+        .external_ips
+        .as_deref()
+        .unwrap_or_default()
+        .iter()
+        .enumerate()
+    {
+        let field = format_args!("spec.externalIPs[{at}]");
+        found.extend(service_address(text, field, findings).filter(|ip| {
+            let refused = link_local(*ip);
+            if refused {
+                findings.wrong(
+                    field,
+                    format_args!("{} is a link-local address; not served", quoted(text)),
+                    REACHABLE,
+                );
+            }
+            !refused
+        }));
+    }
+    found.into()
+}
+
+/// The addresses of the load balancer that are ours.
+pub(super) fn vips(object: &Service, findings: &mut Findings) -> Box<[IpAddr]> {
+    let status = object
+        .status
+        .as_ref()
+        .and_then(|status| status.load_balancer.as_ref());
+    let ingress = status
+        .and_then(|status| status.ingress.as_deref())
+        .unwrap_or_default();
+    let mut found = Vec::new();
+    for (at, entry) in ingress.iter().enumerate() {
+        let field = format_args!("status.loadBalancer.ingress[{at}]");
+        let Some(text) = entry.ip.as_deref().filter(|ip| !ip.is_empty()) else {
+            continue;
+        };
+        match entry.ip_mode.as_deref() {
+            None | Some("VIP") => {
+                found.extend(service_address(text, format_args!("{field}.ip"), findings));
+            }
+            Some("Proxy") => {}
+            Some(other) => findings.wrong(
+                format_args!("{field}.ipMode"),
+                format_args!("{} is not a mode; the address is not served", quoted(other)),
+                "write VIP or Proxy",
+            ),
+        }
+    }
+    found.into()
+}
+
+const REACHABLE: &str = "write an address that clients can reach";
+
+fn service_address(
+    text: &str,
+    field: impl fmt::Display,
+    findings: &mut Findings,
+) -> Option<IpAddr> {
+    let ip = address(text);
+    let problem = ip.map_or(Some("is not an address"), special);
+    if let Some(problem) = problem {
+        findings.wrong(
+            field,
+            format_args!("{} {problem}; not served", quoted(text)),
+            REACHABLE,
+        );
+        return None;
+    }
+    ip
+}
+
+/// `spec.loadBalancerSourceRanges`, and whether some of it could not be read.
+pub(super) fn source_ranges(spec: &Spec, findings: &mut Findings) -> (Box<[IpNet]>, bool) {
+    let listed = spec
+        .load_balancer_source_ranges
+        .as_deref()
+        .unwrap_or_default();
+    let mut found = Vec::with_capacity(listed.len());
+    let mut broken = false;
+    for (at, text) in listed.iter().enumerate() {
+        if let Some(range) = prefix(text) {
+            found.push(range);
+            continue;
+        }
+        broken = true;
+        findings.wrong(
+            format_args!("spec.loadBalancerSourceRanges[{at}]"),
+            format_args!("{} is not a prefix; nobody is allowed by it", quoted(text)),
+            "write it as 203.0.113.0/24 or 2001:db8::/32",
+        );
+    }
+    (found.into(), broken)
+}

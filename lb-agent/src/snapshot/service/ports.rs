@@ -1,0 +1,116 @@
+//! The ports of a Service: those that can be used, each key and each number once.
+
+use std::fmt;
+
+use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec as Spec};
+use lb_common::addr::Protocol;
+
+use super::{PortSpec, ServiceKind};
+use crate::snapshot::finding::{Findings, quoted};
+
+/// Reads a port number.
+pub(crate) fn port_number(
+    number: i32,
+    field: impl fmt::Display,
+    findings: &mut Findings,
+) -> Option<u16> {
+    let valid = u16::try_from(number).ok().filter(|number| *number != 0);
+    if valid.is_none() {
+        findings.wrong(
+            field,
+            format_args!("{number} is not a port"),
+            "write 1 to 65535",
+        );
+    }
+    valid
+}
+
+/// Reads a protocol; none is TCP.
+pub(crate) fn protocol(
+    text: Option<&str>,
+    field: impl fmt::Display,
+    findings: &mut Findings,
+) -> Option<Protocol> {
+    match text {
+        None | Some("" | "TCP") => Some(Protocol::TCP),
+        Some("UDP") => Some(Protocol::UDP),
+        Some("SCTP") => Some(Protocol::SCTP),
+        Some(other) => {
+            findings.wrong(
+                field,
+                format_args!("{} is not a protocol; the port is left out", quoted(other)),
+                "write TCP, UDP or SCTP",
+            );
+            None
+        }
+    }
+}
+
+/// The usable ports of a Service.
+pub(super) fn ports(spec: &Spec, kind: ServiceKind, findings: &mut Findings) -> Box<[PortSpec]> {
+    let listed = spec.ports.as_deref().unwrap_or_default();
+    let mut found: Vec<PortSpec> = Vec::with_capacity(listed.len());
+    for (at, port) in listed.iter().enumerate() {
+        found.extend(one(port, at, kind, &found, findings));
+    }
+    found.into()
+}
+
+fn one(
+    listed: &ServicePort,
+    at: usize,
+    kind: ServiceKind,
+    before: &[PortSpec],
+    findings: &mut Findings,
+) -> Option<PortSpec> {
+    let field = format_args!("spec.ports[{at}]");
+    let port = port_number(listed.port, format_args!("{field}.port"), findings)?;
+    let spelled = listed.protocol.as_deref();
+    let protocol = protocol(spelled, format_args!("{field}.protocol"), findings)?;
+    let name = listed.name.as_deref().unwrap_or_default();
+    let mut others = before.iter().filter(|other| other.protocol == protocol);
+    if others.clone().any(|other| &*other.name == name) {
+        findings.wrong(
+            format_args!("{field}.name"),
+            format_args!(
+                "{} is taken by an earlier port; this one is left out",
+                quoted(name)
+            ),
+            "give each port its own name",
+        );
+        return None;
+    }
+    if others.clone().any(|other| other.port == port) {
+        findings.wrong(
+            format_args!("{field}.port"),
+            format_args!("{port} is taken by an earlier port; this one is left out"),
+            "give each port of one protocol its own number",
+        );
+        return None;
+    }
+    let number = listed.node_port.filter(|number| *number != 0);
+    let mut node_port = number
+        .and_then(|number| port_number(number, format_args!("{field}.nodePort"), findings))
+        .unwrap_or(0);
+    if node_port != 0 && others.any(|other| other.node_port == node_port) {
+        findings.wrong(
+            format_args!("{field}.nodePort"),
+            format_args!("{node_port} is taken by an earlier port; this one has none"),
+            "give each port of one protocol its own node port",
+        );
+        node_port = 0;
+    }
+    if number.is_none() && kind == ServiceKind::NodePort {
+        findings.wrong(
+            format_args!("{field}.nodePort"),
+            "is missing; the port is served on its other addresses only",
+            "write the node port out",
+        );
+    }
+    Some(PortSpec {
+        name: name.into(),
+        protocol,
+        port,
+        node_port,
+    })
+}

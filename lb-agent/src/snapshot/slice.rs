@@ -1,0 +1,209 @@
+//! An `EndpointSlice`, cut down (contract 1.5).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointHints, EndpointPort, EndpointSlice};
+use lb_common::addr::Protocol;
+
+use super::address::{address, link_local, special};
+use super::finding::{Finding, Findings, quoted};
+use super::names::Names;
+use super::service::{port_number, protocol};
+use crate::plan::Family;
+
+/// Label that names the Service a slice belongs to.
+pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+/// When the change was made that led to this slice, for the latency metric of contract 7.
+const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+
+/// Namespace and name of an `EndpointSlice`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SliceName {
+    /// `metadata.namespace`.
+    pub namespace: Arc<str>,
+    /// `metadata.name`.
+    pub name: Arc<str>,
+}
+
+/// What is kept of an `EndpointSlice`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SliceSpec {
+    /// Namespace and name.
+    pub name: SliceName,
+    /// The Service it belongs to, in the same namespace; `None` when the label is missing or empty.
+    pub service: Option<Arc<str>>,
+    /// `addressType`; `None` (and no endpoints) for anything but IPv4 and IPv6.
+    pub family: Option<Family>,
+    /// Its usable ports.
+    pub ports: Box<[SlicePort]>,
+    /// Its usable endpoints.
+    pub endpoints: Box<[EndpointSpec]>,
+    /// When the change happened that led to this state, if the slice says so.
+    pub triggered: Option<Timestamp>,
+    /// What is wrong with the object.
+    pub problems: Box<[Finding]>,
+}
+
+/// One port of a slice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlicePort {
+    /// Name, empty when unnamed.
+    pub name: Arc<str>,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Number at the endpoint, host order.
+    pub port: u16,
+}
+
+/// One endpoint of a slice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointSpec {
+    /// `addresses[0]`.
+    pub ip: IpAddr,
+    /// `conditions.ready`, default true.
+    pub ready: bool,
+    /// `conditions.serving`, default true.
+    pub serving: bool,
+    /// `conditions.terminating`, default false.
+    pub terminating: bool,
+    /// `nodeName`.
+    pub node: Option<Arc<str>>,
+    /// `hints`, when there are any.
+    pub hints: Option<Arc<Hints>>,
+}
+
+/// For whom an endpoint is meant (contract 2.3).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Hints {
+    /// `hints.forZones`.
+    pub zones: Box<[Arc<str>]>,
+    /// `hints.forNodes`.
+    pub nodes: Box<[Arc<str>]>,
+}
+
+impl SliceSpec {
+    /// Cuts an `EndpointSlice` down. `None` when it has no name.
+    pub fn of(object: &EndpointSlice, names: &mut Names) -> Option<Self> {
+        let meta = &object.metadata;
+        let name = meta.name.as_deref().filter(|name| !name.is_empty())?;
+        let namespace = meta.namespace.as_deref().unwrap_or_default();
+        let owner = meta
+            .labels
+            .as_ref()
+            .and_then(|labels| labels.get(SERVICE_NAME_LABEL));
+        let stamp = meta
+            .annotations
+            .as_ref()
+            .and_then(|notes| notes.get(TRIGGER_TIME));
+        let mut findings = Findings::of("EndpointSlice", namespace, name);
+        let family = match object.address_type.as_str() {
+            "IPv4" => Some(Family::V4),
+            "IPv6" => Some(Family::V6),
+            _ => None,
+        };
+        let listed = object.endpoints.iter().enumerate();
+        let endpoints = family.map(|family| {
+            listed
+                .filter_map(|(at, e)| endpoint(e, at, family, names, &mut findings))
+                .collect()
+        });
+        Some(Self {
+            endpoints: endpoints.unwrap_or_default(),
+            name: SliceName {
+                namespace: names.text(namespace),
+                name: Arc::from(name),
+            },
+            service: owner
+                .filter(|owner| !owner.is_empty())
+                .map(|owner| names.text(owner)),
+            family,
+            ports: ports(
+                object.ports.as_deref().unwrap_or_default(),
+                names,
+                &mut findings,
+            ),
+            triggered: stamp.and_then(|stamp| stamp.parse().ok()),
+            problems: findings.into_list().into(),
+        })
+    }
+}
+
+fn ports(listed: &[EndpointPort], names: &mut Names, findings: &mut Findings) -> Box<[SlicePort]> {
+    let mut ports = Vec::with_capacity(listed.len());
+    for (at, port) in listed.iter().enumerate() {
+        // No number means "all ports", which no service proxy supports; no name matches no Service.
+        let (Some(name), Some(number @ (..=-1 | 1..))) = (&port.name, port.port) else {
+            continue;
+        };
+        let field = format_args!("ports[{at}]");
+        let Some(number) = port_number(number, format_args!("{field}.port"), findings) else {
+            continue;
+        };
+        let spelled = port.protocol.as_deref();
+        if let Some(protocol) = protocol(spelled, format_args!("{field}.protocol"), findings) {
+            ports.push(SlicePort {
+                name: names.text(name),
+                protocol,
+                port: number,
+            });
+        }
+    }
+    ports.into()
+}
+
+fn endpoint(
+    listed: &Endpoint,
+    at: usize,
+    family: Family,
+    names: &mut Names,
+    findings: &mut Findings,
+) -> Option<EndpointSpec> {
+    let text = listed.addresses.first()?;
+    let ip = address(text);
+    let problem = match ip {
+        None => Some("is not an address"),
+        Some(ip) if Family::of(ip) != family => Some("is not of the slice's addressType"),
+        Some(ip) if link_local(ip) => Some("is a link-local address"),
+        Some(ip) => special(ip),
+    };
+    if let Some(problem) = problem {
+        findings.wrong(
+            format_args!("endpoints[{at}].addresses[0]"),
+            format_args!("{} {problem}; the endpoint is left out", quoted(text)),
+            "write the address of a pod or a host",
+        );
+        return None;
+    }
+    let conditions = listed.conditions.as_ref();
+    Some(EndpointSpec {
+        ip: ip?,
+        ready: conditions.and_then(|c| c.ready).unwrap_or(true),
+        serving: conditions.and_then(|c| c.serving).unwrap_or(true),
+        terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
+        node: listed
+            .node_name
+            .as_deref()
+            .filter(|n| !n.is_empty())
+            .map(|n| names.text(n)),
+        hints: listed
+            .hints
+            .as_ref()
+            .and_then(|listed| hints(listed, names)),
+    })
+}
+
+fn hints(listed: &EndpointHints, names: &mut Names) -> Option<Arc<Hints>> {
+    let zones = listed.for_zones.as_deref().unwrap_or_default();
+    let nodes = listed.for_nodes.as_deref().unwrap_or_default();
+    if zones.is_empty() && nodes.is_empty() {
+        return None;
+    }
+    let zones = zones.iter().map(|zone| names.text(&zone.name)).collect();
+    let nodes = nodes.iter().map(|node| names.text(&node.name)).collect();
+    Some(names.hints(Hints { zones, nodes }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,365 @@
+//! Holds the current objects and says which Services ask for something else than before.
+//!
+//! Events make Services dirty, [`Tracker::take`] translates the dirty ones and gives out those whose
+//! translation differs from the one given out last: a change that is taken back, or that does not
+//! matter here, yields nothing. What was given out is remembered by a fingerprint of 128 bits, so
+//! the plans themselves live only where they are programmed. Cost is that of the change.
+
+mod index;
+mod node;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::mem;
+use std::time::Instant;
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+
+use self::index::Index;
+use self::node::Node;
+use crate::plan::{Family, ServiceName, TrafficPolicy};
+use crate::snapshot::{Event, Finding, Kind, NodeContext, NodeSpec};
+use crate::translate::{self, Translated};
+
+/// What a source shows, and what of it has been given out.
+#[derive(Debug)]
+pub struct Tracker {
+    index: Index,
+    node: Node,
+    service_cidrs: Vec<IpNet>,
+    synced: BTreeSet<Kind>,
+    dirty: BTreeSet<ServiceName>,
+    dirty_since: Option<Instant>,
+    findings: BTreeMap<ServiceName, Vec<Finding>>,
+    no_local: NoLocal,
+    triggers: Triggers,
+    totals: Changes,
+    pending: Changes,
+}
+
+/// What an event was about, for those who act on more than Services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing is different.
+    Nothing,
+    /// [`Tracker::take`] may have something.
+    Services,
+    /// The Node object is another ([`Tracker::node`]); Services may be dirty too.
+    Node,
+    /// The prefixes of Services are others ([`Tracker::service_cidrs`]).
+    ServiceCidrs,
+}
+
+/// Service ports that a policy Local leaves without endpoint here though there are some elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NoLocal([[u32; 2]; 2]);
+
+/// Numbers of changed objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Services.
+    pub services: u64,
+    /// `EndpointSlices`.
+    pub slices: u64,
+}
+
+/// How many objects there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Services.
+    pub services: usize,
+    /// `EndpointSlices` that belong to some Service.
+    pub slices: usize,
+}
+
+/// When the changes were made that led to slices not yet taken, and to those just taken.
+#[derive(Debug)]
+struct Triggers {
+    started: Timestamp,
+    pending: BTreeMap<ServiceName, Vec<(Family, Timestamp)>>,
+    taken: Vec<(Family, Timestamp)>,
+}
+
+impl Tracker {
+    /// Nothing known yet but the name of this node and which Services are ours.
+    pub fn new(node: NodeContext) -> Self {
+        Self {
+            index: Index::default(),
+            node: Node::new(node),
+            service_cidrs: Vec::new(),
+            synced: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            dirty_since: None,
+            findings: BTreeMap::new(),
+            no_local: NoLocal::default(),
+            triggers: Triggers {
+                started: Timestamp::now(),
+                pending: BTreeMap::new(),
+                taken: Vec::new(),
+            },
+            totals: Changes::default(),
+            pending: Changes::default(),
+        }
+    }
+
+    /// Takes an event in.
+    pub fn apply(&mut self, event: Event) -> Effect {
+        let changes = match event {
+            Event::ServiceApplied(spec) => self.index.apply_service(*spec),
+            Event::ServiceDeleted(name) => self.index.delete_service(&name),
+            Event::SliceApplied(slice) => {
+                let trigger = slice.triggered.filter(|time| *time > self.triggers.started);
+                let trigger = trigger.and_then(|time| Some((slice.family?, time)));
+                let changes = self.index.apply_slice(*slice);
+                if let (Some(owner), Some(trigger)) = (changes.dirty.last(), trigger) {
+                    self.triggers
+                        .pending
+                        .entry(owner.clone())
+                        .or_default()
+                        .push(trigger);
+                }
+                changes
+            }
+            Event::SliceDeleted(name) => {
+                let changes = self.index.delete_slice(&name);
+                for owner in &changes.dirty {
+                    drop(self.triggers.pending.remove(owner));
+                }
+                changes
+            }
+            Event::NodeApplied(spec) => return self.set_node(Some(*spec)),
+            Event::NodeDeleted(name) if *name == *self.node.context.name => {
+                return self.set_node(None);
+            }
+            Event::NodeDeleted(_) => return Effect::Nothing,
+            Event::ServiceCidrs(cidrs) => return self.set_service_cidrs(cidrs),
+            Event::ListBegan(kind) => {
+                self.begin(kind);
+                return Effect::Nothing;
+            }
+            Event::Synced(kind) => return self.end(kind),
+        };
+        self.note(changes)
+    }
+
+    /// The Services that ask for something else than when they were last given out, in the order of
+    /// their names; `None` for one that asks for nothing any more. Empty until the lists are complete.
+    pub fn take(&mut self) -> Vec<(ServiceName, Option<Translated>)> {
+        if !self.is_synced() {
+            return Vec::new();
+        }
+        self.dirty_since = None;
+        self.pending = Changes::default();
+        let pending = mem::take(&mut self.triggers.pending);
+        self.triggers.taken.extend(pending.into_values().flatten());
+        let mut taken = Vec::new();
+        for name in mem::take(&mut self.dirty) {
+            let translated = self.translate(&name);
+            if self.give(&name, translated.as_ref()) {
+                taken.push((name, translated));
+            }
+        }
+        taken
+    }
+
+    /// Gives a Service out again at the next [`Tracker::take`], though it did not change: for one
+    /// that could not be programmed.
+    pub fn again(&mut self, name: &ServiceName) {
+        self.index.forget_given(name);
+        self.mark(name.clone());
+    }
+
+    /// Whether the first complete lists are in.
+    pub fn is_synced(&self) -> bool {
+        [Kind::Service, Kind::Slice, Kind::Node]
+            .iter()
+            .all(|kind| self.synced.contains(kind))
+    }
+
+    /// Since when a change waits to be taken.
+    pub const fn dirty_since(&self) -> Option<Instant> {
+        self.dirty_since
+    }
+
+    /// What the translations know of this node.
+    pub const fn context(&self) -> &NodeContext {
+        &self.node.context
+    }
+
+    /// This node's object.
+    pub const fn node(&self) -> Option<&NodeSpec> {
+        self.node.spec.as_ref()
+    }
+
+    /// The prefixes of all `ServiceCIDR` objects.
+    pub fn service_cidrs(&self) -> &[IpNet] {
+        &self.service_cidrs
+    }
+
+    /// What is wrong with the Services given out, by name.
+    pub const fn findings(&self) -> &BTreeMap<ServiceName, Vec<Finding>> {
+        &self.findings
+    }
+
+    /// Service ports without local endpoint (contract 7), of all Services given out.
+    pub const fn no_local(&self) -> &NoLocal {
+        &self.no_local
+    }
+
+    /// Changes of objects so far.
+    pub const fn totals(&self) -> Changes {
+        self.totals
+    }
+
+    /// Changes of objects since the last take.
+    pub const fn pending(&self) -> Changes {
+        self.pending
+    }
+
+    /// How many objects there are.
+    pub fn counts(&self) -> Counts {
+        self.index.counts()
+    }
+
+    /// When the changes were made that were taken since this was asked last (contract 7): measure
+    /// them against the clock once they are programmed.
+    pub fn triggers(&mut self) -> Vec<(Family, Timestamp)> {
+        mem::take(&mut self.triggers.taken)
+    }
+
+    /// What a Service asks for; `None` when that is nothing.
+    fn translate(&self, name: &ServiceName) -> Option<Translated> {
+        let (spec, slices) = self.index.get(name)?;
+        let slices: Vec<_> = slices.iter().collect();
+        let translated = translate::service(spec, &slices, &self.node.context);
+        (translated != Translated::default()).then_some(translated)
+    }
+
+    /// Remembers what is given out, and says whether it is different from what was.
+    fn give(&mut self, name: &ServiceName, translated: Option<&Translated>) -> bool {
+        let no_local = translated.map(NoLocal::of).unwrap_or_default();
+        let Some(before) = self.index.give(name, translated.map(fingerprint), no_local) else {
+            return false;
+        };
+        self.no_local.replace(before, no_local);
+        match translated.map(|translated| &translated.findings) {
+            Some(findings) if !findings.is_empty() => {
+                drop(self.findings.insert(name.clone(), findings.clone()));
+            }
+            Some(_) | None => drop(self.findings.remove(name)),
+        }
+        true
+    }
+
+    fn note(&mut self, changes: index::Touched) -> Effect {
+        self.totals.services += changes.counted.services;
+        self.totals.slices += changes.counted.slices;
+        self.pending.services += changes.counted.services;
+        self.pending.slices += changes.counted.slices;
+        let effect = if changes.dirty.is_empty() {
+            Effect::Nothing
+        } else {
+            Effect::Services
+        };
+        for name in changes.dirty {
+            self.mark(name);
+        }
+        effect
+    }
+
+    fn mark(&mut self, name: ServiceName) {
+        let _: &mut Instant = self.dirty_since.get_or_insert_with(Instant::now);
+        let _: bool = self.dirty.insert(name);
+    }
+
+    const fn begin(&mut self, kind: Kind) {
+        match kind {
+            Kind::Service => self.index.begin_services(),
+            Kind::Slice => self.index.begin_slices(),
+            Kind::Node => self.node.listed = false,
+            Kind::ServiceCidr => {}
+        }
+    }
+
+    fn end(&mut self, kind: Kind) -> Effect {
+        let effect = match kind {
+            Kind::Service => {
+                let changes = self.index.end_services();
+                self.note(changes)
+            }
+            Kind::Slice => {
+                let changes = self.index.end_slices();
+                self.note(changes)
+            }
+            Kind::Node if !self.node.listed => self.set_node(None),
+            Kind::Node | Kind::ServiceCidr => Effect::Nothing,
+        };
+        let first = self.synced.insert(kind);
+        if first && self.is_synced() {
+            Effect::Services
+        } else {
+            effect
+        }
+    }
+
+    fn set_node(&mut self, spec: Option<NodeSpec>) -> Effect {
+        let Some(changed) = self.node.set(spec) else {
+            return Effect::Nothing;
+        };
+        for name in self.index.heeding(changed) {
+            self.mark(name);
+        }
+        Effect::Node
+    }
+
+    fn set_service_cidrs(&mut self, mut cidrs: Vec<IpNet>) -> Effect {
+        cidrs.sort_unstable();
+        cidrs.dedup();
+        if self.service_cidrs == cidrs {
+            return Effect::Nothing;
+        }
+        self.service_cidrs = cidrs;
+        Effect::ServiceCidrs
+    }
+}
+
+impl NoLocal {
+    /// Of one family and policy.
+    pub const fn get(&self, family: Family, policy: TrafficPolicy) -> u32 {
+        self.0[family as usize][policy as usize]
+    }
+
+    fn of(translated: &Translated) -> Self {
+        let mut found = Self::default();
+        for plan in &translated.ports {
+            for policy in [TrafficPolicy::Internal, TrafficPolicy::External] {
+                let lacks = u32::from(plan.lacks_local(policy));
+                found.0[plan.key.family as usize][policy as usize] += lacks;
+            }
+        }
+        found
+    }
+
+    fn replace(&mut self, before: Self, after: Self) {
+        let totals = self.0.as_flattened_mut().iter_mut();
+        let parts = before.0.as_flattened().iter().zip(after.0.as_flattened());
+        for (total, (before, after)) in totals.zip(parts) {
+            *total = (*total + after).saturating_sub(*before);
+        }
+    }
+}
+
+/// 128 bits that stand for a translation. Equal translations have equal ones; two different ones
+/// share theirs about as often as the memory that holds them flips bits unnoticed.
+fn fingerprint(translated: &Translated) -> u128 {
+    let mut low = DefaultHasher::new();
+    let mut high = DefaultHasher::new();
+    high.write_u64(u64::MAX);
+    translated.hash(&mut low);
+    translated.hash(&mut high);
+    (u128::from(high.finish()) << 64) | u128::from(low.finish())
+}
+
+#[cfg(test)]
+mod tests;

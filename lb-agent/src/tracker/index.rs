@@ -1,0 +1,245 @@
+//! The objects by Service: each with its slices, wherever a slice belongs at the moment.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::sync::Arc;
+
+use super::node::NodeChange;
+use super::{Changes, Counts, NoLocal};
+use crate::plan::ServiceName;
+use crate::snapshot::{ServiceSpec, SliceName, SliceSpec};
+use crate::translate::{heeds_node_addresses, heeds_zone};
+
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    services: BTreeMap<ServiceName, Entry>,
+    owners: BTreeMap<SliceName, Owner>,
+    service_list: u32,
+    slice_list: u32,
+}
+
+/// One Service: the object, its slices, and what was given out of it.
+#[derive(Debug, Default)]
+struct Entry {
+    spec: Option<Box<ServiceSpec>>,
+    /// Sorted by name.
+    slices: Vec<SliceSpec>,
+    given: Option<u128>,
+    no_local: NoLocal,
+    /// The list in which the object was seen last.
+    seen: u32,
+}
+
+/// Where a slice is.
+#[derive(Debug)]
+struct Owner {
+    service: Arc<str>,
+    seen: u32,
+}
+
+/// What a change concerns.
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    /// Services to translate again; the last is the one a slice belongs to now.
+    pub(super) dirty: Vec<ServiceName>,
+    /// Objects that changed.
+    pub(super) counted: Changes,
+}
+
+impl Index {
+    pub(super) fn apply_service(&mut self, spec: ServiceSpec) -> Touched {
+        let name = spec.name.clone();
+        let entry = self.services.entry(name.clone()).or_default();
+        entry.seen = self.service_list;
+        if entry.spec.as_deref() == Some(&spec) {
+            return Touched::default();
+        }
+        entry.spec = Some(Box::new(spec));
+        Touched::service(name)
+    }
+
+    pub(super) fn delete_service(&mut self, name: &ServiceName) -> Touched {
+        let Some(entry) = self.services.get_mut(name) else {
+            return Touched::default();
+        };
+        if entry.spec.take().is_none() {
+            return Touched::default();
+        }
+        self.tidy(name);
+        Touched::service(name.clone())
+    }
+
+    pub(super) fn apply_slice(&mut self, slice: SliceSpec) -> Touched {
+        let Some(service) = slice.service.clone() else {
+            tracing::debug!(
+                namespace = &*slice.name.namespace,
+                slice = &*slice.name.name,
+                "slice names no service"
+            );
+            return self.delete_slice(&slice.name);
+        };
+        let owner = Owner {
+            service: Arc::clone(&service),
+            seen: self.slice_list,
+        };
+        let before = self.owners.insert(slice.name.clone(), owner);
+        let mut touched = Touched::default();
+        if let Some(before) = before.filter(|before| before.service != service) {
+            touched
+                .dirty
+                .push(self.remove(&slice.name, &before.service));
+        }
+        let name = service_of(&slice.name, &service);
+        let slices = &mut self.services.entry(name.clone()).or_default().slices;
+        match slices.binary_search_by(|other| other.name.cmp(&slice.name)) {
+            Ok(at) if slices[at] == slice => return touched,
+            Ok(at) => slices[at] = slice,
+            Err(at) => {
+                slices.reserve_exact(1);
+                slices.insert(at, slice);
+            }
+        }
+        touched.dirty.push(name);
+        touched.counted.slices = 1;
+        touched
+    }
+
+    pub(super) fn delete_slice(&mut self, name: &SliceName) -> Touched {
+        let Some(owner) = self.owners.remove(name) else {
+            return Touched::default();
+        };
+        let dirty = vec![self.remove(name, &owner.service)];
+        Touched {
+            dirty,
+            counted: Changes {
+                services: 0,
+                slices: 1,
+            },
+        }
+    }
+
+    pub(super) const fn begin_services(&mut self) {
+        self.service_list = self.service_list.wrapping_add(1);
+    }
+
+    pub(super) const fn begin_slices(&mut self) {
+        self.slice_list = self.slice_list.wrapping_add(1);
+    }
+
+    /// Deletes the Services that were not in the list.
+    pub(super) fn end_services(&mut self) -> Touched {
+        let list = self.service_list;
+        let unseen = self
+            .services
+            .iter()
+            .filter(|(_, e)| e.spec.is_some() && e.seen != list);
+        let unseen: Vec<_> = unseen.map(|(name, _)| name.clone()).collect();
+        Touched::all(unseen.iter().map(|name| self.delete_service(name)))
+    }
+
+    /// Deletes the slices that were not in the list.
+    pub(super) fn end_slices(&mut self) -> Touched {
+        let list = self.slice_list;
+        let unseen = self.owners.iter().filter(|(_, owner)| owner.seen != list);
+        let unseen: Vec<_> = unseen.map(|(name, _)| name.clone()).collect();
+        Touched::all(unseen.iter().map(|name| self.delete_slice(name)))
+    }
+
+    /// A Service with its slices.
+    pub(super) fn get(&self, name: &ServiceName) -> Option<(&ServiceSpec, &[SliceSpec])> {
+        let entry = self.services.get(name)?;
+        Some((entry.spec.as_deref()?, &entry.slices))
+    }
+
+    /// Remembers what is given out; `None` when that is what was given out before, else the count
+    /// that was true until now.
+    pub(super) fn give(
+        &mut self,
+        name: &ServiceName,
+        given: Option<u128>,
+        no_local: NoLocal,
+    ) -> Option<NoLocal> {
+        let entry = self.services.get_mut(name)?;
+        if entry.given == given {
+            return None;
+        }
+        entry.given = given;
+        let before = mem::replace(&mut entry.no_local, no_local);
+        self.tidy(name);
+        Some(before)
+    }
+
+    /// Makes the next [`Index::give`] a change.
+    pub(super) fn forget_given(&mut self, name: &ServiceName) {
+        // Something was given out, and it is not known what.
+        let entry = self.services.entry(name.clone()).or_default();
+        entry.given = Some(!entry.given.unwrap_or_default());
+    }
+
+    /// The Services that a change of the node can concern.
+    pub(super) fn heeding(&self, change: NodeChange) -> Vec<ServiceName> {
+        let heeds = |entry: &Entry| {
+            (change.zone && entry.slices.iter().any(heeds_zone))
+                || (change.address && entry.spec.as_deref().is_some_and(heeds_node_addresses))
+        };
+        let heeding = self.services.iter().filter(|(_, entry)| heeds(entry));
+        heeding.map(|(name, _)| name.clone()).collect()
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let services = self
+            .services
+            .values()
+            .filter(|entry| entry.spec.is_some())
+            .count();
+        Counts {
+            services,
+            slices: self.owners.len(),
+        }
+    }
+
+    fn remove(&mut self, slice: &SliceName, service: &str) -> ServiceName {
+        let name = service_of(slice, service);
+        if let Some(entry) = self.services.get_mut(&name) {
+            entry.slices.retain(|other| other.name != *slice);
+        }
+        self.tidy(&name);
+        name
+    }
+
+    /// Forgets a Service of which nothing is left.
+    fn tidy(&mut self, name: &ServiceName) {
+        let empty = |e: &Entry| e.spec.is_none() && e.slices.is_empty() && e.given.is_none();
+        if self.services.get(name).is_some_and(empty) {
+            drop(self.services.remove(name));
+        }
+    }
+}
+
+impl Touched {
+    fn service(name: ServiceName) -> Self {
+        Self {
+            dirty: vec![name],
+            counted: Changes {
+                services: 1,
+                slices: 0,
+            },
+        }
+    }
+
+    fn all(parts: impl Iterator<Item = Self>) -> Self {
+        parts.fold(Self::default(), |mut all, part| {
+            all.dirty.extend(part.dirty);
+            all.counted.services += part.counted.services;
+            all.counted.slices += part.counted.slices;
+            all
+        })
+    }
+}
+
+fn service_of(slice: &SliceName, service: &str) -> ServiceName {
+    ServiceName {
+        namespace: slice.namespace.as_ref().to_owned(),
+        name: service.to_owned(),
+    }
+}

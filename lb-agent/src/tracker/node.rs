@@ -1,0 +1,53 @@
+//! What the tracker knows of this node, and what of it Services can depend on.
+
+use crate::snapshot::{NodeContext, NodeSpec};
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) context: NodeContext,
+    pub(super) spec: Option<NodeSpec>,
+    /// The object was in the list that is being read.
+    pub(super) listed: bool,
+}
+
+/// What is different about the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct NodeChange {
+    /// The zone: zone hints may lead elsewhere (contract 2.3).
+    pub(super) zone: bool,
+    /// A node IP: a source range may contain it now (contract 3.8).
+    pub(super) address: bool,
+}
+
+impl Node {
+    pub(super) const fn new(context: NodeContext) -> Self {
+        Self {
+            context,
+            spec: None,
+            listed: false,
+        }
+    }
+
+    /// Takes the object or its absence; `None` when nothing is different or it is another node's.
+    pub(super) fn set(&mut self, spec: Option<NodeSpec>) -> Option<NodeChange> {
+        if spec
+            .as_ref()
+            .is_some_and(|spec| *spec.name != *self.context.name)
+        {
+            return None;
+        }
+        self.listed = spec.is_some();
+        if self.spec == spec {
+            return None;
+        }
+        let context = self.context.with(spec.as_ref());
+        let before = &self.context;
+        let change = NodeChange {
+            zone: before.zone != context.zone,
+            address: (before.ipv4, before.ipv6) != (context.ipv4, context.ipv6),
+        };
+        self.context = context;
+        self.spec = spec;
+        Some(change)
+    }
+}

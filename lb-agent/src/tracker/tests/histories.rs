@@ -1,0 +1,106 @@
+//! Property: whatever happened on the way, what was given out is what the objects ask for now.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::{Effect, cluster, service, slice_of, synced};
+use crate::plan::ServiceName;
+use crate::snapshot::fixtures::{slice, slice_name};
+use crate::snapshot::{Event, Kind};
+use crate::tracker::Tracker;
+use crate::translate::Translated;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Apply(u8, bool),
+    Delete(u8),
+    Slice { slice: u8, service: u8, last: u8 },
+    DropSlice(u8),
+    Relist(Vec<u8>),
+    Take,
+    Again(u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let few = 0..4_u8;
+    prop_oneof![
+        (few.clone(), any::<bool>()).prop_map(|(name, local)| Step::Apply(name, local)),
+        few.clone().prop_map(Step::Delete),
+        (few.clone(), few.clone(), few.clone()).prop_map(|(slice, service, last)| Step::Slice {
+            slice,
+            service,
+            last
+        }),
+        few.clone().prop_map(Step::DropSlice),
+        prop::collection::vec(few.clone(), 0..4).prop_map(Step::Relist),
+        Just(Step::Take),
+        few.prop_map(Step::Again),
+    ]
+}
+
+fn name(number: u8) -> ServiceName {
+    cluster(&format!("s{number}")).name
+}
+
+fn applied(number: u8, local: bool) -> Event {
+    let mut spec = cluster(&format!("s{number}"));
+    spec.internal_local = local;
+    service(spec)
+}
+
+fn events(step: &Step) -> Vec<Event> {
+    match step {
+        Step::Apply(number, local) => vec![applied(*number, *local)],
+        Step::Delete(number) => vec![Event::ServiceDeleted(name(*number))],
+        Step::Slice {
+            slice: number,
+            service,
+            last,
+        } => {
+            let endpoint = format!("10.1.0.{last} @here");
+            let slice = slice(&format!("x{number}"), &[&endpoint]);
+            vec![slice_of(&format!("s{service}"), slice)]
+        }
+        Step::DropSlice(number) => vec![Event::SliceDeleted(slice_name(&format!("x{number}")))],
+        Step::Relist(numbers) => {
+            let mut events = vec![Event::ListBegan(Kind::Service)];
+            events.extend(numbers.iter().map(|number| applied(*number, false)));
+            events.push(Event::Synced(Kind::Service));
+            events
+        }
+        Step::Take | Step::Again(_) => Vec::new(),
+    }
+}
+
+fn take(tracker: &mut Tracker, programmed: &mut BTreeMap<ServiceName, Translated>) {
+    for (name, translated) in tracker.take() {
+        drop(match translated {
+            Some(translated) => programmed.insert(name, translated),
+            None => programmed.remove(&name),
+        });
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_was_given_out_is_what_the_objects_ask_for(steps in prop::collection::vec(step(), 0..60)) {
+        let (mut tracker, mut fresh) = (synced(), synced());
+        let mut programmed = BTreeMap::new();
+        for step in &steps {
+            if let Step::Again(number) = step {
+                tracker.again(&name(*number));
+            } else if matches!(step, Step::Take) {
+                take(&mut tracker, &mut programmed);
+            }
+            for event in events(step) {
+                let _: (Effect, Effect) = (tracker.apply(event.clone()), fresh.apply(event));
+            }
+        }
+        take(&mut tracker, &mut programmed);
+        let mut expected = BTreeMap::new();
+        take(&mut fresh, &mut expected);
+        prop_assert_eq!(programmed, expected);
+        prop_assert_eq!(tracker.take(), Vec::new());
+    }
+}

@@ -1,0 +1,169 @@
+//! What a Service asks of this node: contract 1 and 2 as a pure function.
+//!
+//! Reads one Service, its slices and the node, and nothing else: no clock, no map, no kernel. The
+//! order of slices and of the lists in them does not matter. What makes no sense is left out and
+//! named; the rest of the Service is served.
+
+mod endpoints;
+mod frontends;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use self::endpoints::{Candidates, Uses};
+use self::frontends::{Frontends, reachable_from_outside};
+use crate::plan::{Family, PortKey, PortPlan};
+use crate::snapshot::{
+    Finding, Findings, NodeContext, PortSpec, ServiceKind, ServiceSpec, SliceSpec,
+};
+
+/// What one Service asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Translated {
+    /// Its ports, each in each of its families, sorted by key.
+    pub ports: Vec<PortPlan>,
+    /// The listener on its `healthCheckNodePort`.
+    pub health: Option<HealthCheck>,
+    /// What is wrong with it and its slices.
+    pub findings: Vec<Finding>,
+}
+
+/// The health check of one Service (contract 6.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HealthCheck {
+    /// `spec.healthCheckNodePort`.
+    pub port: u16,
+    /// Ready endpoints on this node (contract 2.5), those of the family that has more.
+    pub local_ready: u32,
+}
+
+/// Whether the Service is this proxy's business at all (contract 1.1, 1.2).
+pub fn is_ours(spec: &ServiceSpec, node: &NodeContext) -> bool {
+    spec.proxy_name.as_deref() == node.service_proxy_name.as_deref()
+        && !spec.cluster.headless
+        && spec.kind != ServiceKind::ExternalName
+}
+
+/// Translates one Service with all its slices.
+pub fn service(spec: &ServiceSpec, slices: &[&SliceSpec], node: &NodeContext) -> Translated {
+    if !is_ours(spec, node) {
+        return Translated::default();
+    }
+    let mut slices = slices.to_vec();
+    slices.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    let problems = slices.iter().flat_map(|slice| &*slice.problems);
+    let mut found: Vec<Finding> = spec.problems.iter().chain(problems).cloned().collect();
+    let mut findings = Findings::of("Service", &spec.name.namespace, &spec.name.name);
+
+    let served = Family::ALL
+        .into_iter()
+        .filter(|family| spec.cluster.get(*family).is_some());
+    let mut ports = Vec::with_capacity(2 * spec.ports.len());
+    for family in served.clone() {
+        let frontends = Frontends::of(spec, family, node, &mut findings);
+        ports.extend(
+            spec.ports
+                .iter()
+                .map(|port| plan(spec, port, &frontends, &slices, node)),
+        );
+    }
+    ports.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+
+    let health = health_port(spec, &mut findings).filter(|_| !ports.is_empty());
+    let health = health.map(|port| HealthCheck {
+        port,
+        local_ready: served
+            .map(|family| local_ready(&slices, family, node))
+            .max()
+            .unwrap_or(0),
+    });
+    found.extend(findings.into_list());
+    Translated {
+        ports,
+        health,
+        findings: found,
+    }
+}
+
+fn plan(
+    spec: &ServiceSpec,
+    port: &PortSpec,
+    frontends: &Frontends,
+    slices: &[&SliceSpec],
+    node: &NodeContext,
+) -> PortPlan {
+    let key = PortKey {
+        service: spec.name.clone(),
+        port: port.name.as_ref().to_owned(),
+        protocol: port.protocol,
+        family: frontends.family(),
+    };
+    let (list, sources) = frontends.of_port(port);
+    // Contract 1.4: the Cluster set also serves pods and this host where the external policy is Local.
+    let external = list
+        .iter()
+        .any(|frontend| frontend.kind.policy().is_external());
+    let uses = Uses {
+        cluster: !spec.internal_local || external,
+        local: spec.internal_local || (external && frontends.external_local()),
+    };
+    let candidates = Candidates::of(slices, key.family, port);
+    let (endpoints, anywhere) = candidates.choose(uses, node);
+    PortPlan {
+        key,
+        age: (spec.created, spec.uid.as_ref().to_owned()),
+        frontends: list,
+        affinity: spec.affinity,
+        sources,
+        endpoints,
+        anywhere,
+    }
+}
+
+/// Contract 1.4: only a load balancer with policy Local is asked about its health here.
+fn health_port(spec: &ServiceSpec, findings: &mut Findings) -> Option<u16> {
+    let wanted = spec.kind == ServiceKind::LoadBalancer && spec.external_local;
+    if wanted && spec.health_check_node_port == 0 {
+        findings.wrong(
+            "spec.healthCheckNodePort",
+            "is missing; the load balancer cannot see which nodes have endpoints",
+            "write it out, or use externalTrafficPolicy Cluster",
+        );
+    }
+    (wanted && spec.health_check_node_port != 0).then_some(spec.health_check_node_port)
+}
+
+/// Contract 2.5: distinct addresses, ready, on this node, of whatever port.
+fn local_ready(slices: &[&SliceSpec], family: Family, node: &NodeContext) -> u32 {
+    let slices = slices
+        .iter()
+        .filter(|s| s.family == Some(family) && !s.ports.is_empty());
+    let endpoints = slices.flat_map(|slice| &*slice.endpoints);
+    let ready = endpoints.filter(|e| e.ready && e.node.as_ref() == Some(&node.name));
+    ready
+        .map(|endpoint| endpoint.ip)
+        .collect::<BTreeSet<IpAddr>>()
+        .len() as u32
+}
+
+/// Whether the zone of this node can matter to a slice.
+pub fn heeds_zone(slice: &SliceSpec) -> bool {
+    let mut hints = slice
+        .endpoints
+        .iter()
+        .filter_map(|endpoint| endpoint.hints.as_ref());
+    hints.any(|hints| !hints.zones.is_empty())
+}
+
+/// Whether the addresses of this node can matter to a Service (contract 3.8).
+pub fn heeds_node_addresses(spec: &ServiceSpec) -> bool {
+    !spec.source_ranges.is_empty() && !spec.vips.is_empty()
+}
+
+/// Contract 1.4: the external policy counts only for a Service that is reachable from outside by its type.
+pub fn external_policy_is_local(spec: &ServiceSpec) -> bool {
+    spec.external_local && reachable_from_outside(spec)
+}
+
+#[cfg(test)]
+mod tests;

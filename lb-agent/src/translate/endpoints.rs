@@ -1,0 +1,148 @@
+//! Which endpoints of a service port are used (contract 2.1 to 2.4).
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::net::IpAddr;
+
+use crate::plan::{EndpointPlan, Family};
+use crate::snapshot::{EndpointSpec, Hints, NodeContext, PortSpec, SliceSpec};
+
+/// The sets a service port uses (contract 1.4).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Uses {
+    /// The Cluster set.
+    pub(super) cluster: bool,
+    /// The Local set.
+    pub(super) local: bool,
+}
+
+/// Every endpoint of a service port in a family, once, by address and port.
+#[derive(Debug)]
+pub(super) struct Candidates<'a>(BTreeMap<(IpAddr, u16), &'a EndpointSpec>);
+
+/// What the hints of the ready endpoints amount to (contract 2.3).
+#[derive(Clone, Copy, Debug)]
+enum Topology {
+    /// Use all.
+    None,
+    /// Use the endpoints meant for this node.
+    SameNode,
+    /// Use the endpoints meant for this zone.
+    SameZone,
+}
+
+impl<'a> Candidates<'a> {
+    /// Contract 1.5: slices in the order of their names; the first of equal endpoints wins, unless
+    /// it is terminating and a later one is not.
+    pub(super) fn of(slices: &[&'a SliceSpec], family: Family, port: &PortSpec) -> Self {
+        let mut found = BTreeMap::new();
+        for slice in slices.iter().filter(|slice| slice.family == Some(family)) {
+            let numbers = slice.ports.iter().filter(|candidate| {
+                *candidate.name == *port.name && candidate.protocol == port.protocol
+            });
+            for (number, endpoint) in numbers
+                .flat_map(|port| slice.endpoints.iter().map(|endpoint| (port.port, endpoint)))
+            {
+                keep_better(&mut found, (endpoint.ip, number), endpoint);
+            }
+        }
+        Self(found)
+    }
+
+    /// The endpoints with the sets they are in, and whether any is usable anywhere.
+    pub(super) fn choose(&self, uses: Uses, node: &NodeContext) -> (Vec<EndpointPlan>, bool) {
+        let topology = self.topology(node);
+        let any_cluster = self.any(|e| e.ready && available(e, topology, node));
+        let any_local = self.any(|e| e.ready && is_here(e, node));
+        let mut chosen = Vec::with_capacity(self.0.len());
+        for (&(ip, port), endpoint) in &self.0 {
+            let draining = endpoint.serving && endpoint.terminating;
+            let here = is_here(endpoint, node);
+            let in_cluster = if any_cluster {
+                endpoint.ready && available(endpoint, topology, node)
+            } else {
+                draining
+            };
+            let in_local = here && if any_local { endpoint.ready } else { draining };
+            let (cluster, local) = (uses.cluster && in_cluster, uses.local && in_local);
+            if endpoint.serving || cluster || local {
+                chosen.push(EndpointPlan {
+                    ip,
+                    port,
+                    on_this_node: here,
+                    cluster,
+                    local,
+                });
+            }
+        }
+        let somewhere = || self.any(|e| e.ready || (e.serving && e.terminating));
+        let anywhere = chosen.iter().any(|e| e.cluster) || (uses.local && somewhere());
+        (chosen, anywhere)
+    }
+
+    fn any(&self, is: impl Fn(&EndpointSpec) -> bool) -> bool {
+        self.0.values().any(|endpoint| is(endpoint))
+    }
+
+    fn topology(&self, node: &NodeContext) -> Topology {
+        let mut ready = self.0.values().filter(|endpoint| endpoint.ready).peekable();
+        if ready.peek().is_none() {
+            return Topology::None;
+        }
+        let (mut all_nodes, mut our_node, mut all_zones, mut our_zone) = (true, false, true, false);
+        for endpoint in ready {
+            let hints = endpoint.hints.as_deref();
+            all_nodes &= hints.is_some_and(|hints| !hints.nodes.is_empty());
+            all_zones &= hints.is_some_and(|hints| !hints.zones.is_empty());
+            our_node |= hints.is_some_and(|hints| for_node(hints, node));
+            our_zone |= hints.is_some_and(|hints| for_zone(hints, node));
+        }
+        if all_nodes && our_node {
+            Topology::SameNode
+        } else if all_zones && our_zone {
+            Topology::SameZone
+        } else {
+            Topology::None
+        }
+    }
+}
+
+fn keep_better<'a>(
+    found: &mut BTreeMap<(IpAddr, u16), &'a EndpointSpec>,
+    at: (IpAddr, u16),
+    endpoint: &'a EndpointSpec,
+) {
+    match found.entry(at) {
+        Entry::Vacant(place) => {
+            let _: &mut &EndpointSpec = place.insert(endpoint);
+        }
+        Entry::Occupied(mut place) => {
+            if place.get().terminating && !endpoint.terminating {
+                let _: &EndpointSpec = place.insert(endpoint);
+            }
+        }
+    }
+}
+
+fn available(endpoint: &EndpointSpec, topology: Topology, node: &NodeContext) -> bool {
+    let hints = endpoint.hints.as_deref();
+    match topology {
+        Topology::None => true,
+        Topology::SameNode => hints.is_some_and(|hints| for_node(hints, node)),
+        Topology::SameZone => hints.is_some_and(|hints| for_zone(hints, node)),
+    }
+}
+
+fn is_here(endpoint: &EndpointSpec, node: &NodeContext) -> bool {
+    endpoint.node.as_ref() == Some(&node.name)
+}
+
+fn for_node(hints: &Hints, node: &NodeContext) -> bool {
+    hints.nodes.contains(&node.name)
+}
+
+fn for_zone(hints: &Hints, node: &NodeContext) -> bool {
+    node.zone
+        .as_ref()
+        .is_some_and(|zone| hints.zones.contains(zone))
+}

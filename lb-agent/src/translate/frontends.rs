@@ -1,0 +1,157 @@
+//! The addresses a Service is asked by, and who may ask (contract 1.4, 3.8).
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+use super::external_policy_is_local;
+use crate::plan::{Family, FrontendKind, FrontendPlan};
+use crate::snapshot::{Findings, NodeContext, PortSpec, ServiceKind, ServiceSpec};
+
+/// Whether a Service is reachable from outside by its type.
+pub(super) fn reachable_from_outside(spec: &ServiceSpec) -> bool {
+    match spec.kind {
+        ServiceKind::LoadBalancer | ServiceKind::NodePort => true,
+        ServiceKind::ClusterIp => !spec.external_ips.is_empty(),
+        ServiceKind::ExternalName => false,
+    }
+}
+
+/// The addresses of one Service in one family: the same for each of its ports.
+#[derive(Debug)]
+pub(super) struct Frontends {
+    family: Family,
+    /// Address, kind, policy and source check of each; the port is filled in later.
+    addresses: Vec<FrontendPlan>,
+    external_local: bool,
+    sources: Vec<IpNet>,
+}
+
+impl Frontends {
+    /// Contract 1.4, of one family.
+    pub(super) fn of(
+        spec: &ServiceSpec,
+        family: Family,
+        node: &NodeContext,
+        findings: &mut Findings,
+    ) -> Self {
+        let external_local = external_policy_is_local(spec);
+        let of_family = |list: &[IpAddr]| {
+            list.iter()
+                .copied()
+                .filter(|ip| Family::of(*ip) == family)
+                .collect::<BTreeSet<_>>()
+        };
+        let mut vips = of_family(&spec.vips);
+        let sources = sources(spec, &vips, family, node);
+        if sources.is_empty() && spec.broken_ranges && !vips.is_empty() {
+            // Who was meant to be kept out is unknown: nobody comes in.
+            vips.clear();
+            findings.wrong(
+                "spec.loadBalancerSourceRanges",
+                format_args!(
+                    "has no usable prefix of {}; its load balancer addresses are not served",
+                    family.name()
+                ),
+                "correct the prefixes",
+            );
+        }
+        let mut found = Self {
+            family,
+            addresses: Vec::new(),
+            external_local,
+            sources,
+        };
+        if let Some(ip) = spec.cluster.get(family) {
+            found.add(FrontendKind::ClusterIp, ip, spec.internal_local);
+        }
+        // An address that is both is a VIP, so that its source ranges are not evaded.
+        for ip in vips {
+            found.add(FrontendKind::LoadBalancer, ip, external_local);
+        }
+        for ip in of_family(&spec.external_ips) {
+            found.add(FrontendKind::ExternalIp, ip, external_local);
+        }
+        found.addresses.sort_unstable();
+        found
+    }
+
+    /// The family.
+    pub(super) const fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Whether the external policy is Local, and counts.
+    pub(super) const fn external_local(&self) -> bool {
+        self.external_local
+    }
+
+    /// The frontends of one port, and the sources of those that check them.
+    pub(super) fn of_port(&self, port: &PortSpec) -> (Vec<FrontendPlan>, Vec<IpNet>) {
+        let mut list = self.addresses.clone();
+        for frontend in &mut list {
+            frontend.port = port.port;
+        }
+        if port.node_port != 0 {
+            list.push(FrontendPlan {
+                kind: FrontendKind::NodePort,
+                ip: wildcard(self.family),
+                port: port.node_port,
+                local_policy: self.external_local,
+                sources: false,
+            });
+        }
+        let checks = list.iter().any(|frontend| frontend.sources);
+        (
+            list,
+            if checks {
+                self.sources.clone()
+            } else {
+                Vec::new()
+            },
+        )
+    }
+
+    fn add(&mut self, kind: FrontendKind, ip: IpAddr, local_policy: bool) {
+        if self.addresses.iter().all(|frontend| frontend.ip != ip) {
+            let sources = kind == FrontendKind::LoadBalancer && !self.sources.is_empty();
+            self.addresses.push(FrontendPlan {
+                kind,
+                ip,
+                port: 0,
+                local_policy,
+                sources,
+            });
+        }
+    }
+}
+
+/// The source ranges of a family; with a range that contains this node, the VIPs too, because the
+/// host talks to a VIP it has bound itself from that very address (contract 3.8).
+fn sources(
+    spec: &ServiceSpec,
+    vips: &BTreeSet<IpAddr>,
+    family: Family,
+    node: &NodeContext,
+) -> Vec<IpNet> {
+    let of_family = spec
+        .source_ranges
+        .iter()
+        .filter(|range| Family::of(range.addr()) == family);
+    let mut ranges: BTreeSet<IpNet> = of_family.copied().collect();
+    if node
+        .ip(family)
+        .is_some_and(|ip| ranges.iter().any(|range| range.contains(&ip)))
+    {
+        ranges.extend(vips.iter().copied().map(IpNet::from));
+    }
+    ranges.into_iter().collect()
+}
+
+const fn wildcard(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
