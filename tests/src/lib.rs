@@ -1,8 +1,12 @@
 //! The test harness: namespaces as hosts, a real control plane, waiting with a deadline.
 
+pub mod agent;
 pub mod control_plane;
+pub mod http;
+pub mod manifest;
 pub mod netns;
 pub mod process;
+pub mod rig;
 pub mod topology;
 pub mod traffic;
 pub mod wait;

@@ -66,15 +66,7 @@ impl Netns {
 
     /// Does `work` inside, on a thread of its own; a panic there is a panic here.
     pub fn run_in<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
-        let inside = || -> Result<T> {
-            setns(&*self.handle, CloneFlags::CLONE_NEWNET)
-                .with_context(|| format!("enter namespace {}", self.name))?;
-            Ok(work())
-        };
-        match thread::scope(|scope| scope.spawn(inside).join()) {
-            Ok(result) => result,
-            Err(panic) => resume_unwind(panic),
-        }
+        run_in(&self.handle, work).with_context(|| format!("enter namespace {}", self.name))
     }
 
     /// Runs `ip` commands inside, one a line, stopping at the first that fails.
@@ -119,6 +111,18 @@ impl Netns {
         let path = PathBuf::from("/proc/sys").join(path);
         self.run_in(|| fs::write(&path, value))?
             .with_context(|| format!("setting {name}={value} in {}", self.name))
+    }
+}
+
+/// Does `work` in an open namespace, on a thread of its own; a panic there is a panic here.
+pub(crate) fn run_in<T: Send>(netns: &File, work: impl FnOnce() -> T + Send) -> Result<T> {
+    let inside = || -> Result<T> {
+        setns(netns, CloneFlags::CLONE_NEWNET)?;
+        Ok(work())
+    };
+    match thread::scope(|scope| scope.spawn(inside).join()) {
+        Ok(result) => result,
+        Err(panic) => resume_unwind(panic),
     }
 }
 

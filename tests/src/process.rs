@@ -18,6 +18,7 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::netns::run_in;
 use crate::wait::wait_until;
 
 /// How long a process may take to end after it was asked to.
@@ -39,6 +40,11 @@ impl Home {
             cgroup,
             outlives_us,
         }
+    }
+
+    /// Does `work` in the network namespace, on a thread of its own.
+    pub fn run_in<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        run_in(&self.netns, work)
     }
 
     /// Returns a command that runs `program` there.

@@ -206,7 +206,7 @@ mod tests {
         let mut bytes = vec![0; 12];
         bytes.extend([0x08, 0x00, 0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0x66, 0xcd]);
         bytes.extend([
-            10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 10, 0x83, 0x6d, b'h', b'i',
+            10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 10, 0x83, 0x6b, b'h', b'i',
         ]);
         Frame {
             bytes,

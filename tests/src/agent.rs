@@ -1,0 +1,218 @@
+//! `lb-agent` on a node of a topology: started, asked, killed and restarted as an operator would.
+//!
+//! Build it first: `cargo build -p lb-agent` (`cargo xtask test` does). `LB_AGENT` names another binary.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::http;
+use crate::process::{Home, Program, run, workspace_binary};
+use crate::topology::Node;
+use crate::wait::try_wait_until;
+
+/// How long a start may take: it loads programs and reads every object first.
+const START: Duration = Duration::from_secs(30);
+/// How much of its log a failed test shows.
+const SHOWN_LINES: usize = 120;
+
+/// Where an agent learns of Services.
+#[derive(Debug, Clone, Copy)]
+pub enum Source<'a> {
+    /// A folder of manifests.
+    Manifests(&'a Path),
+    /// An API server.
+    Kubeconfig(&'a Path),
+}
+
+/// An agent that runs, or ran, on a node.
+#[derive(Debug)]
+pub struct Agent {
+    program: Program,
+    home: Home,
+    binary: PathBuf,
+    arguments: Vec<String>,
+    node: String,
+    log: PathBuf,
+}
+
+impl Agent {
+    /// Starts an agent and returns when it has programmed everything it knows of.
+    pub fn start(node: &Node, source: Source<'_>, more: &[&str]) -> Result<Self> {
+        let mut agent = Self::spawn(node, source, more)?;
+        agent.wait_ready()?;
+        Ok(agent)
+    }
+
+    /// Starts an agent and returns at once.
+    pub fn spawn(node: &Node, source: Source<'_>, more: &[&str]) -> Result<Self> {
+        let binary = workspace_binary("lb-agent", "LB_AGENT")?;
+        let (flag, path) = match source {
+            Source::Manifests(path) => ("--manifests", path),
+            Source::Kubeconfig(path) => ("--kubeconfig", path),
+        };
+        let mut arguments = vec![
+            "run".to_owned(),
+            flag.to_owned(),
+            path.display().to_string(),
+        ];
+        for (flag, value) in [
+            ("--hostname-override", node.name()),
+            ("--bpf-dir", &node.bpf().to_string_lossy()),
+            ("--cgroup", &node.cgroup().to_string_lossy()),
+            ("--healthz-bind-address", &Self::healthz().to_string()),
+            (
+                "--metrics-bind-address",
+                &Self::metrics_address().to_string(),
+            ),
+        ] {
+            arguments.extend([flag.to_owned(), value.to_owned()]);
+        }
+        arguments.extend(more.iter().map(|&argument| argument.to_owned()));
+        let log = node.folder().join("lb-agent.log");
+        let home = node.home().clone();
+        let program = launch(&home, &binary, &arguments, &log)?;
+        Ok(Self {
+            program,
+            home,
+            binary,
+            arguments,
+            node: node.name().to_owned(),
+            log,
+        })
+    }
+
+    /// Waits until it has programmed everything it knows of.
+    pub fn wait_ready(&mut self) -> Result<()> {
+        let (program, home) = (&mut self.program, &self.home);
+        try_wait_until(
+            START,
+            &format!("lb-agent of {} is ready", self.node),
+            || {
+                program.ensure_running()?;
+                let answer = http::get(home, Self::healthz(), "/readyz");
+                Ok(answer.is_ok_and(|(status, _)| status == 200).then_some(()))
+            },
+        )
+    }
+
+    /// Ends it as a crash would; its data path goes on.
+    pub fn kill9(&mut self) -> Result<()> {
+        self.program.kill9().map(drop)
+    }
+
+    /// Asks it to end as an operator would; its data path goes on. Fails unless it ends well.
+    pub fn stop(&mut self) -> Result<()> {
+        let status = self.program.terminate()?;
+        ensure!(
+            status.success(),
+            "lb-agent of {} ended with {status}",
+            self.node
+        );
+        Ok(())
+    }
+
+    /// Starts it again after it ended, and returns when it is ready.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.program = launch(&self.home, &self.binary, &self.arguments, &self.log)?;
+        self.wait_ready()
+    }
+
+    /// Fails, with the end of its log, when it has ended.
+    pub fn ensure_running(&mut self) -> Result<()> {
+        self.program.ensure_running()
+    }
+
+    /// Returns its metrics by name and labels, as they are written: `name{label="value"}`.
+    pub fn metrics(&self) -> Result<BTreeMap<String, f64>> {
+        let (status, text) = http::get(&self.home, Self::metrics_address(), "/metrics")?;
+        ensure!(status == 200, "/metrics answered with {status}");
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        samples
+            .filter_map(|line| line.rsplit_once(' '))
+            .map(|(name, value)| {
+                Ok((
+                    name.to_owned(),
+                    value.parse().with_context(|| format!("metric {name}"))?,
+                ))
+            })
+            .collect()
+    }
+
+    /// Returns the sum of the metrics whose written form contains all of `parts`.
+    pub fn metric(&self, parts: &[&str]) -> Result<f64> {
+        let metrics = self.metrics()?;
+        let matches = |name: &str| parts.iter().all(|part| name.contains(part));
+        Ok(metrics
+            .iter()
+            .filter(|(name, _)| matches(name))
+            .map(|(_, value)| value)
+            .sum())
+    }
+
+    /// Returns status and body of a path of the health server.
+    pub fn health(&self, path: &str) -> Result<(u16, String)> {
+        http::get(&self.home, Self::healthz(), path)
+    }
+
+    /// Runs another command of the agent beside it, such as `lb list`, with the pins of this node.
+    pub fn command(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = self.home.command(&self.binary)?;
+        let _: &mut Command = command.args(arguments);
+        for flag in ["--bpf-dir", "--cgroup"] {
+            let value = self
+                .arguments
+                .iter()
+                .skip_while(|argument| *argument != flag)
+                .nth(1);
+            let takes_it = flag == "--bpf-dir" || arguments.first() == Some(&"cleanup");
+            if let Some(value) = value.filter(|_| takes_it) {
+                let _: &mut Command = command.args([flag, value]);
+            }
+        }
+        run(&mut command, "")
+    }
+
+    /// Returns the last lines of its log.
+    pub fn log_end(&self, lines: usize) -> String {
+        self.program.log_end(lines)
+    }
+
+    fn healthz() -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 10_256))
+    }
+
+    fn metrics_address() -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 10_249))
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // Shown only for tests that fail: the test runner keeps what others print to itself.
+        println!(
+            "--- lb-agent of {}:\n{}",
+            self.node,
+            self.program.log_end(SHOWN_LINES)
+        );
+    }
+}
+
+fn launch(home: &Home, binary: &Path, arguments: &[String], log: &Path) -> Result<Program> {
+    if !binary.is_file() {
+        bail!(
+            "agent binary {} is missing\nremedy: cargo build -p lb-agent",
+            binary.display()
+        );
+    }
+    let mut command = home.command(binary)?;
+    let _: &mut Command = command
+        .args(arguments)
+        .env("RUST_LOG", "info")
+        .env("NO_COLOR", "1");
+    Program::spawn("lb-agent", command, log)
+}

@@ -1,0 +1,39 @@
+//! The smallest HTTP client that can ask an agent how it is.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::process::Home;
+
+/// How long one answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Gets `path` from a server that is reachable from `home`; returns status and body.
+pub fn get(home: &Home, server: SocketAddr, path: &str) -> Result<(u16, String)> {
+    let answer = home.run_in(|| exchange(server, path))?;
+    let answer = answer.with_context(|| format!("http://{server}{path}"))?;
+    let (head, body) = answer
+        .split_once("\r\n\r\n")
+        .context("an answer without a body")?;
+    let status = head
+        .split(' ')
+        .nth(1)
+        .context("an answer without a status")?;
+    Ok((
+        status.parse().with_context(|| format!("status {status}"))?,
+        body.to_owned(),
+    ))
+}
+
+fn exchange(server: SocketAddr, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    // Version 1.0: the answer is not in chunks and ends with the connection.
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {server}\r\n\r\n")?;
+    let mut answer = String::new();
+    let _: usize = stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}

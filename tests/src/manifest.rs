@@ -1,0 +1,89 @@
+//! Services, their endpoints and nodes as manifests: what a test says about the cluster.
+//!
+//! The same objects go into a folder for `lb-agent run --manifests`, or to a real API server. They are
+//! written as JSON, which is YAML, and by rename, so that nobody reads half a file.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use crate::topology::{Addresses, Family, Member, Node, Pod};
+use crate::traffic::Protocol;
+
+mod service;
+
+pub use service::{Endpoint, Port, Service};
+
+/// A folder of manifests that agents watch.
+#[derive(Debug, Clone)]
+pub struct Manifests {
+    folder: PathBuf,
+    staging: PathBuf,
+}
+
+impl Manifests {
+    /// Begins below `parent`, with nothing in it.
+    pub fn new(parent: &Path) -> Result<Self> {
+        let (folder, staging) = (parent.join("manifests"), parent.join("staging"));
+        for path in [&folder, &staging] {
+            fs::create_dir_all(path).with_context(|| format!("folder {}", path.display()))?;
+        }
+        Ok(Self { folder, staging })
+    }
+
+    /// Returns the folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Creates or changes a Service and its `EndpointSlice`s, both at once.
+    pub fn apply(&self, service: &Service) -> Result<()> {
+        self.write(&format!("service-{}", service.name), &service.objects())
+    }
+
+    /// Deletes a Service and its `EndpointSlice`s.
+    pub fn delete(&self, service: &Service) -> Result<()> {
+        let file = self.folder.join(format!("service-{}.yaml", service.name));
+        fs::remove_file(&file).with_context(|| format!("manifest {}", file.display()))
+    }
+
+    /// Creates or changes a node.
+    pub fn node(&self, node: &Node) -> Result<()> {
+        self.write(node.name(), &[node_object(node)])
+    }
+
+    /// Writes documents into one file.
+    pub fn write(&self, name: &str, objects: &[Value]) -> Result<()> {
+        let documents: Vec<String> = objects
+            .iter()
+            .map(serde_json::to_string_pretty)
+            .collect::<Result<_, _>>()?;
+        self.write_text(name, &documents.join("\n---\n"))
+    }
+
+    /// Writes any text as a manifest, also a broken one.
+    pub fn write_text(&self, name: &str, text: &str) -> Result<()> {
+        let staged = self.staging.join(name);
+        let file = self.folder.join(format!("{name}.yaml"));
+        fs::write(&staged, text)?;
+        fs::rename(&staged, &file).with_context(|| format!("manifest {}", file.display()))
+    }
+}
+
+/// Returns the Node object as a kubelet would keep it.
+pub fn node_object(node: &Node) -> Value {
+    let addresses = node.addresses().both();
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": node.name(), "labels": {"kubernetes.io/hostname": node.name()}},
+        "spec": {"podCIDR": node.pod_ranges()[0], "podCIDRs": node.pod_ranges()},
+        "status": {
+            "addresses": addresses.map(|ip| json!({"type": "InternalIP", "address": ip})),
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    })
+}

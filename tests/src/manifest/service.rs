@@ -1,0 +1,285 @@
+//! One Service with its endpoints, built step by step.
+
+use std::net::SocketAddr;
+
+use super::{Addresses, Family, IpAddr, Member, Node, Pod, Protocol, Result, Value, json};
+use crate::topology::cluster_ip;
+
+/// A Service of both families and its `EndpointSlice`s.
+#[derive(Debug, Clone)]
+pub struct Service {
+    pub(super) name: String,
+    cluster: Addresses,
+    ports: Vec<Port>,
+    endpoints: Vec<Endpoint>,
+    spec: Value,
+    ingress: Vec<IpAddr>,
+}
+
+/// One port of a Service.
+#[derive(Debug, Clone)]
+pub struct Port {
+    protocol: Protocol,
+    number: u16,
+    target: u16,
+    outside: Option<u16>,
+}
+
+/// One endpoint of a Service.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    addresses: Addresses,
+    node: String,
+    ready: bool,
+    serving: bool,
+    terminating: bool,
+}
+
+impl Endpoint {
+    /// A ready endpoint: a pod.
+    pub fn pod(pod: &Pod) -> Self {
+        Self::new(pod, pod.node())
+    }
+
+    /// A ready endpoint on the network of a node.
+    pub fn host(node: &Node) -> Self {
+        Self::new(node.host(), node.name())
+    }
+
+    fn new(member: &Member, node: &str) -> Self {
+        let (addresses, node) = (member.addresses(), node.to_owned());
+        Self {
+            addresses,
+            node,
+            ready: true,
+            serving: true,
+            terminating: false,
+        }
+    }
+
+    /// Makes it an endpoint that is going away: no longer ready, still serving or not.
+    #[must_use]
+    pub const fn terminating(mut self, serving: bool) -> Self {
+        self.ready = false;
+        self.serving = serving;
+        self.terminating = true;
+        self
+    }
+
+    /// Makes it an endpoint whose probe fails.
+    #[must_use]
+    pub const fn not_ready(mut self) -> Self {
+        self.ready = false;
+        self.serving = false;
+        self
+    }
+
+    fn object(&self, family: Family) -> Value {
+        json!({
+            "addresses": [self.addresses.of(family)],
+            "conditions": {
+                "ready": self.ready, "serving": self.serving, "terminating": self.terminating,
+            },
+            "nodeName": self.node,
+        })
+    }
+}
+
+impl Service {
+    /// A Service with `ClusterIP`s number `index` and no port yet.
+    pub fn new(name: &str, index: u8) -> Result<Self> {
+        Ok(Self {
+            name: name.to_owned(),
+            cluster: cluster_ip(index)?,
+            ports: Vec::new(),
+            endpoints: Vec::new(),
+            spec: json!({"type": "ClusterIP", "selector": {"app": name}}),
+            ingress: Vec::new(),
+        })
+    }
+
+    /// Adds a port through both transports, which leads to port `target` of the endpoints.
+    #[must_use]
+    pub fn port(mut self, port: u16, target: u16) -> Self {
+        let both = Protocol::ALL.map(|protocol| Port {
+            protocol,
+            number: port,
+            target,
+            outside: None,
+        });
+        self.ports.extend(both);
+        self
+    }
+
+    /// Gives the port added last a `NodePort`, through both transports.
+    #[must_use]
+    pub fn node_port(mut self, number: u16) -> Self {
+        if let Some(port) = self.ports.last().map(|port| port.number) {
+            let ports = self.ports.iter_mut().filter(|other| other.number == port);
+            ports.for_each(|port| port.outside = Some(number));
+        }
+        if self.spec["type"] == "ClusterIP" {
+            self.spec["type"] = json!("NodePort");
+        }
+        self
+    }
+
+    /// Moves the ports to another port of the endpoints.
+    #[must_use]
+    pub fn retarget(mut self, target: u16) -> Self {
+        self.ports.iter_mut().for_each(|port| port.target = target);
+        self
+    }
+
+    /// Replaces the endpoints.
+    #[must_use]
+    pub fn endpoints(mut self, endpoints: impl IntoIterator<Item = Endpoint>) -> Self {
+        self.endpoints = endpoints.into_iter().collect();
+        self
+    }
+
+    /// Replaces the endpoints by pods.
+    #[must_use]
+    pub fn pods(self, pods: &[&Pod]) -> Self {
+        self.endpoints(pods.iter().map(|pod| Endpoint::pod(pod)))
+    }
+
+    /// Sends a client to the same endpoint for so many seconds after its last flow began.
+    #[must_use]
+    pub fn affinity(mut self, seconds: u32) -> Self {
+        self.spec["sessionAffinity"] = json!("ClientIP");
+        self.spec["sessionAffinityConfig"] = json!({"clientIP": {"timeoutSeconds": seconds}});
+        self
+    }
+
+    /// Keeps outside traffic on the node that it reaches.
+    #[must_use]
+    pub fn external_policy_local(mut self) -> Self {
+        self.spec["externalTrafficPolicy"] = json!("Local");
+        self
+    }
+
+    /// Keeps traffic to the `ClusterIP` on its node.
+    #[must_use]
+    pub fn internal_policy_local(mut self) -> Self {
+        self.spec["internalTrafficPolicy"] = json!("Local");
+        self
+    }
+
+    /// Makes it a load balancer under these addresses, which takes clients of `ranges` (of all, if
+    /// there are none).
+    #[must_use]
+    pub fn load_balancer(mut self, addresses: &[IpAddr], ranges: &[&str]) -> Self {
+        self.spec["type"] = json!("LoadBalancer");
+        if !ranges.is_empty() {
+            self.spec["loadBalancerSourceRanges"] = json!(ranges);
+        }
+        self.ingress = addresses.to_vec();
+        self
+    }
+
+    /// Adds addresses that somebody else leads to the nodes.
+    #[must_use]
+    pub fn external_ips(mut self, addresses: &[IpAddr]) -> Self {
+        self.spec["externalIPs"] = json!(addresses);
+        self
+    }
+
+    /// Returns its `ClusterIP`s.
+    pub const fn cluster(&self) -> Addresses {
+        self.cluster
+    }
+
+    /// Returns its first frontend of a family: `ClusterIP` and first port.
+    pub fn frontend(&self, family: Family) -> SocketAddr {
+        self.cluster
+            .socket(family, self.ports.first().map_or(0, |port| port.number))
+    }
+
+    /// Returns the Service and its slices.
+    pub fn objects(&self) -> Vec<Value> {
+        let slices = Family::ALL.into_iter().map(|family| self.slice(family));
+        std::iter::once(self.object()).chain(slices).collect()
+    }
+
+    fn object(&self) -> Value {
+        let mut spec = self.spec.clone();
+        let ports = self.ports.iter().map(|port| {
+            let mut object = json!({
+                "name": port.name(), "protocol": port.protocol.name(),
+                "port": port.number, "targetPort": port.target,
+            });
+            if let Some(number) = port.outside {
+                object["nodePort"] = json!(number);
+            }
+            object
+        });
+        spec["ports"] = ports.collect();
+        spec["clusterIP"] = json!(self.cluster.v4);
+        spec["clusterIPs"] = json!(self.cluster.both());
+        spec["ipFamilies"] = json!(Family::ALL.map(Family::name));
+        spec["ipFamilyPolicy"] = json!("RequireDualStack");
+        let ingress: Vec<Value> = self.ingress.iter().map(|ip| json!({"ip": ip})).collect();
+        json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": self.name, "namespace": "default"},
+            "spec": spec,
+            "status": {"loadBalancer": {"ingress": ingress}},
+        })
+    }
+
+    fn slice(&self, family: Family) -> Value {
+        let ports = self.ports.iter().map(|port| {
+            json!({"name": port.name(), "protocol": port.protocol.name(), "port": port.target})
+        });
+        let ports: Vec<Value> = ports.collect();
+        let endpoints: Vec<Value> = self
+            .endpoints
+            .iter()
+            .map(|endpoint| endpoint.object(family))
+            .collect();
+        json!({
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": format!("{}-{}", self.name, family.name().to_lowercase()),
+                "namespace": "default",
+                "labels": {"kubernetes.io/service-name": self.name},
+            },
+            "addressType": family.name(),
+            "ports": ports,
+            "endpoints": endpoints,
+        })
+    }
+}
+
+impl Port {
+    /// Named by what it is, as the API server wants several ports to be.
+    fn name(&self) -> String {
+        format!("{}-{}", self.protocol.name().to_lowercase(), self.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_a_service_and_a_slice_for_each_family() {
+        let service = Service::new("web", 10)
+            .unwrap()
+            .port(80, 8080)
+            .node_port(30_080);
+        let [service, slice4, slice6] = service.affinity(60).objects().try_into().unwrap();
+        assert_eq!(service["spec"]["clusterIP"], "10.96.0.10");
+        assert_eq!(service["spec"]["type"], "NodePort");
+        assert_eq!(service["spec"]["ports"][1]["protocol"], "UDP");
+        assert_eq!(service["spec"]["ports"][1]["nodePort"], 30_080);
+        assert_eq!(
+            slice4["ports"][0]["name"],
+            service["spec"]["ports"][0]["name"]
+        );
+        assert_eq!(slice6["addressType"], "IPv6");
+    }
+}

@@ -1,0 +1,157 @@
+//! A topology with an agent on every node and a server in every member: where most tests begin.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::agent::{Agent, Source};
+use crate::manifest::{Manifests, Service};
+use crate::topology::{Builder, Family, Member, Node, Pod, Topology};
+use crate::traffic::{Answer, Ask, Failure, Protocol};
+use crate::wait::wait_until;
+
+/// The port that every server of a rig listens at.
+pub const TARGET: u16 = 8_080;
+/// How long a change may take until packets follow it: an eternity beside the milliseconds it takes.
+const CHANGE: Duration = Duration::from_secs(5);
+
+/// A cluster that answers Services.
+#[derive(Debug)]
+pub struct Rig {
+    // Dropped in this order: agents before the nodes that they are on.
+    agents: Vec<Agent>,
+    topology: Topology,
+    manifests: Manifests,
+}
+
+impl Rig {
+    /// Builds a cluster without an agent yet.
+    pub fn build(builder: Builder) -> Result<Self> {
+        let topology = builder.build()?;
+        let manifests = Manifests::new(&topology.folder("rig")?)?;
+        for member in topology.members() {
+            for protocol in Protocol::ALL {
+                member
+                    .peer()
+                    .serve(protocol, &member.addresses().both(), TARGET)?;
+            }
+        }
+        topology
+            .nodes()
+            .iter()
+            .try_for_each(|node| manifests.node(node))?;
+        Ok(Self {
+            agents: Vec::new(),
+            topology,
+            manifests,
+        })
+    }
+
+    /// Starts an agent on every node, which knows of `services` when this returns.
+    pub fn start(mut self, services: &[&Service]) -> Result<Self> {
+        services
+            .iter()
+            .try_for_each(|service| self.manifests.apply(service))?;
+        self.start_agents(&[])?;
+        Ok(self)
+    }
+
+    /// Starts an agent on every node with more flags.
+    pub fn start_agents(&mut self, flags: &[&str]) -> Result<()> {
+        let source = Source::Manifests(self.manifests.folder());
+        let nodes = self.topology.nodes().iter();
+        // All at once: they do not know each other.
+        self.agents = nodes
+            .map(|node| Agent::spawn(node, source, flags))
+            .collect::<Result<_>>()?;
+        self.agents.iter_mut().try_for_each(Agent::wait_ready)
+    }
+
+    /// Returns the client outside.
+    pub const fn client(&self) -> &Member {
+        self.topology.client()
+    }
+
+    /// Returns node `index`, counted from 0.
+    pub fn node(&self, index: usize) -> Result<&Node> {
+        self.topology.node(index)
+    }
+
+    /// Returns pod `index` of node `node`, both counted from 0.
+    pub fn pod(&self, node: usize, index: usize) -> Result<&Pod> {
+        self.topology.node(node)?.pod(index)
+    }
+
+    /// Returns the agent of node `index`, counted from 0.
+    pub fn agent(&mut self, index: usize) -> Result<&mut Agent> {
+        self.agents
+            .get_mut(index)
+            .with_context(|| format!("no agent {index}"))
+    }
+
+    /// Returns the cluster.
+    pub const fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Returns the manifests that the agents watch.
+    pub const fn manifests(&self) -> &Manifests {
+        &self.manifests
+    }
+
+    /// Changes a service, and waits until what `from` is answered satisfies `expected`.
+    pub fn change(
+        &self,
+        service: &Service,
+        (from, ask): (&Member, Ask),
+        expected: impl Fn(&Result<Answer, Failure>) -> bool,
+    ) -> Result<()> {
+        self.manifests.apply(service)?;
+        until(from, ask, expected)
+    }
+}
+
+/// Waits until what `from` is answered satisfies `expected`.
+pub fn until(
+    from: &Member,
+    ask: Ask,
+    expected: impl Fn(&Result<Answer, Failure>) -> bool,
+) -> Result<()> {
+    let mut last = None;
+    let found = wait_until(CHANGE, "the change reaches packets", || {
+        let outcome = from.peer().ask(ask.within(500));
+        let found = expected(&outcome).then_some(());
+        last = Some(outcome);
+        found
+    });
+    found.with_context(|| format!("{} asks {}: last {last:?}", from.name(), ask.to))
+}
+
+/// Every family with every transport.
+pub fn matrix() -> impl Iterator<Item = (Family, Protocol)> {
+    Family::ALL
+        .into_iter()
+        .flat_map(|family| Protocol::ALL.map(|protocol| (family, protocol)))
+}
+
+/// Asks, and fails with the whole question in words when there is no answer.
+pub fn ask(from: &Member, ask: Ask) -> Result<Answer> {
+    from.peer().ask(ask).with_context(|| {
+        format!(
+            "{} asks {} through {}, connected: {}",
+            from.name(),
+            ask.to,
+            ask.protocol,
+            ask.connected
+        )
+    })
+}
+
+/// Asks `times` times, and returns who answered; every question must be answered.
+pub fn servers(from: &Member, ask: Ask, times: u32) -> Result<BTreeSet<String>> {
+    let tally = from.peer().ask_many(ask, times)?;
+    let what = format!("{} asks {} through {}", from.name(), ask.to, ask.protocol);
+    ensure!(tally.failed() == 0, "{what}: {tally:?}");
+    Ok(tally.servers.into_keys().collect())
+}
