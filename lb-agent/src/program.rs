@@ -265,10 +265,7 @@ impl Programmer {
     ) -> Vec<Op> {
         let mut ops = Vec::new();
         let old = |since: Duration| since + GRACE <= began;
-        let dead = self
-            .frontends
-            .tombstones()
-            .filter(|(_, _, since)| old(*since));
+        let dead = self.frontends.tombstones().filter(|(_, _, since)| old(*since));
         let dead = dead.filter(|(frontend, id, _)| !is_live(live, **frontend, *id));
         let dead: Vec<Frontend> = dead.map(|(frontend, _, _)| *frontend).collect();
         if !dead.is_empty() {
@@ -291,9 +288,7 @@ impl Programmer {
 
     /// The service ports that found no room, and in which map.
     pub fn refused(&self) -> impl Iterator<Item = (&PortKey, Refusal)> {
-        self.refused
-            .iter()
-            .map(|(key, (refusal, _))| (key, *refusal))
+        self.refused.iter().map(|(key, (refusal, _))| (key, *refusal))
     }
 
     /// The service ports that are programmed.
@@ -308,17 +303,9 @@ impl Programmer {
             ports.sort_by_key(|port| port.seniority());
             let mut keys = ports.into_iter().map(|port| port.plan.key.clone());
             let winner = keys.next()?;
-            Some(Conflict {
-                frontend,
-                winner,
-                losers: keys.collect(),
-            })
+            Some(Conflict { frontend, winner, losers: keys.collect() })
         };
-        self.frontends
-            .contested()
-            .into_iter()
-            .filter_map(conflict)
-            .collect()
+        self.frontends.contested().into_iter().filter_map(conflict).collect()
     }
 
     /// The epoch of every backend row in use.
@@ -338,10 +325,8 @@ impl Programmer {
 
     /// Tries the refused ports again, oldest first.
     fn retry(&mut self, now: Duration) -> Vec<Op> {
-        let mut waiting: Vec<PortPlan> = std::mem::take(&mut self.refused)
-            .into_values()
-            .map(|(_, plan)| plan)
-            .collect();
+        let mut waiting: Vec<PortPlan> =
+            std::mem::take(&mut self.refused).into_values().map(|(_, plan)| plan).collect();
         waiting.sort_by(|left, right| left.age.cmp(&right.age));
         let mut stage = Stage::default();
         for plan in waiting {
@@ -353,38 +338,27 @@ impl Programmer {
     fn keys_of(&self, service: &ServiceName) -> Vec<PortKey> {
         let from = PortKey::first(service);
         let ports = self.ids.range(from..).map(|(key, _)| key);
-        ports
-            .take_while(|key| key.service == *service)
-            .cloned()
-            .collect()
+        ports.take_while(|key| key.service == *service).cloned().collect()
     }
 
     /// Joins a stage: everything new, the visible switch, everything old.
     fn finish(&mut self, now: Duration, stage: Stage) -> Vec<Op> {
-        let Stage {
-            before: mut ops,
-            dirty,
-            after,
-        } = stage;
+        let Stage { before: mut ops, dirty, after } = stage;
         let ports = &self.ports;
         let winner = |frontends: &Frontends, frontend: Frontend| {
-            let claimants = frontends
-                .claimants(frontend)
-                .filter_map(|id| Some((id, ports.get(&id)?)));
+            let claimants =
+                frontends.claimants(frontend).filter_map(|id| Some((id, ports.get(&id)?)));
             let (id, port) = claimants.min_by_key(|(_, port)| port.seniority())?;
             port.service(id, frontend)
         };
-        self.frontends
-            .settle(&dirty, now, &mut self.settings, winner, &mut ops);
+        self.frontends.settle(&dirty, now, &mut self.settings, winner, &mut ops);
         ops.extend(after);
         self.frontends.update(&mut self.settings, &mut ops);
         ops
     }
 
     fn claimants(&self, frontend: Frontend) -> impl Iterator<Item = &Port> {
-        self.frontends
-            .claimants(frontend)
-            .filter_map(|id| self.ports.get(&id))
+        self.frontends.claimants(frontend).filter_map(|id| self.ports.get(&id))
     }
 }
 

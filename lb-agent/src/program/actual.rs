@@ -3,7 +3,7 @@
 //! What they hold becomes *orphans*, one per service identity. A plan that asks for the ClusterIP of an orphan takes
 //! it over with its identity, its rows (and so their epochs) and its sets, where those are sound.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lb_common::addr::Endpoint;
@@ -35,12 +35,8 @@ pub struct Actual {
 impl Actual {
     /// Lines of `SLOTS` that the services use: how far to read.
     pub fn lines_in_use(services: &[(Frontend, Service)]) -> u32 {
-        let sets = services
-            .iter()
-            .flat_map(|(_, service)| [service.cluster, service.local]);
-        sets.map(|set| set.line.saturating_add(set.lines()))
-            .max()
-            .unwrap_or(0)
+        let sets = services.iter().flat_map(|(_, service)| [service.cluster, service.local]);
+        sets.map(|set| set.line.saturating_add(set.lines())).max().unwrap_or(0)
     }
 
     fn members(&self, set: Set) -> Option<(Vec<BackendId>, &[Line])> {
@@ -56,10 +52,7 @@ impl Actual {
         }
         let (ids, lines) = self.members(set)?;
         let endpoint = |row: &BackendId| {
-            let backend = self
-                .backends
-                .get(*row as usize)
-                .filter(|row| row.service == id)?;
+            let backend = self.backends.get(*row as usize).filter(|row| row.service == id)?;
             Some((Endpoint::new(backend.ip, backend.port), *row))
         };
         let members: Vec<(Endpoint, BackendId)> =
@@ -103,19 +96,13 @@ impl Programmer {
 
     /// The identity that an earlier run gave to the service of this plan.
     pub(super) fn match_orphan(&self, plan: &PortPlan) -> Option<ServiceId> {
-        let own = plan
-            .frontends
-            .iter()
-            .filter(|plan| plan.kind == FrontendKind::ClusterIp);
+        let own = plan.frontends.iter().filter(|plan| plan.kind == FrontendKind::ClusterIp);
         let entry = own.map(|own| key(own, plan.key.protocol));
         let service = entry.filter_map(|frontend| self.frontends.get(&frontend));
         let mine = |service: &&Service| {
             !service.flags.has(Flags::LEAVING) && !service.flags.has(Flags::EXTERNAL)
         };
-        service
-            .filter(mine)
-            .map(|service| service.id)
-            .find(|id| self.orphans.contains_key(id))
+        service.filter(mine).map(|service| service.id).find(|id| self.orphans.contains_key(id))
     }
 
     /// Rows and sets that are left over: they go with the orphans nobody asks for.
@@ -127,18 +114,8 @@ impl Programmer {
             let _: Option<BackendId> = port.rows.insert(endpoint, row);
             port
         };
-        let set = |set| Port {
-            cluster: Members {
-                set,
-                ids: Vec::new(),
-            },
-            ..Port::orphan()
-        };
-        let ports: Vec<Port> = rows
-            .into_iter()
-            .map(row)
-            .chain(sets.into_iter().map(set))
-            .collect();
+        let set = |set| Port { cluster: Members { set, ids: Vec::new() }, ..Port::orphan() };
+        let ports: Vec<Port> = rows.into_iter().map(row).chain(sets.into_iter().map(set)).collect();
         for port in ports {
             drop(self.orphans.insert(self.next_id, port));
             self.next_id += 1;
@@ -180,34 +157,16 @@ fn orphans(actual: &Actual) -> BTreeMap<ServiceId, Port> {
     let is_live = |service: &&Service| {
         !service.flags.has(Flags::LEAVING) && !service.flags.has(Flags::ADDRESS)
     };
-    for service in actual
-        .services
-        .iter()
-        .map(|(_, service)| service)
-        .filter(is_live)
-    {
+    for service in actual.services.iter().map(|(_, service)| service).filter(is_live) {
         let place = newest.entry(service.id).or_insert(service);
-        if service
-            .generation
-            .wrapping_sub(place.generation)
-            .cast_signed()
-            > 0
-        {
+        if service.generation.wrapping_sub(place.generation).cast_signed() > 0 {
             *place = service;
         }
     }
     let orphan = |(id, service): (ServiceId, &Service)| {
         let cluster = actual.sound(id, service.cluster).unwrap_or_default();
         let local = actual.sound(id, service.local).unwrap_or_default();
-        (
-            id,
-            Port {
-                generation: service.generation,
-                cluster,
-                local,
-                ..Port::orphan()
-            },
-        )
+        (id, Port { generation: service.generation, cluster, local, ..Port::orphan() })
     };
     newest.into_iter().map(orphan).collect()
 }
@@ -217,11 +176,7 @@ type Owned = BTreeMap<Range, Set>;
 
 /// Enters a set, unless it is empty or its lines overlap those of another.
 fn own(owned: &mut Owned, set: Set) -> bool {
-    let Some(range) = (Members {
-        set,
-        ids: Vec::new(),
-    })
-    .range() else {
+    let Some(range) = (Members { set, ids: Vec::new() }).range() else {
         return false;
     };
     let before = owned.range(..range).next_back().map(|(before, _)| before);
@@ -248,21 +203,14 @@ fn own_sets(orphans: &mut BTreeMap<ServiceId, Port>, owned: &mut Owned) {
 
 /// Sets that some entry still names though its service has newer ones: an earlier run ended between two writes.
 fn stray_sets(actual: &Actual, owned: &mut Owned) -> Vec<Set> {
-    let sets = actual
-        .services
-        .iter()
-        .flat_map(|(_, service)| [service.cluster, service.local]);
+    let sets = actual.services.iter().flat_map(|(_, service)| [service.cluster, service.local]);
     sets.filter(|set| own(owned, *set)).collect()
 }
 
 /// Hands each row to the orphan of its service. Of two rows for one endpoint the one in a set is kept.
 fn give_rows(actual: &Actual, orphans: &mut BTreeMap<ServiceId, Port>) -> Vec<BackendId> {
     let mut strays = Vec::new();
-    for (id, row) in (0_u32..)
-        .zip(&actual.backends)
-        .skip(1)
-        .filter(|(_, row)| row.service != 0)
-    {
+    for (id, row) in (0_u32..).zip(&actual.backends).skip(1).filter(|(_, row)| row.service != 0) {
         let port = orphans.entry(row.service).or_insert_with(Port::orphan);
         let endpoint = Endpoint::new(row.ip, row.port);
         if let Some(other) = port.rows.insert(endpoint, id) {

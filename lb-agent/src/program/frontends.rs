@@ -33,16 +33,9 @@ impl Frontends {
         for (frontend, service) in written.iter().filter(|(_, service)| !is_mark(service)) {
             ranges.add(frontend, service);
         }
-        let leaving = written
-            .iter()
-            .filter(|(_, service)| service.flags.has(Flags::LEAVING));
+        let leaving = written.iter().filter(|(_, service)| service.flags.has(Flags::LEAVING));
         let tombstones = leaving.map(|(frontend, _)| (*frontend, now)).collect();
-        Self {
-            written,
-            tombstones,
-            ranges,
-            ..Self::default()
-        }
+        Self { written, tombstones, ranges, ..Self::default() }
     }
 
     /// What is written for a frontend.
@@ -58,16 +51,12 @@ impl Frontends {
     /// Entries that are gone for new packets, with their service.
     pub(super) fn tombstones(&self) -> impl Iterator<Item = (&Frontend, ServiceId, Duration)> {
         let id = |frontend| self.written.get(frontend).map_or(0, |service| service.id);
-        self.tombstones
-            .iter()
-            .map(move |(frontend, since)| (frontend, id(frontend), *since))
+        self.tombstones.iter().map(move |(frontend, since)| (frontend, id(frontend), *since))
     }
 
     /// Entries that the map will have to hold if `plans` are claimed as well.
     pub(super) fn needed(&self, id: ServiceId, plans: &BTreeMap<Frontend, FrontendPlan>) -> usize {
-        let new = plans
-            .iter()
-            .filter(|(frontend, _)| !self.written.contains_key(frontend));
+        let new = plans.iter().filter(|(frontend, _)| !self.written.contains_key(frontend));
         let new = new.filter(|(frontend, _)| !self.claims.contains(&(**frontend, id)));
         self.written.len() + new.count() + 1
     }
@@ -109,42 +98,26 @@ impl Frontends {
 
     /// The services that ask for a frontend.
     pub(super) fn claimants(&self, frontend: Frontend) -> impl Iterator<Item = ServiceId> {
-        self.claims
-            .range((frontend, 0)..=(frontend, ServiceId::MAX))
-            .map(|(_, id)| *id)
+        self.claims.range((frontend, 0)..=(frontend, ServiceId::MAX)).map(|(_, id)| *id)
     }
 
     /// Frontends that more than one service asks for.
     pub(super) fn contested(&self) -> BTreeSet<Frontend> {
         let pairs = self.claims.iter().zip(self.claims.iter().skip(1));
-        pairs
-            .filter(|((left, _), (right, _))| left == right)
-            .map(|((both, _), _)| *both)
-            .collect()
+        pairs.filter(|((left, _), (right, _))| left == right).map(|((both, _), _)| *both).collect()
     }
 
     /// What a frontend without a claim becomes: the mark of an address, a tombstone, or nothing.
     fn unclaimed(&self, frontend: &Frontend) -> Option<Service> {
         if *frontend == Frontend::cluster_address(frontend.ip) {
-            let mark = Service {
-                flags: Flags::ADDRESS,
-                ..Service::default()
-            };
+            let mark = Service { flags: Flags::ADDRESS, ..Service::default() };
             return self.addresses.contains_key(&frontend.ip).then_some(mark);
         }
-        let service = self
-            .written
-            .get(frontend)
-            .filter(|_| frontend.protocol == Protocol::TCP)?;
+        let service = self.written.get(frontend).filter(|_| frontend.protocol == Protocol::TCP)?;
         let none = Set::default();
         let kind = service.flags.0 & (Flags::EXTERNAL.0 | Flags::NODE_PORT.0);
         let flags = Flags(kind).with(Flags::LEAVING);
-        Some(Service {
-            flags,
-            cluster: none,
-            local: none,
-            ..*service
-        })
+        Some(Service { flags, cluster: none, local: none, ..*service })
     }
 
     /// Writes what the `dirty` entries should be. `winner` gives the value of a claimed frontend.
@@ -160,10 +133,8 @@ impl Frontends {
     ) {
         let wanted =
             |frontend: &Frontend| winner(self, *frontend).or_else(|| self.unclaimed(frontend));
-        let changes: Vec<(Frontend, Option<Service>)> = dirty
-            .iter()
-            .map(|frontend| (*frontend, wanted(frontend)))
-            .collect();
+        let changes: Vec<(Frontend, Option<Service>)> =
+            dirty.iter().map(|frontend| (*frontend, wanted(frontend))).collect();
         let changes: Vec<_> = changes
             .into_iter()
             .filter(|(frontend, service)| self.written.get(frontend) != service.as_ref())
@@ -180,25 +151,18 @@ impl Frontends {
     /// Services before marks; marks go first when they go.
     fn write(&mut self, changes: &[(Frontend, Option<Service>)], now: Duration, ops: &mut Vec<Op>) {
         let marks = |mark: bool| {
-            changes
-                .iter()
-                .filter(move |(frontend, _)| (frontend.port == WirePort::NONE) == mark)
+            changes.iter().filter(move |(frontend, _)| (frontend.port == WirePort::NONE) == mark)
         };
         let gone = marks(true).filter(|(_, service)| service.is_none());
         let come = marks(true).filter(|(_, service)| service.is_some());
         for (frontend, service) in gone.chain(marks(false)).chain(come) {
             let old = match service {
                 Some(service) => {
-                    ops.push(Op::PutService {
-                        frontend: *frontend,
-                        service: *service,
-                    });
+                    ops.push(Op::PutService { frontend: *frontend, service: *service });
                     self.written.insert(*frontend, *service)
                 }
                 None => {
-                    ops.push(Op::RemoveService {
-                        frontend: *frontend,
-                    });
+                    ops.push(Op::RemoveService { frontend: *frontend });
                     self.written.remove(frontend)
                 }
             };

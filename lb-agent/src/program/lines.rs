@@ -28,18 +28,12 @@ impl Lines {
         let mut next = 0;
         for range in used {
             if range.line > next {
-                lines.insert(Range {
-                    line: next,
-                    lines: range.line.min(limit) - next,
-                });
+                lines.insert(Range { line: next, lines: range.line.min(limit) - next });
             }
             next = next.max(range.line.saturating_add(range.lines)).min(limit);
         }
         if next < limit {
-            lines.insert(Range {
-                line: next,
-                lines: limit - next,
-            });
+            lines.insert(Range { line: next, lines: limit - next });
         }
         lines.used = limit - lines.by_line.values().sum::<u32>();
         lines
@@ -56,10 +50,7 @@ impl Lines {
         let _: bool = self.by_length.remove(&(length, line));
         let _: Option<u32> = self.by_line.remove(&line);
         if length > lines {
-            self.insert(Range {
-                line: line + lines,
-                lines: length - lines,
-            });
+            self.insert(Range { line: line + lines, lines: length - lines });
         }
         self.used += lines;
         Some(Range { line, lines })
@@ -73,10 +64,7 @@ impl Lines {
             && line + lines == range.line
         {
             self.forget(Range { line, lines });
-            merged = Range {
-                line,
-                lines: lines + merged.lines,
-            };
+            merged = Range { line, lines: lines + merged.lines };
         }
         let end = range.line + range.lines;
         if let Some(&lines) = self.by_line.get(&end) {

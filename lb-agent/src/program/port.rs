@@ -36,10 +36,7 @@ impl Members {
     pub(super) const fn range(&self) -> Option<Range> {
         match self.set.lines() {
             0 => None,
-            lines => Some(Range {
-                line: self.set.line,
-                lines,
-            }),
+            lines => Some(Range { line: self.set.line, lines }),
         }
     }
 }
@@ -66,19 +63,12 @@ impl Port {
     }
 
     fn ranges(&self) -> BTreeSet<Range> {
-        self.cluster
-            .range()
-            .into_iter()
-            .chain(self.local.range())
-            .collect()
+        self.cluster.range().into_iter().chain(self.local.range()).collect()
     }
 
     /// An address as a row has it, by endpoint.
     fn wanted_rows(plan: &PortPlan, id: ServiceId) -> BTreeMap<Endpoint, Backend> {
-        plan.endpoints
-            .iter()
-            .map(|endpoint| (at(endpoint), row(endpoint, id)))
-            .collect()
+        plan.endpoints.iter().map(|endpoint| (at(endpoint), row(endpoint, id))).collect()
     }
 }
 
@@ -86,15 +76,10 @@ impl Programmer {
     /// Puts a plan in place of what its port has now; without room the port stays as it is and is refused.
     pub(super) fn put(&mut self, plan: PortPlan, now: Duration, stage: &mut Stage) {
         let known = self.ids.get(&plan.key).copied();
-        if known
-            .and_then(|id| self.ports.get(&id))
-            .is_some_and(|port| port.plan == plan)
-        {
+        if known.and_then(|id| self.ports.get(&id)).is_some_and(|port| port.plan == plan) {
             return;
         }
-        let id = known
-            .or_else(|| self.match_orphan(&plan))
-            .unwrap_or(self.next_id);
+        let id = known.or_else(|| self.match_orphan(&plan)).unwrap_or(self.next_id);
         if let Err(refusal) = self.place(id, &plan, now, stage) {
             drop(self.refused.insert(plan.key.clone(), (refusal, plan)));
             return;
@@ -128,8 +113,7 @@ impl Programmer {
         for range in port.ranges() {
             self.lines.retire(range, now + GRACE);
         }
-        self.sources
-            .set(id, &[], &mut stage.before, &mut stage.after);
+        self.sources.set(id, &[], &mut stage.before, &mut stage.after);
     }
 
     /// Checks the room, then makes rows, sets and sources of a plan beside the old ones.
@@ -144,9 +128,7 @@ impl Programmer {
             Some(port) => port,
             None => Port::empty(plan),
         };
-        let placed = self
-            .check(id, plan, &port)
-            .and_then(|()| self.sets(&port, plan));
+        let placed = self.check(id, plan, &port).and_then(|()| self.sets(&port, plan));
         if let Ok(sets) = placed {
             self.replace(id, &mut port, plan, sets, now, stage);
         }
@@ -165,10 +147,7 @@ impl Programmer {
         if self.frontends.needed(id, &frontends.collect()) > self.limits.services as usize {
             return Err(Refusal::Services);
         }
-        let new = plan
-            .endpoints
-            .iter()
-            .filter(|endpoint| !port.rows.contains_key(&at(endpoint)));
+        let new = plan.endpoints.iter().filter(|endpoint| !port.rows.contains_key(&at(endpoint)));
         if new.count() > self.rows.room() {
             return Err(Refusal::Backends);
         }
@@ -205,10 +184,7 @@ impl Programmer {
         match self.take(local.len()) {
             Ok(set) => Ok((cluster_set, Some(set))),
             Err(refusal) => {
-                let taken = cluster_set.map(|set| Members {
-                    set,
-                    ids: Vec::new(),
-                });
+                let taken = cluster_set.map(|set| Members { set, ids: Vec::new() });
                 if let Some(range) = taken.and_then(|members| members.range()) {
                     self.lines.give(range);
                 }
@@ -223,10 +199,7 @@ impl Programmer {
             0 => Ok(set),
             lines => {
                 let range = self.lines.take(lines).ok_or(Refusal::Slots)?;
-                Ok(Set {
-                    line: range.line,
-                    ..set
-                })
+                Ok(Set { line: range.line, ..set })
             }
         }
     }
@@ -267,17 +240,14 @@ impl Programmer {
         if cluster.is_some() || local.is_some() {
             port.generation = port.generation.wrapping_add(1);
         }
-        let gone = port
-            .rows
-            .extract_if(.., |endpoint, _| !wanted.contains_key(endpoint));
+        let gone = port.rows.extract_if(.., |endpoint, _| !wanted.contains_key(endpoint));
         for (_, row) in gone {
             self.rows.retire(row, now + GRACE, &mut stage.after);
         }
         for range in old_ranges.difference(&port.ranges()) {
             self.lines.retire(*range, now + GRACE);
         }
-        self.sources
-            .set(id, &plan.sources, &mut stage.before, &mut stage.after);
+        self.sources.set(id, &plan.sources, &mut stage.before, &mut stage.after);
     }
 
     /// Claims the frontends of a plan, and gives up those of the one before it.
@@ -289,8 +259,7 @@ impl Programmer {
         let new = claims(&plan);
         port.plan = plan;
         for (frontend, kind) in old.difference(&new) {
-            self.frontends
-                .release(*frontend, *kind, id, &mut stage.dirty);
+            self.frontends.release(*frontend, *kind, id, &mut stage.dirty);
         }
         for (frontend, kind) in new {
             self.frontends.claim(frontend, kind, id, &mut stage.dirty);
@@ -302,11 +271,7 @@ impl Port {
     /// A port that has nothing yet.
     fn empty(plan: &PortPlan) -> Self {
         Self {
-            plan: PortPlan {
-                frontends: Vec::new(),
-                endpoints: Vec::new(),
-                ..plan.clone()
-            },
+            plan: PortPlan { frontends: Vec::new(), endpoints: Vec::new(), ..plan.clone() },
             rows: BTreeMap::new(),
             cluster: Members::default(),
             local: Members::default(),
@@ -325,21 +290,13 @@ impl Port {
     /// Writes the lines of a set.
     fn fill(&self, set: Set, endpoints: &[Endpoint], stage: &mut Stage) -> Members {
         let id = |endpoint: &Endpoint| self.rows.get(endpoint).copied().unwrap_or(0);
-        let members: Vec<(Endpoint, BackendId)> = endpoints
-            .iter()
-            .map(|endpoint| (*endpoint, id(endpoint)))
-            .collect();
+        let members: Vec<(Endpoint, BackendId)> =
+            endpoints.iter().map(|endpoint| (*endpoint, id(endpoint))).collect();
         if !members.is_empty() {
             let lines = selection::lines(&members);
-            stage.before.push(Op::WriteLines {
-                line: set.line,
-                lines,
-            });
+            stage.before.push(Op::WriteLines { line: set.line, lines });
         }
-        Members {
-            set,
-            ids: members.into_iter().map(|(_, id)| id).collect(),
-        }
+        Members { set, ids: members.into_iter().map(|(_, id)| id).collect() }
     }
 }
 
@@ -357,41 +314,25 @@ impl PortKey {
 
 /// The members of a set, sorted, so that every node builds the same table.
 fn members(plan: &PortPlan, is: fn(&EndpointPlan) -> bool) -> Vec<Endpoint> {
-    let members = plan
-        .endpoints
-        .iter()
-        .filter(|endpoint| is(endpoint))
-        .map(at);
-    members
-        .collect::<BTreeSet<Endpoint>>()
-        .into_iter()
-        .collect()
+    let members = plan.endpoints.iter().filter(|endpoint| is(endpoint)).map(at);
+    members.collect::<BTreeSet<Endpoint>>().into_iter().collect()
 }
 
 /// The frontends of a plan, each once.
 fn claims(plan: &PortPlan) -> BTreeSet<(Frontend, FrontendKind)> {
     let mut first: BTreeMap<Frontend, &FrontendPlan> = BTreeMap::new();
     for frontend in &plan.frontends {
-        let place = first
-            .entry(key(frontend, plan.key.protocol))
-            .or_insert(frontend);
+        let place = first.entry(key(frontend, plan.key.protocol)).or_insert(frontend);
         if rank(frontend) < rank(place) {
             *place = frontend;
         }
     }
-    first
-        .into_iter()
-        .map(|(frontend, plan)| (frontend, plan.kind))
-        .collect()
+    first.into_iter().map(|(frontend, plan)| (frontend, plan.kind)).collect()
 }
 
 /// Which of two plans for one frontend of one port counts: a ClusterIP, else the one that filters sources.
 const fn rank(plan: &FrontendPlan) -> (bool, bool, FrontendKind) {
-    (
-        !matches!(plan.kind, FrontendKind::ClusterIp),
-        !plan.sources,
-        plan.kind,
-    )
+    (!matches!(plan.kind, FrontendKind::ClusterIp), !plan.sources, plan.kind)
 }
 
 fn flags(plan: &PortPlan, frontend: &FrontendPlan) -> Flags {
@@ -402,10 +343,7 @@ fn flags(plan: &PortPlan, frontend: &FrontendPlan) -> Flags {
     };
     let when = |is: bool, flag: Flags| if is { flag } else { Flags(0) };
     kind.with(when(frontend.local_policy, Flags::LOCAL_POLICY))
-        .with(when(
-            frontend.sources && !plan.sources.is_empty(),
-            Flags::SOURCES,
-        ))
+        .with(when(frontend.sources && !plan.sources.is_empty(), Flags::SOURCES))
         .with(when(plan.anywhere, Flags::ANYWHERE))
 }
 

@@ -67,41 +67,21 @@ impl Ranges {
         }
         settings.ranges = [Prefix::default(); RANGES];
         for (place, (ip, bits)) in settings.ranges.iter_mut().zip(&self.current) {
-            *place = Prefix {
-                ip: *ip,
-                mask: mask(*bits),
-            };
+            *place = Prefix { ip: *ip, mask: mask(*bits) };
         }
-        let low = self
-            .node_ports
-            .first_key_value()
-            .map_or(u16::MAX, |(port, _)| *port);
-        let high = self
-            .node_ports
-            .last_key_value()
-            .map_or(0, |(port, _)| *port);
+        let low = self.node_ports.first_key_value().map_or(u16::MAX, |(port, _)| *port);
+        let high = self.node_ports.last_key_value().map_or(0, |(port, _)| *port);
         settings.node_port_low = Port::new(low);
         settings.node_port_high = Port::new(high);
         let derived = Settings::RANGES_KNOWN | Settings::OTHER_FRONTENDS;
         settings.flags &= !derived;
-        settings.flags |= if self.known {
-            Settings::RANGES_KNOWN
-        } else {
-            0
-        };
-        settings.flags |= if self.others > 0 {
-            Settings::OTHER_FRONTENDS
-        } else {
-            0
-        };
+        settings.flags |= if self.known { Settings::RANGES_KNOWN } else { 0 };
+        settings.flags |= if self.others > 0 { Settings::OTHER_FRONTENDS } else { 0 };
     }
 
     /// The ServiceCIDRs and single addresses beside them; else computed prefixes.
     fn compute(&self) -> (Vec<(Ip, u32)>, bool) {
-        let outside = self
-            .outside(&self.cidrs)
-            .take(RANGES + 1)
-            .map(|ip| (ip, 128));
+        let outside = self.outside(&self.cidrs).take(RANGES + 1).map(|ip| (ip, 128));
         let known: Vec<(Ip, u32)> = self.cidrs.iter().copied().chain(outside).collect();
         if !self.cidrs.is_empty() && known.len() <= RANGES {
             return (known, true);
@@ -116,10 +96,7 @@ impl Ranges {
 
     /// The addresses in no prefix of `prefixes`.
     fn outside<'a>(&'a self, prefixes: &'a [(Ip, u32)]) -> impl Iterator<Item = Ip> + 'a {
-        self.cluster
-            .keys()
-            .copied()
-            .filter(move |ip| !holds(prefixes, ip))
+        self.cluster.keys().copied().filter(move |ip| !holds(prefixes, ip))
     }
 
     /// Whether an address lies in a prefix.
@@ -156,9 +133,7 @@ impl Ranges {
 }
 
 fn holds(prefixes: &[(Ip, u32)], ip: &Ip) -> bool {
-    prefixes
-        .iter()
-        .any(|&(net, bits)| truncate(ip, bits) == net)
+    prefixes.iter().any(|&(net, bits)| truncate(ip, bits) == net)
 }
 
 fn decrement<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) {
@@ -173,10 +148,7 @@ fn decrement<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) {
 /// A prefix as the mapped address and the mapped length.
 pub(super) fn mapped(net: &IpNet) -> (Ip, u32) {
     match net {
-        IpNet::V4(net) => (
-            Ip::v4(net.network().octets()),
-            96 + u32::from(net.prefix_len()),
-        ),
+        IpNet::V4(net) => (Ip::v4(net.network().octets()), 96 + u32::from(net.prefix_len())),
         IpNet::V6(net) => (Ip::v6(net.network().octets()), u32::from(net.prefix_len())),
     }
 }
@@ -212,13 +184,7 @@ mod tests {
     fn entry(ip: &str, flags: Flags) -> (Frontend, Service) {
         let (ip, _) = mapped(&IpNet::from(ip.parse::<std::net::IpAddr>().unwrap()));
         let frontend = Frontend::new(ip, Port::new(80), Protocol::TCP);
-        (
-            frontend,
-            Service {
-                flags,
-                ..Service::default()
-            },
-        )
+        (frontend, Service { flags, ..Service::default() })
     }
 
     fn filled(ranges: &mut Ranges) -> Settings {
@@ -237,31 +203,14 @@ mod tests {
             let (frontend, service) = entry(ip, Flags(0));
             ranges.add(&frontend, &service);
             let settings = filled(&mut ranges);
-            assert!(
-                settings
-                    .ranges
-                    .iter()
-                    .any(|range| range.contains(&frontend.ip)),
-                "{ip}"
-            );
+            assert!(settings.ranges.iter().any(|range| range.contains(&frontend.ip)), "{ip}");
         }
         let settings = filled(&mut ranges);
         for ip in &addresses {
             let (frontend, _) = entry(ip, Flags(0));
-            assert!(
-                settings
-                    .ranges
-                    .iter()
-                    .any(|range| range.contains(&frontend.ip)),
-                "{ip}"
-            );
+            assert!(settings.ranges.iter().any(|range| range.contains(&frontend.ip)), "{ip}");
         }
-        assert!(
-            !settings
-                .ranges
-                .iter()
-                .any(|range| range.contains(&Ip::v4([192, 168, 0, 1])))
-        );
+        assert!(!settings.ranges.iter().any(|range| range.contains(&Ip::v4([192, 168, 0, 1]))));
         for ip in &addresses {
             let (frontend, service) = entry(ip, Flags(0));
             ranges.remove(&frontend, &service);
@@ -293,10 +242,7 @@ mod tests {
         let (vip, external) = entry("192.0.2.1", Flags::EXTERNAL);
         ranges.add(&vip, &external);
         let some = filled(&mut ranges);
-        assert_eq!(
-            (some.node_port_low.get(), some.node_port_high.get()),
-            (30_080, 30_080)
-        );
+        assert_eq!((some.node_port_low.get(), some.node_port_high.get()), (30_080, 30_080));
         assert!(some.has(Settings::OTHER_FRONTENDS));
         ranges.remove(&frontend, &node_port);
         ranges.remove(&vip, &external);

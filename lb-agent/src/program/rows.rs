@@ -27,16 +27,8 @@ impl Rows {
             rows.push(Backend::default());
         }
         let ids = (0_u32..).zip(&rows).skip(1);
-        let free = ids
-            .filter(|(_, row)| row.service == 0)
-            .map(|(id, _)| id)
-            .collect();
-        Self {
-            limit,
-            rows,
-            free,
-            retired: VecDeque::new(),
-        }
+        let free = ids.filter(|(_, row)| row.service == 0).map(|(id, _)| id).collect();
+        Self { limit, rows, free, retired: VecDeque::new() }
     }
 
     /// Rows that can be taken now.
@@ -56,9 +48,7 @@ impl Rows {
 
     /// Every row with an endpoint.
     pub(super) fn iter(&self) -> impl Iterator<Item = (BackendId, &Backend)> {
-        (0_u32..)
-            .zip(&self.rows)
-            .filter(|(_, row)| row.service != 0)
+        (0_u32..).zip(&self.rows).filter(|(_, row)| row.service != 0)
     }
 
     /// Gives `backend` a row under a new epoch. 0 when there is no room: ask [`Rows::room`] first.
@@ -87,15 +77,7 @@ impl Rows {
     /// Ends the row's endpoint: flows of it are over now, the row is free at `due`.
     pub(super) fn retire(&mut self, id: BackendId, due: Duration, ops: &mut Vec<Op>) {
         let row = self.get(id);
-        self.put(
-            id,
-            Backend {
-                epoch: next(row.epoch),
-                flags: 0,
-                ..row
-            },
-            ops,
-        );
+        self.put(id, Backend { epoch: next(row.epoch), flags: 0, ..row }, ops);
         self.retired.push_back((due, id));
     }
 
@@ -107,14 +89,7 @@ impl Rows {
         {
             let _: Option<(Duration, BackendId)> = self.retired.pop_front();
             let epoch = next(self.get(id).epoch);
-            self.put(
-                id,
-                Backend {
-                    epoch,
-                    ..Backend::default()
-                },
-                ops,
-            );
+            self.put(id, Backend { epoch, ..Backend::default() }, ops);
             let _: bool = self.free.insert(id);
             any = true;
         }

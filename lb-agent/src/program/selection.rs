@@ -6,11 +6,7 @@ use lb_common::service::{BackendId, LINE, Line, MEMBERS_PER_LINE, NARROW, Set};
 
 /// The shape of a set of `members` members that begins at `line`.
 pub(super) const fn shape(line: u32, members: u32) -> Set {
-    Set {
-        line,
-        members,
-        slots: maglev::size(members),
-    }
+    Set { line, members, slots: maglev::size(members) }
 }
 
 /// What the lines of a set hold. `members` are sorted by address and port, so that all nodes agree.
@@ -76,15 +72,8 @@ mod tests {
         let lines = lines(&endpoints(3));
         let slots = lines[set.member_lines() as usize..].as_flattened();
         for member in 0..3_u8 {
-            let share = slots[..set.slots as usize]
-                .iter()
-                .filter(|slot| **slot == member)
-                .count();
-            assert!(
-                (99..=104).contains(&share),
-                "{share} slots of {}",
-                set.slots
-            );
+            let share = slots[..set.slots as usize].iter().filter(|slot| **slot == member).count();
+            assert!((99..=104).contains(&share), "{share} slots of {}", set.slots);
         }
     }
 }

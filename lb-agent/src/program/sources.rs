@@ -20,12 +20,7 @@ pub(super) struct Sources {
 impl Sources {
     /// From what the map holds.
     pub(super) fn new(entries: impl IntoIterator<Item = (u32, Source)>) -> Self {
-        Self {
-            written: entries
-                .into_iter()
-                .map(|(bits, source)| (source, bits))
-                .collect(),
-        }
+        Self { written: entries.into_iter().map(|(bits, source)| (source, bits)).collect() }
     }
 
     /// Entries.
@@ -48,17 +43,9 @@ impl Sources {
         after: &mut Vec<Op>,
     ) {
         let wanted: BTreeSet<_> = nets.iter().map(|net| entry(id, net)).collect();
-        let from = (
-            Source {
-                service: id,
-                ..Source::default()
-            },
-            0,
-        );
+        let from = (Source { service: id, ..Source::default() }, 0);
         let present = self.written.range(from..).copied();
-        let present: BTreeSet<_> = present
-            .take_while(|(source, _)| source.service == id)
-            .collect();
+        let present: BTreeSet<_> = present.take_while(|(source, _)| source.service == id).collect();
         for &(source, bits) in wanted.difference(&present) {
             let _: bool = self.written.insert((source, bits));
             before.push(Op::PutSource { bits, source });
@@ -71,10 +58,7 @@ impl Sources {
 
     /// The services that have entries.
     pub(super) fn services(&self) -> BTreeSet<ServiceId> {
-        self.written
-            .iter()
-            .map(|(source, _)| source.service)
-            .collect()
+        self.written.iter().map(|(source, _)| source.service).collect()
     }
 }
 

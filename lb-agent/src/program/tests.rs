@@ -15,12 +15,7 @@ use crate::plan::{
     EndpointPlan, Family, FrontendKind, FrontendPlan, PortKey, PortPlan, ServiceName,
 };
 
-const LIMITS: Limits = Limits {
-    services: 200,
-    backends: 200,
-    lines: 2000,
-    sources: 50,
-};
+const LIMITS: Limits = Limits { services: 200, backends: 200, lines: 2000, sources: 50 };
 
 /// The maps, in memory.
 #[derive(Clone, Debug)]
@@ -112,22 +107,13 @@ impl Maps {
             } else if service.flags.has(Flags::EXTERNAL) {
                 assert!(self.settings.has(Settings::OTHER_FRONTENDS));
             } else {
-                assert!(
-                    self.settings
-                        .ranges
-                        .iter()
-                        .any(|range| range.contains(&frontend.ip))
-                );
+                assert!(self.settings.ranges.iter().any(|range| range.contains(&frontend.ip)));
             }
         }
     }
 
     fn actual(&self) -> Actual {
-        let services: Vec<_> = self
-            .services
-            .iter()
-            .map(|(key, value)| (*key, *value))
-            .collect();
+        let services: Vec<_> = self.services.iter().map(|(key, value)| (*key, *value)).collect();
         Actual {
             lines: self.lines[..Actual::lines_in_use(&services) as usize].to_vec(),
             services,
@@ -164,16 +150,11 @@ impl World {
         let mut after = self.maps.clone();
         ops.iter().for_each(|op| after.apply(op));
         let before = self.maps.clone();
-        let frontends: BTreeSet<Frontend> = before
-            .services
-            .keys()
-            .chain(after.services.keys())
-            .copied()
-            .collect();
+        let frontends: BTreeSet<Frontend> =
+            before.services.keys().chain(after.services.keys()).copied().collect();
         for op in ops {
             for service in self.maps.services.values() {
-                self.in_hand
-                    .push((self.now, *service, self.maps.see(service)));
+                self.in_hand.push((self.now, *service, self.maps.see(service)));
             }
             self.maps.apply(op);
             self.maps.check_settings();
@@ -183,15 +164,10 @@ impl World {
                 assert!(fine, "{frontend:?} leads to neither set after {op:?}");
             }
         }
-        self.in_hand
-            .retain(|(since, _, _)| *since + GRACE > self.now);
+        self.in_hand.retain(|(since, _, _)| *since + GRACE > self.now);
         self.in_hand.dedup();
         for (_, service, seen) in &self.in_hand {
-            assert_eq!(
-                self.maps.see(service),
-                *seen,
-                "a packet under way lost its set"
-            );
+            assert_eq!(self.maps.see(service), *seen, "a packet under way lost its set");
         }
     }
 
@@ -201,11 +177,7 @@ impl World {
         }
         let ops = self.programmer.plan(self.now, changes.clone());
         self.apply(&ops);
-        assert_eq!(
-            self.programmer.plan(self.now, changes),
-            [],
-            "equal plans are no work"
-        );
+        assert_eq!(self.programmer.plan(self.now, changes), [], "equal plans are no work");
     }
 
     fn everything(&self) -> Vec<Change> {
@@ -239,9 +211,7 @@ impl World {
         let mut expected: BTreeMap<Frontend, &PortPlan> = BTreeMap::new();
         for plan in &plans {
             for frontend in &plan.frontends {
-                let place = expected
-                    .entry(key(frontend, plan.key.protocol))
-                    .or_insert(plan);
+                let place = expected.entry(key(frontend, plan.key.protocol)).or_insert(plan);
                 if (&plan.age, &plan.key) < (&place.age, &place.key) {
                     *place = plan;
                 }
@@ -256,18 +226,12 @@ impl World {
         for (frontend, service) in &self.maps.services {
             let marks = [Flags::ADDRESS, Flags::LEAVING];
             let stands = marks.iter().any(|mark| service.flags.has(*mark));
-            assert!(
-                stands || expected.contains_key(frontend),
-                "{frontend:?} is asked for"
-            );
+            assert!(stands || expected.contains_key(frontend), "{frontend:?} is asked for");
         }
     }
 
     fn ids(&self) -> BTreeMap<PortKey, u32> {
-        self.programmer
-            .names()
-            .map(|(id, key)| (key.clone(), id))
-            .collect()
+        self.programmer.names().map(|(id, key)| (key.clone(), id)).collect()
     }
 }
 
@@ -277,35 +241,19 @@ fn endpoints(plan: &PortPlan, is: fn(&EndpointPlan) -> bool) -> Vec<Endpoint> {
         let port = lb_common::addr::Port::new(endpoint.port);
         Endpoint::new(super::wire(endpoint.ip), port)
     };
-    members
-        .map(at)
-        .collect::<BTreeSet<_>>()
-        .into_iter()
-        .collect()
+    members.map(at).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn service(number: u8) -> ServiceName {
-    ServiceName {
-        namespace: "default".into(),
-        name: format!("s{number}"),
-    }
+    ServiceName { namespace: "default".into(), name: format!("s{number}") }
 }
 
 /// A plan of service `number`: a ClusterIP of its own, more frontends and endpoints by the bits given.
 fn plan(number: u8, protocol: Protocol, more: u8, backends: &[(u8, u8)]) -> PortPlan {
     let address = |ip: [u8; 4]| IpAddr::V4(Ipv4Addr::from(ip));
-    let frontend = |kind, ip, port| FrontendPlan {
-        kind,
-        ip,
-        port,
-        local_policy: false,
-        sources: false,
-    };
-    let mut frontends = vec![frontend(
-        FrontendKind::ClusterIp,
-        address([10, 96, 0, number]),
-        80,
-    )];
+    let frontend =
+        |kind, ip, port| FrontendPlan { kind, ip, port, local_policy: false, sources: false };
+    let mut frontends = vec![frontend(FrontendKind::ClusterIp, address([10, 96, 0, number]), 80)];
     let shared = [
         frontend(FrontendKind::NodePort, address([0; 4]), 30_000),
         frontend(FrontendKind::NodePort, address([0; 4]), 30_001),
@@ -315,10 +263,7 @@ fn plan(number: u8, protocol: Protocol, more: u8, backends: &[(u8, u8)]) -> Port
             ..frontend(FrontendKind::LoadBalancer, address([192, 0, 2, 2]), 80)
         },
     ];
-    let chosen = shared
-        .into_iter()
-        .enumerate()
-        .filter(|(bit, _)| more & 1 << bit != 0);
+    let chosen = shared.into_iter().enumerate().filter(|(bit, _)| more & 1 << bit != 0);
     frontends.extend(chosen.map(|(_, frontend)| frontend));
     let backends: BTreeMap<u8, u8> = backends.iter().copied().collect();
     let endpoint = |(host, flags): (u8, u8)| EndpointPlan {
@@ -329,20 +274,11 @@ fn plan(number: u8, protocol: Protocol, more: u8, backends: &[(u8, u8)]) -> Port
         local: flags & 4 != 0,
     };
     PortPlan {
-        key: PortKey {
-            service: service(number),
-            port: "p".into(),
-            protocol,
-            family: Family::V4,
-        },
+        key: PortKey { service: service(number), port: "p".into(), protocol, family: Family::V4 },
         age: (i64::from(number % 3), format!("uid{number}")),
         frontends,
         affinity: (more & 16 != 0).then_some(60),
-        sources: if more & 8 != 0 {
-            vec!["198.51.100.0/24".parse().unwrap()]
-        } else {
-            vec![]
-        },
+        sources: if more & 8 != 0 { vec!["198.51.100.0/24".parse().unwrap()] } else { vec![] },
         endpoints: backends.into_iter().map(endpoint).collect(),
         anywhere: true,
     }
@@ -378,10 +314,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn change(number: u8, plan: Option<PortPlan>) -> Change {
-    Change {
-        service: service(number),
-        ports: plan.into_iter().collect(),
-    }
+    Change { service: service(number), ports: plan.into_iter().collect() }
 }
 
 proptest! {
@@ -430,10 +363,7 @@ proptest! {
 #[test]
 fn epochs_survive_and_tell_who_left() {
     let mut world = World::new(LIMITS);
-    world.plan(vec![change(
-        1,
-        Some(plan(1, Protocol::UDP, 0, &[(1, 2), (2, 2)])),
-    )]);
+    world.plan(vec![change(1, Some(plan(1, Protocol::UDP, 0, &[(1, 2), (2, 2)])))]);
     let before = world.maps.backends.clone();
     world.restart(LIMITS);
     assert_eq!(world.maps.backends, before);
@@ -446,10 +376,7 @@ fn epochs_survive_and_tell_who_left() {
     world.pass(GRACE);
     world.restart(LIMITS);
     world.plan(vec![change(2, Some(plan(2, Protocol::UDP, 0, &[(9, 2)])))]);
-    assert!(
-        world.maps.backends[moved[0]].epoch > epoch,
-        "a reused row is not the old one"
-    );
+    assert!(world.maps.backends[moved[0]].epoch > epoch, "a reused row is not the old one");
 }
 
 #[test]
@@ -463,16 +390,11 @@ fn tombstones_stay_while_tcp_flows_do() {
     let left: Vec<Frontend> = world.maps.services.keys().copied().collect();
     assert_eq!(left.len(), 2, "ClusterIP and NodePort of the TCP service");
     let id = *world.programmer.leaving().first().unwrap();
-    let wildcard = left
-        .iter()
-        .find(|frontend| frontend.port.get() == 30_000)
-        .unwrap();
+    let wildcard = left.iter().find(|frontend| frontend.port.get() == 30_000).unwrap();
     let node = super::wire("192.0.2.9".parse().unwrap());
     let to_node = Frontend::new(node, wildcard.port, wildcard.protocol);
     let live = BTreeSet::from([(id, to_node)]);
-    let early = world
-        .programmer
-        .bury(world.now, world.now, &BTreeSet::new());
+    let early = world.programmer.bury(world.now, world.now, &BTreeSet::new());
     assert_eq!(early, [], "too young to judge");
     let began = world.now + GRACE;
     let ops = world.programmer.bury(world.now, began, &live);
@@ -488,17 +410,11 @@ fn the_oldest_has_a_frontend_and_the_next_takes_over() {
     let mut world = World::new(LIMITS);
     // Ages are 0 for service 3, 1 for service 1, 2 for service 2.
     for number in [2, 1, 3] {
-        world.plan(vec![change(
-            number,
-            Some(plan(number, Protocol::TCP, 1, &[(number, 2)])),
-        )]);
+        world.plan(vec![change(number, Some(plan(number, Protocol::TCP, 1, &[(number, 2)])))]);
     }
     let conflicts = world.programmer.conflicts();
-    let names = |keys: &[PortKey]| {
-        keys.iter()
-            .map(|key| key.service.name.clone())
-            .collect::<Vec<_>>()
-    };
+    let names =
+        |keys: &[PortKey]| keys.iter().map(|key| key.service.name.clone()).collect::<Vec<_>>();
     assert_eq!(conflicts.len(), 1);
     assert_eq!(conflicts[0].winner.service, service(3));
     assert_eq!(names(&conflicts[0].losers), ["s1", "s2"]);
@@ -509,24 +425,12 @@ fn the_oldest_has_a_frontend_and_the_next_takes_over() {
 
 #[test]
 fn what_finds_no_room_is_named_and_served_later() {
-    let limits = Limits {
-        backends: 4,
-        ..LIMITS
-    };
+    let limits = Limits { backends: 4, ..LIMITS };
     let mut world = World::new(limits);
-    world.plan(vec![change(
-        1,
-        Some(plan(1, Protocol::TCP, 0, &[(1, 2), (2, 2)])),
-    )]);
-    world.plan(vec![change(
-        2,
-        Some(plan(2, Protocol::TCP, 0, &[(1, 2), (2, 2)])),
-    )]);
-    let refused: Vec<_> = world
-        .programmer
-        .refused()
-        .map(|(key, why)| (key.service.clone(), why))
-        .collect();
+    world.plan(vec![change(1, Some(plan(1, Protocol::TCP, 0, &[(1, 2), (2, 2)])))]);
+    world.plan(vec![change(2, Some(plan(2, Protocol::TCP, 0, &[(1, 2), (2, 2)])))]);
+    let refused: Vec<_> =
+        world.programmer.refused().map(|(key, why)| (key.service.clone(), why)).collect();
     assert_eq!(refused, [(service(2), Refusal::Backends)]);
     world.plan(vec![change(1, None)]);
     world.pass(GRACE);
@@ -537,21 +441,12 @@ fn what_finds_no_room_is_named_and_served_later() {
 #[test]
 fn a_change_costs_what_changed() {
     let mut world = World::new(LIMITS);
-    world.plan(vec![change(
-        1,
-        Some(plan(1, Protocol::TCP, 1, &[(1, 2), (2, 2)])),
-    )]);
+    world.plan(vec![change(1, Some(plan(1, Protocol::TCP, 1, &[(1, 2), (2, 2)])))]);
     let more = plan(1, Protocol::TCP, 1, &[(1, 2), (2, 2), (3, 2)]);
-    let ops = world
-        .programmer
-        .plan(world.now, vec![change(1, Some(more))]);
+    let ops = world.programmer.plan(world.now, vec![change(1, Some(more))]);
     let kinds = |wanted: fn(&Op) -> bool| ops.iter().filter(|op| wanted(op)).count();
     assert_eq!(kinds(|op| matches!(op, Op::PutBackend { .. })), 1);
     assert_eq!(kinds(|op| matches!(op, Op::WriteLines { .. })), 1);
-    assert_eq!(
-        kinds(|op| matches!(op, Op::PutService { .. })),
-        2,
-        "one per frontend"
-    );
+    assert_eq!(kinds(|op| matches!(op, Op::PutService { .. })), 2, "one per frontend");
     assert_eq!(ops.len(), 4);
 }

@@ -1,0 +1,333 @@
+//! The programs in the kernel: loads them over the pinned maps, attaches them, replaces those of an earlier run.
+//!
+//! Everything lies below `<bpf-dir>/<layout>`: `maps`, `programs`, and `links` by interface index or
+//! socket hook. Links are pinned, so packets are served whether an agent runs or not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use aya::programs::{CgroupSockAddr, ProgramError, SchedClassifier, Xdp};
+use aya::{Ebpf, EbpfLoader};
+use tracing::{info, warn};
+
+use crate::maps::{self, Maps, SHAPES};
+
+mod bpffs;
+mod check;
+mod cleanup;
+mod links;
+mod lock;
+mod reuse;
+
+pub use check::{Requirement, capabilities, find_cgroup2, requirements};
+pub use cleanup::{Removed, cleanup};
+pub use links::{Direction, Role};
+use lock::Lock;
+
+/// Name of the layout of maps and pins. It moves with every change of a shared type that old programs cannot read.
+pub const LAYOUT: &str = "v1";
+
+/// The socket hooks, named as the programs are.
+pub const SOCKET_HOOKS: [&str; 8] = [
+    "connect4",
+    "connect6",
+    "sendmsg4",
+    "sendmsg6",
+    "recvmsg4",
+    "recvmsg6",
+    "peername4",
+    "peername6",
+];
+
+/// The tc programs.
+pub const CLASSIFIERS: [&str; 4] = ["pod_ingress", "pod_egress", "edge_ingress", "edge_egress"];
+
+/// The compiled programs: the ELF object that `build.rs` made of `lb-ebpf`.
+pub fn object() -> &'static [u8] {
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"))
+}
+
+/// What went wrong, each with the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Something the machine lacks.
+    #[error("{0}")]
+    Requirement(Requirement),
+    /// The folder cannot be used.
+    #[error("{path}: {what}")]
+    Folder {
+        /// Which.
+        path: PathBuf,
+        /// What, and the remedy.
+        what: String,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Another agent has it.
+    #[error(
+        "{path} is in use by another agent{}: stop it, or give this one its own --bpf-dir",
+        .pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
+    )]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+        /// Its process, where it can be seen.
+        pid: Option<u32>,
+    },
+    /// Programs of another layout are attached.
+    #[error(
+        "{path} holds the data path of another version: end it with `lb-agent cleanup --bpf-dir {dir}`"
+    )]
+    OtherLayout {
+        /// Its folder.
+        path: PathBuf,
+        /// `--bpf-dir`.
+        dir: PathBuf,
+    },
+    /// A pin that is not what its name says.
+    #[error(
+        "{path} is {found}, but should be {wanted}: it is foreign or damaged; \
+         remove it, or everything with `lb-agent cleanup --bpf-dir {dir}`"
+    )]
+    PinShape {
+        /// The pin.
+        path: PathBuf,
+        /// What it is.
+        found: String,
+        /// What it should be.
+        wanted: String,
+        /// `--bpf-dir`.
+        dir: PathBuf,
+    },
+    /// No such map, or not one whose size can be chosen.
+    #[error("map {0} does not exist or has a fixed size")]
+    UnknownMap(String),
+    /// The agent was built without its programs.
+    #[error("this build carries no programs (AYA_BUILD_SKIP was set): build again without it")]
+    NoObject,
+    /// The object was refused.
+    #[error("load the object")]
+    Load(#[from] aya::EbpfError),
+    /// A program was refused.
+    #[error("program {name}")]
+    Program {
+        /// Its name.
+        name: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: ProgramError,
+    },
+    /// A pin could not be read, made or removed.
+    #[error("pin {path}")]
+    Pin {
+        /// The pin.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A map could not be read or written.
+    #[error(transparent)]
+    Maps(#[from] maps::Error),
+}
+
+/// Where things are.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Folder on a bpffs; mounted if it is none.
+    pub bpf_dir: PathBuf,
+    /// The cgroup whose sockets the socket hooks see.
+    pub cgroup: PathBuf,
+    /// Entries of maps that shall not have their default.
+    pub sizes: BTreeMap<String, u32>,
+}
+
+/// The loaded programs and the pins of one node. Dropping it leaves everything attached.
+#[derive(Debug)]
+pub struct Datapath {
+    ebpf: Ebpf,
+    dir: PathBuf,
+    attached: BTreeMap<u32, Role>,
+    /// Maps that were replaced by ones of another size, until the programs let go of them.
+    replaced: Vec<reuse::Replaced>,
+    _lock: Lock,
+}
+
+impl Datapath {
+    /// Takes the folder over, loads the programs over the maps there (or new ones), attaches nothing yet.
+    pub fn load(options: &Options) -> Result<Self, Error> {
+        if object().is_empty() {
+            return Err(Error::NoObject);
+        }
+        if let Some(missing) = requirements(&options.cgroup).into_iter().next() {
+            return Err(Error::Requirement(missing));
+        }
+        bpffs::prepare(&options.bpf_dir)?;
+        let lock = Lock::take(&options.bpf_dir)?;
+        refuse_other_layouts(&options.bpf_dir)?;
+        let dir = options.bpf_dir.join(LAYOUT);
+        for folder in ["maps", "links", "programs"].map(|name| dir.join(name)) {
+            std::fs::create_dir_all(&folder).map_err(|source| Error::Folder {
+                path: folder.clone(),
+                what: "cannot be made".into(),
+                source,
+            })?;
+        }
+        let sizes = sizes(options)?;
+        let replaced = reuse::prepare(&dir.join("maps"), &options.bpf_dir, &sizes)?;
+        let ebpf = load(&dir, &sizes)?;
+        let maps = dir.join("maps");
+        reuse::verify(&maps, &options.bpf_dir)?;
+        replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
+        let mut datapath = Self { ebpf, dir, attached: BTreeMap::new(), replaced, _lock: lock };
+        datapath.pin_programs()?;
+        Ok(datapath)
+    }
+
+    /// Handles to the maps.
+    pub fn maps(&self) -> Result<Maps, Error> {
+        Ok(Maps::open(&self.dir.join("maps"))?)
+    }
+
+    /// The loaded object, for test runs.
+    pub const fn ebpf(&mut self) -> &mut Ebpf {
+        &mut self.ebpf
+    }
+
+    /// Puts the programs of a role on a device, in place of what an earlier run left there.
+    pub fn attach(&mut self, index: u32, name: &str, role: Role) -> Result<(), Error> {
+        if self.attached.get(&index) == Some(&role) {
+            return Ok(());
+        }
+        let links = self.dir.join("links");
+        for direction in [Direction::Ingress, Direction::Egress] {
+            let program = self.classifier(role.program(direction))?;
+            links::attach_device(&links, program, (index, name), direction)
+                .map_err(|error| error.named(role.program(direction)))?;
+        }
+        let _: Option<Role> = self.attached.insert(index, role);
+        info!(device = name, index, role = role.name(), "programs attached");
+        Ok(())
+    }
+
+    /// Takes the programs off a device, or forgets one that is gone.
+    pub fn detach(&mut self, index: u32) -> Result<(), Error> {
+        let _: Option<Role> = self.attached.remove(&index);
+        links::detach_device(&self.dir.join("links"), index)
+    }
+
+    /// Takes the programs off every device but these: what an earlier run left.
+    pub fn retain(&mut self, devices: &BTreeSet<u32>) -> Result<(), Error> {
+        for index in links::devices(&self.dir.join("links"))? {
+            if !devices.contains(&index) {
+                self.detach(index)?;
+                info!(index, "programs detached");
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the socket hooks on the cgroup.
+    pub fn attach_sockets(&mut self, cgroup: &Path) -> Result<(), Error> {
+        let folder = File::open(cgroup).map_err(|source| Error::Folder {
+            path: cgroup.to_owned(),
+            what: "the cgroup cannot be opened".into(),
+            source,
+        })?;
+        let links = self.dir.join("links");
+        for name in SOCKET_HOOKS {
+            let program = self.ebpf.program_mut(name).ok_or(Error::NoObject)?;
+            let program: &mut CgroupSockAddr =
+                program.try_into().map_err(|source| Error::Program { name, source })?;
+            links::attach_cgroup(&links, program, name, &folder)
+                .map_err(|error| error.named(name))?;
+        }
+        Ok(())
+    }
+
+    /// To be called when every program that an earlier run left was replaced: moves over what went
+    /// into maps of the old size meanwhile.
+    pub fn settle(&mut self) -> Result<(), Error> {
+        let maps = self.dir.join("maps");
+        for replaced in self.replaced.drain(..) {
+            if let Err(error) = replaced.copy(&maps) {
+                warn!(map = replaced.name(), %error, "some late entries were not copied");
+            }
+            replaced.forget()?;
+        }
+        Ok(())
+    }
+
+    fn classifier(&mut self, name: &'static str) -> Result<&mut SchedClassifier, Error> {
+        let program = self.ebpf.program_mut(name).ok_or(Error::NoObject)?;
+        program.try_into().map_err(|source| Error::Program { name, source })
+    }
+
+    /// Pins the programs, so that tools and tests find them without an id. Not needed to run.
+    fn pin_programs(&mut self) -> Result<(), Error> {
+        let folder = self.dir.join("programs");
+        for (name, program) in self.ebpf.programs_mut() {
+            let path = folder.join(name);
+            links::remove_pin(&path)?;
+            if let Err(error) = program.pin(&path) {
+                warn!(program = name, %error, "program is not pinned");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Loads the object over the pinned maps, and every program.
+fn load(dir: &Path, sizes: &BTreeMap<&'static str, u32>) -> Result<Ebpf, Error> {
+    let mut loader = EbpfLoader::new();
+    let maps = dir.join("maps");
+    for shape in &SHAPES {
+        let _: &mut EbpfLoader<'_> = loader.map_pin_path(shape.name, maps.join(shape.name));
+        if let Some(entries) = sizes.get(shape.name).filter(|_| shape.is_sizable) {
+            let _: &mut EbpfLoader<'_> = loader.map_max_entries(shape.name, *entries);
+        }
+    }
+    let mut ebpf = loader.load(object())?;
+    for name in CLASSIFIERS {
+        let error = |source| Error::Program { name, source };
+        let program = ebpf.program_mut(name).ok_or(Error::NoObject)?;
+        let program: &mut SchedClassifier = program.try_into().map_err(error)?;
+        program.load().map_err(error)?;
+    }
+    for name in SOCKET_HOOKS {
+        let error = |source| Error::Program { name, source };
+        let program = ebpf.program_mut(name).ok_or(Error::NoObject)?;
+        let program: &mut CgroupSockAddr = program.try_into().map_err(error)?;
+        program.load().map_err(error)?;
+    }
+    let error = |source| Error::Program { name: "edge_xdp", source };
+    let program = ebpf.program_mut("edge_xdp").ok_or(Error::NoObject)?;
+    let program: &mut Xdp = program.try_into().map_err(error)?;
+    program.load().map_err(error)?;
+    Ok(ebpf)
+}
+
+fn sizes(options: &Options) -> Result<BTreeMap<&'static str, u32>, Error> {
+    let mut sizes: BTreeMap<&'static str, u32> =
+        SHAPES.iter().map(|shape| (shape.name, shape.entries)).collect();
+    for (name, entries) in &options.sizes {
+        let shape = maps::Shape::of(name).filter(|shape| shape.is_sizable);
+        let shape = shape.ok_or_else(|| Error::UnknownMap(name.clone()))?;
+        let _: Option<u32> = sizes.insert(shape.name, *entries);
+    }
+    Ok(sizes)
+}
+
+/// Two layouts attached at once would both translate.
+fn refuse_other_layouts(dir: &Path) -> Result<(), Error> {
+    for layout in cleanup::layouts(dir)? {
+        let links = layout.join("links");
+        let has_links = std::fs::read_dir(&links).is_ok_and(|mut links| links.next().is_some());
+        if has_links && !layout.ends_with(LAYOUT) {
+            return Err(Error::OtherLayout { path: layout, dir: dir.to_owned() });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! The file system that keeps pins: mounts one where there is none.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use nix::mount::{MsFlags, mount};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+
+use super::Error;
+
+/// The source of our mounts in `/proc/mounts`, by which `cleanup` knows them.
+pub(super) const SOURCE: &str = "lb-agent";
+/// Where a bpffs belongs.
+const USUAL: &str = "/sys/fs/bpf";
+
+/// Makes sure that `dir` lies on a bpffs.
+pub(super) fn prepare(dir: &Path) -> Result<(), Error> {
+    let usual = Path::new(USUAL);
+    if dir.starts_with(usual) && dir != usual && !is_bpffs(usual) {
+        mount_at(usual)?;
+    }
+    fs::create_dir_all(dir).map_err(|source| Error::Folder {
+        path: dir.to_owned(),
+        what: "cannot be made; choose another --bpf-dir".into(),
+        source,
+    })?;
+    if is_bpffs(dir) { Ok(()) } else { mount_at(dir) }
+}
+
+/// Whether a path lies on a bpffs.
+pub(super) fn is_bpffs(path: &Path) -> bool {
+    statfs(path).is_ok_and(|stat| stat.filesystem_type() == BPF_FS_MAGIC)
+}
+
+/// Whether `dir` is a mount of ours, by `/proc/mounts`.
+pub(super) fn is_ours(dir: &Path) -> bool {
+    let Ok(mounts) = fs::read_to_string("/proc/mounts") else { return false };
+    let ours = |line: &str| {
+        let mut words = line.split(' ');
+        words.next() == Some(SOURCE) && words.next().is_some_and(|path| Path::new(path) == dir)
+    };
+    mounts.lines().any(ours)
+}
+
+fn mount_at(dir: &Path) -> Result<(), Error> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some(SOURCE), dir, Some("bpf"), flags, Some("mode=0700")).map_err(|error| Error::Folder {
+        path: dir.to_owned(),
+        what: format!(
+            "is no bpffs and none can be mounted there; as root: mount -t bpf bpf {}",
+            dir.display()
+        ),
+        source: io::Error::from(error),
+    })
+}

@@ -1,0 +1,87 @@
+//! Ends the data path: removes every link, program, map and pin, of every layout, and says which.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::mount::umount;
+
+use super::lock::Lock;
+use super::{Error, bpffs};
+
+/// What was removed.
+#[derive(Debug, Default)]
+pub struct Removed {
+    /// Links (attachments), then programs, maps and folders, as paths.
+    pub pins: Vec<PathBuf>,
+    /// The bpffs that we had mounted.
+    pub unmounted: Option<PathBuf>,
+}
+
+/// Removes everything below a `--bpf-dir`. Packets to services are nobody's business after that.
+///
+/// Fails when an agent is running there.
+pub fn cleanup(dir: &Path) -> Result<Removed, Error> {
+    let mut removed = Removed::default();
+    if !bpffs::is_bpffs(dir) {
+        return Ok(removed);
+    }
+    let lock = Lock::take(dir)?;
+    for layout in layouts(dir)? {
+        // Links first: nothing looks at a map that is half gone.
+        for folder in ["links", "programs", "maps"] {
+            remove(&layout.join(folder), &mut removed.pins)?;
+        }
+        remove(&layout, &mut removed.pins)?;
+    }
+    drop(lock);
+    if bpffs::is_ours(dir) && fs::read_dir(dir).is_ok_and(|mut rest| rest.next().is_none()) {
+        umount(dir).map_err(|error| pin(dir, error.into()))?;
+        removed.unmounted = Some(dir.to_owned());
+    } else if fs::remove_dir(dir).is_ok() {
+        removed.pins.push(dir.to_owned());
+    }
+    Ok(removed)
+}
+
+/// The folders of layouts, ours and others'.
+pub(super) fn layouts(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let is_layout = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let number = name.and_then(|name| name.strip_prefix('v'));
+        path.is_dir() && number.is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    let mut layouts = list(dir)?;
+    layouts.retain(is_layout);
+    Ok(layouts)
+}
+
+fn remove(folder: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {
+    for path in list(folder)? {
+        if path.is_dir() {
+            remove(&path, removed)?;
+        } else {
+            fs::remove_file(&path).map_err(|error| pin(&path, error))?;
+            removed.push(path);
+        }
+    }
+    match fs::remove_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(pin(folder, error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn list(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(pin(folder, error)),
+    };
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+fn pin(path: &Path, source: io::Error) -> Error {
+    Error::Pin { path: path.to_owned(), source }
+}

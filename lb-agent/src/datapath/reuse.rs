@@ -1,0 +1,94 @@
+//! Maps of an earlier run: reused if they are what they should be, replaced with their content if
+//! only their size is another, refused by name otherwise.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use aya::maps::{MapData, MapError, MapInfo};
+use tracing::{info, warn};
+
+use super::Error;
+use super::links::remove_pin;
+use crate::maps::{SHAPES, Shape, copy, describe};
+
+/// A map that another took the place of.
+#[derive(Debug)]
+pub(super) struct Replaced {
+    shape: &'static Shape,
+    old: MapData,
+    /// Where the old map is pinned until the new one has everything.
+    aside: PathBuf,
+}
+
+impl Replaced {
+    pub(super) const fn name(&self) -> &'static str {
+        self.shape.name
+    }
+
+    /// Copies the content into the map that was made in its place, and what came after the first copy when
+    /// called again.
+    pub(super) fn copy(&self, maps: &Path) -> Result<(), Error> {
+        let path = maps.join(self.shape.name);
+        let pin = |source| Error::Pin { path: path.clone(), source };
+        let other = |error: MapError| pin(io::Error::other(error.to_string()));
+        let new = MapData::from_pin(&path).map_err(other)?;
+        copy(self.shape.name, &self.old, &new).map_err(pin)
+    }
+
+    /// Ends the old map; programs that still use it keep it alive.
+    pub(super) fn forget(self) -> Result<(), Error> {
+        remove_pin(&self.aside)
+    }
+}
+
+/// Checks every pinned map, and puts those of another size aside, so that loading makes them anew.
+pub(super) fn prepare(
+    maps: &Path,
+    dir: &Path,
+    sizes: &BTreeMap<&'static str, u32>,
+) -> Result<Vec<Replaced>, Error> {
+    let mut replaced = Vec::new();
+    for shape in &SHAPES {
+        let path = maps.join(shape.name);
+        let aside = maps.join(format!("{}-old", shape.name));
+        let pin = |source| Error::Pin { path: path.clone(), source };
+        if aside.exists() {
+            // An earlier run ended in the middle of this: the programs still use the old map.
+            fs::rename(&aside, &path).map_err(pin)?;
+        }
+        let Some(info) = pinned(&path, shape, dir)? else { continue };
+        let wanted = sizes.get(shape.name).copied().unwrap_or(shape.entries);
+        let has = info.max_entries();
+        if wanted < has && !shape.may_shrink {
+            warn!(map = shape.name, entries = has, "map keeps its size: it can only grow");
+        } else if wanted != has {
+            let old = MapData::from_pin(&path);
+            let old = old.map_err(|error| pin(io::Error::other(error.to_string())))?;
+            fs::rename(&path, &aside).map_err(pin)?;
+            info!(map = shape.name, from = has, to = wanted, "map gets another size");
+            replaced.push(Replaced { shape, old, aside });
+        }
+    }
+    Ok(replaced)
+}
+
+/// After loading, every map must be what we believe it to be: the object and the agent are of one build.
+pub(super) fn verify(maps: &Path, dir: &Path) -> Result<(), Error> {
+    SHAPES.iter().try_for_each(|shape| pinned(&maps.join(shape.name), shape, dir).map(|_| ()))
+}
+
+fn pinned(path: &Path, shape: &Shape, dir: &Path) -> Result<Option<MapInfo>, Error> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let refuse = |found: String| Error::PinShape {
+        path: path.to_owned(),
+        found,
+        wanted: shape.to_string(),
+        dir: dir.to_owned(),
+    };
+    let info = MapInfo::from_pin(path).map_err(|error| refuse(format!("no map ({error})")))?;
+    if shape.fits(&info) { Ok(Some(info)) } else { Err(refuse(describe(&info))) }
+}

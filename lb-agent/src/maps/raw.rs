@@ -1,0 +1,30 @@
+//! Types of `lb-common` as aya wants them: `lb-common` forbids `unsafe`, so the promise is given here, once.
+
+use aya::Pod;
+use lb_common::addr::Ip;
+use lb_common::config::{Device, Settings};
+use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
+use lb_common::service::{Backend, Frontend, Service, Source};
+
+/// A type without padding for which any bytes are a value: `repr(C)`, made of integers and bytes,
+/// with its size asserted where it is defined.
+pub(crate) trait Plain: Copy + Default + 'static {}
+
+macro_rules! plain {
+    ($($type:ty)*) => { $(impl Plain for $type {})* };
+}
+
+plain! {
+    Frontend Service Backend Source Settings Device Ip
+    FlowKey Flow Client Affinity Peer Fragment Ports
+}
+
+/// A key or value of a map.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Raw<T: Plain>(pub(crate) T);
+
+// SAFETY: `repr(transparent)` over a `Plain` type, and only the types listed above are that: no padding that could
+// leak, no value that bytes from the kernel could break.
+#[expect(unsafe_code, reason = "aya::Pod is foreign and unsafe; the one place that promises it")]
+unsafe impl<T: Plain> Pod for Raw<T> {}

@@ -1,0 +1,108 @@
+//! What each map must look like. aya opens a pinned map by name and trusts it; we compare first.
+
+use std::fmt;
+
+use aya::maps::{MapInfo, MapType};
+use lb_common::addr::Ip;
+use lb_common::config::{Device, Settings};
+use lb_common::event;
+use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
+use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
+
+const NO_PREALLOC: u32 = 1;
+
+/// Type, sizes and default capacity of one map.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Name of the map, its pin and its static in `lb-ebpf`.
+    pub name: &'static str,
+    kind: MapType,
+    key: u32,
+    value: u32,
+    flags: u32,
+    /// Entries when nobody says otherwise.
+    pub entries: u32,
+    /// Whether the number of entries may be configured.
+    pub is_sizable: bool,
+    /// Whether it may get smaller: what the agent wrote must stay, what packets wrote may be forgotten.
+    pub may_shrink: bool,
+}
+
+const fn shape<K, V>(name: &'static str, kind: MapType, flags: u32, entries: u32) -> Shape {
+    let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
+    Shape { name, kind, key, value, flags, entries, is_sizable: true, may_shrink: false }
+}
+
+/// Written by packets.
+const fn memory(shape: Shape) -> Shape {
+    Shape { may_shrink: true, ..shape }
+}
+
+const fn fixed(shape: Shape) -> Shape {
+    Shape { is_sizable: false, ..shape }
+}
+
+/// Length of a prefix and the prefix: key of the trie.
+type SourceKey = (u32, Source);
+const _: () = assert!(size_of::<SourceKey>() == 24);
+
+/// Every map of the data path.
+pub const SHAPES: [Shape; 13] = [
+    shape::<Frontend, Service>("SERVICES", MapType::Hash, NO_PREALLOC, 65_536),
+    shape::<u32, Line>("SLOTS", MapType::Array, 0, 262_144),
+    shape::<BackendId, Backend>("BACKENDS", MapType::Array, 0, 131_072),
+    memory(shape::<FlowKey, Flow>("FLOWS", MapType::Hash, NO_PREALLOC, 524_288)),
+    memory(shape::<Client, Affinity>("AFFINITY", MapType::LruHash, 0, 65_536)),
+    shape::<SourceKey, u32>("SOURCES", MapType::LpmTrie, NO_PREALLOC, 65_536),
+    shape::<Ip, u32>("ADDRESSES", MapType::Hash, NO_PREALLOC, 4_096),
+    shape::<u32, Device>("DEVICES", MapType::Hash, NO_PREALLOC, 4_096),
+    memory(shape::<u64, Peer>("SOCKETS", MapType::LruHash, 0, 65_536)),
+    memory(shape::<Fragment, Ports>("FRAGMENTS", MapType::LruHash, 0, 8_192)),
+    fixed(shape::<u32, Settings>("SETTINGS", MapType::Array, 0, 1)),
+    fixed(shape::<u32, u64>("COUNTERS", MapType::PerCpuArray, 0, event::COUNTERS)),
+    fixed(shape::<u32, u64>("REJECTIONS", MapType::PerCpuArray, 0, 1)),
+];
+
+impl Shape {
+    /// The shape of a map by name.
+    pub fn of(name: &str) -> Option<&'static Self> {
+        SHAPES.iter().find(|shape| shape.name == name)
+    }
+
+    /// Whether a map of the kernel has this shape; capacity aside, except where it is fixed.
+    pub fn fits(&self, info: &MapInfo) -> bool {
+        info.map_type().is_ok_and(|kind| kind == self.kind)
+            && (info.key_size(), info.value_size()) == (self.key, self.value)
+            && info.map_flags() == self.flags
+            && (self.is_sizable || info.max_entries() == self.entries)
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, key, value, flags, .. } = self;
+        write!(f, "{} with keys of {key} and values of {value} bytes, flags {flags}", of(*kind))
+    }
+}
+
+/// The shape of a map of the kernel, in words.
+pub fn describe(info: &MapInfo) -> String {
+    let kind = info.map_type().map_or("an unknown map", of);
+    let (key, value, flags) = (info.key_size(), info.value_size(), info.map_flags());
+    let entries = info.max_entries();
+    format!(
+        "{kind} of {entries} entries with keys of {key} and values of {value} bytes, flags {flags}"
+    )
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "the kernel has thirty kinds, we have five")]
+const fn of(kind: MapType) -> &'static str {
+    match kind {
+        MapType::Hash => "a hash",
+        MapType::LruHash => "an LRU hash",
+        MapType::Array => "an array",
+        MapType::PerCpuArray => "a per-CPU array",
+        MapType::LpmTrie => "a longest-prefix trie",
+        _ => "a map of another kind",
+    }
+}

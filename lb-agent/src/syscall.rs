@@ -1,0 +1,212 @@
+//! The few kernel calls that aya and nix lack, each one a safe function: batches of map entries, links by their pin, the
+//! cookie of a network namespace. The only file of the agent that talks to the kernel by raw pointers.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use aya::Pod;
+
+const OBJ_GET: u32 = 7;
+const OBJ_GET_INFO_BY_FD: u32 = 15;
+const MAP_LOOKUP_BATCH: u32 = 24;
+const MAP_UPDATE_BATCH: u32 = 26;
+const MAP_DELETE_BATCH: u32 = 27;
+const LINK_UPDATE: u32 = 29;
+/// `SO_NETNS_COOKIE`, Linux 5.14; neither nix nor libc name it for every target.
+const SO_NETNS_COOKIE: i32 = 71;
+
+/// Where a walk through a map stands. The kernel wants room for a key, or for a bucket's number.
+pub(crate) type Position = [u8; 64];
+
+/// The part of `union bpf_attr` that batches use.
+#[repr(C)]
+#[derive(Default)]
+struct BatchAttributes {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map: u32,
+    element_flags: u64,
+    flags: u64,
+}
+
+/// A piece of a walk through a map.
+pub(crate) struct Batch {
+    /// Entries read.
+    pub(crate) count: usize,
+    /// Where to go on; nothing at the end of the map.
+    pub(crate) next: Option<Position>,
+}
+
+/// Reads entries into `keys` and `values`, from the beginning or from a position. Linux 5.6.
+///
+/// An entry that is added or removed meanwhile may be missed. `ENOSPC` asks for longer slices.
+pub(crate) fn lookup_batch<K: Pod, V: Pod>(
+    map: BorrowedFd<'_>,
+    from: Option<&Position>,
+    keys: &mut [K],
+    values: &mut [V],
+) -> io::Result<Batch> {
+    let mut next: Position = [0; 64];
+    let mut attributes = BatchAttributes {
+        in_batch: from.map_or(0, |from| from.as_ptr().addr() as u64),
+        out_batch: next.as_mut_ptr().addr() as u64,
+        keys: keys.as_mut_ptr().addr() as u64,
+        values: values.as_mut_ptr().addr() as u64,
+        count: keys.len().min(values.len()) as u32,
+        map: number(map),
+        ..BatchAttributes::default()
+    };
+    let result = bpf(MAP_LOOKUP_BATCH, &mut attributes);
+    let count = attributes.count as usize;
+    match result {
+        Ok(_) => Ok(Batch { count, next: Some(next) }),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Batch { count, next: None }),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes entries, with the flags of `bpf_map_update_elem`. Linux 5.6.
+pub(crate) fn update_batch<K: Pod, V: Pod>(
+    map: BorrowedFd<'_>,
+    keys: &[K],
+    values: &[V],
+    element_flags: u64,
+) -> io::Result<()> {
+    let mut attributes = BatchAttributes {
+        keys: keys.as_ptr().addr() as u64,
+        values: values.as_ptr().addr() as u64,
+        count: keys.len().min(values.len()) as u32,
+        map: number(map),
+        element_flags,
+        ..BatchAttributes::default()
+    };
+    if attributes.count == 0 { Ok(()) } else { bpf(MAP_UPDATE_BATCH, &mut attributes).map(|_| ()) }
+}
+
+/// Removes entries. One that is not there any more is skipped. Linux 5.6.
+pub(crate) fn delete_batch<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> io::Result<()> {
+    let mut rest = keys;
+    while !rest.is_empty() {
+        let mut attributes = BatchAttributes {
+            keys: rest.as_ptr().addr() as u64,
+            count: rest.len() as u32,
+            map: number(map),
+            ..BatchAttributes::default()
+        };
+        match bpf(MAP_DELETE_BATCH, &mut attributes) {
+            Ok(_) => break,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                rest = rest.get(attributes.count as usize + 1..).unwrap_or_default();
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Opens what is pinned at a path: a link, a map or a program.
+pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attributes {
+        path: u64,
+        fd: u32,
+        flags: u32,
+    }
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let path_at = path.as_ptr().addr() as u64;
+    let fd = bpf(OBJ_GET, &mut Attributes { path: path_at, fd: 0, flags: 0 })?;
+    // SAFETY: the kernel just made this descriptor for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes a link run another program, at once and without a gap. tcx and cgroup links: Linux 6.6 and 5.7.
+pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    #[repr(C)]
+    struct Attributes {
+        link: u32,
+        program: u32,
+        flags: u32,
+        old_program: u32,
+    }
+    let (link, program) = (number(link), number(program));
+    bpf(LINK_UPDATE, &mut Attributes { link, program, flags: 0, old_program: 0 }).map(|_| ())
+}
+
+/// What the kernel says about a link.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LinkInfo {
+    kind: u32,
+    /// Number of the link.
+    pub(crate) id: u32,
+    /// Number of its program.
+    pub(crate) program: u32,
+    pad: u32,
+    /// tcx: interface index and attach type; cgroup: the cgroup's number.
+    target: u64,
+    rest: [u64; 8],
+}
+
+impl LinkInfo {
+    /// Interface index of a tcx link; 0 when the interface is gone.
+    pub(crate) const fn device(&self) -> u32 {
+        self.target as u32
+    }
+
+    /// Number of the cgroup (its inode).
+    pub(crate) const fn cgroup(&self) -> u64 {
+        self.target
+    }
+}
+
+/// Asks about a link.
+pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
+    #[repr(C)]
+    struct Attributes {
+        fd: u32,
+        length: u32,
+        info: u64,
+    }
+    let mut info = LinkInfo::default();
+    let info_at = (&raw mut info).addr() as u64;
+    let length = size_of::<LinkInfo>() as u32;
+    let _: RawFd =
+        bpf(OBJ_GET_INFO_BY_FD, &mut Attributes { fd: number(link), length, info: info_at })?;
+    Ok(info)
+}
+
+/// The cookie of the network namespace that a socket lives in. Linux 5.14.
+pub(crate) fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
+    let mut cookie = 0_u64;
+    let mut length = size_of_val(&cookie) as libc::socklen_t;
+    // SAFETY: both pointers lead to live variables, and `length` says how large the first one is.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+}
+
+fn number(fd: BorrowedFd<'_>) -> u32 {
+    fd.as_raw_fd().cast_unsigned()
+}
+
+/// bpf(2). Every caller passes a `repr(C)` prefix of `union bpf_attr` whose pointers outlive the call.
+fn bpf<T>(command: u32, attributes: &mut T) -> io::Result<RawFd> {
+    let attributes: *mut T = attributes;
+    // SAFETY: the kernel reads (and for counts writes) `size_of::<T>()` bytes behind the pointer, and what
+    // the addresses inside point to: slices that the callers above borrow, as long as they say.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<T>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as RawFd) }
+}
