@@ -5,3 +5,4 @@ pub mod plan;
 pub mod snapshot;
 pub mod tracker;
 pub mod translate;
+pub mod watch;

@@ -12,6 +12,7 @@ mod names;
 mod node;
 mod service;
 mod slice;
+mod view;
 
 use ipnet::IpNet;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
@@ -22,6 +23,7 @@ pub use self::names::Names;
 pub use self::node::{NodeContext, NodeSpec};
 pub use self::service::{ClusterIps, PROXY_NAME_LABEL, PortSpec, ServiceKind, ServiceSpec};
 pub use self::slice::{EndpointSpec, Hints, SERVICE_NAME_LABEL, SliceName, SlicePort, SliceSpec};
+pub use self::view::{KindView, Stale, ViewHealth};
 use crate::plan::ServiceName;
 
 /// A change of what a source shows. Applying the same event twice changes nothing.
@@ -79,11 +81,7 @@ impl Kind {
 pub fn service_cidrs(object: &ServiceCIDR) -> (Vec<IpNet>, Vec<Finding>) {
     let name = object.metadata.name.as_deref().unwrap_or_default();
     let mut findings = Findings::of("ServiceCIDR", "", name);
-    let texts = object
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.cidrs.as_deref())
-        .unwrap_or_default();
+    let texts = object.spec.as_ref().and_then(|spec| spec.cidrs.as_deref()).unwrap_or_default();
     let mut cidrs = Vec::with_capacity(texts.len());
     for (at, text) in texts.iter().enumerate() {
         match prefix(text) {
@@ -113,10 +111,8 @@ mod tests {
         assert_eq!(cidrs, ["10.96.0.0/12".parse::<IpNet>().expect("a prefix")]);
         assert_eq!(
             findings.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            [
-                "ServiceCIDR kubernetes: spec.cidrs[1]: \"fd00::/1000\" is not a prefix; \
-              write it as 10.96.0.0/16 or fd00:10:96::/112"
-            ]
+            ["ServiceCIDR kubernetes: spec.cidrs[1]: \"fd00::/1000\" is not a prefix; \
+              write it as 10.96.0.0/16 or fd00:10:96::/112"]
         );
     }
 }

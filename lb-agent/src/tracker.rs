@@ -113,11 +113,7 @@ impl Tracker {
                 let trigger = trigger.and_then(|time| Some((slice.family?, time)));
                 let changes = self.index.apply_slice(*slice);
                 if let (Some(owner), Some(trigger)) = (changes.dirty.last(), trigger) {
-                    self.triggers
-                        .pending
-                        .entry(owner.clone())
-                        .or_default()
-                        .push(trigger);
+                    self.triggers.pending.entry(owner.clone()).or_default().push(trigger);
                 }
                 changes
             }
@@ -172,9 +168,7 @@ impl Tracker {
 
     /// Whether the first complete lists are in.
     pub fn is_synced(&self) -> bool {
-        [Kind::Service, Kind::Slice, Kind::Node]
-            .iter()
-            .all(|kind| self.synced.contains(kind))
+        [Kind::Service, Kind::Slice, Kind::Node].iter().all(|kind| self.synced.contains(kind))
     }
 
     /// Since when a change waits to be taken.
@@ -257,11 +251,7 @@ impl Tracker {
         self.totals.slices += changes.counted.slices;
         self.pending.services += changes.counted.services;
         self.pending.slices += changes.counted.slices;
-        let effect = if changes.dirty.is_empty() {
-            Effect::Nothing
-        } else {
-            Effect::Services
-        };
+        let effect = if changes.dirty.is_empty() { Effect::Nothing } else { Effect::Services };
         for name in changes.dirty {
             self.mark(name);
         }
@@ -296,11 +286,7 @@ impl Tracker {
             Kind::Node | Kind::ServiceCidr => Effect::Nothing,
         };
         let first = self.synced.insert(kind);
-        if first && self.is_synced() {
-            Effect::Services
-        } else {
-            effect
-        }
+        if first && self.is_synced() { Effect::Services } else { effect }
     }
 
     fn set_node(&mut self, spec: Option<NodeSpec>) -> Effect {

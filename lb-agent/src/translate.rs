@@ -55,34 +55,21 @@ pub fn service(spec: &ServiceSpec, slices: &[&SliceSpec], node: &NodeContext) ->
     let mut found: Vec<Finding> = spec.problems.iter().chain(problems).cloned().collect();
     let mut findings = Findings::of("Service", &spec.name.namespace, &spec.name.name);
 
-    let served = Family::ALL
-        .into_iter()
-        .filter(|family| spec.cluster.get(*family).is_some());
+    let served = Family::ALL.into_iter().filter(|family| spec.cluster.get(*family).is_some());
     let mut ports = Vec::with_capacity(2 * spec.ports.len());
     for family in served.clone() {
         let frontends = Frontends::of(spec, family, node, &mut findings);
-        ports.extend(
-            spec.ports
-                .iter()
-                .map(|port| plan(spec, port, &frontends, &slices, node)),
-        );
+        ports.extend(spec.ports.iter().map(|port| plan(spec, port, &frontends, &slices, node)));
     }
     ports.sort_unstable_by(|a, b| a.key.cmp(&b.key));
 
     let health = health_port(spec, &mut findings).filter(|_| !ports.is_empty());
     let health = health.map(|port| HealthCheck {
         port,
-        local_ready: served
-            .map(|family| local_ready(&slices, family, node))
-            .max()
-            .unwrap_or(0),
+        local_ready: served.map(|family| local_ready(&slices, family, node)).max().unwrap_or(0),
     });
     found.extend(findings.into_list());
-    Translated {
-        ports,
-        health,
-        findings: found,
-    }
+    Translated { ports, health, findings: found }
 }
 
 fn plan(
@@ -100,9 +87,7 @@ fn plan(
     };
     let (list, sources) = frontends.of_port(port);
     // Contract 1.4: the Cluster set also serves pods and this host where the external policy is Local.
-    let external = list
-        .iter()
-        .any(|frontend| frontend.kind.policy().is_external());
+    let external = list.iter().any(|frontend| frontend.kind.policy().is_external());
     let uses = Uses {
         cluster: !spec.internal_local || external,
         local: spec.internal_local || (external && frontends.external_local()),
@@ -135,23 +120,15 @@ fn health_port(spec: &ServiceSpec, findings: &mut Findings) -> Option<u16> {
 
 /// Contract 2.5: distinct addresses, ready, on this node, of whatever port.
 fn local_ready(slices: &[&SliceSpec], family: Family, node: &NodeContext) -> u32 {
-    let slices = slices
-        .iter()
-        .filter(|s| s.family == Some(family) && !s.ports.is_empty());
+    let slices = slices.iter().filter(|s| s.family == Some(family) && !s.ports.is_empty());
     let endpoints = slices.flat_map(|slice| &*slice.endpoints);
     let ready = endpoints.filter(|e| e.ready && e.node.as_ref() == Some(&node.name));
-    ready
-        .map(|endpoint| endpoint.ip)
-        .collect::<BTreeSet<IpAddr>>()
-        .len() as u32
+    ready.map(|endpoint| endpoint.ip).collect::<BTreeSet<IpAddr>>().len() as u32
 }
 
 /// Whether the zone of this node can matter to a slice.
 pub fn heeds_zone(slice: &SliceSpec) -> bool {
-    let mut hints = slice
-        .endpoints
-        .iter()
-        .filter_map(|endpoint| endpoint.hints.as_ref());
+    let mut hints = slice.endpoints.iter().filter_map(|endpoint| endpoint.hints.as_ref());
     hints.any(|hints| !hints.zones.is_empty())
 }
 

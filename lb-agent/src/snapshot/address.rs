@@ -15,10 +15,7 @@ pub fn address(text: &str) -> Option<IpAddr> {
     if text.len() > LONGEST {
         return None;
     }
-    let ip: IpAddr = text
-        .parse()
-        .ok()
-        .or_else(|| without_leading_zeros(text)?.parse().ok())?;
+    let ip: IpAddr = text.parse().ok().or_else(|| without_leading_zeros(text)?.parse().ok())?;
     Some(ip.to_canonical())
 }
 
@@ -31,11 +28,7 @@ pub fn prefix(text: &str) -> Option<IpNet> {
     let length: u8 = length.parse().ok()?;
     let mapped = ip.contains(':');
     let ip = address(ip)?;
-    let length = if mapped && ip.is_ipv4() {
-        length.checked_sub(96)?
-    } else {
-        length
-    };
+    let length = if mapped && ip.is_ipv4() { length.checked_sub(96)? } else { length };
     IpNet::new(ip, length).ok().map(|net| net.trunc())
 }
 
@@ -61,9 +54,7 @@ pub(super) const fn link_local(ip: IpAddr) -> bool {
 }
 
 fn without_leading_zeros(text: &str) -> Option<String> {
-    let (front, dotted) = text
-        .rfind(':')
-        .map_or(("", text), |at| text.split_at(at + 1));
+    let (front, dotted) = text.rfind(':').map_or(("", text), |at| text.split_at(at + 1));
     let mut parts = Vec::with_capacity(4);
     for part in dotted.split('.') {
         if part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit()) {
@@ -100,15 +91,9 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_refused() {
-        for text in [
-            "",
-            "10.0.0",
-            "10.0.0.256",
-            "10.0.0.1.2",
-            "a.b.c.d",
-            "fe80::1%eth0",
-            "10.0.0.-1",
-        ] {
+        for text in
+            ["", "10.0.0", "10.0.0.256", "10.0.0.1.2", "a.b.c.d", "fe80::1%eth0", "10.0.0.-1"]
+        {
             assert_eq!(address(text), None, "{text}");
         }
         assert_eq!(address(&"0".repeat(10_000)), None);
@@ -129,14 +114,7 @@ mod tests {
                 "{text}"
             );
         }
-        for text in [
-            "10.0.0.0",
-            "10.0.0.0/",
-            "10.0.0.0/33",
-            "10.0.0.0/-1",
-            "10.0.0.0/+8",
-            "/8",
-        ] {
+        for text in ["10.0.0.0", "10.0.0.0/", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/+8", "/8"] {
             assert_eq!(prefix(text), None, "{text}");
         }
     }

@@ -17,11 +17,7 @@ pub struct ObjectName {
 impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let separator = if self.namespace.is_empty() { "" } else { "/" };
-        write!(
-            f,
-            "{} {}{separator}{}",
-            self.kind, self.namespace, self.name
-        )
+        write!(f, "{} {}{separator}{}", self.kind, self.namespace, self.name)
     }
 }
 
@@ -40,11 +36,7 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}: {}: {}; {}",
-            self.object, self.field, self.problem, self.remedy
-        )
+        write!(f, "{}: {}: {}; {}", self.object, self.field, self.problem, self.remedy)
     }
 }
 
@@ -61,15 +53,8 @@ impl Findings {
 
     /// None yet, of this object.
     pub fn of(kind: &'static str, namespace: &str, name: &str) -> Self {
-        let object = ObjectName {
-            kind,
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        };
-        Self {
-            object,
-            list: Vec::new(),
-        }
+        let object = ObjectName { kind, namespace: namespace.to_owned(), name: name.to_owned() };
+        Self { object, list: Vec::new() }
     }
 
     /// Adds one.
@@ -82,19 +67,12 @@ impl Findings {
         let object = self.object.clone();
         let (field, problem, remedy) = match self.list.len() {
             0..Self::MOST => (field.to_string(), problem.to_string(), remedy),
-            Self::MOST => (
-                "...".to_owned(),
-                "has more problems".to_owned(),
-                "correct the ones named first",
-            ),
+            Self::MOST => {
+                ("...".to_owned(), "has more problems".to_owned(), "correct the ones named first")
+            }
             _ => return,
         };
-        self.list.push(Finding {
-            object,
-            field,
-            problem,
-            remedy: Cow::Borrowed(remedy),
-        });
+        self.list.push(Finding { object, field, problem, remedy: Cow::Borrowed(remedy) });
     }
 
     /// All of them.
@@ -122,11 +100,7 @@ mod tests {
     #[test]
     fn a_finding_is_one_readable_line() {
         let mut findings = Findings::of("Service", "default", "web");
-        findings.wrong(
-            "spec.ports[0].port",
-            "70000 is not a port",
-            "write 1 to 65535",
-        );
+        findings.wrong("spec.ports[0].port", "70000 is not a port", "write 1 to 65535");
         assert_eq!(
             findings.into_list()[0].to_string(),
             "Service default/web: spec.ports[0].port: 70000 is not a port; write 1 to 65535"
@@ -137,11 +111,7 @@ mod tests {
     fn findings_of_one_object_are_bounded() {
         let mut findings = Findings::of("Service", "default", "web");
         for at in 0..1000 {
-            findings.wrong(
-                format_args!("spec.externalIPs[{at}]"),
-                "is no address",
-                "remove it",
-            );
+            findings.wrong(format_args!("spec.externalIPs[{at}]"), "is no address", "remove it");
         }
         let list = findings.into_list();
         assert_eq!(list.len(), Findings::MOST + 1);
@@ -151,9 +121,6 @@ mod tests {
     #[test]
     fn values_are_shown_without_control_characters_and_cut() {
         assert_eq!(quoted("a\u{1b}[2Jb\n"), "\"a\\u{1b}[2Jb\\n\"");
-        assert_eq!(
-            quoted(&"x".repeat(65)),
-            format!("\"{}...\"", "x".repeat(64))
-        );
+        assert_eq!(quoted(&"x".repeat(65)), format!("\"{}...\"", "x".repeat(64)));
     }
 }

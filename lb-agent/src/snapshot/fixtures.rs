@@ -16,11 +16,7 @@ pub(crate) fn web(spec: impl Into<Value>) -> ServiceSpec {
 /// The Service `default/web` with this spec and these addresses of its load balancer.
 pub(crate) fn web_with_vips(spec: impl Into<Value>, vips: &[&str]) -> ServiceSpec {
     let ingress: Vec<_> = vips.iter().map(|ip| json!({ "ip": ip })).collect();
-    named(
-        "web",
-        spec,
-        json!({ "loadBalancer": { "ingress": ingress } }),
-    )
+    named("web", spec, json!({ "loadBalancer": { "ingress": ingress } }))
 }
 
 /// The Service `default/NAME`.
@@ -35,10 +31,7 @@ pub(crate) fn named(name: &str, spec: impl Into<Value>, status: impl Into<Value>
 
 /// Name of a slice in namespace `default`.
 pub(crate) fn slice_name(name: &str) -> SliceName {
-    SliceName {
-        namespace: Arc::from("default"),
-        name: Arc::from(name),
-    }
+    SliceName { namespace: Arc::from("default"), name: Arc::from(name) }
 }
 
 /// A slice of `default/web` with one unnamed TCP port, 8080. Each endpoint is an address and words:
@@ -48,11 +41,7 @@ pub(crate) fn slice(name: &str, endpoints: &[&str]) -> SliceSpec {
     SliceSpec {
         name: slice_name(name),
         service: Some(Arc::from("web")),
-        family: Some(
-            endpoints
-                .first()
-                .map_or(Family::V4, |endpoint| Family::of(endpoint.ip)),
-        ),
+        family: Some(endpoints.first().map_or(Family::V4, |endpoint| Family::of(endpoint.ip))),
         ports: Box::new([port("", Protocol::TCP, 8080)]),
         endpoints,
         triggered: None,
@@ -62,11 +51,7 @@ pub(crate) fn slice(name: &str, endpoints: &[&str]) -> SliceSpec {
 
 /// A port of a slice.
 pub(crate) fn port(name: &str, protocol: Protocol, port: u16) -> SlicePort {
-    SlicePort {
-        name: Arc::from(name),
-        protocol,
-        port,
-    }
+    SlicePort { name: Arc::from(name), protocol, port }
 }
 
 fn endpoint(words: &str) -> EndpointSpec {

@@ -40,10 +40,7 @@ struct Pool<T: ?Sized> {
 
 impl<T: ?Sized> Default for Pool<T> {
     fn default() -> Self {
-        Self {
-            set: HashSet::new(),
-            limit: 1024,
-        }
+        Self { set: HashSet::new(), limit: 1024 }
     }
 }
 

@@ -37,27 +37,15 @@ const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 impl NodeSpec {
     /// Cuts a Node down. `None` when it has no name.
     pub fn of(object: &Node) -> Option<Self> {
-        let name = object
-            .metadata
-            .name
-            .as_deref()
-            .filter(|name| !name.is_empty())?;
+        let name = object.metadata.name.as_deref().filter(|name| !name.is_empty())?;
         let mut findings = Findings::of("Node", "", name);
-        let zone = object
-            .metadata
-            .labels
-            .as_ref()
-            .and_then(|labels| labels.get(ZONE_LABEL));
+        let zone = object.metadata.labels.as_ref().and_then(|labels| labels.get(ZONE_LABEL));
         let spec = object.spec.as_ref();
-        let taints = spec
-            .and_then(|spec| spec.taints.as_deref())
-            .unwrap_or_default();
+        let taints = spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
         Some(Self {
             name: name.into(),
             addresses: addresses(object, &mut findings),
-            zone: zone
-                .filter(|zone| !zone.is_empty())
-                .map(|zone| Arc::from(zone.as_str())),
+            zone: zone.filter(|zone| !zone.is_empty()).map(|zone| Arc::from(zone.as_str())),
             pod_cidrs: pod_cidrs(object, &mut findings),
             deleting: object.metadata.deletion_timestamp.is_some(),
             to_be_deleted: taints.iter().any(|taint| taint.key == TO_BE_DELETED),
@@ -67,18 +55,12 @@ impl NodeSpec {
 
     /// The node IP of a family: the first of its addresses (contract 8.3).
     pub fn ip(&self, family: Family) -> Option<IpAddr> {
-        self.addresses
-            .iter()
-            .copied()
-            .find(|ip| Family::of(*ip) == family)
+        self.addresses.iter().copied().find(|ip| Family::of(*ip) == family)
     }
 }
 
 fn addresses(object: &Node, findings: &mut Findings) -> Box<[IpAddr]> {
-    let listed = object
-        .status
-        .as_ref()
-        .and_then(|status| status.addresses.as_deref());
+    let listed = object.status.as_ref().and_then(|status| status.addresses.as_deref());
     let mut found = Vec::new();
     for wanted in ["InternalIP", "ExternalIP"] {
         for (at, entry) in listed.unwrap_or_default().iter().enumerate() {
@@ -101,12 +83,8 @@ fn addresses(object: &Node, findings: &mut Findings) -> Box<[IpAddr]> {
 
 fn pod_cidrs(object: &Node, findings: &mut Findings) -> Box<[IpNet]> {
     let spec = object.spec.as_ref();
-    let list = spec
-        .and_then(|spec| spec.pod_cidrs.as_deref())
-        .unwrap_or_default();
-    let single = spec
-        .and_then(|spec| spec.pod_cidr.as_ref())
-        .filter(|_| list.is_empty());
+    let list = spec.and_then(|spec| spec.pod_cidrs.as_deref()).unwrap_or_default();
+    let single = spec.and_then(|spec| spec.pod_cidr.as_ref()).filter(|_| list.is_empty());
     let mut found = Vec::new();
     for (at, text) in list.iter().chain(single).enumerate() {
         match prefix(text) {
@@ -139,10 +117,7 @@ pub struct NodeContext {
 impl NodeContext {
     /// A node of which only the name is known.
     pub fn named(name: &str) -> Self {
-        Self {
-            name: Arc::from(name),
-            ..Self::default()
-        }
+        Self { name: Arc::from(name), ..Self::default() }
     }
 
     /// The same with what the Node object says; without one, only the name stays.

@@ -87,25 +87,16 @@ impl ServiceSpec {
     pub fn of(object: &Service) -> Option<Self> {
         let meta = &object.metadata;
         let name = meta.name.clone().filter(|name| !name.is_empty())?;
-        let name = ServiceName {
-            namespace: meta.namespace.clone().unwrap_or_default(),
-            name,
-        };
+        let name = ServiceName { namespace: meta.namespace.clone().unwrap_or_default(), name };
         let nothing = Spec::default();
         let spec = object.spec.as_ref().unwrap_or(&nothing);
         let mut findings = Findings::of("Service", &name.namespace, &name.name);
         let kind = kind(spec, &mut findings);
         let (source_ranges, broken_ranges) = source_ranges(spec, &mut findings);
-        let label = meta
-            .labels
-            .as_ref()
-            .and_then(|labels| labels.get(PROXY_NAME_LABEL));
+        let label = meta.labels.as_ref().and_then(|labels| labels.get(PROXY_NAME_LABEL));
         Some(Self {
             uid: meta.uid.clone().unwrap_or_else(|| name.to_string()).into(),
-            created: meta
-                .creation_timestamp
-                .as_ref()
-                .map_or(0, |time| time.0.as_second()),
+            created: meta.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
             kind,
             proxy_name: label.map(|label| label.as_str().into()),
             cluster: ClusterIps::of(spec, kind, &mut findings),
@@ -182,16 +173,11 @@ fn affinity(spec: &Spec, findings: &mut Findings) -> Option<u32> {
             return None;
         }
     }
-    let config = spec
-        .session_affinity_config
-        .as_ref()
-        .and_then(|c| c.client_ip.as_ref());
+    let config = spec.session_affinity_config.as_ref().and_then(|c| c.client_ip.as_ref());
     let Some(seconds) = config.and_then(|config| config.timeout_seconds) else {
         return Some(DEFAULT);
     };
-    let valid = u32::try_from(seconds)
-        .ok()
-        .filter(|seconds| (1..=86_400).contains(seconds));
+    let valid = u32::try_from(seconds).ok().filter(|seconds| (1..=86_400).contains(seconds));
     if valid.is_none() {
         findings.wrong(
             "spec.sessionAffinityConfig.clientIP.timeoutSeconds",

@@ -89,14 +89,8 @@ impl SliceSpec {
         let meta = &object.metadata;
         let name = meta.name.as_deref().filter(|name| !name.is_empty())?;
         let namespace = meta.namespace.as_deref().unwrap_or_default();
-        let owner = meta
-            .labels
-            .as_ref()
-            .and_then(|labels| labels.get(SERVICE_NAME_LABEL));
-        let stamp = meta
-            .annotations
-            .as_ref()
-            .and_then(|notes| notes.get(TRIGGER_TIME));
+        let owner = meta.labels.as_ref().and_then(|labels| labels.get(SERVICE_NAME_LABEL));
+        let stamp = meta.annotations.as_ref().and_then(|notes| notes.get(TRIGGER_TIME));
         let mut findings = Findings::of("EndpointSlice", namespace, name);
         let family = match object.address_type.as_str() {
             "IPv4" => Some(Family::V4),
@@ -105,25 +99,14 @@ impl SliceSpec {
         };
         let listed = object.endpoints.iter().enumerate();
         let endpoints = family.map(|family| {
-            listed
-                .filter_map(|(at, e)| endpoint(e, at, family, names, &mut findings))
-                .collect()
+            listed.filter_map(|(at, e)| endpoint(e, at, family, names, &mut findings)).collect()
         });
         Some(Self {
             endpoints: endpoints.unwrap_or_default(),
-            name: SliceName {
-                namespace: names.text(namespace),
-                name: Arc::from(name),
-            },
-            service: owner
-                .filter(|owner| !owner.is_empty())
-                .map(|owner| names.text(owner)),
+            name: SliceName { namespace: names.text(namespace), name: Arc::from(name) },
+            service: owner.filter(|owner| !owner.is_empty()).map(|owner| names.text(owner)),
             family,
-            ports: ports(
-                object.ports.as_deref().unwrap_or_default(),
-                names,
-                &mut findings,
-            ),
+            ports: ports(object.ports.as_deref().unwrap_or_default(), names, &mut findings),
             triggered: stamp.and_then(|stamp| stamp.parse().ok()),
             problems: findings.into_list().into(),
         })
@@ -143,11 +126,7 @@ fn ports(listed: &[EndpointPort], names: &mut Names, findings: &mut Findings) ->
         };
         let spelled = port.protocol.as_deref();
         if let Some(protocol) = protocol(spelled, format_args!("{field}.protocol"), findings) {
-            ports.push(SlicePort {
-                name: names.text(name),
-                protocol,
-                port: number,
-            });
+            ports.push(SlicePort { name: names.text(name), protocol, port: number });
         }
     }
     ports.into()
@@ -182,15 +161,8 @@ fn endpoint(
         ready: conditions.and_then(|c| c.ready).unwrap_or(true),
         serving: conditions.and_then(|c| c.serving).unwrap_or(true),
         terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
-        node: listed
-            .node_name
-            .as_deref()
-            .filter(|n| !n.is_empty())
-            .map(|n| names.text(n)),
-        hints: listed
-            .hints
-            .as_ref()
-            .and_then(|listed| hints(listed, names)),
+        node: listed.node_name.as_deref().filter(|n| !n.is_empty()).map(|n| names.text(n)),
+        hints: listed.hints.as_ref().and_then(|listed| hints(listed, names)),
     })
 }
 

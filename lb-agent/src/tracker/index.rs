@@ -78,16 +78,11 @@ impl Index {
             );
             return self.delete_slice(&slice.name);
         };
-        let owner = Owner {
-            service: Arc::clone(&service),
-            seen: self.slice_list,
-        };
+        let owner = Owner { service: Arc::clone(&service), seen: self.slice_list };
         let before = self.owners.insert(slice.name.clone(), owner);
         let mut touched = Touched::default();
         if let Some(before) = before.filter(|before| before.service != service) {
-            touched
-                .dirty
-                .push(self.remove(&slice.name, &before.service));
+            touched.dirty.push(self.remove(&slice.name, &before.service));
         }
         let name = service_of(&slice.name, &service);
         let slices = &mut self.services.entry(name.clone()).or_default().slices;
@@ -109,13 +104,7 @@ impl Index {
             return Touched::default();
         };
         let dirty = vec![self.remove(name, &owner.service)];
-        Touched {
-            dirty,
-            counted: Changes {
-                services: 0,
-                slices: 1,
-            },
-        }
+        Touched { dirty, counted: Changes { services: 0, slices: 1 } }
     }
 
     pub(super) const fn begin_services(&mut self) {
@@ -129,10 +118,7 @@ impl Index {
     /// Deletes the Services that were not in the list.
     pub(super) fn end_services(&mut self) -> Touched {
         let list = self.service_list;
-        let unseen = self
-            .services
-            .iter()
-            .filter(|(_, e)| e.spec.is_some() && e.seen != list);
+        let unseen = self.services.iter().filter(|(_, e)| e.spec.is_some() && e.seen != list);
         let unseen: Vec<_> = unseen.map(|(name, _)| name.clone()).collect();
         Touched::all(unseen.iter().map(|name| self.delete_service(name)))
     }
@@ -187,15 +173,8 @@ impl Index {
     }
 
     pub(super) fn counts(&self) -> Counts {
-        let services = self
-            .services
-            .values()
-            .filter(|entry| entry.spec.is_some())
-            .count();
-        Counts {
-            services,
-            slices: self.owners.len(),
-        }
+        let services = self.services.values().filter(|entry| entry.spec.is_some()).count();
+        Counts { services, slices: self.owners.len() }
     }
 
     fn remove(&mut self, slice: &SliceName, service: &str) -> ServiceName {
@@ -218,13 +197,7 @@ impl Index {
 
 impl Touched {
     fn service(name: ServiceName) -> Self {
-        Self {
-            dirty: vec![name],
-            counted: Changes {
-                services: 1,
-                slices: 0,
-            },
-        }
+        Self { dirty: vec![name], counted: Changes { services: 1, slices: 0 } }
     }
 
     fn all(parts: impl Iterator<Item = Self>) -> Self {
@@ -238,8 +211,5 @@ impl Touched {
 }
 
 fn service_of(slice: &SliceName, service: &str) -> ServiceName {
-    ServiceName {
-        namespace: slice.namespace.as_ref().to_owned(),
-        name: service.to_owned(),
-    }
+    ServiceName { namespace: slice.namespace.as_ref().to_owned(), name: service.to_owned() }
 }

@@ -21,19 +21,12 @@ pub(super) struct NodeChange {
 
 impl Node {
     pub(super) const fn new(context: NodeContext) -> Self {
-        Self {
-            context,
-            spec: None,
-            listed: false,
-        }
+        Self { context, spec: None, listed: false }
     }
 
     /// Takes the object or its absence; `None` when nothing is different or it is another node's.
     pub(super) fn set(&mut self, spec: Option<NodeSpec>) -> Option<NodeChange> {
-        if spec
-            .as_ref()
-            .is_some_and(|spec| *spec.name != *self.context.name)
-        {
+        if spec.as_ref().is_some_and(|spec| *spec.name != *self.context.name) {
             return None;
         }
         self.listed = spec.is_some();

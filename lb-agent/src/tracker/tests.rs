@@ -22,11 +22,7 @@ pub(super) fn synced() -> Tracker {
 }
 
 pub(super) fn cluster(name: &str) -> ServiceSpec {
-    named(
-        name,
-        json!({ "clusterIP": "10.0.0.1", "ports": [{ "port": 80 }] }),
-        json!({}),
-    )
+    named(name, json!({ "clusterIP": "10.0.0.1", "ports": [{ "port": 80 }] }), json!({}))
 }
 
 pub(super) fn service(spec: ServiceSpec) -> Event {
@@ -34,34 +30,21 @@ pub(super) fn service(spec: ServiceSpec) -> Event {
 }
 
 pub(super) fn slice_of(service: &str, slice: SliceSpec) -> Event {
-    Event::SliceApplied(Box::new(SliceSpec {
-        service: Some(Arc::from(service)),
-        ..slice
-    }))
+    Event::SliceApplied(Box::new(SliceSpec { service: Some(Arc::from(service)), ..slice }))
 }
 
 fn name(name: &str) -> ServiceName {
-    ServiceName {
-        namespace: "default".to_owned(),
-        name: name.to_owned(),
-    }
+    ServiceName { namespace: "default".to_owned(), name: name.to_owned() }
 }
 
 fn apply(tracker: &mut Tracker, events: impl IntoIterator<Item = Event>) -> Vec<Effect> {
-    events
-        .into_iter()
-        .map(|event| tracker.apply(event))
-        .collect()
+    events.into_iter().map(|event| tracker.apply(event)).collect()
 }
 
 /// Names of what is taken, with the number of endpoints of the first port, or `gone`.
 fn taken(tracker: &mut Tracker) -> Vec<String> {
     let words = |(name, translated): (ServiceName, Option<Translated>)| match translated {
-        Some(t) => format!(
-            "{} {}",
-            name.name,
-            t.ports.first().map_or(0, |p| p.endpoints.len())
-        ),
+        Some(t) => format!("{} {}", name.name, t.ports.first().map_or(0, |p| p.endpoints.len())),
         None => format!("{} gone", name.name),
     };
     tracker.take().into_iter().map(words).collect()
@@ -89,33 +72,19 @@ fn nothing_is_given_out_before_the_lists_are_complete() {
 #[test]
 fn only_what_changed_is_given_out() {
     let mut tracker = synced();
-    drop(apply(
-        &mut tracker,
-        [service(cluster("a")), service(cluster("b"))],
-    ));
+    drop(apply(&mut tracker, [service(cluster("a")), service(cluster("b"))]));
     assert_eq!(taken(&mut tracker), ["a 0", "b 0"]);
     assert_eq!(taken(&mut tracker), Vec::<String>::new());
-    drop(apply(
-        &mut tracker,
-        [slice_of("b", slice("b-1", &["10.1.0.1"]))],
-    ));
+    drop(apply(&mut tracker, [slice_of("b", slice("b-1", &["10.1.0.1"]))]));
     assert_eq!(taken(&mut tracker), ["b 1"]);
-    assert_eq!(
-        tracker.apply(Event::ServiceDeleted(name("a"))),
-        Effect::Services
-    );
+    assert_eq!(tracker.apply(Event::ServiceDeleted(name("a"))), Effect::Services);
     assert_eq!(taken(&mut tracker), ["a gone"]);
 }
 
 #[test]
 fn the_same_object_again_is_nothing() {
     let mut tracker = synced();
-    let events = || {
-        [
-            service(cluster("web")),
-            slice_of("web", slice("web-1", &["10.1.0.1"])),
-        ]
-    };
+    let events = || [service(cluster("web")), slice_of("web", slice("web-1", &["10.1.0.1"]))];
     drop(apply(&mut tracker, events()));
     drop(tracker.take());
     assert_eq!(apply(&mut tracker, events()), [Effect::Nothing; 2]);
@@ -129,16 +98,10 @@ fn a_change_that_is_taken_back_vanishes() {
     let one = || slice_of("web", slice("web-1", &["10.1.0.1"]));
     drop(apply(&mut tracker, [service(cluster("web")), one()]));
     drop(tracker.take());
-    drop(apply(
-        &mut tracker,
-        [slice_of("web", slice("web-1", &["10.1.0.2"])), one()],
-    ));
+    drop(apply(&mut tracker, [slice_of("web", slice("web-1", &["10.1.0.2"])), one()]));
     assert!(tracker.dirty_since().is_some());
     assert_eq!(taken(&mut tracker), Vec::<String>::new());
-    drop(apply(
-        &mut tracker,
-        [Event::ServiceDeleted(name("web")), service(cluster("web"))],
-    ));
+    drop(apply(&mut tracker, [Event::ServiceDeleted(name("web")), service(cluster("web"))]));
     assert_eq!(taken(&mut tracker), Vec::<String>::new());
     assert_eq!(tracker.dirty_since(), None);
 }
@@ -156,26 +119,14 @@ fn a_change_that_does_not_matter_here_vanishes() {
 #[test]
 fn a_slice_may_come_before_its_service_and_stay_after_it() {
     let mut tracker = synced();
-    drop(apply(
-        &mut tracker,
-        [slice_of("web", slice("web-1", &["10.1.0.1"]))],
-    ));
+    drop(apply(&mut tracker, [slice_of("web", slice("web-1", &["10.1.0.1"]))]));
     assert_eq!(taken(&mut tracker), Vec::<String>::new());
     drop(apply(&mut tracker, [service(cluster("web"))]));
     assert_eq!(taken(&mut tracker), ["web 1"]);
     drop(apply(&mut tracker, [Event::ServiceDeleted(name("web"))]));
     assert_eq!(taken(&mut tracker), ["web gone"]);
-    assert_eq!(
-        tracker.counts(),
-        Counts {
-            services: 0,
-            slices: 1
-        }
-    );
-    drop(apply(
-        &mut tracker,
-        [Event::SliceDeleted(slice_name("web-1"))],
-    ));
+    assert_eq!(tracker.counts(), Counts { services: 0, slices: 1 });
+    drop(apply(&mut tracker, [Event::SliceDeleted(slice_name("web-1"))]));
     assert_eq!(taken(&mut tracker), Vec::<String>::new());
     assert_eq!(tracker.counts(), Counts::default());
 }
@@ -184,17 +135,11 @@ fn a_slice_may_come_before_its_service_and_stay_after_it() {
 fn a_slice_that_moves_changes_both_services() {
     let mut tracker = synced();
     let moved = |to| slice_of(to, slice("x", &["10.1.0.1"]));
-    drop(apply(
-        &mut tracker,
-        [service(cluster("a")), service(cluster("b")), moved("a")],
-    ));
+    drop(apply(&mut tracker, [service(cluster("a")), service(cluster("b")), moved("a")]));
     assert_eq!(taken(&mut tracker), ["a 1", "b 0"]);
     drop(apply(&mut tracker, [moved("b")]));
     assert_eq!(taken(&mut tracker), ["a 0", "b 1"]);
-    let orphan = SliceSpec {
-        service: None,
-        ..slice("x", &["10.1.0.1"])
-    };
+    let orphan = SliceSpec { service: None, ..slice("x", &["10.1.0.1"]) };
     drop(apply(&mut tracker, [Event::SliceApplied(Box::new(orphan))]));
     assert_eq!(taken(&mut tracker), ["b 0"]);
     assert_eq!(tracker.counts().slices, 0);
@@ -204,38 +149,14 @@ fn a_slice_that_moves_changes_both_services() {
 fn what_a_new_list_does_not_show_is_gone() {
     let mut tracker = synced();
     let one = |name: &str| slice_of(name, slice(&format!("{name}-1"), &["10.1.0.1"]));
-    drop(apply(
-        &mut tracker,
-        [
-            service(cluster("a")),
-            service(cluster("b")),
-            one("a"),
-            one("b"),
-        ],
-    ));
+    drop(apply(&mut tracker, [service(cluster("a")), service(cluster("b")), one("a"), one("b")]));
     drop(tracker.take());
-    drop(apply(
-        &mut tracker,
-        [Event::ListBegan(Kind::Service), service(cluster("b"))],
-    ));
-    assert_eq!(
-        taken(&mut tracker),
-        Vec::<String>::new(),
-        "an unfinished list deletes nothing"
-    );
-    drop(apply(
-        &mut tracker,
-        [Event::ListBegan(Kind::Service), service(cluster("b"))],
-    ));
-    assert_eq!(
-        apply(&mut tracker, [Event::Synced(Kind::Service)]),
-        [Effect::Services]
-    );
+    drop(apply(&mut tracker, [Event::ListBegan(Kind::Service), service(cluster("b"))]));
+    assert_eq!(taken(&mut tracker), Vec::<String>::new(), "an unfinished list deletes nothing");
+    drop(apply(&mut tracker, [Event::ListBegan(Kind::Service), service(cluster("b"))]));
+    assert_eq!(apply(&mut tracker, [Event::Synced(Kind::Service)]), [Effect::Services]);
     assert_eq!(taken(&mut tracker), ["a gone"]);
-    drop(apply(
-        &mut tracker,
-        [Event::ListBegan(Kind::Slice), Event::Synced(Kind::Slice)],
-    ));
+    drop(apply(&mut tracker, [Event::ListBegan(Kind::Slice), Event::Synced(Kind::Slice)]));
     assert_eq!(taken(&mut tracker), ["b 0"]);
 }
 
@@ -275,21 +196,12 @@ fn the_zone_of_the_node_concerns_services_with_zone_hints_only() {
         ],
     ));
     drop(tracker.take());
-    assert_eq!(
-        apply(&mut tracker, [node(Some("z1"), "192.168.0.1")]),
-        [Effect::Node]
-    );
+    assert_eq!(apply(&mut tracker, [node(Some("z1"), "192.168.0.1")]), [Effect::Node]);
     assert_eq!(tracker.dirty.len(), 1);
     assert_eq!(taken(&mut tracker), ["b 2"]);
     assert_eq!(tracker.context().zone.as_deref(), Some("z1"));
-    assert_eq!(
-        apply(&mut tracker, [node(Some("z1"), "192.168.0.1")]),
-        [Effect::Nothing]
-    );
-    assert_eq!(
-        apply(&mut tracker, [Event::NodeDeleted("here".into())]),
-        [Effect::Node]
-    );
+    assert_eq!(apply(&mut tracker, [node(Some("z1"), "192.168.0.1")]), [Effect::Nothing]);
+    assert_eq!(apply(&mut tracker, [Event::NodeDeleted("here".into())]), [Effect::Node]);
     assert_eq!(taken(&mut tracker), ["b 2"]);
     assert_eq!(tracker.node(), None);
 }
@@ -304,32 +216,19 @@ fn the_address_of_the_node_concerns_services_with_source_ranges_only() {
         }),
         &["192.0.2.1"],
     );
-    drop(apply(
-        &mut tracker,
-        [service(cluster("a")), service(restricted)],
-    ));
+    drop(apply(&mut tracker, [service(cluster("a")), service(restricted)]));
     drop(tracker.take());
     drop(apply(&mut tracker, [node(None, "192.168.0.1")]));
     assert_eq!(taken(&mut tracker), ["web 0"]);
     drop(apply(&mut tracker, [node(None, "192.168.0.2")]));
-    assert_eq!(
-        taken(&mut tracker),
-        Vec::<String>::new(),
-        "still in the range"
-    );
+    assert_eq!(taken(&mut tracker), Vec::<String>::new(), "still in the range");
 }
 
 #[test]
 fn another_node_is_none_of_our_business() {
     let mut tracker = synced();
-    let other = NodeSpec {
-        name: "there".into(),
-        ..NodeSpec::default()
-    };
-    let events = [
-        Event::NodeApplied(Box::new(other)),
-        Event::NodeDeleted("there".into()),
-    ];
+    let other = NodeSpec { name: "there".into(), ..NodeSpec::default() };
+    let events = [Event::NodeApplied(Box::new(other)), Event::NodeDeleted("there".into())];
     assert_eq!(apply(&mut tracker, events), [Effect::Nothing; 2]);
     assert_eq!(tracker.node(), None);
 }
@@ -358,10 +257,7 @@ fn findings_stay_until_their_object_is_corrected_or_gone() {
     drop(apply(&mut tracker, [service(cluster("web"))]));
     drop(tracker.take());
     assert!(tracker.findings().is_empty());
-    drop(apply(
-        &mut tracker,
-        [service(wrong), Event::ServiceDeleted(name("web"))],
-    ));
+    drop(apply(&mut tracker, [service(wrong), Event::ServiceDeleted(name("web"))]));
     drop(tracker.take());
     assert!(tracker.findings().is_empty());
 }
@@ -391,58 +287,22 @@ fn changes_and_trigger_times_are_counted_once() {
     let mut tracker = synced();
     let stamped = |ip: &str, after: i64| {
         let time = tracker_start() + jiff::SignedDuration::from_secs(after);
-        slice_of(
-            "web",
-            SliceSpec {
-                triggered: Some(time),
-                ..slice("web-1", &[ip])
-            },
-        )
+        slice_of("web", SliceSpec { triggered: Some(time), ..slice("web-1", &[ip]) })
     };
     drop(apply(
         &mut tracker,
-        [
-            service(cluster("web")),
-            stamped("10.1.0.1", -60),
-            stamped("10.1.0.2", 60),
-        ],
+        [service(cluster("web")), stamped("10.1.0.1", -60), stamped("10.1.0.2", 60)],
     ));
-    assert_eq!(
-        tracker.pending(),
-        Changes {
-            services: 1,
-            slices: 2
-        }
-    );
+    assert_eq!(tracker.pending(), Changes { services: 1, slices: 2 });
     assert_eq!(tracker.triggers().len(), 0, "not taken yet");
     drop(tracker.take());
     assert_eq!(tracker.pending(), Changes::default());
-    assert_eq!(
-        tracker.triggers().len(),
-        1,
-        "the one before the start is not measured"
-    );
+    assert_eq!(tracker.triggers().len(), 1, "the one before the start is not measured");
     assert_eq!(tracker.triggers().len(), 0);
-    drop(apply(
-        &mut tracker,
-        [
-            stamped("10.1.0.3", 90),
-            Event::SliceDeleted(slice_name("web-1")),
-        ],
-    ));
+    drop(apply(&mut tracker, [stamped("10.1.0.3", 90), Event::SliceDeleted(slice_name("web-1"))]));
     drop(tracker.take());
-    assert_eq!(
-        tracker.triggers().len(),
-        0,
-        "a deletion forgets what was pending"
-    );
-    assert_eq!(
-        tracker.totals(),
-        Changes {
-            services: 1,
-            slices: 4
-        }
-    );
+    assert_eq!(tracker.triggers().len(), 0, "a deletion forgets what was pending");
+    assert_eq!(tracker.totals(), Changes { services: 1, slices: 4 });
 }
 
 fn tracker_start() -> Timestamp {
@@ -454,14 +314,8 @@ fn service_cidrs_are_a_set() {
     let mut tracker = synced();
     let cidr = |text: &str| text.parse().expect("a prefix");
     let (a, b) = (cidr("10.96.0.0/12"), cidr("fd00::/108"));
-    assert_eq!(
-        tracker.apply(Event::ServiceCidrs(vec![a, b])),
-        Effect::ServiceCidrs
-    );
-    assert_eq!(
-        tracker.apply(Event::ServiceCidrs(vec![b, a, b])),
-        Effect::Nothing
-    );
+    assert_eq!(tracker.apply(Event::ServiceCidrs(vec![a, b])), Effect::ServiceCidrs);
+    assert_eq!(tracker.apply(Event::ServiceCidrs(vec![b, a, b])), Effect::Nothing);
     assert_eq!(tracker.service_cidrs(), [a, b]);
 }
 
@@ -470,9 +324,6 @@ fn ports_of_another_name_do_not_serve() {
     let mut tracker = synced();
     let mut other = slice("web-1", &["10.1.0.1"]);
     other.ports = Box::new([port("http", Protocol::TCP, 8080)]);
-    drop(apply(
-        &mut tracker,
-        [service(cluster("web")), slice_of("web", other)],
-    ));
+    drop(apply(&mut tracker, [service(cluster("web")), slice_of("web", other)]));
     assert_eq!(taken(&mut tracker), ["web 0"]);
 }

@@ -66,13 +66,7 @@ impl<'a> Candidates<'a> {
             let in_local = here && if any_local { endpoint.ready } else { draining };
             let (cluster, local) = (uses.cluster && in_cluster, uses.local && in_local);
             if endpoint.serving || cluster || local {
-                chosen.push(EndpointPlan {
-                    ip,
-                    port,
-                    on_this_node: here,
-                    cluster,
-                    local,
-                });
+                chosen.push(EndpointPlan { ip, port, on_this_node: here, cluster, local });
             }
         }
         let somewhere = || self.any(|e| e.ready || (e.serving && e.terminating));
@@ -142,7 +136,5 @@ fn for_node(hints: &Hints, node: &NodeContext) -> bool {
 }
 
 fn for_zone(hints: &Hints, node: &NodeContext) -> bool {
-    node.zone
-        .as_ref()
-        .is_some_and(|zone| hints.zones.contains(zone))
+    node.zone.as_ref().is_some_and(|zone| hints.zones.contains(zone))
 }

@@ -38,10 +38,7 @@ impl Frontends {
     ) -> Self {
         let external_local = external_policy_is_local(spec);
         let of_family = |list: &[IpAddr]| {
-            list.iter()
-                .copied()
-                .filter(|ip| Family::of(*ip) == family)
-                .collect::<BTreeSet<_>>()
+            list.iter().copied().filter(|ip| Family::of(*ip) == family).collect::<BTreeSet<_>>()
         };
         let mut vips = of_family(&spec.vips);
         let sources = sources(spec, &vips, family, node);
@@ -57,12 +54,7 @@ impl Frontends {
                 "correct the prefixes",
             );
         }
-        let mut found = Self {
-            family,
-            addresses: Vec::new(),
-            external_local,
-            sources,
-        };
+        let mut found = Self { family, addresses: Vec::new(), external_local, sources };
         if let Some(ip) = spec.cluster.get(family) {
             found.add(FrontendKind::ClusterIp, ip, spec.internal_local);
         }
@@ -103,26 +95,13 @@ impl Frontends {
             });
         }
         let checks = list.iter().any(|frontend| frontend.sources);
-        (
-            list,
-            if checks {
-                self.sources.clone()
-            } else {
-                Vec::new()
-            },
-        )
+        (list, if checks { self.sources.clone() } else { Vec::new() })
     }
 
     fn add(&mut self, kind: FrontendKind, ip: IpAddr, local_policy: bool) {
         if self.addresses.iter().all(|frontend| frontend.ip != ip) {
             let sources = kind == FrontendKind::LoadBalancer && !self.sources.is_empty();
-            self.addresses.push(FrontendPlan {
-                kind,
-                ip,
-                port: 0,
-                local_policy,
-                sources,
-            });
+            self.addresses.push(FrontendPlan { kind, ip, port: 0, local_policy, sources });
         }
     }
 }
@@ -135,15 +114,9 @@ fn sources(
     family: Family,
     node: &NodeContext,
 ) -> Vec<IpNet> {
-    let of_family = spec
-        .source_ranges
-        .iter()
-        .filter(|range| Family::of(range.addr()) == family);
+    let of_family = spec.source_ranges.iter().filter(|range| Family::of(range.addr()) == family);
     let mut ranges: BTreeSet<IpNet> = of_family.copied().collect();
-    if node
-        .ip(family)
-        .is_some_and(|ip| ranges.iter().any(|range| range.contains(&ip)))
-    {
+    if node.ip(family).is_some_and(|ip| ranges.iter().any(|range| range.contains(&ip))) {
         ranges.extend(vips.iter().copied().map(IpNet::from));
     }
     ranges.into_iter().collect()

@@ -45,20 +45,14 @@ fn alone(spec: &ServiceSpec) -> Translated {
 }
 
 fn fields(translated: &Translated) -> Vec<&str> {
-    translated
-        .findings
-        .iter()
-        .map(|finding| finding.field.as_str())
-        .collect()
+    translated.findings.iter().map(|finding| finding.field.as_str()).collect()
 }
 
 #[test]
 fn a_cluster_ip_service_is_asked_by_its_cluster_ip() {
     let spec = web(json!({ "clusterIP": "10.0.0.1", "ports": [{ "port": 80 }] }));
     let translated = service(&spec, &[&slice("web-1", &["10.1.0.1 @here"])], &here());
-    let [plan] = &*translated.ports else {
-        panic!("one plan")
-    };
+    let [plan] = &*translated.ports else { panic!("one plan") };
     assert_eq!(plan.key.service.to_string(), "default/web");
     assert_eq!(
         (&*plan.key.port, plan.key.protocol, plan.key.family),
@@ -90,10 +84,7 @@ fn headless_external_name_and_services_without_cluster_ip_are_ignored() {
 #[test]
 fn the_proxy_name_label_says_whose_a_service_is() {
     let mut spec = web(json!({ "clusterIP": "10.0.0.1", "ports": [{ "port": 80 }] }));
-    let adopted = NodeContext {
-        service_proxy_name: Some("mine".into()),
-        ..here()
-    };
+    let adopted = NodeContext { service_proxy_name: Some("mine".into()), ..here() };
     for (label, ordinary, named) in [
         (None, true, false),
         (Some(""), false, false),
@@ -117,14 +108,9 @@ fn a_dual_stack_service_has_a_plan_in_each_family() {
         }),
         &["192.0.2.1", "2001:db8::1"],
     );
-    let (v4, v6) = (
-        slice("web-4", &["10.1.0.1"]),
-        slice("web-6", &["fd00:1::1"]),
-    );
+    let (v4, v6) = (slice("web-4", &["10.1.0.1"]), slice("web-6", &["fd00:1::1"]));
     let translated = service(&spec, &[&v6, &v4], &here());
-    let [four, six] = &*translated.ports else {
-        panic!("two plans")
-    };
+    let [four, six] = &*translated.ports else { panic!("two plans") };
     assert_eq!(
         frontends(four),
         [
@@ -136,12 +122,7 @@ fn a_dual_stack_service_has_a_plan_in_each_family() {
     );
     assert_eq!(
         frontends(six),
-        [
-            "cluster fd00::1:80",
-            "external 2001:db8::7:80",
-            "vip 2001:db8::1:80",
-            "node :::30080"
-        ]
+        ["cluster fd00::1:80", "external 2001:db8::7:80", "vip 2001:db8::1:80", "node :::30080"]
     );
     assert_eq!(endpoints(four), ["10.1.0.1:8080 cluster"]);
     assert_eq!(endpoints(six), ["fd00:1::1:8080 cluster"]);
@@ -154,13 +135,8 @@ fn a_single_stack_service_has_nothing_in_the_other_family() {
         "ports": [{ "port": 80, "nodePort": 30080 }],
     }));
     let translated = service(&spec, &[&slice("web-6", &["fd00:1::1"])], &here());
-    let [plan] = &*translated.ports else {
-        panic!("one plan")
-    };
-    assert_eq!(
-        frontends(plan),
-        ["cluster 10.0.0.1:80", "node 0.0.0.0:30080"]
-    );
+    let [plan] = &*translated.ports else { panic!("one plan") };
+    assert_eq!(frontends(plan), ["cluster 10.0.0.1:80", "node 0.0.0.0:30080"]);
     assert_eq!(plan.endpoints, []);
 }
 
@@ -180,11 +156,8 @@ fn endpoints_match_by_port_name_and_protocol() {
         port("", Protocol::TCP, 3),
     ]);
     let translated = service(&spec, &[&slice], &here());
-    let found: Vec<_> = translated
-        .ports
-        .iter()
-        .map(|plan| (&*plan.key.port, endpoints(plan)))
-        .collect();
+    let found: Vec<_> =
+        translated.ports.iter().map(|plan| (&*plan.key.port, endpoints(plan))).collect();
     assert_eq!(
         found,
         [
@@ -201,10 +174,7 @@ fn one_service_port_may_lead_to_different_numbers() {
     let mut other = slice("web-2", &["10.1.0.2"]);
     other.ports = Box::new([port("", Protocol::TCP, 9090)]);
     let translated = service(&spec, &[&slice("web-1", &["10.1.0.1"]), &other], &here());
-    assert_eq!(
-        endpoints(&translated.ports[0]),
-        ["10.1.0.1:8080 cluster", "10.1.0.2:9090 cluster"]
-    );
+    assert_eq!(endpoints(&translated.ports[0]), ["10.1.0.1:8080 cluster", "10.1.0.2:9090 cluster"]);
 }
 
 #[test]
@@ -219,11 +189,7 @@ fn duplicate_addresses_are_one_frontend_each() {
     );
     assert_eq!(
         frontends(&alone(&spec).ports[0]),
-        [
-            "cluster 10.0.0.1:80",
-            "external 198.51.100.1:80",
-            "vip 192.0.2.1:80 sources"
-        ]
+        ["cluster 10.0.0.1:80", "external 198.51.100.1:80", "vip 192.0.2.1:80 sources"]
     );
 }
 
@@ -231,19 +197,11 @@ fn duplicate_addresses_are_one_frontend_each() {
 fn the_external_policy_counts_only_where_the_type_reaches_outside() {
     let policy = |spec: serde_json::Value| external_policy_is_local(&web(spec));
     let local = "Local";
-    assert!(policy(
-        json!({ "type": "LoadBalancer", "externalTrafficPolicy": local })
-    ));
-    assert!(policy(
-        json!({ "type": "NodePort", "externalTrafficPolicy": local })
-    ));
-    assert!(policy(
-        json!({ "externalIPs": ["192.0.2.1"], "externalTrafficPolicy": local })
-    ));
+    assert!(policy(json!({ "type": "LoadBalancer", "externalTrafficPolicy": local })));
+    assert!(policy(json!({ "type": "NodePort", "externalTrafficPolicy": local })));
+    assert!(policy(json!({ "externalIPs": ["192.0.2.1"], "externalTrafficPolicy": local })));
     assert!(!policy(json!({ "externalTrafficPolicy": local })));
-    assert!(!policy(
-        json!({ "type": "NodePort", "externalTrafficPolicy": "Cluster" })
-    ));
+    assert!(!policy(json!({ "type": "NodePort", "externalTrafficPolicy": "Cluster" })));
 }
 
 #[test]
@@ -263,11 +221,7 @@ fn each_policy_governs_its_own_frontends() {
     }));
     assert_eq!(
         frontends(&alone(&external).ports[0]),
-        [
-            "cluster 10.0.0.1:80",
-            "external 192.0.2.1:80 local",
-            "node 0.0.0.0:30080 local"
-        ]
+        ["cluster 10.0.0.1:80", "external 192.0.2.1:80 local", "node 0.0.0.0:30080 local"]
     );
 }
 
@@ -279,12 +233,7 @@ fn affinity_is_the_same_in_every_port() {
     }));
     let translated = alone(&spec);
     assert_eq!(translated.ports.len(), 4);
-    assert!(
-        translated
-            .ports
-            .iter()
-            .all(|plan| plan.affinity == Some(10_800))
-    );
+    assert!(translated.ports.iter().all(|plan| plan.affinity == Some(10_800)));
 }
 
 fn restricted(ranges: &[&str]) -> Translated {
@@ -314,10 +263,7 @@ fn source_ranges_restrict_the_vips_and_nothing_else() {
             "node 0.0.0.0:30080"
         ]
     );
-    assert_eq!(
-        sources(&translated.ports[0]),
-        ["10.0.0.0/8", "203.0.113.0/24"]
-    );
+    assert_eq!(sources(&translated.ports[0]), ["10.0.0.0/8", "203.0.113.0/24"]);
 }
 
 #[test]
@@ -330,33 +276,18 @@ fn ranges_of_the_other_family_alone_restrict_nothing() {
 #[test]
 fn a_range_with_the_node_in_it_admits_the_vips_themselves() {
     let translated = restricted(&["192.168.0.0/24", "fd00:192::/32"]);
-    assert_eq!(
-        sources(&translated.ports[0]),
-        ["192.0.2.1/32", "192.168.0.0/24"]
-    );
-    assert_eq!(
-        sources(&translated.ports[1]),
-        ["2001:db8::1/128", "fd00:192::/32"]
-    );
+    assert_eq!(sources(&translated.ports[0]), ["192.0.2.1/32", "192.168.0.0/24"]);
+    assert_eq!(sources(&translated.ports[1]), ["2001:db8::1/128", "fd00:192::/32"]);
 }
 
 #[test]
 fn a_family_whose_only_ranges_are_broken_admits_nobody_to_its_vips() {
     let translated = restricted(&["203.0.113.0/24", "2001:db8::/129"]);
-    assert_eq!(
-        frontends(&translated.ports[0])[2],
-        "vip 192.0.2.1:80 sources"
-    );
-    assert_eq!(
-        frontends(&translated.ports[1]),
-        ["cluster fd00::1:80", "node :::30080"]
-    );
+    assert_eq!(frontends(&translated.ports[0])[2], "vip 192.0.2.1:80 sources");
+    assert_eq!(frontends(&translated.ports[1]), ["cluster fd00::1:80", "node :::30080"]);
     assert_eq!(
         fields(&translated),
-        [
-            "spec.loadBalancerSourceRanges[1]",
-            "spec.loadBalancerSourceRanges"
-        ]
+        ["spec.loadBalancerSourceRanges[1]", "spec.loadBalancerSourceRanges"]
     );
 }
 
@@ -368,10 +299,7 @@ fn health_is_asked_only_of_load_balancers_with_policy_local() {
             "externalTrafficPolicy": policy, "healthCheckNodePort": port,
         }));
         let translated = alone(&spec);
-        (
-            translated.health.map(|health| health.port),
-            translated.findings.len(),
-        )
+        (translated.health.map(|health| health.port), translated.findings.len())
     };
     assert_eq!(health("LoadBalancer", "Local", 32000), (Some(32000), 0));
     assert_eq!(health("LoadBalancer", "Local", 0), (None, 1));
@@ -400,16 +328,8 @@ fn health_counts_distinct_ready_addresses_on_this_node() {
     let mut copy = v4.clone();
     copy.name = crate::snapshot::fixtures::slice_name("web-5");
     let v6 = slice("web-6", &["fd00:1::1 @here"]);
-    let health = service(&spec, &[&v4, &copy, &v6], &here())
-        .health
-        .expect("health");
-    assert_eq!(
-        health,
-        HealthCheck {
-            port: 32000,
-            local_ready: 2
-        }
-    );
+    let health = service(&spec, &[&v4, &copy, &v6], &here()).health.expect("health");
+    assert_eq!(health, HealthCheck { port: 32000, local_ready: 2 });
 }
 
 #[test]
@@ -431,13 +351,8 @@ fn a_policy_local_without_local_endpoint_is_counted() {
         "externalTrafficPolicy": "Cluster", "ports": [{ "port": 80, "nodePort": 30080 }],
     }));
     let lacks = |endpoints: &[&str]| {
-        let plan = service(&spec, &[&slice("web-1", endpoints)], &here())
-            .ports
-            .remove(0);
-        (
-            plan.lacks_local(TrafficPolicy::Internal),
-            plan.lacks_local(TrafficPolicy::External),
-        )
+        let plan = service(&spec, &[&slice("web-1", endpoints)], &here()).ports.remove(0);
+        (plan.lacks_local(TrafficPolicy::Internal), plan.lacks_local(TrafficPolicy::External))
     };
     assert_eq!(lacks(&["10.1.0.1 @there"]), (true, false));
     assert_eq!(lacks(&["10.1.0.1 @here"]), (false, false));

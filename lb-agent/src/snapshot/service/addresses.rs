@@ -35,15 +35,8 @@ impl ClusterIps {
     /// is of its own family.
     pub(super) fn of(spec: &Spec, kind: ServiceKind, findings: &mut Findings) -> Self {
         let single = spec.cluster_ip.as_slice();
-        let list = spec
-            .cluster_ips
-            .as_deref()
-            .filter(|list| !list.is_empty())
-            .unwrap_or(single);
-        let mut found = Self {
-            headless: list.iter().any(|ip| ip == "None"),
-            ..Self::default()
-        };
+        let list = spec.cluster_ips.as_deref().filter(|list| !list.is_empty()).unwrap_or(single);
+        let mut found = Self { headless: list.iter().any(|ip| ip == "None"), ..Self::default() };
         if found.headless || kind == ServiceKind::ExternalName {
             return found;
         }
@@ -86,13 +79,7 @@ impl ClusterIps {
 /// `spec.externalIPs`.
 pub(super) fn external_ips(spec: &Spec, findings: &mut Findings) -> Box<[IpAddr]> {
     let mut found = Vec::new();
-    for (at, text) in spec
-        .external_ips
-        .as_deref()
-        .unwrap_or_default()
-        .iter()
-        .enumerate()
-    {
+    for (at, text) in spec.external_ips.as_deref().unwrap_or_default().iter().enumerate() {
         let field = format_args!("spec.externalIPs[{at}]");
         found.extend(service_address(text, field, findings).filter(|ip| {
             let refused = link_local(*ip);
@@ -111,13 +98,8 @@ pub(super) fn external_ips(spec: &Spec, findings: &mut Findings) -> Box<[IpAddr]
 
 /// The addresses of the load balancer that are ours.
 pub(super) fn vips(object: &Service, findings: &mut Findings) -> Box<[IpAddr]> {
-    let status = object
-        .status
-        .as_ref()
-        .and_then(|status| status.load_balancer.as_ref());
-    let ingress = status
-        .and_then(|status| status.ingress.as_deref())
-        .unwrap_or_default();
+    let status = object.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let ingress = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
     let mut found = Vec::new();
     for (at, entry) in ingress.iter().enumerate() {
         let field = format_args!("status.loadBalancer.ingress[{at}]");
@@ -149,11 +131,7 @@ fn service_address(
     let ip = address(text);
     let problem = ip.map_or(Some("is not an address"), special);
     if let Some(problem) = problem {
-        findings.wrong(
-            field,
-            format_args!("{} {problem}; not served", quoted(text)),
-            REACHABLE,
-        );
+        findings.wrong(field, format_args!("{} {problem}; not served", quoted(text)), REACHABLE);
         return None;
     }
     ip
@@ -161,10 +139,7 @@ fn service_address(
 
 /// `spec.loadBalancerSourceRanges`, and whether some of it could not be read.
 pub(super) fn source_ranges(spec: &Spec, findings: &mut Findings) -> (Box<[IpNet]>, bool) {
-    let listed = spec
-        .load_balancer_source_ranges
-        .as_deref()
-        .unwrap_or_default();
+    let listed = spec.load_balancer_source_ranges.as_deref().unwrap_or_default();
     let mut found = Vec::with_capacity(listed.len());
     let mut broken = false;
     for (at, text) in listed.iter().enumerate() {

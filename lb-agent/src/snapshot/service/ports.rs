@@ -16,11 +16,7 @@ pub(crate) fn port_number(
 ) -> Option<u16> {
     let valid = u16::try_from(number).ok().filter(|number| *number != 0);
     if valid.is_none() {
-        findings.wrong(
-            field,
-            format_args!("{number} is not a port"),
-            "write 1 to 65535",
-        );
+        findings.wrong(field, format_args!("{number} is not a port"), "write 1 to 65535");
     }
     valid
 }
@@ -72,10 +68,7 @@ fn one(
     if others.clone().any(|other| &*other.name == name) {
         findings.wrong(
             format_args!("{field}.name"),
-            format_args!(
-                "{} is taken by an earlier port; this one is left out",
-                quoted(name)
-            ),
+            format_args!("{} is taken by an earlier port; this one is left out", quoted(name)),
             "give each port its own name",
         );
         return None;
@@ -107,10 +100,5 @@ fn one(
             "write the node port out",
         );
     }
-    Some(PortSpec {
-        name: name.into(),
-        protocol,
-        port,
-        node_port,
-    })
+    Some(PortSpec { name: name.into(), protocol, port, node_port })
 }

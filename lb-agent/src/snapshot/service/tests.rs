@@ -15,10 +15,7 @@ fn object(object: Value) -> ServiceSpec {
 }
 
 fn fields(spec: &ServiceSpec) -> Vec<&str> {
-    spec.problems
-        .iter()
-        .map(|finding| finding.field.as_str())
-        .collect()
+    spec.problems.iter().map(|finding| finding.field.as_str()).collect()
 }
 
 fn shown(ips: &[IpAddr]) -> Vec<String> {
@@ -39,20 +36,14 @@ fn ip_families_say_which_cluster_ip_is_whose() {
 #[test]
 fn a_service_without_ip_families_has_the_family_of_its_cluster_ip() {
     let spec = service(json!({ "clusterIP": "10.0.0.1" }));
-    assert_eq!(
-        (spec.cluster.v4, spec.cluster.v6),
-        (address("10.0.0.1"), None)
-    );
+    assert_eq!((spec.cluster.v4, spec.cluster.v6), (address("10.0.0.1"), None));
 }
 
 #[test]
 fn a_cluster_ip_of_another_family_than_named_is_not_served() {
     let spec =
         service(json!({ "clusterIPs": ["10.0.0.1", "10.0.0.2"], "ipFamilies": ["IPv4", "IPv6"] }));
-    assert_eq!(
-        (spec.cluster.v4, spec.cluster.v6),
-        (address("10.0.0.1"), None)
-    );
+    assert_eq!((spec.cluster.v4, spec.cluster.v6), (address("10.0.0.1"), None));
     assert_eq!(fields(&spec), ["spec.clusterIPs[1]"]);
 }
 
@@ -113,11 +104,8 @@ fn each_bad_port_is_named_and_the_good_ones_stay() {
             { "name": "far", "port": 55, "nodePort": -7 },
         ],
     }));
-    let ports: Vec<_> = spec
-        .ports
-        .iter()
-        .map(|p| (&*p.name, p.protocol, p.port, p.node_port))
-        .collect();
+    let ports: Vec<_> =
+        spec.ports.iter().map(|p| (&*p.name, p.protocol, p.port, p.node_port)).collect();
     assert_eq!(
         ports,
         [
@@ -169,10 +157,7 @@ fn only_vips_of_the_load_balancer_are_ours() {
     assert_eq!(shown(&spec.vips), ["192.0.2.1", "192.0.2.2"]);
     assert_eq!(
         fields(&spec),
-        [
-            "status.loadBalancer.ingress[5].ip",
-            "status.loadBalancer.ingress[6].ipMode"
-        ]
+        ["status.loadBalancer.ingress[5].ip", "status.loadBalancer.ingress[6].ipMode"]
     );
 }
 
@@ -201,10 +186,7 @@ fn affinity_has_its_default_and_its_range() {
         })
     };
     assert_eq!(affinity(json!({ "clusterIP": "10.0.0.1" })), (None, 0));
-    assert_eq!(
-        affinity(json!({ "clusterIP": "10.0.0.1", "sessionAffinity": "None" })),
-        (None, 0)
-    );
+    assert_eq!(affinity(json!({ "clusterIP": "10.0.0.1", "sessionAffinity": "None" })), (None, 0));
     assert_eq!(
         affinity(json!({ "clusterIP": "10.0.0.1", "sessionAffinity": "ClientIP" })),
         (Some(10_800), 0)
@@ -246,10 +228,7 @@ fn age_and_labels_are_kept() {
             "labels": { PROXY_NAME_LABEL: "" },
         },
     }));
-    assert_eq!(
-        (spec.created, &*spec.uid, spec.proxy_name.as_deref()),
-        (60, "u-1", Some(""))
-    );
+    assert_eq!((spec.created, &*spec.uid, spec.proxy_name.as_deref()), (60, "u-1", Some("")));
     let bare = object(json!({ "metadata": { "namespace": "default", "name": "web" } }));
     assert_eq!((bare.created, &*bare.uid), (0, "default/web"));
 }

@@ -41,19 +41,9 @@ fn missing_conditions_have_the_defaults() {
         { "addresses": ["10.1.0.2"], "conditions": {} },
         { "addresses": ["10.1.0.3"], "conditions": { "ready": false, "terminating": true } },
     ]));
-    let conditions: Vec<_> = slice
-        .endpoints
-        .iter()
-        .map(|e| (e.ready, e.serving, e.terminating))
-        .collect();
-    assert_eq!(
-        conditions,
-        [
-            (true, true, false),
-            (true, true, false),
-            (false, true, true)
-        ]
-    );
+    let conditions: Vec<_> =
+        slice.endpoints.iter().map(|e| (e.ready, e.serving, e.terminating)).collect();
+    assert_eq!(conditions, [(true, true, false), (true, true, false), (false, true, true)]);
 }
 
 #[test]
@@ -79,16 +69,10 @@ fn an_endpoint_of_no_use_is_named_and_the_others_stay() {
         { "addresses": ["224.0.0.1"] },
     ]));
     assert_eq!(slice.endpoints.len(), 1);
-    let fields: Vec<_> = slice
-        .problems
-        .iter()
-        .map(|finding| finding.field.as_str())
-        .collect();
+    let fields: Vec<_> = slice.problems.iter().map(|finding| finding.field.as_str()).collect();
     assert_eq!(
         fields,
-        (1..7)
-            .map(|at| format!("endpoints[{at}].addresses[0]"))
-            .collect::<Vec<_>>()
+        (1..7).map(|at| format!("endpoints[{at}].addresses[0]")).collect::<Vec<_>>()
     );
 }
 
@@ -99,10 +83,7 @@ fn fqdn_slices_have_no_endpoints_and_no_problems() {
         "addressType": "FQDN",
         "endpoints": [{ "addresses": ["example.org"] }],
     }));
-    assert_eq!(
-        (slice.family, slice.endpoints.len(), slice.problems.len()),
-        (None, 0, 0)
-    );
+    assert_eq!((slice.family, slice.endpoints.len(), slice.problems.len()), (None, 0, 0));
 }
 
 #[test]
@@ -121,21 +102,10 @@ fn ports_without_name_or_number_are_ignored_and_wrong_ones_named() {
             { "name": "quic", "port": 443, "protocol": "QUIC" },
         ],
     }));
-    let ports: Vec<_> = slice
-        .ports
-        .iter()
-        .map(|p| (&*p.name, p.protocol, p.port))
-        .collect();
+    let ports: Vec<_> = slice.ports.iter().map(|p| (&*p.name, p.protocol, p.port)).collect();
     assert_eq!(ports, [("", Protocol::TCP, 80), ("dns", Protocol::UDP, 53)]);
-    let fields: Vec<_> = slice
-        .problems
-        .iter()
-        .map(|finding| finding.field.as_str())
-        .collect();
-    assert_eq!(
-        fields,
-        ["ports[5].port", "ports[6].port", "ports[7].protocol"]
-    );
+    let fields: Vec<_> = slice.problems.iter().map(|finding| finding.field.as_str()).collect();
+    assert_eq!(fields, ["ports[5].port", "ports[6].port", "ports[7].protocol"]);
 }
 
 #[test]
@@ -151,10 +121,7 @@ fn hints_and_node_names_are_kept() {
     let hints = slice.endpoints[0].hints.as_ref().expect("hints");
     assert_eq!((&*hints.zones[0], &*hints.nodes[0]), ("z1", "a"));
     assert_eq!(slice.endpoints[0].node.as_deref(), Some("a"));
-    assert_eq!(
-        (&slice.endpoints[1].node, &slice.endpoints[1].hints),
-        (&None, &None)
-    );
+    assert_eq!((&slice.endpoints[1].node, &slice.endpoints[1].hints), (&None, &None));
 }
 
 #[test]

@@ -53,11 +53,7 @@ fn events(step: &Step) -> Vec<Event> {
     match step {
         Step::Apply(number, local) => vec![applied(*number, *local)],
         Step::Delete(number) => vec![Event::ServiceDeleted(name(*number))],
-        Step::Slice {
-            slice: number,
-            service,
-            last,
-        } => {
+        Step::Slice { slice: number, service, last } => {
             let endpoint = format!("10.1.0.{last} @here");
             let slice = slice(&format!("x{number}"), &[&endpoint]);
             vec![slice_of(&format!("s{service}"), slice)]

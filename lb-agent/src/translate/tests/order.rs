@@ -26,13 +26,8 @@ fn spec(internal: bool, external: bool) -> ServiceSpec {
 fn endpoint() -> impl Strategy<Value = String> {
     let state = prop::sample::select(vec!["", "draining", "unready", "gone", "starting"]);
     let node = prop::sample::select(vec!["", "@here", "@there"]);
-    let hint = prop::sample::select(vec![
-        "",
-        "zones=z1",
-        "zones=z2,z1",
-        "nodes=here",
-        "nodes=x zones=z2",
-    ]);
+    let hint =
+        prop::sample::select(vec!["", "zones=z1", "zones=z2,z1", "nodes=here", "nodes=x zones=z2"]);
     (0..6_u8, state, node, hint)
         .prop_map(|(last, state, node, hint)| format!("10.1.0.{last} {node} {state} {hint}"))
 }

@@ -26,9 +26,7 @@ fn external_local() -> ServiceSpec {
 }
 
 fn plan_on(spec: &ServiceSpec, list: &[&str], node: &NodeContext) -> PortPlan {
-    service(spec, &[&slice("web-1", list)], node)
-        .ports
-        .remove(0)
+    service(spec, &[&slice("web-1", list)], node).ports.remove(0)
 }
 
 /// The last part of each address with its sets, and "anywhere".
@@ -43,11 +41,7 @@ fn chosen(spec: &ServiceSpec, list: &[&str]) -> (String, bool) {
 
 fn table(spec: &ServiceSpec, rows: &[(&[&str], &str, bool)]) {
     for (list, sets, anywhere) in rows {
-        assert_eq!(
-            chosen(spec, list),
-            ((*sets).to_owned(), *anywhere),
-            "{list:?}"
-        );
+        assert_eq!(chosen(spec, list), ((*sets).to_owned(), *anywhere), "{list:?}");
     }
 }
 
@@ -73,11 +67,7 @@ fn without_ready_endpoints_the_draining_ones_serve() {
     table(
         &cluster(),
         &[
-            (
-                &["10.1.0.1 draining", "10.1.0.2 unready"],
-                "1 cluster",
-                true,
-            ),
+            (&["10.1.0.1 draining", "10.1.0.2 unready"], "1 cluster", true),
             (&["10.1.0.1 gone", "10.1.0.2 draining"], "2 cluster", true),
             (&["10.1.0.1 gone", "10.1.0.2 unready"], "", false),
         ],
@@ -93,10 +83,7 @@ fn an_endpoint_that_is_starting_is_never_used() {
             (&["10.1.0.1 starting", "10.1.0.2"], "1, 2 cluster", true),
         ],
     );
-    table(
-        &internal_local(),
-        &[(&["10.1.0.1 starting @here"], "1", false)],
-    );
+    table(&internal_local(), &[(&["10.1.0.1 starting @here"], "1", false)]);
 }
 
 #[test]
@@ -105,16 +92,8 @@ fn policy_local_uses_ready_endpoints_of_this_node() {
         &internal_local(),
         &[
             (&["10.1.0.1 @here", "10.1.0.2 @there"], "1 local, 2", true),
-            (
-                &["10.1.0.1 @here", "10.1.0.2 @here draining"],
-                "1 local, 2",
-                true,
-            ),
-            (
-                &["10.1.0.1 @here draining", "10.1.0.2 @there"],
-                "1 local, 2",
-                true,
-            ),
+            (&["10.1.0.1 @here", "10.1.0.2 @here draining"], "1 local, 2", true),
+            (&["10.1.0.1 @here draining", "10.1.0.2 @there"], "1 local, 2", true),
             (&["10.1.0.1 @there"], "1", true),
             (&["10.1.0.1 @there draining"], "1", true),
             (&["10.1.0.1 @there unready"], "", false),
@@ -135,17 +114,9 @@ fn the_external_policy_local_keeps_the_cluster_set_for_short_circuits() {
     table(
         &external_local(),
         &[
-            (
-                &["10.1.0.1 @here", "10.1.0.2 @there"],
-                "1 cluster local, 2 cluster",
-                true,
-            ),
+            (&["10.1.0.1 @here", "10.1.0.2 @there"], "1 cluster local, 2 cluster", true),
             (&["10.1.0.2 @there"], "2 cluster", true),
-            (
-                &["10.1.0.1 @here draining", "10.1.0.2 @there"],
-                "1 local, 2 cluster",
-                true,
-            ),
+            (&["10.1.0.1 @here draining", "10.1.0.2 @there"], "1 local, 2 cluster", true),
             (
                 &["10.1.0.1 @here draining", "10.1.0.2 @there draining"],
                 "1 cluster local, 2 cluster",
@@ -162,14 +133,7 @@ fn an_internal_policy_local_needs_the_cluster_set_where_it_is_reachable_from_out
         "type": "NodePort", "clusterIP": "10.0.0.1", "internalTrafficPolicy": "Local",
         "ports": [{ "port": 80, "nodePort": 30080 }],
     }));
-    table(
-        &spec,
-        &[(
-            &["10.1.0.1 @here", "10.1.0.2 @there"],
-            "1 cluster local, 2 cluster",
-            true,
-        )],
-    );
+    table(&spec, &[(&["10.1.0.1 @here", "10.1.0.2 @there"], "1 cluster local, 2 cluster", true)]);
 }
 
 #[test]
@@ -177,26 +141,10 @@ fn complete_zone_hints_keep_traffic_in_the_zone() {
     table(
         &cluster(),
         &[
-            (
-                &["10.1.0.1 zones=z1", "10.1.0.2 zones=z2"],
-                "1 cluster, 2",
-                true,
-            ),
-            (
-                &["10.1.0.1 zones=z2,z1", "10.1.0.2 zones=z2"],
-                "1 cluster, 2",
-                true,
-            ),
-            (
-                &["10.1.0.1 zones=z1", "10.1.0.2"],
-                "1 cluster, 2 cluster",
-                true,
-            ),
-            (
-                &["10.1.0.1 zones=z2", "10.1.0.2 zones=z3"],
-                "1 cluster, 2 cluster",
-                true,
-            ),
+            (&["10.1.0.1 zones=z1", "10.1.0.2 zones=z2"], "1 cluster, 2", true),
+            (&["10.1.0.1 zones=z2,z1", "10.1.0.2 zones=z2"], "1 cluster, 2", true),
+            (&["10.1.0.1 zones=z1", "10.1.0.2"], "1 cluster, 2 cluster", true),
+            (&["10.1.0.1 zones=z2", "10.1.0.2 zones=z3"], "1 cluster, 2 cluster", true),
         ],
     );
 }
@@ -207,11 +155,7 @@ fn only_ready_endpoints_decide_about_hints() {
         &cluster(),
         &[
             (
-                &[
-                    "10.1.0.1 zones=z1",
-                    "10.1.0.2 zones=z2",
-                    "10.1.0.3 draining",
-                ],
+                &["10.1.0.1 zones=z1", "10.1.0.2 zones=z2", "10.1.0.3 draining"],
                 "1 cluster, 2, 3",
                 true,
             ),
@@ -220,11 +164,7 @@ fn only_ready_endpoints_decide_about_hints() {
                 "1 cluster, 2 cluster",
                 true,
             ),
-            (
-                &["10.1.0.1 zones=z1 unready", "10.1.0.2 zones=z2"],
-                "2 cluster",
-                true,
-            ),
+            (&["10.1.0.1 zones=z1 unready", "10.1.0.2 zones=z2"], "2 cluster", true),
         ],
     );
 }
@@ -241,37 +181,19 @@ fn complete_node_hints_come_before_zone_hints() {
     table(
         &cluster(),
         &[
+            (&["10.1.0.1 nodes=here", "10.1.0.2 nodes=there"], "1 cluster, 2", true),
             (
-                &["10.1.0.1 nodes=here", "10.1.0.2 nodes=there"],
+                &["10.1.0.1 nodes=here zones=z1", "10.1.0.2 nodes=there zones=z1"],
                 "1 cluster, 2",
                 true,
             ),
             (
-                &[
-                    "10.1.0.1 nodes=here zones=z1",
-                    "10.1.0.2 nodes=there zones=z1",
-                ],
+                &["10.1.0.1 nodes=there zones=z1", "10.1.0.2 nodes=there zones=z2"],
                 "1 cluster, 2",
                 true,
             ),
-            (
-                &[
-                    "10.1.0.1 nodes=there zones=z1",
-                    "10.1.0.2 nodes=there zones=z2",
-                ],
-                "1 cluster, 2",
-                true,
-            ),
-            (
-                &["10.1.0.1 nodes=here", "10.1.0.2"],
-                "1 cluster, 2 cluster",
-                true,
-            ),
-            (
-                &["10.1.0.1 nodes=here zones=z1", "10.1.0.2 zones=z2"],
-                "1 cluster, 2",
-                true,
-            ),
+            (&["10.1.0.1 nodes=here", "10.1.0.2"], "1 cluster, 2 cluster", true),
+            (&["10.1.0.1 nodes=here zones=z1", "10.1.0.2 zones=z2"], "1 cluster, 2", true),
         ],
     );
 }
@@ -280,11 +202,7 @@ fn complete_node_hints_come_before_zone_hints() {
 fn hints_never_apply_to_the_local_set() {
     table(
         &external_local(),
-        &[(
-            &["10.1.0.1 @here zones=z2", "10.1.0.2 @there zones=z1"],
-            "1 local, 2 cluster",
-            true,
-        )],
+        &[(&["10.1.0.1 @here zones=z2", "10.1.0.2 @there zones=z1"], "1 local, 2 cluster", true)],
     );
 }
 
@@ -294,24 +212,12 @@ fn of_equal_endpoints_the_first_slice_wins_unless_it_is_terminating() {
     let found = |first: &str, second: &str| {
         let (a, b) = (slice("web-a", &[first]), slice("web-b", &[second]));
         let plan = service(&spec, &[&b, &a], &here()).ports.remove(0);
-        plan.endpoints
-            .iter()
-            .map(|e| (e.on_this_node, e.cluster))
-            .collect::<Vec<_>>()
+        plan.endpoints.iter().map(|e| (e.on_this_node, e.cluster)).collect::<Vec<_>>()
     };
     assert_eq!(found("10.1.0.1 @here", "10.1.0.1 @there"), [(true, true)]);
-    assert_eq!(
-        found("10.1.0.1 @here draining", "10.1.0.1 @there"),
-        [(false, true)]
-    );
-    assert_eq!(
-        found("10.1.0.1 @here", "10.1.0.1 @there draining"),
-        [(true, true)]
-    );
-    assert_eq!(
-        found("10.1.0.1 @here draining", "10.1.0.1 @there draining"),
-        [(true, true)]
-    );
+    assert_eq!(found("10.1.0.1 @here draining", "10.1.0.1 @there"), [(false, true)]);
+    assert_eq!(found("10.1.0.1 @here", "10.1.0.1 @there draining"), [(true, true)]);
+    assert_eq!(found("10.1.0.1 @here draining", "10.1.0.1 @there draining"), [(true, true)]);
 }
 
 #[test]

@@ -1,0 +1,141 @@
+//! How far the view of the objects can be trusted: for status, metrics and probes.
+//!
+//! The data path never waits for this: when a source is away, what was programmed stays.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+
+use super::{Finding, Kind};
+
+/// Shared between a source, which writes it, and everybody who shows it.
+#[derive(Clone, Debug, Default)]
+pub struct ViewHealth(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    kinds: BTreeMap<Kind, KindView>,
+    problems: BTreeMap<String, Vec<Finding>>,
+}
+
+/// The view of one kind of objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KindView {
+    /// A complete list was read at least once.
+    pub synced: bool,
+    /// Changes do not reach us at the moment.
+    pub stale: Option<Stale>,
+}
+
+/// Why a view may be old.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stale {
+    /// Since when changes do not reach us.
+    pub since: Timestamp,
+    /// What the last attempt to get them said.
+    pub reason: String,
+}
+
+impl ViewHealth {
+    /// A complete list of this kind was read.
+    pub fn synced(&self, kind: Kind) {
+        self.state().kinds.entry(kind).or_default().synced = true;
+    }
+
+    /// Changes of this kind reach us.
+    pub fn fresh(&self, kind: Kind) {
+        let stale = self.state().kinds.entry(kind).or_default().stale.take();
+        if let Some(stale) = stale {
+            let resource = kind.resource();
+            tracing::info!(resource, stale_since = %stale.since, "changes are seen again");
+        }
+    }
+
+    /// Changes of this kind do not reach us.
+    pub fn stale(&self, kind: Kind, reason: &str) {
+        let mut state = self.state();
+        let view = state.kinds.entry(kind).or_default();
+        let first = view.stale.is_none();
+        let stale = view
+            .stale
+            .get_or_insert_with(|| Stale { since: Timestamp::now(), reason: String::new() });
+        reason.clone_into(&mut stale.reason);
+        drop(state);
+        let resource = kind.resource();
+        if first {
+            tracing::warn!(resource, reason, "changes are not seen, the last view stays");
+        } else {
+            tracing::debug!(resource, reason, "changes are still not seen");
+        }
+    }
+
+    /// Replaces what is wrong with one part of the source, a file for example.
+    pub fn problems_of(&self, part: &str, findings: Vec<Finding>) {
+        let mut state = self.state();
+        if findings.is_empty() {
+            drop(state.problems.remove(part));
+        } else {
+            drop(state.problems.insert(part.to_owned(), findings));
+        }
+    }
+
+    /// The view of each kind that was ever asked for.
+    pub fn kinds(&self) -> BTreeMap<Kind, KindView> {
+        self.state().kinds.clone()
+    }
+
+    /// The kind that has been stale for longest.
+    pub fn oldest(&self) -> Option<(Kind, Stale)> {
+        let kinds = self.kinds().into_iter();
+        kinds.filter_map(|(kind, view)| Some((kind, view.stale?))).min_by_key(|(_, s)| s.since)
+    }
+
+    /// What is wrong with the source itself, part by part.
+    pub fn problems(&self) -> Vec<Finding> {
+        self.state().problems.values().flatten().cloned().collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn staleness_counts_from_the_first_failure_and_names_the_last() {
+        let view = ViewHealth::default();
+        view.fresh(Kind::Node);
+        view.stale(Kind::Slice, "connection refused");
+        view.stale(Kind::Service, "connection refused");
+        let (kind, before) = view.oldest().expect("stale");
+        view.stale(kind, "timed out");
+        let (_, after) = view.oldest().expect("stale");
+        assert_eq!((kind, after.since), (Kind::Slice, before.since));
+        assert_eq!(after.reason, "timed out");
+        view.fresh(Kind::Slice);
+        assert_eq!(view.oldest().expect("stale").0, Kind::Service);
+        view.fresh(Kind::Service);
+        assert_eq!(view.oldest(), None);
+    }
+
+    #[test]
+    fn problems_are_replaced_part_by_part() {
+        let view = ViewHealth::default();
+        let finding = |field: &str| {
+            let mut findings = crate::snapshot::Findings::of("file", "", "a.yaml");
+            findings.wrong(field, "is wrong", "correct it");
+            findings.into_list()
+        };
+        view.problems_of("a.yaml", finding("one"));
+        view.problems_of("b.yaml", finding("two"));
+        view.problems_of("a.yaml", finding("three"));
+        let fields: Vec<_> = view.problems().into_iter().map(|finding| finding.field).collect();
+        assert_eq!(fields, ["three", "two"]);
+        view.problems_of("a.yaml", Vec::new());
+        assert_eq!(view.problems().len(), 1);
+    }
+}

@@ -1,0 +1,283 @@
+//! Scenarios against a scripted server: what is asked, and what is reported.
+
+mod server;
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use self::server::{Answer, Script};
+use super::*;
+use crate::snapshot::Kind;
+
+const QUICK: Pace = Pace {
+    first: Duration::from_millis(1),
+    most: Duration::from_millis(20),
+    stall: Duration::from_mins(1),
+    stream_stall: Duration::from_mins(1),
+    absent: Duration::from_mins(1),
+};
+
+struct Run {
+    script: Script,
+    view: ViewHealth,
+    events: mpsc::Receiver<Event>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Follows the server of this script on node `here`.
+fn run(script: Script, service_proxy_name: Option<&str>, list: ListMode) -> Run {
+    run_at(script, service_proxy_name, list, QUICK)
+}
+
+fn run_at(script: Script, service_proxy_name: Option<&str>, list: ListMode, pace: Pace) -> Run {
+    let view = ViewHealth::default();
+    let (sender, events) = mpsc::channel(100);
+    let watch = Watch {
+        node: "here".to_owned(),
+        service_proxy_name: service_proxy_name.map(str::to_owned),
+        list,
+    };
+    let client = script.client(&view);
+    let task = tokio::spawn(watch.run_at(client, view.clone(), sender, pace));
+    Run { script, view, events, task }
+}
+
+impl Run {
+    /// The next events of a kind, as words.
+    async fn events(&mut self, kind: Kind, count: usize) -> Vec<String> {
+        let mut found = Vec::new();
+        while found.len() < count {
+            let event = timeout(Duration::from_secs(10), self.events.recv());
+            let event = event.await.expect("an event in time").expect("a sender");
+            found.extend(Some(words(&event)).filter(|(of, _)| *of == kind).map(|(_, words)| words));
+        }
+        found
+    }
+
+    async fn until(&self, what: &str, is: impl Fn(&Self) -> bool) {
+        let check = async {
+            while !is(self) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(Duration::from_secs(10), check).await.expect(what);
+    }
+}
+
+fn words(event: &Event) -> (Kind, String) {
+    match event {
+        Event::ServiceApplied(spec) => (Kind::Service, format!("+{}", spec.name.name)),
+        Event::ServiceDeleted(name) => (Kind::Service, format!("-{}", name.name)),
+        Event::SliceApplied(slice) => (Kind::Slice, format!("+{}", slice.name.name)),
+        Event::SliceDeleted(name) => (Kind::Slice, format!("-{}", name.name)),
+        Event::NodeApplied(node) => (Kind::Node, format!("+{}", node.name)),
+        Event::NodeDeleted(name) => (Kind::Node, format!("-{name}")),
+        Event::ServiceCidrs(cidrs) => (Kind::ServiceCidr, format!("{} cidrs", cidrs.len())),
+        Event::ListBegan(kind) => (*kind, "list".to_owned()),
+        Event::Synced(kind) => (*kind, "synced".to_owned()),
+    }
+}
+
+#[tokio::test]
+async fn a_streamed_list_becomes_events() {
+    let script = Script::new(|asked| match (asked.resource(), asked.streams()) {
+        ("services", true) => Answer::stream(&[
+            ("ADDED", "Service", "a", 1),
+            ("ADDED", "Service", "b", 2),
+            ("END", "Service", "", 3),
+            ("MODIFIED", "Service", "a", 4),
+            ("DELETED", "Service", "b", 5),
+        ]),
+        _ => Answer::Hang,
+    });
+    let mut run = run(script, None, ListMode::Streaming);
+    let events = run.events(Kind::Service, 6).await;
+    assert_eq!(events, ["list", "+a", "+b", "synced", "+a", "-b"]);
+    assert!(run.view.kinds()[&Kind::Service].synced);
+}
+
+#[tokio::test]
+async fn only_what_is_ours_is_asked_for() {
+    let run = run(Script::new(|_| Answer::Hang), None, ListMode::AtOnce);
+    run.until("four requests", |run| run.script.asked().len() == 4).await;
+    let mut asked = run.script.asked();
+    asked.sort();
+    assert_eq!(
+        asked,
+        [
+            "/api/v1/nodes?fieldSelector=metadata.name=here&resourceVersion=0&resourceVersionMatch=NotOlderThan",
+            "/api/v1/services?fieldSelector=spec.clusterIP!=None\
+             &labelSelector=!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless\
+             &resourceVersion=0&resourceVersionMatch=NotOlderThan",
+            "/apis/discovery.k8s.io/v1/endpointslices?labelSelector=!service.kubernetes.io/headless\
+             &resourceVersion=0&resourceVersionMatch=NotOlderThan",
+            "/apis/networking.k8s.io/v1/servicecidrs?resourceVersion=0&resourceVersionMatch=NotOlderThan",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn an_adopted_proxy_name_is_asked_for() {
+    let run = run(Script::new(|_| Answer::Hang), Some("mine"), ListMode::AtOnce);
+    let wanted = "service.kubernetes.io/service-proxy-name=mine,";
+    run.until("the label", |run| run.script.asked().iter().any(|a| a.contains(wanted))).await;
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_stream_or_filter_is_asked_for_less() {
+    let script = Script::new(|asked| match asked.resource() {
+        "services" if asked.streams() => Answer::status(422, "Invalid", "sendInitialEvents"),
+        "services" if asked.has("fieldSelector") => Answer::status(400, "BadRequest", "field"),
+        "services" if asked.watches() => Answer::Hang,
+        "services" => Answer::list("Service", &["a"], 7),
+        _ => Answer::Hang,
+    });
+    let mut run = run(script, None, ListMode::Streaming);
+    // A list at once begins before it is asked for: the refused one too.
+    assert_eq!(run.events(Kind::Service, 4).await, ["list", "list", "+a", "synced"]);
+    assert_eq!(run.view.oldest(), None);
+}
+
+#[tokio::test]
+async fn a_streamed_list_that_never_ends_is_read_at_once() {
+    let script = Script::new(|asked| match asked.resource() {
+        "services" if asked.streams() => Answer::stream(&[("ADDED", "Service", "a", 1)]),
+        "services" if asked.watches() => Answer::Hang,
+        "services" => Answer::list("Service", &["a"], 7),
+        _ => Answer::Hang,
+    });
+    let pace = Pace { stream_stall: Duration::from_millis(50), ..QUICK };
+    let mut run = run_at(script, None, ListMode::Streaming, pace);
+    let events = run.events(Kind::Service, 5).await;
+    assert_eq!(events, ["list", "+a", "list", "+a", "synced"]);
+}
+
+#[tokio::test]
+async fn a_forgotten_place_is_a_new_list() {
+    let script = Script::new(|asked| match (asked.resource(), asked.count()) {
+        ("endpointslices", 0) => Answer::list("EndpointSlice", &["x", "y"], 5),
+        ("endpointslices", 1) => Answer::stream(&[("GONE", "EndpointSlice", "", 0)]),
+        ("endpointslices", 2) => Answer::list("EndpointSlice", &["y"], 9),
+        _ => Answer::Hang,
+    });
+    let mut run = run(script, None, ListMode::AtOnce);
+    let events = run.events(Kind::Slice, 7).await;
+    assert_eq!(events, ["list", "+x", "+y", "synced", "list", "+y", "synced"]);
+}
+
+#[tokio::test]
+async fn a_place_that_is_refused_is_a_new_list() {
+    for (code, message) in [(410, "too old"), (504, "Too large resource version: 9, current: 3")] {
+        let script = Script::new(move |asked| match (asked.resource(), asked.count()) {
+            ("endpointslices", 0) => Answer::list("EndpointSlice", &["x"], 9),
+            ("endpointslices", _) if asked.has("resourceVersion=9") => {
+                Answer::status(code, "Expired", message)
+            }
+            ("endpointslices", _) if !asked.watches() => Answer::list("EndpointSlice", &[], 3),
+            _ => Answer::Hang,
+        });
+        let mut run = run(script, None, ListMode::AtOnce);
+        let events = run.events(Kind::Slice, 5).await;
+        assert_eq!(events, ["list", "+x", "synced", "list", "synced"], "{code}");
+        run.until("fresh", |run| run.view.oldest().is_none()).await;
+    }
+}
+
+#[tokio::test]
+async fn while_the_server_is_away_the_view_says_so_and_recovers() {
+    let script = Script::new(|asked| match (asked.resource(), asked.count()) {
+        ("nodes", 0..3) => Answer::Broken,
+        ("nodes", 3) => Answer::list("Node", &["here"], 5),
+        ("nodes", 4..7) => Answer::status(503, "ServiceUnavailable", "later"),
+        ("nodes", 7) => Answer::stream(&[("MODIFIED", "Node", "here", 6)]),
+        _ => Answer::Hang,
+    });
+    let mut run = run(script, None, ListMode::AtOnce);
+    let events = run.events(Kind::Node, 7).await;
+    assert_eq!(events, ["list", "list", "list", "list", "+here", "synced", "+here"]);
+    assert!(!run.view.kinds().contains_key(&Kind::Service), "the others are not concerned");
+    run.until("fresh", |run| run.view.oldest().is_none()).await;
+}
+
+#[tokio::test]
+async fn staleness_names_the_failure() {
+    let script = Script::new(|asked| match asked.resource() {
+        "services" => Answer::Broken,
+        "endpointslices" => Answer::status(403, "Forbidden", "no"),
+        _ => Answer::Hang,
+    });
+    let run = run(script, None, ListMode::AtOnce);
+    run.until("two stale kinds", |run| {
+        run.view.kinds().values().filter(|view| view.stale.is_some()).count() == 2
+    })
+    .await;
+    let reason = |kind| run.view.kinds()[&kind].stale.as_ref().expect("stale").reason.clone();
+    assert!(reason(Kind::Service).ends_with("connection refused"), "{}", reason(Kind::Service));
+    assert_eq!(
+        reason(Kind::Slice),
+        "not allowed (403); grant get, list and watch of endpointslices"
+    );
+}
+
+#[tokio::test]
+async fn a_server_without_service_cidrs_is_served_without() {
+    let script = Script::new(|asked| match asked.resource() {
+        "servicecidrs" => Answer::status(404, "NotFound", "no such resource"),
+        _ => Answer::Hang,
+    });
+    let mut run = run(script, None, ListMode::AtOnce);
+    assert_eq!(run.events(Kind::ServiceCidr, 2).await, ["list", "synced"]);
+    assert_eq!(run.script.asked().iter().filter(|a| a.contains("servicecidrs")).count(), 1);
+    assert_eq!(run.view.oldest(), None);
+}
+
+#[tokio::test]
+async fn a_node_we_may_not_read_holds_nobody_up() {
+    let script = Script::new(|asked| match asked.resource() {
+        "nodes" => Answer::status(403, "Forbidden", "no"),
+        _ => Answer::Hang,
+    });
+    let mut run = run(script, None, ListMode::AtOnce);
+    assert_eq!(run.events(Kind::Node, 2).await, ["list", "synced"]);
+}
+
+#[tokio::test]
+async fn service_cidrs_are_told_as_a_whole() {
+    let cidr = |name: &str, cidrs: &[&str], version: u32| {
+        json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+            "metadata": { "name": name, "resourceVersion": version.to_string() },
+            "spec": { "cidrs": cidrs },
+        })
+    };
+    let list = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDRList",
+        "metadata": { "resourceVersion": "5" },
+        "items": [cidr("a", &["10.96.0.0/12"], 1), cidr("b", &["fd00::/108", "nonsense"], 2)],
+    });
+    let gone = json!({ "type": "DELETED", "object": cidr("a", &[], 6) });
+    let script = Script::new(move |asked| match (asked.resource(), asked.count()) {
+        ("servicecidrs", 0) => Answer::Whole(list.to_string()),
+        ("servicecidrs", 1) => Answer::Stream(vec![gone.to_string()]),
+        _ => Answer::Hang,
+    });
+    let mut run = run(script, None, ListMode::AtOnce);
+    let events = run.events(Kind::ServiceCidr, 4).await;
+    assert_eq!(events, ["list", "2 cidrs", "synced", "1 cidrs"]);
+}
+
+#[tokio::test]
+async fn it_ends_when_nobody_listens() {
+    let mut run = run(Script::new(|_| Answer::Hang), None, ListMode::Streaming);
+    run.events.close();
+    timeout(Duration::from_secs(10), &mut run.task).await.expect("an end").expect("no panic");
+}

@@ -1,0 +1,199 @@
+//! A server that answers by a script.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::http::{Request, Response, Uri};
+use futures::future::{BoxFuture, FutureExt as _};
+use futures::{StreamExt as _, stream};
+use kube::Client;
+use kube::client::ClientBuilder;
+use serde_json::{Value, json};
+use tower::Service;
+
+use crate::snapshot::ViewHealth;
+use crate::watch::observe::Observe;
+
+/// What is asked.
+pub(super) struct Asked {
+    uri: Uri,
+    count: usize,
+}
+
+impl Asked {
+    /// The resource.
+    pub(super) fn resource(&self) -> &str {
+        self.uri.path().rsplit('/').next().unwrap_or_default()
+    }
+
+    /// How many times the resource was asked for before.
+    pub(super) const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The query contains this.
+    pub(super) fn has(&self, text: &str) -> bool {
+        self.uri.query().unwrap_or_default().contains(text)
+    }
+
+    /// It is a watch.
+    pub(super) fn watches(&self) -> bool {
+        self.has("watch=true")
+    }
+
+    /// It is a watch that begins with the list.
+    pub(super) fn streams(&self) -> bool {
+        self.has("sendInitialEvents=true")
+    }
+}
+
+/// What is answered.
+pub(super) enum Answer {
+    /// Nothing, ever.
+    Hang,
+    /// No connection.
+    Broken,
+    /// A failure.
+    Failure(u16, String),
+    /// A whole body.
+    Whole(String),
+    /// Lines, and then nothing more.
+    Stream(Vec<String>),
+}
+
+impl Answer {
+    /// A failure as the API server words it.
+    pub(super) fn status(code: u16, reason: &str, message: &str) -> Self {
+        let status = json!({
+            "apiVersion": "v1", "kind": "Status", "status": "Failure",
+            "code": code, "reason": reason, "message": message,
+        });
+        Self::Failure(code, status.to_string())
+    }
+
+    /// A list of objects of these names.
+    pub(super) fn list(kind: &str, names: &[&str], version: u32) -> Self {
+        let items: Vec<_> = names.iter().map(|name| object(kind, name, version)).collect();
+        let list = json!({
+            "apiVersion": api_version(kind), "kind": format!("{kind}List"),
+            "metadata": { "resourceVersion": version.to_string() }, "items": items,
+        });
+        Self::Whole(list.to_string())
+    }
+
+    /// Events: type, kind, name, version. `END` ends the initial list, `GONE` is an expired place.
+    pub(super) fn stream(events: &[(&str, &str, &str, u32)]) -> Self {
+        let line = |(event, kind, name, version): &(&str, &str, &str, u32)| {
+            let line = match *event {
+                "END" => json!({ "type": "BOOKMARK", "object": {
+                    "apiVersion": api_version(kind), "kind": kind,
+                    "metadata": {
+                        "resourceVersion": version.to_string(),
+                        "annotations": { "k8s.io/initial-events-end": "true" },
+                    },
+                }}),
+                "GONE" => json!({ "type": "ERROR", "object": {
+                    "apiVersion": "v1", "kind": "Status", "status": "Failure",
+                    "code": 410, "reason": "Expired", "message": "too old resource version",
+                }}),
+                other => json!({ "type": other, "object": object(kind, name, *version) }),
+            };
+            line.to_string()
+        };
+        Self::Stream(events.iter().map(line).collect())
+    }
+}
+
+fn api_version(kind: &str) -> &'static str {
+    if kind == "EndpointSlice" { "discovery.k8s.io/v1" } else { "v1" }
+}
+
+fn object(kind: &str, name: &str, version: u32) -> Value {
+    let mut object = json!({
+        "apiVersion": api_version(kind), "kind": kind,
+        "metadata": {
+            "namespace": "default", "name": name, "resourceVersion": version.to_string(),
+        },
+    });
+    if kind == "EndpointSlice" {
+        object["addressType"] = json!("IPv4");
+        object["endpoints"] = json!([]);
+    }
+    object
+}
+
+/// Answers by a function of what is asked, and remembers what was.
+#[derive(Clone)]
+pub(super) struct Script {
+    answer: Arc<dyn Fn(&Asked) -> Answer + Send + Sync>,
+    asked: Arc<Mutex<Vec<Uri>>>,
+}
+
+impl Script {
+    /// A server that answers so.
+    pub(super) fn new(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
+        Self { answer: Arc::new(answer), asked: Arc::default() }
+    }
+
+    /// A client of it.
+    pub(super) fn client(&self, view: &ViewHealth) -> Client {
+        ClientBuilder::new(self.clone(), "default")
+            .with_layer(&Observe::new(view.clone(), None))
+            .build()
+    }
+
+    /// What was asked so far, readable, the parts of the query in order.
+    pub(super) fn asked(&self) -> Vec<String> {
+        let asked = self.asked.lock().expect("no panic");
+        let readable = |uri: &Uri| {
+            let query = uri.query().unwrap_or_default();
+            let query = query.replace("%21", "!").replace("%3D", "=").replace("%2F", "/");
+            let query = query.replace("%2C", ",");
+            let mut parts: Vec<_> = query.split('&').filter(|part| !part.is_empty()).collect();
+            parts.sort_unstable();
+            format!("{}?{}", uri.path(), parts.join("&"))
+        };
+        asked.iter().map(readable).collect()
+    }
+}
+
+impl<B: Send + 'static> Service<Request<B>> for Script {
+    type Response = Response<Body>;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Response<Body>>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, req: Request<B>) -> Self::Future {
+        let mut asked = self.asked.lock().expect("no panic");
+        let mut counts = BTreeMap::new();
+        for uri in &*asked {
+            *counts.entry(uri.path().to_owned()).or_insert(0) += 1;
+        }
+        let count = counts.get(req.uri().path()).copied().unwrap_or(0);
+        asked.push(req.uri().clone());
+        drop(asked);
+        let answer = (self.answer)(&Asked { uri: req.uri().clone(), count });
+        async move {
+            match answer {
+                Answer::Hang => futures::future::pending().await,
+                Answer::Broken => Err(io::ErrorKind::ConnectionRefused.into()),
+                Answer::Failure(code, body) => {
+                    Ok(Response::builder().status(code).body(Body::from(body)).expect("a response"))
+                }
+                Answer::Whole(body) => Ok(Response::new(Body::from(body))),
+                Answer::Stream(lines) => {
+                    let lines = lines.into_iter().map(|line| Ok::<_, io::Error>(line + "\n"));
+                    let lines = stream::iter(lines).chain(stream::pending());
+                    Ok(Response::new(Body::from_stream(lines)))
+                }
+            }
+        }
+        .boxed()
+    }
+}
