@@ -1,7 +1,7 @@
 //! A topology with an agent on every node and a server in every member: where most tests begin.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -15,6 +15,9 @@ use crate::wait::wait_until;
 pub const TARGET: u16 = 8_080;
 /// How long a change may take until packets follow it: an eternity beside the milliseconds it takes.
 const CHANGE: Duration = Duration::from_secs(5);
+
+/// How long a refusal may take: less than the second after which a SYN is sent again.
+const AT_ONCE: Duration = Duration::from_millis(800);
 
 /// A cluster that answers Services.
 #[derive(Debug)]
@@ -32,27 +35,16 @@ impl Rig {
         let manifests = Manifests::new(&topology.folder("rig")?)?;
         for member in topology.members() {
             for protocol in Protocol::ALL {
-                member
-                    .peer()
-                    .serve(protocol, &member.addresses().both(), TARGET)?;
+                member.peer().serve(protocol, &member.addresses().both(), TARGET)?;
             }
         }
-        topology
-            .nodes()
-            .iter()
-            .try_for_each(|node| manifests.node(node))?;
-        Ok(Self {
-            agents: Vec::new(),
-            topology,
-            manifests,
-        })
+        topology.nodes().iter().try_for_each(|node| manifests.node(node))?;
+        Ok(Self { agents: Vec::new(), topology, manifests })
     }
 
     /// Starts an agent on every node, which knows of `services` when this returns.
     pub fn start(mut self, services: &[&Service]) -> Result<Self> {
-        services
-            .iter()
-            .try_for_each(|service| self.manifests.apply(service))?;
+        services.iter().try_for_each(|service| self.manifests.apply(service))?;
         self.start_agents(&[])?;
         Ok(self)
     }
@@ -62,9 +54,7 @@ impl Rig {
         let source = Source::Manifests(self.manifests.folder());
         let nodes = self.topology.nodes().iter();
         // All at once: they do not know each other.
-        self.agents = nodes
-            .map(|node| Agent::spawn(node, source, flags))
-            .collect::<Result<_>>()?;
+        self.agents = nodes.map(|node| Agent::spawn(node, source, flags)).collect::<Result<_>>()?;
         self.agents.iter_mut().try_for_each(Agent::wait_ready)
     }
 
@@ -83,11 +73,20 @@ impl Rig {
         self.topology.node(node)?.pod(index)
     }
 
+    /// Returns all pods of all nodes.
+    pub fn pods(&self) -> Vec<&Pod> {
+        self.topology.nodes().iter().flat_map(Node::pods).collect()
+    }
+
     /// Returns the agent of node `index`, counted from 0.
-    pub fn agent(&mut self, index: usize) -> Result<&mut Agent> {
-        self.agents
-            .get_mut(index)
-            .with_context(|| format!("no agent {index}"))
+    pub fn agent(&self, index: usize) -> Result<&Agent> {
+        self.agents.get(index).with_context(|| format!("no agent {index}"))
+    }
+
+    /// Hands over the agent of node `index`, counted from 0, to be ended and started again.
+    pub fn take_agent(&mut self, index: usize) -> Result<Agent> {
+        ensure!(index < self.agents.len(), "no agent {index}");
+        Ok(self.agents.remove(index))
     }
 
     /// Returns the cluster.
@@ -130,9 +129,7 @@ pub fn until(
 
 /// Every family with every transport.
 pub fn matrix() -> impl Iterator<Item = (Family, Protocol)> {
-    Family::ALL
-        .into_iter()
-        .flat_map(|family| Protocol::ALL.map(|protocol| (family, protocol)))
+    Family::ALL.into_iter().flat_map(|family| Protocol::ALL.map(|protocol| (family, protocol)))
 }
 
 /// Asks, and fails with the whole question in words when there is no answer.
@@ -148,10 +145,48 @@ pub fn ask(from: &Member, ask: Ask) -> Result<Answer> {
     })
 }
 
+/// Asks, and fails unless the answer is a quick "refused": what an unusable service must say.
+pub fn refused(from: &Member, ask: Ask) -> Result<()> {
+    let start = Instant::now();
+    let outcome = from.peer().ask(ask);
+    let (name, took) = (from.name(), start.elapsed());
+    let what =
+        format!("{name} asks {} through {}, connected: {}", ask.to, ask.protocol, ask.connected);
+    ensure!(outcome == Err(Failure::Refused), "{what}: {outcome:?}, not refused");
+    ensure!(took < AT_ONCE, "{what}: refused only after {took:?}");
+    Ok(())
+}
+
+/// Asks, and fails unless nothing comes back: what a policy that drops looks like.
+pub fn dropped(from: &Member, ask: Ask) -> Result<()> {
+    let outcome = from.peer().ask(ask.within(400));
+    let what = format!("{} asks {} through {}", from.name(), ask.to, ask.protocol);
+    ensure!(outcome == Err(Failure::TimedOut), "{what}: {outcome:?}, not silence");
+    Ok(())
+}
+
 /// Asks `times` times, and returns who answered; every question must be answered.
 pub fn servers(from: &Member, ask: Ask, times: u32) -> Result<BTreeSet<String>> {
     let tally = from.peer().ask_many(ask, times)?;
     let what = format!("{} asks {} through {}", from.name(), ask.to, ask.protocol);
     ensure!(tally.failed() == 0, "{what}: {tally:?}");
     Ok(tally.servers.into_keys().collect())
+}
+
+/// Makes two tests of each function: with routed pods and with bridged pods.
+#[macro_export]
+macro_rules! in_both_shapes {
+    ($($name:ident),+ $(,)?) => {$(
+        mod $name {
+            #[test]
+            fn with_routed_pods() -> anyhow::Result<()> {
+                super::$name($crate::topology::Shape::Routed)
+            }
+
+            #[test]
+            fn with_bridged_pods() -> anyhow::Result<()> {
+                super::$name($crate::topology::Shape::Bridged)
+            }
+        }
+    )+};
 }

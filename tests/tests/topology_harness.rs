@@ -15,9 +15,7 @@ fn everybody_reaches_everybody(builder: Builder) -> Result<()> {
     let members = topology.members();
     for member in &members {
         for protocol in Protocol::ALL {
-            member
-                .peer()
-                .serve(protocol, &member.addresses().both(), PORT)?;
+            member.peer().serve(protocol, &member.addresses().both(), PORT)?;
         }
     }
     for from in &members {
@@ -30,32 +28,20 @@ fn everybody_reaches_everybody(builder: Builder) -> Result<()> {
 
 fn talk(from: &Member, to: &Member) -> Result<()> {
     for (family, protocol) in matrix() {
-        let what = format!(
-            "{} asks {} over {family} {protocol}",
-            from.name(),
-            to.name()
-        );
+        let what = format!("{} asks {} over {family} {protocol}", from.name(), to.name());
         let ask = Ask::new(protocol, to.addresses().socket(family, PORT));
         let answer = from.peer().ask(ask);
-        ensure!(
-            answer.as_ref().is_ok_and(|a| a.server == to.name()),
-            "{what}: {answer:?}"
-        );
+        ensure!(answer.as_ref().is_ok_and(|a| a.server == to.name()), "{what}: {answer:?}");
         if protocol == Protocol::Udp {
             let answer = from.peer().ask(ask.unconnected());
-            ensure!(
-                answer.is_ok_and(|a| a.peer == ask.to),
-                "{what}, unconnected"
-            );
+            ensure!(answer.is_ok_and(|a| a.peer == ask.to), "{what}, unconnected");
         }
     }
     Ok(())
 }
 
 fn matrix() -> impl Iterator<Item = (Family, Protocol)> {
-    Family::ALL
-        .into_iter()
-        .flat_map(|family| Protocol::ALL.map(|protocol| (family, protocol)))
+    Family::ALL.into_iter().flat_map(|family| Protocol::ALL.map(|protocol| (family, protocol)))
 }
 
 #[test]
@@ -82,13 +68,9 @@ fn everybody_reaches_everybody_with_two_segments() -> Result<()> {
 fn pods_reach_outside_through_a_firewall_that_masquerades_them() -> Result<()> {
     let topology = Topology::builder(Shape::Routed).firewall().build()?;
     let (client, pod) = (topology.client(), topology.node(0)?.pod(0)?);
-    client
-        .peer()
-        .serve(Protocol::Tcp, &client.addresses().both(), PORT)?;
+    client.peer().serve(Protocol::Tcp, &client.addresses().both(), PORT)?;
     for family in Family::ALL {
-        let answer = pod
-            .peer()
-            .ask(Ask::tcp(client.addresses().socket(family, PORT)))?;
+        let answer = pod.peer().ask(Ask::tcp(client.addresses().socket(family, PORT)))?;
         assert_eq!(answer.client.ip(), topology.node(0)?.ip(family));
     }
     Ok(())
@@ -101,19 +83,11 @@ fn failures_are_told_apart() -> Result<()> {
     let pod = node.pod(0)?;
     for (family, protocol) in matrix() {
         let closed = Ask::new(protocol, pod.addresses().socket(family, PORT));
-        assert_eq!(
-            client.peer().ask(closed),
-            Err(Failure::Refused),
-            "{family} {protocol}"
-        );
+        assert_eq!(client.peer().ask(closed), Err(Failure::Refused), "{family} {protocol}");
     }
     for family in Family::ALL {
         let closed = Ask::udp(pod.addresses().socket(family, PORT)).unconnected();
-        assert_eq!(
-            client.peer().ask(closed),
-            Err(Failure::Refused),
-            "{family} unconnected"
-        );
+        assert_eq!(client.peer().ask(closed), Err(Failure::Refused), "{family} unconnected");
     }
     let rules = "table inet t { chain i { type filter hook input priority 0; policy drop; }; }";
     drop(pod.netns().tool_fed("nft", &["-f", "-"], rules)?);
@@ -132,11 +106,7 @@ fn large_questions_and_answers_arrive_whole() -> Result<()> {
         let (client, server) = (topology.client(), topology.node(0)?.pod(0)?);
         for (family, protocol) in matrix() {
             server.peer().serve(protocol, &[server.ip(family)], PORT)?;
-            let size = if protocol == Protocol::Tcp {
-                300_000
-            } else {
-                20_000
-            };
+            let size = if protocol == Protocol::Tcp { 300_000 } else { 20_000 };
             let ask = Ask::new(protocol, server.addresses().socket(family, PORT));
             let answer = client.peer().ask(ask.sized(size, size));
             ensure!(answer.is_ok(), "{family} {protocol}: {answer:?}");
@@ -164,9 +134,7 @@ fn captured_is_partial(builder: Builder) -> Result<bool> {
 #[test]
 fn captured_checksums_are_verified_partial_or_whole() -> Result<()> {
     assert!(captured_is_partial(Topology::builder(Shape::Routed))?);
-    assert!(!captured_is_partial(
-        Topology::builder(Shape::Bridged).without_checksum_offload()
-    )?);
+    assert!(!captured_is_partial(Topology::builder(Shape::Bridged).without_checksum_offload())?);
     Ok(())
 }
 
@@ -199,11 +167,8 @@ fn nothing_stays_behind() -> Result<()> {
     let topology = Topology::builder(Shape::Bridged).nodes(1).pods(1).build()?;
     let node = topology.node(0)?;
     let names = Path::new("/run/netns");
-    let traces = [
-        names.join(node.netns().name()),
-        node.cgroup().to_owned(),
-        node.folder().to_owned(),
-    ];
+    let traces =
+        [names.join(node.netns().name()), node.cgroup().to_owned(), node.folder().to_owned()];
     assert!(traces.iter().all(|trace| trace.exists()));
     drop(topology);
     for trace in traces {

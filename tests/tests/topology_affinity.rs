@@ -1,0 +1,147 @@
+//! `ClientIP` affinity: one client, one backend, by whatever frontend and hook it comes.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, ask, matrix, servers, until};
+use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::traffic::{Answer, Ask, Failure};
+use lb_tests::wait::wait_until;
+
+const NODE_PORT: u16 = 30_080;
+
+in_both_shapes!(
+    pod_stays_with_its_backend,
+    client_outside_stays_with_its_backend,
+    host_process_stays_with_its_backend,
+    frontends_of_a_service_share_what_they_remember,
+    backend_that_leaves_is_forgotten_at_once,
+    affinity_ends_after_its_time,
+    affinity_that_is_switched_off_ends_for_new_flows,
+);
+
+fn rig(shape: Shape, seconds: u32) -> Result<(Rig, Service)> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
+    let web = web.affinity(seconds);
+    Ok((rig.start(&[&web])?, web))
+}
+
+/// Asks often, through sockets of their own, and returns the one server that answered.
+fn only_server(from: &Member, question: Ask) -> Result<String> {
+    let found = servers(from, question, 20)?;
+    ensure!(found.len() == 1, "{} asks {}: {found:?}", from.name(), question.to);
+    found.into_iter().next().context("no server")
+}
+
+fn pod_stays_with_its_backend(shape: Shape) -> Result<()> {
+    let (rig, web) = rig(shape, 600)?;
+    for (family, protocol) in matrix() {
+        for pod in rig.pods() {
+            drop(only_server(pod, Ask::new(protocol, web.frontend(family)))?);
+        }
+    }
+    Ok(())
+}
+
+fn client_outside_stays_with_its_backend(shape: Shape) -> Result<()> {
+    let (rig, _) = rig(shape, 600)?;
+    for (family, protocol) in matrix() {
+        let to = rig.node(0)?.addresses().socket(family, NODE_PORT);
+        drop(only_server(rig.client(), Ask::new(protocol, to))?);
+    }
+    Ok(())
+}
+
+fn host_process_stays_with_its_backend(shape: Shape) -> Result<()> {
+    let (rig, web) = rig(shape, 600)?;
+    for (family, protocol) in matrix() {
+        let question = Ask::new(protocol, web.frontend(family));
+        let connected = only_server(rig.node(0)?, question)?;
+        let unconnected = only_server(rig.node(0)?, question.unconnected())?;
+        ensure!(connected == unconnected, "{family} {protocol}: {connected}, {unconnected}");
+    }
+    Ok(())
+}
+
+fn frontends_of_a_service_share_what_they_remember(shape: Shape) -> Result<()> {
+    let (rig, web) = rig(shape, 600)?;
+    let node = rig.node(0)?;
+    for (family, protocol) in matrix() {
+        for from in [&**rig.pod(0, 0)?, node.host()] {
+            let by_cluster_ip = only_server(from, Ask::new(protocol, web.frontend(family)))?;
+            let node_port = Ask::new(protocol, node.addresses().socket(family, NODE_PORT));
+            let by_node_port = only_server(from, node_port)?;
+            let name = from.name();
+            ensure!(
+                by_cluster_ip == by_node_port,
+                "{name} {family} {protocol}: {by_cluster_ip}, {by_node_port}"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn backend_that_leaves_is_forgotten_at_once(shape: Shape) -> Result<()> {
+    let (rig, web) = rig(shape, 600)?;
+    for (family, protocol) in matrix() {
+        let (pod, question) = (rig.pod(0, 0)?, Ask::new(protocol, web.frontend(family)));
+        let first = only_server(pod, question)?;
+        let others: Vec<_> = rig.pods().into_iter().filter(|pod| pod.name() != first).collect();
+        let left = |outcome: &Result<Answer, Failure>| {
+            outcome.as_ref().is_ok_and(|answer| answer.server != first)
+        };
+        rig.change(&web.clone().pods(&others), (pod, question), left)?;
+        let second = only_server(pod, question)?;
+        ensure!(second != first, "{family} {protocol}");
+        // The one that comes back is not remembered.
+        rig.manifests().apply(&web)?;
+        let returned = Ask::new(protocol, web.frontend(family));
+        until(
+            rig.client(),
+            Ask::new(protocol, rig.node(0)?.addresses().socket(family, NODE_PORT)),
+            Result::is_ok,
+        )?;
+        ensure!(only_server(pod, returned)? == second, "{family} {protocol}");
+    }
+    Ok(())
+}
+
+/// With one second of affinity, a client that asks rarely meets several backends after a while.
+fn affinity_ends_after_its_time(shape: Shape) -> Result<()> {
+    let (rig, web) = rig(shape, 1)?;
+    for (family, protocol) in matrix().filter(|(family, _)| *family == Family::V4) {
+        let question = Ask::new(protocol, web.frontend(family));
+        let pod = rig.pod(0, 0)?;
+        let first = only_server(pod, question)?;
+        let mut last = Instant::now();
+        wait_until(Duration::from_secs(30), "another backend after the affinity ended", || {
+            // Each question begins the second anew, so leave more than one between them.
+            if last.elapsed() < Duration::from_millis(1_200) {
+                return None;
+            }
+            last = Instant::now();
+            ask(pod, question).is_ok_and(|answer| answer.server != first).then_some(())
+        })?;
+    }
+    Ok(())
+}
+
+fn affinity_that_is_switched_off_ends_for_new_flows(shape: Shape) -> Result<()> {
+    let (rig, web) = rig(shape, 600)?;
+    let without = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
+    for (family, protocol) in matrix() {
+        let (pod, question) = (rig.pod(0, 0)?, Ask::new(protocol, web.frontend(family)));
+        rig.manifests().apply(&web)?;
+        wait_until(Duration::from_secs(5), "affinity is on", || {
+            servers(pod, question, 20).is_ok_and(|found| found.len() == 1).then_some(())
+        })?;
+        rig.manifests().apply(&without)?;
+        wait_until(Duration::from_secs(5), "affinity is off", || {
+            servers(pod, question, 40).is_ok_and(|found| found.len() > 1).then_some(())
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! Endpoints, ports and services change while packets flow.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, matrix, servers, until};
+use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::traffic::{Answer, Ask, Failure, Protocol};
+use lb_tests::wait::wait_until;
+
+const NODE_PORT: u16 = 30_080;
+
+in_both_shapes!(
+    new_flows_follow_a_changed_backend,
+    tcp_connection_outlives_its_endpoint,
+    udp_flow_moves_on_when_its_endpoint_leaves,
+    udp_flow_that_was_refused_is_answered_once_there_is_an_endpoint,
+    changed_target_port_is_followed,
+    deleted_service_is_gone_and_comes_back,
+    no_question_fails_while_backends_come_and_go,
+);
+
+type Outcome = Result<Answer, Failure>;
+
+fn by(name: &'static str) -> impl Fn(&Outcome) -> bool {
+    move |outcome| outcome.as_ref().is_ok_and(|answer| answer.server == name)
+}
+
+fn web() -> Result<Service> {
+    Ok(Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT))
+}
+
+/// Who asks, and whom: a pod, the host of node-a, and the client outside.
+fn askers<'a>(rig: &'a Rig, web: &Service, protocol: Protocol) -> Result<Vec<(&'a Member, Ask)>> {
+    let mut askers: Vec<(&Member, Ask)> = Vec::new();
+    for family in Family::ALL {
+        let cluster_ip = Ask::new(protocol, web.frontend(family));
+        let node_port = rig.node(0)?.addresses().socket(family, NODE_PORT);
+        askers.push((rig.pod(0, 0)?, cluster_ip));
+        askers.push((rig.node(0)?, cluster_ip));
+        askers.push((rig.client(), Ask::new(protocol, node_port)));
+    }
+    Ok(askers)
+}
+
+fn new_flows_follow_a_changed_backend(shape: Shape) -> Result<()> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let before = web()?.pods(&[rig.pod(0, 1)?]);
+    let after = web()?.pods(&[rig.pod(1, 1)?]);
+    let rig = rig.start(&[&before])?;
+    for protocol in Protocol::ALL {
+        for asker in askers(&rig, &before, protocol)? {
+            rig.change(&before, asker, by("pod-a2"))?;
+            rig.change(&after, asker, by("pod-b2"))?;
+        }
+    }
+    Ok(())
+}
+
+fn tcp_connection_outlives_its_endpoint(shape: Shape) -> Result<()> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let before = web()?.pods(&[rig.pod(0, 1)?]);
+    let after = web()?.pods(&[rig.pod(1, 1)?]);
+    let rig = rig.start(&[&before])?;
+    for (from, question) in askers(&rig, &before, Protocol::Tcp)? {
+        rig.change(&before, (from, question), by("pod-a2"))?;
+        let kept = from.peer().keep(question)?;
+        ensure!(kept.ask()?.server == "pod-a2");
+        rig.change(&after, (from, question), by("pod-b2"))?;
+        let later = kept.ask()?;
+        ensure!(later.server == "pod-a2", "{} {}: {later:?}", from.name(), question.to);
+        rig.change(&web()?, (from, question), |outcome| *outcome == Err(Failure::Refused))?;
+        ensure!(kept.ask()?.server == "pod-a2", "{} {}", from.name(), question.to);
+    }
+    Ok(())
+}
+
+fn udp_flow_moves_on_when_its_endpoint_leaves(shape: Shape) -> Result<()> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let before = web()?.pods(&[rig.pod(0, 1)?]);
+    let after = web()?.pods(&[rig.pod(1, 1)?]);
+    let rig = rig.start(&[&before])?;
+    for (from, question) in askers(&rig, &before, Protocol::Udp)? {
+        for question in [question, question.unconnected()] {
+            rig.change(&before, (from, question), by("pod-a2"))?;
+            let kept = from.peer().keep(question)?;
+            ensure!(kept.ask()?.server == "pod-a2");
+            rig.change(&after, (from, question), by("pod-b2"))?;
+            let later = kept.ask();
+            ensure!(by("pod-b2")(&later), "{} asks {question:?}: {later:?}", from.name());
+        }
+    }
+    Ok(())
+}
+
+/// Contract 5, CT5: from no endpoint to one, with the client already sending.
+fn udp_flow_that_was_refused_is_answered_once_there_is_an_endpoint(shape: Shape) -> Result<()> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let empty = web()?;
+    let after = web()?.pods(&[rig.pod(1, 1)?]);
+    let rig = rig.start(&[&empty])?;
+    for (from, question) in askers(&rig, &empty, Protocol::Udp)? {
+        let question = question.from_port(26_000).unconnected();
+        rig.change(&empty, (from, question), |outcome| *outcome == Err(Failure::Refused))?;
+        rig.change(&after, (from, question), by("pod-b2"))?;
+    }
+    Ok(())
+}
+
+fn changed_target_port_is_followed(shape: Shape) -> Result<()> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let before = web()?.pods(&[rig.pod(1, 1)?]);
+    let after = before.clone().retarget(9_090);
+    let rig = rig.start(&[&before])?;
+    let (pod, backend) = (rig.pod(0, 0)?, rig.pod(1, 1)?);
+    for (family, protocol) in matrix() {
+        let question = Ask::new(protocol, before.frontend(family));
+        rig.change(&before, (pod, question), Result::is_ok)?;
+        backend.peer().stop_serving(protocol, &backend.addresses().both(), TARGET)?;
+        backend.peer().serve(protocol, &backend.addresses().both(), 9_090)?;
+        rig.change(&after, (pod, question), Result::is_ok)?;
+        backend.peer().serve(protocol, &backend.addresses().both(), TARGET)?;
+    }
+    Ok(())
+}
+
+fn deleted_service_is_gone_and_comes_back(shape: Shape) -> Result<()> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let web = web()?.pods(&[rig.pod(1, 1)?]);
+    let rig = rig.start(&[&web])?;
+    for protocol in Protocol::ALL {
+        for (from, question) in askers(&rig, &web, protocol)? {
+            rig.change(&web, (from, question), by("pod-b2"))?;
+            rig.manifests().delete(&web)?;
+            until(from, question, Result::is_err)?;
+        }
+    }
+    Ok(())
+}
+
+fn no_question_fails_while_backends_come_and_go(shape: Shape) -> Result<()> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let all = web()?.pods(&rig.pods());
+    let rig = rig.start(&[&all])?;
+    for protocol in Protocol::ALL {
+        let askers = askers(&rig, &all, protocol)?;
+        let loads: Vec<_> = askers
+            .iter()
+            .map(|(from, question)| from.peer().load(*question, false, 2))
+            .collect::<Result<_, _>>()?;
+        for round in 0..6 {
+            let (pods, skipped) = (rig.pods(), round % 4);
+            let some: Vec<_> =
+                (0..4).filter(|i| *i != skipped).filter_map(|i| pods.get(i).copied()).collect();
+            rig.manifests().apply(&all.clone().pods(&some))?;
+            // Until somebody saw each of them: of two quick changes only the last might be seen.
+            let (from, question) = (rig.pod(1, 0)?, Ask::new(protocol, all.frontend(Family::V4)));
+            let expected: BTreeSet<String> = some.iter().map(|pod| pod.name().to_owned()).collect();
+            wait_until(Duration::from_secs(5), "the change reaches packets", || {
+                servers(from, question, 40).is_ok_and(|found| found == expected).then_some(())
+            })?;
+        }
+        for ((from, question), load) in askers.iter().zip(loads) {
+            let tally = load.finish()?;
+            let what = format!("{} asks {}: {tally:?}", from.name(), question.to);
+            ensure!(tally.failed() == 0 && tally.answered() > 10, "{what}");
+        }
+    }
+    Ok(())
+}

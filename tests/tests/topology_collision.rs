@@ -1,0 +1,114 @@
+//! Flows that differ before translation differ after it, whatever ports their clients chose.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, matrix};
+use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::traffic::{Ask, Protocol};
+
+const PORT: u16 = 25_000;
+
+in_both_shapes!(
+    pod_asks_two_services_of_one_backend_from_one_port,
+    pod_asks_a_service_and_its_backend_from_one_port,
+    client_asks_two_node_ports_of_one_backend_from_one_port,
+    client_asks_both_nodes_from_one_port,
+    two_pods_ask_through_one_node_from_one_port,
+);
+
+/// Two services, each with a `NodePort`, whose only backend is pod 0 of node `node`.
+fn twins(shape: Shape, node: usize) -> Result<(Rig, [Service; 2])> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let backend = rig.pod(node, 1)?;
+    let one = Service::new("one", 10)?.port(80, TARGET).node_port(30_080).pods(&[backend]);
+    let two = Service::new("two", 11)?.port(80, TARGET).node_port(30_081).pods(&[backend]);
+    let rig = rig.start(&[&one, &two])?;
+    Ok((rig, [one, two]))
+}
+
+/// Opens all flows from one port, uses each of them twice, and returns whom the backend saw.
+fn from_one_port(
+    from: &Member,
+    protocol: Protocol,
+    frontends: &[SocketAddr],
+) -> Result<BTreeSet<SocketAddr>> {
+    let mut flows = Vec::new();
+    for frontend in frontends {
+        let question = Ask::new(protocol, *frontend).from_port(PORT);
+        flows
+            .push((question, from.peer().keep(question).with_context(|| format!("{question:?}"))?));
+    }
+    let mut seen = BTreeSet::new();
+    for round in 0..2 {
+        for (question, flow) in &flows {
+            let answer = flow.ask().with_context(|| format!("round {round}, {question:?}"))?;
+            ensure!(answer.local.port() == PORT && answer.peer == question.to, "{answer:?}");
+            let _: bool = seen.insert(answer.client);
+        }
+    }
+    ensure!(seen.len() == frontends.len(), "{protocol} to {frontends:?}: backend saw {seen:?}");
+    Ok(seen)
+}
+
+fn pod_asks_two_services_of_one_backend_from_one_port(shape: Shape) -> Result<()> {
+    for node in [0, 1] {
+        let (rig, services) = twins(shape, node)?;
+        for (family, protocol) in matrix() {
+            let frontends = services.each_ref().map(|service| service.frontend(family));
+            drop(from_one_port(rig.pod(0, 0)?, protocol, &frontends)?);
+        }
+    }
+    Ok(())
+}
+
+fn pod_asks_a_service_and_its_backend_from_one_port(shape: Shape) -> Result<()> {
+    let (rig, [service, _]) = twins(shape, 0)?;
+    let backend = rig.pod(0, 1)?.addresses();
+    for (family, protocol) in matrix() {
+        let frontends = [backend.socket(family, TARGET), service.frontend(family)];
+        drop(from_one_port(rig.pod(0, 0)?, protocol, &frontends)?);
+    }
+    Ok(())
+}
+
+fn client_asks_two_node_ports_of_one_backend_from_one_port(shape: Shape) -> Result<()> {
+    for node in [0, 1] {
+        let (rig, _) = twins(shape, node)?;
+        for (family, protocol) in matrix() {
+            let asked = rig.node(0)?.addresses();
+            let frontends = [30_080, 30_081].map(|port| asked.socket(family, port));
+            drop(from_one_port(rig.client(), protocol, &frontends)?);
+        }
+    }
+    Ok(())
+}
+
+fn client_asks_both_nodes_from_one_port(shape: Shape) -> Result<()> {
+    let (rig, _) = twins(shape, 0)?;
+    let nodes = [rig.node(0)?.addresses(), rig.node(1)?.addresses()];
+    for (family, protocol) in matrix() {
+        let frontends = nodes.map(|node| node.socket(family, 30_080));
+        drop(from_one_port(rig.client(), protocol, &frontends)?);
+    }
+    Ok(())
+}
+
+/// Both are translated to the node's address towards the backend of the other node.
+fn two_pods_ask_through_one_node_from_one_port(shape: Shape) -> Result<()> {
+    let (rig, _) = twins(shape, 1)?;
+    let frontend = |family: Family| rig.node(1).map(|n| n.addresses().socket(family, 30_080));
+    for (family, protocol) in matrix() {
+        let question = Ask::new(protocol, frontend(family)?).from_port(PORT);
+        let first = rig.pod(0, 0)?.peer().keep(question)?;
+        let second = rig.pod(0, 1)?.peer().keep(question)?;
+        for flow in [&first, &second, &first, &second] {
+            let answer = flow.ask().with_context(|| format!("{question:?}"))?;
+            ensure!(answer.peer == question.to, "{answer:?}");
+        }
+    }
+    Ok(())
+}

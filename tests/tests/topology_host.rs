@@ -1,0 +1,140 @@
+//! Processes on a node itself ask a `ClusterIP` and a `NodePort`, through the socket hooks.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Result, ensure};
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::{Endpoint, Service};
+use lb_tests::rig::{Rig, TARGET, ask, matrix, refused, servers};
+use lb_tests::topology::{Family, Shape, Topology};
+use lb_tests::traffic::{Ask, Protocol};
+
+const NODE_PORT: u16 = 30_080;
+
+in_both_shapes!(
+    cluster_ip_answers_and_shows_itself_as_peer,
+    node_port_answers_on_own_and_other_node,
+    unconnected_socket_talks_to_two_services,
+    every_backend_gets_its_share,
+    service_without_endpoints_is_refused,
+    mapped_address_is_the_ipv4_service,
+    backend_on_the_own_host_answers,
+    plain_traffic_of_the_host_is_left_alone,
+);
+
+fn rig(shape: Shape) -> Result<(Rig, Service)> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
+    Ok((rig.start(&[&web])?, web))
+}
+
+fn cluster_ip_answers_and_shows_itself_as_peer(shape: Shape) -> Result<()> {
+    let (rig, web) = rig(shape)?;
+    for (family, protocol) in matrix() {
+        let question = Ask::new(protocol, web.frontend(family));
+        let answer = ask(rig.node(0)?, question)?;
+        ensure!(answer.peer == question.to, "getpeername tells the backend: {answer:?}");
+        ensure!(answer.client.port() == answer.local.port(), "{answer:?}");
+        let answer = ask(rig.node(0)?, question.unconnected())?;
+        ensure!(answer.peer == question.to, "recvmsg tells the backend: {answer:?}");
+    }
+    Ok(())
+}
+
+fn node_port_answers_on_own_and_other_node(shape: Shape) -> Result<()> {
+    let (rig, _) = rig(shape)?;
+    for (family, protocol) in matrix() {
+        for node in rig.topology().nodes() {
+            let question = Ask::new(protocol, node.addresses().socket(family, NODE_PORT));
+            for question in [question, question.unconnected()] {
+                let answer = ask(rig.node(0)?, question)?;
+                ensure!(answer.peer == question.to, "{answer:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn unconnected_socket_talks_to_two_services(shape: Shape) -> Result<()> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let one = Service::new("one", 10)?.port(80, TARGET).pods(&[rig.pod(0, 0)?]);
+    // The same backend: only the socket can tell whose answer it is.
+    let two = Service::new("two", 11)?.port(80, TARGET).pods(&[rig.pod(1, 0)?]);
+    let rig = rig.start(&[&one, &two])?;
+    for family in Family::ALL {
+        let to = |service: &Service| Ask::udp(service.frontend(family)).unconnected();
+        let socket = rig.node(0)?.peer().keep(to(&one))?;
+        for service in [&one, &two, &one, &two] {
+            let answer = socket.ask_as(to(service))?;
+            ensure!(answer.peer == service.frontend(family), "{answer:?}");
+        }
+    }
+    Ok(())
+}
+
+fn every_backend_gets_its_share(shape: Shape) -> Result<()> {
+    let (rig, web) = rig(shape)?;
+    for (family, protocol) in matrix() {
+        let question = Ask::new(protocol, web.frontend(family));
+        for question in [question, question.unconnected()] {
+            let found = servers(rig.node(0)?, question, 80)?;
+            ensure!(found.len() == 4, "{family} {protocol}: only {found:?}");
+        }
+    }
+    Ok(())
+}
+
+fn service_without_endpoints_is_refused(shape: Shape) -> Result<()> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let empty = Service::new("empty", 10)?.port(80, TARGET).node_port(NODE_PORT);
+    let rig = rig.start(&[&empty])?;
+    let node = rig.node(0)?;
+    for (family, protocol) in matrix() {
+        for to in [empty.frontend(family), node.addresses().socket(family, NODE_PORT)] {
+            refused(node, Ask::new(protocol, to))?;
+        }
+        if protocol == Protocol::Udp {
+            refused(node, Ask::udp(empty.frontend(family)).unconnected())?;
+        }
+    }
+    Ok(())
+}
+
+/// A socket of IPv6 that asks `::ffff:10.96.0.10` asks the IPv4 service.
+fn mapped_address_is_the_ipv4_service(shape: Shape) -> Result<()> {
+    let (rig, web) = rig(shape)?;
+    let mapped = IpAddr::V6(web.cluster().v4.to_ipv6_mapped());
+    for protocol in Protocol::ALL {
+        let question = Ask::new(protocol, SocketAddr::new(mapped, 80));
+        for question in [question, question.unconnected()] {
+            let answer = ask(rig.node(0)?, question)?;
+            ensure!(answer.peer == question.to, "{answer:?}");
+        }
+    }
+    Ok(())
+}
+
+fn backend_on_the_own_host_answers(shape: Shape) -> Result<()> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let own = Service::new("own", 10)?.port(80, TARGET).endpoints([Endpoint::host(rig.node(0)?)]);
+    let rig = rig.start(&[&own])?;
+    for (family, protocol) in matrix() {
+        let answer = ask(rig.node(0)?, Ask::new(protocol, own.frontend(family)))?;
+        ensure!(answer.server == "node-a", "{answer:?}");
+    }
+    Ok(())
+}
+
+fn plain_traffic_of_the_host_is_left_alone(shape: Shape) -> Result<()> {
+    let (rig, _) = rig(shape)?;
+    for to in rig.topology().members() {
+        for (family, protocol) in matrix() {
+            let question = Ask::new(protocol, to.addresses().socket(family, TARGET));
+            for question in [question, question.unconnected()] {
+                let answer = ask(rig.node(0)?, question)?;
+                ensure!(answer.server == to.name() && answer.peer == question.to, "{answer:?}");
+            }
+        }
+    }
+    Ok(())
+}

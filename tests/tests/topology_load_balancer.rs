@@ -1,0 +1,85 @@
+//! Load balancer addresses and external IPs: served where they arrive, for whom they are meant.
+
+use std::net::SocketAddr;
+
+use anyhow::{Result, ensure};
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, ask, dropped, matrix, servers};
+use lb_tests::topology::{Addresses, Shape, Topology};
+use lb_tests::traffic::{Ask, Protocol};
+
+in_both_shapes!(
+    load_balancer_address_is_served_for_everybody,
+    external_ip_is_served_for_everybody,
+    source_ranges_admit_only_whom_they_name,
+    source_ranges_of_one_family_leave_the_other_open,
+);
+
+/// Addresses that no device has; upstream routers lead them to node-a.
+fn outside_addresses() -> Result<Addresses> {
+    Addresses::parse("203.0.113.10", "2001:db8::10")
+}
+
+fn start(shape: Shape, service: impl Fn(Service) -> Result<Service>) -> Result<Rig> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(30_080).pods(&rig.pods());
+    let (node, outside) = (rig.node(0)?.addresses(), outside_addresses()?);
+    let routes = format!(
+        "route add {}/32 via {}\nroute add {}/128 via {}",
+        outside.v4, node.v4, outside.v6, node.v6
+    );
+    rig.client().netns().ip(&routes)?;
+    rig.start(&[&service(web)?])
+}
+
+fn everybody_is_served(rig: &Rig) -> Result<()> {
+    let outside = outside_addresses()?;
+    for (family, protocol) in matrix() {
+        let question = Ask::new(protocol, outside.socket(family, 80));
+        for from in [rig.client(), rig.pod(0, 0)?, rig.node(0)?.host()] {
+            ensure!(ask(from, question)?.peer == question.to);
+            ensure!(servers(from, question, 60)?.len() == 4, "{} {family} {protocol}", from.name());
+        }
+    }
+    Ok(())
+}
+
+fn load_balancer_address_is_served_for_everybody(shape: Shape) -> Result<()> {
+    let addresses = outside_addresses()?.both();
+    everybody_is_served(&start(shape, |web| Ok(web.load_balancer(&addresses, &[])))?)
+}
+
+fn external_ip_is_served_for_everybody(shape: Shape) -> Result<()> {
+    let addresses = outside_addresses()?.both();
+    everybody_is_served(&start(shape, |web| Ok(web.external_ips(&addresses)))?)
+}
+
+fn source_ranges_admit_only_whom_they_name(shape: Shape) -> Result<()> {
+    let outside = outside_addresses()?;
+    // Pod 1 of node-a and nobody else.
+    let ranges = ["10.244.1.12/32", "fd00:244:1::12/128"];
+    let rig = start(shape, |web| Ok(web.load_balancer(&outside.both(), &ranges)))?;
+    for (family, protocol) in matrix() {
+        let question = Ask::new(protocol, outside.socket(family, 80));
+        drop(ask(rig.pod(0, 1)?, question)?);
+        dropped(rig.pod(0, 0)?, question)?;
+        dropped(rig.client(), question)?;
+        // Ranges are for the load balancer's address only.
+        let node_port = SocketAddr::new(rig.node(0)?.ip(family), 30_080);
+        drop(ask(rig.client(), Ask::new(protocol, node_port))?);
+    }
+    Ok(())
+}
+
+/// Contract 1.4: a family without ranges of its own is not restricted.
+fn source_ranges_of_one_family_leave_the_other_open(shape: Shape) -> Result<()> {
+    let outside = outside_addresses()?;
+    let ranges = ["198.51.100.0/24"];
+    let rig = start(shape, |web| Ok(web.load_balancer(&outside.both(), &ranges)))?;
+    for protocol in Protocol::ALL {
+        dropped(rig.client(), Ask::new(protocol, SocketAddr::new(outside.v4.into(), 80)))?;
+        drop(ask(rig.client(), Ask::new(protocol, SocketAddr::new(outside.v6.into(), 80)))?);
+    }
+    Ok(())
+}
