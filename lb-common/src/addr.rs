@@ -4,16 +4,49 @@
 //! table and every rule exists once (ADR 0001). Byte order is in the types: nothing here is ever
 //! compared or stored in host order.
 
+use core::cmp::Ordering;
+
 /// An IPv6 address, or an IPv4 address mapped into `::ffff:0:0/96`. Network byte order.
-#[repr(C, align(4))]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ip([u8; 16]);
+///
+/// Kept as four words in memory order: the bytes in memory are those of the wire, and the compiler
+/// moves words, not bytes (VERIFIER: 16 bytes each in a register overflow the stack of a program).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
+pub struct Ip([u32; 4]);
 
 const _: () = assert!(size_of::<Ip>() == 16 && align_of::<Ip>() == 4);
 
+/// The third word of a mapped IPv4 address.
+const MAPPED: u32 = 0x0000_ffff_u32.to_be();
+/// The second word of a cookie.
+const COOKIE: u32 = 0x0000_c00c_u32.to_be();
+
+impl PartialEq for Ip {
+    #[inline(always)]
+    fn eq(&self, other: &Self) -> bool {
+        let [a0, a1, a2, a3] = self.0;
+        let [b0, b1, b2, b3] = other.0;
+        (a0 ^ b0) | (a1 ^ b1) | (a2 ^ b2) | (a3 ^ b3) == 0
+    }
+}
+
+impl Eq for Ip {}
+
+impl PartialOrd for Ip {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ip {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.octets().cmp(&other.octets())
+    }
+}
+
 impl Ip {
     /// `::`, which also stands for "no address" in the tables.
-    pub const UNSPECIFIED: Self = Self([0; 16]);
+    pub const UNSPECIFIED: Self = Self([0; 4]);
     /// `0.0.0.0` mapped: the key under which the `NodePorts` of IPv4 are kept.
     pub const ANY_V4: Self = Self::v4([0; 4]);
     /// `::`: the key under which the `NodePorts` of IPv6 are kept.
@@ -22,54 +55,75 @@ impl Ip {
     /// Maps an IPv4 address, given in network byte order.
     #[inline(always)]
     pub const fn v4(bytes: [u8; 4]) -> Self {
-        let [a, b, c, d] = bytes;
-        Self([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d])
+        Self::v4_word(u32::from_ne_bytes(bytes))
+    }
+
+    /// Maps an IPv4 address, given as a word in memory order.
+    #[inline(always)]
+    pub const fn v4_word(word: u32) -> Self {
+        Self([0, 0, MAPPED, word])
     }
 
     /// Takes an IPv6 address, given in network byte order.
     #[inline(always)]
     pub const fn v6(bytes: [u8; 16]) -> Self {
-        Self(bytes)
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = bytes;
+        Self([
+            u32::from_ne_bytes([a, b, c, d]),
+            u32::from_ne_bytes([e, f, g, h]),
+            u32::from_ne_bytes([i, j, k, l]),
+            u32::from_ne_bytes([m, n, o, p]),
+        ])
+    }
+
+    /// From four words in memory order, as [`Ip::words`] gives them.
+    #[inline(always)]
+    pub const fn from_words(words: [u32; 4]) -> Self {
+        Self(words)
     }
 
     /// Makes a key out of a kernel cookie, in a range that no packet can carry (`::/64` with a
     /// marker). Stands for a socket or a network namespace where no address is known yet.
     #[inline(always)]
     pub const fn cookie(cookie: u64) -> Self {
-        let [a, b, c, d, e, f, g, h] = cookie.to_be_bytes();
-        Self([0, 0, 0, 0, 0, 0, 0xc0, 0x0c, a, b, c, d, e, f, g, h])
+        Self([0, COOKIE, (cookie >> 32) as u32, cookie as u32])
     }
 
     /// Says whether this is a mapped IPv4 address.
     #[inline(always)]
     pub const fn is_v4(&self) -> bool {
-        let [a, b, c, _] = self.words();
-        a == 0 && b == 0 && c == 0x0000_ffff_u32.to_be()
+        let [a, b, c, _] = self.0;
+        a | b | (c ^ MAPPED) == 0
     }
 
     /// The 16 bytes, IPv4 mapped.
     #[inline(always)]
     pub const fn octets(&self) -> [u8; 16] {
-        self.0
+        let [w0, w1, w2, w3] = self.0;
+        let [a, b, c, d] = w0.to_ne_bytes();
+        let [e, f, g, h] = w1.to_ne_bytes();
+        let [i, j, k, l] = w2.to_ne_bytes();
+        let [m, n, o, p] = w3.to_ne_bytes();
+        [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
+    }
+
+    /// The last word in memory order: the IPv4 address where [`Ip::is_v4`].
+    #[inline(always)]
+    pub const fn last_word(&self) -> u32 {
+        let [.., word] = self.0;
+        word
     }
 
     /// The last four bytes: the IPv4 address where [`Ip::is_v4`].
     #[inline(always)]
     pub const fn v4_octets(&self) -> [u8; 4] {
-        let [.., a, b, c, d] = self.0;
-        [a, b, c, d]
+        self.last_word().to_ne_bytes()
     }
 
     /// Four words in memory order (network byte order inside each): for checksums, hashes, compares.
     #[inline(always)]
     pub const fn words(&self) -> [u32; 4] {
-        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = self.0;
-        [
-            u32::from_ne_bytes([a, b, c, d]),
-            u32::from_ne_bytes([e, f, g, h]),
-            u32::from_ne_bytes([i, j, k, l]),
-            u32::from_ne_bytes([m, n, o, p]),
-        ]
+        self.0
     }
 
     /// The wildcard of this address's family, as `NodePorts` are keyed.
@@ -81,43 +135,70 @@ impl Ip {
     /// 127.0.0.0/8 or `::1`.
     #[inline(always)]
     pub const fn is_loopback(&self) -> bool {
-        let [.., a, _, _, d] = self.0;
-        let [w0, w1, w2, w3] = self.words();
-        if self.is_v4() { a == 127 } else { w0 | w1 | w2 == 0 && d == 1 && w3 == 1_u32.to_be() }
+        let [w0, w1, w2, w3] = self.0;
+        let [first, ..] = w3.to_ne_bytes();
+        if self.is_v4() { first == 127 } else { w0 | w1 | w2 == 0 && w3 == 1_u32.to_be() }
     }
 }
 
 /// A transport port. Network byte order; 0 means "none".
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Port([u8; 2]);
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Port(u16);
+
+impl PartialOrd for Port {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Port {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.get().cmp(&other.get())
+    }
+}
 
 impl Port {
     /// "No port": ICMP, and the mark of a known address without a port.
-    pub const NONE: Self = Self([0, 0]);
+    pub const NONE: Self = Self(0);
 
     /// From a number in host order.
     #[inline(always)]
     pub const fn new(number: u16) -> Self {
-        Self(number.to_be_bytes())
+        Self(number.to_be())
     }
 
     /// From the two bytes of a header.
     #[inline(always)]
     pub const fn from_wire(bytes: [u8; 2]) -> Self {
-        Self(bytes)
+        Self(u16::from_ne_bytes(bytes))
+    }
+
+    /// Both ports of a transport header, source first, from its first word in memory order.
+    #[inline(always)]
+    pub const fn pair(word: u32) -> (Self, Self) {
+        let [a, b, c, d] = word.to_ne_bytes();
+        (Self::from_wire([a, b]), Self::from_wire([c, d]))
+    }
+
+    /// The first word of a transport header, in memory order.
+    #[inline(always)]
+    pub const fn word(source: Self, destination: Self) -> u32 {
+        let [a, b] = source.octets();
+        let [c, d] = destination.octets();
+        u32::from_ne_bytes([a, b, c, d])
     }
 
     /// The number in host order.
     #[inline(always)]
     pub const fn get(&self) -> u16 {
-        u16::from_be_bytes(self.0)
+        u16::from_be(self.0)
     }
 
     /// The two bytes as a header carries them.
     #[inline(always)]
     pub const fn octets(&self) -> [u8; 2] {
-        self.0
+        self.0.to_ne_bytes()
     }
 }
 
@@ -142,25 +223,29 @@ impl Protocol {
 }
 
 /// Address and port of one end.
-#[repr(C)]
+///
+/// VERIFIER: aligned to 8 like everything that a program builds on its stack, where the compiler
+/// joins stores and the verifier allows none that is misaligned.
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
     /// Address, IPv4 mapped.
     pub ip: Ip,
     /// Port, network byte order.
     pub port: Port,
-    pad: [u8; 2],
+    pad: u16,
+    rest: u32,
 }
 
 impl Endpoint {
     /// Joins an address and a port.
     #[inline(always)]
     pub const fn new(ip: Ip, port: Port) -> Self {
-        Self { ip, port, pad: [0; 2] }
+        Self { ip, port, pad: 0, rest: 0 }
     }
 }
 
-const _: () = assert!(size_of::<Endpoint>() == 20);
+const _: () = assert!(size_of::<Endpoint>() == 24);
 
 #[cfg(test)]
 mod tests {

@@ -33,16 +33,11 @@ impl Difference {
         self.word(u32::from_ne_bytes([a, b, 0, 0]), u32::from_ne_bytes([c, d, 0, 0]))
     }
 
-    /// Adds bytes that were not covered before (an even number but for the last call).
+    /// Adds a word (in memory order) that was not covered before.
     #[inline(always)]
-    pub const fn bytes4(self, bytes: [u8; 4]) -> Self {
-        Self(self.0 + u32::from_ne_bytes(bytes) as u64)
-    }
-
-    /// Whether nothing changed.
-    #[inline(always)]
-    pub const fn is_none(self) -> bool {
-        self.0 == 0
+    #[must_use]
+    pub const fn add(self, word: u32) -> Self {
+        Self(self.0 + word as u64)
     }
 
     /// Folded to 32 bits: the kernel's `__wsum`.
@@ -118,7 +113,7 @@ mod tests {
 
         #[test]
         fn sum_from_nothing_equals_the_reference(words in proptest::collection::vec(any::<[u8; 4]>(), 0..20)) {
-            let sum = words.iter().fold(Difference::NONE, |sum, word| sum.bytes4(*word));
+            let sum = words.iter().fold(Difference::NONE, |sum, word| sum.add(u32::from_ne_bytes(*word)));
             let flat: Vec<u8> = words.concat();
             prop_assert_eq!(u16::from_be_bytes(sum.finish()), reference(&flat));
         }

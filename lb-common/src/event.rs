@@ -109,10 +109,9 @@ pub enum Verdict {
 
 impl Verdict {
     /// Verdicts there are: the width of one hook's counters.
-    pub const COUNT: u32 = (PassReason::ALL.len()
-        + Translation::ALL.len()
-        + Turn::ALL.len()
-        + DropReason::ALL.len()) as u32;
+    pub const COUNT: u32 =
+        (PassReason::ALL.len() + Translation::ALL.len() + Turn::ALL.len() + DropReason::ALL.len())
+            as u32;
 
     /// Position among the counters of a hook.
     #[inline(always)]

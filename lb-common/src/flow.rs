@@ -25,6 +25,14 @@ pub struct Tuple {
 const _: () = assert!(size_of::<Tuple>() == 36);
 
 impl Tuple {
+    /// Nothing.
+    pub const NONE: Self = Self {
+        source: Ip::UNSPECIFIED,
+        destination: Ip::UNSPECIFIED,
+        source_port: Port::NONE,
+        destination_port: Port::NONE,
+    };
+
     /// From two ends.
     #[inline(always)]
     pub const fn new(source: Endpoint, destination: Endpoint) -> Self {
@@ -34,6 +42,15 @@ impl Tuple {
             source_port: source.port,
             destination_port: destination.port,
         }
+    }
+
+    /// Writes the tuple of an answer.
+    #[inline(always)]
+    pub const fn write_reversed(&self, into: &mut Self) {
+        into.source = self.destination;
+        into.destination = self.source;
+        into.source_port = self.destination_port;
+        into.destination_port = self.source_port;
     }
 
     /// The tuple of an answer.
@@ -63,7 +80,7 @@ impl Side {
 }
 
 /// Key of `FLOWS`: the packet as it is before translation, and where.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey {
     /// Source and destination before translation.
@@ -72,7 +89,7 @@ pub struct FlowKey {
     pub protocol: Protocol,
     /// Where this half is looked up.
     pub side: Side,
-    pad: [u8; 2],
+    pad: u16,
 }
 
 const _: () = assert!(size_of::<FlowKey>() == 40);
@@ -81,18 +98,38 @@ impl FlowKey {
     /// Key of a packet seen on a side.
     #[inline(always)]
     pub const fn new(tuple: Tuple, protocol: Protocol, side: Side) -> Self {
-        Self { tuple, protocol, side, pad: [0; 2] }
+        Self { tuple, protocol, side, pad: 0 }
     }
 
     /// Key of the other half, given what this half's packets become and this half's kind.
     #[inline(always)]
     pub const fn other(&self, flow: &Flow) -> Self {
-        let side = match (flow.kind, self.side) {
+        let mut other = Self::new(flow.to, self.protocol, self.side);
+        self.write_other(flow, &mut other);
+        other
+    }
+
+    /// [`FlowKey::other`], in place.
+    #[inline(always)]
+    pub const fn write_other(&self, flow: &Flow, other: &mut Self) {
+        other.tuple.source = flow.to.destination;
+        other.tuple.destination = flow.to.source;
+        other.tuple.source_port = flow.to.destination_port;
+        other.tuple.destination_port = flow.to.source_port;
+        other.protocol = self.protocol;
+        other.side = match (flow.kind, self.side) {
             (Kind::HAIRPIN, side) | (_, side @ Side::SOCKET) => side,
             (_, Side::INGRESS) => Side::EGRESS,
             (_, _) => Side::INGRESS,
         };
-        Self::new(flow.to.reversed(), self.protocol, side)
+    }
+
+    /// Key of the masquerade of the flow whose forward half is `forward`, in place.
+    #[inline(always)]
+    pub const fn write_mark(&self, forward: &Flow, mark: &mut Self) {
+        mark.tuple = forward.to;
+        mark.protocol = self.protocol;
+        mark.side = Side::EGRESS;
     }
 }
 
@@ -145,7 +182,8 @@ pub struct Flow {
     pub state: u8,
     /// [`Flow::MASQUERADED`].
     pub flags: u8,
-    pad: [u8; 5],
+    pad: u8,
+    rest: u32,
 }
 
 const _: () = assert!(size_of::<Flow>() == 64 && align_of::<Flow>() == 8);
@@ -166,13 +204,29 @@ impl Flow {
             kind,
             state: 0,
             flags: 0,
-            pad: [0; 5],
+            pad: 0,
+            rest: 0,
         }
+    }
+
+    /// Makes `other` another half of the same flow: same service, backend and flags, nothing shown
+    /// yet. What its packets become is left to the caller.
+    #[inline(always)]
+    pub const fn write_half(&self, kind: Kind, other: &mut Self) {
+        other.service = self.service;
+        other.backend = self.backend;
+        other.epoch = self.epoch;
+        other.seen = self.seen;
+        other.kind = kind;
+        other.state = 0;
+        other.flags = self.flags;
+        other.pad = self.pad;
+        other.rest = self.rest;
     }
 }
 
 /// Key of `AFFINITY`: one client of one service (contract 4).
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Client {
     /// Source address before any translation, or the cookie of a network namespace at the socket hooks.
@@ -213,10 +267,10 @@ pub struct Peer {
     pub epoch: u32,
 }
 
-const _: () = assert!(size_of::<Peer>() == 48);
+const _: () = assert!(size_of::<Peer>() == 56);
 
 /// Key of `FRAGMENTS`: the packet a fragment belongs to (RFC 791 3.2, RFC 8200 4.5), and where it was seen.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fragment {
     /// Source address.
@@ -229,7 +283,7 @@ pub struct Fragment {
     pub protocol: Protocol,
     /// Where.
     pub side: Side,
-    pad: [u8; 2],
+    pad: u16,
 }
 
 const _: () = assert!(size_of::<Fragment>() == 40);
@@ -244,7 +298,7 @@ impl Fragment {
         protocol: Protocol,
         side: Side,
     ) -> Self {
-        Self { source, destination, id, protocol, side, pad: [0; 2] }
+        Self { source, destination, id, protocol, side, pad: 0 }
     }
 }
 

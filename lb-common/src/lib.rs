@@ -12,11 +12,15 @@ extern crate std;
 
 pub mod addr;
 pub mod checksum;
-pub mod hash;
-pub mod service;
-pub mod flow;
 pub mod config;
 pub mod event;
+pub mod flow;
+pub mod forward;
+pub mod hash;
 pub mod maglev;
 pub mod packet;
+pub mod scratch;
+pub mod sctp;
+pub mod service;
 pub mod tables;
+pub mod wire;

@@ -54,7 +54,9 @@ pub fn fill(members: &[Endpoint], slots: &mut [u16], next: &mut [u32]) {
             let hash = endpoint_hash(member);
             let offset = (hash >> 32) as u32 % size;
             let skip = hash as u32 % (size - 1) + 1;
-            let Some(turn) = next.get_mut(index) else { return };
+            let Some(turn) = next.get_mut(index) else {
+                return;
+            };
             let slot = loop {
                 let at = (u64::from(offset) + u64::from(*turn) * u64::from(skip)) % u64::from(size);
                 *turn += 1;
@@ -81,6 +83,7 @@ pub const fn slot(hash: u32, size: u32) -> u32 {
 fn endpoint_hash(endpoint: &Endpoint) -> u64 {
     let [a, b, c, d] = endpoint.ip.words();
     let port = u32::from(endpoint.port.get());
-    let left = crate::hash::mix(u64::from(a) << 32 | u64::from(b), u64::from(c) << 32 | u64::from(d));
+    let left =
+        crate::hash::mix(u64::from(a) << 32 | u64::from(b), u64::from(c) << 32 | u64::from(d));
     crate::hash::mix(left ^ u64::from(port), 0x9e37_79b9_7f4a_7c15)
 }

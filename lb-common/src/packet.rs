@@ -17,11 +17,17 @@ pub trait Packet {
     /// pointers with a variable part lose their bounds when the compiler adds them up twice).
     fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]>;
 
+    /// Copies `N` words of four bytes, in memory order; the same rule for `at`.
+    fn words<const N: usize>(&self, at: usize) -> Option<[u32; N]>;
+
     /// Copies `N` bytes from an offset known only at run time (options, extension headers). Slower.
     fn read_at<const N: usize>(&self, at: usize) -> Option<[u8; N]>;
 
     /// Overwrites `N` bytes; the same rule for `at` as [`Packet::read`].
     fn write<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()>;
+
+    /// Overwrites `N` words of four bytes, in memory order; the same rule for `at`.
+    fn set_words<const N: usize>(&mut self, at: usize, words: [u32; N]) -> Option<()>;
 
     /// Overwrites `N` bytes at an offset known only at run time.
     fn write_at<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()>;

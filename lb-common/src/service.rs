@@ -10,7 +10,7 @@ use crate::addr::{Ip, Port, Protocol};
 /// Three kinds share the map: an address with port and protocol (ClusterIP, external IP, load
 /// balancer VIP); a `NodePort`, whose address is [`Ip::any_of_family`]; and the mark of a known
 /// ClusterIP, whose port and protocol are 0 (its other ports are rejected).
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Frontend {
     /// Address, or the wildcard of the family.
@@ -20,13 +20,14 @@ pub struct Frontend {
     /// IP protocol number.
     pub protocol: Protocol,
     pad: u8,
+    rest: u32,
 }
 
 impl Frontend {
     /// An address, a port and a protocol.
     #[inline(always)]
     pub const fn new(ip: Ip, port: Port, protocol: Protocol) -> Self {
-        Self { ip, port, protocol, pad: 0 }
+        Self { ip, port, protocol, pad: 0, rest: 0 }
     }
 
     /// The mark "this address is a ClusterIP".
@@ -42,7 +43,7 @@ impl Frontend {
     }
 }
 
-const _: () = assert!(size_of::<Frontend>() == 20);
+const _: () = assert!(size_of::<Frontend>() == 24);
 
 /// Identity of one service (namespace, name, port name, protocol, family) on this node. Stable
 /// across restarts of the agent: affinity, sources and flows refer to it. 0 is never given out.
@@ -179,13 +180,22 @@ impl Backend {
 /// Key of `SOURCES`, a longest-prefix trie: a service and a source prefix that may use it.
 ///
 /// The prefix length counts the 32 bits of the service too: 32 + 96 + n for an IPv4 prefix of n bits.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source {
     /// The service, native byte order.
     pub service: ServiceId,
     /// Network address, IPv4 mapped.
     pub ip: Ip,
+    pad: u32,
 }
 
-const _: () = assert!(size_of::<Source>() == 20);
+const _: () = assert!(size_of::<Source>() == 24);
+
+impl Source {
+    /// A service and an address or network.
+    #[inline(always)]
+    pub const fn new(service: ServiceId, ip: Ip) -> Self {
+        Self { service, ip, pad: 0 }
+    }
+}

@@ -21,23 +21,30 @@ pub enum Added {
 pub trait Tables {
     /// The node's settings; nothing before the agent wrote them.
     fn settings(&self) -> Option<&Settings>;
-    /// `SERVICES`.
-    fn service(&self, frontend: &Frontend) -> Option<Service>;
+    /// `SERVICES`: copies the service of a frontend; false when there is none. (Copies go straight to where they
+    /// are kept: a value returned through the stack is too large for it.)
+    fn service(&self, frontend: &Frontend, into: &mut Service) -> bool;
+    /// `SERVICES`: whether a frontend is there.
+    fn knows(&self, frontend: &Frontend) -> bool;
     /// The `index`-th 4-byte word (0 to 15) of a line of `SLOTS`, native order.
     fn slot_word(&self, line: u32, index: u32) -> Option<u32>;
     /// The `index`-th 2-byte half (0 to 31) of a line of `SLOTS`, native order.
     fn slot_half(&self, line: u32, index: u32) -> Option<u16>;
     /// The `index`-th byte (0 to 63) of a line of `SLOTS`.
     fn slot_byte(&self, line: u32, index: u32) -> Option<u8>;
-    /// `BACKENDS`.
-    fn backend(&self, id: BackendId) -> Option<Backend>;
+    /// `BACKENDS`: copies a row; false when the index is beyond the table.
+    fn backend(&self, id: BackendId, into: &mut Backend) -> bool;
+    /// `BACKENDS`: the epoch of a row, 0 when nothing lives there.
+    fn epoch(&self, id: BackendId) -> u32;
 
-    /// `FLOWS`: a copy of one half.
-    fn flow(&self, key: &FlowKey) -> Option<Flow>;
+    /// `FLOWS`: copies one half; false when there is none.
+    fn flow(&self, key: &FlowKey, into: &mut Flow) -> bool;
     /// Adds a half if the key is free.
     fn add_flow(&self, key: &FlowKey, flow: &Flow) -> Added;
     /// Overwrites a half, or adds it. False when there is no room.
     fn put_flow(&self, key: &FlowKey, flow: &Flow) -> bool;
+    /// Marks a half as seen now and adds bits to its state, in place; nothing if it is gone.
+    fn touch_flow(&self, key: &FlowKey, now: u64, state: u8);
     /// Removes a half, if it is there.
     fn remove_flow(&self, key: &FlowKey);
 

@@ -1,4 +1,37 @@
-//! Entry points.
+//! The eBPF programs of lb-agent: entry points of a few lines each, named after their hook.
+//!
+//! Everything they decide is in `lb-common`; here are only the maps (`maps`), the adapters (`skb`, `frame`, `sock`,
+//! `kernel`) and the translation of verdicts (`report`). Compiled for the host it is an empty program, so that the
+//! whole workspace can be linted at once.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
+
+#[cfg(target_arch = "bpf")]
+mod frame;
+#[cfg(target_arch = "bpf")]
+mod kernel;
+#[cfg(target_arch = "bpf")]
+mod maps;
+#[cfg(target_arch = "bpf")]
+mod programs;
+#[cfg(target_arch = "bpf")]
+mod report;
+#[cfg(target_arch = "bpf")]
+mod skb;
+#[cfg(target_arch = "bpf")]
+mod sock;
+
 #[cfg(not(target_arch = "bpf"))]
 fn main() {}
+
+/// The verifier refuses any object in which this could be reached.
+#[cfg(target_arch = "bpf")]
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
+
+/// The kernel lends some helpers only to GPL-compatible programs.
+#[cfg(target_arch = "bpf")]
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,0 +1,48 @@
+//! The path of a packet: what each hook does with it, in the order it happens.
+//!
+//! A packet is translated at the interface through which its client speaks, on the way in and on the
+//! way out (ADR 0003): at ingress the destination changes, at egress the source. All look-ups come before the
+//! first write; a packet that is passed on or dropped is byte for byte what it was.
+
+mod choose;
+mod egress;
+mod flows;
+mod fragments;
+mod host;
+mod icmp;
+mod ingress;
+mod reject;
+mod rewrite;
+pub mod socket;
+
+use crate::event::{DropReason, PassReason, Turn, Verdict};
+
+pub use egress::egress;
+pub use ingress::ingress;
+
+/// What kind of device a program sits on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The host's side of a pod's veth: clients behind it are pods of this node.
+    Pod,
+    /// A device that leads outside, or to other nodes.
+    Edge,
+}
+
+/// Why no backend was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Tell the client (contract 3.7).
+    Reject(Turn),
+    /// Say nothing.
+    Drop(DropReason),
+    /// Not for us after all.
+    Pass(PassReason),
+}
+
+/// How far a packet got when there is nothing more to do.
+type Step<T> = Result<T, Verdict>;
+
+const fn pass<T>(reason: PassReason) -> Step<T> {
+    Err(Verdict::Pass(reason))
+}

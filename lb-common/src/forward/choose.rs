@@ -1,0 +1,151 @@
+//! Which service a packet asks for, and which backend answers.
+
+use super::Refusal;
+use crate::addr::Ip;
+use crate::config::{Settings, address};
+use crate::event::{DropReason, Event, PassReason, Turn};
+use crate::flow::{Affinity, Client};
+use crate::maglev;
+use crate::scratch::Scratch;
+use crate::service::{Backend, BackendId, Flags, Frontend, MEMBERS_PER_LINE, NARROW, Set, Source};
+use crate::tables::Tables;
+
+/// Nanoseconds in a second.
+pub(super) const SECOND: u64 = 1_000_000_000;
+
+/// Finds the service of `scratch.frontend`: the address itself, else a `NodePort`, else the mark of a
+/// known ClusterIP or of a service range (contract 3.2, step 2). One look-up for what is not ours.
+#[inline(always)]
+pub(super) fn locate<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+) -> Result<(), Refusal> {
+    if tables.service(&scratch.frontend, &mut scratch.service) {
+        return Ok(());
+    }
+    let number = scratch.frontend.port.get();
+    let ip = scratch.frontend.ip;
+    if number >= settings.node_port_low.get()
+        && number <= settings.node_port_high.get()
+        && tables.address(&ip) & address::NODE_PORTS != 0
+    {
+        scratch.frontend.ip = ip.any_of_family();
+        if tables.service(&scratch.frontend, &mut scratch.service) {
+            return Ok(());
+        }
+    }
+    if !in_ranges(settings, &ip) {
+        return Err(Refusal::Pass(PassReason::NotOurs));
+    }
+    scratch.frontend = Frontend::cluster_address(ip);
+    if tables.knows(&scratch.frontend) {
+        Err(Refusal::Reject(Turn::UnknownPort))
+    } else if settings.has(Settings::RANGES_KNOWN) {
+        Err(Refusal::Drop(DropReason::UnallocatedAddress))
+    } else {
+        Err(Refusal::Pass(PassReason::NotOurs))
+    }
+}
+
+/// Whether an address may be a ClusterIP.
+///
+/// VERIFIER: a function of its own, or each comparison doubles the paths of the program around it.
+#[inline(never)]
+pub(super) fn in_ranges(settings: &Settings, ip: &Ip) -> bool {
+    settings.ranges.iter().any(|range| range.contains(ip))
+}
+
+/// Chooses a backend of `scratch.service` for a new flow (contract 2.4, 3.2, 4). Writes no table.
+#[inline(never)]
+pub(super) fn choose<T: Tables>(
+    tables: &T,
+    scratch: &mut Scratch,
+    now: u64,
+) -> Result<(), Refusal> {
+    let service = &scratch.service;
+    let flags = service.flags;
+    if flags.has(Flags::ADDRESS) {
+        return Err(Refusal::Reject(Turn::UnknownPort));
+    }
+    if flags.has(Flags::LEAVING) {
+        return Err(Refusal::Pass(PassReason::Leaving));
+    }
+    if flags.has(Flags::SOURCES) && !tables.allows(&Source::new(service.id, scratch.asker.source)) {
+        return Err(Refusal::Drop(DropReason::SourceNotAllowed));
+    }
+    let only_local =
+        flags.has(Flags::LOCAL_POLICY) && !(flags.has(Flags::EXTERNAL) && scratch.asker.local != 0);
+    let set = if only_local { service.local } else { service.cluster };
+    if set.members == 0 {
+        return Err(if only_local && flags.has(Flags::ANYWHERE) {
+            Refusal::Drop(DropReason::NoLocalBackend)
+        } else {
+            Refusal::Reject(Turn::NoBackend)
+        });
+    }
+    scratch.scope = u32::from(only_local);
+    if scratch.service.affinity != 0 && remembered(tables, scratch, scratch.asker.client, now) {
+        tables.count(Event::AffinityHit);
+        return Ok(());
+    }
+    let bad = Refusal::Drop(DropReason::BadTable);
+    scratch.backend_id = member(tables, &set, scratch.asker.hash).ok_or(bad)?;
+    let there = tables.backend(scratch.backend_id, &mut scratch.backend);
+    if there && scratch.backend.epoch != 0 { Ok(()) } else { Err(bad) }
+}
+
+/// The member at the Maglev slot of a hash.
+#[inline(always)]
+fn member<T: Tables>(tables: &T, set: &Set, hash: u32) -> Option<BackendId> {
+    let index = if set.slots == 0 {
+        0
+    } else {
+        let slot = maglev::slot(hash, set.slots);
+        let first = set.line + set.member_lines();
+        if set.members <= NARROW {
+            u32::from(tables.slot_byte(first + slot / 64, slot % 64)?)
+        } else {
+            u32::from(tables.slot_half(first + slot / 32, slot % 32)?)
+        }
+    };
+    tables.slot_word(set.line + index / MEMBERS_PER_LINE, index % MEMBERS_PER_LINE)
+}
+
+/// Finds the backend a client sticks to, if it is still in the set in use. What the other set
+/// remembers counts too: all frontends of a service port share their affinity.
+#[inline(always)]
+fn remembered<T: Tables>(tables: &T, scratch: &mut Scratch, client: Ip, now: u64) -> bool {
+    let wanted = if scratch.scope == 0 { Backend::IN_CLUSTER_SET } else { Backend::IN_LOCAL_SET };
+    for scope in [scratch.scope, 1 - scratch.scope] {
+        let key = Client { ip: client, service: scratch.service.id, scope };
+        let Some(known) = tables.affinity(&key) else {
+            continue;
+        };
+        if now.saturating_sub(known.seen) >= u64::from(scratch.service.affinity) * SECOND {
+            continue;
+        }
+        if tables.backend(known.backend, &mut scratch.backend)
+            && scratch.backend.epoch == known.epoch
+            && scratch.backend.service == scratch.service.id
+            && scratch.backend.flags & wanted != 0
+        {
+            scratch.backend_id = known.backend;
+            return true;
+        }
+    }
+    false
+}
+
+/// Remembers or refreshes a client's backend, once its new flow stands.
+#[inline(always)]
+pub(super) fn remember<T: Tables>(tables: &T, scratch: &Scratch, client: Ip, now: u64) {
+    if scratch.service.affinity == 0 {
+        return;
+    }
+    let key = Client { ip: client, service: scratch.service.id, scope: scratch.scope };
+    let value = Affinity { backend: scratch.backend_id, epoch: scratch.backend.epoch, seen: now };
+    if !tables.put_affinity(&key, &value) {
+        tables.count(Event::AffinityFull);
+    }
+}

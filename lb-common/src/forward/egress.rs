@@ -1,0 +1,68 @@
+//! Packets that go out: answers to a client, and flows that leave the node for a remote backend.
+
+use super::{Role, Step, flows, fragments, host, icmp, pass, rewrite};
+use crate::addr::{Ip, Protocol};
+use crate::config::Settings;
+use crate::event::{PassReason, Translation, Verdict};
+use crate::flow::{Kind, Side};
+use crate::packet::Packet;
+use crate::scratch::Scratch;
+use crate::tables::Tables;
+use crate::wire::{self, Piece, View};
+
+/// Handles a packet that goes out by a device.
+#[inline(always)]
+pub fn egress<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+    role: Role,
+) -> Verdict {
+    match steps(packet, tables, scratch, role) {
+        Ok(verdict) | Err(verdict) => verdict,
+    }
+}
+
+#[inline(always)]
+fn steps<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+    role: Role,
+) -> Step<Verdict> {
+    let mut view = View::EMPTY;
+    wire::parse(packet, scratch, &mut view, Side::EGRESS).map_err(Verdict::Pass)?;
+    let Some(settings) = tables.settings() else {
+        return pass(PassReason::NotReady);
+    };
+    if view.protocol == Protocol::ICMP || view.protocol == Protocol::ICMP6 {
+        return icmp::egress(packet, tables, scratch, &view);
+    }
+    if view.piece == Piece::Later {
+        fragments::recall(tables, scratch)?;
+    }
+    if !tables.flow(&scratch.key, &mut scratch.flow) {
+        if role == Role::Edge && packet.from_host() {
+            return host::egress(packet, tables, settings, scratch, &view);
+        }
+        return pass(PassReason::NotOurs);
+    }
+    let what = match scratch.flow.kind {
+        Kind::REPLY => Translation::Reply,
+        Kind::MASQUERADE => Translation::Masquerade,
+        _ => return pass(PassReason::Unchanged),
+    };
+    if scratch.flow.kind == Kind::MASQUERADE {
+        if role == Role::Pod && !settings.has(Settings::MASQUERADE_KUBE_PROXY) {
+            // The backend turned out to be behind a pod device: its answer comes back this way.
+            return pass(PassReason::Unchanged);
+        }
+        if scratch.flow.to.source == Ip::UNSPECIFIED {
+            flows::masquerade(tables, settings, scratch, packet.device()).map_err(Verdict::Drop)?;
+        }
+    }
+    flows::touch(tables, scratch, &view, tables.now());
+    fragments::remember(tables, scratch, &view);
+    rewrite::packet(packet, &view, &scratch.key.tuple, &scratch.flow.to)?;
+    Ok(Verdict::Translated(what))
+}

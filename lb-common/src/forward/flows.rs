@@ -1,0 +1,259 @@
+//! Making and following flows. Their two halves are made together or not at all.
+
+use super::choose::SECOND;
+use crate::addr::{Ip, Port, Protocol};
+use crate::config::Settings;
+use crate::event::{DropReason, Event};
+use crate::flow::{Flow, Kind, Side, Tuple, state};
+use crate::hash;
+use crate::scratch::Scratch;
+use crate::service::Frontend;
+use crate::tables::{Added, Tables};
+use crate::wire::{View, tcp};
+
+/// Ports tried before a flow is refused.
+const TRIES: u32 = 16;
+
+/// What a packet adds to the state of its half.
+#[inline(always)]
+pub(super) const fn shown(view: &View) -> u8 {
+    if view.protocol.0 != Protocol::TCP.0 {
+        return state::ESTABLISHED;
+    }
+    if view.tcp_flags & tcp::RST != 0 {
+        return state::RST;
+    }
+    let fin = if view.tcp_flags & tcp::FIN != 0 { state::FIN } else { 0 };
+    let established = if view.is_syn() { 0 } else { state::ESTABLISHED };
+    fin | established
+}
+
+/// Marks the packet's half as seen, at most once a second or when its state moves.
+#[inline(always)]
+pub(super) fn touch<T: Tables>(tables: &T, scratch: &Scratch, view: &View, now: u64) {
+    let state = scratch.flow.state | shown(view);
+    if state != scratch.flow.state || now.saturating_sub(scratch.flow.seen) >= SECOND {
+        tables.touch_flow(&scratch.key, now, state);
+    }
+}
+
+/// Whether a packet may follow the flow found for it, or must pick again: UDP and SCTP whose backend
+/// or service left; TCP only when a SYN reuses the tuple or finds its backend gone.
+#[inline(always)]
+pub(super) fn still_good<T: Tables>(tables: &T, scratch: &Scratch, view: &View) -> bool {
+    let flow = &scratch.flow;
+    if view.protocol == Protocol::TCP {
+        if !view.is_syn() {
+            return true;
+        }
+        if flow.state != 0 {
+            tables.count(Event::FlowReused);
+            return false;
+        }
+    }
+    let live = is_live(tables, flow, scratch.service.id);
+    if !live {
+        tables.count(Event::FlowRenewed);
+    }
+    live
+}
+
+/// Whether the backend of a flow still serves the service it was chosen for.
+#[inline(always)]
+pub(super) fn is_live<T: Tables>(tables: &T, flow: &Flow, service: u32) -> bool {
+    flow.service == service && tables.epoch(flow.backend) == flow.epoch
+}
+
+/// How a new flow is made, beside what `Scratch` says of service and backend.
+pub(super) struct Begin {
+    /// What its first packet shows.
+    pub(super) state: u8,
+    /// The source becomes ours where the packet leaves the node.
+    pub(super) masquerade: bool,
+    /// The client may be its own backend.
+    pub(super) hairpin: bool,
+    pub(super) now: u64,
+}
+
+/// Makes both halves of the flow of `scratch.key` (and the mark of its masquerade), the forward half
+/// last, into `scratch.flow`.
+#[inline(never)]
+pub(super) fn begin<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+    new: &Begin,
+) -> Result<(), DropReason> {
+    let hairpin = new.hairpin && scratch.backend.ip == scratch.key.tuple.source;
+    let kind = if hairpin { Kind::HAIRPIN } else { Kind::FORWARD };
+    scratch.flow.to = scratch.key.tuple;
+    scratch.flow.kind = kind;
+    scratch.flow.seen = new.now;
+    scratch.flow.to.destination = scratch.backend.ip;
+    scratch.flow.to.destination_port = scratch.backend.port;
+    if hairpin {
+        scratch.flow.to.source = hairpin_address(settings, scratch.backend.ip.is_v4());
+    }
+    scratch.flow.service = scratch.service.id;
+    scratch.flow.backend = scratch.backend_id;
+    scratch.flow.epoch = scratch.backend.epoch;
+    scratch.flow.state = new.state;
+    scratch.flow.flags = if new.masquerade { Flow::MASQUERADED } else { 0 };
+    scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
+    let twin_kind = if hairpin { Kind::HAIRPIN } else { Kind::REPLY };
+    scratch.flow.write_half(twin_kind, &mut scratch.twin);
+    scratch.key.tuple.write_reversed(&mut scratch.twin.to);
+
+    reserve(tables, settings, scratch)?;
+    if new.masquerade {
+        scratch.flow.write_half(Kind::MASQUERADE, &mut scratch.twin);
+        scratch.twin.to = Tuple::NONE;
+        scratch.key.write_mark(&scratch.flow, &mut scratch.twin_key);
+        if !tables.put_flow(&scratch.twin_key, &scratch.twin) {
+            scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
+            tables.remove_flow(&scratch.twin_key);
+            return Err(DropReason::FlowTableFull);
+        }
+    }
+    // What the tuple meant before, if anything: a flow that is renewed.
+    let old = tables.flow(&scratch.key, &mut scratch.twin) && scratch.twin.to != scratch.flow.to;
+    if !tables.put_flow(&scratch.key, &scratch.flow) {
+        scratch.twin = scratch.flow;
+        end_tail(tables, scratch);
+        return Err(DropReason::FlowTableFull);
+    }
+    if old {
+        end_tail(tables, scratch);
+    }
+    Ok(())
+}
+
+/// The address that stands for a pod that reaches itself.
+#[inline(always)]
+pub(super) const fn hairpin_address(settings: &Settings, v4: bool) -> Ip {
+    if v4 { settings.hairpin4 } else { settings.hairpin6 }
+}
+
+/// Removes all halves that belong to `scratch.key` as it was in `scratch.twin`, but the forward one.
+#[inline(never)]
+fn end_tail<T: Tables>(tables: &T, scratch: &mut Scratch) {
+    scratch.key.write_other(&scratch.twin, &mut scratch.twin_key);
+    tables.remove_flow(&scratch.twin_key);
+    if scratch.twin.flags & Flow::MASQUERADED == 0 {
+        return;
+    }
+    scratch.key.write_mark(&scratch.twin, &mut scratch.twin_key);
+    if tables.flow(&scratch.twin_key, &mut scratch.twin) {
+        tables.remove_flow(&scratch.twin_key);
+        if scratch.twin.to.source != Ip::UNSPECIFIED {
+            scratch.twin.to.write_reversed(&mut scratch.twin_key.tuple);
+            scratch.twin_key.side = Side::INGRESS;
+            tables.remove_flow(&scratch.twin_key);
+        }
+    }
+}
+
+/// Takes the reply tuple of a new flow. Where it belongs to another live flow, the source port is shifted.
+#[inline(always)]
+fn reserve<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+) -> Result<(), DropReason> {
+    match tables.add_flow(&scratch.twin_key, &scratch.twin) {
+        Added::Yes => return Ok(()),
+        Added::Full => return Err(DropReason::FlowTableFull),
+        Added::Taken => {}
+    }
+    if tables.flow(&scratch.twin_key, &mut scratch.other)
+        && (scratch.other.to == scratch.twin.to || is_over(&scratch.other, scratch.twin.seen))
+    {
+        // Our own half of an earlier try, or that of a connection that ended: its forward half, if
+        // any is left, is swept as an orphan.
+        let put = tables.put_flow(&scratch.twin_key, &scratch.twin);
+        return if put { Ok(()) } else { Err(DropReason::FlowTableFull) };
+    }
+    shift(tables, settings, scratch)
+}
+
+/// Whether a half can only belong to a connection that ended.
+#[inline(always)]
+const fn is_over(flow: &Flow, now: u64) -> bool {
+    flow.state & state::RST != 0
+        || flow.state & state::FIN != 0 && now.saturating_sub(flow.seen) >= 2 * SECOND
+}
+
+/// Finds a free source port towards the backend.
+#[inline(never)]
+fn shift<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+) -> Result<(), DropReason> {
+    let mut hash = hash::tuple(&scratch.key.tuple, scratch.key.protocol);
+    for _ in 0..TRIES {
+        let port = source_port(settings, hash);
+        hash = hash.wrapping_add(0x9e37_79b9);
+        scratch.twin_key.tuple.destination_port = port;
+        match tables.add_flow(&scratch.twin_key, &scratch.twin) {
+            Added::Yes => {
+                scratch.flow.to.source_port = port;
+                tables.count(Event::PortShifted);
+                return Ok(());
+            }
+            Added::Full => return Err(DropReason::FlowTableFull),
+            Added::Taken => {}
+        }
+    }
+    Err(DropReason::PortsExhausted)
+}
+
+/// A port of the range for translated sources.
+#[inline(always)]
+const fn source_port(settings: &Settings, hash: u32) -> Port {
+    let low = settings.source_port_low.get();
+    let width = settings.source_port_high.get().saturating_sub(low) as u64 + 1;
+    Port::new(low + ((hash as u64 * width) >> 32) as u16)
+}
+
+/// Gives the masqueraded flow of `scratch.key` (its EGRESS half) its source, on the first packet that leaves.
+#[inline(never)]
+pub(super) fn masquerade<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+    device: u32,
+) -> Result<(), DropReason> {
+    let device = tables.device(device).ok_or(DropReason::NoSourceAddress)?;
+    let v4 = scratch.key.tuple.destination.is_v4();
+    let source = if v4 { device.source4 } else { device.source6 };
+    if source == Ip::UNSPECIFIED {
+        return Err(DropReason::NoSourceAddress);
+    }
+    scratch.flow.write_half(Kind::UNMASQUERADE, &mut scratch.twin);
+    scratch.key.tuple.write_reversed(&mut scratch.twin.to);
+    scratch.flow.to = scratch.key.tuple;
+    scratch.flow.to.source = source;
+    scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
+    scratch.frontend = Frontend::node_port(source, Port::NONE, scratch.key.protocol);
+    let mut hash = hash::tuple(&scratch.key.tuple, scratch.key.protocol);
+    for _ in 0..TRIES {
+        let port = source_port(settings, hash);
+        hash = hash.wrapping_add(0x9e37_79b9);
+        scratch.frontend.port = port;
+        if tables.knows(&scratch.frontend) {
+            continue;
+        }
+        scratch.twin_key.tuple.destination_port = port;
+        match tables.add_flow(&scratch.twin_key, &scratch.twin) {
+            Added::Yes => {
+                scratch.flow.to.source_port = port;
+                let put = tables.put_flow(&scratch.key, &scratch.flow);
+                return if put { Ok(()) } else { Err(DropReason::FlowTableFull) };
+            }
+            Added::Full => return Err(DropReason::FlowTableFull),
+            Added::Taken => {}
+        }
+    }
+    Err(DropReason::PortsExhausted)
+}

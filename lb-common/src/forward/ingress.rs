@@ -1,0 +1,188 @@
+//! Packets that come in: a client asks a frontend, or a backend answers one of our own addresses.
+
+use super::flows::{self, Begin};
+use super::{Refusal, Role, Step, choose, fragments, icmp, pass, reject, rewrite};
+use crate::addr::{Ip, Protocol};
+use crate::config::{Settings, address};
+use crate::event::{DropReason, PassReason, Translation, Turn, Verdict};
+use crate::flow::{Kind, Side, Tuple};
+use crate::hash;
+use crate::packet::Packet;
+use crate::scratch::{Asker, Scratch};
+use crate::service::{Backend, Flags, Frontend};
+use crate::tables::Tables;
+use crate::wire::{self, Piece, View};
+
+/// Handles a packet that comes in by a device.
+#[inline(always)]
+pub fn ingress<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+    role: Role,
+) -> Verdict {
+    match steps(packet, tables, scratch, role) {
+        Ok(verdict) | Err(verdict) => verdict,
+    }
+}
+
+#[inline(always)]
+fn steps<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+    role: Role,
+) -> Step<Verdict> {
+    let mut view = View::EMPTY;
+    wire::parse(packet, scratch, &mut view, Side::INGRESS).map_err(Verdict::Pass)?;
+    let Some(settings) = tables.settings() else {
+        return pass(PassReason::NotReady);
+    };
+    if view.protocol == Protocol::ICMP || view.protocol == Protocol::ICMP6 {
+        return icmp::ingress(packet, tables, settings, scratch, &view);
+    }
+    if view.piece == Piece::Later {
+        fragments::recall(tables, scratch)?;
+    }
+    if is_to_translated_source(settings, &scratch.key.tuple, &view, role)
+        && tables.flow(&scratch.key, &mut scratch.flow)
+        && matches!(scratch.flow.kind, Kind::UNMASQUERADE | Kind::HAIRPIN)
+    {
+        return follow(packet, tables, scratch, &view);
+    }
+    let asked = &scratch.key.tuple;
+    scratch.frontend = Frontend::new(asked.destination, asked.destination_port, view.protocol);
+    if let Err(refusal) = choose::locate(tables, settings, scratch) {
+        return refuse(packet, tables, scratch, &view, refusal);
+    }
+    if tables.flow(&scratch.key, &mut scratch.flow) && flows::still_good(tables, scratch, &view) {
+        return follow(packet, tables, scratch, &view);
+    }
+    first(packet, tables, settings, scratch, (&view, role))
+}
+
+/// Whether the destination can only be a source that we made up: an own address with a port of our
+/// range, or the address that stands for a pod reaching itself.
+#[inline(always)]
+fn is_to_translated_source(settings: &Settings, tuple: &Tuple, view: &View, role: Role) -> bool {
+    if role == Role::Pod && tuple.destination == flows::hairpin_address(settings, view.v4) {
+        return true;
+    }
+    let port = tuple.destination_port.get();
+    (role == Role::Edge || settings.has(Settings::MASQUERADE_KUBE_PROXY))
+        && port >= settings.source_port_low.get()
+        && port <= settings.source_port_high.get()
+}
+
+/// A packet of a known flow.
+#[inline(always)]
+fn follow<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+    view: &View,
+) -> Step<Verdict> {
+    flows::touch(tables, scratch, view, tables.now());
+    fragments::remember(tables, scratch, view);
+    rewrite::packet(packet, view, &scratch.key.tuple, &scratch.flow.to)?;
+    match scratch.flow.kind {
+        Kind::HAIRPIN => rewrite::turn_round(packet, Turn::Hairpin),
+        Kind::UNMASQUERADE => Ok(Verdict::Translated(Translation::Unmasquerade)),
+        _ => Ok(Verdict::Translated(Translation::Forward)),
+    }
+}
+
+/// The first packet of a flow.
+#[inline(always)]
+fn first<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+    (view, role): (&View, Role),
+) -> Step<Verdict> {
+    let now = tables.now();
+    let source = scratch.key.tuple.source;
+    let flags = scratch.service.flags;
+    let own = flags.has(Flags::EXTERNAL)
+        && flags.has(Flags::LOCAL_POLICY)
+        && tables.address(&source) & address::NODE != 0;
+    let pod = is_pod(settings, &source, role, view.v4);
+    scratch.asker = Asker {
+        client: source,
+        source,
+        hash: hash::tuple(&scratch.key.tuple, view.protocol),
+        local: u32::from(pod || own),
+    };
+    if let Err(refusal) = choose::choose(tables, scratch, now) {
+        return refuse(packet, tables, scratch, view, refusal);
+    }
+    let begin = Begin {
+        state: flows::shown(view),
+        now,
+        masquerade: masquerades(settings, scratch, role, Origin { pod, own }),
+        hairpin: role == Role::Pod,
+    };
+    flows::begin(tables, settings, scratch, &begin).map_err(Verdict::Drop)?;
+    choose::remember(tables, scratch, source, now);
+    fragments::remember(tables, scratch, view);
+    rewrite::packet(packet, view, &scratch.key.tuple, &scratch.flow.to)?;
+    if scratch.flow.kind == Kind::HAIRPIN {
+        return rewrite::turn_round(packet, Turn::Hairpin);
+    }
+    Ok(Verdict::Translated(Translation::NewFlow))
+}
+
+/// "Detect local" (contract 3.4): by prefix where one is configured, else by the device.
+#[inline(always)]
+fn is_pod(settings: &Settings, source: &Ip, role: Role, v4: bool) -> bool {
+    if settings.has(Settings::NO_DETECTOR) {
+        return false;
+    }
+    if settings.has(Settings::LOCAL_BY_PREFIX) {
+        let [local4, local6] = &settings.local;
+        return if v4 { local4.contains(source) } else { local6.contains(source) };
+    }
+    role == Role::Pod
+}
+
+#[derive(Clone, Copy)]
+struct Origin {
+    pod: bool,
+    own: bool,
+}
+
+/// Whether the source must become ours: for a reply that would not come back this way; with
+/// `masquerade: kube-proxy` also wherever kube-proxy does it (contract 3.3).
+#[inline(always)]
+fn masquerades(settings: &Settings, scratch: &Scratch, role: Role, origin: Origin) -> bool {
+    if role == Role::Edge && scratch.backend.flags & Backend::LOCAL == 0 {
+        return true;
+    }
+    if !settings.has(Settings::MASQUERADE_KUBE_PROXY) {
+        return false;
+    }
+    let flags = scratch.service.flags;
+    if !flags.has(Flags::EXTERNAL) {
+        let outsider = !settings.has(Settings::NO_DETECTOR) && !origin.pod;
+        return settings.has(Settings::MASQUERADE_ALL) || outsider;
+    }
+    !flags.has(Flags::LOCAL_POLICY) || !origin.pod && origin.own
+}
+
+/// A packet that no backend may have.
+#[inline(always)]
+pub(super) fn refuse<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &Scratch,
+    view: &View,
+    refusal: Refusal,
+) -> Step<Verdict> {
+    match refusal {
+        Refusal::Pass(reason) => pass(reason),
+        Refusal::Drop(reason) => Err(Verdict::Drop(reason)),
+        Refusal::Reject(_) if !tables.may_reject() => Err(Verdict::Drop(DropReason::RejectLimited)),
+        Refusal::Reject(turn) => reject::answer(packet, &scratch.key.tuple, view, turn),
+    }
+}

@@ -1,0 +1,90 @@
+//! Changes addresses and ports of a packet, with every checksum that covers them.
+
+use super::Step;
+use crate::addr::{Port, Protocol};
+use crate::checksum::Difference;
+use crate::event::{DropReason, Turn, Verdict};
+use crate::flow::Tuple;
+use crate::packet::{Covered, Packet};
+use crate::wire::{Piece, View};
+
+/// Offset of the checksum in an IPv4 header.
+const HEADER_CHECKSUM: usize = 10;
+/// Offset of the source address in an IPv4 header.
+const ADDRESSES_V4: usize = 12;
+/// Offset of the source address in an IPv6 header.
+const ADDRESSES_V6: usize = 8;
+/// Offset of the checksum in a TCP header.
+const TCP_CHECKSUM: usize = 16;
+/// Offset of the checksum in a UDP header.
+const UDP_CHECKSUM: usize = 6;
+
+/// Makes the packet carry another tuple.
+#[inline(always)]
+pub(super) fn packet<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Step<()> {
+    fields(packet, view, old, to).ok_or(Verdict::Drop(DropReason::RewriteFailed))
+}
+
+#[inline(always)]
+fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Option<()> {
+    let addresses = Difference::NONE
+        .words(old.source.words(), to.source.words())
+        .words(old.destination.words(), to.destination.words());
+    write_addresses(packet, view, old, to)?;
+    if view.piece == Piece::Later {
+        return Some(());
+    }
+    let checksum = match view.protocol {
+        Protocol::TCP => TCP_CHECKSUM,
+        Protocol::UDP => UDP_CHECKSUM,
+        // SCTP's CRC32c covers no address; its ports are changed by `sctp`.
+        _ => return crate::sctp::ports(packet, view, old, to),
+    };
+    let before = Port::word(old.source_port, old.destination_port);
+    let after = Port::word(to.source_port, to.destination_port);
+    let udp = view.protocol == Protocol::UDP;
+    let at = view.transport + checksum;
+    if before != after {
+        view.write(packet, 0, after.to_ne_bytes())?;
+        let ports = Difference::NONE.word(before, after);
+        packet.checksum(at, ports, Covered::Payload, udp)?;
+    }
+    packet.checksum(at, addresses, Covered::PseudoHeader, udp)
+}
+
+/// Writes both addresses, and the IPv4 header checksum.
+#[inline(always)]
+pub(super) fn write_addresses<P: Packet>(
+    packet: &mut P,
+    view: &View,
+    old: &Tuple,
+    to: &Tuple,
+) -> Option<()> {
+    if view.v4 {
+        let change = Difference::NONE
+            .word(old.source.last_word(), to.source.last_word())
+            .word(old.destination.last_word(), to.destination.last_word());
+        packet.write(view.network + HEADER_CHECKSUM, change.apply(view.header_checksum))?;
+        let addresses = [to.source.last_word(), to.destination.last_word()];
+        packet.set_words(view.network + ADDRESSES_V4, addresses)
+    } else {
+        let [s0, s1, s2, s3] = to.source.words();
+        let [d0, d1, d2, d3] = to.destination.words();
+        packet.set_words(view.network + ADDRESSES_V6, [s0, s1, s2, s3, d0, d1, d2, d3])
+    }
+}
+
+/// Sends the packet back to where it came from: swaps the link-layer addresses.
+#[inline(always)]
+pub(super) fn turn_round<P: Packet>(packet: &mut P, why: Turn) -> Step<Verdict> {
+    swap_link(packet).ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
+    Ok(Verdict::TurnedRound(why))
+}
+
+#[inline(always)]
+fn swap_link<P: Packet>(packet: &mut P) -> Option<()> {
+    let destination: [u8; 6] = packet.read(0)?;
+    let source: [u8; 6] = packet.read(6)?;
+    packet.write(0, source)?;
+    packet.write(6, destination)
+}

@@ -1,0 +1,53 @@
+//! Where the data path keeps what is too large for its stack while it handles one packet.
+//!
+//! A BPF program and all it calls share 512 bytes of stack. What this holds is in the kernel one
+//! element of a per-CPU map (a program is not interrupted by another on its CPU), and on the host a
+//! local variable. Nothing in it outlives a packet.
+
+use crate::addr::Ip;
+use crate::flow::{Flow, FlowKey};
+use crate::service::{Backend, BackendId, Frontend, Service};
+
+/// Who asks: decides policy, affinity and slot.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asker {
+    /// Source address, or cookie, as affinity knows it.
+    pub client: Ip,
+    /// Source address as `loadBalancerSourceRanges` sees it.
+    pub source: Ip,
+    /// Hash of what begins the flow.
+    pub hash: u32,
+    /// Not 0: a pod of this node or the node itself; external policy Local does not bind it.
+    pub local: u32,
+}
+
+/// Working memory of one packet.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scratch {
+    /// The packet's tuple, and so the key of its own half of its flow ...
+    pub key: FlowKey,
+    /// ... and value, found or in the making.
+    pub flow: Flow,
+    /// The other half in the making: key ...
+    pub twin_key: FlowKey,
+    /// ... and value.
+    pub twin: Flow,
+    /// A half that is in the way of the twin.
+    pub other: Flow,
+    /// The service the packet asks for.
+    pub service: Service,
+    /// The frontend looked for.
+    pub frontend: Frontend,
+    /// Who asks, for the choice of a backend.
+    pub asker: Asker,
+    /// The backend chosen for a new flow.
+    pub backend: Backend,
+    /// Its row.
+    pub backend_id: BackendId,
+    /// Identification of a datagram in pieces.
+    pub id: [u8; 4],
+    /// The set it was chosen from: 0 Cluster, 1 Local.
+    pub scope: u32,
+}

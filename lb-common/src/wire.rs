@@ -1,0 +1,288 @@
+//! Reads a packet's headers once, into one view for both families.
+//!
+//! Refuses to guess: whatever is cut short, contradicts itself or is not TCP, UDP, SCTP or ICMP is
+//! named and left to the stack.
+
+use crate::addr::{Ip, Port, Protocol};
+use crate::event::PassReason;
+use crate::flow::Side;
+use crate::packet::Packet;
+use crate::scratch::Scratch;
+
+/// Bytes of an Ethernet header.
+pub const ETHERNET: usize = 14;
+/// Bytes of an IPv4 header without options (RFC 791).
+pub const IPV4: usize = 20;
+/// Bytes of the fixed IPv6 header (RFC 8200).
+pub const IPV6: usize = 40;
+
+const TYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const TYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+const TYPE_VLAN: [u8; 2] = [0x81, 0x00];
+const TYPE_QINQ: [u8; 2] = [0x88, 0xa8];
+const VLAN: usize = 4;
+/// IPv6 extension headers walked at most.
+const EXTENSIONS: usize = 6;
+
+/// TCP flags (RFC 9293 3.1).
+pub mod tcp {
+    /// No more data from the sender.
+    pub const FIN: u8 = 0x01;
+    /// Begins a connection.
+    pub const SYN: u8 = 0x02;
+    /// Ends it at once.
+    pub const RST: u8 = 0x04;
+    /// Acknowledges.
+    pub const ACK: u8 = 0x10;
+}
+
+/// Which part of a datagram a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// All of it.
+    Whole,
+    /// The first fragment, which carries the ports.
+    First,
+    /// A later fragment.
+    Later,
+}
+
+/// The headers of a packet, read once; its tuple lies in [`Scratch::key`].
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// IPv4, else IPv6.
+    pub v4: bool,
+    /// No options, no extension headers: `transport` is a constant on this path.
+    pub plain: bool,
+    /// Offset of the IP header.
+    pub network: usize,
+    /// Offset of the transport header.
+    pub transport: usize,
+    /// IPv4 header checksum as stored.
+    pub header_checksum: [u8; 2],
+    /// TCP flags, else 0.
+    pub tcp_flags: u8,
+    /// ICMP type and code, else 0.
+    pub icmp: [u8; 2],
+    /// Fragment or whole.
+    pub piece: Piece,
+}
+
+impl View {
+    /// A view of nothing yet.
+    pub const EMPTY: Self = Self {
+        protocol: Protocol::NONE,
+        v4: false,
+        plain: true,
+        network: 0,
+        transport: 0,
+        header_checksum: [0; 2],
+        tcp_flags: 0,
+        icmp: [0; 2],
+        piece: Piece::Whole,
+    };
+
+    /// A TCP packet that begins a connection.
+    #[inline(always)]
+    pub const fn is_syn(&self) -> bool {
+        const MASK: u8 = tcp::SYN | tcp::ACK | tcp::RST | tcp::FIN;
+        self.tcp_flags & MASK == tcp::SYN
+    }
+
+    /// TCP RST.
+    #[inline(always)]
+    pub const fn is_rst(&self) -> bool {
+        self.tcp_flags & tcp::RST != 0
+    }
+
+    /// Reads `N` bytes of the transport header, `at` bytes into it.
+    #[inline(always)]
+    pub fn read<P: Packet, const N: usize>(&self, packet: &P, at: usize) -> Option<[u8; N]> {
+        if self.plain {
+            packet.read(self.transport + at)
+        } else {
+            packet.read_at(self.transport + at)
+        }
+    }
+
+    /// Writes `N` bytes of the transport header, `at` bytes into it.
+    #[inline(always)]
+    pub fn write<P: Packet, const N: usize>(
+        &self,
+        packet: &mut P,
+        at: usize,
+        bytes: [u8; N],
+    ) -> Option<()> {
+        if self.plain {
+            packet.write(self.transport + at, bytes)
+        } else {
+            packet.write_at(self.transport + at, bytes)
+        }
+    }
+}
+
+/// Reads the headers of a packet that begins with Ethernet: its tuple into `scratch.key`, what else
+/// matters into `view`. Ports are 0 for ICMP and later fragments.
+///
+/// VERIFIER: filled in place, since a view returned through several calls is copied as often, and
+/// the stack of a program is 512 bytes. The offsets stay on it, where the verifier follows constants.
+#[inline(always)]
+pub fn parse<P: Packet>(
+    packet: &P,
+    scratch: &mut Scratch,
+    view: &mut View,
+    side: Side,
+) -> Result<(), PassReason> {
+    let mut network = ETHERNET;
+    let mut ether_type: [u8; 2] = packet.read(12).ok_or(PassReason::Malformed)?;
+    if ether_type == TYPE_VLAN || ether_type == TYPE_QINQ {
+        ether_type = packet.read(ETHERNET + 2).ok_or(PassReason::Malformed)?;
+        network = ETHERNET + VLAN;
+        if ether_type == TYPE_VLAN {
+            ether_type = packet.read(ETHERNET + VLAN + 2).ok_or(PassReason::Malformed)?;
+            network = ETHERNET + 2 * VLAN;
+        }
+    }
+    view.network = network;
+    match ether_type {
+        TYPE_IPV4 => ipv4(packet, scratch, view)?,
+        TYPE_IPV6 => ipv6(packet, scratch, view)?,
+        _ => return Err(PassReason::NotIp),
+    }
+    if !is_transport(view.protocol) {
+        return Err(PassReason::OtherProtocol);
+    }
+    scratch.key.protocol = view.protocol;
+    scratch.key.side = side;
+    transport(packet, scratch, view)
+}
+
+#[inline(always)]
+fn ipv4<P: Packet>(packet: &P, scratch: &mut Scratch, view: &mut View) -> Result<(), PassReason> {
+    let header: [u32; IPV4 / 4] = packet.words(view.network).ok_or(PassReason::Malformed)?;
+    let [w0, w1, w2, source, destination] = header;
+    let [version, _, len0, len1] = w0.to_ne_bytes();
+    let [id0, id1, frag0, frag1] = w1.to_ne_bytes();
+    let [_, protocol, sum0, sum1] = w2.to_ne_bytes();
+    let length = usize::from(u16::from_be_bytes([len0, len1]));
+    let header_length = usize::from(version & 0x0f) * 4;
+    let total = packet.length() - view.network;
+    // A length of zero is a packet of more than 64 KiB before segmentation ("BIG TCP").
+    let fits = length == 0 || length >= header_length && length <= total;
+    if version >> 4 != 4 || header_length < IPV4 || !fits {
+        return Err(PassReason::Malformed);
+    }
+    let offset = u16::from_be_bytes([frag0, frag1]);
+    view.v4 = true;
+    scratch.key.tuple.source = Ip::v4_word(source);
+    scratch.key.tuple.destination = Ip::v4_word(destination);
+    view.protocol = Protocol(protocol);
+    view.plain = header_length == IPV4;
+    view.transport = view.network + if view.plain { IPV4 } else { header_length };
+    view.header_checksum = [sum0, sum1];
+    scratch.id = [id0, id1, 0, 0];
+    view.piece = piece(offset & 0x1fff, offset & 0x2000);
+    Ok(())
+}
+
+#[inline(always)]
+const fn piece(offset: u16, more: u16) -> Piece {
+    match (offset, more) {
+        (0, 0) => Piece::Whole,
+        (0, _) => Piece::First,
+        (_, _) => Piece::Later,
+    }
+}
+
+#[inline(always)]
+fn ipv6<P: Packet>(packet: &P, scratch: &mut Scratch, view: &mut View) -> Result<(), PassReason> {
+    let header: [u32; IPV6 / 4] = packet.words(view.network).ok_or(PassReason::Malformed)?;
+    let [w0, w1, s0, s1, s2, s3, d0, d1, d2, d3] = header;
+    let [version, ..] = w0.to_ne_bytes();
+    let [len0, len1, next, _] = w1.to_ne_bytes();
+    let length = usize::from(u16::from_be_bytes([len0, len1]));
+    if version >> 4 != 6 || length + IPV6 > packet.length() - view.network {
+        return Err(PassReason::Malformed);
+    }
+    scratch.key.tuple.source = Ip::from_words([s0, s1, s2, s3]);
+    scratch.key.tuple.destination = Ip::from_words([d0, d1, d2, d3]);
+    view.protocol = Protocol(next);
+    view.transport = view.network + IPV6;
+    if is_transport(view.protocol) { Ok(()) } else { extensions(packet, scratch, view) }
+}
+
+#[inline(always)]
+fn is_transport(protocol: Protocol) -> bool {
+    matches!(
+        protocol,
+        Protocol::TCP | Protocol::UDP | Protocol::SCTP | Protocol::ICMP | Protocol::ICMP6
+    )
+}
+
+/// Walks IPv6 extension headers (RFC 8200 4) up to the transport header.
+#[inline(never)]
+fn extensions<P: Packet>(
+    packet: &P,
+    scratch: &mut Scratch,
+    view: &mut View,
+) -> Result<(), PassReason> {
+    const HOP_BY_HOP: u8 = 0;
+    const ROUTING: u8 = 43;
+    const FRAGMENT: u8 = 44;
+    const DESTINATION: u8 = 60;
+    view.plain = false;
+    for _ in 0..EXTENSIONS {
+        if is_transport(view.protocol) {
+            return Ok(());
+        }
+        let header: [u8; 8] = packet.read_at(view.transport).ok_or(PassReason::Malformed)?;
+        let [next, length, o0, o1, i0, i1, i2, i3] = header;
+        match view.protocol.0 {
+            FRAGMENT => {
+                let offset = u16::from_be_bytes([o0, o1]);
+                view.piece = piece(offset >> 3, offset & 1);
+                scratch.id = [i0, i1, i2, i3];
+                view.transport += 8;
+            }
+            // Segments left: the destination is a waypoint, not the frontend.
+            ROUTING if o1 != 0 => return Err(PassReason::OtherProtocol),
+            HOP_BY_HOP | ROUTING | DESTINATION => {
+                view.transport += (usize::from(length) + 1) * 8;
+            }
+            _ => return Err(PassReason::OtherProtocol),
+        }
+        view.protocol = Protocol(next);
+    }
+    if is_transport(view.protocol) { Ok(()) } else { Err(PassReason::OtherProtocol) }
+}
+
+/// Reads what later decisions need of the transport header.
+#[inline(always)]
+fn transport<P: Packet>(
+    packet: &P,
+    scratch: &mut Scratch,
+    view: &mut View,
+) -> Result<(), PassReason> {
+    let tuple = &mut scratch.key.tuple;
+    (tuple.source_port, tuple.destination_port) = (Port::NONE, Port::NONE);
+    if view.piece == Piece::Later {
+        return Ok(());
+    }
+    let header: [u8; 8] = view.read(packet, 0).ok_or(PassReason::Malformed)?;
+    let [a, b, c, d, ..] = header;
+    if view.protocol == Protocol::ICMP || view.protocol == Protocol::ICMP6 {
+        view.icmp = [a, b];
+        return Ok(());
+    }
+    tuple.source_port = Port::from_wire([a, b]);
+    tuple.destination_port = Port::from_wire([c, d]);
+    if view.protocol == Protocol::TCP {
+        // All 20 bytes must be there: the checksum is at 16.
+        let rest: [u8; 6] = view.read(packet, 12).ok_or(PassReason::Malformed)?;
+        let [_, flags, ..] = rest;
+        view.tcp_flags = flags;
+    }
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! A packet at the XDP hook: plain bytes, checksums complete.
+
+use aya_ebpf::helpers::generated::{
+    bpf_xdp_adjust_head, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len, bpf_xdp_load_bytes,
+    bpf_xdp_store_bytes,
+};
+use aya_ebpf::programs::XdpContext;
+use lb_common::checksum::Difference;
+use lb_common::packet::{Covered, Packet};
+
+/// An XDP frame as [`Packet`].
+pub(crate) struct Frame<'a>(pub(crate) &'a XdpContext);
+
+impl Frame<'_> {
+    /// Moves the link-layer header to the front of the room made behind it.
+    #[inline(always)]
+    fn move_link<const LINK: usize>(&mut self, room: usize) -> Option<()> {
+        let link: [u8; LINK] = self.read(room)?;
+        self.write(0, link)
+    }
+}
+
+impl Packet for Frame<'_> {
+    #[inline(always)]
+    fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        let start = self.0.data() + at;
+        if start + N > self.0.data_end() {
+            return None;
+        }
+        // SAFETY: the bounds were just checked; byte arrays have no alignment.
+        Some(unsafe { *(start as *const [u8; N]) })
+    }
+
+    #[inline(always)]
+    fn words<const N: usize>(&self, at: usize) -> Option<[u32; N]> {
+        let start = self.0.data() + at;
+        if start + 4 * N > self.0.data_end() {
+            return None;
+        }
+        // SAFETY: the bounds were just checked; the read asks for no alignment.
+        Some(unsafe { (start as *const [u32; N]).read_unaligned() })
+    }
+
+    #[inline(always)]
+    fn read_at<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        // SAFETY: the helper writes exactly `N` bytes or fails (kernel 5.18).
+        let result = unsafe {
+            bpf_xdp_load_bytes(self.0.ctx, at as u32, bytes.as_mut_ptr().cast(), N as u32)
+        };
+        if result == 0 { Some(bytes) } else { None }
+    }
+
+    #[inline(always)]
+    fn write<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()> {
+        let start = self.0.data() + at;
+        if start + N > self.0.data_end() {
+            return None;
+        }
+        // SAFETY: the bounds were just checked; byte arrays have no alignment.
+        unsafe { *(start as *mut [u8; N]) = bytes };
+        Some(())
+    }
+
+    #[inline(always)]
+    fn set_words<const N: usize>(&mut self, at: usize, words: [u32; N]) -> Option<()> {
+        let start = self.0.data() + at;
+        if start + 4 * N > self.0.data_end() {
+            return None;
+        }
+        // SAFETY: the bounds were just checked; the write asks for no alignment.
+        unsafe { (start as *mut [u32; N]).write_unaligned(words) };
+        Some(())
+    }
+
+    #[inline(always)]
+    fn write_at<const N: usize>(&mut self, at: usize, mut bytes: [u8; N]) -> Option<()> {
+        // SAFETY: the helper reads exactly `N` bytes of ours (kernel 5.18).
+        let result = unsafe {
+            bpf_xdp_store_bytes(self.0.ctx, at as u32, bytes.as_mut_ptr().cast(), N as u32)
+        };
+        if result == 0 { Some(()) } else { None }
+    }
+
+    #[inline(always)]
+    fn checksum(
+        &mut self,
+        at: usize,
+        change: Difference,
+        _covered: Covered,
+        zero_is_none: bool,
+    ) -> Option<()> {
+        let old: [u8; 2] = self.read_at(at)?;
+        if zero_is_none && old == [0; 2] {
+            return Some(());
+        }
+        let new = change.apply(old);
+        self.write_at(at, if zero_is_none && new == [0; 2] { [0xff; 2] } else { new })
+    }
+
+    #[inline(always)]
+    fn reshape(&mut self, keep: usize, link: usize, room: usize) -> Option<()> {
+        let cut = keep as i32 - self.length() as i32;
+        // SAFETY: the frame is the program's own context.
+        if unsafe { bpf_xdp_adjust_tail(self.0.ctx, cut) } != 0 {
+            return None;
+        }
+        // SAFETY: the frame is the program's own context.
+        if unsafe { bpf_xdp_adjust_head(self.0.ctx, -(room as i32)) } != 0 {
+            return None;
+        }
+        match link {
+            14 => self.move_link::<14>(room),
+            18 => self.move_link::<18>(room),
+            22 => self.move_link::<22>(room),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    fn length(&self) -> usize {
+        // VERIFIER: the difference of two packet pointers is folded into pointer arithmetic it refuses.
+        // SAFETY: the frame is the program's own context (kernel 5.18).
+        unsafe { bpf_xdp_get_buff_len(self.0.ctx) as usize }
+    }
+
+    #[inline(always)]
+    fn device(&self) -> u32 {
+        // SAFETY: a field of the program's own context.
+        unsafe { (*self.0.ctx).ingress_ifindex }
+    }
+
+    #[inline(always)]
+    fn from_host(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,226 @@
+//! The tables of the data path, over the maps and the helpers of the kernel.
+
+use aya_ebpf::bindings::BPF_NOEXIST;
+use aya_ebpf::btf_maps::lpm_trie::Key;
+use aya_ebpf::helpers::{bpf_get_prandom_u32, generated::bpf_ktime_get_coarse_ns};
+use lb_common::addr::Ip;
+use lb_common::config::{Device, Settings};
+use lb_common::event::{Event, event_counter};
+use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
+use lb_common::scratch::Scratch;
+use lb_common::service::{Backend, BackendId, Frontend, Service, Source};
+use lb_common::tables::{Added, Tables};
+
+use crate::maps::{
+    ADDRESSES, AFFINITY, BACKENDS, COUNTERS, DEVICES, FLOWS, FRAGMENTS, REJECTIONS, SCRATCH,
+    SERVICES, SETTINGS, SLOTS, SOCKETS, SOURCES,
+};
+
+/// Bits of a full `SOURCES` key.
+const SOURCE_BITS: u32 = 32 + 128;
+/// Nanoseconds between rejections in the long run (1,000 a second and CPU) ...
+const REJECTION: u64 = 1_000_000;
+/// ... and how far a burst may run ahead (500 rejections).
+const REJECTION_BURST: u64 = 500 * REJECTION;
+/// `-EEXIST`.
+const EXISTS: i32 = -17;
+
+/// The kernel as [`Tables`].
+pub(crate) struct Kernel;
+
+/// Adds one to a counter of this CPU.
+#[inline(always)]
+pub(crate) fn add_one(index: u32) {
+    if let Some(counter) = COUNTERS.get_ptr_mut(index) {
+        // SAFETY: the element is this CPU's own, and programs of one CPU do not preempt each other here.
+        unsafe { *counter += 1 };
+    }
+}
+
+/// The working memory of this CPU.
+#[inline(always)]
+pub(crate) fn scratch() -> Option<&'static mut Scratch> {
+    let scratch = SCRATCH.get_ptr_mut(0)?;
+    // SAFETY: the element is this CPU's own, and the one program that runs on it now asks only once.
+    Some(unsafe { &mut *scratch })
+}
+
+/// Copies a value out of a hash map.
+macro_rules! copy {
+    ($map:ident, $key:expr) => {{
+        // SAFETY: the element may be replaced by another CPU meanwhile; it is copied whole and at once,
+        // and stays allocated until this program ends (RCU).
+        let value = unsafe { $map.get($key) };
+        value.copied()
+    }};
+}
+
+/// Copies a value out of a hash map to where it is kept; says whether it was there.
+macro_rules! load {
+    ($map:ident, $key:expr, $into:expr) => {{
+        // SAFETY: as for `copy`.
+        let value = unsafe { $map.get($key) };
+        value.map(|value| *$into = *value).is_some()
+    }};
+}
+
+impl Tables for Kernel {
+    #[inline(always)]
+    fn settings(&self) -> Option<&Settings> {
+        // An unwritten element has no port range: not ready.
+        SETTINGS.get(0).filter(|settings| settings.source_port_high.get() != 0)
+    }
+
+    #[inline(always)]
+    fn service(&self, frontend: &Frontend, into: &mut Service) -> bool {
+        load!(SERVICES, frontend, into)
+    }
+
+    #[inline(always)]
+    fn knows(&self, frontend: &Frontend) -> bool {
+        SERVICES.get_ptr(frontend).is_some()
+    }
+
+    #[inline(always)]
+    fn slot_word(&self, line: u32, index: u32) -> Option<u32> {
+        let line = SLOTS.get_ptr(line)?.cast::<u32>();
+        // SAFETY: a line has 16 words, and lines are 8-byte aligned.
+        Some(unsafe { *line.add((index & 15) as usize) })
+    }
+
+    #[inline(always)]
+    fn slot_half(&self, line: u32, index: u32) -> Option<u16> {
+        let line = SLOTS.get_ptr(line)?.cast::<u16>();
+        // SAFETY: a line has 32 halves, and lines are 8-byte aligned.
+        Some(unsafe { *line.add((index & 31) as usize) })
+    }
+
+    #[inline(always)]
+    fn slot_byte(&self, line: u32, index: u32) -> Option<u8> {
+        let line = SLOTS.get_ptr(line)?.cast::<u8>();
+        // SAFETY: a line has 64 bytes.
+        Some(unsafe { *line.add((index & 63) as usize) })
+    }
+
+    #[inline(always)]
+    fn backend(&self, id: BackendId, into: &mut Backend) -> bool {
+        BACKENDS.get(id).map(|row| *into = *row).is_some()
+    }
+
+    #[inline(always)]
+    fn epoch(&self, id: BackendId) -> u32 {
+        BACKENDS.get(id).map_or(0, |row| row.epoch)
+    }
+
+    #[inline(always)]
+    fn flow(&self, key: &FlowKey, into: &mut Flow) -> bool {
+        load!(FLOWS, key, into)
+    }
+
+    #[inline(always)]
+    fn add_flow(&self, key: &FlowKey, flow: &Flow) -> Added {
+        match FLOWS.insert(key, flow, u64::from(BPF_NOEXIST)) {
+            Ok(()) => Added::Yes,
+            Err(EXISTS) => Added::Taken,
+            Err(_) => Added::Full,
+        }
+    }
+
+    #[inline(always)]
+    fn put_flow(&self, key: &FlowKey, flow: &Flow) -> bool {
+        FLOWS.insert(key, flow, 0).is_ok()
+    }
+
+    #[inline(always)]
+    fn touch_flow(&self, key: &FlowKey, now: u64, state: u8) {
+        if let Some(flow) = FLOWS.get_ptr_mut(key) {
+            // SAFETY: an aligned word of a live element; the last writer of a second wins.
+            unsafe { (*flow).seen = now };
+            // SAFETY: one byte; a bit lost to a race is shown again by the next packet.
+            unsafe { (*flow).state |= state };
+        }
+    }
+
+    #[inline(always)]
+    fn remove_flow(&self, key: &FlowKey) {
+        let _gone: Result<(), i32> = FLOWS.remove(key);
+    }
+
+    #[inline(always)]
+    fn affinity(&self, client: &Client) -> Option<Affinity> {
+        copy!(AFFINITY, client)
+    }
+
+    #[inline(always)]
+    fn put_affinity(&self, client: &Client, affinity: &Affinity) -> bool {
+        AFFINITY.insert(client, affinity, 0).is_ok()
+    }
+
+    #[inline(always)]
+    fn allows(&self, source: &Source) -> bool {
+        SOURCES.get(&Key::new(SOURCE_BITS, *source)).is_some()
+    }
+
+    #[inline(always)]
+    fn address(&self, ip: &Ip) -> u32 {
+        copy!(ADDRESSES, ip).unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn device(&self, index: u32) -> Option<Device> {
+        copy!(DEVICES, index)
+    }
+
+    #[inline(always)]
+    fn fragment(&self, fragment: &Fragment) -> Option<Ports> {
+        copy!(FRAGMENTS, fragment)
+    }
+
+    #[inline(always)]
+    fn put_fragment(&self, fragment: &Fragment, ports: &Ports) -> bool {
+        FRAGMENTS.insert(fragment, ports, 0).is_ok()
+    }
+
+    #[inline(always)]
+    fn socket(&self, cookie: u64) -> Option<Peer> {
+        copy!(SOCKETS, cookie)
+    }
+
+    #[inline(always)]
+    fn put_socket(&self, cookie: u64, peer: &Peer) -> bool {
+        SOCKETS.insert(cookie, peer, 0).is_ok()
+    }
+
+    #[inline(always)]
+    fn now(&self) -> u64 {
+        // SAFETY: the helper has no preconditions (kernel 5.11).
+        unsafe { bpf_ktime_get_coarse_ns() }
+    }
+
+    #[inline(always)]
+    fn random(&self) -> u32 {
+        // SAFETY: the helper has no preconditions.
+        unsafe { bpf_get_prandom_u32() }
+    }
+
+    #[inline(always)]
+    fn may_reject(&self) -> bool {
+        let Some(granted) = REJECTIONS.get_ptr_mut(0) else {
+            return false;
+        };
+        let now = self.now();
+        // SAFETY: the element is this CPU's own.
+        let until = unsafe { *granted }.max(now.saturating_sub(REJECTION_BURST));
+        if until > now {
+            return false;
+        }
+        // SAFETY: as above.
+        unsafe { *granted = until + REJECTION };
+        true
+    }
+
+    #[inline(always)]
+    fn count(&self, event: Event) {
+        add_one(event_counter(event));
+    }
+}

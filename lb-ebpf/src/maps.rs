@@ -1,0 +1,70 @@
+//! Every map, on one screen. Sizes are what an object loads with when nobody says otherwise; the
+//! agent sets them at load. Hash maps allocate as they fill: their memory follows what they hold.
+
+use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
+use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
+use aya_ebpf::macros::btf_map;
+use lb_common::addr::Ip;
+use lb_common::config::{Device, Settings};
+use lb_common::event;
+use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
+use lb_common::scratch::Scratch;
+use lb_common::service::{Backend, Frontend, Line, Service, Source};
+
+const GROWS: usize = BPF_F_NO_PREALLOC as usize;
+
+/// Frontend to service. Written by the agent.
+#[btf_map]
+pub(crate) static SERVICES: HashMap<Frontend, Service, 65_536, GROWS> = HashMap::new();
+
+/// Selection tables in lines of 64 bytes. Written by the agent.
+#[btf_map]
+pub(crate) static SLOTS: Array<Line, 65_536> = Array::new();
+
+/// Backend rows. Row 0 is never used. Written by the agent.
+#[btf_map]
+pub(crate) static BACKENDS: Array<Backend, 65_536> = Array::new();
+
+/// Halves of flows. Written by the data path, swept by the agent.
+#[btf_map]
+pub(crate) static FLOWS: HashMap<FlowKey, Flow, 262_144, GROWS> = HashMap::new();
+
+/// Clients and the backends they stick to. Written by the data path.
+#[btf_map]
+pub(crate) static AFFINITY: LruHashMap<Client, Affinity, 65_536> = LruHashMap::new();
+
+/// Source prefixes allowed for a service. Written by the agent.
+#[btf_map]
+pub(crate) static SOURCES: LpmTrie<Source, u32, 65_536> = LpmTrie::new();
+
+/// The node's addresses. Written by the agent.
+#[btf_map]
+pub(crate) static ADDRESSES: HashMap<Ip, u32, 1_024, GROWS> = HashMap::new();
+
+/// The devices that carry programs, by interface index. Written by the agent.
+#[btf_map]
+pub(crate) static DEVICES: HashMap<u32, Device, 4_096, GROWS> = HashMap::new();
+
+/// Connected sockets that were sent to a backend, by cookie. Written by the socket hooks.
+#[btf_map]
+pub(crate) static SOCKETS: LruHashMap<u64, Peer, 65_536> = LruHashMap::new();
+
+/// Ports of datagrams in pieces. Written by the data path.
+#[btf_map]
+pub(crate) static FRAGMENTS: LruHashMap<Fragment, Ports, 8_192> = LruHashMap::new();
+
+/// Settings of the node. Written by the agent.
+#[btf_map]
+pub(crate) static SETTINGS: Array<Settings, 1> = Array::new();
+
+/// Verdicts by hook, then events; see `lb_common::event`.
+#[btf_map]
+pub(crate) static COUNTERS: PerCpuArray<u64, { event::COUNTERS as usize }> = PerCpuArray::new();
+
+/// Virtual time up to which rejections have been granted, per CPU, nanoseconds.
+#[btf_map]
+pub(crate) static REJECTIONS: PerCpuArray<u64, 1> = PerCpuArray::new();
+
+/// Working memory of the packet a CPU handles.
+#[btf_map]
+pub(crate) static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();

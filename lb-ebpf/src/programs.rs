@@ -1,0 +1,82 @@
+//! The entry points.
+
+use aya_ebpf::macros::{cgroup_sock_addr, classifier, xdp};
+use aya_ebpf::programs::{SockAddrContext, TcContext, XdpContext};
+use lb_common::event::{Hook, PassReason, Verdict};
+use lb_common::forward::{self, Role, socket};
+use lb_common::packet::Packet as _;
+use lb_common::scratch::Scratch;
+
+use crate::frame::Frame;
+use crate::kernel::{self, Kernel};
+use crate::report::{self, Direction};
+use crate::skb::Skb;
+use crate::sock::{self, Family};
+
+/// Packets from a pod, on the host's side of its veth.
+#[classifier]
+pub(crate) fn pod_ingress(context: TcContext) -> i32 {
+    let mut skb = Skb::new(&context);
+    let verdict = with(|scratch| forward::ingress(&mut skb, &Kernel, scratch, Role::Pod));
+    report::tc(Hook::PodIngress, Direction::Ingress, skb.device(), verdict)
+}
+
+/// Packets to a pod, on the host's side of its veth.
+#[classifier]
+pub(crate) fn pod_egress(context: TcContext) -> i32 {
+    let mut skb = Skb::new(&context);
+    let verdict = with(|scratch| forward::egress(&mut skb, &Kernel, scratch, Role::Pod));
+    report::tc(Hook::PodEgress, Direction::Egress, skb.device(), verdict)
+}
+
+/// Packets from outside.
+#[classifier]
+pub(crate) fn edge_ingress(context: TcContext) -> i32 {
+    let mut skb = Skb::new(&context);
+    let verdict = with(|scratch| forward::ingress(&mut skb, &Kernel, scratch, Role::Edge));
+    report::tc(Hook::EdgeIngress, Direction::Ingress, skb.device(), verdict)
+}
+
+/// Packets to outside.
+#[classifier]
+pub(crate) fn edge_egress(context: TcContext) -> i32 {
+    let mut skb = Skb::new(&context);
+    let verdict = with(|scratch| forward::egress(&mut skb, &Kernel, scratch, Role::Edge));
+    report::tc(Hook::EdgeEgress, Direction::Egress, skb.device(), verdict)
+}
+
+/// Packets from outside, before the stack: an accelerator of `edge_ingress`, never needed.
+#[xdp]
+pub(crate) fn edge_xdp(context: XdpContext) -> u32 {
+    let mut frame = Frame(&context);
+    let verdict = with(|scratch| forward::ingress(&mut frame, &Kernel, scratch, Role::Edge));
+    report::xdp(Hook::EdgeXdp, verdict)
+}
+
+/// Lends a program the working memory of its CPU.
+#[inline(always)]
+fn with(handle: impl FnOnce(&mut Scratch) -> Verdict) -> Verdict {
+    kernel::scratch().map_or(Verdict::Pass(PassReason::NotReady), handle)
+}
+
+/// Socket hooks: one pair, IPv4 and IPv6, for each call.
+macro_rules! socket_hooks {
+    ($($name4:ident, $name6:ident, $hook4:ident, $hook6:ident, $with:path, $decide:path;)*) => {$(
+        #[cgroup_sock_addr($hook4)]
+        pub(crate) fn $name4(context: SockAddrContext) -> i32 {
+            $with(&context, Family::V4, |scratch, call| $decide(&Kernel, scratch, call))
+        }
+
+        #[cgroup_sock_addr($hook6)]
+        pub(crate) fn $name6(context: SockAddrContext) -> i32 {
+            $with(&context, Family::V6, |scratch, call| $decide(&Kernel, scratch, call))
+        }
+    )*};
+}
+
+socket_hooks! {
+    connect4, connect6, connect4, connect6, sock::handle, socket::connect;
+    sendmsg4, sendmsg6, sendmsg4, sendmsg6, sock::handle, socket::send;
+    recvmsg4, recvmsg6, recvmsg4, recvmsg6, sock::show, socket::receive;
+    peername4, peername6, getpeername4, getpeername6, sock::show, socket::peer_name;
+}

@@ -1,0 +1,44 @@
+//! Turns a verdict into what the kernel wants to hear, and counts it. The only place that does.
+
+use aya_ebpf::bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
+use aya_ebpf::helpers::generated::bpf_redirect;
+use lb_common::event::{Hook, Verdict, verdict_counter};
+
+use crate::kernel::add_one;
+
+/// Which way a tc program looks.
+#[derive(Clone, Copy)]
+pub(crate) enum Direction {
+    Ingress,
+    Egress,
+}
+
+/// The verdict of a tc program. What is not dropped or turned round goes on to the next program.
+#[inline(always)]
+pub(crate) fn tc(hook: Hook, direction: Direction, device: u32, verdict: Verdict) -> i32 {
+    add_one(verdict_counter(hook, verdict));
+    match verdict {
+        Verdict::Pass(_) | Verdict::Translated(_) => TC_ACT_UNSPEC,
+        Verdict::Drop(_) => TC_ACT_SHOT,
+        Verdict::TurnedRound(_) => {
+            let flags = match direction {
+                Direction::Ingress => 0,
+                // What this host sent goes back up into it.
+                Direction::Egress => u64::from(BPF_F_INGRESS),
+            };
+            // SAFETY: the helper only records where the packet is to go.
+            unsafe { bpf_redirect(device, flags) as i32 }
+        }
+    }
+}
+
+/// The verdict of the XDP program.
+#[inline(always)]
+pub(crate) fn xdp(hook: Hook, verdict: Verdict) -> u32 {
+    add_one(verdict_counter(hook, verdict));
+    match verdict {
+        Verdict::Pass(_) | Verdict::Translated(_) => xdp_action::XDP_PASS,
+        Verdict::Drop(_) => xdp_action::XDP_DROP,
+        Verdict::TurnedRound(_) => xdp_action::XDP_TX,
+    }
+}

@@ -1,0 +1,152 @@
+//! A packet at the tc hooks. Checksums go through the kernel's helpers, which know what is partial.
+
+use aya_ebpf::bindings::{BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR};
+use aya_ebpf::helpers::generated::{
+    bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_tail, bpf_skb_load_bytes,
+    bpf_skb_pull_data, bpf_skb_store_bytes,
+};
+use aya_ebpf::programs::TcContext;
+use lb_common::checksum::Difference;
+use lb_common::packet::{Covered, Packet};
+
+/// `BPF_ADJ_ROOM_MAC`: room is made between the link-layer header and the rest.
+const BEHIND_LINK: u32 = 1;
+/// Bytes of headers that must lie in the linear part: Ethernet with two tags, IPv6, TCP.
+const HEADERS: u32 = 14 + 8 + 40 + 20;
+
+/// An skb as [`Packet`].
+pub(crate) struct Skb<'a>(&'a TcContext);
+
+impl<'a> Skb<'a> {
+    /// Takes the packet of a program, its headers in reach.
+    #[inline(always)]
+    pub(crate) fn new(context: &'a TcContext) -> Self {
+        let skb = context.skb.skb;
+        if context.data() + HEADERS as usize > context.data_end() {
+            // SAFETY: any length is allowed; it fails where the packet is shorter, and that is harmless.
+            let length = unsafe { (*skb).len }.min(HEADERS);
+            // SAFETY: the skb is the program's own context.
+            let _pulled: i64 = unsafe { bpf_skb_pull_data(skb, length) };
+        }
+        Self(context)
+    }
+}
+
+impl Packet for Skb<'_> {
+    #[inline(always)]
+    fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        let start = self.0.data() + at;
+        if start + N > self.0.data_end() {
+            return None;
+        }
+        // SAFETY: the bounds were just checked; byte arrays have no alignment.
+        Some(unsafe { *(start as *const [u8; N]) })
+    }
+
+    #[inline(always)]
+    fn words<const N: usize>(&self, at: usize) -> Option<[u32; N]> {
+        let start = self.0.data() + at;
+        if start + 4 * N > self.0.data_end() {
+            return None;
+        }
+        // SAFETY: the bounds were just checked; the read asks for no alignment.
+        Some(unsafe { (start as *const [u32; N]).read_unaligned() })
+    }
+
+    #[inline(always)]
+    fn read_at<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        // SAFETY: the helper writes exactly `N` bytes or fails.
+        let result = unsafe {
+            bpf_skb_load_bytes(
+                self.0.skb.skb.cast(),
+                at as u32,
+                bytes.as_mut_ptr().cast(),
+                N as u32,
+            )
+        };
+        if result == 0 { Some(bytes) } else { None }
+    }
+
+    #[inline(always)]
+    fn write<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()> {
+        let start = self.0.data() + at;
+        if start + N > self.0.data_end() {
+            return None;
+        }
+        // SAFETY: the bounds were just checked; the kernel made the data private to this packet
+        // before the program began (it does so for every program that writes).
+        unsafe { *(start as *mut [u8; N]) = bytes };
+        Some(())
+    }
+
+    #[inline(always)]
+    fn set_words<const N: usize>(&mut self, at: usize, words: [u32; N]) -> Option<()> {
+        let start = self.0.data() + at;
+        if start + 4 * N > self.0.data_end() {
+            return None;
+        }
+        // SAFETY: the bounds were just checked; the write asks for no alignment.
+        unsafe { (start as *mut [u32; N]).write_unaligned(words) };
+        Some(())
+    }
+
+    #[inline(always)]
+    fn write_at<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()> {
+        // SAFETY: the helper reads exactly `N` bytes of ours.
+        let result = unsafe {
+            bpf_skb_store_bytes(self.0.skb.skb, at as u32, bytes.as_ptr().cast(), N as u32, 0)
+        };
+        if result == 0 { Some(()) } else { None }
+    }
+
+    #[inline(always)]
+    fn checksum(
+        &mut self,
+        at: usize,
+        change: Difference,
+        covered: Covered,
+        zero_is_none: bool,
+    ) -> Option<()> {
+        let pseudo = match covered {
+            Covered::PseudoHeader => u64::from(BPF_F_PSEUDO_HDR),
+            Covered::Payload => 0,
+        };
+        let zero = if zero_is_none { u64::from(BPF_F_MARK_MANGLED_0) } else { 0 };
+        let sum = u64::from(change.wsum());
+        // SAFETY: the skb is the program's own context; the helper checks the offset.
+        let result =
+            unsafe { bpf_l4_csum_replace(self.0.skb.skb, at as u32, 0, sum, pseudo | zero) };
+        if result == 0 { Some(()) } else { None }
+    }
+
+    #[inline(always)]
+    fn reshape(&mut self, keep: usize, _link: usize, room: usize) -> Option<()> {
+        let skb = self.0.skb.skb;
+        // SAFETY: the skb is the program's own context.
+        if unsafe { bpf_skb_change_tail(skb, keep as u32, 0) } != 0 {
+            return None;
+        }
+        // SAFETY: the skb is the program's own context.
+        let result = unsafe { bpf_skb_adjust_room(skb, room as i32, BEHIND_LINK, 0) };
+        if result == 0 { Some(()) } else { None }
+    }
+
+    #[inline(always)]
+    fn length(&self) -> usize {
+        // SAFETY: a field of the program's own context.
+        unsafe { (*self.0.skb.skb).len as usize }
+    }
+
+    #[inline(always)]
+    fn device(&self) -> u32 {
+        // SAFETY: a field of the program's own context.
+        unsafe { (*self.0.skb.skb).ifindex }
+    }
+
+    #[inline(always)]
+    fn from_host(&self) -> bool {
+        // SAFETY: a field of the program's own context; 0 for what this host's stack made.
+        unsafe { (*self.0.skb.skb).ingress_ifindex == 0 }
+    }
+}

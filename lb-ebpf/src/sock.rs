@@ -1,0 +1,131 @@
+//! A socket call at the cgroup hooks: the address a process named, and how the answer is given.
+//!
+//! Minimum kernel 5.18 (`bpf_set_retval`).
+
+use aya_ebpf::EbpfContext as _;
+use aya_ebpf::bindings::bpf_sock_addr;
+use aya_ebpf::helpers::generated::{bpf_get_netns_cookie, bpf_get_socket_cookie, bpf_set_retval};
+use aya_ebpf::programs::SockAddrContext;
+use lb_common::addr::{Endpoint, Ip, Port, Protocol};
+use lb_common::forward::socket::{Call, Outcome};
+use lb_common::scratch::Scratch;
+
+use crate::kernel;
+
+/// Goes on with the call.
+const ALLOW: i32 = 1;
+/// Fails the call with the value set before.
+const DENY: i32 = 0;
+/// `-ECONNREFUSED`.
+const REFUSED: i32 = -111;
+
+/// Family of the hook: which field of the context holds the address.
+#[derive(Clone, Copy)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+/// Asks the data path about a call and writes its answer. `None` for protocols it does not serve.
+#[inline(always)]
+pub(crate) fn handle(
+    context: &SockAddrContext,
+    family: Family,
+    decide: impl FnOnce(&mut Scratch, &Call) -> Outcome,
+) -> i32 {
+    let Some(call) = call(context, family) else {
+        return ALLOW;
+    };
+    let Some(scratch) = kernel::scratch() else {
+        return ALLOW;
+    };
+    match decide(scratch, &call) {
+        Outcome::Leave => ALLOW,
+        Outcome::Use(endpoint) => {
+            set(context.sock_addr, family, &endpoint);
+            ALLOW
+        }
+        Outcome::Refuse => {
+            // SAFETY: the helper takes any errno; it is allowed at connect and sendmsg hooks.
+            let _old: i32 = unsafe { bpf_set_retval(REFUSED) };
+            DENY
+        }
+    }
+}
+
+/// The same for hooks that may only change what the process is shown.
+#[inline(always)]
+pub(crate) fn show(
+    context: &SockAddrContext,
+    family: Family,
+    decide: impl FnOnce(&mut Scratch, &Call) -> Outcome,
+) -> i32 {
+    if let Some(call) = call(context, family)
+        && let Some(scratch) = kernel::scratch()
+        && let Outcome::Use(endpoint) = decide(scratch, &call)
+    {
+        set(context.sock_addr, family, &endpoint);
+    }
+    ALLOW
+}
+
+#[inline(always)]
+fn call(context: &SockAddrContext, family: Family) -> Option<Call> {
+    let address = context.sock_addr;
+    // SAFETY: a field of the program's own context.
+    let protocol = Protocol(unsafe { (*address).protocol } as u8);
+    if protocol != Protocol::TCP && protocol != Protocol::UDP {
+        return None;
+    }
+    // SAFETY: a field of the program's own context; the port lies in its first two bytes.
+    let [a, b, ..] = unsafe { (*address).user_port }.to_ne_bytes();
+    Some(Call {
+        remote: Endpoint::new(ip(address, family), Port::from_wire([a, b])),
+        protocol,
+        // SAFETY: the helper takes the context of a socket address program.
+        socket: unsafe { bpf_get_socket_cookie(context.as_ptr()) },
+        // SAFETY: the helper takes the context of a socket address program.
+        netns: unsafe { bpf_get_netns_cookie(context.as_ptr()) },
+    })
+}
+
+#[inline(always)]
+fn ip(address: *mut bpf_sock_addr, family: Family) -> Ip {
+    match family {
+        // SAFETY: a field of the program's own context, valid at the hooks of this family.
+        Family::V4 => Ip::v4(unsafe { (*address).user_ip4 }.to_ne_bytes()),
+        Family::V6 => {
+            // SAFETY: as above.
+            let [a, b, c, d] = unsafe {
+                [
+                    core::ptr::read_volatile(&raw const (*address).user_ip6[0]),
+                    core::ptr::read_volatile(&raw const (*address).user_ip6[1]),
+                    core::ptr::read_volatile(&raw const (*address).user_ip6[2]),
+                    core::ptr::read_volatile(&raw const (*address).user_ip6[3]),
+                ]
+            };
+            Ip::from_words([a, b, c, d])
+        }
+    }
+}
+
+#[inline(always)]
+fn set(address: *mut bpf_sock_addr, family: Family, endpoint: &Endpoint) {
+    let [a, b] = endpoint.port.octets();
+    match family {
+        // SAFETY: a field of the program's own context that programs may write.
+        Family::V4 => unsafe { (*address).user_ip4 = u32::from_ne_bytes(endpoint.ip.v4_octets()) },
+        Family::V6 => {
+            let [w0, w1, w2, w3] = endpoint.ip.words();
+            // SAFETY: as above. VERIFIER: word by word, a wider store is refused.
+            unsafe {
+                core::ptr::write_volatile(&raw mut (*address).user_ip6[0], w0);
+                core::ptr::write_volatile(&raw mut (*address).user_ip6[1], w1);
+                core::ptr::write_volatile(&raw mut (*address).user_ip6[2], w2);
+                core::ptr::write_volatile(&raw mut (*address).user_ip6[3], w3);
+            }
+        }
+    }
+    // SAFETY: as above; the port lies in the first two bytes of the word.
+    unsafe { (*address).user_port = u32::from_ne_bytes([a, b, 0, 0]) };
+}
