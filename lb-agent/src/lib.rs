@@ -1,8 +1,20 @@
 //! The node agent as a library: watches Services, decides what the maps should hold, writes the difference.
 #![deny(unsafe_code)]
 
+pub mod datapath;
+pub mod maps;
+pub mod node;
 pub mod plan;
+pub mod program;
 pub mod snapshot;
+#[expect(unsafe_code, reason = "raw kernel calls; every other file is safe")]
+mod syscall;
 pub mod tracker;
 pub mod translate;
 pub mod watch;
+
+/// An error with its causes, on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

@@ -42,9 +42,8 @@ const fn fixed(shape: Shape) -> Shape {
     Shape { is_sizable: false, ..shape }
 }
 
-/// Length of a prefix and the prefix: key of the trie.
-type SourceKey = (u32, Source);
-const _: () = assert!(size_of::<SourceKey>() == 24);
+/// Length of a prefix, then the prefix: key of the trie, without padding between them.
+pub(super) type SourceKey = [u32; 1 + size_of::<Source>() / size_of::<u32>()];
 
 /// Every map of the data path.
 pub const SHAPES: [Shape; 13] = [

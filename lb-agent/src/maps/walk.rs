@@ -12,6 +12,7 @@ use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
 use lb_common::service::{Backend, Frontend, Service};
 
 use super::Raw;
+use super::shape::SourceKey;
 use crate::syscall::{self, Position};
 
 /// `BPF_NOEXIST`: an entry that is there stays.
@@ -60,7 +61,7 @@ pub(crate) fn copy(name: &str, from: &MapData, to: &MapData) -> io::Result<()> {
         "BACKENDS" => copy_as(from, to, (0_u32, Raw::<Backend>::default())),
         "FLOWS" => copy_as(from, to, (Raw::<FlowKey>::default(), Raw::<Flow>::default())),
         "AFFINITY" => copy_as(from, to, (Raw::<Client>::default(), Raw::<Affinity>::default())),
-        "SOURCES" => copy_as(from, to, ([0_u32; 6], 0_u32)),
+        "SOURCES" => copy_as(from, to, (SourceKey::default(), 0_u32)),
         "ADDRESSES" => copy_as(from, to, (Raw::<Ip>::default(), 0_u32)),
         "DEVICES" => copy_as(from, to, (0_u32, Raw::<Device>::default())),
         "SOCKETS" => copy_as(from, to, (0_u64, Raw::<Peer>::default())),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use ipnet::IpNet;
+use lb_common::addr::Ip;
 use lb_common::service::{ServiceId, Source};
 
 use super::Op;
@@ -43,7 +44,7 @@ impl Sources {
         after: &mut Vec<Op>,
     ) {
         let wanted: BTreeSet<_> = nets.iter().map(|net| entry(id, net)).collect();
-        let from = (Source { service: id, ..Source::default() }, 0);
+        let from = (Source::new(id, Ip::UNSPECIFIED), 0);
         let present = self.written.range(from..).copied();
         let present: BTreeSet<_> = present.take_while(|(source, _)| source.service == id).collect();
         for &(source, bits) in wanted.difference(&present) {
@@ -64,5 +65,5 @@ impl Sources {
 
 fn entry(id: ServiceId, net: &IpNet) -> (Source, u32) {
     let (ip, bits) = mapped(net);
-    (Source { service: id, ip }, SERVICE_BITS + bits)
+    (Source::new(id, ip), SERVICE_BITS + bits)
 }

@@ -1,0 +1,24 @@
+//! The machine as the data path sees it: which devices lead to pods, which to the outside, which addresses are ours.
+//!
+//! `watch` follows netlink, `view` is what it shows, `roles` and `settings` decide, purely.
+
+use std::net::IpAddr;
+
+pub mod pattern;
+pub mod roles;
+pub mod settings;
+pub mod view;
+pub mod watch;
+
+pub use pattern::Pattern;
+pub use roles::{Assignment, Identity, addresses, assignments};
+pub use view::{Address, Link, LinkKind, View};
+
+/// The two addresses of a Node object that count: the first of each family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Primary {
+    /// IPv4.
+    pub v4: Option<IpAddr>,
+    /// IPv6.
+    pub v6: Option<IpAddr>,
+}

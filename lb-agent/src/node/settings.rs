@@ -1,0 +1,85 @@
+//! The settings that follow from the machine: addresses, source ports, whose sockets.
+
+use std::fs;
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::unix::net::UnixDatagram;
+
+use lb_common::addr::{Ip, Port};
+use lb_common::config::Settings;
+
+use super::Primary;
+use crate::program::wire;
+use crate::syscall;
+
+/// Stands for a pod that reaches itself: the dummy address of RFC 7600, routed nowhere, on nobody's link.
+const HAIRPIN4: Ip = Ip::v4([192, 0, 0, 8]);
+/// The same for IPv6: out of the discard-only prefix of RFC 6666.
+const HAIRPIN6: Ip = Ip::v6([1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8]);
+/// Ports that no translated source may have: those of `NodePorts`.
+const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
+/// Lowest port for translated sources.
+const LOWEST: u16 = 1_024;
+/// What the kernel does when nobody says otherwise.
+const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
+
+/// The part of the settings that does not follow from services.
+pub fn settings(primary: Primary, netns_cookie: u64) -> Settings {
+    let ports = source_ports(&ephemeral_ports());
+    Settings {
+        netns_cookie,
+        hairpin4: HAIRPIN4,
+        hairpin6: HAIRPIN6,
+        node4: primary.v4.map_or(Ip::UNSPECIFIED, wire),
+        node6: primary.v6.map_or(Ip::UNSPECIFIED, wire),
+        source_port_low: Port::new(*ports.start()),
+        source_port_high: Port::new(*ports.end()),
+        flags: Settings::ANSWER_ECHO | Settings::LOOPBACK_NODE_PORTS,
+        socket_mode: Settings::SOCKETS_HOST,
+        ..Settings::default()
+    }
+}
+
+/// The cookie of the namespace we run in. Linux 5.14.
+pub fn netns_cookie() -> io::Result<u64> {
+    syscall::netns_cookie(UnixDatagram::unbound()?)
+}
+
+/// `net.ipv4.ip_local_port_range` of our namespace.
+fn ephemeral_ports() -> RangeInclusive<u16> {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut numbers = text.split_whitespace().map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(low)), Some(Ok(high))) => low..=high,
+        _ => EPHEMERAL,
+    }
+}
+
+/// The largest run of ports that neither host sockets nor `NodePorts` use.
+fn source_ports(ephemeral: &RangeInclusive<u16>) -> RangeInclusive<u16> {
+    let mut taken = [ephemeral.clone(), NODE_PORTS];
+    taken.sort_by_key(|range| *range.start());
+    let mut best = 0..=0_u16;
+    let mut low = u32::from(LOWEST);
+    for range in taken.iter().chain([&(u16::MAX..=u16::MAX)]) {
+        let high = u32::from(*range.start()).saturating_sub(1);
+        if high >= low && high - low > u32::from(best.end() - best.start()) {
+            best = low as u16..=high as u16;
+        }
+        low = low.max(u32::from(*range.end()) + 1);
+    }
+    if *best.end() == 0 { LOWEST..=NODE_PORTS.start() - 1 } else { best }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn source_ports_avoid_the_hosts_and_the_node_ports() {
+        assert_eq!(source_ports(&EPHEMERAL), 1_024..=29_999);
+        assert_eq!(source_ports(&(1_024..=9_999)), 32_768..=65_534);
+        assert_eq!(source_ports(&(10_000..=65_535)), 1_024..=9_999);
+        assert_eq!(source_ports(&(1_024..=65_535)), 1_024..=29_999, "none is left: the usual ones");
+    }
+}
