@@ -5,6 +5,7 @@
 //! first write; a packet that is passed on or dropped is byte for byte what it was.
 
 mod choose;
+mod close;
 mod egress;
 mod flows;
 mod fragments;

@@ -1,6 +1,6 @@
 //! Packets that go out: answers to a client, and flows that leave the node for a remote backend.
 
-use super::{Role, Step, flows, fragments, host, icmp, pass, rewrite};
+use super::{Role, Step, close, flows, fragments, host, icmp, pass, rewrite};
 use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{PassReason, Translation, Verdict};
@@ -64,5 +64,6 @@ fn steps<P: Packet, T: Tables>(
     flows::touch(tables, scratch, &view, tables.now());
     fragments::remember(tables, scratch, &view);
     rewrite::packet(packet, &view, &scratch.key.tuple, &scratch.flow.to)?;
+    close::after(tables, scratch, &view);
     Ok(Verdict::Translated(what))
 }

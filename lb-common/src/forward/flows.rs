@@ -136,7 +136,7 @@ pub(super) const fn hairpin_address(settings: &Settings, v4: bool) -> Ip {
 
 /// Removes all halves that belong to `scratch.key` as it was in `scratch.twin`, but the forward one.
 #[inline(never)]
-fn end_tail<T: Tables>(tables: &T, scratch: &mut Scratch) {
+pub(super) fn end_tail<T: Tables>(tables: &T, scratch: &mut Scratch) {
     scratch.key.write_other(&scratch.twin, &mut scratch.twin_key);
     tables.remove_flow(&scratch.twin_key);
     if scratch.twin.flags & Flow::MASQUERADED == 0 {

@@ -1,7 +1,7 @@
 //! Packets that come in: a client asks a frontend, or a backend answers one of our own addresses.
 
 use super::flows::{self, Begin};
-use super::{Refusal, Role, Step, choose, fragments, icmp, pass, reject, rewrite};
+use super::{Refusal, Role, Step, choose, close, fragments, icmp, pass, reject, rewrite};
 use crate::addr::{Ip, Protocol};
 use crate::config::{Settings, address};
 use crate::event::{DropReason, PassReason, Translation, Turn, Verdict};
@@ -85,7 +85,9 @@ fn follow<P: Packet, T: Tables>(
     flows::touch(tables, scratch, view, tables.now());
     fragments::remember(tables, scratch, view);
     rewrite::packet(packet, view, &scratch.key.tuple, &scratch.flow.to)?;
-    match scratch.flow.kind {
+    let kind = scratch.flow.kind;
+    close::after(tables, scratch, view);
+    match kind {
         Kind::HAIRPIN => rewrite::turn_round(packet, Turn::Hairpin),
         Kind::UNMASQUERADE => Ok(Verdict::Translated(Translation::Unmasquerade)),
         _ => Ok(Verdict::Translated(Translation::Forward)),
