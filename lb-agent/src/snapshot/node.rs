@@ -11,7 +11,7 @@ use super::finding::{Finding, Findings, quoted};
 use crate::plan::Family;
 
 /// What is kept of a Node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeSpec {
     /// `metadata.name`.
     pub name: Box<str>,

@@ -19,7 +19,7 @@ use crate::plan::ServiceName;
 pub const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
 
 /// What is kept of a Service.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServiceSpec {
     /// Namespace and name.
     pub name: ServiceName,
@@ -56,7 +56,7 @@ pub struct ServiceSpec {
 }
 
 /// `spec.type`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ServiceKind {
     /// `ClusterIP`.
     #[default]
@@ -70,7 +70,7 @@ pub enum ServiceKind {
 }
 
 /// One port of a Service.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PortSpec {
     /// Name, empty when unnamed.
     pub name: Box<str>,

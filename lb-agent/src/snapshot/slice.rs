@@ -28,7 +28,7 @@ pub struct SliceName {
 }
 
 /// What is kept of an `EndpointSlice`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SliceSpec {
     /// Namespace and name.
     pub name: SliceName,
@@ -47,7 +47,7 @@ pub struct SliceSpec {
 }
 
 /// One port of a slice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SlicePort {
     /// Name, empty when unnamed.
     pub name: Arc<str>,
@@ -58,7 +58,7 @@ pub struct SlicePort {
 }
 
 /// One endpoint of a slice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EndpointSpec {
     /// `addresses[0]`.
     pub ip: IpAddr,

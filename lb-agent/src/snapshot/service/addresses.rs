@@ -12,7 +12,7 @@ use crate::snapshot::address::{address, link_local, prefix, special};
 use crate::snapshot::finding::{Findings, quoted};
 
 /// The cluster IPs of a Service, at most one of each family.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ClusterIps {
     /// `clusterIP` is `None`.
     pub headless: bool,

@@ -1,0 +1,158 @@
+//! Follows a folder of ordinary Service, `EndpointSlice`, Node and `ServiceCIDR` manifests: the same
+//! [`Event`]s as from an API server, for rigs and demos without Kubernetes.
+//!
+//! A file that cannot be read keeps what it said last and is named with line and column. Content
+//! behind a symbolic link is read again when the link changes, not when its target does.
+
+mod folder;
+mod notify;
+mod parse;
+
+use std::convert::Infallible;
+use std::io;
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::mpsc::Sender;
+use tokio::time::sleep;
+
+use self::folder::Folder;
+use self::notify::{Changes, Notify};
+use crate::snapshot::{Event, Kind, ViewHealth};
+
+/// A folder to follow.
+#[derive(Debug)]
+pub struct Manifests {
+    folder: Folder,
+    notify: Notify,
+}
+
+/// Why a folder cannot be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestsError {
+    /// It is not there, or no folder.
+    #[error("manifests {}: {source}; give an existing folder to --manifests", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// What is wrong.
+        source: io::Error,
+    },
+    /// The kernel does not report its changes.
+    #[error(
+        "manifests {}: no change notification: {source}; raise fs.inotify.max_user_instances \
+         and max_user_watches", folder.display()
+    )]
+    Notification {
+        /// The folder.
+        folder: PathBuf,
+        /// What is wrong.
+        source: io::Error,
+    },
+}
+
+/// How often to look whether a folder that vanished is back.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+impl Manifests {
+    /// Opens the folder, for the node of this name. Nothing is read yet. Call this where tokio runs.
+    pub fn open(folder: &Path, node: &str) -> Result<Self, ManifestsError> {
+        let folder = folder.to_owned();
+        let wrong = |source| ManifestsError::Folder { folder: folder.clone(), source };
+        drop(std::fs::read_dir(&folder).map_err(wrong)?);
+        let notify = Notify::open(&folder);
+        let notify = notify
+            .map_err(|source| ManifestsError::Notification { folder: folder.clone(), source })?;
+        Ok(Self { folder: Folder::new(folder, node), notify })
+    }
+
+    /// Follows until nobody receives the events any more.
+    pub async fn run(self, view: ViewHealth, events: Sender<Event>) {
+        let listener = events.clone();
+        tokio::select! {
+            Err(Gone) = self.follow(&view, &events) => {}
+            () = listener.closed() => {}
+        }
+    }
+
+    async fn follow(
+        mut self,
+        view: &ViewHealth,
+        events: &Sender<Event>,
+    ) -> Result<Infallible, Gone> {
+        for kind in Kind::ALL {
+            tell(events, Event::ListBegan(kind)).await?;
+        }
+        self = self.read(Changes::All, view, events).await?;
+        for kind in Kind::ALL {
+            view.synced(kind);
+            tell(events, Event::Synced(kind)).await?;
+        }
+        loop {
+            let changes = match self.notify.changes().await {
+                Ok(changes) => changes,
+                Err(error) => self.reopened(&error, view).await,
+            };
+            self = self.read(changes, view, events).await?;
+        }
+    }
+
+    /// Reads what changed, away from the threads that serve.
+    async fn read(
+        mut self,
+        changes: Changes,
+        view: &ViewHealth,
+        events: &Sender<Event>,
+    ) -> Result<Self, Gone> {
+        let view = view.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            let found = self.folder.read(changes, &view);
+            (self, found)
+        });
+        let (this, found) = match reading.await {
+            Ok(read) => read,
+            Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+            Err(_ends) => return Err(Gone),
+        };
+        for event in found {
+            tell(events, event).await?;
+        }
+        Ok(this)
+    }
+
+    /// Waits until the folder is back; what it said last stays meanwhile.
+    async fn reopened(&mut self, error: &io::Error, view: &ViewHealth) -> Changes {
+        let mut reason = format!("manifests {}: {error}", self.folder.path().display());
+        loop {
+            for kind in Kind::ALL {
+                view.stale(kind, &reason);
+            }
+            sleep(LOOK_AGAIN).await;
+            match Notify::open(self.folder.path()) {
+                Ok(notify) => {
+                    self.notify = notify;
+                    break;
+                }
+                Err(error) => {
+                    reason = format!("manifests {}: {error}", self.folder.path().display());
+                }
+            }
+        }
+        for kind in Kind::ALL {
+            view.fresh(kind);
+        }
+        Changes::All
+    }
+}
+
+/// Nobody receives the events any more.
+#[derive(Debug)]
+struct Gone;
+
+async fn tell(events: &Sender<Event>, event: Event) -> Result<(), Gone> {
+    events.send(event).await.map_err(|_closed| Gone)
+}
+
+#[cfg(test)]
+mod tests;

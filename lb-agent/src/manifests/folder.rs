@@ -1,0 +1,258 @@
+//! What the files of a folder say together, and what that changes.
+
+mod cut;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
+
+use ipnet::IpNet;
+
+use self::cut::{Key, Spec, cut};
+use super::notify::Changes;
+use super::parse;
+use crate::snapshot::{Event, Finding, Findings, Names, ViewHealth};
+
+/// The files, and what was said of their objects.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    node: Box<str>,
+    names: Names,
+    /// What each file defines.
+    files: BTreeMap<Arc<str>, BTreeSet<Key>>,
+    objects: BTreeMap<Key, Defined>,
+    /// The objects that more than one file defines.
+    twice: BTreeSet<Key>,
+    cidrs: BTreeMap<Box<str>, Vec<IpNet>>,
+}
+
+/// One object: the files that define it, of which the last counts, and what was said of it.
+#[derive(Debug, Default)]
+struct Defined {
+    files: BTreeSet<Arc<str>>,
+    said: Option<u64>,
+}
+
+/// The part of the view's problems that is about objects in more than one file.
+const TWICE: &str = "defined twice";
+
+impl Folder {
+    /// Nothing read yet.
+    pub(super) fn new(path: PathBuf, node: &str) -> Self {
+        Self {
+            path,
+            node: node.into(),
+            names: Names::default(),
+            files: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            twice: BTreeSet::new(),
+            cidrs: BTreeMap::new(),
+        }
+    }
+
+    /// The folder.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads what changed and says what is different.
+    pub(super) fn read(&mut self, changes: Changes, view: &ViewHealth) -> Vec<Event> {
+        let mut waiting = match changes {
+            Changes::Names(names) => names.iter().filter_map(|name| manifest(name)).collect(),
+            Changes::All => self.all(),
+        };
+        let (cidrs, twice) = (self.cidrs.clone(), self.twice.clone());
+        let mut events = Vec::new();
+        while let Some(name) = waiting.pop_first() {
+            self.read_file(&name, view, &mut events, &mut waiting);
+        }
+        if cidrs != self.cidrs {
+            events.push(Event::ServiceCidrs(self.cidrs.values().flatten().copied().collect()));
+        }
+        if twice != self.twice {
+            report(TWICE, self.defined_twice(), view);
+        }
+        events
+    }
+
+    /// The files there are and the files there were.
+    fn all(&self) -> BTreeSet<Arc<str>> {
+        let mut names: BTreeSet<_> = self.files.keys().cloned().collect();
+        match fs::read_dir(&self.path) {
+            Ok(entries) => {
+                names.extend(entries.flatten().filter_map(|entry| manifest(&entry.file_name())));
+            }
+            Err(error) => {
+                // Not the same as an empty folder: everything stays.
+                tracing::warn!(folder = %self.path.display(), %error, "folder cannot be read");
+                names.clear();
+            }
+        }
+        names
+    }
+
+    /// Reads one file. Files that define what this one does not define any more join `waiting`.
+    fn read_file(
+        &mut self,
+        name: &Arc<str>,
+        view: &ViewHealth,
+        events: &mut Vec<Event>,
+        waiting: &mut BTreeSet<Arc<str>>,
+    ) {
+        let path = self.path.join(&**name);
+        let mut findings = Findings::of("file", "", &path.display().to_string());
+        if let Some(specs) = self.specs(&path, &mut findings) {
+            self.say(name, specs, events, waiting);
+        }
+        report(name, findings.into_list(), view);
+    }
+
+    /// What a file says: nothing when it is gone. `None` when it cannot be read: then it says what
+    /// it said last.
+    fn specs(&mut self, path: &Path, findings: &mut Findings) -> Option<BTreeMap<Key, Spec>> {
+        let text = match text(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(BTreeMap::new()),
+            Err(error) => {
+                findings.wrong("content", format_args!("{error}; {STAYS}"), "make it readable");
+                return None;
+            }
+        };
+        let objects = match parse::objects(&text) {
+            Ok(objects) => objects,
+            Err(wrong) => {
+                let place = format_args!("line {}, column {}", wrong.line, wrong.column);
+                findings.wrong(place, format_args!("{}; {STAYS}", wrong.message), "correct it");
+                return None;
+            }
+        };
+        let mut specs = BTreeMap::new();
+        for object in objects {
+            let Some((key, spec)) = cut(object, &self.node, &mut self.names, findings) else {
+                continue;
+            };
+            if let Some((key, _)) = specs.get_key_value(&key) {
+                let problem = format_args!("is defined more than once; the last one counts");
+                findings.wrong(key, problem, "delete the others");
+            }
+            drop(specs.insert(key, spec));
+        }
+        Some(specs)
+    }
+
+    /// Replaces what a file defines.
+    fn say(
+        &mut self,
+        name: &Arc<str>,
+        specs: BTreeMap<Key, Spec>,
+        events: &mut Vec<Event>,
+        waiting: &mut BTreeSet<Arc<str>>,
+    ) {
+        let keys: BTreeSet<Key> = specs.keys().cloned().collect();
+        let before = if keys.is_empty() {
+            self.files.remove(name)
+        } else {
+            self.files.insert(Arc::clone(name), keys.clone())
+        };
+        for key in before.unwrap_or_default().difference(&keys) {
+            self.undefine(key, name, events, waiting);
+        }
+        for (key, spec) in specs {
+            self.define(key, name, spec, events);
+        }
+    }
+
+    fn define(&mut self, key: Key, name: &Arc<str>, spec: Spec, events: &mut Vec<Event>) {
+        let defined = self.objects.entry(key.clone()).or_default();
+        let _: bool = defined.files.insert(Arc::clone(name));
+        let counts = defined.files.last() == Some(name);
+        if defined.files.len() > 1 {
+            let _: bool = self.twice.insert(key.clone());
+        }
+        let mut hasher = DefaultHasher::new();
+        spec.hash(&mut hasher);
+        let said = Some(hasher.finish());
+        if !counts || defined.said == said {
+            return;
+        }
+        defined.said = said;
+        match (key, spec) {
+            (_, Spec::Service(spec)) => events.push(Event::ServiceApplied(spec)),
+            (_, Spec::Slice(slice)) => events.push(Event::SliceApplied(slice)),
+            (_, Spec::Node(node)) => events.push(Event::NodeApplied(node)),
+            (Key::ServiceCidr(name), Spec::ServiceCidr(cidrs)) => {
+                drop(self.cidrs.insert(name, cidrs));
+            }
+            (_, Spec::ServiceCidr(_)) => {}
+        }
+    }
+
+    fn undefine(
+        &mut self,
+        key: &Key,
+        name: &Arc<str>,
+        events: &mut Vec<Event>,
+        waiting: &mut BTreeSet<Arc<str>>,
+    ) {
+        let Some(defined) = self.objects.get_mut(key) else {
+            return;
+        };
+        let counted = defined.files.last() == Some(name);
+        let _: bool = defined.files.remove(name);
+        if defined.files.len() < 2 {
+            let _: bool = self.twice.remove(key);
+        }
+        if let Some(next) = defined.files.last() {
+            waiting.extend(counted.then(|| Arc::clone(next)));
+            return;
+        }
+        drop(self.objects.remove(key));
+        match key.clone() {
+            Key::Service(name) => events.push(Event::ServiceDeleted(name)),
+            Key::Slice(name) => events.push(Event::SliceDeleted(name)),
+            Key::Node(name) => events.push(Event::NodeDeleted(name)),
+            Key::ServiceCidr(name) => drop(self.cidrs.remove(&name)),
+        }
+    }
+
+    fn defined_twice(&self) -> Vec<Finding> {
+        let mut findings = Findings::of("folder", "", &self.path.display().to_string());
+        for key in &self.twice {
+            let files = self.objects.get(key).map(|defined| &defined.files);
+            let files: Vec<&str> = files.into_iter().flatten().map(|file| &**file).collect();
+            let last = files.last().copied().unwrap_or_default();
+            let problem = format_args!("is in {}; {last} counts", files.join(" and "));
+            findings.wrong(key, problem, "delete it from the others");
+        }
+        findings.into_list()
+    }
+}
+
+const STAYS: &str = "what the file said last stays";
+
+/// The content of a regular file. Others would make us wait, or have no end.
+fn text(path: &Path) -> io::Result<String> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("is not a regular file"));
+    }
+    fs::read_to_string(path)
+}
+
+/// The name of a file, if it is one we read.
+fn manifest(name: &OsStr) -> Option<Arc<str>> {
+    let name = name.to_str()?;
+    let (stem, extension) = name.rsplit_once('.')?;
+    let wanted = ["yaml", "yml", "json"].contains(&extension);
+    (wanted && !stem.is_empty() && !name.starts_with('.')).then(|| Arc::from(name))
+}
+
+fn report(part: &str, findings: Vec<Finding>, view: &ViewHealth) {
+    for finding in &findings {
+        tracing::warn!(%finding, "manifest has a problem");
+    }
+    view.problems_of(part, findings);
+}

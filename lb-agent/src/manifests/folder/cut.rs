@@ -1,0 +1,102 @@
+//! Cuts the objects of a file down, after what the API server would have filled in.
+
+use std::fmt;
+
+use ipnet::IpNet;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::manifests::parse::Object;
+use crate::plan::ServiceName;
+use crate::snapshot::{
+    Findings, Names, NodeSpec, SERVICE_NAME_LABEL, ServiceSpec, SliceName, SliceSpec, service_cidrs,
+};
+
+/// Which object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Key {
+    Service(ServiceName),
+    Slice(SliceName),
+    Node(Box<str>),
+    ServiceCidr(Box<str>),
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service(name) => write!(f, "Service {name}"),
+            Self::Slice(slice) => write!(f, "EndpointSlice {}/{}", slice.namespace, slice.name),
+            Self::Node(name) => write!(f, "Node {name}"),
+            Self::ServiceCidr(name) => write!(f, "ServiceCIDR {name}"),
+        }
+    }
+}
+
+/// An object cut down.
+#[derive(Debug, Hash)]
+pub(super) enum Spec {
+    Service(Box<ServiceSpec>),
+    Slice(Box<SliceSpec>),
+    Node(Box<NodeSpec>),
+    ServiceCidr(Vec<IpNet>),
+}
+
+/// Cuts one object down. `None` when it has no name, or is another node.
+pub(super) fn cut(
+    object: Object,
+    node: &str,
+    names: &mut Names,
+    findings: &mut Findings,
+) -> Option<(Key, Spec)> {
+    let kind = object.kind();
+    let found = match object {
+        Object::Service(mut object) => {
+            in_a_namespace(&mut object.metadata);
+            let spec = ServiceSpec::of(&object);
+            spec.map(|spec| (Key::Service(spec.name.clone()), Spec::Service(Box::new(spec))))
+        }
+        Object::Slice(mut object) => {
+            in_a_namespace(&mut object.metadata);
+            for port in object.ports.iter_mut().flatten() {
+                let _: &mut String = port.name.get_or_insert_default();
+            }
+            let slice = SliceSpec::of(&object, names);
+            slice.map(|slice| (Key::Slice(slice.name.clone()), Spec::Slice(Box::new(slice))))
+        }
+        Object::Node(object) => match NodeSpec::of(&object) {
+            Some(other) if *other.name != *node => return None,
+            spec => spec.map(|spec| (Key::Node(spec.name.clone()), Spec::Node(Box::new(spec)))),
+        },
+        Object::ServiceCidr(object) => {
+            let (cidrs, wrong) = service_cidrs(&object);
+            for wrong in wrong {
+                findings.wrong(
+                    format_args!("{} {}", wrong.object, wrong.field),
+                    wrong.problem,
+                    "correct it",
+                );
+            }
+            let name = object.metadata.name.filter(|name| !name.is_empty());
+            name.map(|name| (Key::ServiceCidr(name.into()), Spec::ServiceCidr(cidrs)))
+        }
+    };
+    match &found {
+        None => findings.wrong(
+            format_args!("{kind} metadata.name"),
+            "is missing; the object is left out",
+            "give it a name",
+        ),
+        Some((key, Spec::Slice(slice))) if slice.service.is_none() => findings.wrong(
+            format_args!("{key} metadata.labels"),
+            format_args!("lack {SERVICE_NAME_LABEL}; the slice serves nothing"),
+            "set the label to the name of the Service",
+        ),
+        Some(_) => {}
+    }
+    found
+}
+
+fn in_a_namespace(meta: &mut ObjectMeta) {
+    if meta.namespace.as_deref().is_none_or(str::is_empty) {
+        meta.namespace = Some("default".to_owned());
+    }
+}

@@ -1,0 +1,114 @@
+//! Which files of a folder changed, by inotify.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd as _, AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
+use tokio::io::unix::AsyncFd;
+
+/// What changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Changes {
+    /// These names.
+    Names(BTreeSet<OsString>),
+    /// Anything may have.
+    All,
+}
+
+/// A folder under observation.
+#[derive(Debug)]
+pub(super) struct Notify {
+    folder: PathBuf,
+    inotify: AsyncFd<Handle>,
+}
+
+#[derive(Debug)]
+struct Handle(Inotify);
+
+impl AsRawFd for Handle {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+/// A file is read when its writer has closed it, not while it is being written.
+const WRITTEN: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
+    .union(AddWatchFlags::IN_CREATE)
+    .union(AddWatchFlags::IN_MOVED_TO)
+    .union(AddWatchFlags::IN_MOVED_FROM)
+    .union(AddWatchFlags::IN_DELETE);
+/// The folder itself is gone.
+const GONE: AddWatchFlags = AddWatchFlags::IN_DELETE_SELF
+    .union(AddWatchFlags::IN_MOVE_SELF)
+    .union(AddWatchFlags::IN_UNMOUNT)
+    .union(AddWatchFlags::IN_IGNORED);
+
+impl Notify {
+    /// Begins to observe a folder.
+    pub(super) fn open(folder: &Path) -> io::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        let own = AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF;
+        let flags = WRITTEN | own | AddWatchFlags::IN_ONLYDIR;
+        let _only_one = inotify.add_watch(folder, flags)?;
+        #[expect(deprecated, reason = "its successor is unsafe; our handle owns its descriptor")]
+        let inotify = AsyncFd::new(Handle(inotify))?;
+        Ok(Self { folder: folder.to_owned(), inotify })
+    }
+
+    /// Waits for changes. An error means that the folder is not there any more.
+    pub(super) async fn changes(&self) -> io::Result<Changes> {
+        loop {
+            let mut ready = self.inotify.readable().await?;
+            let seen = drain(&ready.get_inner().0)?;
+            ready.clear_ready();
+            if let Some(changes) = self.told(seen)? {
+                return Ok(changes);
+            }
+        }
+    }
+
+    fn told(&self, seen: Vec<InotifyEvent>) -> io::Result<Option<Changes>> {
+        let mut names = BTreeSet::new();
+        let mut all = false;
+        for InotifyEvent { mask, name, .. } in seen {
+            if mask.intersects(GONE) {
+                return Err(io::Error::new(io::ErrorKind::NotFound, "the folder is gone"));
+            }
+            all |= mask.contains(AddWatchFlags::IN_Q_OVERFLOW);
+            let Some(name) = name else { continue };
+            // The kubelet replaces all files of a volume at once by moving the link `..data`.
+            all |= name.as_encoded_bytes().starts_with(b"..");
+            if mask != AddWatchFlags::IN_CREATE || self.is_link(&name) {
+                let _: bool = names.insert(name);
+            }
+        }
+        Ok(match (all, names.is_empty()) {
+            (true, _) => Some(Changes::All),
+            (false, false) => Some(Changes::Names(names)),
+            (false, true) => None,
+        })
+    }
+
+    /// Whether a new name has its content already: nobody will close it.
+    fn is_link(&self, name: &OsStr) -> bool {
+        let found = fs::symlink_metadata(self.folder.join(name));
+        found.is_ok_and(|found| found.is_symlink() || found.nlink() > 1)
+    }
+}
+
+fn drain(inotify: &Inotify) -> io::Result<Vec<InotifyEvent>> {
+    let mut seen = Vec::new();
+    loop {
+        match inotify.read_events() {
+            Ok(events) => seen.extend(events),
+            Err(Errno::EAGAIN) => return Ok(seen),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The objects of one file: several documents, lists, YAML or JSON.
+
+use std::fmt;
+
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{Error, Options, with_deserializer_from_str_with_options};
+
+/// An object of a kind we read.
+#[derive(Debug)]
+pub(super) enum Object {
+    Service(Box<Service>),
+    Slice(Box<EndpointSlice>),
+    Node(Box<Node>),
+    ServiceCidr(Box<ServiceCIDR>),
+}
+
+impl Object {
+    /// The kind, as manifests spell it.
+    pub(super) const fn kind(&self) -> &'static str {
+        match self {
+            Self::Service(_) => "Service",
+            Self::Slice(_) => "EndpointSlice",
+            Self::Node(_) => "Node",
+            Self::ServiceCidr(_) => "ServiceCIDR",
+        }
+    }
+}
+
+/// Why a file cannot be read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unreadable {
+    /// From 1; 0 when unknown.
+    pub(super) line: u64,
+    /// From 1; 0 when unknown.
+    pub(super) column: u64,
+    /// What is wrong, in one line.
+    pub(super) message: String,
+}
+
+/// Reads every object of a file that is of a kind we know.
+pub(super) fn objects(text: &str) -> Result<Vec<Object>, Unreadable> {
+    let mut found = Vec::new();
+    for (line, document) in documents(text.strip_prefix('\u{feff}').unwrap_or(text)) {
+        read(document, &mut found).map_err(|error| unreadable(&error, line))?;
+    }
+    Ok(found)
+}
+
+/// Cuts a text at its document markers, which YAML allows nowhere else at the beginning of a line.
+/// Each part comes with the number of lines before it.
+fn documents(text: &str) -> Vec<(u64, &str)> {
+    let mut parts = Vec::new();
+    let (mut begin, mut first_line) = (0, 0);
+    let mut at = 0;
+    for (line, content) in (0..).zip(text.split_inclusive('\n')) {
+        let marker = |marker| {
+            let rest = content.strip_prefix(marker);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
+        };
+        if marker("---") {
+            parts.push((first_line, &text[begin..at]));
+            (begin, first_line) = (at, line);
+        } else if marker("...") {
+            parts.push((first_line, &text[begin..at]));
+            (begin, first_line) = (at + content.len(), line + 1);
+        }
+        at += content.len();
+    }
+    parts.push((first_line, &text[begin..]));
+    parts.retain(|(_, part)| part.lines().any(says_something));
+    parts
+}
+
+/// Neither blank, comment, directive, nor a marker alone.
+fn says_something(line: &str) -> bool {
+    let content = line.strip_prefix("---").unwrap_or(line).trim();
+    !(content.is_empty() || content.starts_with('#') || line.starts_with('%'))
+}
+
+#[derive(Deserialize)]
+struct Header {
+    #[serde(rename = "apiVersion", default)]
+    api_version: Option<String>,
+    #[serde(default)]
+    kind: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ListHeader {
+    #[serde(default)]
+    items: Vec<Header>,
+}
+
+/// The kinds we read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    Service,
+    Slice,
+    Node,
+    ServiceCidr,
+}
+
+impl Header {
+    fn known(&self) -> Option<Known> {
+        let version = self.api_version.as_deref().unwrap_or_default();
+        let group = version.split_once('/').map_or("", |(group, _)| group);
+        match (group, self.kind.as_deref()?) {
+            ("", "Service") => Some(Known::Service),
+            ("discovery.k8s.io", "EndpointSlice") => Some(Known::Slice),
+            ("", "Node") => Some(Known::Node),
+            ("networking.k8s.io", "ServiceCIDR") => Some(Known::ServiceCidr),
+            _ => None,
+        }
+    }
+
+    /// The header of the items of a list that have none themselves; `None` if this is no list.
+    fn item(&self) -> Option<Self> {
+        let kind = Some(self.kind.as_deref()?.strip_suffix("List")?.to_owned());
+        Some(Self { api_version: self.api_version.clone(), kind })
+    }
+}
+
+fn read(document: &str, found: &mut Vec<Object>) -> Result<(), Error> {
+    let header: Header = serde_saphyr::from_str_with_options(document, options())?;
+    if let Some(known) = header.known() {
+        let seed = |de: serde_saphyr::Deserializer<'_, '_>| known.deserialize(de);
+        found.push(with_deserializer_from_str_with_options(document, options(), seed)?);
+    } else if let Some(item) = header.item() {
+        let item = item.known();
+        let list: ListHeader = serde_saphyr::from_str_with_options(document, options())?;
+        let kinds: Vec<_> = list.items.iter().map(|header| header.known().or(item)).collect();
+        let seed =
+            |de: serde_saphyr::Deserializer<'_, '_>| List { kinds: &kinds, found }.deserialize(de);
+        with_deserializer_from_str_with_options(document, options(), seed)?;
+    } else {
+        let kind = header.kind.unwrap_or_default();
+        tracing::debug!(kind, "manifest of no use here");
+    }
+    Ok(())
+}
+
+impl<'de> DeserializeSeed<'de> for Known {
+    type Value = Object;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Object, D::Error> {
+        Ok(match self {
+            Self::Service => Object::Service(Box::deserialize(deserializer)?),
+            Self::Slice => Object::Slice(Box::deserialize(deserializer)?),
+            Self::Node => Object::Node(Box::deserialize(deserializer)?),
+            Self::ServiceCidr => Object::ServiceCidr(Box::deserialize(deserializer)?),
+        })
+    }
+}
+
+/// A list whose items are of these kinds.
+struct List<'a> {
+    kinds: &'a [Option<Known>],
+    found: &'a mut Vec<Object>,
+}
+
+impl<'de> DeserializeSeed<'de> for List<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for List<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a list of objects")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<String>()? {
+            if key == "items" {
+                map.next_value_seed(Items(&mut self))?;
+            } else {
+                let _: IgnoredAny = map.next_value()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Items<'a, 'b>(&'a mut List<'b>);
+
+impl<'de> DeserializeSeed<'de> for Items<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Items<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("objects")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        for kind in self.0.kinds {
+            match kind {
+                Some(known) => self.0.found.extend(seq.next_element_seed(*known)?),
+                None => drop(seq.next_element::<IgnoredAny>()?),
+            }
+        }
+        let _: Option<IgnoredAny> = seq.next_element()?;
+        Ok(())
+    }
+}
+
+/// Files are the operator's own: large ones are read, bombs made of aliases are not.
+fn options() -> Options {
+    serde_saphyr::options! {
+        with_snippet: false,
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 100_000 },
+        budget: serde_saphyr::budget! {
+            max_events: 200_000_000,
+            max_nodes: 100_000_000,
+            max_total_scalar_bytes: 1 << 30,
+        },
+    }
+}
+
+fn unreadable(error: &Error, lines_before: u64) -> Unreadable {
+    let location = error.location().filter(|location| location.line() > 0);
+    let (line, column) = location.map_or((lines_before + 1, 0), |location| {
+        (lines_before + location.line(), location.column())
+    });
+    let message = error.without_snippet().to_string();
+    // The parser ends its message with the place inside the document, which is not that of the file.
+    let message = message.lines().next().unwrap_or_default();
+    let message = message.split(" at line ").next().unwrap_or(message);
+    Unreadable { line, column, message: message.to_owned() }
+}
+
+#[cfg(test)]
+mod tests;
