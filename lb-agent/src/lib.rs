@@ -1,7 +1,6 @@
 //! The node agent as a library: watches Services, decides what the maps should hold, writes the difference.
 #![deny(unsafe_code)]
 
-pub mod cli;
 pub mod datapath;
 pub mod manifests;
 pub mod maps;
@@ -11,7 +10,6 @@ pub mod program;
 pub mod snapshot;
 #[expect(unsafe_code, reason = "raw kernel calls; every other file is safe")]
 mod syscall;
-pub mod sweep;
 pub mod tracker;
 pub mod translate;
 pub mod watch;
