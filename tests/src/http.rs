@@ -13,19 +13,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Gets `path` from a server that is reachable from `home`; returns status and body.
 pub fn get(home: &Home, server: SocketAddr, path: &str) -> Result<(u16, String)> {
-    let answer = home.run_in(|| exchange(server, path))?;
-    let answer = answer.with_context(|| format!("http://{server}{path}"))?;
-    let (head, body) = answer
-        .split_once("\r\n\r\n")
-        .context("an answer without a body")?;
-    let status = head
-        .split(' ')
-        .nth(1)
-        .context("an answer without a status")?;
-    Ok((
-        status.parse().with_context(|| format!("status {status}"))?,
-        body.to_owned(),
-    ))
+    home.run_in(|| fetch(server, path))?
+}
+
+/// Gets `path` from a server; returns status and body.
+pub fn fetch(server: SocketAddr, path: &str) -> Result<(u16, String)> {
+    let answer = exchange(server, path).with_context(|| format!("http://{server}{path}"))?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("an answer without a body")?;
+    let status = head.split(' ').nth(1).context("an answer without a status")?;
+    Ok((status.parse().with_context(|| format!("status {status}"))?, body.to_owned()))
 }
 
 fn exchange(server: SocketAddr, path: &str) -> Result<String> {

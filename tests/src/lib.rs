@@ -5,6 +5,7 @@ pub mod control_plane;
 pub mod http;
 pub mod manifest;
 pub mod netns;
+pub mod playground;
 pub mod process;
 pub mod rig;
 pub mod topology;

@@ -6,6 +6,7 @@
 
 pub mod ask;
 pub mod capture;
+pub mod command;
 pub mod frame;
 mod load;
 pub mod peer;

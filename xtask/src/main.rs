@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod check;
+mod demo;
 mod setup;
 mod shell;
 mod step;
@@ -40,6 +41,11 @@ enum Command {
     Check,
     /// Everything: setup, check, build, and the tests that need root (cold 20 min, warm 5 min)
     Test(test::Options),
+    /// Watch Services being answered in a playground of namespaces (cold 8 min, warm 15 s)
+    ///
+    /// One node, three pods and a client outside; the agent runs on the manifests in deploy/demo. Real
+    /// sockets ask in both families, and a backend comes and goes. Needs root.
+    Demo(demo::Options),
 }
 
 fn main() -> ExitCode {
@@ -47,6 +53,7 @@ fn main() -> ExitCode {
         Command::Setup => setup::run(),
         Command::Check => check::run(),
         Command::Test(options) => test::run(&options),
+        Command::Demo(options) => demo::run(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

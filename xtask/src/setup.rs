@@ -10,9 +10,14 @@ mod rust_src;
 
 /// Brings everything that the build and the tests need.
 pub(crate) fn run() -> Result<()> {
-    packages::ensure()?;
-    for_building()?;
+    for_running()?;
     control_plane::ensure()
+}
+
+/// Brings what building and running the agent on this machine need.
+pub(crate) fn for_running() -> Result<()> {
+    packages::ensure()?;
+    for_building()
 }
 
 /// Brings what compiling the eBPF programs needs.

@@ -118,7 +118,7 @@ fn made(path: PathBuf) -> Result<PathBuf> {
 }
 
 /// Finds the machine's cgroup v2 hierarchy.
-fn cgroup2() -> Result<PathBuf> {
+pub(crate) fn cgroup2() -> Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts")?;
     let fields = mounts
         .lines()

@@ -1,0 +1,144 @@
+//! `cargo xtask demo`: packets to a `ClusterIP` and a `NodePort`, answered before your eyes.
+//!
+//! A playground of network namespaces (one node, three pods, a client outside), the agent on the
+//! manifests of `deploy/demo/`, and real sockets. Nothing of it touches the machine's own network.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+
+use crate::step::step;
+use crate::{setup, shell, workspace};
+
+mod playground;
+
+use playground::{Playground, log, peer, run_at, start_at};
+
+/// How to show it.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Leave everything running at the end, and say how to play with it
+    #[arg(long)]
+    keep: bool,
+}
+
+/// `ClusterIP` and `NodePort` of the service `web` in `deploy/demo/web.yaml`, and what to call them.
+const FRONTENDS: [(&str, &str, &str); 4] = [
+    ("pod-a3", "10.96.0.10:80", "ClusterIP, IPv4"),
+    ("pod-a3", "[fd00:10:96::10]:80", "ClusterIP, IPv6"),
+    ("client", "192.168.50.11:30080", "NodePort, IPv4"),
+    ("client", "[fd00:50::11]:30080", "NodePort, IPv6"),
+];
+/// Port that every pod serves.
+const TARGET: &str = "8080";
+
+/// Shows everything that the foundation can do, in half a minute of reading.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    ensure!(
+        shell::is_root(),
+        "the demo makes network namespaces and loads eBPF programs: it needs root\n\
+         remedy: sudo -E env \"PATH=$PATH\" cargo xtask demo"
+    );
+    setup::for_running()?;
+    step("build", "cold 5 min, warm 5 s", build)?;
+    let mut playground =
+        step("a node with three pods, and a client outside", "1 s", Playground::make)?;
+    step("servers in the pods, lb-agent on the node", "2 s", || start(&playground))?;
+    tell(&playground)?;
+    if options.keep {
+        playground.keep()?;
+        explain_how_to_play(&playground);
+        return Ok(());
+    }
+    step("clean up", "1 s", || playground.remove())
+}
+
+fn build() -> Result<()> {
+    let arguments = ["build", "--package", "lb-agent", "--package", "lb-tests", "--bins"];
+    shell::run(shell::cargo().args(arguments), "mend what cargo names")
+}
+
+fn start(playground: &Playground) -> Result<()> {
+    for pod in ["pod-a1", "pod-a2", "pod-a3"] {
+        start_at(pod, &["serve", pod, TARGET])?;
+    }
+    for name in ["node.yaml", "web.yaml", "sticky.yaml"] {
+        drop(put(playground, name)?);
+    }
+    playground.start_agent()?;
+    run_at("node-a", &["ready", "127.0.0.1:10256"])
+}
+
+/// Copies a manifest to where the agent sees it.
+fn put(playground: &Playground, name: &str) -> Result<PathBuf> {
+    let source = workspace::root().join("deploy/demo").join(name);
+    let file = source.file_name().context("name of a manifest")?;
+    let target = playground.manifests().join(file);
+    let _: u64 =
+        fs::copy(&source, &target).with_context(|| format!("manifest {}", source.display()))?;
+    Ok(target)
+}
+
+/// The story itself; every line below a heading is what a program printed.
+fn tell(playground: &Playground) -> Result<()> {
+    heading("Who answers? One question each, through TCP and UDP");
+    for (from, to, what) in FRONTENDS {
+        for transport in ["tcp", "udp"] {
+            said(&format!("{from} asks the {what}, {transport}"));
+            run_at(from, &["ask", transport, to])?;
+        }
+    }
+    heading("A process on the node itself: its socket is sent to a pod and does not notice");
+    for (to, transport) in [("10.96.0.10:80", "tcp"), ("[fd00:10:96::10]:80", "udp")] {
+        said(&format!("node-a asks {to}, {transport}"));
+        run_at("node-a", &["ask", transport, to])?;
+    }
+    heading("Spread: 300 connections each");
+    for (from, to, what) in FRONTENDS {
+        said(&format!("{from} asks the {what}"));
+        run_at(from, &["ask", "tcp", to, "300"])?;
+    }
+    heading("Affinity: the service `sticky` keeps a client with one pod");
+    for (from, to) in [("pod-a3", "10.96.0.20:80"), ("client", "192.168.50.11:30090")] {
+        said(&format!("{from} asks {to}"));
+        run_at(from, &["ask", "tcp", to, "300"])?;
+    }
+    heading("A backend comes and goes while the agent runs");
+    said("cp deploy/demo/later/web-third-pod.yaml into the folder that the agent watches");
+    let third = put(playground, "later/web-third-pod.yaml")?;
+    run_at("client", &["ask", "tcp", "192.168.50.11:30080", "until", "pod-a3"])?;
+    run_at("client", &["ask", "tcp", "192.168.50.11:30080", "300"])?;
+    said("rm");
+    fs::remove_file(third)?;
+    run_at("client", &["ask", "tcp", "192.168.50.11:30080", "without", "pod-a3"])?;
+    heading("lb-agent status");
+    playground.agent(&["status"])?;
+    heading("lb-agent lb list");
+    playground.agent(&["lb", "list"])
+}
+
+fn explain_how_to_play(playground: &Playground) {
+    let peer = peer().display().to_string();
+    let manifests = playground.manifests().display().to_string();
+    heading("It is still running. Play with it:");
+    println!("  {peer} at client ask tcp 192.168.50.11:30080 100");
+    println!("  {peer} at pod-a3 ask udp '[fd00:10:96::10]:80'");
+    println!("  {peer} at node-a ask tcp 10.96.0.10:80");
+    println!("  ip netns exec lb-demo-client curl http://192.168.50.11:30080/");
+    println!("  cp deploy/demo/later/web-third-pod.yaml {manifests}/");
+    println!("  {}", playground.agent_command(&["status"]));
+    println!("  {}", playground.agent_command(&["lb", "list"]));
+    println!("  tail -f {}", log("lb-agent").display());
+    println!("Remove it:");
+    println!("  {peer} playground remove");
+}
+
+fn heading(text: &str) {
+    println!("\n{text}");
+}
+
+fn said(text: &str) {
+    println!("  {text}:");
+}

@@ -1,0 +1,153 @@
+//! The playground as its own program makes it, and how to run something as one of its members.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::{shell, workspace};
+
+/// Where its logs are; its namespaces have the same name.
+const FOLDER: &str = "/run/lb-demo";
+
+/// A playground. It is removed when this process ends in whatever way, unless it is kept.
+pub(crate) struct Playground {
+    holder: Child,
+    facts: BTreeMap<String, String>,
+}
+
+impl Playground {
+    /// Makes it, in place of one that somebody left.
+    pub(crate) fn make() -> Result<Self> {
+        let mut holder = Command::new(binary("lb-test-peer"))
+            .args(["playground", "hold"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // An interrupt from the terminal is not for it: it cleans up after us.
+            .process_group(0)
+            .spawn()
+            .context("lb-test-peer playground hold")?;
+        let output = holder.stdout.take().context("output of the playground")?;
+        let mut facts = BTreeMap::new();
+        for line in BufReader::new(output).lines() {
+            let line = line?;
+            if line.is_empty() {
+                return Ok(Self { holder, facts });
+            }
+            match line.split_once(' ') {
+                Some((name, value)) if !name.is_empty() => {
+                    drop(facts.insert(name.to_owned(), value.to_owned()));
+                }
+                _ => println!("  {line}"),
+            }
+        }
+        let status = holder.wait()?;
+        bail!("the playground could not be made: {status}")
+    }
+
+    /// Leaves it in place when this process ends.
+    pub(crate) fn keep(&mut self) -> Result<()> {
+        self.end("keep\n")
+    }
+
+    /// Removes it, with every process in it.
+    pub(crate) fn remove(mut self) -> Result<()> {
+        self.end("remove\n")
+    }
+
+    /// Starts the agent on the node.
+    pub(crate) fn start_agent(&self) -> Result<()> {
+        let mut command = command_at("node-a");
+        let agent = binary("lb-agent");
+        let _: &mut Command = command.arg(agent).args(["run", "--hostname-override", "node-a"]);
+        for fact in ["manifests", "bpf-dir", "cgroup"] {
+            let _: &mut Command = command.arg(format!("--{fact}")).arg(self.fact(fact));
+        }
+        spawn("lb-agent", &mut command)
+    }
+
+    /// Runs another command of the agent, its output shown.
+    pub(crate) fn agent(&self, words: &[&str]) -> Result<()> {
+        let mut command = command_at("node-a");
+        let _: &mut Command =
+            command.arg(binary("lb-agent")).args(words).arg("--bpf-dir").arg(self.fact("bpf-dir"));
+        shell::run(&mut command, "look into /run/lb-demo/lb-agent.log")
+    }
+
+    /// Spells a command of the agent, to be typed.
+    pub(crate) fn agent_command(&self, words: &[&str]) -> String {
+        let (agent, words) = (binary("lb-agent"), words.join(" "));
+        format!("{} {words} --bpf-dir {}", agent.display(), self.fact("bpf-dir"))
+    }
+
+    /// Returns the folder that the agent watches.
+    pub(crate) fn manifests(&self) -> &Path {
+        Path::new(self.fact("manifests"))
+    }
+
+    fn fact(&self, name: &str) -> &str {
+        self.facts.get(name).map_or("", String::as_str)
+    }
+
+    fn end(&mut self, order: &str) -> Result<()> {
+        let mut orders = self.holder.stdin.take().context("the playground has ended")?;
+        orders.write_all(order.as_bytes())?;
+        drop(orders);
+        let status = self.holder.wait()?;
+        ensure!(status.success(), "the playground ended with {status}");
+        Ok(())
+    }
+}
+
+/// Runs a command of `lb-test-peer` as `member`, its output shown.
+pub(crate) fn run_at(member: &str, words: &[&str]) -> Result<()> {
+    shell::run(command_at(member).args(words), "look into /run/lb-demo/*.log")
+}
+
+/// Starts a command of `lb-test-peer` as `member` that stays.
+pub(crate) fn start_at(member: &str, words: &[&str]) -> Result<()> {
+    spawn(member, command_at(member).args(words))
+}
+
+fn command_at(member: &str) -> Command {
+    let mut command = Command::new(peer());
+    let _: &mut Command = command.args(["at", member]);
+    command
+}
+
+fn spawn(name: &str, command: &mut Command) -> Result<()> {
+    let log = log(name);
+    let output = File::create(&log).with_context(|| format!("log {}", log.display()))?;
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .process_group(0)
+        .spawn()
+        .with_context(|| name.to_owned())?;
+    // It ends with the playground, not with us.
+    drop(child);
+    Ok(())
+}
+
+/// Returns the program that asks and answers.
+pub(crate) fn peer() -> PathBuf {
+    binary("lb-test-peer")
+}
+
+/// Returns the file with what a program printed.
+pub(crate) fn log(name: &str) -> PathBuf {
+    Path::new(FOLDER).join(format!("{name}.log"))
+}
+
+/// Returns a binary that `cargo build` made.
+fn binary(name: &str) -> PathBuf {
+    let target = env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| workspace::root().join("target"), PathBuf::from);
+    target.join("debug").join(name)
+}
