@@ -36,15 +36,11 @@ impl Server {
                 builder.spawn(move || serve_tcp(&listener, &name, &flag))?
             }
             Protocol::Udp => {
-                let socket = UdpSocket::bind(at)?;
-                socket.set_read_timeout(Some(LOOK_UP))?;
+                let socket = UdpSocket::from(bind(at, Type::DGRAM)?);
                 builder.spawn(move || serve_udp(&socket, &name, &flag))?
             }
         };
-        Ok(Self {
-            stop,
-            thread: Some(thread),
-        })
+        Ok(Self { stop, thread: Some(thread) })
     }
 }
 
@@ -57,16 +53,24 @@ impl Drop for Server {
     }
 }
 
-fn listen(at: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
-    socket.set_reuse_address(true)?;
+/// Binds an address of one family only: a wildcard of IPv6 would take IPv4 as well.
+fn bind(at: SocketAddr, kind: Type) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(at), kind, None)?;
     if at.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    socket.bind(&at.into())?;
-    socket.listen(1_024)?;
-    // accept ends after this time, so that the thread can look whether it shall stop.
+    if kind == Type::STREAM {
+        socket.set_reuse_address(true)?;
+    }
+    // accept and recv end after this time, so that the thread can look whether it shall stop.
     socket.set_read_timeout(Some(LOOK_UP))?;
+    socket.bind(&at.into())?;
+    Ok(socket)
+}
+
+fn listen(at: SocketAddr) -> io::Result<TcpListener> {
+    let socket = bind(at, Type::STREAM)?;
+    socket.listen(1_024)?;
     Ok(socket.into())
 }
 
@@ -115,11 +119,7 @@ fn serve_udp(socket: &UdpSocket, name: &str, stop: &AtomicBool) {
 
 fn answer(name: &str, client: SocketAddr, question: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(question.get(..question.len().min(32)).unwrap_or_default());
-    let size = text
-        .split(' ')
-        .nth(1)
-        .and_then(|size| size.trim().parse().ok())
-        .unwrap_or(0);
+    let size = text.split(' ').nth(1).and_then(|size| size.trim().parse().ok()).unwrap_or(0);
     let mut answer = format!("{name} {client} {} ", question.len()).into_bytes();
     answer.resize(answer.len() + size, b'.');
     answer.push(b'\n');
