@@ -1,0 +1,215 @@
+//! The command line: what can be typed, as plain structs. What it means is elsewhere.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::datapath::find_cgroup2;
+use crate::node::Pattern;
+
+/// Serves Kubernetes Services through eBPF, beside any CNI, in place of kube-proxy.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the node agent. On SIGTERM it ends; packets go on being served, and the next run takes over.
+    Run(Box<Run>),
+    /// Remove every program, link and pin, and say what was removed.
+    Cleanup(Cleanup),
+    /// One screen: is it on, and how. Reads the pins; the agent need not run.
+    Status(Status),
+    /// What the kernel maps hold.
+    #[command(subcommand)]
+    Lb(Lb),
+    /// Print completions for a shell.
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// `lb-agent lb ...`
+#[derive(Debug, Subcommand)]
+pub enum Lb {
+    /// Frontends and their backends.
+    List(List),
+}
+
+/// Where the pins are.
+#[derive(Clone, Debug, Args)]
+pub struct Pins {
+    /// Folder for pins; becomes a bpffs if it is none.
+    #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/lb")]
+    pub bpf_dir: PathBuf,
+}
+
+/// `lb-agent run`
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Kubeconfig of the API server. Without it and without --manifests: the pod's service account.
+    #[arg(long, value_name = "FILE", conflicts_with = "manifests")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Address of the API server, in place of the kubeconfig's.
+    #[arg(long, value_name = "URL", conflicts_with = "manifests")]
+    pub master: Option<String>,
+    /// Folder of Service, EndpointSlice and Node manifests, watched in place of an API server.
+    #[arg(long, value_name = "DIR")]
+    pub manifests: Option<PathBuf>,
+    /// Name of our Node object [default: the host name in lower case].
+    #[arg(long, value_name = "NODE")]
+    pub hostname_override: Option<String>,
+    #[command(flatten)]
+    pub pins: Pins,
+    /// The cgroup v2 whose sockets are served [default: the first in /proc/mounts].
+    #[arg(long, value_name = "DIR")]
+    pub cgroup: Option<PathBuf>,
+    /// Devices to the outside, with * and ?; repeatable [default: found by address, default route, tunnel].
+    #[arg(long, value_name = "PATTERN")]
+    pub external_device: Vec<Pattern>,
+    /// Devices of pods, with * and ?; repeatable [default: veths whose other end is elsewhere].
+    #[arg(long, value_name = "PATTERN")]
+    pub pod_device: Vec<Pattern>,
+    /// Address of /healthz, /livez and /readyz.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:10256")]
+    pub healthz_bind_address: SocketAddr,
+    /// Address of /metrics and /proxyMode.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10249")]
+    pub metrics_bind_address: SocketAddr,
+    /// Entries of a map, for example FLOWS=1048576; repeatable.
+    #[arg(long, value_name = "MAP=ENTRIES", value_parser = size)]
+    pub map_size: Vec<(String, u32)>,
+    #[command(flatten)]
+    pub log: Log,
+}
+
+/// How to log.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Log {
+    /// How log lines look.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+    /// How much is logged: 0 to 2 information, 3 and 4 debug, 5 and more everything.
+    #[arg(short, long, value_name = "N", default_value_t = 2)]
+    pub v: u8,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// `lb-agent cleanup`
+#[derive(Debug, Args)]
+pub struct Cleanup {
+    #[command(flatten)]
+    pub pins: Pins,
+    /// Accepted for symmetry with `run`: the links know their cgroup.
+    #[arg(long, value_name = "DIR")]
+    pub cgroup: Option<PathBuf>,
+}
+
+/// `lb-agent status`
+#[derive(Debug, Args)]
+pub struct Status {
+    #[command(flatten)]
+    pub pins: Pins,
+}
+
+/// `lb-agent lb list`
+#[derive(Debug, Args)]
+pub struct List {
+    #[command(flatten)]
+    pub pins: Pins,
+    /// How to print.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub output: Output,
+}
+
+/// How lists are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// Columns.
+    Table,
+    /// JSON.
+    Json,
+}
+
+impl Run {
+    /// The cgroup to attach to.
+    pub fn cgroup(&self) -> PathBuf {
+        let found = || find_cgroup2().unwrap_or_else(|| PathBuf::from("/sys/fs/cgroup"));
+        self.cgroup.clone().unwrap_or_else(found)
+    }
+
+    /// The name of our Node.
+    pub fn node(&self) -> String {
+        let host = || {
+            let name = nix::sys::utsname::uname();
+            name.map(|name| name.nodename().to_string_lossy().to_lowercase()).unwrap_or_default()
+        };
+        self.hostname_override.clone().unwrap_or_else(host)
+    }
+
+    /// Map sizes by name.
+    pub fn sizes(&self) -> BTreeMap<String, u32> {
+        self.map_size.iter().cloned().collect()
+    }
+}
+
+fn size(text: &str) -> Result<(String, u32), String> {
+    let (name, entries) = text.split_once('=').ok_or("write it as MAP=ENTRIES")?;
+    let entries = entries.parse().map_err(|error| format!("{entries:?}: {error}"))?;
+    if entries == 0 {
+        Err("a map needs an entry".into())
+    } else {
+        Ok((name.to_uppercase(), entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(arguments: &[&str]) -> Run {
+        let all = ["lb-agent", "run"].iter().chain(arguments);
+        match Cli::try_parse_from(all).unwrap().command {
+            Command::Run(run) => *run,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory as _;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn patterns_repeat_and_defaults_are_kube_proxys() {
+        let run = run(&["--manifests", "d", "--pod-device", "a*", "--pod-device", "b"]);
+        assert_eq!(run.pod_device.len(), 2);
+        assert_eq!(run.healthz_bind_address.port(), 10_256);
+        assert_eq!(run.metrics_bind_address.to_string(), "127.0.0.1:10249");
+    }
+
+    #[test]
+    fn map_sizes_are_checked() {
+        assert_eq!(run(&["--map-size", "flows=9"]).sizes()["FLOWS"], 9);
+        for wrong in ["FLOWS", "FLOWS=x", "FLOWS=0"] {
+            assert!(Cli::try_parse_from(["lb-agent", "run", "--map-size", wrong]).is_err());
+        }
+    }
+}
