@@ -55,20 +55,13 @@ impl Agent {
             Source::Manifests(path) => ("--manifests", path),
             Source::Kubeconfig(path) => ("--kubeconfig", path),
         };
-        let mut arguments = vec![
-            "run".to_owned(),
-            flag.to_owned(),
-            path.display().to_string(),
-        ];
+        let mut arguments = vec!["run".to_owned(), flag.to_owned(), path.display().to_string()];
         for (flag, value) in [
             ("--hostname-override", node.name()),
             ("--bpf-dir", &node.bpf().to_string_lossy()),
             ("--cgroup", &node.cgroup().to_string_lossy()),
             ("--healthz-bind-address", &Self::healthz().to_string()),
-            (
-                "--metrics-bind-address",
-                &Self::metrics_address().to_string(),
-            ),
+            ("--metrics-bind-address", &Self::metrics_address().to_string()),
         ] {
             arguments.extend([flag.to_owned(), value.to_owned()]);
         }
@@ -76,28 +69,17 @@ impl Agent {
         let log = node.folder().join("lb-agent.log");
         let home = node.home().clone();
         let program = launch(&home, &binary, &arguments, &log)?;
-        Ok(Self {
-            program,
-            home,
-            binary,
-            arguments,
-            node: node.name().to_owned(),
-            log,
-        })
+        Ok(Self { program, home, binary, arguments, node: node.name().to_owned(), log })
     }
 
     /// Waits until it has programmed everything it knows of.
     pub fn wait_ready(&mut self) -> Result<()> {
         let (program, home) = (&mut self.program, &self.home);
-        try_wait_until(
-            START,
-            &format!("lb-agent of {} is ready", self.node),
-            || {
-                program.ensure_running()?;
-                let answer = http::get(home, Self::healthz(), "/readyz");
-                Ok(answer.is_ok_and(|(status, _)| status == 200).then_some(()))
-            },
-        )
+        try_wait_until(START, &format!("lb-agent of {} is ready", self.node), || {
+            program.ensure_running()?;
+            let answer = http::get(home, Self::healthz(), "/readyz");
+            Ok(answer.is_ok_and(|(status, _)| status == 200).then_some(()))
+        })
     }
 
     /// Ends it as a crash would; its data path goes on.
@@ -108,11 +90,7 @@ impl Agent {
     /// Asks it to end as an operator would; its data path goes on. Fails unless it ends well.
     pub fn stop(&mut self) -> Result<()> {
         let status = self.program.terminate()?;
-        ensure!(
-            status.success(),
-            "lb-agent of {} ended with {status}",
-            self.node
-        );
+        ensure!(status.success(), "lb-agent of {} ended with {status}", self.node);
         Ok(())
     }
 
@@ -135,10 +113,7 @@ impl Agent {
         samples
             .filter_map(|line| line.rsplit_once(' '))
             .map(|(name, value)| {
-                Ok((
-                    name.to_owned(),
-                    value.parse().with_context(|| format!("metric {name}"))?,
-                ))
+                Ok((name.to_owned(), value.parse().with_context(|| format!("metric {name}"))?))
             })
             .collect()
     }
@@ -147,11 +122,7 @@ impl Agent {
     pub fn metric(&self, parts: &[&str]) -> Result<f64> {
         let metrics = self.metrics()?;
         let matches = |name: &str| parts.iter().all(|part| name.contains(part));
-        Ok(metrics
-            .iter()
-            .filter(|(name, _)| matches(name))
-            .map(|(_, value)| value)
-            .sum())
+        Ok(metrics.iter().filter(|(name, _)| matches(name)).map(|(_, value)| value).sum())
     }
 
     /// Returns status and body of a path of the health server.
@@ -164,11 +135,7 @@ impl Agent {
         let mut command = self.home.command(&self.binary)?;
         let _: &mut Command = command.args(arguments);
         for flag in ["--bpf-dir", "--cgroup"] {
-            let value = self
-                .arguments
-                .iter()
-                .skip_while(|argument| *argument != flag)
-                .nth(1);
+            let value = self.arguments.iter().skip_while(|argument| *argument != flag).nth(1);
             let takes_it = flag == "--bpf-dir" || arguments.first() == Some(&"cleanup");
             if let Some(value) = value.filter(|_| takes_it) {
                 let _: &mut Command = command.args([flag, value]);
@@ -194,25 +161,15 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         // Shown only for tests that fail: the test runner keeps what others print to itself.
-        println!(
-            "--- lb-agent of {}:\n{}",
-            self.node,
-            self.program.log_end(SHOWN_LINES)
-        );
+        println!("--- lb-agent of {}:\n{}", self.node, self.program.log_end(SHOWN_LINES));
     }
 }
 
 fn launch(home: &Home, binary: &Path, arguments: &[String], log: &Path) -> Result<Program> {
     if !binary.is_file() {
-        bail!(
-            "agent binary {} is missing\nremedy: cargo build -p lb-agent",
-            binary.display()
-        );
+        bail!("agent binary {} is missing\nremedy: cargo build -p lb-agent", binary.display());
     }
     let mut command = home.command(binary)?;
-    let _: &mut Command = command
-        .args(arguments)
-        .env("RUST_LOG", "info")
-        .env("NO_COLOR", "1");
+    let _: &mut Command = command.args(arguments).env("RUST_LOG", "info").env("NO_COLOR", "1");
     Program::spawn("lb-agent", command, log)
 }

@@ -57,10 +57,8 @@ impl Manifests {
 
     /// Writes documents into one file.
     pub fn write(&self, name: &str, objects: &[Value]) -> Result<()> {
-        let documents: Vec<String> = objects
-            .iter()
-            .map(serde_json::to_string_pretty)
-            .collect::<Result<_, _>>()?;
+        let documents: Vec<String> =
+            objects.iter().map(serde_json::to_string_pretty).collect::<Result<_, _>>()?;
         self.write_text(name, &documents.join("\n---\n"))
     }
 

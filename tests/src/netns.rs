@@ -37,11 +37,7 @@ impl Netns {
         }
         drop(run(Command::new("ip").args(["netns", "add", name]), "")?);
         let handle = File::open(&path).with_context(|| format!("namespace {}", path.display()))?;
-        let netns = Self {
-            name: name.to_owned(),
-            handle: Arc::new(handle),
-            kept: false,
-        };
+        let netns = Self { name: name.to_owned(), handle: Arc::new(handle), kept: false };
         // Before any device exists, so that every device starts with it: addresses usable at once.
         netns.sysctl("net.ipv6.conf.all.accept_dad", "0")?;
         netns.sysctl("net.ipv6.conf.default.accept_dad", "0")?;
@@ -73,11 +69,7 @@ impl Netns {
     pub fn ip(&self, commands: &str) -> Result<()> {
         let lines: Vec<&str> = commands.lines().map(str::trim).collect();
         let mut ip = Command::new("ip");
-        run(
-            ip.args(["-n", &self.name, "-batch", "-"]),
-            &lines.join("\n"),
-        )
-        .map(drop)
+        run(ip.args(["-n", &self.name, "-batch", "-"]), &lines.join("\n")).map(drop)
     }
 
     /// Runs one tool inside and returns what it printed.
@@ -130,10 +122,7 @@ impl Drop for Netns {
     fn drop(&mut self) {
         if !self.kept {
             // Nothing to be done about a failure here; the next run sweeps what is left.
-            drop(run(
-                Command::new("ip").args(["netns", "delete", &self.name]),
-                "",
-            ));
+            drop(run(Command::new("ip").args(["netns", "delete", &self.name]), ""));
         }
     }
 }

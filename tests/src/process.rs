@@ -35,11 +35,7 @@ pub struct Home {
 impl Home {
     /// A home in a network namespace, and in a cgroup if the host has one.
     pub(crate) const fn new(netns: Arc<File>, cgroup: Option<PathBuf>, outlives_us: bool) -> Self {
-        Self {
-            netns,
-            cgroup,
-            outlives_us,
-        }
+        Self { netns, cgroup, outlives_us }
     }
 
     /// Does `work` in the network namespace, on a thread of its own.
@@ -72,10 +68,7 @@ impl Home {
 /// Opens the file that a process writes itself into to become a member of the cgroup.
 fn members_of(cgroup: &Path) -> Result<File> {
     let file = cgroup.join("cgroup.procs");
-    File::options()
-        .write(true)
-        .open(&file)
-        .with_context(|| format!("cgroup {}", cgroup.display()))
+    File::options().write(true).open(&file).with_context(|| format!("cgroup {}", cgroup.display()))
 }
 
 /// A running program whose output goes to a file; dropping it kills it and waits until it is gone.
@@ -100,11 +93,7 @@ impl Program {
             .stderr(output)
             .spawn()
             .with_context(|| format!("{name}: {}", command.get_program().display()))?;
-        Ok(Self {
-            name: name.to_owned(),
-            child,
-            log: log.to_owned(),
-        })
+        Ok(Self { name: name.to_owned(), child, log: log.to_owned() })
     }
 
     /// Returns the process id.
@@ -128,17 +117,12 @@ impl Program {
 
     /// Asks it to end and waits until it has.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
-        kill(
-            Pid::from_raw(self.child.id().cast_signed()),
-            Signal::SIGTERM,
-        )
-        .with_context(|| self.name.clone())?;
+        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM)
+            .with_context(|| self.name.clone())?;
         let child = &mut self.child;
-        wait_until(
-            FAREWELL,
-            &format!("{} ends after SIGTERM", self.name),
-            || child.try_wait().ok().flatten(),
-        )
+        wait_until(FAREWELL, &format!("{} ends after SIGTERM", self.name), || {
+            child.try_wait().ok().flatten()
+        })
     }
 
     /// Returns the last lines of what it printed.
@@ -164,29 +148,17 @@ pub fn workspace_binary(name: &str, variable: &str) -> Result<PathBuf> {
         return Ok(path.into());
     }
     let test = std::env::current_exe()?;
-    let found = test
-        .ancestors()
-        .skip(1)
-        .take(2)
-        .map(|folder| folder.join(name));
-    found
-        .into_iter()
-        .find(|file| file.is_file())
-        .with_context(|| {
-            format!(
-                "binary {name} is not beside {}\nremedy: cargo build --workspace",
-                test.display()
-            )
-        })
+    let found = test.ancestors().skip(1).take(2).map(|folder| folder.join(name));
+    found.into_iter().find(|file| file.is_file()).with_context(|| {
+        format!("binary {name} is not beside {}\nremedy: cargo build --workspace", test.display())
+    })
 }
 
 /// Runs a tool to its end; what it said is part of the error. `input` is what it reads.
 pub(crate) fn run(command: &mut Command, input: &str) -> Result<String> {
     let program = command.get_program().display().to_string();
-    let _: &mut Command = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    let _: &mut Command =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| program.clone())?;
     if let Some(mut stdin) = child.stdin.take() {
         stdin.write_all(input.as_bytes())?;

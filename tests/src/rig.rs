@@ -34,9 +34,7 @@ impl Rig {
         let topology = builder.build()?;
         let manifests = Manifests::new(&topology.folder("rig")?)?;
         for member in topology.members() {
-            for protocol in Protocol::ALL {
-                member.peer().serve(protocol, &member.addresses().both(), TARGET)?;
-            }
+            serve(member)?;
         }
         topology.nodes().iter().try_for_each(|node| manifests.node(node))?;
         Ok(Self { agents: Vec::new(), topology, manifests })
@@ -94,6 +92,13 @@ impl Rig {
         &self.topology
     }
 
+    /// Adds a pod with its servers to node `index`, counted from 0, while everything runs.
+    pub fn add_pod(&mut self, index: usize) -> Result<&Pod> {
+        let pod = self.topology.add_pod(index)?;
+        serve(pod)?;
+        Ok(pod)
+    }
+
     /// Returns the manifests that the agents watch.
     pub const fn manifests(&self) -> &Manifests {
         &self.manifests
@@ -109,6 +114,13 @@ impl Rig {
         self.manifests.apply(service)?;
         until(from, ask, expected)
     }
+}
+
+fn serve(member: &Member) -> Result<()> {
+    for protocol in Protocol::ALL {
+        member.peer().serve(protocol, &member.addresses().both(), TARGET)?;
+    }
+    Ok(())
 }
 
 /// Waits until what `from` is answered satisfies `expected`.

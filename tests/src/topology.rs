@@ -42,6 +42,7 @@ pub struct Topology {
     nodes: Vec<Node>,
     fabric: Fabric,
     territory: Territory,
+    builder: Builder,
 }
 
 /// What a topology shall look like.
@@ -76,9 +77,7 @@ impl Topology {
 
     /// Returns node `index`, counted from 0.
     pub fn node(&self, index: usize) -> Result<&Node> {
-        self.nodes
-            .get(index)
-            .with_context(|| format!("the topology has no node {index}"))
+        self.nodes.get(index).with_context(|| format!("the topology has no node {index}"))
     }
 
     /// Returns the nodes.
@@ -101,6 +100,33 @@ impl Topology {
         self.territory.folder(name)
     }
 
+    /// Adds a pod to node `index`, counted from 0, as a CNI would while everything runs.
+    pub fn add_pod(&mut self, index: usize) -> Result<&Pod> {
+        let node = self.nodes.get_mut(index).with_context(|| format!("no node {index}"))?;
+        node.add_pod(&self.territory, &self.builder)?;
+        node.pods().last().context("the pod that was added")
+    }
+
+    /// Lets everybody reach the pods of every node.
+    fn connect_pod_ranges(&self) -> Result<()> {
+        for node in &self.nodes {
+            let others = self.nodes.iter().filter(|other| other.number() != node.number());
+            let others: Vec<&Node> = others.collect();
+            if self.builder.overlay {
+                overlay::install(node, &others)?;
+            }
+            for other in others {
+                node::route_to(node, other, self.builder.overlay)?;
+            }
+            let [pods4, pods6] = node.pod_ranges();
+            let Addresses { v4, v6 } = node.addresses();
+            let routes = format!("route add {pods4} via {v4}\nroute add {pods6} via {v6}");
+            self.client.netns().ip(&routes)?;
+            self.fabric().ip(&routes)?;
+        }
+        Ok(())
+    }
+
     /// Returns everybody: the client, then each node followed by its pods.
     pub fn members(&self) -> Vec<&Member> {
         let of_node = |node| -> Vec<&Member> {
@@ -108,9 +134,7 @@ impl Topology {
             let pods = node.pods().iter().map(|pod| -> &Member { pod });
             std::iter::once(node.host()).chain(pods).collect()
         };
-        std::iter::once(&self.client)
-            .chain(self.nodes.iter().flat_map(of_node))
-            .collect()
+        std::iter::once(&self.client).chain(self.nodes.iter().flat_map(of_node)).collect()
     }
 }
 
@@ -190,13 +214,8 @@ impl Builder {
             .map(|number| Node::new(&territory, &self, &fabric, number))
             .collect::<Result<_>>()?;
         let client = self.client(&territory, &fabric)?;
-        let topology = Topology {
-            client,
-            nodes,
-            fabric,
-            territory,
-        };
-        self.connect_pod_ranges(&topology)?;
+        let topology = Topology { client, nodes, fabric, territory, builder: self };
+        topology.connect_pod_ranges()?;
         Ok(topology)
     }
 
@@ -207,28 +226,5 @@ impl Builder {
         }
         let addresses = Segment::First.host(address::CLIENT)?;
         Member::new(territory, "client", netns, addresses, None)
-    }
-
-    /// Lets everybody reach the pods of every node.
-    fn connect_pod_ranges(&self, topology: &Topology) -> Result<()> {
-        for node in &topology.nodes {
-            let others = topology
-                .nodes
-                .iter()
-                .filter(|other| other.number() != node.number());
-            let others: Vec<&Node> = others.collect();
-            if self.overlay {
-                overlay::install(node, &others)?;
-            }
-            for other in others {
-                node::route_to(node, other, self.overlay)?;
-            }
-            let [pods4, pods6] = node.pod_ranges();
-            let Addresses { v4, v6 } = node.addresses();
-            let routes = format!("route add {pods4} via {v4}\nroute add {pods6} via {v6}");
-            topology.client.netns().ip(&routes)?;
-            topology.fabric().ip(&routes)?;
-        }
-        Ok(())
     }
 }

@@ -48,13 +48,7 @@ impl Endpoint {
 
     fn new(member: &Member, node: &str) -> Self {
         let (addresses, node) = (member.addresses(), node.to_owned());
-        Self {
-            addresses,
-            node,
-            ready: true,
-            serving: true,
-            terminating: false,
-        }
+        Self { addresses, node, ready: true, serving: true, terminating: false }
     }
 
     /// Makes it an endpoint that is going away: no longer ready, still serving or not.
@@ -101,12 +95,8 @@ impl Service {
     /// Adds a port through both transports, which leads to port `target` of the endpoints.
     #[must_use]
     pub fn port(mut self, port: u16, target: u16) -> Self {
-        let both = Protocol::ALL.map(|protocol| Port {
-            protocol,
-            number: port,
-            target,
-            outside: None,
-        });
+        let both =
+            Protocol::ALL.map(|protocol| Port { protocol, number: port, target, outside: None });
         self.ports.extend(both);
         self
     }
@@ -192,8 +182,7 @@ impl Service {
 
     /// Returns its first frontend of a family: `ClusterIP` and first port.
     pub fn frontend(&self, family: Family) -> SocketAddr {
-        self.cluster
-            .socket(family, self.ports.first().map_or(0, |port| port.number))
+        self.cluster.socket(family, self.ports.first().map_or(0, |port| port.number))
     }
 
     /// Returns the Service and its slices.
@@ -234,11 +223,8 @@ impl Service {
             json!({"name": port.name(), "protocol": port.protocol.name(), "port": port.target})
         });
         let ports: Vec<Value> = ports.collect();
-        let endpoints: Vec<Value> = self
-            .endpoints
-            .iter()
-            .map(|endpoint| endpoint.object(family))
-            .collect();
+        let endpoints: Vec<Value> =
+            self.endpoints.iter().map(|endpoint| endpoint.object(family)).collect();
         json!({
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
@@ -267,19 +253,13 @@ mod tests {
 
     #[test]
     fn objects_are_a_service_and_a_slice_for_each_family() {
-        let service = Service::new("web", 10)
-            .unwrap()
-            .port(80, 8080)
-            .node_port(30_080);
+        let service = Service::new("web", 10).unwrap().port(80, 8080).node_port(30_080);
         let [service, slice4, slice6] = service.affinity(60).objects().try_into().unwrap();
         assert_eq!(service["spec"]["clusterIP"], "10.96.0.10");
         assert_eq!(service["spec"]["type"], "NodePort");
         assert_eq!(service["spec"]["ports"][1]["protocol"], "UDP");
         assert_eq!(service["spec"]["ports"][1]["nodePort"], 30_080);
-        assert_eq!(
-            slice4["ports"][0]["name"],
-            service["spec"]["ports"][0]["name"]
-        );
+        assert_eq!(slice4["ports"][0]["name"], service["spec"]["ports"][0]["name"]);
         assert_eq!(slice6["addressType"], "IPv6");
     }
 }

@@ -134,10 +134,7 @@ pub(crate) const fn node(number: u8) -> u8 {
 /// The addresses of pod `index`, counted from 1, on node `node`, counted from 1.
 pub(crate) fn pod(node: u8, index: u8) -> Result<Addresses> {
     let host = 10 + index;
-    Addresses::parse(
-        &format!("10.244.{node}.{host}"),
-        &format!("fd00:244:{node}::{host}"),
-    )
+    Addresses::parse(&format!("10.244.{node}.{host}"), &format!("fd00:244:{node}::{host}"))
 }
 
 /// The address of a node on its own pod bridge.
@@ -147,10 +144,7 @@ pub(crate) fn pod_gateway(node: u8) -> Result<Addresses> {
 
 /// The ranges that the pods of a node have their addresses from.
 pub(crate) fn pod_ranges(node: u8) -> [String; 2] {
-    [
-        format!("10.244.{node}.0/24"),
-        format!("fd00:244:{node}::/64"),
-    ]
+    [format!("10.244.{node}.0/24"), format!("fd00:244:{node}::/64")]
 }
 
 /// The address of a node on the overlay.
@@ -171,9 +165,6 @@ mod tests {
     fn families_share_their_digits() {
         let pod = pod(2, 1).unwrap();
         assert_eq!(pod.of(Family::V4).to_string(), "10.244.2.11");
-        assert_eq!(
-            pod.socket(Family::V6, 80).to_string(),
-            "[fd00:244:2::11]:80"
-        );
+        assert_eq!(pod.socket(Family::V6, 80).to_string(), "[fd00:244:2::11]:80");
     }
 }

@@ -53,8 +53,7 @@ impl Fabric {
             v4 = addresses.v4,
             v6 = addresses.v6,
         ))?;
-        self.netns
-            .ip(&format!("link set {port} master {bridge} up"))?;
+        self.netns.ip(&format!("link set {port} master {bridge} up"))?;
         if segment == Segment::First {
             member.ip(&format!(
                 "route add default via {v4}

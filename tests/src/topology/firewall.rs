@@ -22,6 +22,8 @@ pub(crate) fn install(node: &Netns, number: u8) -> Result<()> {
              ip daddr {all4} accept
              ip6 saddr {all6} accept
              ip6 daddr {all6} accept
+             ip daddr 192.168.50.0/24 accept comment \"backends on host networks\"
+             ip6 daddr fd00:50::/64 accept
              meta l4proto ipv6-icmp accept
              counter comment \"refused\"
            }}

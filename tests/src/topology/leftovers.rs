@@ -64,12 +64,7 @@ impl Territory {
         for path in [&folder, &cgroup] {
             fs::create_dir_all(path).with_context(|| format!("folder {}", path.display()))?;
         }
-        Ok(Self {
-            netns_prefix,
-            folder,
-            cgroup,
-            kept: false,
-        })
+        Ok(Self { netns_prefix, folder, cgroup, kept: false })
     }
 
     /// Returns the name of a namespace.
@@ -91,14 +86,8 @@ impl Territory {
     pub(crate) fn bpffs(&self, name: &str) -> Result<PathBuf> {
         let folder = self.folder(name)?.join("bpf");
         let folder = made(folder)?;
-        mount(
-            Some("bpf"),
-            &folder,
-            Some("bpf"),
-            MsFlags::empty(),
-            None::<&str>,
-        )
-        .with_context(|| format!("bpf filesystem at {}", folder.display()))?;
+        mount(Some("bpf"), &folder, Some("bpf"), MsFlags::empty(), None::<&str>)
+            .with_context(|| format!("bpf filesystem at {}", folder.display()))?;
         Ok(folder)
     }
 }
@@ -120,13 +109,9 @@ fn made(path: PathBuf) -> Result<PathBuf> {
 /// Finds the machine's cgroup v2 hierarchy.
 pub(crate) fn cgroup2() -> Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts")?;
-    let fields = mounts
-        .lines()
-        .map(|line| line.split(' ').collect::<Vec<_>>());
+    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let mut cgroup2 = fields.filter(|fields| fields.get(2) == Some(&"cgroup2"));
-    let found = cgroup2
-        .next()
-        .and_then(|fields| fields.get(1).map(PathBuf::from));
+    let found = cgroup2.next().and_then(|fields| fields.get(1).map(PathBuf::from));
     found.context("no cgroup v2 is mounted\nremedy: mount -t cgroup2 none /sys/fs/cgroup/unified")
 }
 
@@ -148,10 +133,7 @@ pub fn sweep_after(owner: u32) {
 fn start_janitor() -> Result<Child> {
     let mut command = Command::new(workspace_binary("lb-test-peer", "LB_TEST_PEER")?);
     let _: &mut Command = command.args(["janitor", &process::id().to_string()]);
-    let _: &mut Command = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    let _: &mut Command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: setsid is a system call and nothing else. An interrupt from the terminal misses it then.
     let _: &mut Command = unsafe { command.pre_exec(|| setsid().map(drop).map_err(Into::into)) };
     Ok(command.spawn()?)
@@ -163,9 +145,7 @@ fn is_dead(pid: u32) -> bool {
 
 fn sweep(whose: impl Fn(u32) -> bool) {
     let owned = |name: &str, prefix: &str| {
-        let owner = name
-            .strip_prefix(prefix)
-            .and_then(|rest| rest.split('-').next());
+        let owner = name.strip_prefix(prefix).and_then(|rest| rest.split('-').next());
         owner.and_then(|pid| pid.parse().ok()).is_some_and(&whose)
     };
     if let Ok(cgroups) = cgroup2() {
@@ -196,22 +176,21 @@ fn remove_cgroup(cgroup: &Path) {
         return;
     }
     drop(fs::write(cgroup.join("cgroup.kill"), "1"));
-    let inner: Vec<String> = names_in(cgroup)
-        .filter(|name| cgroup.join(name).is_dir())
-        .collect();
+    let inner: Vec<String> = names_in(cgroup).filter(|name| cgroup.join(name).is_dir()).collect();
     for name in inner {
         remove_cgroup(&cgroup.join(name));
     }
-    drop(wait_until_ok(KILL, "empty cgroup", || {
-        Ok(fs::remove_dir(cgroup)?)
-    }));
+    drop(wait_until_ok(KILL, "empty cgroup", || Ok(fs::remove_dir(cgroup)?)));
 }
 
 /// Removes a folder and the mounts directly below its folders.
 fn remove_folder(folder: &Path) {
     for name in names_in(folder) {
         // Fails when nothing is mounted there.
-        drop(umount2(&folder.join(name).join("bpf"), MntFlags::MNT_DETACH).map_err(anyhow::Error::from));
+        drop(
+            umount2(&folder.join(name).join("bpf"), MntFlags::MNT_DETACH)
+                .map_err(anyhow::Error::from),
+        );
     }
     drop(fs::remove_dir_all(folder));
 }

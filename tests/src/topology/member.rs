@@ -36,13 +36,7 @@ impl Member {
         }
         let home = Home::new(netns.handle(), cgroup, territory.kept);
         let peer = Peer::start(name, &home)?;
-        Ok(Self {
-            name: name.to_owned(),
-            peer,
-            home,
-            netns,
-            addresses,
-        })
+        Ok(Self { name: name.to_owned(), peer, home, netns, addresses })
     }
 
     /// Returns its name, which is what its servers answer with.
@@ -88,33 +82,21 @@ impl Member {
     /// Returns a number that the kernel knows of a device, such as `ifindex` or `mtu`.
     pub fn device_number(&self, device: &str, file: &str) -> Result<u32> {
         let text = self.device_file(device, file)?;
-        text.trim()
-            .parse()
-            .with_context(|| format!("{file} of {device}: {text}"))
+        text.trim().parse().with_context(|| format!("{file} of {device}: {text}"))
     }
 
     /// `/sys/class/net` shows the namespace of whoever mounted it, so ask `ip`.
     fn device_file(&self, device: &str, file: &str) -> Result<String> {
-        let json = self
-            .netns
-            .tool("ip", &["-json", "link", "show", "dev", device])?;
+        let json = self.netns.tool("ip", &["-json", "link", "show", "dev", device])?;
         let links: serde_json::Value = serde_json::from_str(&json)?;
-        let link = links
-            .get(0)
-            .with_context(|| format!("device {device} of {}", self.name))?;
-        let value = link
-            .get(file)
-            .with_context(|| format!("{file} of {device}"))?;
-        Ok(value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned))
+        let link = links.get(0).with_context(|| format!("device {device} of {}", self.name))?;
+        let value = link.get(file).with_context(|| format!("{file} of {device}"))?;
+        Ok(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
     }
 
     /// Returns the counters of the namespace from `/proc/net/snmp6`-like files, for diagnosis.
     pub fn kernel_counters(&self) -> Result<String> {
         let read = || fs::read_to_string("/proc/thread-self/net/netstat");
-        self.netns
-            .run_in(read)?
-            .context("counters of the namespace")
+        self.netns.run_in(read)?.context("counters of the namespace")
     }
 }

@@ -52,26 +52,6 @@ impl Node {
             firewall::install(&netns, number)?;
         }
         let cgroup = territory.cgroup(&name)?;
-        let mut pods = Vec::new();
-        for index in 1..=builder.pods {
-            let pod_name = format!("pod-{letter}{index}");
-            let pod = Netns::new(&territory.netns(&pod_name))?;
-            let wire = format!("veth-{letter}{index}");
-            let addresses = address::pod(number, index)?;
-            builder
-                .shape
-                .connect(&netns, number, &pod, (&wire, addresses))?;
-            if !builder.checksum_offload {
-                switch_checksum_offload_off(&pod, "eth0")?;
-            }
-            let pod_cgroup = territory.cgroup(&format!("{name}/pods"))?;
-            let member = Member::new(territory, &pod_name, pod, addresses, Some(pod_cgroup))?;
-            pods.push(Pod {
-                member,
-                node: name.clone(),
-                device: wire,
-            });
-        }
         if !builder.checksum_offload {
             switch_checksum_offload_off(&netns, "eth0")?;
         }
@@ -79,21 +59,33 @@ impl Node {
         let host_cgroup = territory.cgroup(&format!("{name}/host"))?;
         let host = Member::new(territory, &name, netns, addresses, Some(host_cgroup))?;
         let (folder, bpf) = (territory.folder(&name)?, territory.bpffs(&name)?);
-        Ok(Self {
-            pods,
-            host,
-            number,
-            folder,
-            bpf,
-            cgroup,
-        })
+        let pods = Vec::new();
+        let mut node = Self { pods, host, number, folder, bpf, cgroup };
+        (0..builder.pods).try_for_each(|_| node.add_pod(territory, builder))?;
+        Ok(node)
+    }
+
+    /// Adds the next pod, wired as the others.
+    pub(crate) fn add_pod(&mut self, territory: &Territory, builder: &Builder) -> Result<()> {
+        let index = self.pods.len() as u8 + 1;
+        let short = format!("{}{index}", self.host.name().trim_start_matches("node-"));
+        let (name, device) = (format!("pod-{short}"), format!("veth-{short}"));
+        let netns = Netns::new(&territory.netns(&name))?;
+        let addresses = address::pod(self.number, index)?;
+        builder.shape.connect(self.host.netns(), self.number, &netns, (&device, addresses))?;
+        if !builder.checksum_offload {
+            switch_checksum_offload_off(&netns, "eth0")?;
+        }
+        let cgroup = territory.cgroup(&format!("{}/pods", self.host.name()))?;
+        let member = Member::new(territory, &name, netns, addresses, Some(cgroup))?;
+        let node = self.host.name().to_owned();
+        self.pods.push(Pod { member, node, device });
+        Ok(())
     }
 
     /// Returns pod `index`, counted from 0.
     pub fn pod(&self, index: usize) -> Result<&Pod> {
-        self.pods
-            .get(index)
-            .with_context(|| format!("{} has no pod {index}", self.host.name()))
+        self.pods.get(index).with_context(|| format!("{} has no pod {index}", self.host.name()))
     }
 
     /// Returns its pods.
@@ -175,11 +167,8 @@ fn forwarding_netns(name: &str, builder: &Builder) -> Result<Netns> {
 
 /// Gives the node routes to the pods of `other`: over the overlay if there is one, else directly.
 pub(crate) fn route_to(node: &Node, other: &Node, overlay: bool) -> Result<()> {
-    let Addresses { v4, v6 } = if overlay {
-        address::overlay(other.number())?
-    } else {
-        other.addresses()
-    };
+    let Addresses { v4, v6 } =
+        if overlay { address::overlay(other.number())? } else { other.addresses() };
     let [pods4, pods6] = other.pod_ranges();
     node.netns().ip(&format!(
         "route add {pods4} via {v4}

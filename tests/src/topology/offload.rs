@@ -28,12 +28,7 @@ pub(crate) fn switch_checksum_offload_off(netns: &Netns, device: &str) -> Result
 }
 
 fn set(device: &str, command: u32, data: u32) -> io::Result<()> {
-    let control = socket(
-        AddressFamily::Inet,
-        SockType::Datagram,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    )?;
+    let control = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     let mut value = Value { command, data };
     // SAFETY: all zeroes is a valid ifreq: an empty name and a null pointer.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -43,9 +38,5 @@ fn set(device: &str, command: u32, data: u32) -> io::Result<()> {
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
     // SAFETY: the request names a device and points at a value that outlives the call.
     let result = unsafe { libc::ioctl(control.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

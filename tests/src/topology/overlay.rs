@@ -18,10 +18,7 @@ pub(crate) fn install(node: &Node, others: &[&Node]) -> Result<()> {
         v6 = inside.v6
     ))?;
     for other in others {
-        let entry = format!(
-            "fdb append 00:00:00:00:00:00 dev vxlan0 dst {}",
-            other.addresses().v4
-        );
+        let entry = format!("fdb append 00:00:00:00:00:00 dev vxlan0 dst {}", other.addresses().v4);
         let words: Vec<&str> = entry.split(' ').collect();
         drop(node.netns().tool("bridge", &words)?);
     }

@@ -42,18 +42,12 @@ impl Shape {
         pod: &Netns,
         (device, addresses): (&str, Addresses),
     ) -> Result<()> {
-        node.ip(&format!(
-            "link add {device} type veth peer name eth0 netns {}",
-            pod.name()
-        ))?;
+        node.ip(&format!("link add {device} type veth peer name eth0 netns {}", pod.name()))?;
         match self {
             Self::Routed => connect_routed(node, pod, device, addresses),
-            Self::Bridged => connect_bridged(
-                node,
-                pod,
-                device,
-                (addresses, address::pod_gateway(number)?),
-            ),
+            Self::Bridged => {
+                connect_bridged(node, pod, device, (addresses, address::pod_gateway(number)?))
+            }
         }
     }
 }

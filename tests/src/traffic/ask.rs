@@ -251,19 +251,10 @@ impl Conversation {
             return Err(Failure::Other(format!("answer: {text:.80}")));
         };
         if received != question.len().to_string() {
-            return Err(Failure::Other(format!(
-                "{received} of {} bytes arrived",
-                question.len()
-            )));
+            return Err(Failure::Other(format!("{received} of {} bytes arrived", question.len())));
         }
         let milliseconds = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Ok(Answer {
-            server,
-            client,
-            peer,
-            local,
-            milliseconds,
-        })
+        Ok(Answer { server, client, peer, local, milliseconds })
     }
 }
 
@@ -299,10 +290,7 @@ fn ask_tcp(
     if line.last() != Some(&b'\n') || line.len() < ask.answer_size {
         return Err(Failure::Reset);
     }
-    let (peer, local) = (
-        stream.get_ref().peer_addr()?,
-        stream.get_ref().local_addr()?,
-    );
+    let (peer, local) = (stream.get_ref().peer_addr()?, stream.get_ref().local_addr()?);
     Ok((String::from_utf8_lossy(&line).into_owned(), peer, local))
 }
 
@@ -321,9 +309,5 @@ fn ask_udp(socket: &UdpSocket, ask: &Ask, question: &[u8]) -> Result<Heard, Fail
         return Err(Failure::Other(format!("an answer of {length} bytes")));
     }
     datagram.truncate(length);
-    Ok((
-        String::from_utf8_lossy(&datagram).into_owned(),
-        peer,
-        socket.local_addr()?,
-    ))
+    Ok((String::from_utf8_lossy(&datagram).into_owned(), peer, socket.local_addr()?))
 }

@@ -41,21 +41,13 @@ impl Capture {
         let stop = Arc::new(AtomicBool::new(false));
         let (into, flag) = (Arc::clone(&frames), Arc::clone(&stop));
         let thread = thread::spawn(move || collect(&socket, &into, &flag));
-        Ok(Self {
-            frames,
-            stop,
-            thread: Some(thread),
-        })
+        Ok(Self { frames, stop, thread: Some(thread) })
     }
 
     /// Returns the frames so far that `which` accepts.
     pub fn frames(&self, which: impl Fn(&Frame) -> bool) -> Vec<Frame> {
         let frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        frames
-            .iter()
-            .filter(|frame| which(frame))
-            .cloned()
-            .collect()
+        frames.iter().filter(|frame| which(frame)).cloned().collect()
     }
 
     /// Counts the frames so far that `which` accepts.
@@ -76,11 +68,7 @@ impl Capture {
             let wrong = frame.wrong_checksums();
             let (from, to) = (frame.source(), frame.destination());
             let way = if frame.outgoing { "out" } else { "in" };
-            ensure!(
-                wrong.is_empty(),
-                "{way}, {from:?} to {to:?}: {}",
-                wrong.join(", ")
-            );
+            ensure!(wrong.is_empty(), "{way}, {from:?} to {to:?}: {}", wrong.join(", "));
         }
         Ok(())
     }
@@ -99,10 +87,7 @@ fn collect(socket: &OwnedFd, frames: &Mutex<Vec<Frame>>, stop: &AtomicBool) {
     let mut buffer = vec![0; LARGEST];
     while !stop.load(Ordering::Relaxed) {
         if let Ok(frame) = receive(socket, &mut buffer) {
-            frames
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(frame);
+            frames.lock().unwrap_or_else(PoisonError::into_inner).push(frame);
         }
     }
 }
@@ -116,19 +101,9 @@ fn listen(device: &str) -> io::Result<OwnedFd> {
     let (level, option) = (libc::SOL_PACKET, libc::PACKET_AUXDATA);
     // SAFETY: the value is an int that lives during the call, and the size is its own.
     let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            option,
-            (&raw const on).cast(),
-            size,
-        )
+        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), size)
     };
-    if result == 0 {
-        Ok(socket)
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if result == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The control message of one frame, aligned as the kernel writes it.
@@ -139,10 +114,7 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Frame> {
     let mut control = Control([0; 128]);
     // SAFETY: all zeroes is a valid address of length 0.
     let mut from: libc::sockaddr_ll = unsafe { zeroed() };
-    let mut vector = libc::iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: buffer.len(),
-    };
+    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: all zeroes is a valid empty message.
     let mut message: libc::msghdr = unsafe { zeroed() };
     message.msg_name = (&raw mut from).cast();

@@ -44,14 +44,12 @@ impl Frame {
 
     /// Returns the source address; the port is 0 where there is none.
     pub fn source(&self) -> Option<SocketAddr> {
-        self.network()
-            .map(|n| SocketAddr::new(n.source, self.port(&n, 0)))
+        self.network().map(|n| SocketAddr::new(n.source, self.port(&n, 0)))
     }
 
     /// Returns the destination address; the port is 0 where there is none.
     pub fn destination(&self) -> Option<SocketAddr> {
-        self.network()
-            .map(|n| SocketAddr::new(n.destination, self.port(&n, 2)))
+        self.network().map(|n| SocketAddr::new(n.destination, self.port(&n, 2)))
     }
 
     /// Returns the TCP flags: 1 FIN, 2 SYN, 4 RST, 16 ACK.
@@ -62,9 +60,7 @@ impl Frame {
 
     /// Returns ICMP type and code, of either family.
     pub fn icmp(&self) -> Option<(u8, u8)> {
-        let network = self
-            .network()
-            .filter(|n| n.protocol == ICMP || n.protocol == ICMPV6)?;
+        let network = self.network().filter(|n| n.protocol == ICMP || n.protocol == ICMPV6)?;
         let header = self.bytes.get(network.transport..network.transport + 2)?;
         Some((*header.first()?, *header.last()?))
     }
@@ -98,22 +94,12 @@ impl Frame {
         };
         let segment = self.bytes.get(network.transport..network.end)?;
         let field = u16::from_be_bytes(segment.get(at..at + 2)?.try_into().ok()?);
-        let pseudo = if network.protocol == ICMP {
-            0
-        } else {
-            pseudo_header(network)
-        };
+        let pseudo = if network.protocol == ICMP { 0 } else { pseudo_header(network) };
         if network.protocol == UDP && field == 0 {
-            return network
-                .source
-                .is_ipv6()
-                .then(|| "UDP checksum of zero over IPv6".to_owned());
+            return network.source.is_ipv6().then(|| "UDP checksum of zero over IPv6".to_owned());
         }
-        let (found, expected) = if self.partial {
-            (field, fold(pseudo))
-        } else {
-            (sum(segment, pseudo), 0xffff)
-        };
+        let (found, expected) =
+            if self.partial { (field, fold(pseudo)) } else { (sum(segment, pseudo), 0xffff) };
         let kind = if self.partial { "partial" } else { "full" };
         (found != expected).then(|| format!("{name} {kind}: {found:#06x}, not {expected:#06x}"))
     }
@@ -128,8 +114,7 @@ impl Frame {
         let has_ports = matches!(network.protocol, TCP | UDP) && !network.fragment;
         let at = network.transport + offset;
         let port = self.bytes.get(at..at + 2).filter(|_| has_ports);
-        port.and_then(|bytes| bytes.try_into().ok())
-            .map_or(0, u16::from_be_bytes)
+        port.and_then(|bytes| bytes.try_into().ok()).map_or(0, u16::from_be_bytes)
     }
 
     fn network(&self) -> Option<Network> {
@@ -205,23 +190,14 @@ mod tests {
     fn datagram() -> Frame {
         let mut bytes = vec![0; 12];
         bytes.extend([0x08, 0x00, 0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0x66, 0xcd]);
-        bytes.extend([
-            10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 10, 0x83, 0x6b, b'h', b'i',
-        ]);
-        Frame {
-            bytes,
-            partial: false,
-            outgoing: true,
-        }
+        bytes.extend([10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 10, 0x83, 0x6b, b'h', b'i']);
+        Frame { bytes, partial: false, outgoing: true }
     }
 
     #[test]
     fn right_checksums_are_accepted() {
         assert_eq!(datagram().wrong_checksums(), Vec::<String>::new());
-        assert_eq!(
-            datagram().destination(),
-            Some("10.0.0.2:2".parse().unwrap())
-        );
+        assert_eq!(datagram().destination(), Some("10.0.0.2:2".parse().unwrap()));
     }
 
     #[test]

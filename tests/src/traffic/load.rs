@@ -69,11 +69,7 @@ fn stream(ask: &Ask, kept: bool, pause: Duration, stop: &AtomicBool) -> Tally {
     let mut conversation: Option<Conversation> = None;
     let mut last = Instant::now();
     while !stop.load(Ordering::Relaxed) {
-        let outcome = if kept {
-            ask_kept(&mut conversation, ask)
-        } else {
-            once(ask)
-        };
+        let outcome = if kept { ask_kept(&mut conversation, ask) } else { once(ask) };
         if outcome.is_ok() {
             let gap = u64::try_from(last.elapsed().as_millis()).unwrap_or(u64::MAX);
             tally.longest_gap_milliseconds = tally.longest_gap_milliseconds.max(gap);

@@ -33,10 +33,7 @@ impl Peer {
     /// Starts the process at `home`.
     pub(crate) fn start(name: &str, home: &Home) -> Result<Self> {
         let mut command = home.command(&workspace_binary("lb-test-peer", "LB_TEST_PEER")?)?;
-        let _: &mut _ = command
-            .arg("session")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
+        let _: &mut _ = command.arg("session").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("peer of {name}"))?;
         let (orders, reports) = (child.stdin.take(), child.stdout.take());
         let pipes = Pipes {
@@ -44,12 +41,7 @@ impl Peer {
             reports: BufReader::new(reports.context("standard output of the peer")?),
         };
         let (pipes, next) = (Mutex::new(pipes), AtomicU64::new(0));
-        Ok(Self {
-            name: name.to_owned(),
-            child,
-            pipes,
-            next,
-        })
+        Ok(Self { name: name.to_owned(), child, pipes, next })
     }
 
     /// Asks once, through a new socket.
@@ -66,22 +58,13 @@ impl Peer {
     pub fn keep(&self, ask: Ask) -> Result<Kept<'_>, Failure> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.done(&Order::Open { id, ask })?;
-        Ok(Kept {
-            peer: self,
-            id,
-            ask,
-        })
+        Ok(Kept { peer: self, id, ask })
     }
 
     /// Asks every `pause` milliseconds until told to stop: through one socket (`kept`) or through a new one each time.
     pub fn load(&self, ask: Ask, kept: bool, pause_milliseconds: u64) -> Result<Load<'_>, Failure> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        self.done(&Order::StartLoad {
-            id,
-            ask,
-            kept,
-            pause_milliseconds,
-        })?;
+        self.done(&Order::StartLoad { id, ask, kept, pause_milliseconds })?;
         Ok(Load { peer: self, id })
     }
 
@@ -106,10 +89,7 @@ impl Peer {
         port: u16,
     ) -> Result<(), Failure> {
         addresses.iter().try_for_each(|address| {
-            self.done(&Order::StopServing {
-                protocol,
-                at: SocketAddr::new(*address, port),
-            })
+            self.done(&Order::StopServing { protocol, at: SocketAddr::new(*address, port) })
         })
     }
 

@@ -34,12 +34,7 @@ impl Raw {
 
 /// Opens a packet socket bound to `device` of the current namespace; `protocol` 0 receives nothing.
 pub(crate) fn packet_socket(device: &str, protocol: u16) -> io::Result<OwnedFd> {
-    let socket = socket(
-        AddressFamily::Packet,
-        SockType::Raw,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    )?;
+    let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
     let index = if_nametoindex(CString::new(device)?.as_c_str())?;
     // SAFETY: all zeroes is a valid address.
     let mut address: libc::sockaddr_ll = unsafe { zeroed() };
@@ -49,9 +44,5 @@ pub(crate) fn packet_socket(device: &str, protocol: u16) -> io::Result<OwnedFd> 
     let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: the address is a live sockaddr_ll and the size is its own.
     let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) };
-    if result == 0 {
-        Ok(socket)
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if result == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
 }

@@ -15,11 +15,7 @@ use super::server::Server;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Order {
     /// Listen, and answer with this name.
-    Serve {
-        name: String,
-        protocol: Protocol,
-        at: SocketAddr,
-    },
+    Serve { name: String, protocol: Protocol, at: SocketAddr },
     /// Close a listener.
     StopServing { protocol: Protocol, at: SocketAddr },
     /// Ask once.
@@ -33,12 +29,7 @@ pub(crate) enum Order {
     /// Close an open socket.
     Close { id: u64 },
     /// Ask without pause from now on.
-    StartLoad {
-        id: u64,
-        ask: Ask,
-        kept: bool,
-        pause_milliseconds: u64,
-    },
+    StartLoad { id: u64, ask: Ask, kept: bool, pause_milliseconds: u64 },
     /// Stop that.
     StopLoad { id: u64 },
 }
@@ -95,22 +86,14 @@ impl Session {
                 drop(self.conversations.remove(&id));
                 Report::Done(Ok(()))
             }
-            Order::StartLoad {
-                id,
-                ask,
-                kept,
-                pause_milliseconds,
-            } => {
+            Order::StartLoad { id, ask, kept, pause_milliseconds } => {
                 let pause = Duration::from_millis(pause_milliseconds);
                 drop(self.loads.insert(id, Stream::start(ask, kept, pause)));
                 Report::Done(Ok(()))
             }
-            Order::StopLoad { id } => Report::Tallied(
-                self.loads
-                    .remove(&id)
-                    .map(Stream::finish)
-                    .unwrap_or_default(),
-            ),
+            Order::StopLoad { id } => {
+                Report::Tallied(self.loads.remove(&id).map(Stream::finish).unwrap_or_default())
+            }
         }
     }
 
@@ -129,9 +112,6 @@ impl Session {
 
     fn ask_on(&mut self, id: u64, ask: &Ask) -> Result<Answer, Failure> {
         let missing = || Failure::Other(format!("socket {id} is not open"));
-        self.conversations
-            .get_mut(&id)
-            .ok_or_else(missing)?
-            .ask(ask)
+        self.conversations.get_mut(&id).ok_or_else(missing)?.ask(ask)
     }
 }

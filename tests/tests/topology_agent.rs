@@ -1,0 +1,106 @@
+//! The agent on a node that changes, with input that is wrong, and asked what it does.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use lb_tests::agent::{Agent, Source};
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
+use lb_tests::topology::{Family, Shape, Topology};
+use lb_tests::traffic::{Ask, Protocol};
+use lb_tests::wait::wait_until;
+use serde_json::Value;
+
+in_both_shapes!(
+    pod_that_appears_later_is_served,
+    device_that_vanishes_leaves_the_others_served,
+    malformed_manifest_leaves_other_services_alone,
+    status_and_list_speak_with_and_without_an_agent,
+    second_agent_on_one_node_is_refused,
+    verdicts_are_counted,
+);
+
+fn start(shape: Shape) -> Result<(Rig, Service)> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(1, 0)?]);
+    Ok((rig.start(&[&web])?, web))
+}
+
+fn pod_that_appears_later_is_served(shape: Shape) -> Result<()> {
+    let (mut rig, web) = start(shape)?;
+    drop(rig.add_pod(0)?.name().to_owned());
+    let late = rig.pod(0, 2)?;
+    for (family, protocol) in matrix() {
+        until(late, Ask::new(protocol, web.frontend(family)), Result::is_ok)?;
+    }
+    Ok(())
+}
+
+fn device_that_vanishes_leaves_the_others_served(shape: Shape) -> Result<()> {
+    let (mut rig, web) = start(shape)?;
+    let device = rig.pod(0, 1)?.device().to_owned();
+    rig.node(0)?.netns().ip(&format!("link delete {device}"))?;
+    drop(rig.add_pod(0)?.name().to_owned());
+    until(rig.pod(0, 2)?, Ask::tcp(web.frontend(Family::V4)), Result::is_ok)?;
+    drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V6)))?);
+    rig.take_agent(0)?.ensure_running()
+}
+
+fn malformed_manifest_leaves_other_services_alone(shape: Shape) -> Result<()> {
+    let (mut rig, web) = start(shape)?;
+    rig.manifests().write_text("broken", "kind: [Service\n")?;
+    rig.manifests().write_text("nameless", "apiVersion: v1\nkind: Service\nspec: {}\n")?;
+    let other = Service::new("other", 11)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
+    let question = Ask::tcp(other.frontend(Family::V4));
+    rig.change(&other, (rig.pod(0, 0)?, question), Result::is_ok)?;
+    drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
+    let mut agent = rig.take_agent(0)?;
+    agent.ensure_running()?;
+    ensure!(agent.log_end(200).contains("broken.yaml"), "the log does not name the file");
+    Ok(())
+}
+
+fn status_and_list_speak_with_and_without_an_agent(shape: Shape) -> Result<()> {
+    let (mut rig, _) = start(shape)?;
+    let mut agent = rig.take_agent(0)?;
+    for stopped in [false, true] {
+        if stopped {
+            agent.stop()?;
+        }
+        let status = agent.command(&["status"])?;
+        ensure!(!status.trim().is_empty(), "status says nothing");
+        let table = agent.command(&["lb", "list"])?;
+        ensure!(table.contains("10.96.0.10"), "no ClusterIP in:\n{table}");
+        let json = agent.command(&["lb", "list", "-o", "json"])?;
+        drop(serde_json::from_str::<Value>(&json)?);
+        ensure!(json.contains("fd00:10:96::10"), "no ClusterIP in:\n{json}");
+    }
+    Ok(())
+}
+
+fn second_agent_on_one_node_is_refused(shape: Shape) -> Result<()> {
+    let (rig, web) = start(shape)?;
+    let source = Source::Manifests(rig.manifests().folder());
+    let other_ports =
+        ["--healthz-bind-address=127.0.0.1:20256", "--metrics-bind-address=127.0.0.1:20249"];
+    let mut second = Agent::spawn(rig.node(0)?, source, &other_ports)?;
+    let ended = wait_until(Duration::from_secs(10), "second agent ends", || {
+        second.ensure_running().is_err().then_some(())
+    });
+    ensure!(ended.is_ok(), "two agents run on one node");
+    drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
+    Ok(())
+}
+
+fn verdicts_are_counted(shape: Shape) -> Result<()> {
+    let (rig, web) = start(shape)?;
+    let agent = rig.agent(0)?;
+    let before = agent.metric(&["new_flow"])?;
+    for _ in 0..10 {
+        drop(ask(rig.pod(0, 0)?, Ask::new(Protocol::Tcp, web.frontend(Family::V4)))?);
+    }
+    let counted = agent.metric(&["new_flow"])? - before;
+    ensure!((counted - 10.0).abs() < 0.5, "{counted} new flows were counted, not 10");
+    Ok(())
+}

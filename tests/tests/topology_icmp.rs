@@ -1,0 +1,58 @@
+//! Errors on the way back: a backend that does not listen, a hop that gives up, each seen by the client.
+
+use anyhow::{Result, ensure};
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, ask, matrix, refused};
+use lb_tests::topology::{Member, Shape, Topology};
+use lb_tests::traffic::{Ask, Capture};
+
+in_both_shapes!(
+    backend_that_does_not_listen_refuses_through_the_service,
+    pods_are_not_told_to_go_around_their_node,
+);
+
+/// A RST, or an ICMP port unreachable about a translated datagram, reaches whoever asked.
+fn backend_that_does_not_listen_refuses_through_the_service(shape: Shape) -> Result<()> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let near = Service::new("near", 10)?.port(80, 9).node_port(30_080).pods(&[rig.pod(0, 1)?]);
+    let far = Service::new("far", 11)?.port(80, 9).node_port(30_081).pods(&[rig.pod(1, 1)?]);
+    let own = Service::new("own", 12)?.port(80, 9).pods(&[rig.pod(0, 0)?]);
+    let rig = rig.start(&[&near, &far, &own])?;
+    for (family, protocol) in matrix() {
+        for (service, port) in [(&near, 30_080), (&far, 30_081)] {
+            let cluster_ip = Ask::new(protocol, service.frontend(family));
+            let node_port = rig.node(0)?.addresses().socket(family, port);
+            refused(rig.pod(0, 0)?, cluster_ip)?;
+            refused(rig.node(0)?, cluster_ip)?;
+            refused(rig.client(), Ask::new(protocol, node_port))?;
+        }
+        refused(rig.pod(0, 0)?, Ask::new(protocol, own.frontend(family)))?;
+    }
+    Ok(())
+}
+
+/// A packet that leaves the node by the device that it came in by makes the kernel send redirects.
+fn pods_are_not_told_to_go_around_their_node(shape: Shape) -> Result<()> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let near = Service::new("near", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(0, 1)?]);
+    let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
+    let rig = rig.start(&[&near, &far])?;
+    let clients: [&Member; 2] = [rig.pod(0, 0)?, rig.client()];
+    let captures =
+        [Capture::start(clients[0].netns(), "eth0")?, Capture::start(clients[1].netns(), "eth0")?];
+    for (family, protocol) in matrix() {
+        for _ in 0..5 {
+            drop(ask(rig.pod(0, 0)?, Ask::new(protocol, near.frontend(family)))?);
+            let node_port = rig.node(0)?.addresses().socket(family, 30_081);
+            drop(ask(rig.client(), Ask::new(protocol, node_port))?);
+        }
+    }
+    for (client, capture) in clients.iter().zip(&captures) {
+        // Type 5 over IPv4, type 137 over IPv6.
+        let redirect = |kind: Option<(u8, u8)>| kind.is_some_and(|(t, _)| t == 5 || t == 137);
+        let told = capture.count(|frame| !frame.outgoing && redirect(frame.icmp()));
+        ensure!(told == 0, "{} was sent {told} redirects", client.name());
+    }
+    Ok(())
+}
