@@ -67,6 +67,7 @@ pub struct Run {
     /// Name of our Node object [default: the host name in lower case].
     #[arg(long, value_name = "NODE")]
     pub hostname_override: Option<String>,
+    /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
     /// The cgroup v2 whose sockets are served [default: the first in /proc/mounts].
@@ -87,6 +88,7 @@ pub struct Run {
     /// Entries of a map, for example FLOWS=1048576; repeatable.
     #[arg(long, value_name = "MAP=ENTRIES", value_parser = size)]
     pub map_size: Vec<(String, u32)>,
+    /// How to log.
     #[command(flatten)]
     pub log: Log,
 }
@@ -114,6 +116,7 @@ pub enum LogFormat {
 /// `lb-agent cleanup`
 #[derive(Debug, Args)]
 pub struct Cleanup {
+    /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
     /// Accepted for symmetry with `run`: the links know their cgroup.
@@ -124,6 +127,7 @@ pub struct Cleanup {
 /// `lb-agent status`
 #[derive(Debug, Args)]
 pub struct Status {
+    /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
 }
@@ -131,6 +135,7 @@ pub struct Status {
 /// `lb-agent lb list`
 #[derive(Debug, Args)]
 pub struct List {
+    /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
     /// How to print.

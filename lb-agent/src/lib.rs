@@ -1,15 +1,21 @@
 //! The node agent as a library: watches Services, decides what the maps should hold, writes the difference.
 #![deny(unsafe_code)]
 
+pub mod cli;
 pub mod datapath;
+pub mod health;
 pub mod manifests;
 pub mod maps;
+pub mod metrics;
 pub mod node;
 pub mod plan;
 pub mod program;
+pub mod run;
+pub mod show;
 pub mod snapshot;
 #[expect(unsafe_code, reason = "raw kernel calls; every other file is safe")]
 mod syscall;
+pub mod sweep;
 pub mod tracker;
 pub mod translate;
 pub mod watch;

@@ -1,2 +1,111 @@
-//! Arguments, wiring, shutdown; nothing else.
-fn main() {}
+//! Arguments, logging, wiring, exit codes; nothing else.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::{CommandFactory as _, Parser as _};
+use lb_agent::cli::{Cleanup, Cli, Command, Lb, Log, LogFormat, Run};
+use lb_agent::{datapath, run, show};
+use tracing_subscriber::filter::EnvFilter;
+
+/// Something was found that should not be.
+const FINDING: u8 = 1;
+/// There is no data path to ask.
+const UNREACHABLE: u8 = 3;
+/// SIGTERM to exit at most; tasks that still run are left behind.
+const GOODBYE: Duration = Duration::from_millis(200);
+
+fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    match execute(command) {
+        Ok(code) => code,
+        Err(error) => {
+            let mut stderr = io::stderr().lock();
+            if writeln!(stderr, "error: {error:#}").is_err() {
+                // Nobody reads it.
+            }
+            let is_absent = matches!(error.downcast_ref(), Some(show::Error::NoDatapath(_)));
+            ExitCode::from(if is_absent { UNREACHABLE } else { FINDING })
+        }
+    }
+}
+
+fn execute(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Run(options) => agent(*options),
+        Command::Cleanup(options) => cleanup(&options),
+        Command::Status(options) => {
+            let (text, is_well) = show::status::status(&options.pins.bpf_dir)?;
+            print(&text)?;
+            Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FINDING) })
+        }
+        Command::Lb(Lb::List(options)) => {
+            print(&show::list::list(&options.pins.bpf_dir, options.output)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "lb-agent", &mut io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn agent(options: Run) -> Result<ExitCode> {
+    log(options.log);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    let result = runtime.block_on(run::run(options));
+    runtime.shutdown_timeout(GOODBYE);
+    result?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn cleanup(options: &Cleanup) -> Result<ExitCode> {
+    let dir = &options.pins.bpf_dir;
+    let removed = datapath::cleanup(dir)?;
+    for pin in &removed.pins {
+        print(&format!("removed {}\n", pin.display()))?;
+    }
+    if let Some(dir) = &removed.unmounted {
+        print(&format!("unmounted {}\n", dir.display()))?;
+    }
+    let state = run::state_file(dir);
+    if std::fs::remove_file(&state).is_ok() {
+        print(&format!("removed {}\n", state.display()))?;
+    }
+    if removed.pins.is_empty() && removed.unmounted.is_none() {
+        print(&format!("nothing to remove in {}\n", dir.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A reader that went away (`| head`) is no error.
+fn print(text: &str) -> Result<()> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("write"),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn log(options: Log) {
+    let level = match options.v {
+        0..=2 => "info",
+        3..=4 => "debug",
+        5.. => "trace",
+    };
+    let filter = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new(format!("warn,lb_agent={level}")));
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_target(false);
+    match options.log_format {
+        LogFormat::Text => subscriber.with_ansi(false).init(),
+        LogFormat::Json => subscriber.json().flatten_event(true).init(),
+    }
+}

@@ -259,6 +259,11 @@ impl Maps {
         .map_err(batched("FLOWS"))
     }
 
+    /// How many halves of flows there can be.
+    pub fn flow_capacity(&self) -> Result<u32> {
+        capacity(&self.flows, "FLOWS")
+    }
+
     /// One half, if it is still there.
     pub fn flow(&self, key: &FlowKey) -> Result<Option<Flow>> {
         match self.flows.get(&Raw(*key), 0) {

@@ -308,11 +308,6 @@ impl Programmer {
         self.frontends.contested().into_iter().filter_map(conflict).collect()
     }
 
-    /// The epoch of every backend row in use.
-    pub fn epochs(&self) -> BTreeMap<BackendId, u32> {
-        self.rows.iter().map(|(id, row)| (id, row.epoch)).collect()
-    }
-
     /// Entries in use.
     pub fn usage(&self) -> Usage {
         Usage {

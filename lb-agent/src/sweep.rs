@@ -3,13 +3,13 @@
 //! Two walks through `FLOWS`: the first notes every half, the second judges each by itself and its
 //! twin. What is judged dead is looked at once more before it goes, since packets do not wait for us.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use lb_common::addr::Protocol;
 use lb_common::flow::{Flow, FlowKey, Kind, Side};
-use lb_common::service::{BackendId, Frontend, ServiceId};
+use lb_common::service::{Frontend, ServiceId};
 
 use crate::maps::{Error, Maps};
 
@@ -23,10 +23,10 @@ const ALONE: Duration = Duration::from_secs(5);
 /// What a sweep must know of the services.
 #[derive(Debug, Default)]
 pub struct Context {
-    /// The epoch of every backend row in use.
-    pub epochs: BTreeMap<BackendId, u32>,
     /// Services whose remaining flows shall be reported.
     pub leaving: BTreeSet<ServiceId>,
+    /// When the sweep began, by the clock of the book.
+    pub began: Duration,
 }
 
 /// What a sweep found.
@@ -38,6 +38,10 @@ pub struct Report {
     pub removed: usize,
     /// Frontends that flows of leaving services go to.
     pub live: BTreeSet<(ServiceId, Frontend)>,
+    /// Halves the table can hold.
+    pub capacity: u32,
+    /// [`Context::began`].
+    pub began: Duration,
 }
 
 /// What is noted of a half.
@@ -55,16 +59,24 @@ struct Notes {
     halves: HashMap<u64, Note>,
     /// Keys of reply halves: what a masquerade hangs on.
     replies: HashSet<u64>,
+    /// By backend row.
+    epochs: Vec<u32>,
 }
 
 /// Sweeps once. `now` is `CLOCK_MONOTONIC`.
 pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Error> {
-    let mut notes = Notes::default();
+    let epochs: Vec<u32> = maps.backends()?.iter().map(|row| row.epoch).collect();
+    let mut notes = Notes { epochs, ..Notes::default() };
     maps.flows(|key, flow| notes.note(key, flow))?;
-    let mut report = Report { halves: notes.halves.len(), ..Report::default() };
+    let mut report = Report {
+        halves: notes.halves.len(),
+        capacity: maps.flow_capacity()?,
+        began: context.began,
+        ..Report::default()
+    };
     let mut dead = Vec::new();
     maps.flows(|key, flow| {
-        if notes.is_over(key, flow, context, now) {
+        if notes.is_over(key, flow, now) {
             dead.push(*key);
         } else if begins(flow) && context.leaving.contains(&flow.service) {
             let _: bool = report.live.insert((flow.service, frontend(key)));
@@ -72,7 +84,7 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
     })?;
     let mut removed = Vec::new();
     for key in &dead {
-        removed.extend(confirm(maps, key, context, now)?);
+        removed.extend(confirm(maps, key, &mut notes, now)?);
     }
     maps.remove_flows(&removed)?;
     report.removed = removed.len();
@@ -83,13 +95,13 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
 fn confirm(
     maps: &Maps,
     key: &FlowKey,
-    context: &Context,
+    first: &mut Notes,
     now: Duration,
 ) -> Result<Vec<FlowKey>, Error> {
     let Some(flow) = maps.flow(key)? else { return Ok(Vec::new()) };
     let twin_key = key.other(&flow);
     let twin = maps.flow(&twin_key)?;
-    let mut notes = Notes::default();
+    let mut notes = Notes { epochs: std::mem::take(&mut first.epochs), ..Notes::default() };
     notes.note(key, &flow);
     if let Some(twin) = &twin {
         notes.note(&twin_key, twin);
@@ -100,7 +112,9 @@ fn confirm(
             notes.note(&reply, &flow);
         }
     }
-    if !notes.is_over(key, &flow, context, now) {
+    let is_over = notes.is_over(key, &flow, now);
+    first.epochs = notes.epochs;
+    if !is_over {
         return Ok(Vec::new());
     }
     let is_mutual = twin.is_some_and(|twin| twin_key.other(&twin) == *key);
@@ -118,7 +132,7 @@ impl Notes {
     }
 
     /// Whether a half is over.
-    fn is_over(&self, key: &FlowKey, flow: &Flow, context: &Context, now: Duration) -> bool {
+    fn is_over(&self, key: &FlowKey, flow: &Flow, now: Duration) -> bool {
         let age = |seen: u64| now.saturating_sub(Duration::from_nanos(seen));
         if is_masquerade(flow) {
             // It lives as long as the flow it belongs to.
@@ -127,8 +141,8 @@ impl Notes {
         }
         let twin = self.halves.get(&self.hasher.hash_one((key.other(flow), key)));
         let Some(twin) = twin else { return age(flow.seen) >= ALONE };
-        let is_renewed =
-            key.protocol != Protocol::TCP && context.epochs.get(&flow.backend) != Some(&flow.epoch);
+        let is_renewed = key.protocol != Protocol::TCP
+            && self.epochs.get(flow.backend as usize) != Some(&flow.epoch);
         let (forward, reply) = match flow.kind {
             Kind::REPLY => (twin.state, flow.state),
             _ => (flow.state, twin.state),
@@ -194,10 +208,9 @@ mod tests {
     }
 
     fn over(halves: &[(FlowKey, Flow)]) -> Vec<bool> {
-        let mut notes = Notes::default();
+        let mut notes = Notes { epochs: vec![0, 1], ..Notes::default() };
         halves.iter().for_each(|(key, flow)| notes.note(key, flow));
-        let context = Context { epochs: [(1, 1)].into(), ..Context::default() };
-        halves.iter().map(|(key, flow)| notes.is_over(key, flow, &context, NOW)).collect()
+        halves.iter().map(|(key, flow)| notes.is_over(key, flow, NOW)).collect()
     }
 
     #[test]

@@ -46,11 +46,6 @@ impl Rows {
         self.rows.get(id as usize).copied().unwrap_or_default()
     }
 
-    /// Every row with an endpoint.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (BackendId, &Backend)> {
-        (0_u32..).zip(&self.rows).filter(|(_, row)| row.service != 0)
-    }
-
     /// Gives `backend` a row under a new epoch. 0 when there is no room: ask [`Rows::room`] first.
     pub(super) fn take(&mut self, backend: Backend, ops: &mut Vec<Op>) -> BackendId {
         let id = match self.free.pop_first() {

@@ -1,0 +1,177 @@
+//! `/healthz`, `/livez` and `/readyz`, as kube-proxy answers them (contract 6.2): what load balancers in front
+//! of the cluster ask. Knows only the state it is told.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::plan::Family;
+
+/// A change that waits longer than this means that we are stuck: twice kube-proxy's sync period.
+const STALE: Duration = Duration::from_secs(60);
+
+/// What the agent says of itself; cheap to clone, all clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct Health(Arc<Mutex<Told>>);
+
+#[derive(Debug, Default)]
+struct Told {
+    ready: bool,
+    node: NodeState,
+    updated: Option<Timestamp>,
+    pending_since: Option<Instant>,
+    answers: BTreeMap<(&'static str, u16), u64>,
+}
+
+/// Whether this node should get traffic from outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NodeState {
+    /// No Node object of our name is known.
+    #[default]
+    Unknown,
+    /// It stays.
+    Eligible,
+    /// It is being deleted, or about to be.
+    Leaving,
+}
+
+/// The answer of `/healthz` and `/livez`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body {
+    last_updated: String,
+    current_time: String,
+    healthy: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_eligible: Option<bool>,
+    status: BTreeMap<&'static str, FamilyBody>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FamilyBody {
+    last_updated: String,
+    healthy: bool,
+}
+
+impl Health {
+    /// Everything that was known at the start is programmed, every device carries its programs.
+    pub fn ready(&self) {
+        self.told().ready = true;
+    }
+
+    /// Whether [`Health::ready`] was said.
+    pub fn is_ready(&self) -> bool {
+        self.told().ready
+    }
+
+    /// What our Node object says.
+    pub fn node(&self, node: NodeState) {
+        self.told().node = node;
+    }
+
+    /// A change waits since then, or none does.
+    pub fn pending(&self, since: Option<Instant>) {
+        self.told().pending_since = since;
+    }
+
+    /// All changes up to now are programmed.
+    pub fn updated(&self) {
+        let mut told = self.told();
+        told.updated = Some(Timestamp::now());
+        told.pending_since = None;
+    }
+
+    /// How often each path answered with each code.
+    pub fn answers(&self) -> BTreeMap<(&'static str, u16), u64> {
+        self.told().answers.clone()
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The answer, and whether it is a good one.
+    fn answer(&self, path: &'static str, counts_node: bool) -> Response {
+        let mut told = self.told();
+        let is_fresh = told.pending_since.is_none_or(|since| since.elapsed() < STALE);
+        let is_eligible = told.node == NodeState::Eligible;
+        let now = Timestamp::now();
+        let updated = if is_fresh { now } else { told.updated.unwrap_or(now) }.to_string();
+        let family = |family: Family| {
+            (family.name(), FamilyBody { last_updated: updated.clone(), healthy: is_fresh })
+        };
+        let body = Body {
+            last_updated: updated.clone(),
+            current_time: now.to_string(),
+            healthy: is_fresh,
+            node_eligible: counts_node.then_some(is_eligible),
+            status: Family::ALL.into_iter().map(family).collect(),
+        };
+        let is_good = is_fresh && (is_eligible || !counts_node);
+        let code = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        *told.answers.entry((path, code.as_u16())).or_default() += 1;
+        drop(told);
+        let text = serde_json::to_string(&body).unwrap_or_default();
+        let headers = [
+            (header::CONTENT_TYPE, "application/json"),
+            (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        ];
+        (code, headers, text).into_response()
+    }
+}
+
+/// The paths.
+pub fn router(health: Health) -> Router {
+    Router::new()
+        .route("/healthz", get(async |State(health): State<Health>| health.answer("healthz", true)))
+        .route("/livez", get(async |State(health): State<Health>| health.answer("livez", false)))
+        .route("/readyz", get(readyz))
+        .with_state(health)
+}
+
+async fn readyz(State(health): State<Health>) -> (StatusCode, &'static str) {
+    if health.is_ready() {
+        (StatusCode::OK, "ok\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "not everything is programmed yet\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(health: &Health, counts_node: bool) -> u16 {
+        health.answer("healthz", counts_node).status().as_u16()
+    }
+
+    #[test]
+    fn a_node_that_leaves_is_alive_but_not_healthy() {
+        let health = Health::default();
+        assert_eq!((code(&health, true), code(&health, false)), (503, 200), "node unknown");
+        health.node(NodeState::Eligible);
+        assert_eq!((code(&health, true), code(&health, false)), (200, 200));
+        health.node(NodeState::Leaving);
+        assert_eq!((code(&health, true), code(&health, false)), (503, 200));
+        assert_eq!(health.answers()[&("healthz", 503)], 2);
+    }
+
+    #[test]
+    fn a_change_that_waits_too_long_is_unhealthy() {
+        let health = Health::default();
+        health.node(NodeState::Eligible);
+        health.pending(Instant::now().checked_sub(STALE));
+        assert_eq!((code(&health, true), code(&health, false)), (503, 503));
+        health.updated();
+        assert_eq!(code(&health, true), 200);
+    }
+}

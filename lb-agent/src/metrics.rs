@@ -1,0 +1,100 @@
+//! `/metrics`: read from the maps when somebody asks, nothing is kept twice.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use tracing::warn;
+
+use crate::health::Health;
+use crate::maps::Maps;
+use crate::program::Usage;
+
+mod collect;
+mod process;
+
+/// Numbers that the event loop keeps for `/metrics`.
+#[derive(Debug, Default)]
+pub struct Numbers {
+    /// Map writes.
+    pub operations: AtomicU64,
+    /// Map writes that failed and are tried again.
+    pub failures: AtomicU64,
+    /// Service ports that found no room.
+    pub refused: AtomicU64,
+    /// Frontends that several services ask for.
+    pub conflicts: AtomicU64,
+    /// Halves of flows that were swept.
+    pub swept: AtomicU64,
+    /// Devices that carry programs, pods' and external.
+    pub devices: [AtomicU64; 2],
+    /// What the book says of its maps.
+    pub usage: Mutex<Usage>,
+}
+
+impl Numbers {
+    /// Sets a number.
+    pub fn set(number: &AtomicU64, value: usize) {
+        number.store(value as u64, Ordering::Relaxed);
+    }
+
+    /// Adds to a number.
+    pub fn add(number: &AtomicU64, value: usize) {
+        let _: u64 = number.fetch_add(value as u64, Ordering::Relaxed);
+    }
+
+    fn usage(&self) -> Usage {
+        *self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Everything that `/metrics` reads.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// The maps.
+    pub maps: Arc<Maps>,
+    /// The loop's numbers.
+    pub numbers: Arc<Numbers>,
+    /// Answers given.
+    pub health: Health,
+}
+
+/// The paths.
+pub fn router(sources: Sources) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/proxyMode", get(async || "ebpf"))
+        .route("/healthz", get(async || "ok"))
+        .with_state(sources)
+}
+
+async fn metrics(State(sources): State<Sources>) -> Response {
+    // Reading whole maps takes milliseconds: not on the thread that answers probes.
+    match tokio::task::spawn_blocking(move || page(sources)).await {
+        Ok(Ok(text)) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Ok(Err(error)) => {
+            warn!(error, "metrics could not be collected");
+            (StatusCode::INTERNAL_SERVER_ERROR, error).into_response()
+        }
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+fn page(sources: Sources) -> Result<String, String> {
+    let snapshot = collect::Snapshot::take(&sources).map_err(|error| crate::chain(&error))?;
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(snapshot));
+    registry.register_collector(Box::new(process::Process));
+    let mut text = String::new();
+    encode(&mut text, &registry).map_err(|error| error.to_string())?;
+    Ok(text)
+}

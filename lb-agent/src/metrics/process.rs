@@ -1,0 +1,64 @@
+//! `process_*`: the five values that dashboards of Kubernetes components ask for, from `/proc/self`.
+
+use std::fmt;
+use std::fs;
+
+use nix::unistd::{SysconfVar, sysconf};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+/// This process.
+#[derive(Debug)]
+pub(super) struct Process;
+
+/// Fields of `/proc/self/stat` (proc_pid_stat(5)), counted from the state, which is the third.
+mod field {
+    pub(super) const USER_TICKS: usize = 11;
+    pub(super) const SYSTEM_TICKS: usize = 12;
+    pub(super) const START_TICKS: usize = 19;
+    pub(super) const VIRTUAL_BYTES: usize = 20;
+    pub(super) const RESIDENT_PAGES: usize = 21;
+}
+
+impl Collector for Process {
+    fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
+        let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        // The name in parentheses may hold spaces: begin behind it.
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        let number =
+            |at: usize| -> u64 { fields.get(at).and_then(|it| it.parse().ok()).unwrap_or(0) };
+        let system = |variable| -> u64 {
+            sysconf(variable).ok().flatten().map_or(1, |value| value.max(1) as u64)
+        };
+        let ticks = system(SysconfVar::CLK_TCK) as f64;
+        let cpu = (number(field::USER_TICKS) + number(field::SYSTEM_TICKS)) as f64 / ticks;
+        let resident = number(field::RESIDENT_PAGES) * system(SysconfVar::PAGE_SIZE);
+        let started = boot_time() + number(field::START_TICKS) as f64 / ticks;
+        let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+
+        let to = &mut to;
+        let counter = ConstCounter::new(cpu);
+        let name = "process_cpu_seconds";
+        counter.encode(to.encode_descriptor(name, "CPU time", None, MetricType::Counter)?)?;
+        gauge(to, "process_resident_memory_bytes", "Resident memory", resident as f64)?;
+        let virtual_bytes = number(field::VIRTUAL_BYTES) as f64;
+        gauge(to, "process_virtual_memory_bytes", "Virtual memory", virtual_bytes)?;
+        gauge(to, "process_open_fds", "Open file descriptors", open as f64)?;
+        gauge(to, "process_start_time_seconds", "Start, seconds since 1970", started)
+    }
+}
+
+fn gauge(to: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {
+    ConstGauge::new(value).encode(to.encode_descriptor(name, help, None, MetricType::Gauge)?)
+}
+
+/// Seconds from 1970 to the start of the machine.
+fn boot_time() -> f64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = stat.lines().find_map(|line| line.strip_prefix("btime "));
+    line.and_then(|text| text.trim().parse().ok()).unwrap_or(0.0)
+}

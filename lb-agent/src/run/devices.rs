@@ -1,0 +1,190 @@
+//! Carries out what `node` decides: programs on devices, what the programs know of them, the node's addresses.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use lb_common::addr::Ip;
+use lb_common::config::Settings;
+use tracing::{info, warn};
+
+use super::Error;
+use crate::cli;
+use crate::datapath::{Datapath, Role};
+use crate::maps::Maps;
+use crate::metrics::Numbers;
+use crate::node::{Assignment, Identity, Primary, View, addresses, assignments, settings};
+use crate::snapshot::NodeSpec;
+
+/// What is attached, and what should be.
+#[derive(Debug)]
+pub(super) struct Devices {
+    datapath: Datapath,
+    maps: Maps,
+    identity: Identity,
+    netns_cookie: u64,
+    view: Option<View>,
+    attached: BTreeMap<u32, Assignment>,
+    failed: BTreeSet<u32>,
+    addresses: BTreeMap<Ip, u32>,
+    /// What an earlier run left was compared with what should be.
+    is_pruned: bool,
+}
+
+impl Devices {
+    /// Until the Node object is known, the node is what an earlier run took it for.
+    pub(super) fn new(datapath: Datapath, options: &cli::Run, maps: &Maps) -> Result<Self, Error> {
+        let before = maps.settings()?;
+        let primary = Primary { v4: address(before.node4), v6: address(before.node6) };
+        let identity = Identity {
+            addresses: primary.v4.into_iter().chain(primary.v6).collect(),
+            primary,
+            external: options.external_device.clone(),
+            pods: options.pod_device.clone(),
+        };
+        Ok(Self {
+            addresses: maps.addresses()?.into_iter().collect(),
+            maps: datapath.maps()?,
+            datapath,
+            identity,
+            netns_cookie: settings::netns_cookie()?,
+            view: None,
+            attached: BTreeMap::new(),
+            failed: BTreeSet::new(),
+            is_pruned: false,
+        })
+    }
+
+    /// Another set of handles to the maps.
+    pub(super) fn maps(&self) -> Result<Maps, Error> {
+        Ok(self.datapath.maps()?)
+    }
+
+    /// Links and addresses are these now.
+    pub(super) fn set_view(&mut self, view: View) {
+        self.view = Some(view);
+    }
+
+    /// The Node object is this now.
+    pub(super) fn set_node(
+        &mut self,
+        node: Option<&NodeSpec>,
+        ips: (Option<IpAddr>, Option<IpAddr>),
+    ) {
+        if let Some(node) = node {
+            self.identity.addresses = node.addresses.to_vec();
+            self.identity.primary = Primary { v4: ips.0, v6: ips.1 };
+        }
+    }
+
+    /// The settings that follow from the node.
+    pub(super) fn settings(&self) -> Settings {
+        settings::settings(self.identity.primary, self.netns_cookie)
+    }
+
+    /// Whether every device that should has its programs, and nothing else has.
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_pruned && self.failed.is_empty()
+    }
+
+    /// Moves over what went into maps of another size while programs were replaced.
+    pub(super) fn settle(&mut self) {
+        if let Err(error) = self.datapath.settle() {
+            warn!(error = %crate::chain(&error), "a map of the old size was left");
+        }
+    }
+
+    /// Brings devices and addresses up to date. What an earlier run attached is taken off only when the
+    /// Node is known.
+    pub(super) fn apply(&mut self, is_known: bool, numbers: &Numbers) {
+        let Some(view) = &self.view else { return };
+        let wanted = assignments(view, &self.identity);
+        let own = addresses(view, &self.identity);
+        let indices: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
+        for device in wanted {
+            if self.attached.get(&device.index) != Some(&device) {
+                self.attach(device);
+            }
+        }
+        let gone: Vec<u32> =
+            self.attached.keys().filter(|it| !indices.contains(it)).copied().collect();
+        gone.into_iter().for_each(|index| self.detach(index));
+        self.failed.retain(|index| indices.contains(index));
+        if is_known && !self.is_pruned {
+            self.prune(&indices);
+        }
+        self.put_addresses(own);
+        let of = |role| self.attached.values().filter(|it| it.role == role).count();
+        let [pods, edges] = &numbers.devices;
+        Numbers::set(pods, of(Role::Pod));
+        Numbers::set(edges, of(Role::Edge));
+    }
+
+    /// Tries again what failed.
+    pub(super) fn retry(&mut self, is_known: bool, numbers: &Numbers) {
+        if !self.failed.is_empty() || (is_known && !self.is_pruned) {
+            self.apply(is_known, numbers);
+        }
+    }
+
+    fn attach(&mut self, device: Assignment) {
+        let put = self.maps.put_device(device.index, &device.device);
+        let attached = put
+            .map_err(Into::into)
+            .and_then(|()| self.datapath.attach(device.index, &device.name, device.role));
+        match attached {
+            Ok(()) => {
+                let _: bool = self.failed.remove(&device.index);
+                drop(self.attached.insert(device.index, device));
+            }
+            Err(error) => {
+                if self.failed.insert(device.index) {
+                    let error = crate::chain(&error);
+                    warn!(device = device.name, error, "device has no programs yet");
+                }
+            }
+        }
+    }
+
+    fn detach(&mut self, index: u32) {
+        let Some(device) = self.attached.remove(&index) else { return };
+        let removed = self.datapath.detach(index).map_err(|error| crate::chain(&error));
+        let removed =
+            removed.and(self.maps.remove_device(index).map_err(|error| crate::chain(&error)));
+        match removed {
+            Ok(()) => info!(device = device.name, index, "device is no longer served"),
+            Err(error) => warn!(device = device.name, index, error, "device was not forgotten"),
+        }
+    }
+
+    /// Takes off what an earlier run attached to devices that are gone or something else now.
+    fn prune(&mut self, indices: &BTreeSet<u32>) {
+        let stale = self.maps.devices().map(|devices| {
+            devices.into_iter().map(|(index, _)| index).filter(|it| !indices.contains(it)).collect()
+        });
+        let stale: Vec<u32> = stale.unwrap_or_default();
+        let removed = stale.into_iter().try_for_each(|index| self.maps.remove_device(index));
+        let pruned = removed.map_err(Into::into).and_then(|()| self.datapath.retain(indices));
+        match pruned {
+            Ok(()) => self.is_pruned = true,
+            Err(error) => warn!(error = %crate::chain(&error), "stale devices were not forgotten"),
+        }
+    }
+
+    /// New addresses first: a packet to one that stays is never without its entry.
+    fn put_addresses(&mut self, wanted: BTreeMap<Ip, u32>) {
+        let changed = wanted.iter().filter(|(ip, bits)| self.addresses.get(ip) != Some(bits));
+        let gone = self.addresses.keys().filter(|ip| !wanted.contains_key(ip)).map(|ip| (*ip, 0));
+        let writes: Vec<(Ip, u32)> = changed.map(|(ip, bits)| (*ip, *bits)).chain(gone).collect();
+        for (ip, bits) in writes {
+            match self.maps.put_address(ip, bits) {
+                Ok(()) if bits == 0 => drop(self.addresses.remove(&ip)),
+                Ok(()) => drop(self.addresses.insert(ip, bits)),
+                Err(error) => warn!(error = %crate::chain(&error), "an address was not written"),
+            }
+        }
+    }
+}
+
+fn address(ip: Ip) -> Option<IpAddr> {
+    (ip != Ip::UNSPECIFIED).then(|| crate::show::words::ip(ip))
+}

@@ -1,0 +1,124 @@
+//! What the maps cannot say: names of services, conflicts, refusals. Written beside the pins (a bpffs
+//! holds no files) for `status` and `lb list`, which do without when it is missing.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+use crate::plan::PortKey;
+use crate::program::Programmer;
+use crate::show::words;
+
+/// The names of 50,000 services are a few megabytes: not for every change.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The file and what is in it.
+#[derive(Debug)]
+pub struct State {
+    path: PathBuf,
+    node: String,
+    changed: Option<Instant>,
+}
+
+/// What a run knew last.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Known {
+    /// Our node's name.
+    pub node: String,
+    /// The process.
+    pub pid: u32,
+    /// When this was written.
+    pub written: String,
+    /// Service ports by identity.
+    pub names: BTreeMap<u32, String>,
+    /// Service ports without room, and the map that is full.
+    pub refused: BTreeMap<String, String>,
+    /// Frontends several services ask for: the winner, then the others.
+    pub conflicts: BTreeMap<String, Vec<String>>,
+}
+
+/// Where a run over these pins keeps its state.
+pub fn state_file(bpf_dir: &Path) -> PathBuf {
+    let name: Vec<String> = bpf_dir
+        .components()
+        .filter_map(|part| match part {
+            std::path::Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
+            std::path::Component::Prefix(_)
+            | std::path::Component::RootDir
+            | std::path::Component::CurDir
+            | std::path::Component::ParentDir => None,
+        })
+        .collect();
+    Path::new("/run/lb-agent").join(name.join("-")).join("state.json")
+}
+
+impl Known {
+    /// What the last run over these pins knew; nothing when it left no file.
+    pub fn read(bpf_dir: &Path) -> Self {
+        let text = fs::read_to_string(state_file(bpf_dir)).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+}
+
+impl State {
+    pub(super) fn at(bpf_dir: &Path, node: &str) -> Self {
+        Self { path: state_file(bpf_dir), node: node.to_owned(), changed: None }
+    }
+
+    pub(super) fn changed(&mut self) {
+        let _: &mut Instant = self.changed.get_or_insert_with(Instant::now);
+    }
+
+    /// Whether something changed, and long enough ago.
+    pub(super) fn is_due(&self) -> bool {
+        self.changed.is_some_and(|changed| changed.elapsed() >= PAUSE)
+    }
+
+    pub(super) fn write(&mut self, programmer: &Programmer) {
+        self.changed = None;
+        let known = Known {
+            node: self.node.clone(),
+            pid: std::process::id(),
+            written: Timestamp::now().to_string(),
+            names: programmer.names().map(|(id, key)| (id, name(key))).collect(),
+            refused: programmer
+                .refused()
+                .map(|(key, refusal)| (name(key), refusal.map().to_owned()))
+                .collect(),
+            conflicts: programmer
+                .conflicts()
+                .iter()
+                .map(|conflict| {
+                    let keys = [&conflict.winner].into_iter().chain(&conflict.losers);
+                    (words::frontend(&conflict.frontend), keys.map(name).collect())
+                })
+                .collect(),
+        };
+        if let Err(error) = self.replace(&known) {
+            warn!(path = %self.path.display(), %error, "names are not kept; lists show numbers");
+        }
+    }
+
+    fn replace(&self, known: &Known) -> io::Result<()> {
+        let folder = self.path.parent().unwrap_or_else(|| Path::new("/run"));
+        fs::create_dir_all(folder)?;
+        let next = self.path.with_extension("next");
+        fs::write(&next, serde_json::to_vec(known)?)?;
+        fs::rename(next, &self.path)
+    }
+}
+
+/// `namespace/name:port`, as people write it; the port without a name is not there.
+fn name(key: &PortKey) -> String {
+    match key.port.as_str() {
+        "" => key.service.to_string(),
+        port => format!("{}:{port}", key.service),
+    }
+}

@@ -1,0 +1,32 @@
+//! When to sweep: the fuller the table, the sooner.
+
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+/// Time to the next sweep.
+pub(super) const fn period(halves: usize, capacity: u32) -> Duration {
+    let capacity = capacity as usize;
+    Duration::from_secs(match halves {
+        _ if halves >= capacity / 4 * 3 && capacity > 0 => 1,
+        _ if halves >= capacity / 2 && capacity > 0 => 2,
+        _ => 5,
+    })
+}
+
+/// The clock by which the data path stamps flows.
+pub(super) fn monotonic() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_table_is_swept_sooner() {
+        assert_eq!(period(0, 100).as_secs(), 5);
+        assert_eq!(period(50, 100).as_secs(), 2);
+        assert_eq!(period(90, 100).as_secs(), 1);
+    }
+}

@@ -1,0 +1,155 @@
+//! `status`: one screen that answers "is it on, and how".
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use lb_common::config::{Device, Settings, address};
+use lb_common::event::{Hook, Verdict, verdict_counter};
+use lb_common::service::Flags;
+
+use super::{Error, open, words};
+use crate::datapath::{LAYOUT, SOCKET_HOOKS};
+use crate::maps::Maps;
+use crate::run::Known;
+
+/// The screen, as text; and whether all is well.
+pub fn status(bpf_dir: &Path) -> Result<(String, bool), Error> {
+    let maps = open(bpf_dir)?;
+    let known = Known::read(bpf_dir);
+    let links = bpf_dir.join(LAYOUT).join("links");
+    let mut text = String::new();
+    let runs = agent(&mut text, &known);
+    let hooks = SOCKET_HOOKS.iter().filter(|hook| links.join(hook).exists()).count();
+    line(&mut text, "Pins", &bpf_dir.join(LAYOUT).display().to_string());
+    line(&mut text, "Socket hooks", &format!("{hooks} of {} attached", SOCKET_HOOKS.len()));
+    devices(&mut text, &maps, &links)?;
+    settings(&mut text, &maps)?;
+    services(&mut text, &maps)?;
+    packets(&mut text, &maps)?;
+    fill(&mut text, &maps)?;
+    findings(&mut text, &known);
+    let is_well = runs && known.refused.is_empty() && hooks == SOCKET_HOOKS.len();
+    Ok((text, is_well))
+}
+
+fn line(text: &mut String, name: &str, value: &str) {
+    if writeln!(text, "{name:<14} {value}").is_err() {
+        // Writing to a string cannot fail.
+    }
+}
+
+fn agent(text: &mut String, known: &Known) -> bool {
+    let command = std::fs::read_to_string(format!("/proc/{}/comm", known.pid)).unwrap_or_default();
+    let runs = known.pid != 0 && command.trim() == "lb-agent";
+    let value = if runs {
+        format!("running (process {})", known.pid)
+    } else {
+        "not running; packets are served as it left them".to_owned()
+    };
+    line(text, "Agent", &value);
+    if !known.node.is_empty() {
+        line(text, "Node", &known.node);
+    }
+    runs
+}
+
+fn devices(text: &mut String, maps: &Maps, links: &Path) -> Result<(), Error> {
+    let mut devices = maps.devices()?;
+    devices.sort_by_key(|(index, device)| (device.flags & Device::LOCAL_CLIENTS, *index));
+    for (index, device) in devices {
+        let role = if device.flags & Device::LOCAL_CLIENTS == 0 { "external" } else { "pod" };
+        let is_attached = ["ingress", "egress"]
+            .iter()
+            .all(|direction| links.join(format!("{index}-{direction}")).exists());
+        let name = nix::net::if_::if_indextoname(index)
+            .map_or_else(|_| format!("#{index}"), |name| name.to_string_lossy().into_owned());
+        let state = if is_attached { "attached" } else { "NOT attached" };
+        let sources: Vec<String> = [device.source4, device.source6]
+            .into_iter()
+            .filter(|ip| *ip != lb_common::addr::Ip::UNSPECIFIED)
+            .map(|ip| words::ip(ip).to_string())
+            .collect();
+        line(text, "Device", &format!("{name:<15} {role:<8} {state}  {}", sources.join(" ")));
+    }
+    Ok(())
+}
+
+fn settings(text: &mut String, maps: &Maps) -> Result<(), Error> {
+    let settings = maps.settings()?;
+    let mut accepting: Vec<String> = maps
+        .addresses()?
+        .into_iter()
+        .filter(|(_, bits)| bits & address::NODE_PORTS != 0)
+        .map(|(ip, _)| words::ip(ip).to_string())
+        .collect();
+    accepting.sort();
+    line(text, "NodePorts on", &accepting.join(" "));
+    let (low, high) = (settings.source_port_low.get(), settings.source_port_high.get());
+    line(text, "Source ports", &format!("{low}-{high}"));
+    let sockets = match settings.socket_mode {
+        Settings::SOCKETS_OFF => "none",
+        Settings::SOCKETS_HOST => "of the host",
+        _ => "of all namespaces",
+    };
+    line(text, "Sockets", sockets);
+    Ok(())
+}
+
+fn services(text: &mut String, maps: &Maps) -> Result<(), Error> {
+    let services = maps.services()?;
+    let count =
+        |is: fn(Flags) -> bool| services.iter().filter(|(_, service)| is(service.flags)).count();
+    let leaving = count(|flags| flags.has(Flags::LEAVING));
+    let frontends = count(|flags| !flags.has(Flags::ADDRESS) && !flags.has(Flags::LEAVING));
+    let backends = maps.backends()?.iter().filter(|row| row.service != 0).count();
+    let value = format!("{frontends} frontends, {backends} backends, {leaving} leaving");
+    line(text, "Services", &value);
+    Ok(())
+}
+
+fn packets(text: &mut String, maps: &Maps) -> Result<(), Error> {
+    let counters = maps.counters()?;
+    let sum = |verdict: Verdict| -> u64 {
+        let hooks = Hook::ALL.iter().map(|hook| verdict_counter(*hook, verdict));
+        hooks.filter_map(|index| counters.get(index as usize)).sum()
+    };
+    for class in ["translated", "turned_round", "drop"] {
+        let of_class = Verdict::all().filter(|verdict| verdict.class() == class);
+        let counted: Vec<String> = of_class
+            .map(|verdict| (verdict.name(), sum(verdict)))
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        let value = if counted.is_empty() { "-".to_owned() } else { counted.join(", ") };
+        line(
+            text,
+            &format!("Packets {}", if class == "turned_round" { "turned" } else { class }),
+            &value,
+        );
+    }
+    Ok(())
+}
+
+fn fill(text: &mut String, maps: &Maps) -> Result<(), Error> {
+    for (map, used, room) in maps.fill()? {
+        let percent = used as u64 * 100 / u64::from(room.max(1));
+        line(text, "Map", &format!("{map:<10} {used:>8} of {room:>8}  {percent:>3} %"));
+    }
+    Ok(())
+}
+
+fn findings(text: &mut String, known: &Known) {
+    for (port, map) in &known.refused {
+        line(text, "Refused", &format!("{port}: {map} is full; raise it with --map-size {map}=N"));
+    }
+    for (frontend, ports) in &known.conflicts {
+        if let Some((winner, losers)) = ports.split_first() {
+            let losers = losers.join(", ");
+            line(
+                text,
+                "Conflict",
+                &format!("{frontend}: {winner} has it, asked for by {losers} too"),
+            );
+        }
+    }
+}
