@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use aya::programs::{CgroupSockAddr, ProgramError, SchedClassifier, Xdp};
+use aya::programs::{CgroupSockAddr, Program, ProgramError, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::maps::{self, Maps, SHAPES};
 
@@ -152,6 +153,7 @@ pub struct Datapath {
     attached: BTreeMap<u32, Role>,
     /// Maps that were replaced by ones of another size, until the programs let go of them.
     replaced: Vec<reuse::Replaced>,
+    since: Instant,
     _lock: Lock,
 }
 
@@ -166,6 +168,7 @@ impl Datapath {
         }
         bpffs::prepare(&options.bpf_dir)?;
         let lock = Lock::take(&options.bpf_dir)?;
+        let since = Instant::now();
         refuse_other_layouts(&options.bpf_dir)?;
         let dir = options.bpf_dir.join(LAYOUT);
         for folder in ["maps", "links", "programs"].map(|name| dir.join(name)) {
@@ -181,9 +184,15 @@ impl Datapath {
         let maps = dir.join("maps");
         reuse::verify(&maps, &options.bpf_dir)?;
         replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
-        let mut datapath = Self { ebpf, dir, attached: BTreeMap::new(), replaced, _lock: lock };
+        let mut datapath =
+            Self { ebpf, dir, attached: BTreeMap::new(), replaced, since, _lock: lock };
         datapath.pin_programs()?;
         Ok(datapath)
+    }
+
+    /// Since when no other agent can have written here.
+    pub const fn since(&self) -> Instant {
+        self.since
     }
 
     /// Handles to the maps.
@@ -291,22 +300,30 @@ fn load(dir: &Path, sizes: &BTreeMap<&'static str, u32>) -> Result<Ebpf, Error> 
     }
     let mut ebpf = loader.load(object())?;
     for name in CLASSIFIERS {
-        let error = |source| Error::Program { name, source };
-        let program = ebpf.program_mut(name).ok_or(Error::NoObject)?;
-        let program: &mut SchedClassifier = program.try_into().map_err(error)?;
-        program.load().map_err(error)?;
+        load_program(&mut ebpf, name, |program: &mut SchedClassifier| program.load())?;
     }
     for name in SOCKET_HOOKS {
-        let error = |source| Error::Program { name, source };
-        let program = ebpf.program_mut(name).ok_or(Error::NoObject)?;
-        let program: &mut CgroupSockAddr = program.try_into().map_err(error)?;
-        program.load().map_err(error)?;
+        load_program(&mut ebpf, name, |program: &mut CgroupSockAddr| program.load())?;
     }
-    let error = |source| Error::Program { name: "edge_xdp", source };
-    let program = ebpf.program_mut("edge_xdp").ok_or(Error::NoObject)?;
-    let program: &mut Xdp = program.try_into().map_err(error)?;
-    program.load().map_err(error)?;
+    load_program(&mut ebpf, "edge_xdp", |program: &mut Xdp| program.load())?;
     Ok(ebpf)
+}
+
+/// Hands one program to the verifier.
+fn load_program<'a, P>(
+    ebpf: &'a mut Ebpf,
+    name: &'static str,
+    load: impl FnOnce(P) -> Result<(), ProgramError>,
+) -> Result<(), Error>
+where
+    P: TryFrom<&'a mut Program, Error = ProgramError>,
+{
+    let began = Instant::now();
+    let program = ebpf.program_mut(name).ok_or(Error::NoObject)?;
+    let loaded = P::try_from(program).and_then(load);
+    loaded.map_err(|source| Error::Program { name, source })?;
+    debug!(program = name, took = ?began.elapsed(), "program verified");
+    Ok(())
 }
 
 fn sizes(options: &Options) -> Result<BTreeMap<&'static str, u32>, Error> {

@@ -87,11 +87,12 @@ pub async fn run(options: cli::Run) -> Result<(), Error> {
         sizes: options.sizes(),
     };
     let mut stop = Stop::new()?;
-    let mut datapath = Datapath::load(&paths)?;
+    let Some(datapath) = load(paths.clone(), &mut stop).await? else { return Ok(()) };
     let maps = datapath.maps()?;
     let began = Instant::now();
-    datapath.attach_sockets(&paths.cgroup)?;
-    let programmer = Programmer::adopt(maps.limits()?, maps.actual()?, Duration::ZERO);
+    let actual = maps.actual()?;
+    let earliest = if actual.services.is_empty() { began } else { datapath.since() + GRACE };
+    let programmer = Programmer::adopt(maps.limits()?, actual, Duration::ZERO);
     let devices = Devices::new(datapath, &options, &maps)?;
     let mut agent = Agent {
         began,
@@ -102,7 +103,7 @@ pub async fn run(options: cli::Run) -> Result<(), Error> {
         health: Health::default(),
         numbers: Arc::new(Numbers::default()),
         state: State::at(&options.pins.bpf_dir, &name),
-        earliest: began + GRACE,
+        earliest,
         is_programmed: false,
         is_settled: false,
     };
@@ -126,6 +127,19 @@ pub async fn run(options: cli::Run) -> Result<(), Error> {
     agent.state.write(&agent.programmer);
     info!("agent ends; the data path goes on");
     Ok(())
+}
+
+/// Loads and attaches to sockets, which takes seconds; nothing if we are asked to stop meanwhile.
+async fn load(paths: datapath::Options, stop: &mut Stop) -> Result<Option<Datapath>, Error> {
+    let loading = spawn_blocking(move || {
+        let mut datapath = Datapath::load(&paths)?;
+        datapath.attach_sockets(&paths.cgroup)?;
+        Ok(datapath)
+    });
+    tokio::select! {
+        loaded = loading => loaded.map_err(std::io::Error::from)?.map(Some),
+        () = stop.asked() => Ok(None),
+    }
 }
 
 /// Starts the task that follows the objects.

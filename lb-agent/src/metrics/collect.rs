@@ -94,7 +94,8 @@ impl Collector for Snapshot {
             ("lb_conflicts", "Frontends several services ask for", load(&numbers.conflicts)),
         ];
         for (name, help, value) in now {
-            gauges(to, name, help, &[([("", ""); 0], value)])?;
+            let gauge = ConstGauge::new(value);
+            gauge.encode(to.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         }
         let answers: Vec<_> = self.sources.health.answers().into_iter().collect();
         for (name, path) in

@@ -108,7 +108,15 @@ impl Devices {
         let gone: Vec<u32> =
             self.attached.keys().filter(|it| !indices.contains(it)).copied().collect();
         gone.into_iter().for_each(|index| self.detach(index));
-        self.failed.retain(|index| indices.contains(index));
+        // One that vanished while it was being attached may have one of its two links.
+        for index in self.failed.extract_if(.., |index| !indices.contains(index)) {
+            let removed = self.datapath.detach(index).map_err(|error| crate::chain(&error));
+            let removed =
+                removed.and(self.maps.remove_device(index).map_err(|error| crate::chain(&error)));
+            if let Err(error) = removed {
+                warn!(index, error, "device was not forgotten");
+            }
+        }
         if is_known && !self.is_pruned {
             self.prune(&indices);
         }

@@ -130,6 +130,9 @@ fn table(entries: &[Entry]) -> String {
         ];
         let _: &mut Table = table.add_row(row);
     }
+    for column in table.column_iter_mut() {
+        let _: &mut comfy_table::Column = column.set_padding((0, 2));
+    }
     let lines = table.lines().map(|line| line.trim_end().to_owned() + "\n");
     lines.collect()
 }
