@@ -11,6 +11,10 @@ use crate::topology::{Builder, Family, Member, Node, Pod, Topology};
 use crate::traffic::{Answer, Ask, Failure, Protocol};
 use crate::wait::wait_until;
 
+mod shared;
+
+pub use shared::Shared;
+
 /// The port that every server of a rig listens at.
 pub const TARGET: u16 = 8_080;
 /// How long a change may take until packets follow it: an eternity beside the milliseconds it takes.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, ask, matrix, servers, until};
-use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::rig::{Rig, Shared, TARGET, ask, matrix, servers, until};
+use lb_tests::topology::{Family, Member, Shape};
 use lb_tests::traffic::{Answer, Ask, Failure};
 use lb_tests::wait::wait_until;
 
@@ -22,8 +22,8 @@ in_both_shapes!(
     affinity_that_is_switched_off_ends_for_new_flows,
 );
 
-fn rig(shape: Shape, seconds: u32) -> Result<(Rig, Service)> {
-    let rig = Rig::build(Topology::builder(shape))?;
+fn rig(shape: Shape, seconds: u32) -> Result<(Shared, Service)> {
+    let rig = Rig::shared(shape)?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
     let web = web.affinity(seconds);
     Ok((rig.start(&[&web])?, web))

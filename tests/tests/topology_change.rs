@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, matrix, servers, until};
-use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::topology::{Family, Member, Shape};
 use lb_tests::traffic::{Answer, Ask, Failure, Protocol};
 use lb_tests::wait::wait_until;
 
@@ -47,7 +47,7 @@ fn askers<'a>(rig: &'a Rig, web: &Service, protocol: Protocol) -> Result<Vec<(&'
 }
 
 fn new_flows_follow_a_changed_backend(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let before = web()?.pods(&[rig.pod(0, 1)?]);
     let after = web()?.pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&before])?;
@@ -61,7 +61,7 @@ fn new_flows_follow_a_changed_backend(shape: Shape) -> Result<()> {
 }
 
 fn tcp_connection_outlives_its_endpoint(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let before = web()?.pods(&[rig.pod(0, 1)?]);
     let after = web()?.pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&before])?;
@@ -79,7 +79,7 @@ fn tcp_connection_outlives_its_endpoint(shape: Shape) -> Result<()> {
 }
 
 fn udp_flow_moves_on_when_its_endpoint_leaves(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let before = web()?.pods(&[rig.pod(0, 1)?]);
     let after = web()?.pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&before])?;
@@ -98,7 +98,7 @@ fn udp_flow_moves_on_when_its_endpoint_leaves(shape: Shape) -> Result<()> {
 
 /// Contract 5, CT5: from no endpoint to one, with the client already sending.
 fn udp_flow_that_was_refused_is_answered_once_there_is_an_endpoint(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let empty = web()?;
     let after = web()?.pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&empty])?;
@@ -111,7 +111,7 @@ fn udp_flow_that_was_refused_is_answered_once_there_is_an_endpoint(shape: Shape)
 }
 
 fn changed_target_port_is_followed(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let before = web()?.pods(&[rig.pod(1, 1)?]);
     let after = before.clone().retarget(9_090);
     let rig = rig.start(&[&before])?;
@@ -128,7 +128,7 @@ fn changed_target_port_is_followed(shape: Shape) -> Result<()> {
 }
 
 fn deleted_service_is_gone_and_comes_back(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = web()?.pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&web])?;
     for protocol in Protocol::ALL {
@@ -142,7 +142,7 @@ fn deleted_service_is_gone_and_comes_back(shape: Shape) -> Result<()> {
 }
 
 fn no_question_fails_while_backends_come_and_go(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let all = web()?.pods(&rig.pods());
     let rig = rig.start(&[&all])?;
     for protocol in Protocol::ALL {

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{Rig, TARGET, ask, matrix, servers};
-use lb_tests::topology::{Family, Shape, Topology};
+use lb_tests::topology::{Family, Shape};
 use lb_tests::traffic::{Ask, Protocol};
 
 in_both_shapes!(
@@ -24,7 +24,7 @@ in_both_shapes!(
 
 /// Asks a service whose only backend is pod 1 of `node` from pod 0 of node 0.
 fn one_backend(shape: Shape, node: usize) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let (client, server) = (0, (node, 1));
     let backend = rig.pod(server.0, server.1)?;
     let web = Service::new("web", 10)?.port(80, TARGET).pods(&[backend]);
@@ -51,7 +51,7 @@ fn backend_on_the_other_node_answers_and_sees_the_pod(shape: Shape) -> Result<()
 }
 
 fn backends_on_host_networks_answer(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let here = Service::new("here", 10)?.port(80, TARGET).endpoints([Endpoint::host(rig.node(0)?)]);
     let there =
         Service::new("there", 11)?.port(80, TARGET).endpoints([Endpoint::host(rig.node(1)?)]);
@@ -67,7 +67,7 @@ fn backends_on_host_networks_answer(shape: Shape) -> Result<()> {
 }
 
 fn every_backend_gets_its_share(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = Service::new("web", 10)?.port(80, TARGET).pods(&rig.pods());
     let rig = rig.start(&[&web])?;
     let everybody: BTreeSet<String> = rig.pods().iter().map(|pod| pod.name().to_owned()).collect();
@@ -79,7 +79,7 @@ fn every_backend_gets_its_share(shape: Shape) -> Result<()> {
 }
 
 fn ports_of_a_service_lead_to_their_own_targets(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape).nodes(1))?;
+    let rig = Rig::shared(shape)?;
     let backend = rig.pod(0, 1)?;
     for protocol in Protocol::ALL {
         backend.peer().serve(protocol, &backend.addresses().both(), 9_090)?;
@@ -98,7 +98,7 @@ fn ports_of_a_service_lead_to_their_own_targets(shape: Shape) -> Result<()> {
 
 /// The one backend of the service is the pod that asks: the packet turns round before the stack.
 fn pod_reaches_itself(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let own = Service::new("own", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(0, 0)?]);
     let rig = rig.start(&[&own])?;
     let (pod, node) = (rig.pod(0, 0)?, rig.node(0)?);
@@ -113,7 +113,7 @@ fn pod_reaches_itself(shape: Shape) -> Result<()> {
 }
 
 fn large_questions_and_answers_arrive_whole(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let near = Service::new("near", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
     let far = Service::new("far", 11)?.port(80, TARGET).pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&near, &far])?;
@@ -127,7 +127,7 @@ fn large_questions_and_answers_arrive_whole(shape: Shape) -> Result<()> {
 }
 
 fn unconnected_socket_hears_from_the_frontend(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let one = Service::new("one", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
     let two = Service::new("two", 11)?.port(80, TARGET).pods(&[rig.pod(1, 0)?]);
     let rig = rig.start(&[&one, &two])?;
@@ -143,7 +143,7 @@ fn unconnected_socket_hears_from_the_frontend(shape: Shape) -> Result<()> {
 }
 
 fn connection_lives_on_between_questions(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = Service::new("web", 10)?.port(80, TARGET).pods(&rig.pods());
     let rig = rig.start(&[&web])?;
     for (family, protocol) in matrix() {
@@ -158,7 +158,7 @@ fn connection_lives_on_between_questions(shape: Shape) -> Result<()> {
 }
 
 fn plain_traffic_between_pods_is_left_alone(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(30_080).pods(&rig.pods());
     let rig = rig.start(&[&web])?;
     let members = rig.topology().members();

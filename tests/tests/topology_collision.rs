@@ -2,15 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, matrix};
-use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::rig::{Rig, Shared, TARGET, matrix};
+use lb_tests::topology::{Family, Member, Shape};
 use lb_tests::traffic::{Ask, Protocol};
-
-const PORT: u16 = 25_000;
 
 in_both_shapes!(
     pod_asks_two_services_of_one_backend_from_one_port,
@@ -20,9 +19,15 @@ in_both_shapes!(
     two_pods_ask_through_one_node_from_one_port,
 );
 
+/// A port that no earlier connection has left in `TIME_WAIT`.
+fn unused_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(25_000);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 /// Two services, each with a `NodePort`, whose only backend is pod 0 of node `node`.
-fn twins(shape: Shape, node: usize) -> Result<(Rig, [Service; 2])> {
-    let rig = Rig::build(Topology::builder(shape))?;
+fn twins(shape: Shape, node: usize) -> Result<(Shared, [Service; 2])> {
+    let rig = Rig::shared(shape)?;
     let backend = rig.pod(node, 1)?;
     let one = Service::new("one", 10)?.port(80, TARGET).node_port(30_080).pods(&[backend]);
     let two = Service::new("two", 11)?.port(80, TARGET).node_port(30_081).pods(&[backend]);
@@ -36,9 +41,9 @@ fn from_one_port(
     protocol: Protocol,
     frontends: &[SocketAddr],
 ) -> Result<BTreeSet<SocketAddr>> {
-    let mut flows = Vec::new();
+    let (mut flows, port) = (Vec::new(), unused_port());
     for frontend in frontends {
-        let question = Ask::new(protocol, *frontend).from_port(PORT);
+        let question = Ask::new(protocol, *frontend).from_port(port);
         flows
             .push((question, from.peer().keep(question).with_context(|| format!("{question:?}"))?));
     }
@@ -46,7 +51,7 @@ fn from_one_port(
     for round in 0..2 {
         for (question, flow) in &flows {
             let answer = flow.ask().with_context(|| format!("round {round}, {question:?}"))?;
-            ensure!(answer.local.port() == PORT && answer.peer == question.to, "{answer:?}");
+            ensure!(answer.local.port() == port && answer.peer == question.to, "{answer:?}");
             let _: bool = seen.insert(answer.client);
         }
     }
@@ -102,7 +107,7 @@ fn two_pods_ask_through_one_node_from_one_port(shape: Shape) -> Result<()> {
     let (rig, _) = twins(shape, 1)?;
     let frontend = |family: Family| rig.node(1).map(|n| n.addresses().socket(family, 30_080));
     for (family, protocol) in matrix() {
-        let question = Ask::new(protocol, frontend(family)?).from_port(PORT);
+        let question = Ask::new(protocol, frontend(family)?).from_port(unused_port());
         let first = rig.pod(0, 0)?.peer().keep(question)?;
         let second = rig.pod(0, 1)?.peer().keep(question)?;
         for flow in [&first, &second, &first, &second] {

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, ask};
+use lb_tests::rig::{Rig, Shared, TARGET, ask};
 use lb_tests::topology::{Family, Member, Shape, Topology};
 use lb_tests::traffic::Ask;
 
@@ -15,8 +15,8 @@ in_both_shapes!(
 
 const SIZES: [usize; 4] = [1_473, 4_000, 20_001, 60_000];
 
-fn start(shape: Shape) -> Result<(Rig, [Service; 2])> {
-    let rig = Rig::build(Topology::builder(shape))?;
+fn start(shape: Shape) -> Result<(Shared, [Service; 2])> {
+    let rig = Rig::shared(shape)?;
     let near = Service::new("near", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(0, 1)?]);
     let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
     Ok((rig.start(&[&near, &far])?, [near, far]))
@@ -54,7 +54,9 @@ fn large_datagrams_pass_through_a_node_port(shape: Shape) -> Result<()> {
 
 /// Path MTU discovery: an ICMP error about a translated packet must reach whoever sent it.
 fn large_segments_pass_a_smaller_wire(shape: Shape) -> Result<()> {
-    let (rig, [_, far]) = start(shape)?;
+    let rig = Rig::build(Topology::builder(shape))?;
+    let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
+    let rig = rig.start(&[&far])?;
     // The segment between the nodes, and to the client, takes less than the pods' wires.
     for member in [rig.client(), rig.node(0)?.host(), rig.node(1)?.host()] {
         member.netns().ip("link set eth0 mtu 1400")?;

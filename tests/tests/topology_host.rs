@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
-use lb_tests::rig::{Rig, TARGET, ask, matrix, refused, servers};
-use lb_tests::topology::{Family, Shape, Topology};
+use lb_tests::rig::{Rig, Shared, TARGET, ask, matrix, refused, servers};
+use lb_tests::topology::{Family, Shape};
 use lb_tests::traffic::{Ask, Protocol};
 
 const NODE_PORT: u16 = 30_080;
@@ -22,8 +22,8 @@ in_both_shapes!(
     plain_traffic_of_the_host_is_left_alone,
 );
 
-fn rig(shape: Shape) -> Result<(Rig, Service)> {
-    let rig = Rig::build(Topology::builder(shape))?;
+fn rig(shape: Shape) -> Result<(Shared, Service)> {
+    let rig = Rig::shared(shape)?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
     Ok((rig.start(&[&web])?, web))
 }
@@ -56,7 +56,7 @@ fn node_port_answers_on_own_and_other_node(shape: Shape) -> Result<()> {
 }
 
 fn unconnected_socket_talks_to_two_services(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let one = Service::new("one", 10)?.port(80, TARGET).pods(&[rig.pod(0, 0)?]);
     // The same backend: only the socket can tell whose answer it is.
     let two = Service::new("two", 11)?.port(80, TARGET).pods(&[rig.pod(1, 0)?]);
@@ -85,7 +85,7 @@ fn every_backend_gets_its_share(shape: Shape) -> Result<()> {
 }
 
 fn service_without_endpoints_is_refused(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let empty = Service::new("empty", 10)?.port(80, TARGET).node_port(NODE_PORT);
     let rig = rig.start(&[&empty])?;
     let node = rig.node(0)?;
@@ -115,7 +115,7 @@ fn mapped_address_is_the_ipv4_service(shape: Shape) -> Result<()> {
 }
 
 fn backend_on_the_own_host_answers(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let own = Service::new("own", 10)?.port(80, TARGET).endpoints([Endpoint::host(rig.node(0)?)]);
     let rig = rig.start(&[&own])?;
     for (family, protocol) in matrix() {

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, matrix, refused};
-use lb_tests::topology::{Member, Shape, Topology};
+use lb_tests::topology::{Member, Shape};
 use lb_tests::traffic::{Ask, Capture};
 
 in_both_shapes!(
@@ -14,7 +14,7 @@ in_both_shapes!(
 
 /// A RST, or an ICMP port unreachable about a translated datagram, reaches whoever asked.
 fn backend_that_does_not_listen_refuses_through_the_service(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let near = Service::new("near", 10)?.port(80, 9).node_port(30_080).pods(&[rig.pod(0, 1)?]);
     let far = Service::new("far", 11)?.port(80, 9).node_port(30_081).pods(&[rig.pod(1, 1)?]);
     let own = Service::new("own", 12)?.port(80, 9).pods(&[rig.pod(0, 0)?]);
@@ -34,7 +34,7 @@ fn backend_that_does_not_listen_refuses_through_the_service(shape: Shape) -> Res
 
 /// A packet that leaves the node by the device that it came in by makes the kernel send redirects.
 fn pods_are_not_told_to_go_around_their_node(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let near = Service::new("near", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(0, 1)?]);
     let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&near, &far])?;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, ask, dropped, matrix, servers};
-use lb_tests::topology::{Addresses, Shape, Topology};
+use lb_tests::rig::{Rig, Shared, TARGET, ask, dropped, matrix, servers};
+use lb_tests::topology::{Addresses, Shape};
 use lb_tests::traffic::{Ask, Protocol};
 
 in_both_shapes!(
@@ -21,12 +21,12 @@ fn outside_addresses() -> Result<Addresses> {
     Addresses::parse("203.0.113.10", "2001:db8::10")
 }
 
-fn start(shape: Shape, service: impl Fn(Service) -> Result<Service>) -> Result<Rig> {
-    let rig = Rig::build(Topology::builder(shape))?;
+fn start(shape: Shape, service: impl Fn(Service) -> Result<Service>) -> Result<Shared> {
+    let rig = Rig::shared(shape)?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(30_080).pods(&rig.pods());
     let (node, outside) = (rig.node(0)?.addresses(), outside_addresses()?);
     let routes = format!(
-        "route add {}/32 via {}\nroute add {}/128 via {}",
+        "route replace {}/32 via {}\nroute replace {}/128 via {}",
         outside.v4, node.v4, outside.v6, node.v6
     );
     rig.client().netns().ip(&routes)?;
@@ -47,12 +47,14 @@ fn everybody_is_served(rig: &Rig) -> Result<()> {
 
 fn load_balancer_address_is_served_for_everybody(shape: Shape) -> Result<()> {
     let addresses = outside_addresses()?.both();
-    everybody_is_served(&start(shape, |web| Ok(web.load_balancer(&addresses, &[])))?)
+    let rig = start(shape, |web| Ok(web.load_balancer(&addresses, &[])))?;
+    everybody_is_served(&rig)
 }
 
 fn external_ip_is_served_for_everybody(shape: Shape) -> Result<()> {
     let addresses = outside_addresses()?.both();
-    everybody_is_served(&start(shape, |web| Ok(web.external_ips(&addresses)))?)
+    let rig = start(shape, |web| Ok(web.external_ips(&addresses)))?;
+    everybody_is_served(&rig)
 }
 
 fn source_ranges_admit_only_whom_they_name(shape: Shape) -> Result<()> {

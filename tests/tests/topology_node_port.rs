@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{Rig, TARGET, ask, matrix, refused, servers};
-use lb_tests::topology::{Family, Shape, Topology};
+use lb_tests::topology::{Family, Shape};
 use lb_tests::traffic::Ask;
 
 const NODE_PORT: u16 = 30_080;
@@ -27,7 +27,7 @@ fn service(endpoints: Vec<Endpoint>) -> Result<Service> {
 }
 
 fn backend_on_the_node_sees_the_client_outside(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = service(vec![Endpoint::pod(rig.pod(0, 0)?)])?;
     let rig = rig.start(&[&web])?;
     for (family, protocol) in matrix() {
@@ -40,7 +40,7 @@ fn backend_on_the_node_sees_the_client_outside(shape: Shape) -> Result<()> {
 }
 
 fn backend_on_the_other_node_answers_the_client_outside(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = service(vec![Endpoint::pod(rig.pod(1, 0)?)])?;
     let rig = rig.start(&[&web])?;
     for (family, protocol) in matrix() {
@@ -54,7 +54,7 @@ fn backend_on_the_other_node_answers_the_client_outside(shape: Shape) -> Result<
 }
 
 fn backend_on_the_host_network_answers_the_client_outside(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = service(vec![Endpoint::host(rig.node(0)?)])?;
     let rig = rig.start(&[&web])?;
     for (family, protocol) in matrix() {
@@ -68,7 +68,7 @@ fn backend_on_the_host_network_answers_the_client_outside(shape: Shape) -> Resul
 }
 
 fn every_backend_gets_its_share_from_outside(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = service(rig.pods().into_iter().map(Endpoint::pod).collect())?;
     let rig = rig.start(&[&web])?;
     let everybody: BTreeSet<String> = rig.pods().iter().map(|pod| pod.name().to_owned()).collect();
@@ -81,7 +81,7 @@ fn every_backend_gets_its_share_from_outside(shape: Shape) -> Result<()> {
 }
 
 fn large_questions_and_answers_arrive_whole(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = service(vec![Endpoint::pod(rig.pod(0, 0)?)])?;
     let rig = rig.start(&[&web])?;
     for family in Family::ALL {
@@ -94,7 +94,7 @@ fn large_questions_and_answers_arrive_whole(shape: Shape) -> Result<()> {
 }
 
 fn pods_ask_the_port_of_their_own_and_of_the_other_node(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = service(rig.pods().into_iter().map(Endpoint::pod).collect())?;
     let rig = rig.start(&[&web])?;
     for (family, protocol) in matrix() {
@@ -108,7 +108,7 @@ fn pods_ask_the_port_of_their_own_and_of_the_other_node(shape: Shape) -> Result<
 }
 
 fn number_that_no_service_has_is_left_to_the_host(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = service(vec![Endpoint::pod(rig.pod(0, 0)?)])?;
     let rig = rig.start(&[&web])?;
     let node = rig.node(0)?;
@@ -122,7 +122,7 @@ fn number_that_no_service_has_is_left_to_the_host(shape: Shape) -> Result<()> {
 }
 
 fn connection_from_outside_lives_on_between_questions(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = service(rig.pods().into_iter().map(Endpoint::pod).collect())?;
     let rig = rig.start(&[&web])?;
     for (family, protocol) in matrix() {

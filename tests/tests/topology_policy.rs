@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{Rig, TARGET, ask, dropped, matrix, refused, servers};
-use lb_tests::topology::{Shape, Topology};
+use lb_tests::topology::Shape;
 use lb_tests::traffic::Ask;
 
 const NODE_PORT: u16 = 30_080;
@@ -24,7 +24,7 @@ fn web() -> Result<Service> {
 }
 
 fn external_local_keeps_outside_clients_on_the_node(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = web()?.external_policy_local().pods(&rig.pods());
     let rig = rig.start(&[&web])?;
     for (family, protocol) in matrix() {
@@ -41,7 +41,7 @@ fn external_local_keeps_outside_clients_on_the_node(shape: Shape) -> Result<()> 
 }
 
 fn external_local_drops_outside_clients_without_a_local_endpoint(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = web()?.external_policy_local().pods(&[rig.pod(1, 0)?]);
     let rig = rig.start(&[&web])?;
     for (family, protocol) in matrix() {
@@ -53,7 +53,7 @@ fn external_local_drops_outside_clients_without_a_local_endpoint(shape: Shape) -
 
 /// Contract 3.2, step 4: a pod of the node, then the node itself, may use every endpoint.
 fn external_local_lets_pods_and_hosts_through(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = web()?.external_policy_local().pods(&[rig.pod(1, 0)?]);
     let rig = rig.start(&[&web])?;
     for (family, protocol) in matrix() {
@@ -65,7 +65,7 @@ fn external_local_lets_pods_and_hosts_through(shape: Shape) -> Result<()> {
 }
 
 fn internal_local_keeps_pods_and_hosts_on_the_node(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = web()?.internal_policy_local().pods(&rig.pods());
     let rig = rig.start(&[&web])?;
     for (family, protocol) in matrix() {
@@ -82,7 +82,7 @@ fn internal_local_keeps_pods_and_hosts_on_the_node(shape: Shape) -> Result<()> {
 }
 
 fn internal_local_drops_without_a_local_endpoint(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = web()?.internal_policy_local().pods(&[rig.pod(1, 0)?]);
     let rig = rig.start(&[&web])?;
     for (family, protocol) in matrix() {
@@ -93,7 +93,7 @@ fn internal_local_drops_without_a_local_endpoint(shape: Shape) -> Result<()> {
 }
 
 fn local_policies_refuse_when_there_is_no_endpoint_anywhere(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = web()?.internal_policy_local().external_policy_local();
     let rig = rig.start(&[&web])?;
     for (family, protocol) in matrix() {
@@ -105,7 +105,7 @@ fn local_policies_refuse_when_there_is_no_endpoint_anywhere(shape: Shape) -> Res
 }
 
 fn terminating_endpoint_serves_when_it_is_the_last(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let going = Endpoint::pod(rig.pod(1, 0)?).terminating(true);
     let gone = Endpoint::pod(rig.pod(0, 1)?).terminating(false);
     let web = web()?.endpoints([going, gone]);

@@ -4,7 +4,7 @@ use anyhow::Result;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{Rig, TARGET, matrix, refused};
-use lb_tests::topology::{Shape, Topology};
+use lb_tests::topology::Shape;
 use lb_tests::traffic::{Ask, Failure, Protocol};
 
 const NODE_PORT: u16 = 30_080;
@@ -17,7 +17,7 @@ in_both_shapes!(
 );
 
 fn service_without_endpoints_is_refused_to_everybody(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let empty = Service::new("empty", 10)?.port(80, TARGET).node_port(NODE_PORT);
     let rig = rig.start(&[&empty])?;
     for (family, protocol) in matrix() {
@@ -38,7 +38,7 @@ fn service_without_endpoints_is_refused_to_everybody(shape: Shape) -> Result<()>
 }
 
 fn service_with_endpoints_that_are_not_ready_is_refused(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let sick = Endpoint::pod(rig.pod(0, 1)?).not_ready();
     let web = Service::new("web", 10)?.port(80, TARGET).endpoints([sick]);
     let rig = rig.start(&[&web])?;
@@ -50,7 +50,7 @@ fn service_with_endpoints_that_are_not_ready_is_refused(shape: Shape) -> Result<
 }
 
 fn other_port_of_a_cluster_ip_is_refused(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
     let rig = rig.start(&[&web])?;
     for (family, protocol) in matrix() {
@@ -62,7 +62,7 @@ fn other_port_of_a_cluster_ip_is_refused(shape: Shape) -> Result<()> {
 }
 
 fn endpoints_that_go_and_come_back_are_followed(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::shared(shape)?;
     let empty = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT);
     let web = empty.clone().pods(&[rig.pod(1, 0)?]);
     let rig = rig.start(&[&web])?;

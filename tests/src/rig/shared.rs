@@ -1,0 +1,127 @@
+//! One rig for all tests of a file: agents start once, Services come and go with each test.
+//!
+//! The rig belongs to a thread of its own, since its processes end with the thread that started them.
+//! Nobody drops it: when the test process ends, the janitor of the topology removes everything.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::thread;
+
+use anyhow::{Context as _, Result, anyhow};
+
+use super::{Rig, TARGET, until};
+use crate::manifest::Service;
+use crate::topology::{Family, Shape, Topology};
+use crate::traffic::Ask;
+
+static ROUTED: LazyLock<Lender> = LazyLock::new(|| Lender::start(Shape::Routed));
+static BRIDGED: LazyLock<Lender> = LazyLock::new(|| Lender::start(Shape::Bridged));
+
+type Started = Result<Arc<Rig>, String>;
+
+/// Lends one rig to one test after the other: it waits in the channel for its next borrower.
+struct Lender {
+    lend: Mutex<Receiver<Started>>,
+    back: Sender<Started>,
+}
+
+/// The rig of a shape, for one test at a time; the Services of the test go with it.
+#[derive(Debug)]
+pub struct Shared {
+    rig: Arc<Rig>,
+    back: Sender<Started>,
+    services: Vec<Service>,
+}
+
+impl Lender {
+    fn start(shape: Shape) -> Self {
+        let (back, lend) = channel();
+        let first = back.clone();
+        drop(thread::spawn(move || {
+            let rig = Rig::build(Topology::builder(shape)).and_then(|rig| rig.start(&[]));
+            // The receiver is static.
+            drop(first.send(rig.map(Arc::new).map_err(|error| format!("{error:#}"))));
+            loop {
+                thread::park();
+            }
+        }));
+        Self { lend: Mutex::new(lend), back }
+    }
+
+    fn lend(&self) -> Started {
+        let started = self.lend.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let started = started.map_err(|error| error.to_string())?;
+        if started.is_err() {
+            // The next one shall hear of it as well.
+            drop(self.back.send(started.clone()));
+        }
+        started
+    }
+}
+
+impl Rig {
+    /// Borrows the rig of all tests of this process, with two nodes, four pods and agents that know
+    /// no Service yet. For tests that change Services and nothing else.
+    pub fn shared(shape: Shape) -> Result<Shared> {
+        let lender = match shape {
+            Shape::Routed => &ROUTED,
+            Shape::Bridged => &BRIDGED,
+        };
+        let rig = lender.lend().map_err(|error| anyhow!("the rig of this file: {error}"))?;
+        Ok(Shared { rig, back: lender.back.clone(), services: Vec::new() })
+    }
+}
+
+impl Shared {
+    /// Adds Services, which packets follow when this returns.
+    pub fn start(mut self, services: &[&Service]) -> Result<Self> {
+        for service in services {
+            self.manifests().apply(service)?;
+            self.services.push((*service).clone());
+        }
+        self.settle()?;
+        Ok(self)
+    }
+
+    /// Waits until agents have done everything that was asked of them before.
+    ///
+    /// They work in the order of events, possibly on several at once: so when they have done a second
+    /// thing that was asked for after a first one was done, they are done with everything before.
+    fn settle(&self) -> Result<()> {
+        static NUMBER: AtomicU8 = AtomicU8::new(0);
+        for _ in 0..2 {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed) % 50;
+            let marker = Service::new(&format!("marker-{number}"), 200 + number)?;
+            let marker = marker.port(80, TARGET).pods(&[self.pod(0, 0)?]);
+            self.manifests().apply(&marker)?;
+            for (node, family) in
+                [(0, Family::V4), (0, Family::V6), (1, Family::V4), (1, Family::V6)]
+            {
+                let question = Ask::tcp(marker.frontend(family));
+                until(self.pod(node, 1)?, question, Result::is_ok).context("marker of the rig")?;
+            }
+            self.manifests().delete(&marker)?;
+        }
+        Ok(())
+    }
+}
+
+impl Deref for Shared {
+    type Target = Rig;
+
+    fn deref(&self) -> &Rig {
+        &self.rig
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for service in &self.services {
+            // A test may have deleted it itself.
+            drop(self.manifests().delete(service));
+        }
+        drop(self.back.send(Ok(Arc::clone(&self.rig))));
+    }
+}
