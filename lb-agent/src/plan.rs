@@ -88,10 +88,7 @@ impl PortPlan {
     /// Local set, but a usable one elsewhere (contract 7, `no_local_endpoints`).
     pub fn lacks_local(&self, policy: TrafficPolicy) -> bool {
         self.anywhere
-            && self
-                .frontends
-                .iter()
-                .any(|f| f.local_policy && f.kind.policy() == policy)
+            && self.frontends.iter().any(|f| f.local_policy && f.kind.policy() == policy)
             && !self.endpoints.iter().any(|endpoint| endpoint.local)
     }
 }

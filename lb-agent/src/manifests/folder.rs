@@ -23,17 +23,18 @@ pub(super) struct Folder {
     node: Box<str>,
     names: Names,
     /// What each file defines.
-    files: BTreeMap<Arc<str>, BTreeSet<Key>>,
-    objects: BTreeMap<Key, Defined>,
+    files: BTreeMap<Arc<str>, BTreeSet<Arc<Key>>>,
+    objects: BTreeMap<Arc<Key>, Defined>,
     /// The objects that more than one file defines.
-    twice: BTreeSet<Key>,
+    twice: BTreeSet<Arc<Key>>,
     cidrs: BTreeMap<Box<str>, Vec<IpNet>>,
 }
 
 /// One object: the files that define it, of which the last counts, and what was said of it.
 #[derive(Debug, Default)]
 struct Defined {
-    files: BTreeSet<Arc<str>>,
+    /// Sorted.
+    files: Vec<Arc<str>>,
     said: Option<u64>,
 }
 
@@ -113,7 +114,7 @@ impl Folder {
 
     /// What a file says: nothing when it is gone. `None` when it cannot be read: then it says what
     /// it said last.
-    fn specs(&mut self, path: &Path, findings: &mut Findings) -> Option<BTreeMap<Key, Spec>> {
+    fn specs(&mut self, path: &Path, findings: &mut Findings) -> Option<BTreeMap<Arc<Key>, Spec>> {
         let text = match text(path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(BTreeMap::new()),
@@ -139,7 +140,7 @@ impl Folder {
                 let problem = format_args!("is defined more than once; the last one counts");
                 findings.wrong(key, problem, "delete the others");
             }
-            drop(specs.insert(key, spec));
+            drop(specs.insert(Arc::new(key), spec));
         }
         Some(specs)
     }
@@ -148,11 +149,11 @@ impl Folder {
     fn say(
         &mut self,
         name: &Arc<str>,
-        specs: BTreeMap<Key, Spec>,
+        specs: BTreeMap<Arc<Key>, Spec>,
         events: &mut Vec<Event>,
         waiting: &mut BTreeSet<Arc<str>>,
     ) {
-        let keys: BTreeSet<Key> = specs.keys().cloned().collect();
+        let keys: BTreeSet<Arc<Key>> = specs.keys().cloned().collect();
         let before = if keys.is_empty() {
             self.files.remove(name)
         } else {
@@ -162,16 +163,19 @@ impl Folder {
             self.undefine(key, name, events, waiting);
         }
         for (key, spec) in specs {
-            self.define(key, name, spec, events);
+            self.define(&key, name, spec, events);
         }
     }
 
-    fn define(&mut self, key: Key, name: &Arc<str>, spec: Spec, events: &mut Vec<Event>) {
-        let defined = self.objects.entry(key.clone()).or_default();
-        let _: bool = defined.files.insert(Arc::clone(name));
+    fn define(&mut self, key: &Arc<Key>, name: &Arc<str>, spec: Spec, events: &mut Vec<Event>) {
+        let defined = self.objects.entry(Arc::clone(key)).or_default();
+        if let Err(at) = defined.files.binary_search(name) {
+            defined.files.reserve_exact(1);
+            defined.files.insert(at, Arc::clone(name));
+        }
         let counts = defined.files.last() == Some(name);
         if defined.files.len() > 1 {
-            let _: bool = self.twice.insert(key.clone());
+            let _: bool = self.twice.insert(Arc::clone(key));
         }
         let mut hasher = DefaultHasher::new();
         spec.hash(&mut hasher);
@@ -180,14 +184,11 @@ impl Folder {
             return;
         }
         defined.said = said;
-        match (key, spec) {
-            (_, Spec::Service(spec)) => events.push(Event::ServiceApplied(spec)),
-            (_, Spec::Slice(slice)) => events.push(Event::SliceApplied(slice)),
-            (_, Spec::Node(node)) => events.push(Event::NodeApplied(node)),
-            (Key::ServiceCidr(name), Spec::ServiceCidr(cidrs)) => {
-                drop(self.cidrs.insert(name, cidrs));
-            }
-            (_, Spec::ServiceCidr(_)) => {}
+        match spec {
+            Spec::Service(spec) => events.push(Event::ServiceApplied(spec)),
+            Spec::Slice(slice) => events.push(Event::SliceApplied(slice)),
+            Spec::Node(node) => events.push(Event::NodeApplied(node)),
+            Spec::ServiceCidr(name, cidrs) => drop(self.cidrs.insert(name, cidrs)),
         }
     }
 
@@ -202,7 +203,7 @@ impl Folder {
             return;
         };
         let counted = defined.files.last() == Some(name);
-        let _: bool = defined.files.remove(name);
+        defined.files.retain(|file| file != name);
         if defined.files.len() < 2 {
             let _: bool = self.twice.remove(key);
         }
@@ -211,19 +212,19 @@ impl Folder {
             return;
         }
         drop(self.objects.remove(key));
-        match key.clone() {
-            Key::Service(name) => events.push(Event::ServiceDeleted(name)),
-            Key::Slice(name) => events.push(Event::SliceDeleted(name)),
-            Key::Node(name) => events.push(Event::NodeDeleted(name)),
-            Key::ServiceCidr(name) => drop(self.cidrs.remove(&name)),
+        match key {
+            Key::Service(name) => events.push(Event::ServiceDeleted(name.clone())),
+            Key::Slice(name) => events.push(Event::SliceDeleted(name.clone())),
+            Key::Node(name) => events.push(Event::NodeDeleted(name.clone())),
+            Key::ServiceCidr(name) => drop(self.cidrs.remove(name)),
         }
     }
 
     fn defined_twice(&self) -> Vec<Finding> {
         let mut findings = Findings::of("folder", "", &self.path.display().to_string());
         for key in &self.twice {
-            let files = self.objects.get(key).map(|defined| &defined.files);
-            let files: Vec<&str> = files.into_iter().flatten().map(|file| &**file).collect();
+            let files = self.objects.get(key).map(|defined| &*defined.files).unwrap_or_default();
+            let files: Vec<&str> = files.iter().map(|file| &**file).collect();
             let last = files.last().copied().unwrap_or_default();
             let problem = format_args!("is in {}; {last} counts", files.join(" and "));
             findings.wrong(key, problem, "delete it from the others");

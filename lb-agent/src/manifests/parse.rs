@@ -105,6 +105,19 @@ enum Known {
 }
 
 impl Header {
+    /// The header of a document in the usual form: both fields on lines of their own, at the margin,
+    /// as plain words. Anything else is left to the parser, which takes as long as for the object.
+    fn at_a_glance(document: &str) -> Option<Self> {
+        let field = |name: &str| {
+            let mut lines = document.lines().filter_map(|line| line.strip_prefix(name));
+            let word = lines.next()?.strip_prefix(": ")?.trim();
+            let plain = |c: char| c.is_ascii_alphanumeric() || c == '/' || c == '.' || c == '-';
+            let usual = !word.is_empty() && word.chars().all(plain) && lines.next().is_none();
+            usual.then(|| word.to_owned())
+        };
+        Some(Self { api_version: Some(field("apiVersion")?), kind: Some(field("kind")?) })
+    }
+
     fn known(&self) -> Option<Known> {
         let version = self.api_version.as_deref().unwrap_or_default();
         let group = version.split_once('/').map_or("", |(group, _)| group);
@@ -125,7 +138,10 @@ impl Header {
 }
 
 fn read(document: &str, found: &mut Vec<Object>) -> Result<(), Error> {
-    let header: Header = serde_saphyr::from_str_with_options(document, options())?;
+    let header = match Header::at_a_glance(document) {
+        Some(header) => header,
+        None => serde_saphyr::from_str_with_options(document, options())?,
+    };
     if let Some(known) = header.known() {
         let seed = |de: serde_saphyr::Deserializer<'_, '_>| known.deserialize(de);
         found.push(with_deserializer_from_str_with_options(document, options(), seed)?);

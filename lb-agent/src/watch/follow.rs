@@ -44,7 +44,7 @@ impl Default for Pace {
     fn default() -> Self {
         Self {
             first: Duration::from_millis(200),
-            most: Duration::from_secs(30),
+            most: Duration::from_secs(10),
             stall: Duration::from_mins(1),
             stream_stall: Duration::from_secs(10),
             absent: Duration::from_mins(10),
@@ -177,8 +177,9 @@ impl Follow {
                 return Some(self.refused(error, kind, place).await);
             }
             Consequence::Relist if !place.listing => {
+                // The server answers: no reason to wait long.
                 self.view.stale(kind, &words(error, kind));
-                return Some(End::Later(place.delay.next()));
+                return Some(End::Later(self.pace.first));
             }
             Consequence::AskLess
             | Consequence::Refused

@@ -37,7 +37,7 @@ pub(super) enum Spec {
     Service(Box<ServiceSpec>),
     Slice(Box<SliceSpec>),
     Node(Box<NodeSpec>),
-    ServiceCidr(Vec<IpNet>),
+    ServiceCidr(Box<str>, Vec<IpNet>),
 }
 
 /// Cuts one object down. `None` when it has no name, or is another node.
@@ -76,7 +76,8 @@ pub(super) fn cut(
                 );
             }
             let name = object.metadata.name.filter(|name| !name.is_empty());
-            name.map(|name| (Key::ServiceCidr(name.into()), Spec::ServiceCidr(cidrs)))
+            let name = name.map(Box::<str>::from);
+            name.map(|name| (Key::ServiceCidr(name.clone()), Spec::ServiceCidr(name, cidrs)))
         }
     };
     match &found {
