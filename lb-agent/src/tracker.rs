@@ -6,6 +6,7 @@
 //! the plans themselves live only where they are programmed. Cost is that of the change.
 
 mod index;
+mod no_local;
 mod node;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,8 +18,9 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 
 use self::index::Index;
+pub use self::no_local::NoLocal;
 use self::node::Node;
-use crate::plan::{Family, ServiceName, TrafficPolicy};
+use crate::plan::{Family, ServiceName};
 use crate::snapshot::{Event, Finding, Kind, NodeContext, NodeSpec};
 use crate::translate::{self, Translated};
 
@@ -50,10 +52,6 @@ pub enum Effect {
     /// The prefixes of Services are others ([`Tracker::service_cidrs`]).
     ServiceCidrs,
 }
-
-/// Service ports that a policy Local leaves without endpoint here though there are some elsewhere.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NoLocal([[u32; 2]; 2]);
 
 /// Numbers of changed objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -307,32 +305,6 @@ impl Tracker {
         }
         self.service_cidrs = cidrs;
         Effect::ServiceCidrs
-    }
-}
-
-impl NoLocal {
-    /// Of one family and policy.
-    pub const fn get(&self, family: Family, policy: TrafficPolicy) -> u32 {
-        self.0[family as usize][policy as usize]
-    }
-
-    fn of(translated: &Translated) -> Self {
-        let mut found = Self::default();
-        for plan in &translated.ports {
-            for policy in [TrafficPolicy::Internal, TrafficPolicy::External] {
-                let lacks = u32::from(plan.lacks_local(policy));
-                found.0[plan.key.family as usize][policy as usize] += lacks;
-            }
-        }
-        found
-    }
-
-    fn replace(&mut self, before: Self, after: Self) {
-        let totals = self.0.as_flattened_mut().iter_mut();
-        let parts = before.0.as_flattened().iter().zip(after.0.as_flattened());
-        for (total, (before, after)) in totals.zip(parts) {
-            *total = (*total + after).saturating_sub(*before);
-        }
     }
 }
 

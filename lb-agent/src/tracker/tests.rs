@@ -8,6 +8,7 @@ use lb_common::addr::Protocol;
 use serde_json::json;
 
 use super::*;
+use crate::plan::TrafficPolicy;
 use crate::snapshot::fixtures::{named, port, slice, slice_name, web_with_vips};
 use crate::snapshot::{ServiceSpec, SliceSpec, address};
 

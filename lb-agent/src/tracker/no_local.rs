@@ -1,0 +1,36 @@
+//! The count behind the metric `no_local_endpoints` (contract 7).
+
+use crate::plan::{Family, TrafficPolicy};
+use crate::translate::Translated;
+
+/// Service ports that a policy Local leaves without endpoint here though there are some elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NoLocal([[u32; 2]; 2]);
+
+impl NoLocal {
+    /// Of one family and policy.
+    pub const fn get(&self, family: Family, policy: TrafficPolicy) -> u32 {
+        self.0[family as usize][policy as usize]
+    }
+
+    /// Counts those of one Service.
+    pub(super) fn of(translated: &Translated) -> Self {
+        let mut found = Self::default();
+        for plan in &translated.ports {
+            for policy in [TrafficPolicy::Internal, TrafficPolicy::External] {
+                let lacks = u32::from(plan.lacks_local(policy));
+                found.0[plan.key.family as usize][policy as usize] += lacks;
+            }
+        }
+        found
+    }
+
+    /// Takes the place of what a Service counted before.
+    pub(super) fn replace(&mut self, before: Self, after: Self) {
+        let totals = self.0.as_flattened_mut().iter_mut();
+        let parts = before.0.as_flattened().iter().zip(after.0.as_flattened());
+        for (total, (before, after)) in totals.zip(parts) {
+            *total = (*total + after).saturating_sub(*before);
+        }
+    }
+}
