@@ -119,7 +119,7 @@ impl Maps {
             Op::WriteLines { line, lines } => {
                 let keys: Vec<u32> = (*line..).take(lines.len()).collect();
                 let slots = MapHandle::data(&self.slots);
-                syscall::update_batch(slots.fd().as_fd(), &keys, lines, 0).map_err(batched("SLOTS"))
+                syscall::update_batch(slots.fd().as_fd(), &keys, lines).map_err(batched("SLOTS"))
             }
             Op::PutSource { bits, source } => {
                 self.sources.insert(&Key::new(*bits, Raw(*source)), 1, 0).map_err(named("SOURCES"))

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use aya::Pod;
 
+const MAP_UPDATE: u32 = 2;
 const OBJ_GET: u32 = 7;
 const OBJ_GET_INFO_BY_FD: u32 = 15;
 const MAP_LOOKUP_BATCH: u32 = 24;
@@ -71,19 +72,37 @@ pub(crate) fn lookup_batch<K: Pod, V: Pod>(
     }
 }
 
-/// Writes entries, with the flags of `bpf_map_update_elem`. Linux 5.6.
+/// Adds an entry that must not exist yet, or (`flags` 0) writes one.
+pub(crate) fn update<K: Pod, V: Pod>(
+    map: BorrowedFd<'_>,
+    key: &K,
+    value: &V,
+    flags: u64,
+) -> io::Result<()> {
+    #[repr(C)]
+    struct Attributes {
+        map: u32,
+        pad: u32,
+        key: u64,
+        value: u64,
+        flags: u64,
+    }
+    let (key, value): (*const K, *const V) = (key, value);
+    let (key, value) = (key.addr() as u64, value.addr() as u64);
+    bpf(MAP_UPDATE, &mut Attributes { map: number(map), pad: 0, key, value, flags }).map(|_| ())
+}
+
+/// Writes entries; those that exist are replaced. Linux 5.6.
 pub(crate) fn update_batch<K: Pod, V: Pod>(
     map: BorrowedFd<'_>,
     keys: &[K],
     values: &[V],
-    element_flags: u64,
 ) -> io::Result<()> {
     let mut attributes = BatchAttributes {
         keys: keys.as_ptr().addr() as u64,
         values: values.as_ptr().addr() as u64,
         count: keys.len().min(values.len()) as u32,
         map: number(map),
-        element_flags,
         ..BatchAttributes::default()
     };
     if attributes.count == 0 { Ok(()) } else { bpf(MAP_UPDATE_BATCH, &mut attributes).map(|_| ()) }

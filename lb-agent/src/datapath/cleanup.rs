@@ -35,13 +35,21 @@ pub fn cleanup(dir: &Path) -> Result<Removed, Error> {
         remove(&layout, &mut removed.pins)?;
     }
     drop(lock);
-    if bpffs::is_ours(dir) && fs::read_dir(dir).is_ok_and(|mut rest| rest.next().is_none()) {
+    if bpffs::is_ours(dir) && is_empty(dir) {
         umount(dir).map_err(|error| pin(dir, error.into()))?;
         removed.unmounted = Some(dir.to_owned());
     } else if fs::remove_dir(dir).is_ok() {
         removed.pins.push(dir.to_owned());
     }
     Ok(removed)
+}
+
+/// Whether only what every bpffs has is left.
+fn is_empty(dir: &Path) -> bool {
+    const OF_THE_KERNEL: [&str; 2] = ["maps.debug", "progs.debug"];
+    list(dir).is_ok_and(|paths| {
+        paths.iter().all(|path| OF_THE_KERNEL.iter().any(|name| path.ends_with(name)))
+    })
 }
 
 /// The folders of layouts, ours and others'.

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::slice;
 
 use aya::Pod;
 use aya::maps::{MapData, MapType};
@@ -75,13 +74,18 @@ fn copy_as<K: Pod, V: Pod>(from: &MapData, to: &MapData, zero: (K, V)) -> io::Re
     let kind = to.info().and_then(|info| info.map_type());
     let flags = if kind.is_ok_and(|kind| kind == MapType::Array) { 0 } else { NO_EXIST };
     let fd = to.fd().as_fd();
+    let mut left = 0;
     walk(from, zero, |key, value| {
-        let (key, value) = (slice::from_ref(key), slice::from_ref(value));
-        if let Err(error) = syscall::update_batch(fd, key, value, flags) {
-            tracing::trace!(%error, "an entry was not copied");
+        match syscall::update(fd, key, value, flags) {
+            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => left += 1,
+            Ok(()) | Err(_) => {}
         }
         true
-    })
+    })?;
+    if left > 0 {
+        tracing::warn!(entries = left, "entries found no room in a map of another size");
+    }
+    Ok(())
 }
 
 /// How many entries a map has.
