@@ -15,6 +15,8 @@ mod ingress;
 mod reject;
 mod rewrite;
 pub mod socket;
+#[cfg(test)]
+mod tests;
 
 use crate::event::{DropReason, PassReason, Turn, Verdict};
 

@@ -14,6 +14,8 @@ pub mod addr;
 pub mod checksum;
 pub mod config;
 pub mod event;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
 pub mod flow;
 pub mod forward;
 pub mod hash;

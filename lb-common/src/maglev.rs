@@ -10,30 +10,24 @@ pub const SLOTS_PER_BACKEND: u32 = 100;
 /// Largest table, a prime; beyond 1,310 backends the ratio falls below [`SLOTS_PER_BACKEND`].
 pub const MAX_SLOTS: u32 = 131_071;
 
+/// The sizes in use, primes, each about twice the one before. Steps, not a formula: within one, a
+/// backend that comes or goes moves little; only a set that outgrows its step is dealt anew.
+const SIZES: [u32; 10] = [307, 613, 1_229, 2_459, 4_919, 9_839, 19_681, 39_367, 78_737, MAX_SLOTS];
+
 /// Number of slots for `members` backends: 0 for none or one, else a prime.
 pub const fn size(members: u32) -> u32 {
     if members < 2 {
         return 0;
     }
-    let mut candidate = members.saturating_mul(SLOTS_PER_BACKEND) | 1;
-    if candidate >= MAX_SLOTS {
-        return MAX_SLOTS;
-    }
-    while !is_prime(candidate) {
-        candidate += 2;
-    }
-    candidate
-}
-
-const fn is_prime(odd: u32) -> bool {
-    let mut divisor = 3;
-    while divisor * divisor <= odd {
-        if odd % divisor == 0 {
-            return false;
+    let wanted = members.saturating_mul(SLOTS_PER_BACKEND);
+    let mut rest: &[u32] = &SIZES;
+    while let [size, larger @ ..] = rest {
+        if *size >= wanted {
+            return *size;
         }
-        divisor += 2;
+        rest = larger;
     }
-    odd > 1
+    MAX_SLOTS
 }
 
 /// Fills `slots` with member indices. `next` is scratch of at least `members.len()` words.
@@ -86,4 +80,105 @@ fn endpoint_hash(endpoint: &Endpoint) -> u64 {
     let left =
         crate::hash::mix(u64::from(a) << 32 | u64::from(b), u64::from(c) << 32 | u64::from(d));
     crate::hash::mix(left ^ u64::from(port), 0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::{Ip, Port, Protocol};
+    use crate::flow::Tuple;
+    use std::vec;
+    use std::vec::Vec;
+
+    /// Flows of backends that stay, moved by one that leaves.
+    const MOVED: f64 = 0.05;
+
+    fn members(count: u32) -> Vec<Endpoint> {
+        let end =
+            |index: u32| Endpoint::new(Ip::v4_word((0x0a01_0000 + index).to_be()), Port::new(80));
+        (0..count).map(end).collect()
+    }
+
+    fn table(members: &[Endpoint]) -> Vec<u16> {
+        let mut slots = vec![0; size(members.len() as u32) as usize];
+        fill(members, &mut slots, &mut vec![0; members.len()]);
+        slots
+    }
+
+    fn shares(slots: &[u16], members: usize) -> Vec<u32> {
+        let mut shares = vec![0; members];
+        slots.iter().for_each(|slot| shares[usize::from(*slot)] += 1);
+        shares
+    }
+
+    #[test]
+    fn sizes_are_primes_of_a_hundred_slots_a_member() {
+        assert_eq!([size(0), size(1), size(2), size(3)], [0, 0, 307, 307]);
+        assert!(size(1_000) >= 100_000);
+        let prime = |size: &u32| {
+            (2..*size)
+                .take_while(|factor| factor * factor <= *size)
+                .all(|factor| size % factor != 0)
+        };
+        assert!(SIZES.iter().all(prime));
+        assert_eq!(size(5_000), MAX_SLOTS);
+    }
+
+    #[test]
+    fn shares_differ_by_one_slot_at_most() {
+        for count in [2, 3, 10, 100, 1_000] {
+            let shares = shares(&table(&members(count)), count as usize);
+            let (low, high) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
+            assert!(high - low <= 1, "{count}: {low} to {high}");
+        }
+    }
+
+    #[test]
+    fn one_backend_less_moves_little_beyond_its_share() {
+        // The table's size changes with the members, so compare by hash, as packets see it.
+        for count in [3_u32, 10, 40, 95, 700] {
+            let all = members(count);
+            let mut fewer = all.clone();
+            let gone = fewer.remove(count as usize / 2);
+            let (before, after) = (table(&all), table(&fewer));
+            let moved =
+                (0..100_000_u32).map(|index| index.wrapping_mul(0x9e37_79b9)).filter(|hash| {
+                    let old = all[usize::from(before[slot(*hash, before.len() as u32) as usize])];
+                    let new = fewer[usize::from(after[slot(*hash, after.len() as u32) as usize])];
+                    old != gone && old != new
+                });
+            let moved = moved.count() as f64 / 100_000.0;
+            std::eprintln!("{count} members: {:.2} % of other flows moved", moved * 100.0);
+            assert!(moved < MOVED, "{count}: {moved}");
+        }
+    }
+
+    #[test]
+    fn choices_are_even_over_many_flows() {
+        for count in [1_u32, 2, 3, 10, 100, 1_000] {
+            let slots = table(&members(count));
+            let mut counts = vec![0_u32; count as usize];
+            for flow in 0..100_000_u32 {
+                let source = Endpoint::new(
+                    Ip::v4_word((0x0a02_0000 + flow / 500).to_be()),
+                    Port::new(1_024 + (flow % 500) as u16),
+                );
+                let to = Endpoint::new(Ip::v4([10, 96, 0, 10]), Port::new(80));
+                let hash = crate::hash::tuple(&Tuple::new(source, to), Protocol::TCP);
+                let index = if slots.is_empty() {
+                    0
+                } else {
+                    slots[slot(hash, slots.len() as u32) as usize]
+                };
+                counts[usize::from(index)] += 1;
+            }
+            let expected = 100_000.0 / f64::from(count);
+            let chi: f64 =
+                counts.iter().map(|seen| (f64::from(*seen) - expected).powi(2) / expected).sum();
+            // Mean and spread of chi-square with count - 1 degrees of freedom; five sigmas, and what
+            // the table's own unevenness (one slot in a hundred) adds.
+            let freedom = f64::from(count - 1);
+            assert!(chi <= freedom + 5.0 * (2.0 * freedom).sqrt() + 10.0, "{count}: {chi}");
+        }
+    }
 }

@@ -1,0 +1,117 @@
+//! A packet of plain bytes that behaves as the kernel's two homes of packets do.
+
+use std::vec;
+use std::vec::Vec;
+
+use crate::checksum::Difference;
+use crate::packet::{Covered, Packet};
+use crate::wire::ETHERNET;
+
+/// Where a packet lives: the two differ in what they refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// An skb (tc). Opens no room in a packet whose VLAN tag is in its bytes: the kernel knows no such
+    /// protocol there.
+    Skb,
+    /// An XDP frame.
+    Frame,
+}
+
+/// A packet of bytes, all checksums complete.
+#[derive(Clone, Debug)]
+pub struct Bytes {
+    /// The packet, from its link-layer header on.
+    pub data: Vec<u8>,
+    /// Where it lives.
+    pub home: Home,
+    /// The device it came in by or goes out by.
+    pub device: u32,
+    /// Whether this host made it.
+    pub from_host: bool,
+}
+
+impl Bytes {
+    /// A packet on device 1 that came from elsewhere.
+    pub const fn new(data: Vec<u8>, home: Home) -> Self {
+        Self { data, home, device: 1, from_host: false }
+    }
+
+    fn part<const N: usize>(&mut self, at: usize) -> Option<&mut [u8; N]> {
+        self.data.get_mut(at..)?.first_chunk_mut()
+    }
+}
+
+impl Packet for Bytes {
+    fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        self.data.get(at..)?.first_chunk().copied()
+    }
+
+    fn words<const N: usize>(&self, at: usize) -> Option<[u32; N]> {
+        let bytes = self.data.get(at..at + 4 * N)?;
+        let mut words = [0; N];
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+            *word = u32::from_ne_bytes(*bytes.first_chunk()?);
+        }
+        Some(words)
+    }
+
+    fn read_at<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        self.read(at)
+    }
+
+    fn write<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()> {
+        *self.part(at)? = bytes;
+        Some(())
+    }
+
+    fn set_words<const N: usize>(&mut self, at: usize, words: [u32; N]) -> Option<()> {
+        let place = self.data.get_mut(at..at + 4 * N)?;
+        for (place, word) in place.chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        Some(())
+    }
+
+    fn write_at<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()> {
+        self.write(at, bytes)
+    }
+
+    fn checksum(
+        &mut self,
+        at: usize,
+        change: Difference,
+        _covered: Covered,
+        zero_is_none: bool,
+    ) -> Option<()> {
+        let old: [u8; 2] = self.read(at)?;
+        if zero_is_none && old == [0; 2] {
+            return Some(());
+        }
+        let new = change.apply(old);
+        self.write(at, if zero_is_none && new == [0; 2] { [0xff; 2] } else { new })
+    }
+
+    fn reshape(&mut self, keep: usize, link: usize, room: usize) -> Option<()> {
+        if keep > self.data.len() {
+            return None;
+        }
+        self.data.truncate(keep);
+        if self.home == Home::Skb && link != ETHERNET {
+            return None;
+        }
+        drop(self.data.splice(link..link, vec![0; room]));
+        Some(())
+    }
+
+    fn length(&self) -> usize {
+        self.data.len()
+    }
+
+    fn device(&self) -> u32 {
+        self.device
+    }
+
+    fn from_host(&self) -> bool {
+        self.from_host
+    }
+}

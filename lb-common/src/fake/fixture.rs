@@ -1,0 +1,127 @@
+//! One case as data: tables, then packets one after the other, each with what must come of it.
+
+use std::format;
+use std::string::String;
+use std::vec::Vec;
+
+use super::{Bytes, Datagram, Fake, Home, assert_packet_eq, wrong_checksums};
+use crate::event::{Event, Hook, Verdict};
+use crate::forward::{Role, egress, ingress};
+use crate::scratch::Scratch;
+
+/// One packet at one hook.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Where it is seen.
+    pub hook: Hook,
+    /// Whether this host made it.
+    pub from_host: bool,
+    /// The packet.
+    pub packet: Vec<u8>,
+    /// What must come of it.
+    pub verdict: Verdict,
+    /// What it must be afterwards; nothing: as it was.
+    pub out: Option<Vec<u8>>,
+}
+
+/// A case.
+#[derive(Clone, Debug)]
+pub struct Fixture {
+    /// A sentence.
+    pub name: String,
+    /// The tables before the first packet.
+    pub tables: Fake,
+    /// The packets.
+    pub steps: Vec<Step>,
+    /// Halves of flows there must be in the end.
+    pub flows: usize,
+    /// Events that must have been counted, once each unless named more often.
+    pub events: Vec<Event>,
+}
+
+impl Fixture {
+    /// A case without packets yet.
+    pub fn new(name: &str, tables: Fake) -> Self {
+        Self { name: String::from(name), tables, steps: Vec::new(), flows: 0, events: Vec::new() }
+    }
+
+    /// A packet that must be left as it is.
+    #[must_use]
+    pub fn leaves(mut self, hook: Hook, packet: &Datagram, verdict: Verdict) -> Self {
+        self.push(hook, packet.build(), verdict, None);
+        self
+    }
+
+    /// A packet that must become another.
+    #[must_use]
+    pub fn turns(
+        mut self,
+        hook: Hook,
+        packet: &Datagram,
+        into: &Datagram,
+        verdict: Verdict,
+    ) -> Self {
+        self.push(hook, packet.build(), verdict, Some(into.build()));
+        self
+    }
+
+    /// A packet of bytes, with what must come of it.
+    pub fn push(&mut self, hook: Hook, packet: Vec<u8>, verdict: Verdict, out: Option<Vec<u8>>) {
+        self.steps.push(Step { hook, from_host: false, packet, verdict, out });
+    }
+
+    /// The last packet was made by this host.
+    #[must_use]
+    pub fn by_host(mut self) -> Self {
+        if let Some(step) = self.steps.last_mut() {
+            step.from_host = true;
+        }
+        self
+    }
+
+    /// How many halves of flows there must be in the end.
+    #[must_use]
+    pub fn flows(self, flows: usize) -> Self {
+        Self { flows, ..self }
+    }
+
+    /// What must have been counted beside the verdicts.
+    #[must_use]
+    pub fn events(self, events: &[Event]) -> Self {
+        Self { events: events.to_vec(), ..self }
+    }
+
+    /// Runs it here and asserts everything it says.
+    pub fn check(&self) {
+        let tables = self.tables.clone();
+        for (index, step) in self.steps.iter().enumerate() {
+            let name = format!("{} (packet {index})", self.name);
+            let (verdict, out) = run(step, &tables);
+            assert_eq!(verdict, step.verdict, "{name}");
+            assert_packet_eq(&out, step.out.as_ref().unwrap_or(&step.packet), &name);
+            if wrong_checksums(&step.packet).is_empty() {
+                assert_eq!(wrong_checksums(&out), Vec::<&str>::new(), "{name}");
+            }
+        }
+        assert_eq!(tables.flows.borrow().len(), self.flows, "{}: {:#?}", self.name, tables.flows);
+        for event in Event::ALL {
+            let wanted = self.events.iter().filter(|wanted| *wanted == event).count() as u64;
+            assert_eq!(tables.counted(*event), wanted, "{}: {event:?}", self.name);
+        }
+    }
+}
+
+/// Runs one packet through the data path on this host.
+pub fn run(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
+    let home = if step.hook == Hook::EdgeXdp { Home::Frame } else { Home::Skb };
+    let mut packet = Bytes::new(step.packet.clone(), home);
+    packet.from_host = step.from_host;
+    let mut scratch = Scratch::default();
+    let verdict = match step.hook {
+        Hook::PodIngress => ingress(&mut packet, tables, &mut scratch, Role::Pod),
+        Hook::EdgeIngress | Hook::EdgeXdp => ingress(&mut packet, tables, &mut scratch, Role::Edge),
+        Hook::PodEgress => egress(&mut packet, tables, &mut scratch, Role::Pod),
+        Hook::EdgeEgress => egress(&mut packet, tables, &mut scratch, Role::Edge),
+    };
+    (verdict, packet.data)
+}

@@ -1,0 +1,99 @@
+//! Every case of the data path as data: verdicts, packets, flows. Run on the host and in the kernel.
+
+use std::vec::Vec;
+
+use super::world::{
+    CLIENT4, CLIENT6, CLUSTER4, CLUSTER6, LOCAL4, LOCAL6, NODE4, NODE6, POD4, POD6, REMOTE4,
+    REMOTE6,
+};
+use super::{Datagram, Fake, Fixture, Transport, at};
+use crate::addr::Protocol;
+use crate::wire::tcp;
+
+mod cluster_ip;
+mod flows;
+mod icmp;
+mod node_port;
+mod policy;
+mod refused;
+mod shapes;
+
+/// All of them.
+pub fn all() -> Vec<Fixture> {
+    let parts = [
+        cluster_ip::all(),
+        node_port::all(),
+        policy::all(),
+        refused::all(),
+        flows::all(),
+        icmp::all(),
+        shapes::all(),
+    ];
+    parts.concat()
+}
+
+/// The addresses of one family.
+#[derive(Clone, Copy)]
+struct Family {
+    name: &'static str,
+    cluster: &'static str,
+    pod: &'static str,
+    local: &'static str,
+    remote: &'static str,
+    client: &'static str,
+    node: &'static str,
+    /// What stands for a pod that reaches itself, with the pod's port.
+    hairpin: &'static str,
+}
+
+const V4: Family = Family {
+    name: "v4",
+    cluster: CLUSTER4,
+    pod: POD4,
+    local: LOCAL4,
+    remote: REMOTE4,
+    client: CLIENT4,
+    node: NODE4,
+    hairpin: "192.0.0.8:40000",
+};
+
+const V6: Family = Family {
+    name: "v6",
+    cluster: CLUSTER6,
+    pod: POD6,
+    local: LOCAL6,
+    remote: REMOTE6,
+    client: CLIENT6,
+    node: NODE6,
+    hairpin: "[100::8]:40000",
+};
+
+const FAMILIES: [Family; 2] = [V4, V6];
+
+/// Transports of a first packet, of a later one, and of an answer.
+const TRANSPORTS: [(&str, [Transport; 3]); 3] = [
+    (
+        "tcp",
+        [Transport::Tcp(tcp::SYN), Transport::Tcp(tcp::ACK), Transport::Tcp(tcp::SYN | tcp::ACK)],
+    ),
+    ("udp", [Transport::Udp(true); 3]),
+    ("sctp", [Transport::Sctp; 3]),
+];
+
+/// A packet between two ends.
+fn packet(source: &str, destination: &str, transport: Transport) -> Datagram {
+    Datagram::new(at(source), at(destination), transport)
+}
+
+const PROTOCOLS: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::SCTP];
+
+/// A node where the ClusterIP and the `NodePort` of a family, in all protocols, have these backends.
+fn node(family: Family, backends: &[(&str, bool)]) -> Fake {
+    let mut node = Fake::node();
+    for (id, protocol) in (1..).zip(PROTOCOLS) {
+        let service = node.add_service(id, backends);
+        node.cluster_ip(family.cluster, protocol, service);
+        node.node_port(family.node, protocol, service);
+    }
+    node
+}

@@ -1,0 +1,251 @@
+//! The tables of a node, in memory. Full, slow and rate-limited on demand.
+
+use core::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::vec::Vec;
+
+use crate::addr::Ip;
+use crate::config::{Device, Settings};
+use crate::event::Event;
+use crate::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports, Side};
+use crate::service::{Backend, BackendId, Frontend, LINE, Line, Service, Source};
+use crate::tables::{Added, Tables};
+
+/// Every table of a node. What the agent writes is public; what the data path writes is in cells.
+#[derive(Clone, Debug)]
+pub struct Fake {
+    /// `SETTINGS`.
+    pub settings: Settings,
+    /// `SERVICES`.
+    pub services: BTreeMap<Frontend, Service>,
+    /// `SLOTS`, up to the last line written.
+    pub lines: Vec<Line>,
+    /// `BACKENDS`, up to the last row written.
+    pub backends: Vec<Backend>,
+    /// `SOURCES`, with prefix lengths as [`Source`] counts them.
+    pub sources: Vec<(u32, Source)>,
+    /// `ADDRESSES`.
+    pub addresses: BTreeMap<Ip, u32>,
+    /// `DEVICES`.
+    pub devices: BTreeMap<u32, Device>,
+    /// `FLOWS`.
+    pub flows: RefCell<BTreeMap<FlowKey, Flow>>,
+    /// Most halves that `flows` holds.
+    pub flow_capacity: usize,
+    /// `AFFINITY`.
+    pub affinity: RefCell<BTreeMap<Client, Affinity>>,
+    /// Most clients that `affinity` holds.
+    pub affinity_capacity: usize,
+    /// `FRAGMENTS`.
+    pub fragments: RefCell<BTreeMap<Fragment, Ports>>,
+    /// `SOCKETS`.
+    pub sockets: RefCell<BTreeMap<u64, Peer>>,
+    /// The clock.
+    pub clock: Cell<u64>,
+    /// Whether the rate limit lets rejections through.
+    pub rejects: Cell<bool>,
+    /// How often each event was counted.
+    pub events: RefCell<BTreeMap<Event, u64>>,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self {
+            settings: Settings::default(),
+            services: BTreeMap::new(),
+            lines: Vec::new(),
+            backends: Vec::new(),
+            sources: Vec::new(),
+            addresses: BTreeMap::new(),
+            devices: BTreeMap::new(),
+            flows: RefCell::default(),
+            flow_capacity: Self::FLOWS,
+            affinity: RefCell::default(),
+            affinity_capacity: usize::MAX,
+            fragments: RefCell::default(),
+            sockets: RefCell::default(),
+            // An hour after boot: timeouts have something to look back on.
+            clock: Cell::new(3_600_000_000_000),
+            rejects: Cell::new(true),
+            events: RefCell::default(),
+        }
+    }
+}
+
+impl Fake {
+    /// Lines that `SLOTS` has, written or not.
+    pub const LINES: u32 = 4096;
+    /// Rows that `BACKENDS` has, written or not.
+    pub const BACKENDS: u32 = 4096;
+    /// Halves that `FLOWS` holds unless a test says otherwise.
+    pub const FLOWS: usize = 4096;
+
+    /// Halves of one side.
+    pub fn halves(&self, side: Side) -> usize {
+        self.flows.borrow().keys().filter(|key| key.side == side).count()
+    }
+
+    /// How often an event was counted.
+    pub fn counted(&self, event: Event) -> u64 {
+        self.events.borrow().get(&event).copied().unwrap_or(0)
+    }
+
+    fn line(&self, line: u32) -> Option<Line> {
+        let written = self.lines.get(line as usize).copied();
+        (line < Self::LINES).then(|| written.unwrap_or([0; LINE]))
+    }
+
+    fn row(&self, id: BackendId) -> Option<Backend> {
+        let written = self.backends.get(id as usize).copied();
+        (id < Self::BACKENDS).then(|| written.unwrap_or_default())
+    }
+}
+
+fn part<const N: usize>(line: &Line, index: u32) -> Option<[u8; N]> {
+    line.get(index as usize * N..)?.first_chunk().copied()
+}
+
+/// The bytes of a key of the trie that prefixes count.
+fn trie_bits(source: &Source) -> [u8; 20] {
+    let mut bytes = [0; 20];
+    let (service, ip) = bytes.split_at_mut(4);
+    service.copy_from_slice(&source.service.to_ne_bytes());
+    ip.copy_from_slice(&source.ip.octets());
+    bytes
+}
+
+fn agree(left: &[u8; 20], right: &[u8; 20], bits: u32) -> bool {
+    let whole = (bits / 8) as usize;
+    let rest = bits % 8;
+    let same = left.get(..whole) == right.get(..whole);
+    let last = |bytes: &[u8; 20]| bytes.get(whole).map(|byte| byte >> (8 - rest));
+    same && (rest == 0 || last(left) == last(right))
+}
+
+impl Tables for Fake {
+    fn settings(&self) -> Option<&Settings> {
+        (self.settings.source_port_high.get() != 0).then_some(&self.settings)
+    }
+
+    fn service(&self, frontend: &Frontend, into: &mut Service) -> bool {
+        self.services.get(frontend).map(|service| *into = *service).is_some()
+    }
+
+    fn knows(&self, frontend: &Frontend) -> bool {
+        self.services.contains_key(frontend)
+    }
+
+    fn slot_word(&self, line: u32, index: u32) -> Option<u32> {
+        part(&self.line(line)?, index & 15).map(u32::from_ne_bytes)
+    }
+
+    fn slot_half(&self, line: u32, index: u32) -> Option<u16> {
+        part(&self.line(line)?, index & 31).map(u16::from_ne_bytes)
+    }
+
+    fn slot_byte(&self, line: u32, index: u32) -> Option<u8> {
+        part(&self.line(line)?, index & 63).map(u8::from_ne_bytes)
+    }
+
+    fn backend(&self, id: BackendId, into: &mut Backend) -> bool {
+        self.row(id).map(|row| *into = row).is_some()
+    }
+
+    fn epoch(&self, id: BackendId) -> u32 {
+        self.row(id).map_or(0, |row| row.epoch)
+    }
+
+    fn flow(&self, key: &FlowKey, into: &mut Flow) -> bool {
+        self.flows.borrow().get(key).map(|flow| *into = *flow).is_some()
+    }
+
+    fn add_flow(&self, key: &FlowKey, flow: &Flow) -> Added {
+        if self.flows.borrow().contains_key(key) {
+            Added::Taken
+        } else if self.put_flow(key, flow) {
+            Added::Yes
+        } else {
+            Added::Full
+        }
+    }
+
+    fn put_flow(&self, key: &FlowKey, flow: &Flow) -> bool {
+        let mut flows = self.flows.borrow_mut();
+        let room = flows.len() < self.flow_capacity || flows.contains_key(key);
+        if room {
+            let _: Option<Flow> = flows.insert(*key, *flow);
+        }
+        room
+    }
+
+    fn touch_flow(&self, key: &FlowKey, now: u64, state: u8) {
+        if let Some(flow) = self.flows.borrow_mut().get_mut(key) {
+            flow.seen = now;
+            flow.state |= state;
+        }
+    }
+
+    fn remove_flow(&self, key: &FlowKey) {
+        let _: Option<Flow> = self.flows.borrow_mut().remove(key);
+    }
+
+    fn affinity(&self, client: &Client) -> Option<Affinity> {
+        self.affinity.borrow().get(client).copied()
+    }
+
+    fn put_affinity(&self, client: &Client, affinity: &Affinity) -> bool {
+        let mut table = self.affinity.borrow_mut();
+        let room = table.len() < self.affinity_capacity || table.contains_key(client);
+        if room {
+            let _: Option<Affinity> = table.insert(*client, *affinity);
+        }
+        room
+    }
+
+    fn allows(&self, source: &Source) -> bool {
+        let asked = trie_bits(source);
+        self.sources.iter().any(|(bits, prefix)| agree(&trie_bits(prefix), &asked, *bits))
+    }
+
+    fn address(&self, ip: &Ip) -> u32 {
+        self.addresses.get(ip).copied().unwrap_or(0)
+    }
+
+    fn device(&self, index: u32) -> Option<Device> {
+        self.devices.get(&index).copied()
+    }
+
+    fn fragment(&self, fragment: &Fragment) -> Option<Ports> {
+        self.fragments.borrow().get(fragment).copied()
+    }
+
+    fn put_fragment(&self, fragment: &Fragment, ports: &Ports) -> bool {
+        let _: Option<Ports> = self.fragments.borrow_mut().insert(*fragment, *ports);
+        true
+    }
+
+    fn socket(&self, cookie: u64) -> Option<Peer> {
+        self.sockets.borrow().get(&cookie).copied()
+    }
+
+    fn put_socket(&self, cookie: u64, peer: &Peer) -> bool {
+        let _: Option<Peer> = self.sockets.borrow_mut().insert(cookie, *peer);
+        true
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.get()
+    }
+
+    fn random(&self) -> u32 {
+        4
+    }
+
+    fn may_reject(&self) -> bool {
+        self.rejects.get()
+    }
+
+    fn count(&self, event: Event) {
+        *self.events.borrow_mut().entry(event).or_default() += 1;
+    }
+}

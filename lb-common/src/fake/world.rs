@@ -1,0 +1,170 @@
+//! A node with its services: the tables that fixtures, the fuzzer and the benchmark start from.
+
+use std::vec;
+use std::vec::Vec;
+
+use super::{Fake, at, ip};
+use crate::addr::{Endpoint, Ip, Port, Protocol};
+use crate::config::{Device, Prefix, Settings, address};
+use crate::maglev;
+use crate::service::{
+    Backend, BackendId, Flags, Frontend, LINE, MEMBERS_PER_LINE, NARROW, Service, ServiceId, Set,
+    Source,
+};
+
+/// A ClusterIP.
+pub const CLUSTER4: &str = "10.96.0.10:80";
+/// A ClusterIP of the other family.
+pub const CLUSTER6: &str = "[fd00:96::10]:80";
+/// A pod of this node.
+pub const POD4: &str = "10.1.0.5:40000";
+/// The same pod.
+pub const POD6: &str = "[fd00:1::5]:40000";
+/// A backend on this node.
+pub const LOCAL4: &str = "10.1.0.6:8080";
+/// A backend on this node.
+pub const LOCAL6: &str = "[fd00:1::6]:8080";
+/// A backend on another node.
+pub const REMOTE4: &str = "10.2.0.7:8080";
+/// A backend on another node.
+pub const REMOTE6: &str = "[fd00:2::7]:8080";
+/// A client outside.
+pub const CLIENT4: &str = "203.0.113.9:50000";
+/// A client outside.
+pub const CLIENT6: &str = "[2001:db8::9]:50000";
+/// The node's address and a `NodePort`.
+pub const NODE4: &str = "192.168.0.10:30080";
+/// The node's address and a `NodePort`.
+pub const NODE6: &str = "[fd00:c0::10]:30080";
+
+/// The prefix of an address.
+pub fn prefix(network: &str, bits: u32) -> Prefix {
+    let network = ip(network);
+    let bits = if network.is_v4() { bits + 96 } else { bits };
+    let mask = u128::MAX.checked_shl(128 - bits).unwrap_or(0);
+    Prefix { ip: network, mask: Ip::v6(mask.to_be_bytes()) }
+}
+
+impl Fake {
+    /// A node without services: addresses, one device (index 1), service ranges, ports to translate to.
+    pub fn node() -> Self {
+        let mut node = Self::default();
+        let (node4, node6) = (at(NODE4).ip, at(NODE6).ip);
+        node.settings = Settings {
+            hairpin4: ip("192.0.0.8"),
+            hairpin6: ip("100::8"),
+            node4,
+            node6,
+            source_port_low: Port::new(61000),
+            source_port_high: Port::new(65000),
+            node_port_low: Port::new(30000),
+            node_port_high: Port::new(32767),
+            flags: Settings::ANSWER_ECHO | Settings::OTHER_FRONTENDS | Settings::RANGES_KNOWN,
+            socket_mode: Settings::SOCKETS_ALL,
+            ..Settings::default()
+        };
+        let [first, second, ..] = &mut node.settings.ranges;
+        *first = prefix("10.96.0.0", 16);
+        *second = prefix("fd00:96::", 112);
+        for own in [node4, node6] {
+            let _: Option<u32> = node.addresses.insert(own, address::NODE | address::NODE_PORTS);
+        }
+        let device = Device { source4: node4, source6: node6, bridge: 0, flags: 0 };
+        let _: Option<Device> = node.devices.insert(1, device);
+        node.backends.push(Backend::default());
+        node
+    }
+
+    /// Adds a backend row, a member of both sets as far as its place allows.
+    pub fn add_backend(&mut self, end: Endpoint, local: bool, service: ServiceId) -> BackendId {
+        let place = if local { Backend::LOCAL | Backend::IN_LOCAL_SET } else { 0 };
+        let flags = place | Backend::IN_CLUSTER_SET;
+        let id = self.backends.len() as BackendId;
+        let epoch = 100 + id;
+        self.backends.push(Backend { ip: end.ip, port: end.port, flags, epoch, service, pad: 0 });
+        id
+    }
+
+    /// Writes a selection table and says where it lies.
+    pub fn add_set(&mut self, members: &[BackendId]) -> Set {
+        let end = |id: &BackendId| {
+            let row = self.backends.get(*id as usize).copied().unwrap_or_default();
+            Endpoint::new(row.ip, row.port)
+        };
+        let mut members = members.to_vec();
+        members.sort_by_key(end);
+        let ends: Vec<Endpoint> = members.iter().map(end).collect();
+        let count = members.len() as u32;
+        let mut slots = vec![0; maglev::size(count) as usize];
+        maglev::fill(&ends, &mut slots, &mut vec![0; members.len()]);
+
+        let line = self.lines.len() as u32;
+        for members in members.chunks(MEMBERS_PER_LINE as usize) {
+            self.push_line(members.iter().flat_map(|id| id.to_ne_bytes()));
+        }
+        let narrow = count <= NARROW;
+        for slots in slots.chunks(if narrow { LINE } else { LINE / 2 }) {
+            if narrow {
+                self.push_line(slots.iter().map(|slot| *slot as u8));
+            } else {
+                self.push_line(slots.iter().flat_map(|slot| slot.to_ne_bytes()));
+            }
+        }
+        Set { line, members: count, slots: slots.len() as u32 }
+    }
+
+    fn push_line(&mut self, bytes: impl Iterator<Item = u8>) {
+        let mut line = [0; LINE];
+        line.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+        self.lines.push(line);
+    }
+
+    /// Adds a service with its backends (and whether each is on this node). Its frontends come after.
+    pub fn add_service(&mut self, id: ServiceId, backends: &[(&str, bool)]) -> Service {
+        let add = |(end, local): &(&str, bool)| (self.add_backend(at(end), *local, id), *local);
+        let rows: Vec<(BackendId, bool)> = backends.iter().map(add).collect();
+        let all: Vec<BackendId> = rows.iter().map(|(id, _)| *id).collect();
+        let local: Vec<BackendId> =
+            rows.iter().filter(|(_, local)| *local).map(|(id, _)| *id).collect();
+        let flags = if all.is_empty() { Flags::default() } else { Flags::ANYWHERE };
+        Service {
+            id,
+            flags,
+            affinity: 0,
+            generation: 1,
+            cluster: self.add_set(&all),
+            local: self.add_set(&local),
+        }
+    }
+
+    /// Makes a service be reached at an address inside the cluster.
+    pub fn cluster_ip(&mut self, frontend: &str, protocol: Protocol, service: Service) {
+        let Endpoint { ip, port, .. } = at(frontend);
+        let _: Option<Service> = self.services.insert(Frontend::new(ip, port, protocol), service);
+        let mark = Service { id: service.id, flags: Flags::ADDRESS, ..Service::default() };
+        let _: Option<Service> = self.services.insert(Frontend::cluster_address(ip), mark);
+    }
+
+    /// Makes a service be reached at its `NodePort`.
+    pub fn node_port(&mut self, frontend: &str, protocol: Protocol, service: Service) {
+        let Endpoint { ip, port, .. } = at(frontend);
+        let flags = service.flags.with(Flags::EXTERNAL).with(Flags::NODE_PORT);
+        let key = Frontend::node_port(ip, port, protocol);
+        let _: Option<Service> = self.services.insert(key, Service { flags, ..service });
+    }
+
+    /// Makes a service be reached at an external address or VIP.
+    pub fn external(&mut self, frontend: &str, protocol: Protocol, service: Service) {
+        let Endpoint { ip, port, .. } = at(frontend);
+        let flags = service.flags.with(Flags::EXTERNAL);
+        let key = Frontend::new(ip, port, protocol);
+        let _: Option<Service> = self.services.insert(key, Service { flags, ..service });
+    }
+
+    /// Lets a prefix use a service that lists its sources.
+    pub fn allow(&mut self, service: ServiceId, network: &str, bits: u32) {
+        let network = ip(network);
+        let bits = 32 + bits + if network.is_v4() { 96 } else { 0 };
+        self.sources.push((bits, Source::new(service, network)));
+    }
+}

@@ -1,0 +1,123 @@
+//! The path of a packet on this host: every fixture, and what must hold for all of them.
+
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::vec::Vec;
+
+use crate::addr::{Endpoint, Ip, Port, Protocol};
+use crate::event::{DropReason, Hook, PassReason, Turn, Verdict};
+use crate::fake::{
+    Datagram, Fake, Step, Transport, assert_packet_eq, at, fixtures, run, world, wrong_checksums,
+};
+use crate::wire::tcp;
+
+#[test]
+fn every_fixture_is_what_it_says() {
+    let mut failed = Vec::new();
+    for fixture in fixtures::all() {
+        if let Err(panic) =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fixture.check()))
+        {
+            failed.push((fixture.name, panic.downcast_ref::<std::string::String>().cloned()));
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[test]
+fn fixture_names_are_distinct() {
+    let all = fixtures::all();
+    let names: BTreeSet<_> = all.iter().map(|fixture| &fixture.name).collect();
+    assert_eq!(names.len(), all.len());
+}
+
+#[test]
+fn every_verdict_has_a_fixture() {
+    // What only a broken kernel can make happen.
+    let never = [Verdict::Drop(DropReason::RewriteFailed), Verdict::Pass(PassReason::Unchanged)];
+    let all = fixtures::all();
+    let seen: Vec<Verdict> =
+        all.iter().flat_map(|fixture| fixture.steps.iter().map(|step| step.verdict)).collect();
+    for verdict in Verdict::all().filter(|verdict| !never.contains(verdict)) {
+        assert!(seen.contains(&verdict), "{verdict:?}");
+    }
+}
+
+#[test]
+fn what_is_dropped_or_passed_is_untouched() {
+    for fixture in fixtures::all() {
+        let tables = fixture.tables.clone();
+        for step in &fixture.steps {
+            let (verdict, out) = run(step, &tables);
+            if matches!(verdict, Verdict::Pass(_) | Verdict::Drop(_)) {
+                assert_packet_eq(&out, &step.packet, &fixture.name);
+            }
+        }
+    }
+}
+
+fn address(v4: bool, bytes: [u8; 16]) -> Ip {
+    let [a, b, c, d, ..] = bytes;
+    if v4 { Ip::v4([a, b, c, d]) } else { Ip::v6(bytes) }
+}
+
+fn transports() -> impl Strategy<Value = Transport> {
+    prop_oneof![Just(Transport::Tcp(tcp::SYN)), Just(Transport::Udp(true)), Just(Transport::Sctp),]
+}
+
+fn step(hook: Hook, packet: Vec<u8>) -> Step {
+    Step { hook, from_host: false, packet, verdict: Verdict::TurnedRound(Turn::Echo), out: None }
+}
+
+proptest! {
+    #[test]
+    fn translation_and_its_reverse_are_identity(
+        v4: bool,
+        source: [u8; 16],
+        port in 1_u16..,
+        transport in transports(),
+        payload in proptest::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let mut tables = Fake::node();
+        let (cluster, remote) = if v4 {
+            (world::CLUSTER4, world::REMOTE4)
+        } else {
+            (world::CLUSTER6, world::REMOTE6)
+        };
+        let service = tables.add_service(1, &[(remote, false)]);
+        for protocol in [Protocol::TCP, Protocol::UDP, Protocol::SCTP] {
+            tables.cluster_ip(cluster, protocol, service);
+        }
+        let client = Endpoint::new(address(v4, source), Port::new(port));
+        prop_assume!(v4 || !client.ip.is_v4());
+        let asks = Datagram::new(client, at(cluster), transport).with(&payload);
+        let (_, sent) = run(&step(Hook::PodIngress, asks.build()), &tables);
+        prop_assert_eq!(wrong_checksums(&sent), Vec::<&str>::new());
+        let gets = Datagram::new(client, at(remote), transport).with(&payload);
+        prop_assert_eq!(&sent, &gets.build());
+
+        let answers = Datagram::new(at(remote), client, transport).with(&payload);
+        let (_, shown) = run(&step(Hook::PodEgress, answers.build()), &tables);
+        let expected = Datagram::new(at(cluster), client, transport).with(&payload);
+        prop_assert_eq!(shown, expected.build());
+    }
+
+    #[test]
+    fn any_bytes_are_survived(
+        mut packet in proptest::collection::vec(any::<u8>(), 0..120),
+        family in 0_u8..4,
+        hook in 0_usize..5,
+    ) {
+        if let (Some(place), true) = (packet.get_mut(12..14), family > 0) {
+            place.copy_from_slice(if family == 1 { &[0x08, 0x00] } else { &[0x86, 0xdd] });
+        }
+        if let (Some(version), true) = (packet.get_mut(14), family > 0) {
+            *version = if family == 1 { 0x45 } else { 0x60 };
+        }
+        let hook = Hook::ALL[hook];
+        let (verdict, out) = run(&step(hook, packet.clone()), &Fake::node());
+        if matches!(verdict, Verdict::Pass(_) | Verdict::Drop(_)) {
+            prop_assert_eq!(out, packet);
+        }
+    }
+}
