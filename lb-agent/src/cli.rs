@@ -1,12 +1,10 @@
 //! The command line: what can be typed, as plain structs. What it means is elsewhere.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::datapath::find_cgroup2;
+use crate::config::flags::ProxyFlags;
 use crate::node::Pattern;
 
 /// Serves Kubernetes Services through eBPF, beside any CNI, in place of kube-proxy.
@@ -27,6 +25,11 @@ pub enum Command {
     Cleanup(Cleanup),
     /// One screen: is it on, and how. Reads the pins; the agent need not run.
     Status(Status),
+    /// Do what needs a privileged container: mount the bpffs for the pins. For an init container.
+    Init(Box<Run>),
+    /// The configuration in effect.
+    #[command(subcommand)]
+    Config(ConfigVerb),
     /// What the kernel maps hold.
     #[command(subcommand)]
     Lb(Lb),
@@ -35,6 +38,13 @@ pub enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+}
+
+/// `lb-agent config ...`
+#[derive(Debug, Subcommand)]
+pub enum ConfigVerb {
+    /// Each value and where it comes from, given the flags of `run`.
+    View(Box<Run>),
 }
 
 /// `lb-agent lb ...`
@@ -79,15 +89,24 @@ pub struct Run {
     /// Devices of pods, with * and ?; repeatable [default: veths whose other end is elsewhere].
     #[arg(long, value_name = "PATTERN")]
     pub pod_device: Vec<Pattern>,
-    /// Address of /healthz, /livez and /readyz.
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:10256")]
-    pub healthz_bind_address: SocketAddr,
-    /// Address of /metrics and /proxyMode.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10249")]
-    pub metrics_bind_address: SocketAddr,
     /// Entries of a map, for example FLOWS=1048576; repeatable.
     #[arg(long, value_name = "MAP=ENTRIES", value_parser = size)]
     pub map_size: Vec<(String, u32)>,
+    /// KubeProxyConfiguration, and AgentConfiguration as a second document.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Remove everything, as `lb-agent cleanup` does, and exit.
+    #[arg(long, conflicts_with = "init_only")]
+    pub cleanup: bool,
+    /// Do what needs a privileged container, as `lb-agent init` does, and exit.
+    #[arg(long)]
+    pub init_only: bool,
+    /// Write the configuration as two documents to a file, and exit.
+    #[arg(long, value_name = "FILE")]
+    pub write_config_to: Option<PathBuf>,
+    /// kube-proxy's flags.
+    #[command(flatten)]
+    pub proxy: ProxyFlags,
     /// How to log.
     #[command(flatten)]
     pub log: Log,
@@ -152,28 +171,6 @@ pub enum Output {
     Json,
 }
 
-impl Run {
-    /// The cgroup to attach to.
-    pub fn cgroup(&self) -> PathBuf {
-        let found = || find_cgroup2().unwrap_or_else(|| PathBuf::from("/sys/fs/cgroup"));
-        self.cgroup.clone().unwrap_or_else(found)
-    }
-
-    /// The name of our Node.
-    pub fn node(&self) -> String {
-        let host = || {
-            let name = nix::sys::utsname::uname();
-            name.map(|name| name.nodename().to_string_lossy().to_lowercase()).unwrap_or_default()
-        };
-        self.hostname_override.clone().unwrap_or_else(host)
-    }
-
-    /// Map sizes by name.
-    pub fn sizes(&self) -> BTreeMap<String, u32> {
-        self.map_size.iter().cloned().collect()
-    }
-}
-
 fn size(text: &str) -> Result<(String, u32), String> {
     let (name, entries) = text.split_once('=').ok_or("write it as MAP=ENTRIES")?;
     let entries = entries.parse().map_err(|error| format!("{entries:?}: {error}"))?;
@@ -206,13 +203,14 @@ mod tests {
     fn patterns_repeat_and_defaults_are_kube_proxys() {
         let run = run(&["--manifests", "d", "--pod-device", "a*", "--pod-device", "b"]);
         assert_eq!(run.pod_device.len(), 2);
-        assert_eq!(run.healthz_bind_address.port(), 10_256);
-        assert_eq!(run.metrics_bind_address.to_string(), "127.0.0.1:10249");
+        let config = crate::config::Config::of(&run, None).unwrap();
+        assert_eq!(config.healthz.value.unwrap().port(), 10_256);
+        assert_eq!(config.metrics.value.unwrap().to_string(), "127.0.0.1:10249");
     }
 
     #[test]
     fn map_sizes_are_checked() {
-        assert_eq!(run(&["--map-size", "flows=9"]).sizes()["FLOWS"], 9);
+        assert_eq!(run(&["--map-size", "flows=9"]).map_size, [("FLOWS".to_owned(), 9)]);
         for wrong in ["FLOWS", "FLOWS=x", "FLOWS=0"] {
             assert!(Cli::try_parse_from(["lb-agent", "run", "--map-size", wrong]).is_err());
         }

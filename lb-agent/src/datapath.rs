@@ -157,6 +157,14 @@ pub struct Datapath {
     _lock: Lock,
 }
 
+/// Makes sure that the folder for pins lies on a bpffs, and says whether one had to be mounted.
+pub fn mount(bpf_dir: &Path) -> Result<bool, Error> {
+    let was = bpffs::is_bpffs(bpf_dir)
+        || bpf_dir.parent().is_some_and(|parent| !bpf_dir.exists() && bpffs::is_bpffs(parent));
+    bpffs::prepare(bpf_dir)?;
+    Ok(!was)
+}
+
 impl Datapath {
     /// Takes the folder over, loads the programs over the maps there (or new ones), attaches nothing yet.
     pub fn load(options: &Options) -> Result<Self, Error> {

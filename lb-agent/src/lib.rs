@@ -2,8 +2,10 @@
 #![deny(unsafe_code)]
 
 pub mod cli;
+pub mod config;
 pub mod datapath;
 pub mod health;
+pub mod health_check;
 pub mod manifests;
 pub mod maps;
 pub mod metrics;
@@ -20,8 +22,11 @@ pub mod tracker;
 pub mod translate;
 pub mod watch;
 
-/// An error with its causes, on one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
+/// An error with its causes, on one line; a cause that was already told is not told again.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+    causes.fold(error.to_string(), |text, cause| match cause.to_string() {
+        cause if text.contains(&cause) => text,
+        cause => format!("{text}: {cause}"),
+    })
 }

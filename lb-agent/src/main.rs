@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::{CommandFactory as _, Parser as _};
-use lb_agent::cli::{Cleanup, Cli, Command, Lb, Log, LogFormat, Run};
-use lb_agent::{datapath, run, show};
+use lb_agent::cli::{Cleanup, Cli, Command, ConfigVerb, Lb, Log, LogFormat, Run};
+use lb_agent::config::Config;
+use lb_agent::{chain, datapath, run, show};
 use tracing_subscriber::filter::EnvFilter;
 
 /// Something was found that should not be.
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             let mut stderr = io::stderr().lock();
-            if writeln!(stderr, "error: {error:#}").is_err() {
+            if writeln!(stderr, "error: {}", chain(error.as_ref())).is_err() {
                 // Nobody reads it.
             }
             let is_absent = matches!(error.downcast_ref(), Some(show::Error::NoDatapath(_)));
@@ -35,6 +36,15 @@ fn main() -> ExitCode {
 fn execute(command: Command) -> Result<ExitCode> {
     match command {
         Command::Run(options) => agent(*options),
+        Command::Init(options) => init(&Config::load(&options)?),
+        Command::Config(ConfigVerb::View(options)) => {
+            let config = Config::load(&options)?;
+            print(&config.table())?;
+            for warning in &config.warnings {
+                print(&format!("warning: {warning}\n"))?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Cleanup(options) => cleanup(&options),
         Command::Status(options) => {
             let (text, is_well) = show::status::status(&options.pins.bpf_dir)?;
@@ -53,13 +63,25 @@ fn execute(command: Command) -> Result<ExitCode> {
 }
 
 fn agent(options: Run) -> Result<ExitCode> {
+    if options.cleanup {
+        return cleanup(&Cleanup { pins: options.pins, cgroup: options.cgroup });
+    }
     log(options.log);
+    let config = Config::load(&options)?;
+    if let Some(file) = &options.write_config_to {
+        let text = config.documents();
+        std::fs::write(file, text).with_context(|| format!("write {}", file.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if options.init_only {
+        return init(&config);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .context("start the runtime")?;
-    let result = runtime.block_on(run::run(options));
+    let result = runtime.block_on(run::run(options, config));
     runtime.shutdown_timeout(GOODBYE);
     result?;
     Ok(ExitCode::SUCCESS)
@@ -81,6 +103,15 @@ fn cleanup(options: &Cleanup) -> Result<ExitCode> {
     if removed.pins.is_empty() && removed.unmounted.is_none() {
         print(&format!("nothing to remove in {}\n", dir.display()))?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The part for which the agent's own three capabilities are not enough.
+fn init(config: &Config) -> Result<ExitCode> {
+    let dir = &config.bpf_dir.value;
+    let is_mounted = datapath::mount(dir)?;
+    let done = if is_mounted { "mounted a bpffs at" } else { "a bpffs already holds" };
+    print(&format!("{done} {}\n", dir.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,6 +3,7 @@
 //! One loop owns the tracker, the book and the maps; everything that may block or wait is a task
 //! beside it. Ending it leaves the data path as it is.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 
 use crate::cli;
+use crate::config::Config;
 use crate::datapath::{self, Datapath};
 use crate::health::{Health, NodeState};
 use crate::manifests::{Manifests, ManifestsError};
@@ -79,49 +81,55 @@ struct Agent {
 }
 
 /// Runs until SIGTERM or SIGINT.
-pub async fn run(options: cli::Run) -> Result<(), Error> {
-    let name = options.node();
+pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
+    config.warnings.iter().for_each(|warning| warn!(warning, "configuration"));
+    let config = Arc::new(config);
+    let name = config.node();
     let paths = datapath::Options {
-        bpf_dir: options.pins.bpf_dir.clone(),
-        cgroup: options.cgroup(),
-        sizes: options.sizes(),
+        bpf_dir: config.bpf_dir.value.clone(),
+        cgroup: config.cgroup(),
+        sizes: config.sizes(),
     };
     let mut stop = Stop::new()?;
+    // First what is quickly known to be wrong; then lists arrive while programs are verified.
+    let view = ViewHealth::default();
+    let (sender, events) = mpsc::channel(4_096);
+    start_source(options.manifests.as_deref(), &config, &name, &view, sender).await?;
     let Some(datapath) = load(paths.clone(), &mut stop).await? else { return Ok(()) };
     let maps = datapath.maps()?;
     let began = Instant::now();
     let actual = maps.actual()?;
     let earliest = if actual.services.is_empty() { began } else { datapath.since() + GRACE };
     let programmer = Programmer::adopt(maps.limits()?, actual, Duration::ZERO);
-    let devices = Devices::new(datapath, &options, &maps)?;
+    let devices = Devices::new(datapath, Arc::clone(&config), &maps)?;
     let mut agent = Agent {
         began,
-        tracker: Tracker::new(NodeContext::named(&name)),
+        tracker: Tracker::new(NodeContext {
+            service_proxy_name: config.service_proxy_name.value.as_deref().map(Arc::from),
+            ..NodeContext::named(&name)
+        }),
         programmer,
         writer: Writer::new(maps),
         devices,
         health: Health::default(),
         numbers: Arc::new(Numbers::default()),
-        state: State::at(&options.pins.bpf_dir, &name),
+        state: State::at(&paths.bpf_dir, &name),
         earliest,
         is_programmed: false,
         is_settled: false,
     };
-    let view = ViewHealth::default();
-    let (sender, events) = mpsc::channel(4_096);
-    start_source(&options, &name, &view, sender).await?;
     let shared = Arc::new(agent.devices.maps()?);
     let sources = metrics::Sources {
         maps: Arc::clone(&shared),
         numbers: Arc::clone(&agent.numbers),
         health: agent.health.clone(),
     };
-    servers::start(
-        options.healthz_bind_address,
-        "health",
-        crate::health::router(agent.health.clone()),
-    );
-    servers::start(options.metrics_bind_address, "metrics", metrics::router(sources));
+    if let Some(address) = config.healthz.value {
+        servers::start(address, "health", crate::health::router(agent.health.clone()));
+    }
+    if let Some(address) = config.metrics.value {
+        servers::start(address, "metrics", metrics::router(sources));
+    }
     info!(node = name, bpf_dir = %paths.bpf_dir.display(), cgroup = %paths.cgroup.display(), "agent runs");
     agent.work(events, shared, &mut stop).await;
     agent.state.write(&agent.programmer);
@@ -144,21 +152,22 @@ async fn load(paths: datapath::Options, stop: &mut Stop) -> Result<Option<Datapa
 
 /// Starts the task that follows the objects.
 async fn start_source(
-    options: &cli::Run,
+    manifests: Option<&Path>,
+    config: &Config,
     node: &str,
     view: &ViewHealth,
     events: mpsc::Sender<Event>,
 ) -> Result<(), Error> {
     let view = view.clone();
-    if let Some(folder) = &options.manifests {
+    if let Some(folder) = manifests {
         let manifests = Manifests::open(folder, node)?;
         drop(tokio::spawn(manifests.run(view, events)));
         return Ok(());
     }
-    let server = Server { kubeconfig: options.kubeconfig.clone(), master: options.master.clone() };
+    let server = Server { kubeconfig: config.kubeconfig.value.clone(), master: config.master.value.clone() };
     let client = server.client(&view, None).await?;
     let watch =
-        Watch { node: node.to_owned(), service_proxy_name: None, list: ListMode::default() };
+        Watch { node: node.to_owned(), service_proxy_name: config.service_proxy_name.value.clone(), list: ListMode::default() };
     drop(tokio::spawn(watch.run(client, view, events)));
     Ok(())
 }

@@ -18,6 +18,7 @@ use ipnet::IpNet;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 
 pub use self::address::{address, prefix};
+pub(crate) use self::finding::quoted;
 pub use self::finding::{Finding, Findings, ObjectName};
 pub use self::names::Names;
 pub use self::node::{NodeContext, NodeSpec};
@@ -88,7 +89,7 @@ pub fn service_cidrs(object: &ServiceCIDR) -> (Vec<IpNet>, Vec<Finding>) {
             Some(cidr) => cidrs.push(cidr),
             None => findings.wrong(
                 format_args!("spec.cidrs[{at}]"),
-                format_args!("{} is not a prefix", finding::quoted(text)),
+                format_args!("{} is not a prefix", quoted(text)),
                 "write it as 10.96.0.0/16 or fd00:10:96::/112",
             ),
         }

@@ -1,5 +1,6 @@
 //! Device names with `*` and `?`, as shells have them.
 
+use std::fmt;
 use std::str::FromStr;
 
 /// A pattern for the names of devices.
@@ -14,6 +15,12 @@ impl FromStr for Pattern {
             "" => Err("a device pattern is empty"),
             text => Ok(Self(text.to_owned())),
         }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

@@ -7,6 +7,7 @@ use lb_common::addr::Ip;
 use lb_common::config::{Device, address};
 
 use super::{Link, LinkKind, Pattern, Primary, View};
+use crate::config::NodePortAddresses;
 use crate::datapath::Role;
 use crate::program::wire;
 
@@ -21,6 +22,22 @@ pub struct Identity {
     pub external: Vec<Pattern>,
     /// `--pod-device`: these and no others.
     pub pods: Vec<Pattern>,
+    /// Where `NodePorts` are served.
+    pub node_ports: NodePortAddresses,
+    /// Whose packets are those of this node's pods.
+    pub local_clients: LocalClients,
+}
+
+/// Devices whose packets count as those of this node's pods (contract 3.4).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LocalClients {
+    /// Those that lead to pods.
+    #[default]
+    PodDevices,
+    /// This bridge, and its ports.
+    Bridge(String),
+    /// Those whose names begin so.
+    Prefix(String),
 }
 
 /// A device that gets programs.
@@ -55,16 +72,12 @@ pub fn assignments(view: &View, node: &Identity) -> Vec<Assignment> {
     view.links.values().filter_map(assignment).collect()
 }
 
-/// The values of `ADDRESSES`: what is ours, and where `NodePorts` are served (contract 3.5, `primary`).
+/// The values of `ADDRESSES`: what is ours, and where `NodePorts` are served (contract 3.5).
 pub fn addresses(view: &View, node: &Identity) -> BTreeMap<Ip, u32> {
     let mut all: BTreeMap<Ip, u32> = BTreeMap::new();
     for own in &view.addresses {
         let primary = if own.ip.is_ipv4() { node.primary.v4 } else { node.primary.v6 };
-        let accepts = match primary {
-            Some(primary) => primary == own.ip,
-            // A family in which the node has no address accepts all of its addresses.
-            None => !own.ip.is_loopback(),
-        };
+        let accepts = node.node_ports.accepts(own.ip, primary);
         let bits = address::NODE | if accepts { address::NODE_PORTS } else { 0 };
         *all.entry(wire(own.ip)).or_default() |= bits;
     }
@@ -104,7 +117,18 @@ fn device(link: &Link, role: Role, view: &View, node: &Identity) -> Device {
         source4: source(link, view, node.primary.v4, IpAddr::is_ipv4),
         source6: source(link, view, node.primary.v6, IpAddr::is_ipv6),
         bridge: link.controller.filter(is_bridge).unwrap_or(0),
-        flags: if role == Role::Pod { Device::LOCAL_CLIENTS } else { 0 },
+        flags: if is_local(link, role, view, node) { Device::LOCAL_CLIENTS } else { 0 },
+    }
+}
+
+fn is_local(link: &Link, role: Role, view: &View, node: &Identity) -> bool {
+    match &node.local_clients {
+        LocalClients::PodDevices => role == Role::Pod,
+        LocalClients::Prefix(prefix) => link.name.starts_with(prefix.as_str()),
+        LocalClients::Bridge(name) => {
+            let controller = link.controller.and_then(|index| view.links.get(&index));
+            link.name == *name || controller.is_some_and(|bridge| bridge.name == *name)
+        }
     }
 }
 

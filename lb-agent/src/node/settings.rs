@@ -9,6 +9,7 @@ use lb_common::addr::{Ip, Port};
 use lb_common::config::Settings;
 
 use super::Primary;
+use crate::config::Config;
 use crate::program::wire;
 use crate::syscall;
 
@@ -24,7 +25,7 @@ const LOWEST: u16 = 1_024;
 const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
 /// The part of the settings that does not follow from services.
-pub fn settings(primary: Primary, netns_cookie: u64) -> Settings {
+pub fn settings(primary: Primary, netns_cookie: u64, config: &Config) -> Settings {
     let ports = source_ports(&ephemeral_ports());
     Settings {
         netns_cookie,
@@ -34,8 +35,8 @@ pub fn settings(primary: Primary, netns_cookie: u64) -> Settings {
         node6: primary.v6.map_or(Ip::UNSPECIFIED, wire),
         source_port_low: Port::new(*ports.start()),
         source_port_high: Port::new(*ports.end()),
-        flags: Settings::ANSWER_ECHO | Settings::LOOPBACK_NODE_PORTS,
-        socket_mode: Settings::SOCKETS_HOST,
+        flags: config.flags(),
+        socket_mode: config.socket_mode(),
         ..Settings::default()
     }
 }

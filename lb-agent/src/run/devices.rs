@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use lb_common::addr::Ip;
-use lb_common::config::Settings;
+use lb_common::config::{Prefix, Settings};
 use tracing::{info, warn};
 
 use super::Error;
-use crate::cli;
+use crate::config::Config;
 use crate::datapath::{Datapath, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
@@ -22,6 +23,9 @@ pub(super) struct Devices {
     maps: Maps,
     identity: Identity,
     netns_cookie: u64,
+    /// Sources that count as pods of this node; an earlier run's until the Node object is known.
+    local: [Prefix; 2],
+    config: Arc<Config>,
     view: Option<View>,
     attached: BTreeMap<u32, Assignment>,
     failed: BTreeSet<u32>,
@@ -32,21 +36,18 @@ pub(super) struct Devices {
 
 impl Devices {
     /// Until the Node object is known, the node is what an earlier run took it for.
-    pub(super) fn new(datapath: Datapath, options: &cli::Run, maps: &Maps) -> Result<Self, Error> {
+    pub(super) fn new(datapath: Datapath, config: Arc<Config>, maps: &Maps) -> Result<Self, Error> {
         let before = maps.settings()?;
         let primary = Primary { v4: address(before.node4), v6: address(before.node6) };
-        let identity = Identity {
-            addresses: primary.v4.into_iter().chain(primary.v6).collect(),
-            primary,
-            external: options.external_device.clone(),
-            pods: options.pod_device.clone(),
-        };
+        let identity = config.identity(primary);
         Ok(Self {
             addresses: maps.addresses()?.into_iter().collect(),
             maps: datapath.maps()?,
             datapath,
             identity,
             netns_cookie: settings::netns_cookie()?,
+            local: before.local,
+            config,
             view: None,
             attached: BTreeMap::new(),
             failed: BTreeSet::new(),
@@ -72,13 +73,16 @@ impl Devices {
     ) {
         if let Some(node) = node {
             self.identity.addresses = node.addresses.to_vec();
-            self.identity.primary = Primary { v4: ips.0, v6: ips.1 };
+            self.identity.primary = self.config.primary(Primary { v4: ips.0, v6: ips.1 });
+            self.local = self.config.local(Some(node));
         }
     }
 
     /// The settings that follow from the node.
     pub(super) fn settings(&self) -> Settings {
-        settings::settings(self.identity.primary, self.netns_cookie)
+        let settings =
+            settings::settings(self.identity.primary, self.netns_cookie, &self.config);
+        Settings { local: self.local, ..settings }
     }
 
     /// Whether every device that should has its programs, and nothing else has.

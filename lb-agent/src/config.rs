@@ -1,0 +1,368 @@
+//! What the agent is told to be: kube-proxy's file and flags, and ours, as one struct in which each value knows
+//! where it comes from.
+//!
+//! Pure: reads texts, never the machine. As upstream, kube-proxy's own flags count only without `--config`,
+//! except `--hostname-override` and `--master`; flags that kube-proxy does not have win over the file.
+
+mod agent;
+pub mod effect;
+pub mod flags;
+mod kube_proxy;
+mod section;
+mod tree;
+pub mod values;
+pub mod view;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use self::section::{Found, Section};
+pub use self::tree::Place;
+use crate::node::Pattern;
+
+/// The API of the first document.
+pub const KUBE_PROXY: (&str, &str) = ("kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration");
+/// The API of the second document.
+pub const AGENT: (&str, &str) = ("lb.dev/v1alpha1", "AgentConfiguration");
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody said anything.
+    #[default]
+    Default,
+    /// A flag, named without its dashes.
+    Flag(&'static str),
+    /// The file.
+    File(Place),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::Flag(name) => write!(f, "flag --{name}"),
+            Self::File(place) => write!(f, "file, {place}"),
+        }
+    }
+}
+
+/// A value and where it comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Setting<T> {
+    /// The value.
+    pub value: T,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+impl<T> Setting<T> {
+    /// A value that nobody set.
+    pub const fn new(value: T) -> Self {
+        Self { value, origin: Origin::Default }
+    }
+
+    /// Whether somebody set it.
+    pub fn is_set(&self) -> bool {
+        self.origin != Origin::Default
+    }
+
+    fn file<F: Into<T>>(&mut self, found: Option<Found<F>>) {
+        if let Some(found) = found {
+            *self = Self { value: found.value.into(), origin: Origin::File(found.place) };
+        }
+    }
+
+    fn flag<F: Into<T>>(&mut self, name: &'static str, value: Option<F>) {
+        if let Some(value) = value {
+            *self = Self { value: value.into(), origin: Origin::Flag(name) };
+        }
+    }
+}
+
+/// How pods of this node are told from everybody else (contract 3.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DetectLocalMode {
+    /// By `clusterCIDR` where there is one, else by the device that a packet comes from.
+    #[default]
+    Unset,
+    /// By `clusterCIDR`.
+    ClusterCidr,
+    /// By the `podCIDRs` of our Node.
+    NodeCidr,
+    /// By the name of a bridge.
+    BridgeInterface,
+    /// By the beginning of the device's name.
+    InterfaceNamePrefix,
+}
+
+/// When the source of a packet is translated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Masquerade {
+    /// Where the reply would not come back through us.
+    #[default]
+    Edge,
+    /// Where kube-proxy does it.
+    KubeProxy,
+}
+
+/// Whose sockets are served before a packet exists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SocketLb {
+    /// Those of the node's own network namespace.
+    #[default]
+    Host,
+    /// Those of every namespace.
+    All,
+    /// None.
+    Off,
+}
+
+/// Whether XDP is used on devices to the outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Acceleration {
+    /// Where the driver can.
+    #[default]
+    Auto,
+    /// Everywhere, or fail.
+    Native,
+    /// Nowhere.
+    Off,
+}
+
+/// What a ping of a `ClusterIP` gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Echo {
+    /// An answer.
+    #[default]
+    Answer,
+    /// Port unreachable.
+    Reject,
+}
+
+/// `nodePortAddresses` (contract 3.5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodePortAddresses {
+    /// The node's primary address of each family.
+    pub primary: bool,
+    /// Every address.
+    pub all: bool,
+    /// Loopback, by the socket hooks.
+    pub localhost: bool,
+    /// Every address within these.
+    pub cidrs: Vec<IpNet>,
+}
+
+impl Default for NodePortAddresses {
+    fn default() -> Self {
+        Self { primary: true, all: false, localhost: false, cidrs: Vec::new() }
+    }
+}
+
+/// How long idle flows are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// An open connection.
+    pub tcp_established: Setting<Duration>,
+    /// A connection that one side closed.
+    pub tcp_close_wait: Setting<Duration>,
+    /// Datagrams never answered.
+    pub udp: Setting<Duration>,
+    /// Datagrams both ways.
+    pub udp_stream: Setting<Duration>,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            tcp_established: Setting::new(Duration::from_hours(24)),
+            tcp_close_wait: Setting::new(Duration::from_hours(1)),
+            udp: Setting::new(Duration::from_secs(30)),
+            udp_stream: Setting::new(Duration::from_secs(120)),
+        }
+    }
+}
+
+/// The whole configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `--config`.
+    pub file: Option<PathBuf>,
+    /// `clientConnection.kubeconfig`.
+    pub kubeconfig: Setting<Option<PathBuf>>,
+    /// `--master`.
+    pub master: Setting<Option<String>>,
+    /// `hostnameOverride`; without one, the host's name in lower case.
+    pub hostname: Setting<Option<String>>,
+    /// `bindAddress`: when specific, the node's primary address of its family.
+    pub bind_address: Setting<IpAddr>,
+    /// `healthzBindAddress`; `None` disables.
+    pub healthz: Setting<Option<SocketAddr>>,
+    /// `metricsBindAddress`; `None` disables.
+    pub metrics: Setting<Option<SocketAddr>>,
+    /// `mode`: accepted, and without effect.
+    pub mode: Setting<String>,
+    /// `clusterCIDR`, up to one of each family.
+    pub cluster_cidr: Setting<Vec<IpNet>>,
+    /// `detectLocalMode`.
+    pub detect_local: Setting<DetectLocalMode>,
+    /// `detectLocal.bridgeInterface`.
+    pub bridge_interface: Setting<String>,
+    /// `detectLocal.interfaceNamePrefix`.
+    pub interface_name_prefix: Setting<String>,
+    /// `iptables.masqueradeAll` or `nftables.masqueradeAll`.
+    pub masquerade_all: Setting<bool>,
+    /// `nodePortAddresses`.
+    pub node_port_addresses: Setting<NodePortAddresses>,
+    /// `NodePorts` on loopback.
+    pub localhost_node_ports: Setting<bool>,
+    /// `oomScoreAdj`.
+    pub oom_score_adj: Setting<i64>,
+    /// `masquerade`.
+    pub masquerade: Setting<Masquerade>,
+    /// `socketLB`.
+    pub socket_lb: Setting<SocketLb>,
+    /// `acceleration`.
+    pub acceleration: Setting<Acceleration>,
+    /// `echo`.
+    pub echo: Setting<Echo>,
+    /// `mapSizes`, by upper-case name.
+    pub map_sizes: BTreeMap<String, Setting<u32>>,
+    /// `externalDevices`; empty: found.
+    pub external_devices: Setting<Vec<Pattern>>,
+    /// `podDevices`; empty: found.
+    pub pod_devices: Setting<Vec<Pattern>>,
+    /// `bpfDir`.
+    pub bpf_dir: Setting<PathBuf>,
+    /// `cgroup`; without one, the first in `/proc/mounts`.
+    pub cgroup: Setting<Option<PathBuf>>,
+    /// `serviceProxyName`: serve the Services with this label value, instead of those without.
+    pub service_proxy_name: Setting<Option<String>>,
+    /// `conntrack.*`, `timeouts.*`.
+    pub timeouts: Timeouts,
+    /// What was given and has no effect, or not the expected one. To be logged once.
+    pub warnings: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        Self {
+            file: None,
+            kubeconfig: Setting::default(),
+            master: Setting::default(),
+            hostname: Setting::default(),
+            bind_address: Setting::new(any),
+            healthz: Setting::new(Some(SocketAddr::new(any, 10_256))),
+            metrics: Setting::new(Some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 10_249))),
+            mode: Setting::default(),
+            cluster_cidr: Setting::default(),
+            detect_local: Setting::default(),
+            bridge_interface: Setting::default(),
+            interface_name_prefix: Setting::default(),
+            masquerade_all: Setting::default(),
+            node_port_addresses: Setting::default(),
+            localhost_node_ports: Setting::new(true),
+            oom_score_adj: Setting::new(-999),
+            masquerade: Setting::default(),
+            socket_lb: Setting::default(),
+            acceleration: Setting::default(),
+            echo: Setting::default(),
+            map_sizes: BTreeMap::new(),
+            external_devices: Setting::default(),
+            pod_devices: Setting::default(),
+            bpf_dir: Setting::new(PathBuf::from("/sys/fs/bpf/lb")),
+            cgroup: Setting::default(),
+            service_proxy_name: Setting::default(),
+            timeouts: Timeouts::default(),
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// One thing that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where.
+    pub place: Place,
+    /// The field, dotted; empty for the file as a whole.
+    pub field: String,
+    /// What is wrong, and what is allowed.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let separator = if self.field.is_empty() { "" } else { ": " };
+        write!(f, "{}: {}{separator}{}", self.place, self.field, self.message)
+    }
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file cannot be read at all.
+    #[error("--config {}: {source}", file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Fields of the file.
+    #[error("--config {}: {}", file.display(), joined(problems))]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// All that is wrong with it.
+        problems: Vec<Problem>,
+    },
+    /// A flag, or two that do not fit together.
+    #[error("{0}")]
+    Flag(String),
+}
+
+fn joined(problems: &[Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  ")
+}
+
+impl Config {
+    /// Reads the documents of a file over what is there already.
+    fn read(&mut self, text: &str) -> Result<(), Vec<Problem>> {
+        let documents = tree::documents(text).map_err(|problem| vec![problem])?;
+        let mut problems = Vec::new();
+        for document in documents {
+            if matches!(document.value, tree::Value::Null) {
+                continue;
+            }
+            let place = document.place;
+            let mut section = Section::of(document);
+            let version = section.text("apiVersion").map(|found| found.value).unwrap_or_default();
+            let kind = section.text("kind").map(|found| found.value).unwrap_or_default();
+            match (version.as_str(), kind.as_str()) {
+                KUBE_PROXY => kube_proxy::read(self, &mut section),
+                AGENT => agent::read(self, &mut section),
+                other => {
+                    let message = format!(
+                        "{} {} is not known; allowed: {} {}, {} {}",
+                        other.0, other.1, KUBE_PROXY.0, KUBE_PROXY.1, AGENT.0, AGENT.1
+                    );
+                    problems.push(Problem { place, field: "kind".into(), message });
+                    continue;
+                }
+            }
+            let notes = section.finish();
+            problems.extend(notes.problems);
+            self.warnings.extend(notes.warnings);
+        }
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

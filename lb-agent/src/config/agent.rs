@@ -1,0 +1,56 @@
+//! `AgentConfiguration` v1alpha1: what we can do and kube-proxy cannot.
+
+use super::kube_proxy::some;
+use super::section::{Found, Section};
+use super::{Acceleration, Config, Echo, Masquerade, Origin, Setting, SocketLb};
+use crate::node::Pattern;
+
+/// Words of `masquerade`.
+pub(super) const MASQUERADE: [(&str, Masquerade); 2] =
+    [("edge", Masquerade::Edge), ("kube-proxy", Masquerade::KubeProxy)];
+/// Words of `socketLB`.
+pub(super) const SOCKET_LB: [(&str, SocketLb); 3] =
+    [("host", SocketLb::Host), ("all", SocketLb::All), ("off", SocketLb::Off)];
+/// Words of `acceleration`.
+pub(super) const ACCELERATION: [(&str, Acceleration); 3] =
+    [("auto", Acceleration::Auto), ("native", Acceleration::Native), ("off", Acceleration::Off)];
+/// Words of `echo`.
+pub(super) const ECHO: [(&str, Echo); 2] = [("answer", Echo::Answer), ("reject", Echo::Reject)];
+
+/// Reads the document.
+pub(super) fn read(config: &mut Config, section: &mut Section) {
+    config.masquerade.file(section.word("masquerade", &MASQUERADE));
+    config.socket_lb.file(section.word("socketLB", &SOCKET_LB));
+    config.acceleration.file(section.word("acceleration", &ACCELERATION));
+    config.echo.file(section.word("echo", &ECHO));
+    config.localhost_node_ports.file(section.flag("localhostNodePorts"));
+    config.external_devices.file(patterns(section, "externalDevices"));
+    config.pod_devices.file(patterns(section, "podDevices"));
+    config.bpf_dir.file(section.path("bpfDir"));
+    config.cgroup.file(section.path("cgroup").map(some));
+    config.service_proxy_name.file(section.text("serviceProxyName").map(some));
+    for (name, found) in section.numbers("mapSizes") {
+        let setting = Setting { value: found.value, origin: Origin::File(found.place) };
+        drop(config.map_sizes.insert(name.to_uppercase(), setting));
+    }
+    section.sub("timeouts", |section| {
+        let timeouts = &mut config.timeouts;
+        timeouts.tcp_established.file(section.duration("tcpEstablished"));
+        timeouts.tcp_close_wait.file(section.duration("tcpCloseWait"));
+        timeouts.udp.file(section.duration("udp"));
+        timeouts.udp_stream.file(section.duration("udpStream"));
+    });
+}
+
+fn patterns(section: &mut Section, key: &str) -> Option<Found<Vec<Pattern>>> {
+    let list = section.texts(key)?;
+    let place = list.first()?.place;
+    let mut patterns = Vec::new();
+    for (at, found) in list.into_iter().enumerate() {
+        match found.value.parse::<Pattern>() {
+            Ok(pattern) => patterns.push(pattern),
+            Err(why) => section.wrong(found.place, &format!("{key}[{at}]"), why.to_owned()),
+        }
+    }
+    Some(Found { value: patterns, place })
+}

@@ -1,0 +1,230 @@
+//! What a configuration comes to: flags and prefixes of the data path's settings, what the node should know.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use lb_common::addr::Ip;
+use lb_common::config::{Prefix, Settings};
+
+use super::{
+    Acceleration, Config, DetectLocalMode, Echo, Error, Masquerade, NodePortAddresses, Setting,
+    SocketLb, flags, values,
+};
+use crate::cli::Run;
+use crate::datapath::find_cgroup2;
+use crate::node::{Identity, LocalClients, Pattern, Primary};
+use crate::plan::Family;
+use crate::program::wire;
+use crate::snapshot::NodeSpec;
+
+impl Config {
+    /// What was typed, with the file it names.
+    pub fn load(run: &Run) -> Result<Self, Error> {
+        let text = match &run.config {
+            None => None,
+            Some(file) => Some(
+                std::fs::read_to_string(file)
+                    .map_err(|source| Error::Unreadable { file: file.clone(), source })?,
+            ),
+        };
+        Self::of(run, text.as_deref())
+    }
+
+    /// What was typed, with the text of the file it names.
+    pub fn of(run: &Run, text: Option<&str>) -> Result<Self, Error> {
+        let mut config = Self { file: run.config.clone(), ..Self::default() };
+        if let Some(text) = text {
+            let file = config.file.clone().unwrap_or_default();
+            config.read(text).map_err(|problems| Error::File { file, problems })?;
+        }
+        flags::apply(&mut config, run).map_err(Error::Flag)?;
+        config.settle()?;
+        Ok(config)
+    }
+
+    /// What follows from several values together.
+    fn settle(&mut self) -> Result<(), Error> {
+        let wanting = match self.detect_local.value {
+            DetectLocalMode::BridgeInterface if self.bridge_interface.value.is_empty() => {
+                Some("detectLocalMode BridgeInterface wants detectLocal.bridgeInterface")
+            }
+            DetectLocalMode::InterfaceNamePrefix if self.interface_name_prefix.value.is_empty() => {
+                Some("detectLocalMode InterfaceNamePrefix wants detectLocal.interfaceNamePrefix")
+            }
+            _ => None,
+        };
+        if let Some(wanting) = wanting {
+            return Err(Error::Flag(wanting.into()));
+        }
+        if self.masquerade_all.value && !self.masquerade.is_set() {
+            let origin = self.masquerade_all.origin;
+            self.masquerade = Setting { value: Masquerade::KubeProxy, origin };
+        } else if self.masquerade_all.value && self.masquerade.value == Masquerade::Edge {
+            self.warnings.push("masqueradeAll: ignored, masquerade is edge".into());
+        }
+        if self.node_port_addresses.is_set() && !self.localhost_node_ports.is_set() {
+            let value = self.node_port_addresses.value.localhost;
+            self.localhost_node_ports = Setting { value, origin: self.node_port_addresses.origin };
+        }
+        if self.detect_local.value == DetectLocalMode::ClusterCidr
+            && self.cluster_cidr.value.is_empty()
+        {
+            self.warnings.push(
+                "detectLocalMode ClusterCIDR without clusterCIDR: pods are not told from others"
+                    .into(),
+            );
+        }
+        if !matches!(self.mode.value.as_str(), "" | "iptables" | "nftables") {
+            self.warnings.push(format!("mode {}: ignored, the data path is eBPF", self.mode.value));
+        }
+        if self.acceleration.value == Acceleration::Native {
+            self.warnings.push("acceleration native: not there yet, taken as off".into());
+        }
+        Ok(())
+    }
+
+    /// The flags of the settings that do not follow from services.
+    pub fn flags(&self) -> u32 {
+        let no_detector = self.detect_local.value == DetectLocalMode::ClusterCidr
+            && self.cluster_cidr.value.is_empty();
+        let all = [
+            (Settings::ANSWER_ECHO, self.echo.value == Echo::Answer),
+            (Settings::LOOPBACK_NODE_PORTS, self.localhost_node_ports.value),
+            (Settings::MASQUERADE_KUBE_PROXY, self.masquerade.value == Masquerade::KubeProxy),
+            (Settings::MASQUERADE_ALL, self.masquerade_all.value),
+            (Settings::NO_DETECTOR, no_detector),
+            (Settings::LOCAL_BY_PREFIX, self.is_local_by_prefix()),
+        ];
+        all.iter().filter(|(_, is_set)| *is_set).fold(0, |flags, (flag, _)| flags | flag)
+    }
+
+    /// Whose sockets are served.
+    pub const fn socket_mode(&self) -> u32 {
+        match self.socket_lb.value {
+            SocketLb::Off => Settings::SOCKETS_OFF,
+            SocketLb::Host => Settings::SOCKETS_HOST,
+            SocketLb::All => Settings::SOCKETS_ALL,
+        }
+    }
+
+    fn is_local_by_prefix(&self) -> bool {
+        let has_cidr = !self.cluster_cidr.value.is_empty();
+        match self.detect_local.value {
+            DetectLocalMode::Unset | DetectLocalMode::ClusterCidr => has_cidr,
+            DetectLocalMode::NodeCidr => true,
+            DetectLocalMode::BridgeInterface | DetectLocalMode::InterfaceNamePrefix => false,
+        }
+    }
+
+    /// Sources that count as local, one prefix of each family (contract 3.4).
+    pub fn local(&self, node: Option<&NodeSpec>) -> [Prefix; 2] {
+        let cidrs = match self.detect_local.value {
+            DetectLocalMode::NodeCidr => node.map(|node| &*node.pod_cidrs).unwrap_or_default(),
+            _ if self.is_local_by_prefix() => &self.cluster_cidr.value,
+            _ => &[],
+        };
+        Family::ALL.map(|family| {
+            let cidr = cidrs.iter().find(|cidr| values::family(cidr) == family);
+            cidr.map_or_else(Prefix::default, |cidr| Prefix {
+                ip: wire(cidr.network()),
+                mask: match cidr.netmask() {
+                    // The 96 bits before a mapped address are part of it.
+                    IpAddr::V4(mask) => {
+                        let [a, b, c, d] = mask.octets();
+                        const F: u8 = 0xff;
+                        Ip::v6([F, F, F, F, F, F, F, F, F, F, F, F, a, b, c, d])
+                    }
+                    IpAddr::V6(mask) => Ip::v6(mask.octets()),
+                },
+            })
+        })
+    }
+
+    /// Whose packets count as local, when devices tell.
+    pub fn local_clients(&self) -> LocalClients {
+        match self.detect_local.value {
+            DetectLocalMode::BridgeInterface => {
+                LocalClients::Bridge(self.bridge_interface.value.clone())
+            }
+            DetectLocalMode::InterfaceNamePrefix => {
+                LocalClients::Prefix(self.interface_name_prefix.value.clone())
+            }
+            _ => LocalClients::PodDevices,
+        }
+    }
+
+    /// The node as it is known before its object is.
+    pub fn identity(&self, before: Primary) -> Identity {
+        let primary = self.primary(before);
+        Identity {
+            addresses: primary.v4.into_iter().chain(primary.v6).collect(),
+            primary,
+            external: self.external_devices.value.clone(),
+            pods: self.pod_devices.value.clone(),
+            node_ports: self.node_port_addresses.value.clone(),
+            local_clients: self.local_clients(),
+        }
+    }
+
+    /// The primary addresses, of which a specific `bindAddress` replaces the one of its family.
+    pub fn primary(&self, found: Primary) -> Primary {
+        match self.bind_address.value {
+            ip if ip.is_unspecified() => found,
+            IpAddr::V4(ip) => Primary { v4: Some(ip.into()), ..found },
+            IpAddr::V6(ip) => Primary { v6: Some(ip.into()), ..found },
+        }
+    }
+
+    /// The cgroup to attach to.
+    pub fn cgroup(&self) -> PathBuf {
+        let found = || find_cgroup2().unwrap_or_else(|| PathBuf::from("/sys/fs/cgroup"));
+        self.cgroup.value.clone().unwrap_or_else(found)
+    }
+
+    /// The name of our Node.
+    pub fn node(&self) -> String {
+        let host = || {
+            let name = nix::sys::utsname::uname();
+            name.map(|name| name.nodename().to_string_lossy().to_lowercase()).unwrap_or_default()
+        };
+        self.hostname.value.clone().filter(|name| !name.is_empty()).unwrap_or_else(host)
+    }
+
+    /// Map sizes by name.
+    pub fn sizes(&self) -> std::collections::BTreeMap<String, u32> {
+        self.map_sizes.iter().map(|(name, size)| (name.clone(), size.value)).collect()
+    }
+}
+
+impl NodePortAddresses {
+    /// Whether `NodePorts` are served on an address of the node.
+    pub fn accepts(&self, ip: IpAddr, primary: Option<IpAddr>) -> bool {
+        if ip.is_loopback() {
+            // By the socket hooks, never by address.
+            return false;
+        }
+        let mut cidrs =
+            self.cidrs.iter().filter(|cidr| values::family(cidr) == Family::of(ip)).peekable();
+        if self.all {
+            return true;
+        }
+        if self.primary && primary == Some(ip) {
+            return true;
+        }
+        // A family of which the list says nothing is served on all addresses (contract 3.5).
+        let is_silent = cidrs.peek().is_none() && (!self.primary || primary.is_none());
+        is_silent || cidrs.any(|cidr| cidr.contains(&ip))
+    }
+
+    /// Whether the list is match-all for a family: one wildcard listener will do.
+    pub fn is_all(&self, family: Family, primary: Option<IpAddr>) -> bool {
+        let mut cidrs = self.cidrs.iter().filter(|cidr| values::family(cidr) == family).peekable();
+        let is_silent = cidrs.peek().is_none() && (!self.primary || primary.is_none());
+        self.all || is_silent || cidrs.any(|cidr| cidr.prefix_len() == 0)
+    }
+}
+
+/// A pattern's text, for views.
+pub(super) fn patterns(list: &[Pattern]) -> Vec<String> {
+    list.iter().map(ToString::to_string).collect()
+}

@@ -1,0 +1,257 @@
+//! kube-proxy's flags by their names, for install scripts that pass them. Ours are in `cli`.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use ipnet::IpNet;
+
+use super::kube_proxy::{MODES, accepted, node_port_address};
+use super::{Config, DetectLocalMode, Origin, Setting, values};
+use crate::cli::Run;
+
+/// kube-proxy's flags that mean something here. With `--config` they are ignored.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "kube-proxy's flags; with --config they are ignored")]
+pub struct ProxyFlags {
+    /// Address of the node, in place of its Node object's, when it is a specific one.
+    #[arg(long, value_name = "IP")]
+    pub bind_address: Option<IpAddr>,
+    /// Address of /healthz, /livez and /readyz; empty for none [default: 0.0.0.0:10256].
+    #[arg(long, value_name = "ADDRESS")]
+    pub healthz_bind_address: Option<String>,
+    /// Address of /metrics, /proxyMode and /configz; empty for none [default: 127.0.0.1:10249].
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics_bind_address: Option<String>,
+    /// Prefixes of all pods, one or one of each family.
+    #[arg(long, value_name = "CIDR[,CIDR]")]
+    pub cluster_cidr: Option<String>,
+    /// How pods of this node are told from others: ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix.
+    #[arg(long, value_name = "MODE")]
+    pub detect_local_mode: Option<String>,
+    /// The bridge of mode BridgeInterface.
+    #[arg(long, value_name = "DEVICE")]
+    pub pod_bridge_interface: Option<String>,
+    /// Beginning of device names for mode InterfaceNamePrefix.
+    #[arg(long, value_name = "PREFIX")]
+    pub pod_interface_name_prefix: Option<String>,
+    /// Where NodePorts are served: prefixes, or primary, all, localhost [default: primary].
+    #[arg(long, value_name = "WHERE", value_delimiter = ',')]
+    pub nodeport_addresses: Option<Vec<String>>,
+    /// Translate the source of everything that asks a ClusterIP.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub masquerade_all: Option<bool>,
+    /// NodePorts on loopback.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub iptables_localhost_nodeports: Option<bool>,
+    /// `oom_score_adj` of the agent.
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub oom_score_adj: Option<i64>,
+    /// How long an idle open connection is kept.
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub conntrack_tcp_timeout_established: Option<Duration>,
+    /// How long an idle half-closed connection is kept.
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub conntrack_tcp_timeout_close_wait: Option<Duration>,
+    /// How long an unanswered datagram flow is kept.
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub conntrack_udp_timeout: Option<Duration>,
+    /// How long a datagram flow is kept.
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub conntrack_udp_timeout_stream: Option<Duration>,
+    /// Accepted, without meaning here.
+    #[command(flatten)]
+    pub without_meaning: WithoutMeaning,
+}
+
+/// Flags that are accepted and do nothing, as given.
+#[derive(Clone, Debug, Default)]
+pub struct WithoutMeaning(pub Vec<&'static str>);
+
+/// Name, and whether it stands alone.
+const WITHOUT_MEANING: [(&str, bool); 33] = [
+    ("bind-address-hard-fail", true),
+    ("config-sync-period", false),
+    ("conntrack-max-per-core", false),
+    ("conntrack-min", false),
+    ("conntrack-tcp-be-liberal", true),
+    ("feature-gates", false),
+    ("iptables-masquerade-bit", false),
+    ("iptables-min-sync-period", false),
+    ("iptables-sync-period", false),
+    ("ipvs-exclude-cidrs", false),
+    ("ipvs-min-sync-period", false),
+    ("ipvs-scheduler", false),
+    ("ipvs-strict-arp", true),
+    ("ipvs-sync-period", false),
+    ("ipvs-tcp-timeout", false),
+    ("ipvs-tcpfin-timeout", false),
+    ("ipvs-udp-timeout", false),
+    ("kube-api-burst", false),
+    ("kube-api-content-type", false),
+    ("kube-api-qps", false),
+    ("log-flush-frequency", false),
+    ("log-json-info-buffer-size", false),
+    ("log-json-split-stream", true),
+    ("log-text-info-buffer-size", false),
+    ("log-text-split-stream", true),
+    ("logging-format", false),
+    ("nftables-masquerade-bit", false),
+    ("nftables-min-sync-period", false),
+    ("nftables-sync-period", false),
+    ("profiling", true),
+    ("proxy-mode", false),
+    ("show-hidden-metrics-for-version", false),
+    ("vmodule", false),
+];
+
+impl Args for WithoutMeaning {
+    fn augment_args(cmd: Command) -> Command {
+        WITHOUT_MEANING.iter().fold(cmd, |cmd, (name, alone)| {
+            let arg = Arg::new(*name).long(*name).hide(true).action(ArgAction::Append);
+            let arg = if *alone {
+                arg.num_args(0..=1).require_equals(true).default_missing_value("true")
+            } else {
+                arg.allow_hyphen_values(true)
+            };
+            cmd.arg(arg)
+        })
+    }
+
+    fn augment_args_for_update(cmd: Command) -> Command {
+        Self::augment_args(cmd)
+    }
+}
+
+impl FromArgMatches for WithoutMeaning {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let names = WITHOUT_MEANING.iter().map(|(name, _)| *name);
+        Ok(Self(names.filter(|name| matches.contains_id(name)).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Collects which flags a file has made void.
+struct Taking {
+    with_file: bool,
+    ignored: Vec<&'static str>,
+}
+
+impl Taking {
+    fn flag<T>(
+        &mut self,
+        setting: &mut Setting<T>,
+        name: &'static str,
+        value: Option<impl Into<T>>,
+    ) {
+        if value.is_some() && self.with_file {
+            self.ignored.push(name);
+        } else {
+            setting.flag(name, value);
+        }
+    }
+}
+
+/// Takes over what was typed.
+pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
+    let proxy = &run.proxy;
+    let mut taking = Taking { with_file: config.file.is_some(), ignored: Vec::new() };
+    let t = &mut taking;
+    t.flag(&mut config.bind_address, "bind-address", proxy.bind_address);
+    let healthz = listener("healthz-bind-address", proxy.healthz_bind_address.as_ref(), 10_256)?;
+    t.flag(&mut config.healthz, "healthz-bind-address", healthz);
+    let metrics = listener("metrics-bind-address", proxy.metrics_bind_address.as_ref(), 10_249)?;
+    t.flag(&mut config.metrics, "metrics-bind-address", metrics);
+    let cidr = proxy.cluster_cidr.as_ref().filter(|text| !text.is_empty());
+    let cidr: Option<Vec<IpNet>> = cidr.map(|text| values::cidr_pair(text)).transpose()?;
+    t.flag(&mut config.cluster_cidr, "cluster-cidr", cidr);
+    t.flag(&mut config.detect_local, "detect-local-mode", detect_local_mode(proxy)?);
+    t.flag(
+        &mut config.bridge_interface,
+        "pod-bridge-interface",
+        proxy.pod_bridge_interface.clone(),
+    );
+    let prefix = proxy.pod_interface_name_prefix.clone();
+    t.flag(&mut config.interface_name_prefix, "pod-interface-name-prefix", prefix);
+    if let Some(list) = proxy.nodeport_addresses.as_ref().filter(|list| !list.is_empty()) {
+        let wanted: Result<Vec<_>, _> = list.iter().map(|text| node_port_address(text)).collect();
+        let wanted = wanted.map_err(|error| format!("--nodeport-addresses: {error}"))?;
+        t.flag(&mut config.node_port_addresses, "nodeport-addresses", Some(accepted(&wanted)));
+    }
+    t.flag(&mut config.masquerade_all, "masquerade-all", proxy.masquerade_all);
+    let localhost = proxy.iptables_localhost_nodeports;
+    t.flag(&mut config.localhost_node_ports, "iptables-localhost-nodeports", localhost);
+    t.flag(&mut config.oom_score_adj, "oom-score-adj", proxy.oom_score_adj);
+    timeouts(t, config, proxy);
+    // In a file without one, the flag still says how to reach the API server.
+    if config.kubeconfig.is_set() && run.kubeconfig.is_some() {
+        taking.ignored.push("kubeconfig");
+    } else {
+        config.kubeconfig.flag("kubeconfig", run.kubeconfig.clone().map(Some));
+    }
+    config.master.flag("master", run.master.clone().map(Some));
+    config.hostname.flag("hostname-override", run.hostname_override.clone().map(Some));
+    ours(config, run);
+    let ignored = taking.ignored.iter().map(|name| format!("--{name}: ignored, --config is given"));
+    config.warnings.extend(ignored);
+    let void = &proxy.without_meaning.0;
+    config
+        .warnings
+        .extend(void.iter().map(|name| format!("--{name}: has no meaning here, ignored")));
+    Ok(())
+}
+
+fn timeouts(t: &mut Taking, config: &mut Config, proxy: &ProxyFlags) {
+    // Zero means that nothing is set.
+    let some = |time: Option<Duration>| time.filter(|time| !time.is_zero());
+    let all = &mut config.timeouts;
+    let open = some(proxy.conntrack_tcp_timeout_established);
+    t.flag(&mut all.tcp_established, "conntrack-tcp-timeout-established", open);
+    let closed = some(proxy.conntrack_tcp_timeout_close_wait);
+    t.flag(&mut all.tcp_close_wait, "conntrack-tcp-timeout-close-wait", closed);
+    t.flag(&mut all.udp, "conntrack-udp-timeout", some(proxy.conntrack_udp_timeout));
+    let stream = some(proxy.conntrack_udp_timeout_stream);
+    t.flag(&mut all.udp_stream, "conntrack-udp-timeout-stream", stream);
+}
+
+/// Flags that kube-proxy does not have: they win over the file.
+fn ours(config: &mut Config, run: &Run) {
+    let external = (!run.external_device.is_empty()).then(|| run.external_device.clone());
+    config.external_devices.flag("external-device", external);
+    let pods = (!run.pod_device.is_empty()).then(|| run.pod_device.clone());
+    config.pod_devices.flag("pod-device", pods);
+    config.cgroup.flag("cgroup", run.cgroup.clone().map(Some));
+    let is_default = run.pins.bpf_dir == Config::default().bpf_dir.value;
+    config.bpf_dir.flag("bpf-dir", (!is_default).then(|| run.pins.bpf_dir.clone()));
+    for (name, entries) in &run.map_size {
+        let setting = Setting { value: *entries, origin: Origin::Flag("map-size") };
+        drop(config.map_sizes.insert(name.clone(), setting));
+    }
+}
+
+fn detect_local_mode(proxy: &ProxyFlags) -> Result<Option<DetectLocalMode>, String> {
+    let Some(text) = proxy.detect_local_mode.as_ref().filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let found = MODES.iter().find(|(word, _)| word == text);
+    let allowed = MODES.map(|(word, _)| word).join(", ");
+    let refusal = || format!("--detect-local-mode: {text:?} is not allowed; allowed: {allowed}");
+    found.map(|(_, mode)| Some(*mode)).ok_or_else(refusal)
+}
+
+type Listener = Option<Option<std::net::SocketAddr>>;
+
+fn listener(flag: &str, text: Option<&String>, port: u16) -> Result<Listener, String> {
+    match text {
+        None => Ok(None),
+        Some(text) if text.is_empty() => Ok(Some(None)),
+        Some(text) => {
+            let address = values::listener(text, port);
+            address.map(|it| Some(Some(it))).map_err(|error| format!("--{flag}: {text:?}: {error}"))
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! `KubeProxyConfiguration` v1alpha1 (contract 8.1): what has a meaning here, what is accepted without one.
+//!
+//! As kubeadm writes it, a field that is empty, null or `0s` is not set.
+
+use ipnet::IpNet;
+
+use super::section::{Found, Section};
+use super::{Config, DetectLocalMode, NodePortAddresses, values};
+use crate::snapshot::{address, prefix};
+
+/// Words of `detectLocalMode`.
+pub(super) const MODES: [(&str, DetectLocalMode); 4] = [
+    ("ClusterCIDR", DetectLocalMode::ClusterCidr),
+    ("NodeCIDR", DetectLocalMode::NodeCidr),
+    ("BridgeInterface", DetectLocalMode::BridgeInterface),
+    ("InterfaceNamePrefix", DetectLocalMode::InterfaceNamePrefix),
+];
+
+/// Reads the document.
+pub(super) fn read(config: &mut Config, section: &mut Section) {
+    config.hostname.file(section.text("hostnameOverride").map(some));
+    config.bind_address.file(
+        section.parse("bindAddress", "an address", |text| address(text).ok_or_else(String::new)),
+    );
+    let listener = |port| move |text: &str| values::listener(text, port).map(Some);
+    let allowed = "an address with or without port";
+    config.healthz.file(section.parse("healthzBindAddress", allowed, listener(10_256)));
+    config.metrics.file(section.parse("metricsBindAddress", allowed, listener(10_249)));
+    let modes = [("iptables", "iptables"), ("ipvs", "ipvs"), ("nftables", "nftables")];
+    config.mode.file(
+        section
+            .word("mode", &modes)
+            .map(|found| Found { value: found.value.to_owned(), place: found.place }),
+    );
+    config.cluster_cidr.file(section.cidr_pair("clusterCIDR"));
+    config.detect_local.file(section.word("detectLocalMode", &MODES));
+    section.sub("detectLocal", |section| {
+        config.bridge_interface.file(section.text("bridgeInterface"));
+        config.interface_name_prefix.file(section.text("interfaceNamePrefix"));
+    });
+    node_port_addresses(config, section);
+    config.oom_score_adj.file(section.integer("oomScoreAdj", -1_000, 1_000));
+    section.sub("clientConnection", |section| {
+        config.kubeconfig.file(section.path("kubeconfig").map(some));
+        section.without_meaning(&["acceptContentTypes", "contentType", "qps", "burst"]);
+    });
+    modes_of_kube_proxy(config, section);
+    conntrack(config, section);
+    drop(section.duration("configSyncPeriod"));
+    section.sub("logging", |section| {
+        section.without_meaning(&["format", "flushFrequency", "verbosity", "vmodule"]);
+        // Written by kubeadm with values, never without.
+        section.sub("options", |section| {
+            for key in ["json", "text"] {
+                section.sub(key, |section| {
+                    drop(section.parse("infoBufferSize", "", |_| Ok(())));
+                    drop(section.flag("splitStream"));
+                });
+            }
+        });
+    });
+    section.without_meaning(&[
+        "bindAddressHardFail",
+        "enableProfiling",
+        "featureGates",
+        "portRange",
+        "showHiddenMetricsForVersion",
+        "udpIdleTimeout",
+        "windowsRunAsService",
+        "winkernel",
+    ]);
+}
+
+/// The sections of the modes that we are none of.
+fn modes_of_kube_proxy(config: &mut Config, section: &mut Section) {
+    let is_nftables = config.mode.value == "nftables";
+    section.sub("iptables", |section| {
+        let all = section.flag("masqueradeAll");
+        config.masquerade_all.file(all.filter(|_| !is_nftables));
+        config.localhost_node_ports.file(section.flag("localhostNodePorts"));
+        section.without_meaning(&["masqueradeBit"]);
+        drop(section.duration("syncPeriod"));
+        drop(section.duration("minSyncPeriod"));
+        section.without_meaning(&["snatNodeInternalIP"]);
+    });
+    section.sub("nftables", |section| {
+        let all = section.flag("masqueradeAll");
+        config.masquerade_all.file(all.filter(|_| is_nftables));
+        section.without_meaning(&["masqueradeBit"]);
+        drop(section.duration("syncPeriod"));
+        drop(section.duration("minSyncPeriod"));
+    });
+    section.sub("ipvs", |section| {
+        section.without_meaning(&[
+            "excludeCIDRs",
+            "minSyncPeriod",
+            "scheduler",
+            "strictARP",
+            "syncPeriod",
+            "tcpFinTimeout",
+            "tcpTimeout",
+            "udpTimeout",
+        ]);
+    });
+}
+
+fn conntrack(config: &mut Config, section: &mut Section) {
+    section.sub("conntrack", |section| {
+        let timeouts = &mut config.timeouts;
+        timeouts.tcp_established.file(section.duration("tcpEstablishedTimeout"));
+        timeouts.tcp_close_wait.file(section.duration("tcpCloseWaitTimeout"));
+        timeouts.udp.file(section.duration("udpTimeout"));
+        timeouts.udp_stream.file(section.duration("udpStreamTimeout"));
+        section.without_meaning(&["maxPerCore", "min", "tcpBeLiberal"]);
+    });
+}
+
+fn node_port_addresses(config: &mut Config, section: &mut Section) {
+    const KEY: &str = "nodePortAddresses";
+    let Some(list) = section.texts(KEY) else { return };
+    let Some(first) = list.first().map(|found| found.place) else { return };
+    let mut wanted = Vec::new();
+    for (at, found) in list.iter().enumerate() {
+        match node_port_address(&found.value) {
+            Ok(address) => wanted.push(address),
+            Err(message) => section.wrong(found.place, &format!("{KEY}[{at}]"), message),
+        }
+    }
+    config.node_port_addresses.file(Some(Found { value: accepted(&wanted), place: first }));
+}
+
+/// One entry of `nodePortAddresses`.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Accepted {
+    Primary,
+    All,
+    Localhost,
+    Within(IpNet),
+}
+
+pub(super) fn node_port_address(text: &str) -> Result<Accepted, String> {
+    match text {
+        "primary" => Ok(Accepted::Primary),
+        "all" => Ok(Accepted::All),
+        "localhost" => Ok(Accepted::Localhost),
+        text => prefix(text).map(Accepted::Within).ok_or_else(|| {
+            let shown = crate::snapshot::quoted(text);
+            format!("{shown} is not allowed; allowed: a prefix, primary, all, localhost")
+        }),
+    }
+}
+
+/// What the entries come to.
+pub(super) fn accepted(wanted: &[Accepted]) -> NodePortAddresses {
+    let mut addresses = NodePortAddresses { primary: false, ..NodePortAddresses::default() };
+    for entry in wanted {
+        match entry {
+            Accepted::Primary => addresses.primary = true,
+            Accepted::All => addresses.all = true,
+            Accepted::Localhost => addresses.localhost = true,
+            Accepted::Within(cidr) => {
+                addresses.localhost |= cidr.addr().is_loopback() || cidr.prefix_len() == 0;
+                addresses.cidrs.push(*cidr);
+            }
+        }
+    }
+    addresses.localhost |= addresses.all;
+    addresses
+}
+
+pub(super) fn some<T>(found: Found<T>) -> Found<Option<T>> {
+    Found { value: Some(found.value), place: found.place }
+}

@@ -1,0 +1,220 @@
+//! A mapping of a configuration file, read key by key: what is wrong is collected, what nobody asked for is named.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::tree::{Node, Place, Value};
+use super::{Problem, values};
+
+/// A value out of a file.
+#[derive(Clone, Debug)]
+pub(super) struct Found<T> {
+    pub(super) value: T,
+    pub(super) place: Place,
+}
+
+/// What reading has shown so far.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    /// What cannot be used.
+    pub(super) problems: Vec<Problem>,
+    /// What is left out.
+    pub(super) warnings: Vec<String>,
+}
+
+/// One mapping. Keys that were read are taken out of it.
+#[derive(Debug)]
+pub(super) struct Section {
+    path: String,
+    entries: BTreeMap<String, Node>,
+    pub(super) notes: Notes,
+}
+
+impl Section {
+    /// The top of a document. A document that is no mapping has no keys.
+    pub(super) fn of(document: Node) -> Self {
+        let mut section =
+            Self { path: String::new(), entries: BTreeMap::new(), notes: Notes::default() };
+        match document.value {
+            Value::Map(entries) => section.entries = entries.into_iter().collect(),
+            Value::Null => {}
+            other => section.wrong(document.place, "", format!("{} is no mapping", other.shown())),
+        }
+        section
+    }
+
+    /// Reads a mapping inside this one.
+    pub(super) fn sub<T>(&mut self, key: &str, read: impl FnOnce(&mut Self) -> T) -> T {
+        let path = self.path_of(key);
+        let node = self.entries.remove(key);
+        let node = node.unwrap_or(Node { place: Place::default(), value: Value::Null });
+        let mut inner = Self { path, ..Self::of(node) };
+        let value = read(&mut inner);
+        let notes = inner.finish();
+        self.notes.problems.extend(notes.problems);
+        self.notes.warnings.extend(notes.warnings);
+        value
+    }
+
+    /// What was noted, with a warning for each key that nobody asked for.
+    pub(super) fn finish(mut self) -> Notes {
+        for (key, node) in std::mem::take(&mut self.entries) {
+            let (place, path) = (node.place, self.path_of(&key));
+            self.notes.warnings.push(format!("{place}: {path}: unknown field, left out"));
+        }
+        self.notes
+    }
+
+    /// Notes that a key cannot be used.
+    pub(super) fn wrong(&mut self, place: Place, key: &str, message: String) {
+        let field = self.path_of(key);
+        self.notes.problems.push(Problem { place, field, message });
+    }
+
+    /// Accepts keys that have no meaning here, and says so once for those that are set.
+    pub(super) fn without_meaning(&mut self, keys: &[&str]) {
+        for key in keys {
+            if let Some(node) = self.entries.remove(*key).filter(|node| is_set(&node.value)) {
+                let path = self.path_of(key);
+                let place = node.place;
+                self.notes.warnings.push(format!("{place}: {path}: has no meaning here, left out"));
+            }
+        }
+    }
+
+    /// A text that is not empty.
+    pub(super) fn text(&mut self, key: &str) -> Option<Found<String>> {
+        self.parse(key, "a text", |text| Ok(text.to_owned()))
+    }
+
+    /// A path.
+    pub(super) fn path(&mut self, key: &str) -> Option<Found<PathBuf>> {
+        self.parse(key, "a path", |text| Ok(PathBuf::from(text)))
+    }
+
+    /// A duration as Go writes them; zero means that nothing is set.
+    pub(super) fn duration(&mut self, key: &str) -> Option<Found<Duration>> {
+        let found = self.parse(key, "a duration such as 30s or 1h0m0s", values::duration);
+        found.filter(|found| !found.value.is_zero())
+    }
+
+    /// One of a few words.
+    pub(super) fn word<T: Copy>(&mut self, key: &str, words: &[(&str, T)]) -> Option<Found<T>> {
+        let allowed: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        self.parse(key, &allowed.join(", "), |text| {
+            let found = words.iter().find(|(word, _)| *word == text);
+            found.map(|(_, value)| *value).ok_or_else(String::new)
+        })
+    }
+
+    /// A text that `parse` turns into something; empty and null are as if it were not there.
+    pub(super) fn parse<T>(
+        &mut self,
+        key: &str,
+        allowed: &str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<Found<T>> {
+        let node = self.take(key)?;
+        let text = match &node.value {
+            Value::Text(text) if text.is_empty() => return None,
+            Value::Text(text) => text.clone(),
+            // `0` for a duration, a number for a name.
+            Value::Integer(number) => number.to_string(),
+            Value::Null | Value::Bool(_) | Value::Float(_) | Value::List(_) | Value::Map(_) => {
+                return self.refuse(key, &node, allowed, "");
+            }
+        };
+        match parse(&text) {
+            Ok(value) => Some(Found { value, place: node.place }),
+            Err(why) => self.refuse(key, &node, allowed, &why),
+        }
+    }
+
+    /// true or false.
+    pub(super) fn flag(&mut self, key: &str) -> Option<Found<bool>> {
+        let node = self.take(key)?;
+        match node.value {
+            Value::Bool(value) => Some(Found { value, place: node.place }),
+            _ => self.refuse(key, &node, "true, false", ""),
+        }
+    }
+
+    /// A whole number within bounds.
+    pub(super) fn integer(&mut self, key: &str, low: i64, high: i64) -> Option<Found<i64>> {
+        let node = self.take(key)?;
+        match node.value {
+            Value::Integer(value) if (low..=high).contains(&value) => {
+                Some(Found { value, place: node.place })
+            }
+            _ => self.refuse(key, &node, &format!("{low} to {high}"), ""),
+        }
+    }
+
+    /// A list of texts, each with its place. Null is no list.
+    pub(super) fn texts(&mut self, key: &str) -> Option<Vec<Found<String>>> {
+        let node = self.take(key)?;
+        let Value::List(list) = node.value else {
+            return self.refuse(key, &node, "a list", "");
+        };
+        let mut texts = Vec::new();
+        for (at, item) in list.into_iter().enumerate() {
+            let key = format!("{key}[{at}]");
+            match item.value {
+                Value::Text(value) => texts.push(Found { value, place: item.place }),
+                _ => drop(self.refuse::<()>(&key, &item, "a text", "")),
+            }
+        }
+        Some(texts)
+    }
+
+    /// Keys with positive numbers.
+    pub(super) fn numbers(&mut self, key: &str) -> Vec<(String, Found<u32>)> {
+        self.sub(key, |section| {
+            let names: Vec<String> = section.entries.keys().cloned().collect();
+            let read = |name: String| {
+                let found = section.integer(&name, 1, i64::from(u32::MAX))?;
+                Some((name, Found { value: found.value as u32, place: found.place }))
+            };
+            names.into_iter().filter_map(read).collect()
+        })
+    }
+
+    /// Up to one prefix of each family, separated by a comma.
+    pub(super) fn cidr_pair(&mut self, key: &str) -> Option<Found<Vec<IpNet>>> {
+        let allowed = "a prefix, or one of each family separated by a comma";
+        self.parse(key, allowed, values::cidr_pair)
+    }
+
+    fn take(&mut self, key: &str) -> Option<Node> {
+        self.entries.remove(key).filter(|node| !matches!(node.value, Value::Null))
+    }
+
+    fn refuse<T>(&mut self, key: &str, node: &Node, allowed: &str, why: &str) -> Option<T> {
+        let separator = if why.is_empty() { "" } else { ": " };
+        let shown = node.value.shown();
+        let message = format!("{shown} is not allowed{separator}{why}; allowed: {allowed}");
+        self.wrong(node.place, key, message);
+        None
+    }
+
+    fn path_of(&self, key: &str) -> String {
+        let separator = if self.path.is_empty() || key.is_empty() { "" } else { "." };
+        format!("{}{separator}{key}", self.path)
+    }
+}
+
+/// Whether a value says more than the empty ones that kubeadm writes out.
+fn is_set(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Bool(value) => *value,
+        Value::Integer(value) => *value != 0,
+        Value::Float(value) => *value != 0.0,
+        Value::Text(text) => !matches!(text.as_str(), "" | "0" | "0s"),
+        Value::List(list) => !list.is_empty(),
+        Value::Map(entries) => entries.iter().any(|(_, node)| is_set(&node.value)),
+    }
+}

@@ -1,0 +1,210 @@
+use clap::Parser as _;
+use lb_common::config::{Device, Settings};
+
+use super::*;
+use crate::cli::{Cli, Command, Run};
+use crate::node::{LocalClients, Primary};
+use crate::program::wire;
+use crate::snapshot::NodeSpec;
+
+fn run(arguments: &[&str]) -> Run {
+    let all = ["lb-agent", "run"].iter().chain(arguments);
+    match Cli::try_parse_from(all).unwrap().command {
+        Command::Run(run) => *run,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn with(arguments: &[&str], text: &str) -> Result<Config, Error> {
+    let all: Vec<&str> = ["--config", "c"].into_iter().chain(arguments.iter().copied()).collect();
+    Config::of(&run(&all), Some(text))
+}
+
+/// A file with these lines of kube-proxy's document.
+fn file(lines: &str) -> Result<Config, Error> {
+    with(&[], &format!("apiVersion: {}\nkind: {}\n{lines}\n", KUBE_PROXY.0, KUBE_PROXY.1))
+}
+
+fn agent(lines: &str) -> Result<Config, Error> {
+    with(&[], &format!("apiVersion: {}\nkind: {}\n{lines}\n", AGENT.0, AGENT.1))
+}
+
+fn flags(arguments: &[&str]) -> Result<Config, Error> {
+    Config::of(&run(arguments), None)
+}
+
+/// As kubeadm 1.36 writes it into the ConfigMap `kube-proxy`.
+const KUBEADM: &str = include_str!("kubeadm.yaml");
+
+#[test]
+fn what_kubeadm_writes_is_read_without_a_warning() {
+    let config = with(&["--hostname-override", "node-a"], KUBEADM).unwrap();
+    assert_eq!(config.warnings, Vec::<String>::new());
+    assert_eq!(config.node(), "node-a");
+    let kubeconfig = config.kubeconfig.value.unwrap();
+    assert_eq!(kubeconfig.to_str(), Some("/var/lib/kube-proxy/kubeconfig.conf"));
+    assert_eq!(config.cluster_cidr.value[0].to_string(), "10.244.0.0/16");
+    assert_eq!(config.healthz.value.unwrap().to_string(), "0.0.0.0:10256");
+    assert_eq!(config.healthz.origin, Origin::Default, "empty is not set");
+    assert_eq!(config.timeouts, Timeouts::default());
+    assert!(config.localhost_node_ports.value);
+}
+
+#[test]
+fn both_documents_are_one_configuration() {
+    let text = format!(
+        "{KUBEADM}\n---\napiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\n\
+         masquerade: kube-proxy\nsocketLB: all\necho: reject\nmapSizes: {{flows: 4096}}\n\
+         externalDevices: ['eth*']\nlocalhostNodePorts: false\ntimeouts: {{udp: 10s}}\n"
+    );
+    let config = with(&[], &text).unwrap();
+    assert_eq!(config.warnings, Vec::<String>::new());
+    let expected = Settings::MASQUERADE_KUBE_PROXY | Settings::LOCAL_BY_PREFIX;
+    assert_eq!(config.flags(), expected);
+    assert_eq!(config.socket_mode(), Settings::SOCKETS_ALL);
+    assert_eq!(config.sizes()["FLOWS"], 4096);
+    assert_eq!(config.timeouts.udp.value, Duration::from_secs(10));
+    assert!(config.external_devices.value[0].matches("eth0"));
+}
+
+#[test]
+fn an_error_has_its_place_its_field_and_what_is_allowed() {
+    let text = agent("timeouts:\n  udp: soon\nmasquerade: always").unwrap_err().to_string();
+    assert!(text.contains("line 4, column 8: timeouts.udp: \"soon\" is not allowed"), "{text}");
+    let all = "line 5, column 13: masquerade: \"always\" is not allowed; allowed: edge, kube-proxy";
+    assert!(text.contains(all), "both are named at once: {text}");
+    let text = file("oomScoreAdj: 5000").unwrap_err().to_string();
+    assert!(text.contains("5000 is not allowed; allowed: -1000 to 1000"), "{text}");
+    let text = file("nodePortAddresses: [primary, here]").unwrap_err().to_string();
+    assert!(text.contains("nodePortAddresses[1]: \"here\""), "{text}");
+    let text = with(&[], "a: [").unwrap_err().to_string();
+    assert!(text.starts_with("--config c: line "), "{text}");
+    let text = with(&[], "apiVersion: v1\nkind: Service\n").unwrap_err().to_string();
+    assert!(text.contains("v1 Service is not known; allowed: kubeproxy.config"), "{text}");
+}
+
+#[test]
+fn unknown_and_meaningless_fields_are_named() {
+    let config =
+        file("frob: 1\nconntrack:\n  min: 5\n  frob: 2\niptables: {masqueradeBit: 14}").unwrap();
+    let expected = [
+        "line 5, column 8: conntrack.min: has no meaning here, left out",
+        "line 6, column 9: conntrack.frob: unknown field, left out",
+        "line 3, column 7: frob: unknown field, left out",
+    ];
+    for warning in expected {
+        assert!(config.warnings.iter().any(|it| it == warning), "{:#?}", config.warnings);
+    }
+}
+
+#[test]
+fn a_file_makes_kube_proxys_flags_void_but_not_ours() {
+    let given =
+        ["--hostname-override", "b", "--cluster-cidr", "10.0.0.0/8", "--map-size", "flows=8"];
+    let given = [&given[..], &["--proxy-mode", "ipvs", "--masquerade-all"]].concat();
+    let config = with(&given, KUBEADM).unwrap();
+    assert_eq!(config.cluster_cidr.value[0].to_string(), "10.244.0.0/16");
+    assert_eq!((config.node().as_str(), config.sizes()["FLOWS"]), ("b", 8));
+    let expected = [
+        "--cluster-cidr: ignored, --config is given",
+        "--masquerade-all: ignored, --config is given",
+        "--proxy-mode: has no meaning here, ignored",
+    ];
+    assert_eq!(config.warnings, expected);
+}
+
+#[test]
+fn kube_proxys_flags_count_without_a_file() {
+    let config = flags(&[
+        "--cluster-cidr=10.244.0.0/16,fd00::/48",
+        "--masquerade-all",
+        "--healthz-bind-address=",
+        "--nodeport-addresses=192.168.0.0/16,localhost",
+        "--conntrack-tcp-timeout-established=0s",
+        "--ipvs-strict-arp",
+        "--profiling=true",
+        "--feature-gates",
+        "A=true",
+    ])
+    .unwrap();
+    assert_eq!(config.healthz.value, None);
+    assert_eq!(config.masquerade.value, Masquerade::KubeProxy, "masqueradeAll asks for it");
+    assert!(config.localhost_node_ports.value);
+    assert_eq!(config.timeouts, Timeouts::default(), "zero leaves it alone");
+    assert_eq!(config.warnings.len(), 3, "{:?}", config.warnings);
+    for wrong in
+        ["--detect-local-mode=Cluster", "--nodeport-addresses=x", "--metrics-bind-address=x:1"]
+    {
+        let error = flags(&[wrong]).unwrap_err().to_string();
+        assert!(error.starts_with(wrong.split('=').next().unwrap()), "{error}");
+    }
+}
+
+#[test]
+fn local_is_told_as_configured_and_else_by_device() {
+    let config = flags(&[]).unwrap();
+    assert_eq!(config.flags() & (Settings::NO_DETECTOR | Settings::LOCAL_BY_PREFIX), 0);
+    assert_eq!(config.local_clients(), LocalClients::PodDevices);
+    let none = file("detectLocalMode: ClusterCIDR").unwrap();
+    assert_ne!(none.flags() & Settings::NO_DETECTOR, 0);
+    assert_eq!(none.warnings.len(), 1);
+    let bridge =
+        file("detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}").unwrap();
+    assert_eq!(bridge.local_clients(), LocalClients::Bridge("cni0".into()));
+    assert!(file("detectLocalMode: InterfaceNamePrefix").is_err());
+}
+
+#[test]
+fn prefixes_of_the_cluster_or_of_the_node_are_those_of_the_data_path() {
+    let ip = |text: &str| wire(text.parse().unwrap());
+    let config = file("clusterCIDR: 10.244.0.0/16,fd00:10::/32").unwrap();
+    let [v4, v6] = config.local(None);
+    assert!(v4.contains(&ip("10.244.9.1")) && !v4.contains(&ip("10.245.0.1")));
+    assert!(!v4.contains(&ip("::10.244.9.1")), "no IPv6 address is an IPv4 one");
+    assert!(v6.contains(&ip("fd00:10:7::1")) && !v6.contains(&ip("fd01::1")));
+    let config = file("detectLocalMode: NodeCIDR").unwrap();
+    let node =
+        NodeSpec { pod_cidrs: ["10.1.2.0/24".parse().unwrap()].into(), ..NodeSpec::default() };
+    let [v4, v6] = config.local(Some(&node));
+    assert!(v4.contains(&ip("10.1.2.3")));
+    assert!(!v6.contains(&ip("fd00::1")));
+    let _: u32 = Device::LOCAL_CLIENTS;
+}
+
+#[test]
+fn node_ports_are_served_where_the_list_says() {
+    let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+    let primary = Some(ip("192.168.1.5"));
+    let accepts = |list: &str, address: &str, primary| {
+        let config = file(&format!("nodePortAddresses: {list}")).unwrap();
+        config.node_port_addresses.value.accepts(ip(address), primary)
+    };
+    assert!(accepts("null", "192.168.1.5", primary));
+    assert!(!accepts("null", "172.16.0.9", primary));
+    assert!(accepts("[all]", "172.16.0.9", primary));
+    assert!(accepts("[172.16.0.0/12]", "172.16.0.9", primary));
+    assert!(!accepts("[172.16.0.0/12]", "192.168.1.5", primary));
+    assert!(accepts("[172.16.0.0/12]", "fd00::1", None), "of IPv6 the list says nothing");
+    assert!(!accepts("[0.0.0.0/0]", "127.0.0.1", primary), "loopback is for the socket hooks");
+    assert!(!file("nodePortAddresses: [primary]").unwrap().localhost_node_ports.value);
+    assert!(file("nodePortAddresses: [localhost]").unwrap().localhost_node_ports.value);
+}
+
+#[test]
+fn a_specific_bind_address_is_the_nodes() {
+    let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+    let config = file("bindAddress: 10.0.0.9").unwrap();
+    let found = Primary { v4: Some(ip("10.0.0.1")), v6: Some(ip("fd00::1")) };
+    let primary = config.primary(found);
+    assert_eq!((primary.v4, primary.v6), (Some(ip("10.0.0.9")), found.v6));
+}
+
+#[test]
+fn what_is_written_out_reads_the_same() {
+    let before = with(&["--hostname-override", "n"], KUBEADM).unwrap();
+    let again = with(&[], &before.documents()).unwrap();
+    assert_eq!(again.warnings, Vec::<String>::new());
+    assert_eq!(again.configz(), before.configz());
+    assert!(before.table().contains("clusterCIDR"));
+    assert!(before.table().contains("flag --hostname-override"));
+}

@@ -1,0 +1,168 @@
+//! YAML as a tree whose nodes know their line and column. Knows nothing of what the keys mean.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::Spanned;
+
+use super::Problem;
+
+/// Where something stands in a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// From 1; 0 when unknown.
+    pub line: u64,
+    /// From 1; 0 when unknown.
+    pub column: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}", self.line, self.column)
+    }
+}
+
+/// A value and its place.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) place: Place,
+    pub(super) value: Value,
+}
+
+/// A value.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Null,
+    Bool(bool),
+    Integer(i64),
+    Float(f64),
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(String, Node)>),
+}
+
+impl Value {
+    /// What it is, for a message.
+    pub(super) fn shown(&self) -> String {
+        match self {
+            Self::Null => "null".into(),
+            Self::Bool(value) => value.to_string(),
+            Self::Integer(value) => value.to_string(),
+            Self::Float(value) => value.to_string(),
+            Self::Text(text) => crate::snapshot::quoted(text),
+            Self::List(_) => "a list".into(),
+            Self::Map(_) => "a mapping".into(),
+        }
+    }
+}
+
+/// Every document of a text.
+pub(super) fn documents(text: &str) -> Result<Vec<Node>, Problem> {
+    let options = serde_saphyr::options! { with_snippet: false };
+    let documents: Result<Vec<Node>, _> = serde_saphyr::from_multiple_with_options(text, options);
+    documents.map_err(|error| {
+        let place = error.location().map(|at| Place { line: at.line(), column: at.column() });
+        let text = error.to_string();
+        let message = text.lines().next().unwrap_or_default();
+        // The place is told by us, before the message.
+        let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
+        Problem {
+            place: place.unwrap_or_default(),
+            field: String::new(),
+            message: message.to_owned(),
+        }
+    })
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spanned = Spanned::<Value>::deserialize(deserializer)?;
+        let at = spanned.referenced;
+        Ok(Self { place: Place { line: at.line(), column: at.column() }, value: spanned.value })
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Any)
+    }
+}
+
+struct Any;
+
+impl<'de> Visitor<'de> for Any {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_bool<E>(self, v: bool) -> Result<Value, E> {
+        Ok(Value::Bool(v))
+    }
+
+    fn visit_i64<E>(self, v: i64) -> Result<Value, E> {
+        Ok(Value::Integer(v))
+    }
+
+    fn visit_u64<E>(self, v: u64) -> Result<Value, E> {
+        Ok(i64::try_from(v).map_or(Value::Float(v as f64), Value::Integer))
+    }
+
+    fn visit_f64<E>(self, v: f64) -> Result<Value, E> {
+        Ok(Value::Float(v))
+    }
+
+    fn visit_str<E>(self, v: &str) -> Result<Value, E> {
+        Ok(Value::Text(v.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(node) = seq.next_element()? {
+            list.push(node);
+        }
+        Ok(Value::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = map.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(Value::Map(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_know_their_place_in_any_document() {
+        let text = "a: 1\n---\nb:\n  c: [true, x]\n";
+        let documents = documents(text).unwrap();
+        let Value::Map(entries) = &documents[1].value else { panic!() };
+        let Value::Map(entries) = &entries[0].1.value else { panic!() };
+        let Value::List(list) = &entries[0].1.value else { panic!() };
+        assert_eq!(list[1].place, Place { line: 4, column: 13 });
+    }
+
+    #[test]
+    fn broken_yaml_has_a_place() {
+        let problem = documents("a: 1\nb: [\n").unwrap_err();
+        assert!(problem.place.line >= 2, "{problem}");
+    }
+}

@@ -1,0 +1,92 @@
+//! Values of flags and files that are more than words: durations as Go writes them, addresses, prefixes.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use jiff::SignedDuration;
+
+use crate::plan::Family;
+use crate::snapshot::prefix;
+
+/// A duration as Go writes them: `1h30m`, `500ms`, `0`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let duration: SignedDuration = text.parse().map_err(|error: jiff::Error| error.to_string())?;
+    Duration::try_from(duration).map_err(|_| "negative".to_owned())
+}
+
+/// Up to one prefix of each family, separated by a comma.
+pub fn cidr_pair(text: &str) -> Result<Vec<IpNet>, String> {
+    let mut pair: Vec<IpNet> = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        let cidr = prefix(part).ok_or_else(|| format!("{part:?} is no prefix"))?;
+        if pair.iter().any(|other| family(other) == family(&cidr)) {
+            return Err("two prefixes of one family".into());
+        }
+        pair.push(cidr);
+    }
+    Ok(pair)
+}
+
+/// The family of a prefix.
+pub const fn family(cidr: &IpNet) -> Family {
+    match cidr {
+        IpNet::V4(_) => Family::V4,
+        IpNet::V6(_) => Family::V6,
+    }
+}
+
+/// An address to listen on, whose port may be left to `port`.
+pub fn listener(text: &str, port: u16) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok(address);
+    }
+    if let Some(port) = text.strip_prefix(':').filter(|rest| !rest.starts_with(':')) {
+        // Go's way to say: every address of both families.
+        let port = port.parse().map_err(|_| format!("{port:?} is no port"))?;
+        return Ok(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port));
+    }
+    let ip: Result<IpAddr, _> = text.trim_start_matches('[').trim_end_matches(']').parse();
+    ip.map(|ip| SocketAddr::new(ip, port)).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_go_writes_them() {
+        let cases = [("0", 0), ("0s", 0), ("24h0m0s", 86_400_000), ("1h0m0s", 3_600_000)];
+        for (text, milliseconds) in [("500ms", 500), ("1m30s", 90_000)].into_iter().chain(cases) {
+            assert_eq!(duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for text in ["", "30", "-1s", "soon"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn listeners_may_leave_out_their_port() {
+        let cases = [
+            ("0.0.0.0", "0.0.0.0:10256"),
+            ("::1", "[::1]:10256"),
+            ("[::]", "[::]:10256"),
+            ("127.0.0.1:1", "127.0.0.1:1"),
+            (":9", "[::]:9"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(listener(text, 10_256).unwrap().to_string(), expected);
+        }
+        assert!(listener("localhost:1", 1).is_err());
+    }
+
+    #[test]
+    fn a_pair_has_one_prefix_of_each_family() {
+        assert_eq!(cidr_pair("10.244.0.0/16, fd00::/48").unwrap().len(), 2);
+        assert!(cidr_pair("10.0.0.0/8,10.1.0.0/16").is_err());
+        assert!(cidr_pair("10.0.0.0").is_err());
+    }
+}

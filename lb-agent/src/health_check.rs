@@ -1,0 +1,201 @@
+//! The listeners on `healthCheckNodePort`, one per Service (contract 6.1), by which load balancers find the nodes
+//! that have endpoints.
+//!
+//! Decides nothing: told what each Service wants, where to listen and whether the agent is well. A
+//! port that is taken costs only its own Service its answer; it is named and tried again.
+
+mod answer;
+mod listener;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use tokio::sync::Semaphore;
+use tracing::{info, warn};
+
+use self::answer::Answerer;
+use self::listener::{Kind, Listener};
+use crate::plan::ServiceName;
+use crate::translate::HealthCheck;
+
+/// Connections of all Services at a time. More wait in the kernel's queues.
+const CONNECTIONS: usize = 1_024;
+/// Connections of one Service at a time: a client that is slow on purpose slows only its own.
+const PER_SERVICE: usize = 32;
+
+/// Where a family is listened on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Where {
+    /// On every address, those to come included.
+    Everywhere,
+    /// On these.
+    On(BTreeSet<IpAddr>),
+}
+
+impl Default for Where {
+    fn default() -> Self {
+        Self::On(BTreeSet::new())
+    }
+}
+
+/// Where is listened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// IPv4.
+    pub v4: Where,
+    /// IPv6.
+    pub v6: Where,
+}
+
+impl Addresses {
+    fn sockets(&self, port: u16) -> BTreeMap<SocketAddr, Kind> {
+        if (&self.v4, &self.v6) == (&Where::Everywhere, &Where::Everywhere) {
+            let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+            return [(any, Kind::BothFamilies)].into();
+        }
+        let of = |place: &Where, any: IpAddr| match place {
+            Where::Everywhere => [any].into(),
+            Where::On(list) => list.clone(),
+        };
+        let mut all = of(&self.v4, Ipv4Addr::UNSPECIFIED.into());
+        all.extend(of(&self.v6, Ipv6Addr::UNSPECIFIED.into()));
+        all.into_iter().map(|ip| (SocketAddr::new(ip, port), Kind::OneFamily)).collect()
+    }
+}
+
+/// A listener that could not be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The Service that is not answered for.
+    pub service: ServiceName,
+    /// Where.
+    pub address: SocketAddr,
+    /// Why.
+    pub reason: String,
+}
+
+/// All listeners. To be used inside a tokio runtime; dropping it closes them.
+#[derive(Debug)]
+pub struct HealthChecks {
+    services: BTreeMap<ServiceName, Service>,
+    addresses: Addresses,
+    is_healthy: Arc<AtomicBool>,
+    connections: Arc<Semaphore>,
+    failures: Vec<Failure>,
+}
+
+#[derive(Debug)]
+struct Service {
+    port: u16,
+    answerer: Arc<Answerer>,
+    connections: Arc<Semaphore>,
+    listeners: BTreeMap<SocketAddr, Listener>,
+    failing: BTreeMap<SocketAddr, io::ErrorKind>,
+}
+
+impl Default for HealthChecks {
+    fn default() -> Self {
+        Self {
+            services: BTreeMap::new(),
+            addresses: Addresses::default(),
+            is_healthy: Arc::new(AtomicBool::new(true)),
+            connections: Arc::new(Semaphore::new(CONNECTIONS)),
+            failures: Vec::new(),
+        }
+    }
+}
+
+impl HealthChecks {
+    /// What a Service wants now; `None` when it wants no listener any more.
+    pub fn set(&mut self, service: &ServiceName, wanted: Option<HealthCheck>) {
+        let Some(wanted) = wanted else {
+            drop(self.services.remove(service));
+            return;
+        };
+        if let Some(known) = self.services.get(service).filter(|known| known.port == wanted.port) {
+            known.answerer.endpoints.store(wanted.local_ready, Ordering::Relaxed);
+            return;
+        }
+        let answerer = Answerer {
+            service: service.clone(),
+            endpoints: AtomicU32::new(wanted.local_ready),
+            is_healthy: Arc::clone(&self.is_healthy),
+        };
+        let new = Service {
+            port: wanted.port,
+            answerer: Arc::new(answerer),
+            connections: Arc::new(Semaphore::new(PER_SERVICE)),
+            listeners: BTreeMap::new(),
+            failing: BTreeMap::new(),
+        };
+        // The old port closes before the new one opens.
+        drop(self.services.remove(service));
+        drop(self.services.insert(service.clone(), new));
+        self.listen(service);
+    }
+
+    /// Where to listen from now on. Listeners on addresses that stay are not touched.
+    pub fn set_addresses(&mut self, addresses: Addresses) {
+        if self.addresses != addresses {
+            self.addresses = addresses;
+            let all: Vec<ServiceName> = self.services.keys().cloned().collect();
+            all.iter().for_each(|service| self.listen(service));
+        }
+    }
+
+    /// Whether changes of Services reach the data path in time (contract 6.2, without the node's own state).
+    pub fn set_healthy(&self, is_healthy: bool) {
+        self.is_healthy.store(is_healthy, Ordering::Relaxed);
+    }
+
+    /// Tries again what could not be listened on.
+    pub fn retry(&mut self) {
+        let failing = self.services.iter().filter(|(_, service)| !service.failing.is_empty());
+        let failing: Vec<ServiceName> = failing.map(|(name, _)| name.clone()).collect();
+        failing.iter().for_each(|service| self.listen(service));
+    }
+
+    /// Listeners that failed since this was asked last, each once until its reason changes.
+    pub fn failures(&mut self) -> Vec<Failure> {
+        std::mem::take(&mut self.failures)
+    }
+
+    /// Services with a listener that fails.
+    pub fn failing(&self) -> usize {
+        self.services.values().filter(|service| !service.failing.is_empty()).count()
+    }
+
+    fn listen(&mut self, name: &ServiceName) {
+        let Some(service) = self.services.get_mut(name) else { return };
+        let wanted = self.addresses.sockets(service.port);
+        service.listeners.retain(|address, it| wanted.get(address) == Some(&it.kind));
+        service.failing.retain(|address, _| wanted.contains_key(address));
+        for (address, kind) in wanted {
+            if service.listeners.contains_key(&address) {
+                continue;
+            }
+            let limits = [Arc::clone(&self.connections), Arc::clone(&service.connections)];
+            match Listener::open(address, kind, Arc::clone(&service.answerer), limits) {
+                Ok(listener) => {
+                    if service.failing.remove(&address).is_some() {
+                        info!(service = %name, %address, "health check is answered again");
+                    }
+                    drop(service.listeners.insert(address, listener));
+                }
+                Err(error) => {
+                    if service.failing.insert(address, error.kind()) != Some(error.kind()) {
+                        warn!(service = %name, %address, %error, "health check cannot be answered");
+                        let reason = error.to_string();
+                        self.failures.push(Failure { service: name.clone(), address, reason });
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

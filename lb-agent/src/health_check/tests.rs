@@ -1,0 +1,187 @@
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use super::*;
+
+fn name(name: &str) -> ServiceName {
+    ServiceName { namespace: "shop".into(), name: name.into() }
+}
+
+fn everywhere() -> Addresses {
+    Addresses { v4: Where::Everywhere, v6: Where::Everywhere }
+}
+
+fn loopback() -> Addresses {
+    let v4: IpAddr = Ipv4Addr::LOCALHOST.into();
+    let v6: IpAddr = Ipv6Addr::LOCALHOST.into();
+    Addresses { v4: Where::On([v4].into()), v6: Where::On([v6].into()) }
+}
+
+/// A port that nobody else is given meanwhile: below the ephemeral ones, by process and number.
+async fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 20_000 + ((std::process::id().wrapping_mul(131) + next) % 9_000) as u16;
+        if TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await.is_ok() {
+            return port;
+        }
+    }
+}
+
+fn wants(port: u16, local_ready: u32) -> Option<HealthCheck> {
+    Some(HealthCheck { port, local_ready })
+}
+
+async fn ask(address: SocketAddr, request: &str) -> String {
+    let exchange = async {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        let _: usize = stream.read_to_string(&mut text).await.unwrap();
+        text
+    };
+    timeout(Duration::from_secs(10), exchange).await.unwrap()
+}
+
+const GET: &str = "GET /anything?x HTTP/1.1\r\nHost: a\r\n\r\n";
+
+fn v4(port: u16) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)
+}
+
+fn v6(port: u16) -> SocketAddr {
+    SocketAddr::new(Ipv6Addr::LOCALHOST.into(), port)
+}
+
+async fn is_open(address: SocketAddr) -> bool {
+    TcpStream::connect(address).await.is_ok()
+}
+
+#[tokio::test]
+async fn the_answer_is_kube_proxys() {
+    let (mut checks, port) = (HealthChecks::default(), free_port().await);
+    checks.set_addresses(everywhere());
+    checks.set(&name("web"), wants(port, 2));
+    let text = ask(v4(port), GET).await;
+    assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+    for header in [
+        "\r\nContent-Type: application/json\r\n",
+        "\r\nX-Content-Type-Options: nosniff\r\n",
+        "\r\nX-Load-Balancing-Endpoint-Weight: 2\r\n",
+    ] {
+        assert!(text.contains(header), "{text}");
+    }
+    let body = r#"{"service":{"namespace":"shop","name":"web"},"localEndpoints":2,"serviceProxyHealthy":true}"#;
+    assert!(text.ends_with(body), "{text}");
+    let post = ask(v6(port), "POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc").await;
+    assert!(post.ends_with(body), "any method, both families: {post}");
+    let head = ask(v6(port), "HEAD / HTTP/1.1\r\n\r\n").await;
+    assert!(head.ends_with("\r\n\r\n"), "{head}");
+}
+
+#[tokio::test]
+async fn without_endpoints_or_health_the_answer_is_503() {
+    let (mut checks, port) = (HealthChecks::default(), free_port().await);
+    checks.set_addresses(loopback());
+    checks.set(&name("web"), wants(port, 0));
+    let text = ask(v4(port), GET).await;
+    assert!(text.starts_with("HTTP/1.1 503 ") && text.contains("Weight: 0\r\n"), "{text}");
+    checks.set(&name("web"), wants(port, 1));
+    assert!(ask(v6(port), GET).await.starts_with("HTTP/1.1 200 "));
+    checks.set_healthy(false);
+    let text = ask(v4(port), GET).await;
+    assert!(text.starts_with("HTTP/1.1 503 "), "{text}");
+    assert!(text.ends_with(r#""localEndpoints":1,"serviceProxyHealthy":false}"#), "{text}");
+}
+
+#[tokio::test]
+async fn a_port_moves_at_once_and_ends_with_its_service() {
+    let mut checks = HealthChecks::default();
+    let (first, second) = (free_port().await, free_port().await);
+    checks.set_addresses(everywhere());
+    checks.set(&name("a"), wants(first, 1));
+    checks.set(&name("a"), wants(second, 1));
+    assert!(!is_open(v4(first)).await);
+    assert!(ask(v4(second), GET).await.contains(r#""name":"a""#));
+    checks.set(&name("b"), wants(first, 1));
+    assert!(ask(v4(first), GET).await.contains(r#""name":"b""#), "its old port is another's");
+    assert_eq!(checks.failures(), []);
+    checks.set(&name("a"), None);
+    assert!(!is_open(v4(second)).await);
+    drop(checks);
+    assert!(!is_open(v4(first)).await);
+}
+
+#[tokio::test]
+async fn listeners_follow_the_addresses_of_the_node() {
+    let (mut checks, port) = (HealthChecks::default(), free_port().await);
+    checks.set(&name("web"), wants(port, 1));
+    assert!(!is_open(v4(port)).await, "no address is known yet");
+    let only4 = Addresses { v6: Where::default(), ..loopback() };
+    checks.set_addresses(only4);
+    assert!(is_open(v4(port)).await && !is_open(v6(port)).await);
+    checks.set_addresses(everywhere());
+    assert!(is_open(v4(port)).await && is_open(v6(port)).await);
+    let mixed = Addresses { v6: Where::Everywhere, ..loopback() };
+    checks.set_addresses(mixed);
+    assert!(is_open(v4(port)).await && is_open(v6(port)).await);
+    assert_eq!(checks.failures(), []);
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_named_once_and_tried_again() {
+    let (mut checks, port) = (HealthChecks::default(), free_port().await);
+    let other = TcpListener::bind(v4(port)).await.unwrap();
+    checks.set_addresses(loopback());
+    checks.set(&name("web"), wants(port, 1));
+    checks.retry();
+    let failures = checks.failures();
+    assert_eq!(failures.len(), 1, "once, though tried twice");
+    assert_eq!((failures[0].address, checks.failing()), (v4(port), 1));
+    assert!(is_open(v6(port)).await, "its other address is answered");
+    drop(other);
+    checks.retry();
+    assert_eq!((checks.failures().len(), checks.failing()), (0, 0));
+    assert!(ask(v4(port), GET).await.starts_with("HTTP/1.1 200 "));
+}
+
+#[tokio::test]
+async fn slow_and_senseless_clients_cost_only_themselves() {
+    let mut checks = HealthChecks::default();
+    let (slow, other) = (free_port().await, free_port().await);
+    checks.set_addresses(loopback());
+    checks.set(&name("slow"), wants(slow, 1));
+    checks.set(&name("other"), wants(other, 1));
+    let mut held = Vec::new();
+    for _ in 0..2 * PER_SERVICE {
+        let mut stream = TcpStream::connect(v4(slow)).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
+        held.push(stream);
+    }
+    assert!(ask(v4(other), GET).await.starts_with("HTTP/1.1 200 "));
+    assert!(ask(v4(other), "\u{16}\u{3}\u{1}\r\n\r\n").await.starts_with("HTTP/1.1 400 "));
+    assert!(ask(v4(other), &"x".repeat(9_000)).await.starts_with("HTTP/1.1 400 "));
+    let waited = timeout(Duration::from_secs(8), held[0].read_u8()).await;
+    assert!(waited.is_ok_and(|read| read.is_err()), "who says nothing is left alone");
+}
+
+#[tokio::test]
+async fn many_services_are_listened_for() {
+    let mut checks = HealthChecks::default();
+    checks.set_addresses(Addresses { v6: Where::default(), ..loopback() });
+    let mut ports = Vec::new();
+    for number in 0..400 {
+        let port = free_port().await;
+        checks.set(&name(&format!("s{number}")), wants(port, number + 1));
+        ports.push(port);
+    }
+    assert_eq!(checks.failing(), 0);
+    for (number, port) in ports.iter().enumerate().step_by(37) {
+        let weight = format!("Endpoint-Weight: {}\r\n", number + 1);
+        assert!(ask(v4(*port), GET).await.contains(&weight));
+    }
+}
