@@ -90,6 +90,11 @@ impl Health {
         told.pending_since = None;
     }
 
+    /// Whether changes are programmed in time.
+    pub fn is_fresh(&self) -> bool {
+        self.told().pending_since.is_none_or(|since| since.elapsed() < STALE)
+    }
+
     /// How often each path answered with each code.
     pub fn answers(&self) -> BTreeMap<(&'static str, u16), u64> {
         self.told().answers.clone()

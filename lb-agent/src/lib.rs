@@ -6,6 +6,7 @@ pub mod config;
 pub mod datapath;
 pub mod health;
 pub mod health_check;
+pub mod kube_events;
 pub mod manifests;
 pub mod maps;
 pub mod metrics;

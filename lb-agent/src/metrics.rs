@@ -17,6 +17,7 @@ use crate::maps::Maps;
 use crate::program::Usage;
 
 mod collect;
+pub mod kube_proxy;
 mod process;
 
 /// Numbers that the event loop keeps for `/metrics`.
@@ -63,6 +64,10 @@ pub struct Sources {
     pub numbers: Arc<Numbers>,
     /// Answers given.
     pub health: Health,
+    /// What kube-proxy's dashboards read.
+    pub kube_proxy: kube_proxy::KubeProxy,
+    /// The configuration, for `/configz`.
+    pub configz: Arc<str>,
 }
 
 /// The paths.
@@ -70,8 +75,14 @@ pub fn router(sources: Sources) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/proxyMode", get(async || "ebpf"))
+        .route("/configz", get(configz))
         .route("/healthz", get(async || "ok"))
         .with_state(sources)
+}
+
+async fn configz(State(sources): State<Sources>) -> Response {
+    let headers = [(header::CONTENT_TYPE, "application/json")];
+    (headers, sources.configz.to_string()).into_response()
 }
 
 async fn metrics(State(sources): State<Sources>) -> Response {
@@ -90,10 +101,12 @@ async fn metrics(State(sources): State<Sources>) -> Response {
 }
 
 fn page(sources: Sources) -> Result<String, String> {
+    let kube_proxy = sources.kube_proxy.clone();
     let snapshot = collect::Snapshot::take(&sources).map_err(|error| crate::chain(&error))?;
     let mut registry = Registry::default();
     registry.register_collector(Box::new(snapshot));
     registry.register_collector(Box::new(process::Process));
+    kube_proxy.register(&mut registry);
     let mut text = String::new();
     encode(&mut text, &registry).map_err(|error| error.to_string())?;
     Ok(text)

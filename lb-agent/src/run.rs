@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::OptionFuture;
+use kube::Client;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -18,8 +19,11 @@ use crate::cli;
 use crate::config::Config;
 use crate::datapath::{self, Datapath};
 use crate::health::{Health, NodeState};
+use crate::health_check::HealthChecks;
+use crate::kube_events::Events;
 use crate::manifests::{Manifests, ManifestsError};
 use crate::maps::{self, Maps};
+use crate::metrics::kube_proxy::KubeProxy;
 use crate::metrics::{self, Numbers};
 use crate::node::View;
 use crate::plan::Family;
@@ -31,12 +35,14 @@ use crate::watch::client::{ClientError, Server};
 use crate::watch::{ListMode, Watch};
 
 mod devices;
+mod kubernetes;
 mod servers;
 mod state;
 mod sweeper;
 mod writer;
 
 use devices::Devices;
+use kubernetes::Shown;
 pub use state::{Known, State, state_file};
 use sweeper::period;
 use writer::Writer;
@@ -72,6 +78,7 @@ struct Agent {
     writer: Writer,
     devices: Devices,
     health: Health,
+    shown: Shown,
     numbers: Arc<Numbers>,
     state: State,
     /// Before this an earlier run's packets may still read what it had given up.
@@ -94,7 +101,10 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
     // First what is quickly known to be wrong; then lists arrive while programs are verified.
     let view = ViewHealth::default();
     let (sender, events) = mpsc::channel(4_096);
-    start_source(options.manifests.as_deref(), &config, &name, &view, sender).await?;
+    let kube_proxy = KubeProxy::default();
+    let observed = (&view, &kube_proxy);
+    let client =
+        start_source(options.manifests.as_deref(), &config, &name, observed, sender).await?;
     let Some(datapath) = load(paths.clone(), &mut stop).await? else { return Ok(()) };
     let maps = datapath.maps()?;
     let began = Instant::now();
@@ -112,6 +122,11 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
         writer: Writer::new(maps),
         devices,
         health: Health::default(),
+        shown: Shown {
+            checks: HealthChecks::default(),
+            events: client.map(|client| Events::start(client, &name)).unwrap_or_default(),
+            metrics: kube_proxy.clone(),
+        },
         numbers: Arc::new(Numbers::default()),
         state: State::at(&paths.bpf_dir, &name),
         earliest,
@@ -123,6 +138,8 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
         maps: Arc::clone(&shared),
         numbers: Arc::clone(&agent.numbers),
         health: agent.health.clone(),
+        kube_proxy,
+        configz: config.configz().to_string().into(),
     };
     if let Some(address) = config.healthz.value {
         servers::start(address, "health", crate::health::router(agent.health.clone()));
@@ -131,6 +148,7 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
         servers::start(address, "metrics", metrics::router(sources));
     }
     info!(node = name, bpf_dir = %paths.bpf_dir.display(), cgroup = %paths.cgroup.display(), "agent runs");
+    agent.shown.events.node("Starting", String::new());
     agent.work(events, shared, &mut stop).await;
     agent.state.write(&agent.programmer);
     info!("agent ends; the data path goes on");
@@ -155,21 +173,25 @@ async fn start_source(
     manifests: Option<&Path>,
     config: &Config,
     node: &str,
-    view: &ViewHealth,
+    (view, kube_proxy): (&ViewHealth, &KubeProxy),
     events: mpsc::Sender<Event>,
-) -> Result<(), Error> {
+) -> Result<Option<Client>, Error> {
     let view = view.clone();
     if let Some(folder) = manifests {
         let manifests = Manifests::open(folder, node)?;
         drop(tokio::spawn(manifests.run(view, events)));
-        return Ok(());
+        return Ok(None);
     }
-    let server = Server { kubeconfig: config.kubeconfig.value.clone(), master: config.master.value.clone() };
-    let client = server.client(&view, None).await?;
-    let watch =
-        Watch { node: node.to_owned(), service_proxy_name: config.service_proxy_name.value.clone(), list: ListMode::default() };
-    drop(tokio::spawn(watch.run(client, view, events)));
-    Ok(())
+    let server =
+        Server { kubeconfig: config.kubeconfig.value.clone(), master: config.master.value.clone() };
+    let client = server.client(&view, Some(Arc::new(kube_proxy.clone()))).await?;
+    let watch = Watch {
+        node: node.to_owned(),
+        service_proxy_name: config.service_proxy_name.value.clone(),
+        list: ListMode::default(),
+    };
+    drop(tokio::spawn(watch.run(client.clone(), view, events)));
+    Ok(Some(client))
 }
 
 impl Agent {
@@ -247,7 +269,11 @@ impl Agent {
                 self.write(ops);
                 false
             }
-            Effect::Nothing | Effect::Services => false,
+            Effect::Services => {
+                self.shown.metrics.queued();
+                false
+            }
+            Effect::Nothing => false,
         }
     }
 
@@ -261,6 +287,8 @@ impl Agent {
         let ops = self.programmer.set_node(&settings);
         self.write(ops);
         self.devices.apply(self.tracker.is_synced(), &self.numbers);
+        let (own, all) = self.devices.served();
+        self.shown.addresses(own, all);
         self.report_ready();
     }
 
@@ -279,6 +307,7 @@ impl Agent {
                 warn!(%service, %finding, "part of a Service is not served");
             }
         }
+        self.shown.taken(&taken);
         let changes = taken.into_iter().map(|(service, translated)| Change {
             service,
             ports: translated.map(|translated| translated.ports).unwrap_or_default(),
@@ -291,6 +320,7 @@ impl Agent {
         }
         let operations = ops.len();
         self.write(ops);
+        self.shown.programmed(&mut self.tracker, began.elapsed(), !self.is_programmed);
         self.is_programmed = true;
         self.state.changed();
         debug!(services, operations, took = ?began.elapsed(), "services programmed");
@@ -321,9 +351,12 @@ impl Agent {
         self.writer.retry(&self.numbers);
         self.devices.retry(self.tracker.is_synced(), &self.numbers);
         self.program();
+        self.shown.tick(self.health.is_fresh());
+        self.shown.changes(&self.tracker);
         self.report_ready();
         if self.state.is_due() {
             self.count();
+            self.shown.shortcomings(&self.programmer);
             self.state.write(&self.programmer);
         }
     }

@@ -14,6 +14,7 @@ use crate::datapath::{Datapath, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::{Assignment, Identity, Primary, View, addresses, assignments, settings};
+use crate::plan::Family;
 use crate::snapshot::NodeSpec;
 
 /// What is attached, and what should be.
@@ -80,9 +81,15 @@ impl Devices {
 
     /// The settings that follow from the node.
     pub(super) fn settings(&self) -> Settings {
-        let settings =
-            settings::settings(self.identity.primary, self.netns_cookie, &self.config);
+        let settings = settings::settings(self.identity.primary, self.netns_cookie, &self.config);
         Settings { local: self.local, ..settings }
+    }
+
+    /// The node's addresses, and in which families `NodePorts` are served on all of them.
+    pub(super) fn served(&self) -> (&BTreeMap<Ip, u32>, [bool; 2]) {
+        let Primary { v4, v6 } = self.identity.primary;
+        let all = |family, primary| self.identity.node_ports.is_all(family, primary);
+        (&self.addresses, [all(Family::V4, v4), all(Family::V6, v6)])
     }
 
     /// Whether every device that should has its programs, and nothing else has.
@@ -197,6 +204,6 @@ impl Devices {
     }
 }
 
-fn address(ip: Ip) -> Option<IpAddr> {
+pub(super) fn address(ip: Ip) -> Option<IpAddr> {
     (ip != Ip::UNSPECIFIED).then(|| crate::show::words::ip(ip))
 }

@@ -1,0 +1,214 @@
+//! Kubernetes Events about our Node and about Services (contract 8.4). Best effort: they tell people, nothing waits
+//! for them.
+//!
+//! Each is told once in ten minutes, and all together seldom enough that an API server never notices.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::sync::mpsc;
+use tracing::debug;
+
+use crate::plan::ServiceName;
+
+/// Events at once.
+const BURST: u32 = 25;
+/// Afterwards one each.
+const REFILL: Duration = Duration::from_secs(10);
+/// The same is not said again for so long.
+const SILENCE: Duration = Duration::from_mins(10);
+/// Events that wait to be sent; more are lost.
+const WAITING: usize = 256;
+/// Longest note the API server takes.
+const NOTE: usize = 1_024;
+/// Notes that are remembered as said.
+const REMEMBERED: usize = 4_096;
+
+/// What an Event says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Note {
+    /// Whom it is about; `None` for our Node.
+    pub service: Option<ServiceName>,
+    /// `metadata.uid` of the Service, empty when unknown.
+    pub uid: String,
+    /// Type Warning, else Normal.
+    pub is_warning: bool,
+    /// In one word, for machines.
+    pub reason: &'static str,
+    /// What was being done.
+    pub action: &'static str,
+    /// For people.
+    pub text: String,
+}
+
+/// Where notes go; without a server nowhere.
+#[derive(Clone, Debug, Default)]
+pub struct Events(Option<mpsc::Sender<Note>>);
+
+impl Events {
+    /// Sends Events to a server, as our node.
+    pub fn start(client: Client, node: &str) -> Self {
+        let (sender, notes) = mpsc::channel(WAITING);
+        drop(tokio::spawn(send(client, node.to_owned(), notes)));
+        Self(Some(sender))
+    }
+
+    /// Tells something. Never waits.
+    pub fn tell(&self, note: Note) {
+        if let Some(sender) = &self.0
+            && let Err(error) = sender.try_send(note)
+        {
+            debug!(%error, "an Event was lost");
+        }
+    }
+
+    /// Something is wrong with a Service.
+    pub fn warn(
+        &self,
+        service: &ServiceName,
+        uid: &str,
+        (reason, action): (&'static str, &'static str),
+        text: String,
+    ) {
+        let (service, uid) = (Some(service.clone()), uid.to_owned());
+        self.tell(Note { service, uid, is_warning: true, reason, action, text });
+    }
+
+    /// Something happened to the node.
+    pub fn node(&self, reason: &'static str, text: String) {
+        let action = "StartKubeProxy";
+        let (service, uid) = (None, String::new());
+        self.tell(Note { service, uid, is_warning: false, reason, action, text });
+    }
+}
+
+async fn send(client: Client, node: String, mut notes: mpsc::Receiver<Note>) {
+    let mut limit = Limit::new(Instant::now());
+    while let Some(note) = notes.recv().await {
+        if !limit.admits(&note, Instant::now()) {
+            continue;
+        }
+        let event = event(&note, &node, Timestamp::now());
+        let namespace = event.metadata.namespace.clone().unwrap_or_default();
+        let api = Api::<Event>::namespaced(client.clone(), &namespace);
+        if let Err(error) = api.create(&PostParams::default(), &event).await {
+            debug!(error = %crate::chain(&error), note.reason, "an Event was not taken");
+        }
+    }
+}
+
+/// What has been said, and how much more may be.
+#[derive(Debug)]
+struct Limit {
+    tokens: u32,
+    filled: Instant,
+    said: BTreeMap<Note, Instant>,
+}
+
+impl Limit {
+    const fn new(now: Instant) -> Self {
+        Self { tokens: BURST, filled: now, said: BTreeMap::new() }
+    }
+
+    fn admits(&mut self, note: &Note, now: Instant) -> bool {
+        self.said.retain(|_, said| now.duration_since(*said) < SILENCE);
+        let periods = now.duration_since(self.filled).as_secs() / REFILL.as_secs();
+        if periods > 0 {
+            self.tokens = BURST.min(self.tokens.saturating_add(periods as u32));
+            self.filled = now;
+        }
+        if self.tokens == 0 || self.said.contains_key(note) || self.said.len() >= REMEMBERED {
+            return false;
+        }
+        self.tokens -= 1;
+        let _: Option<Instant> = self.said.insert(note.clone(), now);
+        true
+    }
+}
+
+fn event(note: &Note, node: &str, now: Timestamp) -> Event {
+    let regarding = note.service.as_ref().map_or_else(
+        || ObjectReference {
+            kind: Some("Node".into()),
+            name: Some(node.to_owned()),
+            // As the kubelet and kube-proxy do it.
+            uid: Some(node.to_owned()),
+            ..ObjectReference::default()
+        },
+        |service| ObjectReference {
+            kind: Some("Service".into()),
+            name: Some(service.name.clone()),
+            namespace: Some(service.namespace.clone()),
+            uid: Some(note.uid.clone()).filter(|uid| !uid.is_empty()),
+            ..ObjectReference::default()
+        },
+    );
+    let namespace = regarding.namespace.clone().unwrap_or_else(|| "default".into());
+    let name = regarding.name.clone().unwrap_or_default();
+    Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{name}.{:x}", now.as_nanosecond())),
+            namespace: Some(namespace),
+            ..ObjectMeta::default()
+        },
+        action: Some(note.action.into()),
+        event_time: Some(MicroTime(now)),
+        note: Some(note.text.chars().take(NOTE / 4).collect()),
+        reason: Some(note.reason.into()),
+        regarding: Some(ObjectReference { api_version: Some("v1".into()), ..regarding }),
+        reporting_controller: Some("lb-agent".into()),
+        reporting_instance: Some(node.chars().take(128).collect()),
+        type_: Some(if note.is_warning { "Warning" } else { "Normal" }.into()),
+        ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(text: &str) -> Note {
+        let service = Some(ServiceName { namespace: "shop".into(), name: "web".into() });
+        let (reason, action) = ("FailedToStartServiceHealthcheck", "Listen");
+        Note { service, uid: "u".into(), is_warning: true, reason, action, text: text.into() }
+    }
+
+    #[test]
+    fn the_same_is_said_once_and_all_of_it_seldom() {
+        let start = Instant::now();
+        let mut limit = Limit::new(start);
+        assert!(limit.admits(&note("a"), start));
+        assert!(!limit.admits(&note("a"), start));
+        let more = (0..100).filter(|n| limit.admits(&note(&n.to_string()), start)).count();
+        assert_eq!(more, BURST as usize - 1);
+        assert!(limit.admits(&note("b"), start + REFILL));
+        assert!(!limit.admits(&note("c"), start + REFILL));
+        assert!(limit.admits(&note("a"), start + SILENCE), "said long ago");
+    }
+
+    #[test]
+    fn events_are_about_a_service_or_our_node() {
+        let about = event(&note(&"x".repeat(5_000)), "n", Timestamp::UNIX_EPOCH);
+        let regarding = about.regarding.unwrap();
+        assert_eq!(
+            (regarding.kind.as_deref(), regarding.uid.as_deref()),
+            (Some("Service"), Some("u"))
+        );
+        assert_eq!(about.metadata.namespace.as_deref(), Some("shop"));
+        assert!(about.note.unwrap().len() <= NOTE);
+        let about = event(&Note { service: None, ..note("") }, "n", Timestamp::UNIX_EPOCH);
+        assert_eq!(about.regarding.unwrap().uid.as_deref(), Some("n"));
+        assert_eq!(about.metadata.namespace.as_deref(), Some("default"));
+    }
+
+    #[test]
+    fn without_a_server_nothing_is_said() {
+        Events::default().node("Starting", String::new());
+    }
+}

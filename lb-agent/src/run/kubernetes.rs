@@ -1,0 +1,104 @@
+//! What the loop shows to the cluster beside packets: health checks of Services, Events, kube-proxy's metrics.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use lb_common::addr::Ip;
+use lb_common::config::address::NODE_PORTS;
+
+use super::devices::address;
+use crate::health_check::{Addresses, HealthChecks, Where};
+use crate::kube_events::Events;
+use crate::metrics::kube_proxy::KubeProxy;
+use crate::plan::{Family, ServiceName};
+use crate::program::Programmer;
+use crate::tracker::Tracker;
+use crate::translate::Translated;
+
+/// Everything that is shown.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) checks: HealthChecks,
+    pub(super) events: Events,
+    pub(super) metrics: KubeProxy,
+}
+
+impl Shown {
+    /// What Services ask for now.
+    pub(super) fn taken(&mut self, taken: &[(ServiceName, Option<Translated>)]) {
+        for (service, translated) in taken {
+            self.checks.set(service, translated.as_ref().and_then(|translated| translated.health));
+            let Some(translated) = translated else { continue };
+            let uid = translated.ports.first().map_or("", |port| port.age.1.as_str());
+            for finding in &translated.findings {
+                let reason = ("ServiceNotFullyServed", "Translate");
+                self.events.warn(service, uid, reason, finding.to_string());
+            }
+        }
+    }
+
+    /// All of that is programmed; it took so long.
+    pub(super) fn programmed(&self, tracker: &mut Tracker, took: Duration, is_full: bool) {
+        self.metrics.synced(took, is_full);
+        self.metrics.programmed(&tracker.triggers());
+        self.metrics.no_local(tracker.no_local());
+        self.changes(tracker);
+    }
+
+    /// Numbers of changed objects.
+    pub(super) fn changes(&self, tracker: &Tracker) {
+        self.metrics.changes(tracker.totals(), tracker.pending());
+    }
+
+    /// `NodePorts` are served on these addresses; `all` says in which families on any.
+    pub(super) fn addresses(&mut self, own: &BTreeMap<Ip, u32>, all: [bool; 2]) {
+        let accepted = own.iter().filter(|(_, bits)| *bits & NODE_PORTS != 0);
+        let accepted: Vec<IpAddr> = accepted.filter_map(|(ip, _)| address(*ip)).collect();
+        let place = |family: Family, is_all: bool| {
+            let own = accepted.iter().copied().filter(|ip| Family::of(*ip) == family);
+            // An address of one link cannot be bound without naming the link.
+            let own: BTreeSet<IpAddr> = own.filter(|ip| !is_link_local(*ip)).collect();
+            if is_all { Where::Everywhere } else { Where::On(own) }
+        };
+        let [v4, v6] = all;
+        let (v4, v6) = (place(Family::V4, v4), place(Family::V6, v6));
+        self.checks.set_addresses(Addresses { v4, v6 });
+    }
+
+    /// Once a second.
+    pub(super) fn tick(&mut self, is_fresh: bool) {
+        self.checks.set_healthy(is_fresh);
+        self.checks.retry();
+        for failure in self.checks.failures() {
+            let reason = ("FailedToStartServiceHealthcheck", "Listen");
+            let text = format!("cannot listen on {}: {}", failure.address, failure.reason);
+            self.events.warn(&failure.service, "", reason, text);
+        }
+    }
+
+    /// Now and then: who is served only in part.
+    pub(super) fn shortcomings(&self, programmer: &Programmer) {
+        for conflict in programmer.conflicts() {
+            for loser in &conflict.losers {
+                let (winner, port) = (&conflict.winner.service, conflict.frontend.port.get());
+                let text = format!(
+                    "port {port} of one of its addresses is served for {winner}, which is older"
+                );
+                self.events.warn(&loser.service, "", ("FrontendTaken", "Program"), text);
+            }
+        }
+        for (key, refusal) in programmer.refused() {
+            let text =
+                format!("port {:?} ({}) is not served: {refusal:?}", key.port, key.family.name());
+            self.events.warn(&key.service, "", ("ServiceRefused", "Program"), text);
+        }
+    }
+}
+
+const fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
