@@ -8,9 +8,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use aya::programs::{CgroupSockAddr, Program, ProgramError, SchedClassifier, Xdp};
-use aya::{Ebpf, EbpfLoader};
-use tracing::{debug, info, warn};
+use aya::programs::ProgramError;
+use tracing::{info, warn};
 
 use crate::maps::{self, Maps, SHAPES};
 
@@ -19,12 +18,14 @@ mod check;
 mod cleanup;
 mod links;
 mod lock;
+mod programs;
 mod reuse;
 
 pub use check::{Requirement, capabilities, find_cgroup2, requirements};
 pub use cleanup::{Removed, cleanup};
 pub use links::{Direction, Role};
 use lock::Lock;
+use programs::Programs;
 
 /// Name of the layout of maps and pins. It moves with every change of a shared type that old programs cannot read.
 pub const LAYOUT: &str = "v1";
@@ -148,7 +149,7 @@ pub struct Options {
 /// The loaded programs and the pins of one node. Dropping it leaves everything attached.
 #[derive(Debug)]
 pub struct Datapath {
-    ebpf: Ebpf,
+    programs: Programs,
     dir: PathBuf,
     attached: BTreeMap<u32, Role>,
     /// Maps that were replaced by ones of another size, until the programs let go of them.
@@ -188,14 +189,11 @@ impl Datapath {
         }
         let sizes = sizes(options)?;
         let replaced = reuse::prepare(&dir.join("maps"), &options.bpf_dir, &sizes)?;
-        let ebpf = load(&dir, &sizes)?;
+        let programs = Programs::prepare(&dir, &sizes)?;
         let maps = dir.join("maps");
         reuse::verify(&maps, &options.bpf_dir)?;
         replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
-        let mut datapath =
-            Self { ebpf, dir, attached: BTreeMap::new(), replaced, since, _lock: lock };
-        datapath.pin_programs()?;
-        Ok(datapath)
+        Ok(Self { programs, dir, attached: BTreeMap::new(), replaced, since, _lock: lock })
     }
 
     /// Since when no other agent can have written here.
@@ -208,11 +206,6 @@ impl Datapath {
         Ok(Maps::open(&self.dir.join("maps"))?)
     }
 
-    /// The loaded object, for test runs.
-    pub const fn ebpf(&mut self) -> &mut Ebpf {
-        &mut self.ebpf
-    }
-
     /// Puts the programs of a role on a device, in place of what an earlier run left there.
     pub fn attach(&mut self, index: u32, name: &str, role: Role) -> Result<(), Error> {
         if self.attached.get(&index) == Some(&role) {
@@ -220,7 +213,7 @@ impl Datapath {
         }
         let links = self.dir.join("links");
         for direction in [Direction::Ingress, Direction::Egress] {
-            let program = self.classifier(role.program(direction))?;
+            let program = self.programs.classifier(role.program(direction))?;
             links::attach_device(&links, program, (index, name), direction)
                 .map_err(|error| error.named(role.program(direction)))?;
         }
@@ -255,9 +248,7 @@ impl Datapath {
         })?;
         let links = self.dir.join("links");
         for name in SOCKET_HOOKS {
-            let program = self.ebpf.program_mut(name).ok_or(Error::NoObject)?;
-            let program: &mut CgroupSockAddr =
-                program.try_into().map_err(|source| Error::Program { name, source })?;
+            let program = self.programs.socket(name)?;
             links::attach_cgroup(&links, program, name, &folder)
                 .map_err(|error| error.named(name))?;
         }
@@ -274,64 +265,8 @@ impl Datapath {
             }
             replaced.forget()?;
         }
-        Ok(())
+        self.programs.forget_others()
     }
-
-    fn classifier(&mut self, name: &'static str) -> Result<&mut SchedClassifier, Error> {
-        let program = self.ebpf.program_mut(name).ok_or(Error::NoObject)?;
-        program.try_into().map_err(|source| Error::Program { name, source })
-    }
-
-    /// Pins the programs, so that tools and tests find them without an id. Not needed to run.
-    fn pin_programs(&mut self) -> Result<(), Error> {
-        let folder = self.dir.join("programs");
-        for (name, program) in self.ebpf.programs_mut() {
-            let path = folder.join(name);
-            links::remove_pin(&path)?;
-            if let Err(error) = program.pin(&path) {
-                warn!(program = name, %error, "program is not pinned");
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Loads the object over the pinned maps, and every program.
-fn load(dir: &Path, sizes: &BTreeMap<&'static str, u32>) -> Result<Ebpf, Error> {
-    let mut loader = EbpfLoader::new();
-    let maps = dir.join("maps");
-    for shape in &SHAPES {
-        let _: &mut EbpfLoader<'_> = loader.map_pin_path(shape.name, maps.join(shape.name));
-        if let Some(entries) = sizes.get(shape.name).filter(|_| shape.is_sizable) {
-            let _: &mut EbpfLoader<'_> = loader.map_max_entries(shape.name, *entries);
-        }
-    }
-    let mut ebpf = loader.load(object())?;
-    for name in CLASSIFIERS {
-        load_program(&mut ebpf, name, |program: &mut SchedClassifier| program.load())?;
-    }
-    for name in SOCKET_HOOKS {
-        load_program(&mut ebpf, name, |program: &mut CgroupSockAddr| program.load())?;
-    }
-    load_program(&mut ebpf, "edge_xdp", |program: &mut Xdp| program.load())?;
-    Ok(ebpf)
-}
-
-/// Hands one program to the verifier.
-fn load_program<'a, P>(
-    ebpf: &'a mut Ebpf,
-    name: &'static str,
-    load: impl FnOnce(P) -> Result<(), ProgramError>,
-) -> Result<(), Error>
-where
-    P: TryFrom<&'a mut Program, Error = ProgramError>,
-{
-    let began = Instant::now();
-    let program = ebpf.program_mut(name).ok_or(Error::NoObject)?;
-    let loaded = P::try_from(program).and_then(load);
-    loaded.map_err(|source| Error::Program { name, source })?;
-    debug!(program = name, took = ?began.elapsed(), "program verified");
-    Ok(())
 }
 
 fn sizes(options: &Options) -> Result<BTreeMap<&'static str, u32>, Error> {

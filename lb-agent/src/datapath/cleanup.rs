@@ -64,7 +64,7 @@ pub(super) fn layouts(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(layouts)
 }
 
-fn remove(folder: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {
+pub(super) fn remove(folder: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {
     for path in list(folder)? {
         if path.is_dir() {
             remove(&path, removed)?;
@@ -79,7 +79,7 @@ fn remove(folder: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {
     }
 }
 
-fn list(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+pub(super) fn list(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -18,7 +18,7 @@ pub fn status(bpf_dir: &Path) -> Result<(String, bool), Error> {
     let known = Known::read(bpf_dir);
     let links = bpf_dir.join(LAYOUT).join("links");
     let mut text = String::new();
-    let runs = agent(&mut text, &known);
+    agent(&mut text, &known);
     let hooks = SOCKET_HOOKS.iter().filter(|hook| links.join(hook).exists()).count();
     line(&mut text, "Pins", &bpf_dir.join(LAYOUT).display().to_string());
     line(&mut text, "Socket hooks", &format!("{hooks} of {} attached", SOCKET_HOOKS.len()));
@@ -28,7 +28,7 @@ pub fn status(bpf_dir: &Path) -> Result<(String, bool), Error> {
     packets(&mut text, &maps)?;
     fill(&mut text, &maps)?;
     findings(&mut text, &known);
-    let is_well = runs && known.refused.is_empty() && hooks == SOCKET_HOOKS.len();
+    let is_well = known.refused.is_empty() && hooks == SOCKET_HOOKS.len();
     Ok((text, is_well))
 }
 
@@ -38,7 +38,7 @@ fn line(text: &mut String, name: &str, value: &str) {
     }
 }
 
-fn agent(text: &mut String, known: &Known) -> bool {
+fn agent(text: &mut String, known: &Known) {
     let command = std::fs::read_to_string(format!("/proc/{}/comm", known.pid)).unwrap_or_default();
     let runs = known.pid != 0 && command.trim() == "lb-agent";
     let value = if runs {
@@ -50,7 +50,6 @@ fn agent(text: &mut String, known: &Known) -> bool {
     if !known.node.is_empty() {
         line(text, "Node", &known.node);
     }
-    runs
 }
 
 fn devices(text: &mut String, maps: &Maps, links: &Path) -> Result<(), Error> {

@@ -1,0 +1,183 @@
+//! The loaded programs, always by their pins: `programs/<object>/<name>`, where `<object>` tells the builds apart.
+//!
+//! An agent that comes back with the same object over the same maps finds its programs verified
+//! already: it is there in milliseconds, on a busy machine too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use aya::maps::MapInfo;
+use aya::programs::{
+    CgroupSockAddr, CgroupSockAddrAttachType, Program, ProgramError, ProgramInfo, SchedClassifier,
+    Xdp,
+};
+use aya::{Ebpf, EbpfLoader};
+use tracing::{debug, info};
+
+use super::links::remove_pin;
+use super::{CLASSIFIERS, Error, SOCKET_HOOKS, cleanup, object};
+use crate::maps::SHAPES;
+
+/// The XDP program: there for those who attach it.
+const XDP: &str = "edge_xdp";
+
+/// Handles to the programs we attach.
+#[derive(Debug)]
+pub(super) struct Programs {
+    folder: PathBuf,
+    classifiers: BTreeMap<&'static str, SchedClassifier>,
+    sockets: BTreeMap<&'static str, CgroupSockAddr>,
+}
+
+impl Programs {
+    /// Finds the programs of our object over these maps, or loads them.
+    pub(super) fn prepare(dir: &Path, sizes: &BTreeMap<&'static str, u32>) -> Result<Self, Error> {
+        let (maps, folder) = (dir.join("maps"), dir.join("programs").join(name_of(object())));
+        if is_usable(&folder, &maps) {
+            debug!(folder = %folder.display(), "programs are there already");
+        } else {
+            let began = Instant::now();
+            fs::create_dir_all(&folder).map_err(pin(&folder))?;
+            load(&maps, &folder, sizes)?;
+            info!(took = ?began.elapsed(), "programs loaded");
+        }
+        Self::open(folder)
+    }
+
+    /// A tc program.
+    pub(super) fn classifier(&mut self, name: &'static str) -> Result<&mut SchedClassifier, Error> {
+        self.classifiers.get_mut(name).ok_or(Error::NoObject)
+    }
+
+    /// A socket hook.
+    pub(super) fn socket(&mut self, name: &'static str) -> Result<&mut CgroupSockAddr, Error> {
+        self.sockets.get_mut(name).ok_or(Error::NoObject)
+    }
+
+    /// Removes the pins of other builds; to be called when no link uses their programs.
+    pub(super) fn forget_others(&self) -> Result<(), Error> {
+        let Some(parent) = self.folder.parent() else { return Ok(()) };
+        for folder in cleanup::list(parent)? {
+            if folder != self.folder {
+                cleanup::remove(&folder, &mut Vec::new())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn open(folder: PathBuf) -> Result<Self, Error> {
+        let classifier = |name: &'static str| {
+            let program = SchedClassifier::from_pin(folder.join(name));
+            Ok((name, program.map_err(|source| Error::Program { name, source })?))
+        };
+        let socket = |name: &'static str| {
+            let program = CgroupSockAddr::from_pin(folder.join(name), hook(name));
+            Ok((name, program.map_err(|source| Error::Program { name, source })?))
+        };
+        Ok(Self {
+            classifiers: CLASSIFIERS.into_iter().map(classifier).collect::<Result<_, Error>>()?,
+            sockets: SOCKET_HOOKS.into_iter().map(socket).collect::<Result<_, Error>>()?,
+            folder,
+        })
+    }
+}
+
+/// The kernel's name of a socket hook.
+fn hook(name: &str) -> CgroupSockAddrAttachType {
+    match name {
+        "connect4" => CgroupSockAddrAttachType::Connect4,
+        "connect6" => CgroupSockAddrAttachType::Connect6,
+        "sendmsg4" => CgroupSockAddrAttachType::UDPSendMsg4,
+        "sendmsg6" => CgroupSockAddrAttachType::UDPSendMsg6,
+        "recvmsg4" => CgroupSockAddrAttachType::UDPRecvMsg4,
+        "recvmsg6" => CgroupSockAddrAttachType::UDPRecvMsg6,
+        "peername4" => CgroupSockAddrAttachType::GetPeerName4,
+        _ => CgroupSockAddrAttachType::GetPeerName6,
+    }
+}
+
+fn names() -> impl Iterator<Item = &'static str> {
+    CLASSIFIERS.into_iter().chain(SOCKET_HOOKS).chain([XDP])
+}
+
+/// Whether every program is pinned there, and together they use every pinned map.
+///
+/// Each map is used by one of them at least: one that was made anew would be missing among those they use.
+fn is_usable(folder: &Path, maps: &Path) -> bool {
+    let id = |name| MapInfo::from_pin(maps.join(name)).map(|info| info.id());
+    let ids: Result<BTreeSet<u32>, _> = SHAPES.iter().map(|shape| id(shape.name)).collect();
+    let uses = |name: &str| ProgramInfo::from_pin(folder.join(name)).ok()?.map_ids().ok()?;
+    let used: Option<Vec<Vec<u32>>> = names().map(uses).collect();
+    let (Ok(ids), Some(used)) = (ids, used) else { return false };
+    ids.is_subset(&used.into_iter().flatten().collect())
+}
+
+/// Loads the object over the pinned maps (making those that are missing) and pins every program.
+fn load(maps: &Path, folder: &Path, sizes: &BTreeMap<&'static str, u32>) -> Result<(), Error> {
+    let mut loader = EbpfLoader::new();
+    for shape in &SHAPES {
+        let _: &mut EbpfLoader<'_> = loader.map_pin_path(shape.name, maps.join(shape.name));
+        if let Some(entries) = sizes.get(shape.name).filter(|_| shape.is_sizable) {
+            let _: &mut EbpfLoader<'_> = loader.map_max_entries(shape.name, *entries);
+        }
+    }
+    let mut ebpf = loader.load(object())?;
+    for name in CLASSIFIERS {
+        load_program(&mut ebpf, name, SchedClassifier::load)?;
+    }
+    for name in SOCKET_HOOKS {
+        load_program(&mut ebpf, name, CgroupSockAddr::load)?;
+    }
+    load_program(&mut ebpf, XDP, Xdp::load)?;
+    for name in names() {
+        let path = folder.join(name);
+        remove_pin(&path)?;
+        let program = ebpf.program_mut(name).ok_or(Error::NoObject)?;
+        let pinned = program.pin(&path).map_err(|error| io::Error::other(error.to_string()));
+        pinned.map_err(pin(&path))?;
+    }
+    Ok(())
+}
+
+/// Hands one program to the verifier.
+fn load_program<'a, P: 'a>(
+    ebpf: &'a mut Ebpf,
+    name: &'static str,
+    load: fn(&mut P) -> Result<(), ProgramError>,
+) -> Result<(), Error>
+where
+    &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
+{
+    let began = Instant::now();
+    let program = ebpf.program_mut(name).ok_or(Error::NoObject)?;
+    let loaded = <&mut P>::try_from(program).and_then(load);
+    loaded.map_err(|source| Error::Program { name, source })?;
+    debug!(program = name, took = ?began.elapsed(), "program verified");
+    Ok(())
+}
+
+fn pin(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
+    |source| Error::Pin { path: path.to_owned(), source }
+}
+
+/// A name for an object: FNV-1a of its bytes. A bpffs takes no dots, so no version.
+fn name_of(object: &[u8]) -> String {
+    let hash = object.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_have_names_of_their_own() {
+        assert_eq!(name_of(b""), "cbf29ce484222325");
+        assert_ne!(name_of(b"a"), name_of(b"b"));
+    }
+}
