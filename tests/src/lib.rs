@@ -10,4 +10,5 @@ pub mod process;
 pub mod rig;
 pub mod topology;
 pub mod traffic;
+pub mod twin;
 pub mod wait;

@@ -1,0 +1,141 @@
+//! The kernel twin: the same packet and tables through the programs in the kernel and on this host.
+//!
+//! Verdict, bytes and state written must agree. The clocks differ a little, so times are not compared.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+use lb_common::event::{Event, Hook, Verdict, event_counter, verdict_counter};
+use lb_common::fake::{Fake, Step, fields, run};
+use lb_common::flow::{Affinity, Client, Flow, FlowKey};
+
+pub mod bpf;
+mod kernel;
+pub mod random;
+
+pub use kernel::{Kernel, Run};
+
+/// Where host and kernel disagree.
+#[derive(Debug)]
+pub struct Difference {
+    /// In words.
+    pub what: String,
+}
+
+/// Runs packets through both and compares after each; state at the end, or after each if `careful`.
+pub fn compare(
+    kernel: &mut Kernel,
+    tables: &Fake,
+    steps: &[Step],
+    careful: bool,
+) -> Result<Option<Difference>> {
+    let host = tables.clone();
+    kernel.load(&host)?;
+    for (index, step) in steps.iter().enumerate() {
+        host.clock.set(bpf::now());
+        host.events.borrow_mut().clear();
+        let Some(run_there) = kernel.run(step)? else {
+            continue;
+        };
+        let (verdict, bytes) = run(step, &host);
+        let here = Run {
+            code: code(step.hook, verdict),
+            bytes,
+            counters: counted(&host, step.hook, verdict),
+        };
+        if let Some(what) = differ(&here, &run_there) {
+            let what =
+                format!("packet {index} at {:?}: host {verdict:?}: {what}\n{step:?}", step.hook);
+            return Ok(Some(Difference { what }));
+        }
+        if careful && let Some(what) = state(&host, kernel)? {
+            let what =
+                format!("after packet {index} at {:?} ({verdict:?}): {what}\n{step:?}", step.hook);
+            return Ok(Some(Difference { what }));
+        }
+    }
+    if careful {
+        return Ok(None);
+    }
+    match state(&host, kernel)? {
+        None => Ok(None),
+        // Once more, to find the packet that did it.
+        Some(what) => match compare(kernel, tables, steps, true)? {
+            Some(difference) => Ok(Some(difference)),
+            None => bail!("state differed once, and not when run again: {what}"),
+        },
+    }
+}
+
+const fn code(hook: Hook, verdict: Verdict) -> u32 {
+    match (hook, verdict) {
+        (Hook::EdgeXdp, Verdict::Pass(_) | Verdict::Translated(_)) => 2,
+        (Hook::EdgeXdp, Verdict::TurnedRound(_)) => 3,
+        (Hook::EdgeXdp, Verdict::Drop(_)) => 1,
+        (_, Verdict::Pass(_) | Verdict::Translated(_)) => u32::MAX,
+        (_, Verdict::TurnedRound(_)) => 7,
+        (_, Verdict::Drop(_)) => 2,
+    }
+}
+
+fn counted(host: &Fake, hook: Hook, verdict: Verdict) -> BTreeMap<u32, u64> {
+    let events = Event::ALL.iter().map(|event| (event_counter(*event), host.counted(*event)));
+    events.filter(|(_, count)| *count > 0).chain([(verdict_counter(hook, verdict), 1)]).collect()
+}
+
+fn name(counter: u32) -> String {
+    let verdict = counter % Verdict::COUNT;
+    let named = Verdict::all().nth(verdict as usize);
+    let hook = Hook::ALL.get((counter / Verdict::COUNT) as usize);
+    match (hook, named) {
+        (Some(_), Some(verdict)) => format!("{verdict:?}"),
+        _ => format!("event {}", counter as usize - Hook::ALL.len() * Verdict::COUNT as usize),
+    }
+}
+
+fn differ(here: &Run, there: &Run) -> Option<String> {
+    if here.counters != there.counters {
+        let names: Vec<String> = there.counters.keys().map(|counter| name(*counter)).collect();
+        return Some(format!("the kernel counted {names:?}"));
+    }
+    if here.code != there.code {
+        return Some(format!("return code {} expected {}", there.code, here.code));
+    }
+    if here.bytes != there.bytes {
+        let (left, right) = (fields(&here.bytes), fields(&there.bytes));
+        let pairs = left.iter().zip(&right).filter(|(left, right)| left != right);
+        let text: Vec<String> =
+            pairs.map(|(left, right)| format!("{left:02x?} kernel {right:02x?}")).collect();
+        return Some(format!("bytes ({} and {}): {text:#?}", here.bytes.len(), there.bytes.len()));
+    }
+    None
+}
+
+fn timeless(flows: &BTreeMap<FlowKey, Flow>) -> Vec<(FlowKey, Flow)> {
+    let still = |mut flow: Flow| {
+        flow.seen = 0;
+        flow
+    };
+    flows.iter().map(|(key, flow)| (*key, still(*flow))).collect()
+}
+
+fn ageless(clients: &BTreeMap<Client, Affinity>) -> Vec<(Client, Affinity)> {
+    clients.iter().map(|(key, value)| (*key, Affinity { seen: 0, ..*value })).collect()
+}
+
+fn state(host: &Fake, kernel: &Kernel) -> Result<Option<String>> {
+    let (here, there) = (timeless(&host.flows.borrow()), timeless(&kernel.flows()?));
+    if here != there {
+        let only_here: Vec<_> = here.iter().filter(|half| !there.contains(half)).collect();
+        let only_there: Vec<_> = there.iter().filter(|half| !here.contains(half)).collect();
+        return Ok(Some(format!("FLOWS: host only {only_here:#?} kernel only {only_there:#?}")));
+    }
+    let (here, there) = (ageless(&host.affinity.borrow()), ageless(&kernel.affinity()?));
+    if here != there {
+        return Ok(Some(format!("AFFINITY: host {here:#?} kernel {there:#?}")));
+    }
+    if *host.fragments.borrow() != kernel.fragments()? {
+        return Ok(Some(String::from("FRAGMENTS")));
+    }
+    Ok(None)
+}

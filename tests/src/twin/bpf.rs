@@ -1,0 +1,251 @@
+//! The few raw calls the twin needs: maps in batches, test runs. aya has no batches, and its test
+//! run asks for more than two microseconds.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+const LOOKUP: i32 = 1;
+const UPDATE: i32 = 2;
+const DELETE: i32 = 3;
+const TEST_RUN: i32 = 10;
+const LOOKUP_BATCH: i32 = 24;
+const TAKE_BATCH: i32 = 25;
+
+/// A type that is plain bytes: `repr(C)`, no padding.
+pub trait Plain: Copy + Default {}
+
+macro_rules! plain {
+    ($($type:ty)*) => { $(impl Plain for $type {})* };
+}
+
+plain! {
+    u32 u64 [u32; 2] lb_common::addr::Ip lb_common::config::Settings lb_common::config::Device
+    lb_common::service::Frontend lb_common::service::Service lb_common::service::Backend
+    lb_common::flow::FlowKey lb_common::flow::Flow lb_common::flow::Client
+    lb_common::flow::Affinity lb_common::flow::Fragment lb_common::flow::Ports
+    Trie Line Context
+}
+
+/// A line of `SLOTS`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Line(pub [u8; 64]);
+
+impl Default for Line {
+    fn default() -> Self {
+        Self([0; 64])
+    }
+}
+
+/// A key of `SOURCES`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Trie {
+    /// Length of the prefix.
+    pub bits: u32,
+    /// The key's bytes.
+    pub key: [u32; 6],
+}
+
+/// What a test run may set of `struct __sk_buff`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Context(pub [u32; 48]);
+
+impl Default for Context {
+    fn default() -> Self {
+        Self([0; 48])
+    }
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Element {
+    map: u32,
+    pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Batch {
+    from: u64,
+    to: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map: u32,
+    element_flags: u64,
+    flags: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Test {
+    program: u32,
+    code: u32,
+    size_in: u32,
+    size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    context_size_in: u32,
+    context_size_out: u32,
+    context_in: u64,
+    context_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch: u32,
+    pad: u32,
+}
+
+fn call<T>(command: i32, attributes: &mut T) -> io::Result<()> {
+    // SAFETY: `attributes` is a whole, initialised, writable `bpf_attr` of the size given.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<T>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn pointer<T>(value: &T) -> u64 {
+    std::ptr::from_ref(value) as u64
+}
+
+fn number(fd: BorrowedFd<'_>) -> u32 {
+    fd.as_raw_fd().cast_unsigned()
+}
+
+/// Writes an element.
+pub fn put<K: Plain, V: Plain>(map: BorrowedFd<'_>, key: &K, value: &V) -> io::Result<()> {
+    let mut element = Element {
+        map: number(map),
+        key: pointer(key),
+        value: pointer(value),
+        ..Element::default()
+    };
+    call(UPDATE, &mut element)
+}
+
+/// Reads an element.
+pub fn get<K: Plain, V: Plain>(map: BorrowedFd<'_>, key: &K) -> io::Result<V> {
+    let value = V::default();
+    let mut element = Element {
+        map: number(map),
+        key: pointer(key),
+        value: pointer(&value),
+        ..Element::default()
+    };
+    call(LOOKUP, &mut element)?;
+    // SAFETY: the kernel wrote it behind the compiler's back; plain bytes, any of them a value.
+    Ok(unsafe { std::ptr::read_volatile(&raw const value) })
+}
+
+/// Removes an element, if it is there.
+pub fn remove<K: Plain>(map: BorrowedFd<'_>, key: &K) {
+    let mut element = Element { map: number(map), key: pointer(key), ..Element::default() };
+    let _gone: io::Result<()> = call(DELETE, &mut element);
+}
+
+/// Reads values of an array from element 0 on. `values` may be several per element (per CPU).
+pub fn array(map: BorrowedFd<'_>, count: u32, values: &mut [u64]) -> io::Result<()> {
+    let mut keys = vec![0_u32; count as usize];
+    let mut to = 0_u32;
+    let mut batch = Batch {
+        to: std::ptr::from_mut(&mut to) as u64,
+        keys: keys.as_mut_ptr() as u64,
+        values: values.as_mut_ptr() as u64,
+        count,
+        map: number(map),
+        ..Batch::default()
+    };
+    match call(LOOKUP_BATCH, &mut batch) {
+        Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Reads a hash map whole; takes everything out of it if `take`.
+pub fn entries<K: Plain, V: Plain>(map: BorrowedFd<'_>, take: bool) -> io::Result<Vec<(K, V)>> {
+    const ROOM: usize = 4096;
+    let mut keys = vec![K::default(); ROOM];
+    let mut values = vec![V::default(); ROOM];
+    let (mut all, mut from, mut to) = (Vec::new(), 0_u64, 0_u64);
+    loop {
+        let mut batch = Batch {
+            from: if all.is_empty() { 0 } else { std::ptr::from_mut(&mut from) as u64 },
+            to: std::ptr::from_mut(&mut to) as u64,
+            keys: keys.as_mut_ptr() as u64,
+            values: values.as_mut_ptr() as u64,
+            count: ROOM as u32,
+            map: number(map),
+            ..Batch::default()
+        };
+        let result = call(if take { TAKE_BATCH } else { LOOKUP_BATCH }, &mut batch);
+        let count = batch.count as usize;
+        match result {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => return Err(error),
+            ended => {
+                all.extend(keys.iter().copied().zip(values.iter().copied()).take(count));
+                if ended.is_err() || count == 0 {
+                    return Ok(all);
+                }
+                from = to;
+            }
+        }
+    }
+}
+
+/// What a test run gave.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// What the program returned.
+    pub code: u32,
+    /// Mean nanoseconds of a run.
+    pub nanoseconds: u32,
+    /// Bytes that came out.
+    pub length: usize,
+}
+
+/// Runs a program on a packet `repeat` times.
+pub fn test_run(
+    program: BorrowedFd<'_>,
+    packet: &[u8],
+    out: &mut [u8],
+    context: Option<&Context>,
+    repeat: u32,
+) -> io::Result<Ran> {
+    let mut test = Test {
+        program: number(program),
+        size_in: packet.len() as u32,
+        size_out: out.len() as u32,
+        data_in: packet.as_ptr() as u64,
+        data_out: if out.is_empty() { 0 } else { out.as_mut_ptr() as u64 },
+        repeat,
+        context_in: context.map_or(0, pointer),
+        context_size_in: context.map_or(0, |context| size_of_val(context) as u32),
+        ..Test::default()
+    };
+    call(TEST_RUN, &mut test)?;
+    Ok(Ran { code: test.code, nanoseconds: test.duration, length: test.size_out as usize })
+}
+
+/// The coarse monotonic clock, which the programs use too.
+pub fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable.
+    let _: i32 = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+/// Writes an element of a per-CPU array: one value for each CPU.
+pub fn put_values(map: BorrowedFd<'_>, key: u32, values: &[u64]) -> io::Result<()> {
+    let mut element = Element {
+        map: number(map),
+        key: pointer(&key),
+        value: values.as_ptr() as u64,
+        ..Element::default()
+    };
+    call(UPDATE, &mut element)
+}

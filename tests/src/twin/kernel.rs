@@ -1,0 +1,256 @@
+//! The programs in the kernel, with maps of their own that nothing else sees.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
+
+use anyhow::{Context as _, Result};
+use aya::maps::Map;
+use aya::programs::{Program, SchedClassifier, Xdp};
+use aya::{Ebpf, EbpfLoader};
+use lb_agent::datapath;
+use lb_common::event::{COUNTERS, Hook};
+use lb_common::fake::{Fake, Step};
+use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Ports};
+use lb_common::service::{Frontend, Service};
+
+use super::bpf::{self, Line, Trie};
+
+/// What one packet came to.
+#[derive(Debug)]
+pub struct Run {
+    /// The program's answer.
+    pub code: u32,
+    /// The packet afterwards.
+    pub bytes: Vec<u8>,
+    /// Counters that moved.
+    pub counters: BTreeMap<u32, u64>,
+}
+
+/// The loaded programs.
+#[derive(Debug)]
+pub struct Kernel {
+    ebpf: Ebpf,
+    programs: Vec<RawFd>,
+    maps: BTreeMap<&'static str, RawFd>,
+    counters: Vec<u64>,
+    loaded: Fake,
+    cpus: usize,
+}
+
+/// The maps the twin reads and writes.
+const MAPS: [&str; 12] = [
+    "SERVICES",
+    "SLOTS",
+    "BACKENDS",
+    "FLOWS",
+    "AFFINITY",
+    "SOURCES",
+    "ADDRESSES",
+    "DEVICES",
+    "FRAGMENTS",
+    "SETTINGS",
+    "COUNTERS",
+    "REJECTIONS",
+];
+
+/// The program of a hook.
+const fn program(hook: Hook) -> &'static str {
+    hook.name()
+}
+
+fn raw(map: &Map) -> Result<RawFd> {
+    let (Map::Array(data)
+    | Map::HashMap(data)
+    | Map::LruHashMap(data)
+    | Map::LpmTrie(data)
+    | Map::PerCpuArray(data)) = map
+    else {
+        anyhow::bail!("a kind of map the twin does not know");
+    };
+    Ok(data.fd().as_fd().as_raw_fd())
+}
+
+impl Kernel {
+    /// Loads the product's object, the flow table with room for `flows` halves.
+    pub fn new(flows: usize) -> Result<Self> {
+        Self::with(datapath::object(), flows)
+    }
+
+    /// Loads an object that has the product's maps.
+    pub fn with(object: &[u8], flows: usize) -> Result<Self> {
+        let mut loader = EbpfLoader::new();
+        let sizes = [
+            ("SERVICES", 1024),
+            ("SLOTS", Fake::LINES),
+            ("BACKENDS", Fake::BACKENDS),
+            ("AFFINITY", 8192),
+            ("SOURCES", 1024),
+            ("ADDRESSES", 64),
+            ("DEVICES", 64),
+            ("FRAGMENTS", 8192),
+            ("FLOWS", flows as u32),
+            ("SOCKETS", 64),
+        ];
+        for (map, size) in sizes {
+            let _: &mut EbpfLoader<'_> = loader.map_max_entries(map, size);
+        }
+        let mut ebpf = loader.load(object).context("load the object")?;
+        let mut programs = Vec::new();
+        for hook in Hook::ALL {
+            let name = program(*hook);
+            let there = ebpf.program_mut(name).with_context(|| format!("program {name}"))?;
+            let fd = if *hook == Hook::EdgeXdp {
+                let xdp: &mut Xdp = there.try_into()?;
+                xdp.load().with_context(|| format!("load {name}"))?;
+                xdp.fd()?.as_fd().as_raw_fd()
+            } else {
+                let tc: &mut SchedClassifier = there.try_into()?;
+                tc.load().with_context(|| format!("load {name}"))?;
+                tc.fd()?.as_fd().as_raw_fd()
+            };
+            programs.push(fd);
+        }
+        let mut maps = BTreeMap::new();
+        for name in MAPS {
+            let map = ebpf.map(name).with_context(|| format!("map {name}"))?;
+            let _: Option<RawFd> = maps.insert(name, raw(map)?);
+        }
+        let cpus =
+            aya::util::nr_cpus().map_err(|(what, error)| anyhow::anyhow!("{what}: {error}"))?;
+        let counters = vec![0; COUNTERS as usize * cpus];
+        Ok(Self { ebpf, programs, maps, counters, loaded: Fake::default(), cpus })
+    }
+
+    /// The object, for what else it holds.
+    pub const fn ebpf(&mut self) -> &mut Ebpf {
+        &mut self.ebpf
+    }
+
+    /// Every program of the object by name.
+    pub fn programs(&self) -> impl Iterator<Item = (&str, &Program)> {
+        self.ebpf.programs()
+    }
+
+    fn map(&self, name: &str) -> BorrowedFd<'_> {
+        let fd = self.maps.get(name).copied().unwrap_or(-1);
+        // SAFETY: the object that owns it lives as long as this borrow.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// The file descriptor of a hook's program.
+    pub fn program(&self, hook: Hook) -> BorrowedFd<'_> {
+        let fd = self.programs.get(hook as usize).copied().unwrap_or(-1);
+        // SAFETY: as for `map`.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// Makes the maps hold what `tables` holds, and nothing else.
+    pub fn load(&mut self, tables: &Fake) -> Result<()> {
+        self.empty()?;
+        for (frontend, service) in &tables.services {
+            bpf::put(self.map("SERVICES"), frontend, service)?;
+        }
+        for (index, line) in (0_u32..).zip(&tables.lines) {
+            bpf::put(self.map("SLOTS"), &index, &Line(*line))?;
+        }
+        for (index, row) in (0_u32..).zip(&tables.backends) {
+            bpf::put(self.map("BACKENDS"), &index, row)?;
+        }
+        for source in &tables.sources {
+            bpf::put(self.map("SOURCES"), &trie(source), &1_u32)?;
+        }
+        for (ip, bits) in &tables.addresses {
+            bpf::put(self.map("ADDRESSES"), ip, bits)?;
+        }
+        for (index, device) in &tables.devices {
+            bpf::put(self.map("DEVICES"), index, device)?;
+        }
+        bpf::put(self.map("SETTINGS"), &0_u32, &tables.settings)?;
+        // The tables may have been made long ago or before: their times move to the kernel's clock.
+        let moved = |seen: u64| seen.wrapping_sub(tables.clock.get()).wrapping_add(bpf::now());
+        for (key, flow) in &mut *tables.flows.borrow_mut() {
+            flow.seen = moved(flow.seen);
+            bpf::put(self.map("FLOWS"), key, flow).context("FLOWS")?;
+        }
+        for (key, value) in &mut *tables.affinity.borrow_mut() {
+            value.seen = moved(value.seen);
+            bpf::put(self.map("AFFINITY"), key, value)?;
+        }
+        let granted = if tables.rejects.get() { 0 } else { u64::MAX };
+        self.put_each_cpu("REJECTIONS", granted)?;
+        self.loaded = tables.clone();
+        Ok(())
+    }
+
+    fn put_each_cpu(&self, map: &str, value: u64) -> Result<()> {
+        // One value for each CPU: written as pairs, which are as many as there are CPUs or more.
+        let values = vec![value; self.cpus];
+        bpf::put_values(self.map(map), 0, &values).context("per-CPU map")
+    }
+
+    fn empty(&self) -> Result<()> {
+        let _gone: Vec<(Frontend, Service)> = bpf::entries(self.map("SERVICES"), true)?;
+        let _gone: Vec<(lb_common::addr::Ip, u32)> = bpf::entries(self.map("ADDRESSES"), true)?;
+        let _gone: Vec<(u32, lb_common::config::Device)> = bpf::entries(self.map("DEVICES"), true)?;
+        let _gone: Vec<(FlowKey, Flow)> = bpf::entries(self.map("FLOWS"), true)?;
+        let _gone: Vec<(Client, Affinity)> = bpf::entries(self.map("AFFINITY"), true)?;
+        let _gone: Vec<(Fragment, Ports)> = bpf::entries(self.map("FRAGMENTS"), true)?;
+        for source in &self.loaded.sources {
+            bpf::remove(self.map("SOURCES"), &trie(source));
+        }
+        for index in (0_u32..).take(self.loaded.lines.len()) {
+            bpf::put(self.map("SLOTS"), &index, &Line::default())?;
+        }
+        for index in (0_u32..).take(self.loaded.backends.len()) {
+            bpf::put(self.map("BACKENDS"), &index, &lb_common::service::Backend::default())?;
+        }
+        Ok(())
+    }
+
+    /// Runs one packet. Nothing if the kernel runs no program on such a packet at all (too short).
+    pub fn run(&mut self, step: &Step) -> Result<Option<Run>> {
+        let mut out = vec![0; step.packet.len() + 256];
+        let mut context = bpf::Context::default();
+        // `ingress_ifindex`: 0 for what this host made.
+        context.0[9] = u32::from(!step.from_host);
+        let context = (step.hook != Hook::EdgeXdp).then_some(&context);
+        let before = std::mem::take(&mut self.counters);
+        let ran = bpf::test_run(self.program(step.hook), &step.packet, &mut out, context, 1);
+        let mut after = vec![0; before.len()];
+        bpf::array(self.map("COUNTERS"), COUNTERS, &mut after)?;
+        let moved = |cpus: &[u64]| cpus.iter().sum::<u64>();
+        let pairs = after.chunks(self.cpus).zip(before.chunks(self.cpus));
+        let counters =
+            (0..).zip(pairs).map(|(index, (now, then))| (index, moved(now) - moved(then)));
+        let counters = counters.filter(|(_, count)| *count > 0).collect();
+        self.counters = after;
+        match ran {
+            Ok(ran) => {
+                out.truncate(ran.length);
+                Ok(Some(Run { code: ran.code, bytes: out, counters }))
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
+            Err(error) => Err(error).context("BPF_PROG_TEST_RUN"),
+        }
+    }
+
+    /// `FLOWS` as it is.
+    pub fn flows(&self) -> Result<BTreeMap<FlowKey, Flow>> {
+        Ok(bpf::entries(self.map("FLOWS"), false)?.into_iter().collect())
+    }
+
+    /// `AFFINITY` as it is.
+    pub fn affinity(&self) -> Result<BTreeMap<Client, Affinity>> {
+        Ok(bpf::entries(self.map("AFFINITY"), false)?.into_iter().collect())
+    }
+
+    /// `FRAGMENTS` as it is.
+    pub fn fragments(&self) -> Result<BTreeMap<Fragment, Ports>> {
+        Ok(bpf::entries(self.map("FRAGMENTS"), false)?.into_iter().collect())
+    }
+}
+
+fn trie((bits, source): &(u32, lb_common::service::Source)) -> Trie {
+    let [a, b, c, d] = source.ip.words();
+    Trie { bits: *bits, key: [source.service, a, b, c, d, 0] }
+}

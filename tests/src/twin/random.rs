@@ -1,0 +1,342 @@
+//! Random tables and random packets (valid, mutated, hostile) through host and kernel.
+
+use anyhow::{Result, bail};
+use lb_common::addr::{Endpoint, Port, Protocol};
+use lb_common::event::Hook;
+use lb_common::fake::{Datagram, Fake, Piece, Step, Transport, at, run as run_here};
+use lb_common::service::{Flags, Service};
+
+use super::{Kernel, compare};
+
+/// Packets that share tables.
+const BATCH: u64 = 64;
+
+/// A generator of numbers (`splitmix64`): equal seeds give equal packets.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// From a seed.
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    const fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    const fn one_in(&mut self, limit: usize) -> bool {
+        self.below(limit) == 0
+    }
+
+    fn of<T: Copy>(&mut self, items: &[T]) -> T {
+        *items.get(self.below(items.len())).expect("a choice of something")
+    }
+}
+
+const FRONTENDS: [&[&str]; 2] = [
+    &[
+        "10.96.0.10:80",
+        "10.96.0.11:80",
+        "10.96.0.10:53",
+        "198.51.100.1:80",
+        "192.168.0.10:30080",
+        "192.168.0.10:30053",
+    ],
+    &[
+        "[fd00:96::10]:80",
+        "[fd00:96::11]:80",
+        "[fd00:96::10]:53",
+        "[2001:db8:1::1]:80",
+        "[fd00:c0::10]:30080",
+        "[fd00:c0::10]:30053",
+    ],
+];
+const BACKENDS: [&[(&str, bool)]; 2] = [
+    &[
+        ("10.1.0.5:8080", true),
+        ("10.1.0.6:8080", true),
+        ("10.2.0.7:8080", false),
+        ("10.2.0.8:8081", false),
+    ],
+    &[
+        ("[fd00:1::5]:8080", true),
+        ("[fd00:1::6]:8080", true),
+        ("[fd00:2::7]:8080", false),
+        ("[fd00:2::8]:8081", false),
+    ],
+];
+const CLIENTS: [&[&str]; 2] = [
+    &[
+        "10.1.0.5:40000",
+        "10.1.0.5:40001",
+        "10.1.0.9:8080",
+        "203.0.113.9:50000",
+        "203.0.113.10:50000",
+        "192.168.0.10:1024",
+        "192.0.0.8:40000",
+        "10.96.9.9:80",
+    ],
+    &[
+        "[fd00:1::5]:40000",
+        "[fd00:1::5]:40001",
+        "[fd00:1::9]:8080",
+        "[2001:db8::9]:50000",
+        "[2001:db8::10]:50000",
+        "[fd00:c0::10]:1024",
+        "[100::8]:40000",
+        "[fd00:96::99]:80",
+    ],
+];
+const PROTOCOLS: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::SCTP];
+
+fn tables(random: &mut Random, capacity: usize) -> Fake {
+    let mut tables = Fake::node();
+    tables.flow_capacity = capacity;
+    tables.settings.flags ^= random.next() as u32 & 0xff & random.next() as u32;
+    if random.one_in(8) {
+        tables.settings.source_port_high = Port::new(61000 + random.below(4) as u16);
+    }
+    if random.one_in(16) {
+        tables.devices.clear();
+    }
+    let [local4, local6] = &mut tables.settings.local;
+    *local4 = lb_common::fake::world::prefix("10.1.0.0", 16);
+    *local6 = lb_common::fake::world::prefix("fd00:1::", 32);
+    tables.rejects.set(!random.one_in(8));
+    for id in 1..=random.below(10) as u32 {
+        let family = random.below(2);
+        let count = random.below(5);
+        let backends: Vec<(&str, bool)> = (0..count).map(|_| random.of(BACKENDS[family])).collect();
+        let service = tables.add_service(id, &backends);
+        let service = flavour(random, service);
+        if service.flags.has(Flags::SOURCES) && random.one_in(2) {
+            let (network, bits) =
+                if family == 0 { ("203.0.113.8", 29) } else { ("2001:db8::", 64) };
+            tables.allow(id, network, bits);
+        }
+        for _ in 0..=random.below(3) {
+            let (frontend, protocol) = (random.of(FRONTENDS[family]), random.of(&PROTOCOLS));
+            match frontend {
+                port if port.contains(":30") => tables.node_port(port, protocol, service),
+                vip if vip.contains("198.51") || vip.contains("db8:1") => {
+                    tables.external(vip, protocol, service)
+                }
+                ip => tables.cluster_ip(ip, protocol, service),
+            }
+        }
+    }
+    // Rows that died after their tables were written.
+    if random.one_in(4) && tables.backends.len() > 1 {
+        let row = 1 + random.below(tables.backends.len() - 1);
+        tables.backends[row].epoch = random.of(&[0, 7]);
+    }
+    tables
+}
+
+fn flavour(random: &mut Random, service: Service) -> Service {
+    let mut flags = service.flags;
+    for (flag, rarity) in [
+        (Flags::LOCAL_POLICY, 3),
+        (Flags::SOURCES, 6),
+        (Flags::LEAVING, 12),
+        (Flags::ADDRESS, 24),
+        (Flags::EXTERNAL, 6),
+    ] {
+        if random.one_in(rarity) {
+            flags = flags.with(flag);
+        }
+    }
+    let affinity = if random.one_in(3) { 60 } else { 0 };
+    Service { flags, affinity, ..service }
+}
+
+fn end(random: &mut Random, family: usize) -> Endpoint {
+    match random.below(8) {
+        0..=3 => at(random.of(FRONTENDS[family])),
+        4 | 5 => at(random.of(CLIENTS[family])),
+        6 => at(random.of(BACKENDS[family]).0),
+        _ => {
+            let ip = at(random.of(CLIENTS[family])).ip;
+            Endpoint::new(ip, Port::new(61000 + random.below(4001) as u16))
+        }
+    }
+}
+
+fn datagram(random: &mut Random, depth: u32) -> Datagram {
+    let family = random.below(2);
+    let source =
+        if random.one_in(4) { end(random, family) } else { at(random.of(CLIENTS[family])) };
+    let destination = end(random, family);
+    let flags = random.of(&[2, 2, 2, 16, 16, 17, 4, 18, 0, 0x29, 255]);
+    let transport = match random.below(16) {
+        0..=5 => Transport::Tcp(flags),
+        6..=9 => Transport::Udp(!random.one_in(4)),
+        10 | 11 => Transport::Sctp,
+        12..=14 => {
+            let kind = if family == 0 {
+                random.of(&[0, 3, 3, 4, 5, 8, 8, 11, 12])
+            } else {
+                random.of(&[1, 2, 3, 4, 128, 128, 129, 137])
+            };
+            Transport::Icmp(kind, random.below(5) as u8)
+        }
+        _ => Transport::Other(random.next() as u8),
+    };
+    let mut made = Datagram::new(source, destination, transport);
+    made.payload = (0..random.below(64)).map(|_| random.next() as u8).collect();
+    if matches!(transport, Transport::Icmp(..)) && depth > 0 && !random.one_in(4) {
+        let mut body = vec![0, 0, 5, 0];
+        body.extend(datagram(random, depth - 1).network());
+        body.truncate(4 + 24 + random.below(80));
+        made.payload = body;
+    }
+    if random.one_in(10) {
+        let offset = if random.one_in(2) { 0 } else { 16 };
+        made.piece = Some(Piece { offset, more: random.one_in(2), id: random.below(3) as u32 });
+    }
+    if random.one_in(10) {
+        made.options = vec![1; 4 * (1 + random.below(10))];
+    }
+    if random.one_in(6) {
+        let kinds = [0, 43, 60, 60, 44, 135, 51];
+        made.extensions = (0..=random.below(7))
+            .map(|_| {
+                let mut rest = vec![0; 6 + 8 * random.below(3)];
+                rest[1] = u8::from(random.one_in(8));
+                (random.of(&kinds), rest)
+            })
+            .collect();
+    }
+    for _ in 0..random.of(&[0, 0, 0, 0, 0, 0, 1, 1, 2, 3]) {
+        made = made.tagged(random.next() as u16);
+    }
+    made
+}
+
+/// Source and destination changed places: checksums stay right.
+fn answer(packet: &mut [u8]) {
+    let Some(ethernet) = packet.get(12..14) else { return };
+    let (from, length, ports) = if ethernet == [8, 0] { (26, 4, 34) } else { (22, 16, 54) };
+    if packet.len() >= ports + 4 {
+        for (at, width) in [(from, length), (ports, 2)] {
+            let (left, right) = packet[at..at + 2 * width].split_at_mut(width);
+            left.swap_with_slice(right);
+        }
+    }
+}
+
+fn mutate(random: &mut Random, packet: &mut Vec<u8>) {
+    if random.one_in(8) {
+        for _ in 0..=random.below(3) {
+            let at = 12 + random.below(packet.len().min(100) - 12);
+            packet[at] = random.next() as u8;
+        }
+    }
+    if random.one_in(16) {
+        packet.truncate(14 + random.below(packet.len() - 13));
+    }
+    if random.one_in(32) {
+        packet.extend((0..random.below(40)).map(|_| 0xee));
+    }
+}
+
+fn packet(random: &mut Random, seen: &[Vec<u8>]) -> Vec<u8> {
+    let mut packet = match random.below(8) {
+        0..=2 if !seen.is_empty() => {
+            let mut packet = seen[random.below(seen.len())].clone();
+            answer(&mut packet);
+            packet
+        }
+        3 | 4 if !seen.is_empty() => seen[random.below(seen.len())].clone(),
+        // An error about something that was seen.
+        5 if !seen.is_empty() && random.one_in(2) => {
+            let quoted = seen[random.below(seen.len())].clone();
+            error_about(random, &quoted)
+        }
+        _ => datagram(random, 1).build(),
+    };
+    if packet.len() > 14 {
+        mutate(random, &mut packet);
+    }
+    packet
+}
+
+fn error_about(random: &mut Random, quoted: &[u8]) -> Vec<u8> {
+    let family = usize::from(quoted.get(12..14) != Some(&[8, 0]));
+    let mut body = vec![0, 0, 5, 0];
+    body.extend(quoted.iter().skip(14).take(28 + random.below(60)));
+    let kind = if family == 0 { random.of(&[3, 11, 5]) } else { random.of(&[1, 2, 3]) };
+    let client = random.of(CLIENTS[family]);
+    let mut made = Datagram::new(end(random, family), at(client), Transport::Icmp(kind, 1));
+    made.payload = body;
+    let mut packet = made.build();
+    // Often to and from the very ends of what it quotes.
+    let (from, length) = if family == 0 { (26, 4) } else { (22, 16) };
+    if !random.one_in(3) && quoted.len() >= from + 2 * length {
+        packet[from + length..from + 2 * length].copy_from_slice(&quoted[from..from + length]);
+        if random.one_in(2) {
+            packet[from..from + length].copy_from_slice(&quoted[from + length..from + 2 * length]);
+        }
+    }
+    packet
+}
+
+/// The tables and packets of one seed.
+pub fn batch(seed: u64, capacity: usize) -> (Fake, Vec<Step>) {
+    let mut random = Random::new(seed);
+    let tables = tables(&mut random, capacity);
+    let here = tables.clone();
+    let mut seen: Vec<Vec<u8>> = Vec::new();
+    let mut steps = Vec::new();
+    for _ in 0..BATCH {
+        let step = Step {
+            hook: random.of(Hook::ALL),
+            from_host: random.one_in(4),
+            packet: packet(&mut random, &seen),
+            verdict: lb_common::event::Verdict::Pass(lb_common::event::PassReason::NotOurs),
+            out: None,
+        };
+        seen.push(run_here(&step, &here).1);
+        steps.push(step);
+    }
+    (tables, steps)
+}
+
+/// Runs `packets` packets from `seed`; an error holds the smallest case found that still differs.
+pub fn run(packets: u64, seed: u64) -> Result<()> {
+    let mut kernels = [(64, Kernel::new(64)?), (4096, Kernel::new(4096)?)];
+    for number in 0..packets.div_ceil(BATCH) {
+        let seed = Random::new(seed.wrapping_add(number << 32)).next();
+        let (capacity, kernel) = &mut kernels[usize::from(number % 4 != 0)];
+        let (tables, steps) = batch(seed, *capacity);
+        if compare(kernel, &tables, &steps, false)?.is_some() {
+            bail!("batch seed {seed}: {}", smallest(kernel, &tables, steps)?);
+        }
+    }
+    Ok(())
+}
+
+/// Leaves out every packet that is not needed to differ, and prints what is left as a fixture.
+fn smallest(kernel: &mut Kernel, tables: &Fake, mut steps: Vec<Step>) -> Result<String> {
+    let mut index = 0;
+    while index < steps.len() {
+        let mut fewer = steps.clone();
+        drop(fewer.remove(index));
+        if compare(kernel, tables, &fewer, true)?.is_some() {
+            steps = fewer;
+        } else {
+            index += 1;
+        }
+    }
+    let what = compare(kernel, tables, &steps, true)?.map(|difference| difference.what);
+    let what = what.unwrap_or_else(|| String::from("it does not differ when run again"));
+    Ok(format!("{what}\nFixture {{ tables: {tables:#?}, steps: {steps:#?} }}"))
+}
