@@ -85,6 +85,7 @@ struct Agent {
     earliest: Instant,
     is_programmed: bool,
     is_settled: bool,
+    lifetimes: sweep::Lifetimes,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -97,6 +98,11 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
         cgroup: config.cgroup(),
         sizes: config.sizes(),
     };
+    if let Err(error) =
+        std::fs::write("/proc/self/oom_score_adj", config.oom_score_adj.value.to_string())
+    {
+        debug!(%error, "oom_score_adj stays as it is");
+    }
     let mut stop = Stop::new()?;
     // First what is quickly known to be wrong; then lists arrive while programs are verified.
     let view = ViewHealth::default();
@@ -132,6 +138,7 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
         earliest,
         is_programmed: false,
         is_settled: false,
+        lifetimes: config.lifetimes(),
     };
     let shared = Arc::new(agent.devices.maps()?);
     let sources = metrics::Sources {
@@ -376,7 +383,11 @@ impl Agent {
 
     fn begin_sweep(&self, maps: &Arc<Maps>) -> JoinHandle<Result<Report, maps::Error>> {
         let maps = Arc::clone(maps);
-        let context = sweep::Context { leaving: self.programmer.leaving(), began: self.now() };
+        let context = sweep::Context {
+            leaving: self.programmer.leaving(),
+            began: self.now(),
+            lifetimes: self.lifetimes,
+        };
         spawn_blocking(move || sweep::sweep(&maps, &context, sweeper::monotonic()))
     }
 

@@ -15,6 +15,7 @@ use crate::maps::{Error, Maps};
 
 mod lifetime;
 
+pub use lifetime::Lifetimes;
 use lifetime::lifetime;
 
 /// A half without a twin is given this time: its twin may just be on its way into the table.
@@ -27,6 +28,8 @@ pub struct Context {
     pub leaving: BTreeSet<ServiceId>,
     /// When the sweep began, by the clock of the book.
     pub began: Duration,
+    /// How long idle flows are kept.
+    pub lifetimes: Lifetimes,
 }
 
 /// What a sweep found.
@@ -61,12 +64,13 @@ struct Notes {
     replies: HashSet<u64>,
     /// By backend row.
     epochs: Vec<u32>,
+    lifetimes: Lifetimes,
 }
 
 /// Sweeps once. `now` is `CLOCK_MONOTONIC`.
 pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Error> {
     let epochs: Vec<u32> = maps.backends()?.iter().map(|row| row.epoch).collect();
-    let mut notes = Notes { epochs, ..Notes::default() };
+    let mut notes = Notes { epochs, lifetimes: context.lifetimes, ..Notes::default() };
     maps.flows(|key, flow| notes.note(key, flow))?;
     let mut report = Report {
         halves: notes.halves.len(),
@@ -101,7 +105,8 @@ fn confirm(
     let Some(flow) = maps.flow(key)? else { return Ok(Vec::new()) };
     let twin_key = key.other(&flow);
     let twin = maps.flow(&twin_key)?;
-    let mut notes = Notes { epochs: std::mem::take(&mut first.epochs), ..Notes::default() };
+    let epochs = std::mem::take(&mut first.epochs);
+    let mut notes = Notes { epochs, lifetimes: first.lifetimes, ..Notes::default() };
     notes.note(key, &flow);
     if let Some(twin) = &twin {
         notes.note(&twin_key, twin);
@@ -147,7 +152,9 @@ impl Notes {
             Kind::REPLY => (twin.state, flow.state),
             _ => (flow.state, twin.state),
         };
-        is_renewed || age(flow.seen.max(twin.seen)) >= lifetime(key.protocol, forward, reply)
+        is_renewed
+            || age(flow.seen.max(twin.seen))
+                >= lifetime(&self.lifetimes, key.protocol, forward, reply)
     }
 }
 
@@ -185,7 +192,9 @@ mod tests {
 
     fn half(kind: Kind, to: Tuple, idle: u64, state: u8) -> Flow {
         let seen = (NOW - Duration::from_secs(idle)).as_nanos() as u64;
-        Flow { state, service: 1, backend: 1, epoch: 1, ..Flow::new(to, kind, seen) }
+        let mut flow = Flow::new(to, kind, seen);
+        (flow.state, flow.service, flow.backend, flow.epoch) = (state, 1, 1, 1);
+        flow
     }
 
     /// Both halves of a flow of client 1 to frontend 2 and backend 3, idle for so many seconds.

@@ -16,6 +16,7 @@ use crate::node::{Identity, LocalClients, Pattern, Primary};
 use crate::plan::Family;
 use crate::program::wire;
 use crate::snapshot::NodeSpec;
+use crate::sweep::Lifetimes;
 
 impl Config {
     /// What was typed, with the file it names.
@@ -172,6 +173,17 @@ impl Config {
             ip if ip.is_unspecified() => found,
             IpAddr::V4(ip) => Primary { v4: Some(ip.into()), ..found },
             IpAddr::V6(ip) => Primary { v6: Some(ip.into()), ..found },
+        }
+    }
+
+    /// How long idle flows are kept.
+    pub const fn lifetimes(&self) -> Lifetimes {
+        let all = &self.timeouts;
+        Lifetimes {
+            unreplied: all.udp.value,
+            stream: all.udp_stream.value,
+            open: all.tcp_established.value,
+            half_closed: all.tcp_close_wait.value,
         }
     }
 

@@ -63,7 +63,7 @@ fn both_documents_are_one_configuration() {
     assert_eq!(config.flags(), expected);
     assert_eq!(config.socket_mode(), Settings::SOCKETS_ALL);
     assert_eq!(config.sizes()["FLOWS"], 4096);
-    assert_eq!(config.timeouts.udp.value, Duration::from_secs(10));
+    assert_eq!(config.lifetimes().unreplied, Duration::from_secs(10));
     assert!(config.external_devices.value[0].matches("eth0"));
 }
 

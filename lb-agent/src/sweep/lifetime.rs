@@ -5,33 +5,49 @@ use std::time::Duration;
 use lb_common::addr::Protocol;
 use lb_common::flow::state::{ESTABLISHED, FIN, RST};
 
-/// A datagram flow that was never answered.
-const UNREPLIED: Duration = Duration::from_secs(30);
-/// A datagram flow that was.
-const STREAM: Duration = Duration::from_secs(120);
 /// A connection that was never completed.
 const OPENING: Duration = Duration::from_secs(60);
 /// A connection met in its middle, of which only one direction was seen.
 const ONE_WAY: Duration = Duration::from_secs(300);
-/// An open connection.
-const OPEN: Duration = Duration::from_hours(24);
-/// A connection that one side closed.
-const HALF_CLOSED: Duration = Duration::from_hours(1);
 /// A connection that both closed or one reset.
 const CLOSED: Duration = Duration::from_secs(10);
 
+/// The lifetimes that can be configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lifetimes {
+    /// A datagram flow that was never answered.
+    pub unreplied: Duration,
+    /// A datagram flow that was.
+    pub stream: Duration,
+    /// An open connection.
+    pub open: Duration,
+    /// A connection that one side closed.
+    pub half_closed: Duration,
+}
+
+impl Default for Lifetimes {
+    fn default() -> Self {
+        Self {
+            unreplied: Duration::from_secs(30),
+            stream: Duration::from_secs(120),
+            open: Duration::from_hours(24),
+            half_closed: Duration::from_hours(1),
+        }
+    }
+}
+
 /// The lifetime of an idle flow, given what each direction has shown.
-pub(super) fn lifetime(protocol: Protocol, forward: u8, reply: u8) -> Duration {
+pub(super) fn lifetime(of: &Lifetimes, protocol: Protocol, forward: u8, reply: u8) -> Duration {
     let (any, both) = (forward | reply, forward & reply);
     if protocol != Protocol::TCP {
-        return if both & ESTABLISHED == 0 { UNREPLIED } else { STREAM };
+        return if both & ESTABLISHED == 0 { of.unreplied } else { of.stream };
     }
     if any & RST != 0 || both & FIN != 0 {
         CLOSED
     } else if any & FIN != 0 {
-        HALF_CLOSED
+        of.half_closed
     } else if both & ESTABLISHED != 0 {
-        OPEN
+        of.open
     } else if forward & ESTABLISHED != 0 {
         ONE_WAY
     } else {
@@ -45,15 +61,16 @@ mod tests {
 
     #[test]
     fn lifetimes_follow_the_connection() {
-        let tcp = |forward, reply| lifetime(Protocol::TCP, forward, reply);
+        let of = Lifetimes::default();
+        let tcp = |forward, reply| lifetime(&of, Protocol::TCP, forward, reply);
         assert_eq!(tcp(0, 0), OPENING);
         assert_eq!(tcp(0, ESTABLISHED), OPENING, "a SYN-ACK, never acknowledged");
-        assert_eq!(tcp(ESTABLISHED, ESTABLISHED), OPEN);
-        assert_eq!(tcp(ESTABLISHED | FIN, ESTABLISHED), HALF_CLOSED);
+        assert_eq!(tcp(ESTABLISHED, ESTABLISHED), of.open);
+        assert_eq!(tcp(ESTABLISHED | FIN, ESTABLISHED), of.half_closed);
         assert_eq!(tcp(ESTABLISHED | FIN, ESTABLISHED | FIN), CLOSED);
         assert_eq!(tcp(ESTABLISHED, RST), CLOSED);
         assert_eq!(tcp(ESTABLISHED, 0), ONE_WAY);
-        assert_eq!(lifetime(Protocol::UDP, ESTABLISHED, 0), UNREPLIED);
-        assert_eq!(lifetime(Protocol::SCTP, ESTABLISHED, ESTABLISHED), STREAM);
+        assert_eq!(lifetime(&of, Protocol::UDP, ESTABLISHED, 0), of.unreplied);
+        assert_eq!(lifetime(&of, Protocol::SCTP, ESTABLISHED, ESTABLISHED), of.stream);
     }
 }
