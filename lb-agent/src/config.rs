@@ -183,7 +183,7 @@ impl Default for Timeouts {
             tcp_established: Setting::new(Duration::from_hours(24)),
             tcp_close_wait: Setting::new(Duration::from_hours(1)),
             udp: Setting::new(Duration::from_secs(30)),
-            udp_stream: Setting::new(Duration::from_secs(120)),
+            udp_stream: Setting::new(Duration::from_mins(2)),
         }
     }
 }

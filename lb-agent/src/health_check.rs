@@ -142,7 +142,9 @@ impl HealthChecks {
         if self.addresses != addresses {
             self.addresses = addresses;
             let all: Vec<ServiceName> = self.services.keys().cloned().collect();
-            all.iter().for_each(|service| self.listen(service));
+            for service in &all {
+                self.listen(service);
+            }
         }
     }
 
@@ -155,7 +157,9 @@ impl HealthChecks {
     pub fn retry(&mut self) {
         let failing = self.services.iter().filter(|(_, service)| !service.failing.is_empty());
         let failing: Vec<ServiceName> = failing.map(|(name, _)| name.clone()).collect();
-        failing.iter().for_each(|service| self.listen(service));
+        for service in &failing {
+            self.listen(service);
+        }
     }
 
     /// Listeners that failed since this was asked last, each once until its reason changes.

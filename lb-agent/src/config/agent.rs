@@ -31,7 +31,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     config.service_proxy_name.file(section.text("serviceProxyName").map(some));
     for (name, found) in section.numbers("mapSizes") {
         let setting = Setting { value: found.value, origin: Origin::File(found.place) };
-        drop(config.map_sizes.insert(name.to_uppercase(), setting));
+        let _: Option<Setting<u32>> = config.map_sizes.insert(name.to_uppercase(), setting);
     }
     section.sub("timeouts", |section| {
         let timeouts = &mut config.timeouts;

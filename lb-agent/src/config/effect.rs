@@ -52,7 +52,11 @@ impl Config {
             DetectLocalMode::InterfaceNamePrefix if self.interface_name_prefix.value.is_empty() => {
                 Some("detectLocalMode InterfaceNamePrefix wants detectLocal.interfaceNamePrefix")
             }
-            _ => None,
+            DetectLocalMode::Unset
+            | DetectLocalMode::ClusterCidr
+            | DetectLocalMode::NodeCidr
+            | DetectLocalMode::BridgeInterface
+            | DetectLocalMode::InterfaceNamePrefix => None,
         };
         if let Some(wanting) = wanting {
             return Err(Error::Flag(wanting.into()));
@@ -131,9 +135,8 @@ impl Config {
                 mask: match cidr.netmask() {
                     // The 96 bits before a mapped address are part of it.
                     IpAddr::V4(mask) => {
-                        let [a, b, c, d] = mask.octets();
-                        const F: u8 = 0xff;
-                        Ip::v6([F, F, F, F, F, F, F, F, F, F, F, F, a, b, c, d])
+                        let bits = u128::from(u32::from(mask)) | (u128::MAX << 32);
+                        Ip::v6(bits.to_be_bytes())
                     }
                     IpAddr::V6(mask) => Ip::v6(mask.octets()),
                 },
@@ -150,7 +153,9 @@ impl Config {
             DetectLocalMode::InterfaceNamePrefix => {
                 LocalClients::Prefix(self.interface_name_prefix.value.clone())
             }
-            _ => LocalClients::PodDevices,
+            DetectLocalMode::Unset | DetectLocalMode::ClusterCidr | DetectLocalMode::NodeCidr => {
+                LocalClients::PodDevices
+            }
         }
     }
 

@@ -11,6 +11,7 @@ use super::{Config, DetectLocalMode, Origin, Setting, values};
 use crate::cli::Run;
 
 /// kube-proxy's flags that mean something here. With `--config` they are ignored.
+#[expect(clippy::doc_markdown, reason = "shown as help, where backticks are noise")]
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "kube-proxy's flags; with --config they are ignored")]
 pub struct ProxyFlags {
@@ -229,7 +230,7 @@ fn ours(config: &mut Config, run: &Run) {
     config.bpf_dir.flag("bpf-dir", (!is_default).then(|| run.pins.bpf_dir.clone()));
     for (name, entries) in &run.map_size {
         let setting = Setting { value: *entries, origin: Origin::Flag("map-size") };
-        drop(config.map_sizes.insert(name.clone(), setting));
+        let _: Option<Setting<u32>> = config.map_sizes.insert(name.clone(), setting);
     }
 }
 

@@ -46,18 +46,11 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     });
     modes_of_kube_proxy(config, section);
     conntrack(config, section);
-    drop(section.duration("configSyncPeriod"));
+    section.durations(&["configSyncPeriod"]);
     section.sub("logging", |section| {
         section.without_meaning(&["format", "flushFrequency", "verbosity", "vmodule"]);
         // Written by kubeadm with values, never without.
-        section.sub("options", |section| {
-            for key in ["json", "text"] {
-                section.sub(key, |section| {
-                    drop(section.parse("infoBufferSize", "", |_| Ok(())));
-                    drop(section.flag("splitStream"));
-                });
-            }
-        });
+        section.sub("options", Section::forget);
     });
     section.without_meaning(&[
         "bindAddressHardFail",
@@ -79,16 +72,14 @@ fn modes_of_kube_proxy(config: &mut Config, section: &mut Section) {
         config.masquerade_all.file(all.filter(|_| !is_nftables));
         config.localhost_node_ports.file(section.flag("localhostNodePorts"));
         section.without_meaning(&["masqueradeBit"]);
-        drop(section.duration("syncPeriod"));
-        drop(section.duration("minSyncPeriod"));
+        section.durations(&["syncPeriod", "minSyncPeriod"]);
         section.without_meaning(&["snatNodeInternalIP"]);
     });
     section.sub("nftables", |section| {
         let all = section.flag("masqueradeAll");
         config.masquerade_all.file(all.filter(|_| is_nftables));
         section.without_meaning(&["masqueradeBit"]);
-        drop(section.duration("syncPeriod"));
-        drop(section.duration("minSyncPeriod"));
+        section.durations(&["syncPeriod", "minSyncPeriod"]);
     });
     section.sub("ipvs", |section| {
         section.without_meaning(&[

@@ -38,10 +38,17 @@ impl Section {
     pub(super) fn of(document: Node) -> Self {
         let mut section =
             Self { path: String::new(), entries: BTreeMap::new(), notes: Notes::default() };
-        match document.value {
-            Value::Map(entries) => section.entries = entries.into_iter().collect(),
+        match &document.value {
+            Value::Map(entries) => section.entries = entries.iter().cloned().collect(),
             Value::Null => {}
-            other => section.wrong(document.place, "", format!("{} is no mapping", other.shown())),
+            Value::Bool(_)
+            | Value::Integer(_)
+            | Value::Float(_)
+            | Value::Text(_)
+            | Value::List(_) => {
+                let shown = document.value.shown();
+                section.wrong(document.place, "", format!("{shown} is no mapping"));
+            }
         }
         section
     }
@@ -50,7 +57,7 @@ impl Section {
     pub(super) fn sub<T>(&mut self, key: &str, read: impl FnOnce(&mut Self) -> T) -> T {
         let path = self.path_of(key);
         let node = self.entries.remove(key);
-        let node = node.unwrap_or(Node { place: Place::default(), value: Value::Null });
+        let node = node.unwrap_or_else(|| Node { place: Place::default(), value: Value::Null });
         let mut inner = Self { path, ..Self::of(node) };
         let value = read(&mut inner);
         let notes = inner.finish();
@@ -82,6 +89,18 @@ impl Section {
                 let place = node.place;
                 self.notes.warnings.push(format!("{place}: {path}: has no meaning here, left out"));
             }
+        }
+    }
+
+    /// Accepts everything in here, unseen.
+    pub(super) fn forget(&mut self) {
+        self.entries.clear();
+    }
+
+    /// Durations that must be right, though nothing follows from them.
+    pub(super) fn durations(&mut self, keys: &[&str]) {
+        for key in keys {
+            let _: Option<Found<Duration>> = self.duration(key);
         }
     }
 
@@ -136,21 +155,21 @@ impl Section {
     /// true or false.
     pub(super) fn flag(&mut self, key: &str) -> Option<Found<bool>> {
         let node = self.take(key)?;
-        match node.value {
-            Value::Bool(value) => Some(Found { value, place: node.place }),
-            _ => self.refuse(key, &node, "true, false", ""),
-        }
+        let Value::Bool(value) = node.value else {
+            return self.refuse(key, &node, "true, false", "");
+        };
+        Some(Found { value, place: node.place })
     }
 
     /// A whole number within bounds.
     pub(super) fn integer(&mut self, key: &str, low: i64, high: i64) -> Option<Found<i64>> {
         let node = self.take(key)?;
-        match node.value {
-            Value::Integer(value) if (low..=high).contains(&value) => {
-                Some(Found { value, place: node.place })
-            }
-            _ => self.refuse(key, &node, &format!("{low} to {high}"), ""),
+        if let Value::Integer(value) = node.value
+            && (low..=high).contains(&value)
+        {
+            return Some(Found { value, place: node.place });
         }
+        self.refuse(key, &node, &format!("{low} to {high}"), "")
     }
 
     /// A list of texts, each with its place. Null is no list.
@@ -162,9 +181,10 @@ impl Section {
         let mut texts = Vec::new();
         for (at, item) in list.into_iter().enumerate() {
             let key = format!("{key}[{at}]");
-            match item.value {
-                Value::Text(value) => texts.push(Found { value, place: item.place }),
-                _ => drop(self.refuse::<()>(&key, &item, "a text", "")),
+            if let Value::Text(value) = item.value {
+                texts.push(Found { value, place: item.place });
+            } else {
+                let _: Option<()> = self.refuse(&key, &item, "a text", "");
             }
         }
         Some(texts)
@@ -176,7 +196,8 @@ impl Section {
             let names: Vec<String> = section.entries.keys().cloned().collect();
             let read = |name: String| {
                 let found = section.integer(&name, 1, i64::from(u32::MAX))?;
-                Some((name, Found { value: found.value as u32, place: found.place }))
+                let value = u32::try_from(found.value).ok()?;
+                Some((name, Found { value, place: found.place }))
             };
             names.into_iter().filter_map(read).collect()
         })

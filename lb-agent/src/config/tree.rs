@@ -105,8 +105,8 @@ impl<'de> Visitor<'de> for Any {
         Ok(Value::Null)
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
+    fn visit_some<D: Deserializer<'de>>(self, d: D) -> Result<Value, D::Error> {
+        d.deserialize_any(self)
     }
 
     fn visit_bool<E>(self, v: bool) -> Result<Value, E> {
@@ -118,7 +118,7 @@ impl<'de> Visitor<'de> for Any {
     }
 
     fn visit_u64<E>(self, v: u64) -> Result<Value, E> {
-        Ok(i64::try_from(v).map_or(Value::Float(v as f64), Value::Integer))
+        Ok(i64::try_from(v).map_or_else(|_| Value::Text(v.to_string()), Value::Integer))
     }
 
     fn visit_f64<E>(self, v: f64) -> Result<Value, E> {

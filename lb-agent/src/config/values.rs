@@ -15,7 +15,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         return Ok(Duration::ZERO);
     }
     let duration: SignedDuration = text.parse().map_err(|error: jiff::Error| error.to_string())?;
-    Duration::try_from(duration).map_err(|_| "negative".to_owned())
+    Duration::try_from(duration).map_err(|error| error.to_string())
 }
 
 /// Up to one prefix of each family, separated by a comma.
@@ -46,7 +46,7 @@ pub fn listener(text: &str, port: u16) -> Result<SocketAddr, String> {
     }
     if let Some(port) = text.strip_prefix(':').filter(|rest| !rest.starts_with(':')) {
         // Go's way to say: every address of both families.
-        let port = port.parse().map_err(|_| format!("{port:?} is no port"))?;
+        let port = port.parse().map_err(|error| format!("{port:?} is no port: {error}"))?;
         return Ok(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port));
     }
     let ip: Result<IpAddr, _> = text.trim_start_matches('[').trim_end_matches(']').parse();
