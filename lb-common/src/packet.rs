@@ -13,6 +13,9 @@ pub enum Covered {
 
 /// A packet from its link-layer header on. Offsets count from there, in bytes.
 pub trait Packet {
+    /// Whether a VLAN tag lies in the bytes (XDP) and not in the packet's metadata (tc).
+    fn has_tags(&self) -> bool;
+
     /// Copies `N` bytes. `at` must be a constant on each path of the program (`VERIFIER:` packet
     /// pointers with a variable part lose their bounds when the compiler adds them up twice).
     fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]>;

@@ -7,6 +7,7 @@
 use crate::addr::Ip;
 use crate::flow::{Flow, FlowKey};
 use crate::service::{Backend, BackendId, Frontend, Service};
+use crate::wire::View;
 
 /// Who asks: decides policy, affinity and slot.
 #[repr(C)]
@@ -26,6 +27,8 @@ pub struct Asker {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scratch {
+    /// The packet's headers, but for its tuple.
+    pub view: View,
     /// The packet's tuple, and so the key of its own half of its flow ...
     pub key: FlowKey,
     /// ... and value, found or in the making.

@@ -37,9 +37,11 @@ pub mod tcp {
 }
 
 /// Which part of a datagram a packet is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Piece {
     /// All of it.
+    #[default]
     Whole,
     /// The first fragment, which carries the ports.
     First,
@@ -48,41 +50,47 @@ pub enum Piece {
 }
 
 /// The headers of a packet, read once; its tuple lies in [`Scratch::key`].
-#[derive(Clone, Copy, Debug)]
+///
+/// VERIFIER: it lies in a map, where the verifier forgets values; so all packets of a family look
+/// the same to it from here on, and the offsets are made constant again where they are used.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct View {
-    /// Transport protocol.
-    pub protocol: Protocol,
+    /// Offset of the transport header; only to be used through [`View::transport`].
+    pub behind: u16,
+    /// Bytes of the link-layer header; only to be used through [`View::network`].
+    pub link: u8,
     /// IPv4, else IPv6.
     pub v4: bool,
-    /// No options, no extension headers: `transport` is a constant on this path.
+    /// No options, no extension headers.
     pub plain: bool,
-    /// Offset of the IP header.
-    pub network: usize,
-    /// Offset of the transport header.
-    pub transport: usize,
-    /// IPv4 header checksum as stored.
-    pub header_checksum: [u8; 2],
+    /// Transport protocol.
+    pub protocol: Protocol,
     /// TCP flags, else 0.
     pub tcp_flags: u8,
-    /// ICMP type and code, else 0.
-    pub icmp: [u8; 2],
     /// Fragment or whole.
     pub piece: Piece,
+    /// IPv4 header checksum as stored.
+    pub header_checksum: [u8; 2],
+    /// ICMP type and code, else 0.
+    pub icmp: [u8; 2],
 }
 
 impl View {
-    /// A view of nothing yet.
-    pub const EMPTY: Self = Self {
-        protocol: Protocol::NONE,
-        v4: false,
-        plain: true,
-        network: 0,
-        transport: 0,
-        header_checksum: [0; 2],
-        tcp_flags: 0,
-        icmp: [0; 2],
-        piece: Piece::Whole,
-    };
+    /// Offset of the IP header.
+    #[inline(always)]
+    pub fn network<P: Packet>(&self, packet: &P) -> usize {
+        if packet.has_tags() && self.link != ETHERNET as u8 { ETHERNET + VLAN } else { ETHERNET }
+    }
+
+    /// Offset of the transport header: a constant on each path where the packet is plain.
+    #[inline(always)]
+    pub fn transport<P: Packet>(&self, packet: &P) -> usize {
+        if !self.plain {
+            return self.behind as usize;
+        }
+        self.network(packet) + if self.v4 { IPV4 } else { IPV6 }
+    }
 
     /// A TCP packet that begins a connection.
     #[inline(always)]
@@ -101,9 +109,9 @@ impl View {
     #[inline(always)]
     pub fn read<P: Packet, const N: usize>(&self, packet: &P, at: usize) -> Option<[u8; N]> {
         if self.plain {
-            packet.read(self.transport + at)
+            packet.read(self.transport(packet) + at)
         } else {
-            packet.read_at(self.transport + at)
+            packet.read_at(self.behind as usize + at)
         }
     }
 
@@ -116,73 +124,62 @@ impl View {
         bytes: [u8; N],
     ) -> Option<()> {
         if self.plain {
-            packet.write(self.transport + at, bytes)
+            packet.write(self.transport(packet) + at, bytes)
         } else {
-            packet.write_at(self.transport + at, bytes)
+            packet.write_at(self.behind as usize + at, bytes)
         }
     }
 }
 
 /// Reads the headers of a packet that begins with Ethernet: its tuple into `scratch.key`, what else
-/// matters into `view`. Ports are 0 for ICMP and later fragments.
-///
-/// VERIFIER: filled in place, since a view returned through several calls is copied as often, and
-/// the stack of a program is 512 bytes. The offsets stay on it, where the verifier follows constants.
+/// matters into `scratch.view`. Ports are 0 for ICMP and later fragments.
 #[inline(always)]
-pub fn parse<P: Packet>(
-    packet: &P,
-    scratch: &mut Scratch,
-    view: &mut View,
-    side: Side,
-) -> Result<(), PassReason> {
-    let mut network = ETHERNET;
+pub fn parse<P: Packet>(packet: &P, scratch: &mut Scratch, side: Side) -> Result<(), PassReason> {
+    let mut link = ETHERNET;
     let mut ether_type: [u8; 2] = packet.read(12).ok_or(PassReason::Malformed)?;
-    if ether_type == TYPE_VLAN || ether_type == TYPE_QINQ {
+    if packet.has_tags() && (ether_type == TYPE_VLAN || ether_type == TYPE_QINQ) {
         ether_type = packet.read(ETHERNET + 2).ok_or(PassReason::Malformed)?;
-        network = ETHERNET + VLAN;
-        if ether_type == TYPE_VLAN {
-            ether_type = packet.read(ETHERNET + VLAN + 2).ok_or(PassReason::Malformed)?;
-            network = ETHERNET + 2 * VLAN;
-        }
+        link = ETHERNET + VLAN;
     }
-    view.network = network;
+    scratch.view = View { link: link as u8, ..View::default() };
     match ether_type {
-        TYPE_IPV4 => ipv4(packet, scratch, view)?,
-        TYPE_IPV6 => ipv6(packet, scratch, view)?,
+        TYPE_IPV4 => ipv4(packet, scratch, link)?,
+        TYPE_IPV6 => ipv6(packet, scratch, link)?,
         _ => return Err(PassReason::NotIp),
     }
-    if !is_transport(view.protocol) {
+    if !is_transport(scratch.view.protocol) {
         return Err(PassReason::OtherProtocol);
     }
-    scratch.key.protocol = view.protocol;
+    scratch.key.protocol = scratch.view.protocol;
     scratch.key.side = side;
-    transport(packet, scratch, view)
+    transport(packet, scratch)
 }
 
 #[inline(always)]
-fn ipv4<P: Packet>(packet: &P, scratch: &mut Scratch, view: &mut View) -> Result<(), PassReason> {
-    let header: [u32; IPV4 / 4] = packet.words(view.network).ok_or(PassReason::Malformed)?;
+fn ipv4<P: Packet>(packet: &P, scratch: &mut Scratch, network: usize) -> Result<(), PassReason> {
+    let header: [u32; IPV4 / 4] = packet.words(network).ok_or(PassReason::Malformed)?;
     let [w0, w1, w2, source, destination] = header;
     let [version, _, len0, len1] = w0.to_ne_bytes();
     let [id0, id1, frag0, frag1] = w1.to_ne_bytes();
     let [_, protocol, sum0, sum1] = w2.to_ne_bytes();
     let length = usize::from(u16::from_be_bytes([len0, len1]));
     let header_length = usize::from(version & 0x0f) * 4;
-    let total = packet.length() - view.network;
+    let total = packet.length() - network;
     // A length of zero is a packet of more than 64 KiB before segmentation ("BIG TCP").
     let fits = length == 0 || length >= header_length && length <= total;
     if version >> 4 != 4 || header_length < IPV4 || !fits {
         return Err(PassReason::Malformed);
     }
     let offset = u16::from_be_bytes([frag0, frag1]);
-    view.v4 = true;
     scratch.key.tuple.source = Ip::v4_word(source);
     scratch.key.tuple.destination = Ip::v4_word(destination);
+    scratch.id = [id0, id1, 0, 0];
+    let view = &mut scratch.view;
+    view.v4 = true;
     view.protocol = Protocol(protocol);
     view.plain = header_length == IPV4;
-    view.transport = view.network + if view.plain { IPV4 } else { header_length };
+    view.behind = (network + header_length) as u16;
     view.header_checksum = [sum0, sum1];
-    scratch.id = [id0, id1, 0, 0];
     view.piece = piece(offset & 0x1fff, offset & 0x2000);
     Ok(())
 }
@@ -197,20 +194,21 @@ const fn piece(offset: u16, more: u16) -> Piece {
 }
 
 #[inline(always)]
-fn ipv6<P: Packet>(packet: &P, scratch: &mut Scratch, view: &mut View) -> Result<(), PassReason> {
-    let header: [u32; IPV6 / 4] = packet.words(view.network).ok_or(PassReason::Malformed)?;
+fn ipv6<P: Packet>(packet: &P, scratch: &mut Scratch, network: usize) -> Result<(), PassReason> {
+    let header: [u32; IPV6 / 4] = packet.words(network).ok_or(PassReason::Malformed)?;
     let [w0, w1, s0, s1, s2, s3, d0, d1, d2, d3] = header;
     let [version, ..] = w0.to_ne_bytes();
     let [len0, len1, next, _] = w1.to_ne_bytes();
     let length = usize::from(u16::from_be_bytes([len0, len1]));
-    if version >> 4 != 6 || length + IPV6 > packet.length() - view.network {
+    if version >> 4 != 6 || length + IPV6 > packet.length() - network {
         return Err(PassReason::Malformed);
     }
     scratch.key.tuple.source = Ip::from_words([s0, s1, s2, s3]);
     scratch.key.tuple.destination = Ip::from_words([d0, d1, d2, d3]);
-    view.protocol = Protocol(next);
-    view.transport = view.network + IPV6;
-    if is_transport(view.protocol) { Ok(()) } else { extensions(packet, scratch, view) }
+    scratch.view.protocol = Protocol(next);
+    scratch.view.plain = true;
+    scratch.view.behind = (network + IPV6) as u16;
+    if is_transport(scratch.view.protocol) { Ok(()) } else { extensions(packet, scratch) }
 }
 
 #[inline(always)]
@@ -223,11 +221,8 @@ fn is_transport(protocol: Protocol) -> bool {
 
 /// Walks IPv6 extension headers (RFC 8200 4) up to the transport header.
 #[inline(never)]
-fn extensions<P: Packet>(
-    packet: &P,
-    scratch: &mut Scratch,
-    view: &mut View,
-) -> Result<(), PassReason> {
+fn extensions<P: Packet>(packet: &P, scratch: &mut Scratch) -> Result<(), PassReason> {
+    let view = &mut scratch.view;
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;
     const FRAGMENT: u8 = 44;
@@ -237,19 +232,19 @@ fn extensions<P: Packet>(
         if is_transport(view.protocol) {
             return Ok(());
         }
-        let header: [u8; 8] = packet.read_at(view.transport).ok_or(PassReason::Malformed)?;
+        let header: [u8; 8] = packet.read_at(view.behind as usize).ok_or(PassReason::Malformed)?;
         let [next, length, o0, o1, i0, i1, i2, i3] = header;
         match view.protocol.0 {
             FRAGMENT => {
                 let offset = u16::from_be_bytes([o0, o1]);
                 view.piece = piece(offset >> 3, offset & 1);
                 scratch.id = [i0, i1, i2, i3];
-                view.transport += 8;
+                view.behind += 8;
             }
             // Segments left: the destination is a waypoint, not the frontend.
             ROUTING if o1 != 0 => return Err(PassReason::OtherProtocol),
             HOP_BY_HOP | ROUTING | DESTINATION => {
-                view.transport += (usize::from(length) + 1) * 8;
+                view.behind += (u16::from(length) + 1) * 8;
             }
             _ => return Err(PassReason::OtherProtocol),
         }
@@ -260,12 +255,9 @@ fn extensions<P: Packet>(
 
 /// Reads what later decisions need of the transport header.
 #[inline(always)]
-fn transport<P: Packet>(
-    packet: &P,
-    scratch: &mut Scratch,
-    view: &mut View,
-) -> Result<(), PassReason> {
+fn transport<P: Packet>(packet: &P, scratch: &mut Scratch) -> Result<(), PassReason> {
     let tuple = &mut scratch.key.tuple;
+    let view = &mut scratch.view;
     (tuple.source_port, tuple.destination_port) = (Port::NONE, Port::NONE);
     if view.piece == Piece::Later {
         return Ok(());
@@ -280,7 +272,7 @@ fn transport<P: Packet>(
     tuple.destination_port = Port::from_wire([c, d]);
     if view.protocol == Protocol::TCP {
         // All 20 bytes must be there: the checksum is at 16.
-        let rest: [u8; 6] = view.read(packet, 12).ok_or(PassReason::Malformed)?;
+        let rest: [u8; 8] = view.read(packet, 12).ok_or(PassReason::Malformed)?;
         let [_, flags, ..] = rest;
         view.tcp_flags = flags;
     }

@@ -22,6 +22,11 @@ impl Frame<'_> {
 
 impl Packet for Frame<'_> {
     #[inline(always)]
+    fn has_tags(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
     fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let start = self.0.data() + at;
         if start + N > self.0.data_end() {
@@ -112,7 +117,6 @@ impl Packet for Frame<'_> {
         match link {
             14 => self.move_link::<14>(room),
             18 => self.move_link::<18>(room),
-            22 => self.move_link::<22>(room),
             _ => None,
         }
     }

@@ -11,8 +11,8 @@ use lb_common::packet::{Covered, Packet};
 
 /// `BPF_ADJ_ROOM_MAC`: room is made between the link-layer header and the rest.
 const BEHIND_LINK: u32 = 1;
-/// Bytes of headers that must lie in the linear part: Ethernet with two tags, IPv6, TCP.
-const HEADERS: u32 = 14 + 8 + 40 + 20;
+/// Bytes of headers that must lie in the linear part: Ethernet, IPv6, TCP.
+const HEADERS: u32 = 14 + 40 + 20;
 
 /// An skb as [`Packet`].
 pub(crate) struct Skb<'a>(&'a TcContext);
@@ -33,6 +33,11 @@ impl<'a> Skb<'a> {
 }
 
 impl Packet for Skb<'_> {
+    #[inline(always)]
+    fn has_tags(&self) -> bool {
+        false
+    }
+
     #[inline(always)]
     fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let start = self.0.data() + at;

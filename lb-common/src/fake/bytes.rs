@@ -42,6 +42,10 @@ impl Bytes {
 }
 
 impl Packet for Bytes {
+    fn has_tags(&self) -> bool {
+        self.home == Home::Frame
+    }
+
     fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         self.data.get(at..)?.first_chunk().copied()
     }

@@ -5,7 +5,7 @@ use crate::addr::Protocol;
 use crate::flow::{Flow, Kind, Side, state};
 use crate::scratch::Scratch;
 use crate::tables::Tables;
-use crate::wire::{View, tcp};
+use crate::wire::tcp;
 
 use super::flows;
 
@@ -16,13 +16,13 @@ const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
 /// after both sides sent FIN (RFC 9293 3.6). Done where the packet is seen last. An RST proves nothing, it
 /// may be forged or out of the window: its flow is left to the sweep, which asks for silence as well.
 #[inline(always)]
-pub(super) fn after<T: Tables>(tables: &T, scratch: &mut Scratch, view: &View) {
-    if view.protocol != Protocol::TCP {
+pub(super) fn after<T: Tables>(tables: &T, scratch: &mut Scratch) {
+    if scratch.view.protocol != Protocol::TCP {
         return;
     }
     let flow = &scratch.flow;
     let passes_on = flow.kind == Kind::FORWARD && flow.flags & Flow::MASQUERADED != 0;
-    let may_end = flow.state & state::FIN != 0 && view.tcp_flags & NOT_LAST == 0;
+    let may_end = flow.state & state::FIN != 0 && scratch.view.tcp_flags & NOT_LAST == 0;
     if may_end && !passes_on && flow.kind != Kind::UNMASQUERADE {
         end(tables, scratch);
     }

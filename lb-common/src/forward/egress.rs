@@ -8,7 +8,7 @@ use crate::flow::{Kind, Side};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::tables::Tables;
-use crate::wire::{self, Piece, View};
+use crate::wire::{self, Piece};
 
 /// Handles a packet that goes out by a device.
 #[inline(always)]
@@ -30,20 +30,19 @@ fn steps<P: Packet, T: Tables>(
     scratch: &mut Scratch,
     role: Role,
 ) -> Step<Verdict> {
-    let mut view = View::EMPTY;
-    wire::parse(packet, scratch, &mut view, Side::EGRESS).map_err(Verdict::Pass)?;
+    wire::parse(packet, scratch, Side::EGRESS).map_err(Verdict::Pass)?;
     let Some(settings) = tables.settings() else {
         return pass(PassReason::NotReady);
     };
-    if view.protocol == Protocol::ICMP || view.protocol == Protocol::ICMP6 {
-        return icmp::egress(packet, tables, scratch, &view);
+    if scratch.view.protocol == Protocol::ICMP || scratch.view.protocol == Protocol::ICMP6 {
+        return icmp::egress(packet, tables, scratch);
     }
-    if view.piece == Piece::Later {
+    if scratch.view.piece == Piece::Later {
         fragments::recall(tables, scratch)?;
     }
     if !tables.flow(&scratch.key, &mut scratch.flow) {
         if role == Role::Edge && packet.from_host() {
-            return host::egress(packet, tables, settings, scratch, &view);
+            return host::egress(packet, tables, settings, scratch);
         }
         return pass(PassReason::NotOurs);
     }
@@ -61,9 +60,9 @@ fn steps<P: Packet, T: Tables>(
             flows::masquerade(tables, settings, scratch, packet.device()).map_err(Verdict::Drop)?;
         }
     }
-    flows::touch(tables, scratch, &view, tables.now());
-    fragments::remember(tables, scratch, &view);
-    rewrite::packet(packet, &view, &scratch.key.tuple, &scratch.flow.to)?;
-    close::after(tables, scratch, &view);
+    flows::touch(tables, scratch, tables.now());
+    fragments::remember(tables, scratch);
+    rewrite::packet(packet, &scratch.view, &scratch.key.tuple, &scratch.flow.to)?;
+    close::after(tables, scratch);
     Ok(Verdict::Translated(what))
 }

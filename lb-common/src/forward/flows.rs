@@ -30,8 +30,8 @@ pub(super) const fn shown(view: &View) -> u8 {
 
 /// Marks the packet's half as seen, at most once a second or when its state moves.
 #[inline(always)]
-pub(super) fn touch<T: Tables>(tables: &T, scratch: &Scratch, view: &View, now: u64) {
-    let state = scratch.flow.state | shown(view);
+pub(super) fn touch<T: Tables>(tables: &T, scratch: &Scratch, now: u64) {
+    let state = scratch.flow.state | shown(&scratch.view);
     if state != scratch.flow.state || now.saturating_sub(scratch.flow.seen) >= SECOND {
         tables.touch_flow(&scratch.key, now, state);
     }
@@ -40,10 +40,10 @@ pub(super) fn touch<T: Tables>(tables: &T, scratch: &Scratch, view: &View, now: 
 /// Whether a packet may follow the flow found for it, or must pick again: UDP and SCTP whose backend
 /// or service left; TCP only when a SYN reuses the tuple or finds its backend gone.
 #[inline(always)]
-pub(super) fn still_good<T: Tables>(tables: &T, scratch: &Scratch, view: &View) -> bool {
+pub(super) fn still_good<T: Tables>(tables: &T, scratch: &Scratch) -> bool {
     let flow = &scratch.flow;
-    if view.protocol == Protocol::TCP {
-        if !view.is_syn() {
+    if scratch.view.protocol == Protocol::TCP {
+        if !scratch.view.is_syn() {
             return true;
         }
         if flow.state != 0 {

@@ -5,7 +5,7 @@ use crate::event::{Event, PassReason};
 use crate::flow::{FlowKey, Fragment, Ports, Tuple};
 use crate::scratch::Scratch;
 use crate::tables::Tables;
-use crate::wire::{Piece, View};
+use crate::wire::Piece;
 
 #[inline(always)]
 const fn key(scratch: &Scratch) -> Fragment {
@@ -26,8 +26,8 @@ pub(super) fn recall<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
 
 /// Remembers the ports of a first fragment that is being translated.
 #[inline(always)]
-pub(super) fn remember<T: Tables>(tables: &T, scratch: &Scratch, view: &View) {
-    if view.piece != Piece::First {
+pub(super) fn remember<T: Tables>(tables: &T, scratch: &Scratch) {
+    if scratch.view.piece != Piece::First {
         return;
     }
     let Tuple { source_port: source, destination_port: destination, .. } = scratch.key.tuple;

@@ -10,7 +10,6 @@ use crate::packet::Packet;
 use crate::scratch::{Asker, Scratch};
 use crate::service::Frontend;
 use crate::tables::Tables;
-use crate::wire::View;
 
 /// Handles a packet of this host that is on its way to a frontend.
 #[inline(never)]
@@ -19,14 +18,14 @@ pub(super) fn egress<P: Packet, T: Tables>(
     tables: &T,
     settings: &Settings,
     scratch: &mut Scratch,
-    view: &View,
 ) -> Step<Verdict> {
     let tuple = scratch.key.tuple;
     if !settings.has(Settings::OTHER_FRONTENDS) && !choose::in_ranges(settings, &tuple.destination)
     {
         return pass(PassReason::NotOurs);
     }
-    scratch.frontend = Frontend::new(tuple.destination, tuple.destination_port, view.protocol);
+    scratch.frontend =
+        Frontend::new(tuple.destination, tuple.destination_port, scratch.view.protocol);
     scratch.asker = Asker { client: tuple.source, source: tuple.source, hash: 0, local: 1 };
     let chosen = choose::locate(tables, settings, scratch)
         .and_then(|()| choose::choose(tables, scratch, tables.now()));
@@ -34,5 +33,5 @@ pub(super) fn egress<P: Packet, T: Tables>(
         Ok(()) => Refusal::Pass(PassReason::NotOurs),
         Err(refusal) => refusal,
     };
-    ingress::refuse(packet, tables, scratch, view, refusal)
+    ingress::refuse(packet, tables, scratch, refusal)
 }

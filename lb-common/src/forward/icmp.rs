@@ -3,6 +3,7 @@
 //! An error travels in one direction of a flow and quotes a packet of the other. So its flow is found
 //! by the quoted tuple turned round, and what that half becomes says what the quoted packet was.
 
+use super::rewrite::Header;
 use super::{Refusal, Step, ingress::refuse, pass, rewrite};
 use crate::addr::{Ip, Port, Protocol};
 use crate::checksum::Difference;
@@ -44,11 +45,10 @@ pub(super) fn ingress<P: Packet, T: Tables>(
     tables: &T,
     settings: &Settings,
     scratch: &mut Scratch,
-    view: &View,
 ) -> Step<Verdict> {
-    match message(view) {
-        Message::Error => error(packet, tables, scratch, view),
-        Message::EchoRequest => echo(packet, tables, settings, scratch, view),
+    match message(&scratch.view) {
+        Message::Error => error(packet, tables, scratch),
+        Message::EchoRequest => echo(packet, tables, settings, scratch),
         Message::Redirect | Message::Other => pass(PassReason::NotOurs),
     }
 }
@@ -59,11 +59,10 @@ pub(super) fn egress<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
-    view: &View,
 ) -> Step<Verdict> {
-    match message(view) {
-        Message::Error => error(packet, tables, scratch, view),
-        Message::Redirect => redirect(packet, tables, scratch, view),
+    match message(&scratch.view) {
+        Message::Error => error(packet, tables, scratch),
+        Message::Redirect => redirect(packet, tables, scratch),
         Message::EchoRequest | Message::Other => pass(PassReason::NotOurs),
     }
 }
@@ -71,21 +70,17 @@ pub(super) fn egress<P: Packet, T: Tables>(
 /// Reads the quoted packet: its tuple turned round, the key of the flow it belongs to, into
 /// `scratch.twin_key`; one with options, extension headers or without ports is not told apart.
 #[inline(always)]
-fn quoted<P: Packet>(
-    packet: &P,
-    scratch: &mut Scratch,
-    view: &View,
-    inside: &mut View,
-) -> Option<()> {
+fn quoted<P: Packet>(packet: &P, scratch: &mut Scratch) -> Option<Header> {
+    let view = &scratch.view;
     if !view.plain || view.piece != Piece::Whole {
         return None;
     }
-    let network = view.transport + HEADER;
-    inside.network = network;
-    inside.v4 = view.v4;
+    let at = view.transport(packet) + HEADER;
+    let v4 = view.v4;
     let tuple = &mut scratch.twin_key.tuple;
-    let ports = if view.v4 {
-        let header: [u32; IPV4 / 4] = packet.words(network)?;
+    let mut checksum = [0; 2];
+    let [ports] = if v4 {
+        let header: [u32; IPV4 / 4] = packet.words(at)?;
         let [w0, w1, w2, source, destination] = header;
         let [version, ..] = w0.to_ne_bytes();
         let [_, _, f0, f1] = w1.to_ne_bytes();
@@ -96,40 +91,33 @@ fn quoted<P: Packet>(
         tuple.source = Ip::v4_word(destination);
         tuple.destination = Ip::v4_word(source);
         scratch.twin_key.protocol = Protocol(protocol);
-        inside.header_checksum = [c0, c1];
-        packet.words(network + IPV4)?
+        checksum = [c0, c1];
+        packet.words(at + IPV4)?
     } else {
-        let [protocol]: [u8; 1] = packet.read(network + 6)?;
-        tuple.source = Ip::from_words(packet.words(network + 24)?);
-        tuple.destination = Ip::from_words(packet.words(network + 8)?);
+        let [protocol]: [u8; 1] = packet.read(at + 6)?;
+        tuple.source = Ip::from_words(packet.words(at + 24)?);
+        tuple.destination = Ip::from_words(packet.words(at + 8)?);
         scratch.twin_key.protocol = Protocol(protocol);
-        packet.words(network + IPV6)?
+        packet.words(at + IPV6)?
     };
-    let [ports] = ports;
-    let tuple = &mut scratch.twin_key.tuple;
     (tuple.destination_port, tuple.source_port) = Port::pair(ports);
     scratch.twin_key.side = scratch.key.side;
-    Some(())
+    Some(Header { v4, at, checksum })
 }
 
 /// Translates an error about a flow, on the way of that flow's other direction.
 #[inline(never)]
-fn error<P: Packet, T: Tables>(
-    packet: &mut P,
-    tables: &T,
-    scratch: &mut Scratch,
-    view: &View,
-) -> Step<Verdict> {
-    let mut inside = View::EMPTY;
-    if quoted(packet, scratch, view, &mut inside).is_none()
-        || !tables.flow(&scratch.twin_key, &mut scratch.flow)
-    {
+fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> Step<Verdict> {
+    let Some(inside) = quoted(packet, scratch) else {
+        return pass(PassReason::NotOurs);
+    };
+    if !tables.flow(&scratch.twin_key, &mut scratch.flow) {
         return pass(PassReason::NotOurs);
     }
     if scratch.flow.to.source == Ip::UNSPECIFIED {
         return pass(PassReason::Unchanged);
     }
-    let done = outside(packet, scratch, view).and_then(|()| inner(packet, scratch, view, &inside));
+    let done = outside(packet, scratch).and_then(|()| inner(packet, scratch, inside));
     done.ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
     if scratch.flow.kind == Kind::HAIRPIN {
         return rewrite::turn_round(packet, Turn::Hairpin);
@@ -139,7 +127,7 @@ fn error<P: Packet, T: Tables>(
 
 /// Translates the outer addresses: an end of the flow is translated, a router on the way keeps its own.
 #[inline(always)]
-fn outside<P: Packet>(packet: &mut P, scratch: &mut Scratch, view: &View) -> Option<()> {
+fn outside<P: Packet>(packet: &mut P, scratch: &mut Scratch) -> Option<()> {
     let old = &scratch.key.tuple;
     let new = &mut scratch.twin.to;
     *new = *old;
@@ -149,41 +137,39 @@ fn outside<P: Packet>(packet: &mut P, scratch: &mut Scratch, view: &View) -> Opt
     if old.destination == scratch.twin_key.tuple.destination {
         new.destination = scratch.flow.to.destination;
     }
-    rewrite::write_addresses(packet, view, old, new)?;
+    let view = &scratch.view;
+    let header = rewrite::header(packet, view);
+    rewrite::write_addresses(packet, header, old, new)?;
     if view.v4 {
         return Some(());
     }
     let change = Difference::NONE
         .words(old.source.words(), new.source.words())
         .words(old.destination.words(), new.destination.words());
-    packet.checksum(view.transport + CHECKSUM, change, Covered::PseudoHeader, false)
+    let at = view.transport(packet);
+    packet.checksum(at + CHECKSUM, change, Covered::PseudoHeader, false)
 }
 
 /// Translates the quoted packet back to what its sender sent.
 #[inline(always)]
-fn inner<P: Packet>(
-    packet: &mut P,
-    scratch: &mut Scratch,
-    view: &View,
-    inside: &View,
-) -> Option<()> {
+fn inner<P: Packet>(packet: &mut P, scratch: &mut Scratch, inside: Header) -> Option<()> {
     scratch.twin_key.tuple.write_reversed(&mut scratch.other.to);
     scratch.flow.to.write_reversed(&mut scratch.twin.to);
     let (old, new) = (&scratch.other.to, &scratch.twin.to);
     rewrite::write_addresses(packet, inside, old, new)?;
-    let header = if view.v4 { IPV4 } else { IPV6 };
+    let header = if inside.v4 { IPV4 } else { IPV6 };
     let before = Port::word(old.source_port, old.destination_port);
     let after = Port::word(new.source_port, new.destination_port);
-    packet.set_words(inside.network + header, [after])?;
+    packet.set_words(inside.at + header, [after])?;
 
     let mut change = Difference::NONE.word(before, after);
     // In IPv4 the quoted header's own checksum changed against its addresses: the sum over it stays.
-    if !view.v4 {
+    if !inside.v4 {
         change = change
             .words(old.source.words(), new.source.words())
             .words(old.destination.words(), new.destination.words());
     }
-    packet.checksum(view.transport + CHECKSUM, change, Covered::Payload, false)
+    packet.checksum(inside.at - HEADER + CHECKSUM, change, Covered::Payload, false)
 }
 
 /// Answers an echo request to a ClusterIP, or rejects it; any other address is not ours.
@@ -193,45 +179,44 @@ fn echo<P: Packet, T: Tables>(
     tables: &T,
     settings: &Settings,
     scratch: &mut Scratch,
-    view: &View,
 ) -> Step<Verdict> {
     if !tables.knows(&Frontend::cluster_address(scratch.key.tuple.destination)) {
         return pass(PassReason::NotOurs);
     }
     if !settings.has(Settings::ANSWER_ECHO) {
-        return refuse(packet, tables, scratch, view, Refusal::Reject(Turn::UnknownPort));
+        return refuse(packet, tables, scratch, Refusal::Reject(Turn::UnknownPort));
     }
-    if !view.plain || view.piece != Piece::Whole {
+    if !scratch.view.plain || scratch.view.piece != Piece::Whole {
         return pass(PassReason::UnknownFragment);
     }
     scratch.key.tuple.write_reversed(&mut scratch.twin.to);
-    reply(packet, scratch, view).ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
+    reply(packet, scratch).ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
     rewrite::turn_round(packet, Turn::Echo)
 }
 
 #[inline(always)]
-fn reply<P: Packet>(packet: &mut P, scratch: &Scratch, view: &View) -> Option<()> {
-    rewrite::write_addresses(packet, view, &scratch.key.tuple, &scratch.twin.to)?;
+fn reply<P: Packet>(packet: &mut P, scratch: &Scratch) -> Option<()> {
+    let view = &scratch.view;
+    rewrite::write_addresses(
+        packet,
+        rewrite::header(packet, view),
+        &scratch.key.tuple,
+        &scratch.twin.to,
+    )?;
     let [kind, code] = view.icmp;
     let answer = if view.v4 { 0 } else { 129 };
-    packet.write(view.transport, [answer])?;
+    let at = view.transport(packet);
+    packet.write(at, [answer])?;
     let change = Difference::NONE.half([kind, code], [answer, code]);
-    packet.checksum(view.transport + CHECKSUM, change, Covered::Payload, false)
+    let at = view.transport(packet);
+    packet.checksum(at + CHECKSUM, change, Covered::Payload, false)
 }
 
 /// Stops a redirect about a translated flow: its client must not be told to go around us.
 #[inline(never)]
-fn redirect<P: Packet, T: Tables>(
-    packet: &P,
-    tables: &T,
-    scratch: &mut Scratch,
-    view: &View,
-) -> Step<Verdict> {
+fn redirect<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) -> Step<Verdict> {
     // ICMPv6 redirects carry the packet in an option; the kernel sends none about off-link targets.
-    let mut inside = View::EMPTY;
-    if quoted(packet, scratch, view, &mut inside).is_some()
-        && tables.flow(&scratch.twin_key, &mut scratch.flow)
-    {
+    if quoted(packet, scratch).is_some() && tables.flow(&scratch.twin_key, &mut scratch.flow) {
         return Err(Verdict::Drop(DropReason::IcmpRedirect));
     }
     pass(PassReason::NotOurs)

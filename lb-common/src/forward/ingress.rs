@@ -5,13 +5,13 @@ use super::{Refusal, Role, Step, choose, close, fragments, icmp, pass, reject, r
 use crate::addr::{Ip, Protocol};
 use crate::config::{Settings, address};
 use crate::event::{DropReason, PassReason, Translation, Turn, Verdict};
-use crate::flow::{Kind, Side, Tuple};
+use crate::flow::{Kind, Side};
 use crate::hash;
 use crate::packet::Packet;
 use crate::scratch::{Asker, Scratch};
 use crate::service::{Backend, Flags, Frontend};
 use crate::tables::Tables;
-use crate::wire::{self, Piece, View};
+use crate::wire::{self, Piece};
 
 /// Handles a packet that comes in by a device.
 #[inline(always)]
@@ -33,39 +33,40 @@ fn steps<P: Packet, T: Tables>(
     scratch: &mut Scratch,
     role: Role,
 ) -> Step<Verdict> {
-    let mut view = View::EMPTY;
-    wire::parse(packet, scratch, &mut view, Side::INGRESS).map_err(Verdict::Pass)?;
+    wire::parse(packet, scratch, Side::INGRESS).map_err(Verdict::Pass)?;
     let Some(settings) = tables.settings() else {
         return pass(PassReason::NotReady);
     };
-    if view.protocol == Protocol::ICMP || view.protocol == Protocol::ICMP6 {
-        return icmp::ingress(packet, tables, settings, scratch, &view);
+    if scratch.view.protocol == Protocol::ICMP || scratch.view.protocol == Protocol::ICMP6 {
+        return icmp::ingress(packet, tables, settings, scratch);
     }
-    if view.piece == Piece::Later {
+    if scratch.view.piece == Piece::Later {
         fragments::recall(tables, scratch)?;
     }
-    if is_to_translated_source(settings, &scratch.key.tuple, &view, role)
+    if is_to_translated_source(settings, scratch, role)
         && tables.flow(&scratch.key, &mut scratch.flow)
         && matches!(scratch.flow.kind, Kind::UNMASQUERADE | Kind::HAIRPIN)
     {
-        return follow(packet, tables, scratch, &view);
+        return follow(packet, tables, scratch);
     }
     let asked = &scratch.key.tuple;
-    scratch.frontend = Frontend::new(asked.destination, asked.destination_port, view.protocol);
+    scratch.frontend =
+        Frontend::new(asked.destination, asked.destination_port, scratch.view.protocol);
     if let Err(refusal) = choose::locate(tables, settings, scratch) {
-        return refuse(packet, tables, scratch, &view, refusal);
+        return refuse(packet, tables, scratch, refusal);
     }
-    if tables.flow(&scratch.key, &mut scratch.flow) && flows::still_good(tables, scratch, &view) {
-        return follow(packet, tables, scratch, &view);
+    if tables.flow(&scratch.key, &mut scratch.flow) && flows::still_good(tables, scratch) {
+        return follow(packet, tables, scratch);
     }
-    first(packet, tables, settings, scratch, (&view, role))
+    first(packet, tables, settings, scratch, role)
 }
 
 /// Whether the destination can only be a source that we made up: an own address with a port of our
 /// range, or the address that stands for a pod reaching itself.
 #[inline(always)]
-fn is_to_translated_source(settings: &Settings, tuple: &Tuple, view: &View, role: Role) -> bool {
-    if role == Role::Pod && tuple.destination == flows::hairpin_address(settings, view.v4) {
+fn is_to_translated_source(settings: &Settings, scratch: &Scratch, role: Role) -> bool {
+    let tuple = &scratch.key.tuple;
+    if role == Role::Pod && tuple.destination == flows::hairpin_address(settings, scratch.view.v4) {
         return true;
     }
     let port = tuple.destination_port.get();
@@ -80,13 +81,12 @@ fn follow<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
-    view: &View,
 ) -> Step<Verdict> {
-    flows::touch(tables, scratch, view, tables.now());
-    fragments::remember(tables, scratch, view);
-    rewrite::packet(packet, view, &scratch.key.tuple, &scratch.flow.to)?;
+    flows::touch(tables, scratch, tables.now());
+    fragments::remember(tables, scratch);
+    rewrite::packet(packet, &scratch.view, &scratch.key.tuple, &scratch.flow.to)?;
     let kind = scratch.flow.kind;
-    close::after(tables, scratch, view);
+    close::after(tables, scratch);
     match kind {
         Kind::HAIRPIN => rewrite::turn_round(packet, Turn::Hairpin),
         Kind::UNMASQUERADE => Ok(Verdict::Translated(Translation::Unmasquerade)),
@@ -101,7 +101,7 @@ fn first<P: Packet, T: Tables>(
     tables: &T,
     settings: &Settings,
     scratch: &mut Scratch,
-    (view, role): (&View, Role),
+    role: Role,
 ) -> Step<Verdict> {
     let now = tables.now();
     let source = scratch.key.tuple.source;
@@ -109,26 +109,26 @@ fn first<P: Packet, T: Tables>(
     let own = flags.has(Flags::EXTERNAL)
         && flags.has(Flags::LOCAL_POLICY)
         && tables.address(&source) & address::NODE != 0;
-    let pod = is_pod(settings, &source, role, view.v4);
+    let pod = is_pod(settings, &source, role, scratch.view.v4);
     scratch.asker = Asker {
         client: source,
         source,
-        hash: hash::tuple(&scratch.key.tuple, view.protocol),
+        hash: hash::tuple(&scratch.key.tuple, scratch.view.protocol),
         local: u32::from(pod || own),
     };
     if let Err(refusal) = choose::choose(tables, scratch, now) {
-        return refuse(packet, tables, scratch, view, refusal);
+        return refuse(packet, tables, scratch, refusal);
     }
     let begin = Begin {
-        state: flows::shown(view),
+        state: flows::shown(&scratch.view),
         now,
         masquerade: masquerades(settings, scratch, role, Origin { pod, own }),
         hairpin: role == Role::Pod,
     };
     flows::begin(tables, settings, scratch, &begin).map_err(Verdict::Drop)?;
     choose::remember(tables, scratch, source, now);
-    fragments::remember(tables, scratch, view);
-    rewrite::packet(packet, view, &scratch.key.tuple, &scratch.flow.to)?;
+    fragments::remember(tables, scratch);
+    rewrite::packet(packet, &scratch.view, &scratch.key.tuple, &scratch.flow.to)?;
     if scratch.flow.kind == Kind::HAIRPIN {
         return rewrite::turn_round(packet, Turn::Hairpin);
     }
@@ -178,13 +178,12 @@ pub(super) fn refuse<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &Scratch,
-    view: &View,
     refusal: Refusal,
 ) -> Step<Verdict> {
     match refusal {
         Refusal::Pass(reason) => pass(reason),
         Refusal::Drop(reason) => Err(Verdict::Drop(reason)),
         Refusal::Reject(_) if !tables.may_reject() => Err(Verdict::Drop(DropReason::RejectLimited)),
-        Refusal::Reject(turn) => reject::answer(packet, &scratch.key.tuple, view, turn),
+        Refusal::Reject(turn) => reject::answer(packet, &scratch.key.tuple, &scratch.view, turn),
     }
 }

@@ -32,10 +32,10 @@ pub(super) fn answer<P: Packet>(
         return Err(Verdict::Drop(DropReason::RejectLimited));
     }
     let done = match (view.v4, view.protocol) {
-        (true, Protocol::TCP) => unreachable_v4::<P, TCP>(packet, view.network, asked),
-        (true, _) => unreachable_v4::<P, OTHER>(packet, view.network, asked),
-        (false, Protocol::TCP) => unreachable_v6::<P, TCP>(packet, view.network, asked),
-        (false, _) => unreachable_v6::<P, OTHER>(packet, view.network, asked),
+        (true, Protocol::TCP) => unreachable_v4::<P, TCP>(packet, view.network(packet), asked),
+        (true, _) => unreachable_v4::<P, OTHER>(packet, view.network(packet), asked),
+        (false, Protocol::TCP) => unreachable_v6::<P, TCP>(packet, view.network(packet), asked),
+        (false, _) => unreachable_v6::<P, OTHER>(packet, view.network(packet), asked),
     };
     done.ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
     rewrite::turn_round(packet, why)

@@ -30,7 +30,8 @@ fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Op
     let addresses = Difference::NONE
         .words(old.source.words(), to.source.words())
         .words(old.destination.words(), to.destination.words());
-    write_addresses(packet, view, old, to)?;
+    let ip = header(packet, view);
+    write_addresses(packet, ip, old, to)?;
     if view.piece == Piece::Later {
         return Some(());
     }
@@ -43,7 +44,7 @@ fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Op
     let before = Port::word(old.source_port, old.destination_port);
     let after = Port::word(to.source_port, to.destination_port);
     let udp = view.protocol == Protocol::UDP;
-    let at = view.transport + checksum;
+    let at = view.transport(packet) + checksum;
     if before != after {
         view.write(packet, 0, after.to_ne_bytes())?;
         let ports = Difference::NONE.word(before, after);
@@ -52,26 +53,40 @@ fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Op
     packet.checksum(at, addresses, Covered::PseudoHeader, udp)
 }
 
+/// Where an IP header is that gets other addresses.
+#[derive(Clone, Copy)]
+pub(super) struct Header {
+    pub(super) v4: bool,
+    pub(super) at: usize,
+    pub(super) checksum: [u8; 2],
+}
+
 /// Writes both addresses, and the IPv4 header checksum.
 #[inline(always)]
 pub(super) fn write_addresses<P: Packet>(
     packet: &mut P,
-    view: &View,
+    header: Header,
     old: &Tuple,
     to: &Tuple,
 ) -> Option<()> {
-    if view.v4 {
+    if header.v4 {
         let change = Difference::NONE
             .word(old.source.last_word(), to.source.last_word())
             .word(old.destination.last_word(), to.destination.last_word());
-        packet.write(view.network + HEADER_CHECKSUM, change.apply(view.header_checksum))?;
+        packet.write(header.at + HEADER_CHECKSUM, change.apply(header.checksum))?;
         let addresses = [to.source.last_word(), to.destination.last_word()];
-        packet.set_words(view.network + ADDRESSES_V4, addresses)
+        packet.set_words(header.at + ADDRESSES_V4, addresses)
     } else {
         let [s0, s1, s2, s3] = to.source.words();
         let [d0, d1, d2, d3] = to.destination.words();
-        packet.set_words(view.network + ADDRESSES_V6, [s0, s1, s2, s3, d0, d1, d2, d3])
+        packet.set_words(header.at + ADDRESSES_V6, [s0, s1, s2, s3, d0, d1, d2, d3])
     }
+}
+
+/// The packet's own IP header.
+#[inline(always)]
+pub(super) fn header<P: Packet>(packet: &P, view: &View) -> Header {
+    Header { v4: view.v4, at: view.network(packet), checksum: view.header_checksum }
 }
 
 /// Sends the packet back to where it came from: swaps the link-layer addresses.
