@@ -46,7 +46,7 @@ pub const SOCKET_HOOKS: [&str; 8] = [
 pub const CLASSIFIERS: [&str; 4] = ["pod_ingress", "pod_egress", "edge_ingress", "edge_egress"];
 
 /// The compiled programs: the ELF object that `build.rs` made of `lb-ebpf`.
-pub fn object() -> &'static [u8] {
+pub const fn object() -> &'static [u8] {
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"))
 }
 

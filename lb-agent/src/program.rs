@@ -206,7 +206,7 @@ impl Programmer {
         ops
     }
 
-    /// Takes over the cluster's ServiceCIDRs; empty when they are not known.
+    /// Takes over the cluster's `ServiceCIDR`s; empty when they are not known.
     pub fn set_service_cidrs(&mut self, cidrs: &[ipnet::IpNet]) -> Vec<Op> {
         let mut ops = Vec::new();
         self.frontends.ranges.set_cidrs(cidrs);
@@ -220,11 +220,8 @@ impl Programmer {
         let mut wanted = Vec::new();
         for Change { service, ports } in changes {
             let keep: BTreeSet<&PortKey> = ports.iter().map(|plan| &plan.key).collect();
-            for key in self.keys_of(&service) {
-                if !keep.contains(&key) {
-                    self.remove(&key, now, &mut stage);
-                }
-            }
+            let gone = self.keys_of(&service).into_iter().filter(|key| !keep.contains(key));
+            gone.for_each(|key| self.remove(&key, now, &mut stage));
             self.refused.retain(|key, _| key.service != service);
             wanted.extend(ports);
         }
@@ -346,7 +343,7 @@ impl Programmer {
             let (id, port) = claimants.min_by_key(|(_, port)| port.seniority())?;
             port.service(id, frontend)
         };
-        self.frontends.settle(&dirty, now, &mut self.settings, winner, &mut ops);
+        self.frontends.settle((&dirty, now), &mut self.settings, winner, &mut ops);
         ops.extend(after);
         self.frontends.update(&mut self.settings, &mut ops);
         ops
@@ -369,7 +366,7 @@ fn is_live(live: &BTreeSet<(ServiceId, Frontend)>, frontend: Frontend, id: Servi
 }
 
 /// An address as the tables have it.
-pub(crate) fn wire(ip: IpAddr) -> Ip {
+pub(crate) const fn wire(ip: IpAddr) -> Ip {
     match ip {
         IpAddr::V4(ip) => Ip::v4(ip.octets()),
         IpAddr::V6(ip) => Ip::v6(ip.octets()),

@@ -191,7 +191,7 @@ mod tests {
     }
 
     fn half(kind: Kind, to: Tuple, idle: u64, state: u8) -> Flow {
-        let seen = (NOW - Duration::from_secs(idle)).as_nanos() as u64;
+        let seen = NOW.saturating_sub(Duration::from_secs(idle)).as_nanos() as u64;
         let mut flow = Flow::new(to, kind, seen);
         (flow.state, flow.service, flow.backend, flow.epoch) = (state, 1, 1, 1);
         flow
@@ -218,7 +218,9 @@ mod tests {
 
     fn over(halves: &[(FlowKey, Flow)]) -> Vec<bool> {
         let mut notes = Notes { epochs: vec![0, 1], ..Notes::default() };
-        halves.iter().for_each(|(key, flow)| notes.note(key, flow));
+        for (key, flow) in halves {
+            notes.note(key, flow);
+        }
         halves.iter().map(|(key, flow)| notes.is_over(key, flow, NOW)).collect()
     }
 
@@ -257,10 +259,14 @@ mod tests {
     #[test]
     fn datagram_flows_of_a_backend_that_left_are_over() {
         let mut flow = pair(Protocol::UDP, 1, [1, 1]);
-        flow.iter_mut().for_each(|(_, half)| half.epoch = 2);
+        for (_, half) in &mut flow {
+            half.epoch = 2;
+        }
         assert_eq!(over(&flow), [true, true]);
         let mut flow = pair(Protocol::TCP, 1, [1, 1]);
-        flow.iter_mut().for_each(|(_, half)| half.epoch = 2);
+        for (_, half) in &mut flow {
+            half.epoch = 2;
+        }
         assert_eq!(over(&flow), [false, false], "TCP goes on");
     }
 }

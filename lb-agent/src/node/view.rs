@@ -153,7 +153,7 @@ fn link(message: &LinkMessage) -> Link {
                 | LinkInfo::Other(_)
                 | _ => None,
             });
-            link.kind = kinds.last().unwrap_or(link.kind);
+            link.kind = kinds.fold(link.kind, |_, kind| kind);
         }
     }
     link

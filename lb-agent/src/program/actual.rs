@@ -1,6 +1,6 @@
 //! Taking over from an earlier run: the maps are the only record, and they are not trusted blindly.
 //!
-//! What they hold becomes *orphans*, one per service identity. A plan that asks for the ClusterIP of an orphan takes
+//! What they hold becomes *orphans*, one per service identity. A plan that asks for the `ClusterIP` of an orphan takes
 //! it over with its identity, its rows (and so their epochs) and its sets, where those are sound.
 
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@ use lb_common::config::Settings;
 use lb_common::service::{Flags, Frontend, Service, ServiceId, Set};
 
 use super::Op;
-use super::ranges::Ranges;
+use super::ranges::{Ranges, decrement};
 use crate::plan::{FrontendKind, FrontendPlan};
 
 /// Claims, tombstones and a mirror of `SERVICES`.
@@ -19,7 +19,7 @@ use crate::plan::{FrontendKind, FrontendPlan};
 pub(super) struct Frontends {
     written: BTreeMap<Frontend, Service>,
     claims: BTreeSet<(Frontend, ServiceId)>,
-    /// Claims of each address as a ClusterIP.
+    /// Claims of each address as a `ClusterIP`.
     addresses: BTreeMap<Ip, u32>,
     /// When each tombstone was set.
     tombstones: BTreeMap<Frontend, Duration>,
@@ -87,12 +87,7 @@ impl Frontends {
         let _: bool = dirty.insert(frontend);
         if self.claims.remove(&(frontend, id)) && kind == FrontendKind::ClusterIp {
             let _: bool = dirty.insert(Frontend::cluster_address(frontend.ip));
-            if let Some(count) = self.addresses.get_mut(&frontend.ip) {
-                *count -= 1;
-                if *count == 0 {
-                    let _: Option<u32> = self.addresses.remove(&frontend.ip);
-                }
-            }
+            decrement(&mut self.addresses, &frontend.ip);
         }
     }
 
@@ -125,8 +120,7 @@ impl Frontends {
     /// The settings grow before the first entry that needs them and shrink after the last.
     pub(super) fn settle(
         &mut self,
-        dirty: &BTreeSet<Frontend>,
-        now: Duration,
+        (dirty, now): (&BTreeSet<Frontend>, Duration),
         settings: &mut Settings,
         winner: impl Fn(&Self, Frontend) -> Option<Service>,
         ops: &mut Vec<Op>,
@@ -156,15 +150,12 @@ impl Frontends {
         let gone = marks(true).filter(|(_, service)| service.is_none());
         let come = marks(true).filter(|(_, service)| service.is_some());
         for (frontend, service) in gone.chain(marks(false)).chain(come) {
-            let old = match service {
-                Some(service) => {
-                    ops.push(Op::PutService { frontend: *frontend, service: *service });
-                    self.written.insert(*frontend, *service)
-                }
-                None => {
-                    ops.push(Op::RemoveService { frontend: *frontend });
-                    self.written.remove(frontend)
-                }
+            let old = if let Some(service) = service {
+                ops.push(Op::PutService { frontend: *frontend, service: *service });
+                self.written.insert(*frontend, *service)
+            } else {
+                ops.push(Op::RemoveService { frontend: *frontend });
+                self.written.remove(frontend)
             };
             if let Some(old) = old.filter(|old| !is_mark(old)) {
                 self.ranges.remove(frontend, &old);
@@ -194,12 +185,12 @@ impl Frontends {
     }
 }
 
-fn is_mark(service: &Service) -> bool {
+const fn is_mark(service: &Service) -> bool {
     service.flags.has(Flags::ADDRESS)
 }
 
 /// The key of a planned frontend.
-pub(super) fn key(plan: &FrontendPlan, protocol: Protocol) -> Frontend {
+pub(super) const fn key(plan: &FrontendPlan, protocol: Protocol) -> Frontend {
     let ip = super::wire(plan.ip);
     let port = WirePort::new(plan.port);
     match plan.kind {

@@ -130,7 +130,7 @@ impl Programmer {
         };
         let placed = self.check(id, plan, &port).and_then(|()| self.sets(&port, plan));
         if let Ok(sets) = placed {
-            self.replace(id, &mut port, plan, sets, now, stage);
+            self.replace((id, &mut port), plan, (sets, now + GRACE), stage);
         }
         let orphaned = placed.is_err() && !self.ids.contains_key(&plan.key);
         if orphaned && !port.is_empty() {
@@ -171,10 +171,8 @@ impl Programmer {
             let ids = new.iter().map(|endpoint| port.rows.get(endpoint));
             old.ids.iter().map(Some).eq(ids)
         };
-        let cluster_set = match unchanged(&port.cluster, &cluster) {
-            true => None,
-            false => Some(self.take(cluster.len())?),
-        };
+        let is_other = !unchanged(&port.cluster, &cluster);
+        let cluster_set = if is_other { Some(self.take(cluster.len())?) } else { None };
         if unchanged(&port.local, &local) && !(cluster_set.is_some() && port.is_shared()) {
             return Ok((cluster_set, None));
         }
@@ -207,11 +205,9 @@ impl Programmer {
     /// Makes a port what its plan says; there is room for all of it.
     fn replace(
         &mut self,
-        id: ServiceId,
-        port: &mut Port,
+        (id, port): (ServiceId, &mut Port),
         plan: &PortPlan,
-        (cluster, local): (Option<Set>, Option<Set>),
-        now: Duration,
+        ((cluster, local), due): ((Option<Set>, Option<Set>), Duration),
         stage: &mut Stage,
     ) {
         let old_ranges = port.ranges();
@@ -231,10 +227,10 @@ impl Programmer {
             port.cluster = port.fill(set, &members(plan, |endpoint| endpoint.cluster), stage);
         }
         if let Some(set) = local {
-            let shared = set == port.cluster.set && set.members > 0;
-            port.local = match shared {
-                true => port.cluster.clone(),
-                false => port.fill(set, &members(plan, |endpoint| endpoint.local), stage),
+            port.local = if set == port.cluster.set && set.members > 0 {
+                port.cluster.clone()
+            } else {
+                port.fill(set, &members(plan, |endpoint| endpoint.local), stage)
             };
         }
         if cluster.is_some() || local.is_some() {
@@ -242,10 +238,10 @@ impl Programmer {
         }
         let gone = port.rows.extract_if(.., |endpoint, _| !wanted.contains_key(endpoint));
         for (_, row) in gone {
-            self.rows.retire(row, now + GRACE, &mut stage.after);
+            self.rows.retire(row, due, &mut stage.after);
         }
         for range in old_ranges.difference(&port.ranges()) {
-            self.lines.retire(*range, now + GRACE);
+            self.lines.retire(*range, due);
         }
         self.sources.set(id, &plan.sources, &mut stage.before, &mut stage.after);
     }
@@ -330,7 +326,7 @@ fn claims(plan: &PortPlan) -> BTreeSet<(Frontend, FrontendKind)> {
     first.into_iter().map(|(frontend, plan)| (frontend, plan.kind)).collect()
 }
 
-/// Which of two plans for one frontend of one port counts: a ClusterIP, else the one that filters sources.
+/// Which of two plans for one frontend of one port counts: a `ClusterIP`, else the one that filters sources.
 const fn rank(plan: &FrontendPlan) -> (bool, bool, FrontendKind) {
     (!matches!(plan.kind, FrontendKind::ClusterIp), !plan.sources, plan.kind)
 }
@@ -347,7 +343,7 @@ fn flags(plan: &PortPlan, frontend: &FrontendPlan) -> Flags {
         .with(when(plan.anywhere, Flags::ANYWHERE))
 }
 
-fn at(endpoint: &EndpointPlan) -> Endpoint {
+const fn at(endpoint: &EndpointPlan) -> Endpoint {
     Endpoint::new(wire(endpoint.ip), WirePort::new(endpoint.port))
 }
 

@@ -1,4 +1,4 @@
-//! The part of the settings that follows from the frontends: where ClusterIPs lie, which `NodePorts` are in
+//! The part of the settings that follows from the frontends: where `ClusterIP`s lie, which `NodePorts` are in
 //! use, whether other addresses are. A quick "not ours" for packets; wide is slow, narrow is wrong.
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
-    /// The cluster's ServiceCIDRs, empty when they are not known.
+    /// The cluster's `ServiceCIDR`s, empty when they are not known.
     pub(super) fn set_cidrs(&mut self, cidrs: &[IpNet]) {
         self.cidrs = cidrs.iter().map(mapped).collect();
         self.stale = true;
@@ -79,7 +79,7 @@ impl Ranges {
         settings.flags |= if self.others > 0 { Settings::OTHER_FRONTENDS } else { 0 };
     }
 
-    /// The ServiceCIDRs and single addresses beside them; else computed prefixes.
+    /// The `ServiceCIDR`s and single addresses beside them; else computed prefixes.
     fn compute(&self) -> (Vec<(Ip, u32)>, bool) {
         let outside = self.outside(&self.cidrs).take(RANGES + 1).map(|ip| (ip, 128));
         let known: Vec<(Ip, u32)> = self.cidrs.iter().copied().chain(outside).collect();
@@ -136,7 +136,7 @@ fn holds(prefixes: &[(Ip, u32)], ip: &Ip) -> bool {
     prefixes.iter().any(|&(net, bits)| truncate(ip, bits) == net)
 }
 
-fn decrement<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) {
+pub(super) fn decrement<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) {
     if let Some(count) = counts.get_mut(key) {
         *count -= 1;
         if *count == 0 {
@@ -162,12 +162,12 @@ pub(super) const fn mask(bits: u32) -> Ip {
     Ip::v6(mask.to_be_bytes())
 }
 
-fn truncate(ip: &Ip, bits: u32) -> Ip {
+const fn truncate(ip: &Ip, bits: u32) -> Ip {
     let mask = u128::from_be_bytes(mask(bits).octets());
     Ip::v6((u128::from_be_bytes(ip.octets()) & mask).to_be_bytes())
 }
 
-fn last(ip: &Ip, bits: u32) -> Ip {
+const fn last(ip: &Ip, bits: u32) -> Ip {
     let mask = u128::from_be_bytes(mask(bits).octets());
     Ip::v6((u128::from_be_bytes(ip.octets()) | !mask).to_be_bytes())
 }

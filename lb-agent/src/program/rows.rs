@@ -14,7 +14,7 @@ use super::Op;
 #[derive(Debug)]
 pub(super) struct Rows {
     limit: u32,
-    rows: Vec<Backend>,
+    mirror: Vec<Backend>,
     free: BTreeSet<BackendId>,
     retired: VecDeque<(Duration, BackendId)>,
 }
@@ -28,22 +28,22 @@ impl Rows {
         }
         let ids = (0_u32..).zip(&rows).skip(1);
         let free = ids.filter(|(_, row)| row.service == 0).map(|(id, _)| id).collect();
-        Self { limit, rows, free, retired: VecDeque::new() }
+        Self { limit, mirror: rows, free, retired: VecDeque::new() }
     }
 
     /// Rows that can be taken now.
     pub(super) fn room(&self) -> usize {
-        self.free.len() + (self.limit as usize).saturating_sub(self.rows.len())
+        self.free.len() + (self.limit as usize).saturating_sub(self.mirror.len())
     }
 
     /// Rows with an endpoint, or waiting to lose it.
     pub(super) fn used(&self) -> usize {
-        self.rows.len() - 1 - self.free.len()
+        self.mirror.len() - 1 - self.free.len()
     }
 
     /// The row as it was last written.
     pub(super) fn get(&self, id: BackendId) -> Backend {
-        self.rows.get(id as usize).copied().unwrap_or_default()
+        self.mirror.get(id as usize).copied().unwrap_or_default()
     }
 
     /// Gives `backend` a row under a new epoch. 0 when there is no room: ask [`Rows::room`] first.
@@ -51,8 +51,8 @@ impl Rows {
         let id = match self.free.pop_first() {
             Some(id) => id,
             None if self.room() > 0 => {
-                self.rows.push(Backend::default());
-                self.rows.len() as u32 - 1
+                self.mirror.push(Backend::default());
+                self.mirror.len() as u32 - 1
             }
             None => return 0,
         };
@@ -97,7 +97,7 @@ impl Rows {
     }
 
     fn put(&mut self, id: BackendId, row: Backend, ops: &mut Vec<Op>) {
-        if let Some(place) = self.rows.get_mut(id as usize) {
+        if let Some(place) = self.mirror.get_mut(id as usize) {
             *place = row;
             ops.push(Op::PutBackend { id, row });
         }

@@ -72,7 +72,8 @@ mod tests {
         let lines = lines(&endpoints(3));
         let slots = lines[set.member_lines() as usize..].as_flattened();
         for member in 0..3_u8 {
-            let share = slots[..set.slots as usize].iter().filter(|slot| **slot == member).count();
+            let taken = slots[..set.slots as usize].iter().filter(|slot| **slot == member);
+            let share = taken.count();
             assert!((99..=104).contains(&share), "{share} slots of {}", set.slots);
         }
     }

@@ -148,7 +148,9 @@ impl World {
     /// Applies operations one by one; after each, every frontend leads to the old set or to the new one.
     fn apply(&mut self, ops: &[Op]) {
         let mut after = self.maps.clone();
-        ops.iter().for_each(|op| after.apply(op));
+        for op in ops {
+            after.apply(op);
+        }
         let before = self.maps.clone();
         let frontends: BTreeSet<Frontend> =
             before.services.keys().chain(after.services.keys()).copied().collect();
@@ -212,9 +214,7 @@ impl World {
         for plan in &plans {
             for frontend in &plan.frontends {
                 let place = expected.entry(key(frontend, plan.key.protocol)).or_insert(plan);
-                if (&plan.age, &plan.key) < (&place.age, &place.key) {
-                    *place = plan;
-                }
+                *place = std::cmp::min_by_key(place, plan, |plan| (&plan.age, &plan.key));
             }
         }
         for (frontend, plan) in &expected {
@@ -248,7 +248,7 @@ fn service(number: u8) -> ServiceName {
     ServiceName { namespace: "default".into(), name: format!("s{number}") }
 }
 
-/// A plan of service `number`: a ClusterIP of its own, more frontends and endpoints by the bits given.
+/// A plan of service `number`: a `ClusterIP` of its own, more frontends and endpoints by the bits given.
 fn plan(number: u8, protocol: Protocol, more: u8, backends: &[(u8, u8)]) -> PortPlan {
     let address = |ip: [u8; 4]| IpAddr::V4(Ipv4Addr::from(ip));
     let frontend =

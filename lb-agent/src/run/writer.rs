@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use tracing::{error, info};
 
-use crate::maps::Maps;
+use crate::maps::{Error as Failure, Maps};
 use crate::metrics::Numbers;
 use crate::program::Op;
 
@@ -42,17 +42,21 @@ impl Writer {
         self.queue.is_empty()
     }
 
+    fn fail(&mut self, failure: &Failure) {
+        if !self.is_failing {
+            let (error, waiting) = (crate::chain(failure), self.queue.len());
+            error!(error, waiting, "a map refused a write; trying again every second");
+        }
+        self.is_failing = true;
+    }
+
     fn drain(&mut self, numbers: &Numbers) {
         let mut done = 0;
         while let Some(op) = self.queue.front() {
             if let Err(failure) = self.maps.apply(op) {
                 Numbers::add(&numbers.failures, 1);
-                if !self.is_failing {
-                    let (error, waiting) = (crate::chain(&failure), self.queue.len());
-                    error!(error, waiting, "a map refused a write; trying again every second");
-                }
-                self.is_failing = true;
                 Numbers::add(&numbers.operations, done);
+                self.fail(&failure);
                 return;
             }
             done += 1;

@@ -6,9 +6,9 @@ use lb_common::addr::Protocol;
 use lb_common::flow::state::{ESTABLISHED, FIN, RST};
 
 /// A connection that was never completed.
-const OPENING: Duration = Duration::from_secs(60);
+const OPENING: Duration = Duration::from_mins(1);
 /// A connection met in its middle, of which only one direction was seen.
-const ONE_WAY: Duration = Duration::from_secs(300);
+const ONE_WAY: Duration = Duration::from_mins(5);
 /// A connection that both closed or one reset.
 const CLOSED: Duration = Duration::from_secs(10);
 
