@@ -81,19 +81,19 @@ fn services_work_with_a_loose_reverse_path_filter(shape: Shape) -> Result<()> {
     everything_works(Topology::builder(shape).rp_filter(2)).map(drop)
 }
 
-/// Two services with a near and a far backend, two outside devices, and `NodePort`s on all addresses.
-fn two_devices(shape: Shape) -> Result<Rig> {
+/// Two services with a near and a far backend, and two outside devices.
+fn two_devices(shape: Shape, flags: &[&str]) -> Result<Rig> {
     let mut rig = Rig::build(Topology::builder(shape).two_segments().rp_filter(2))?;
     let near = Service::new("near", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(0, 1)?]);
     let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
     rig.manifests().apply(&near)?;
     rig.manifests().apply(&far)?;
-    rig.start_agents(&["--nodeport-addresses=0.0.0.0/0,::/0"])?;
+    rig.start_agents(flags)?;
     Ok(rig)
 }
 
 fn node_port_works_on_a_second_device(shape: Shape) -> Result<()> {
-    let rig = two_devices(shape)?;
+    let rig = two_devices(shape, &["--nodeport-addresses=0.0.0.0/0,::/0"])?;
     let second = Segment::Second.host(11)?;
     for (family, protocol) in matrix() {
         for port in [30_080, 30_081] {
@@ -106,7 +106,7 @@ fn node_port_works_on_a_second_device(shape: Shape) -> Result<()> {
 
 /// The client asks from an address that nodes reach by the second segment, through the first.
 fn node_port_works_when_answers_leave_by_another_device(shape: Shape) -> Result<()> {
-    let rig = two_devices(shape)?;
+    let rig = two_devices(shape, &[])?;
     rig.client().netns().ip("address add 192.168.70.1/32 dev lo
          address add fd00:70::1/128 dev lo nodad")?;
     let client = Segment::Second.host(100)?;

@@ -81,7 +81,7 @@ fn put(playground: &Playground, name: &str) -> Result<PathBuf> {
     Ok(target)
 }
 
-/// The story itself; every line below a heading is what a program printed.
+/// The story itself; what is indented most is what a program printed.
 fn tell(playground: &Playground) -> Result<()> {
     heading("Who answers? One question each, through TCP and UDP");
     for (from, to, what) in FRONTENDS {

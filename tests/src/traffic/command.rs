@@ -42,8 +42,8 @@ pub fn ask(protocol: &str, to: &str, times: Option<&str>) -> Result<()> {
     let Some(times) = times else {
         let answer = once(&question).with_context(|| format!("{to} through {protocol}"))?;
         let (server, client) = (&answer.server, answer.client);
-        writeln!(output, "{server} answered, it saw {client}; {to} is whom the client sees")?;
-        ensure!(answer.peer == question.to, "but the client sees {}", answer.peer);
+        writeln!(output, "{server} answered; it saw {client}, and was seen as {}", answer.peer)?;
+        ensure!(answer.peer == question.to, "the client asked {to} and sees {}", answer.peer);
         return Ok(());
     };
     let mut tally = Tally::default();

@@ -76,7 +76,7 @@ impl Playground {
         let mut command = command_at("node-a");
         let _: &mut Command =
             command.arg(binary("lb-agent")).args(words).arg("--bpf-dir").arg(self.fact("bpf-dir"));
-        shell::run(&mut command, "look into /run/lb-demo/lb-agent.log")
+        indented(&mut command)
     }
 
     /// Spells a command of the agent, to be typed.
@@ -106,12 +106,18 @@ impl Playground {
 
 /// Runs a command of `lb-test-peer` as `member`, its output shown.
 pub(crate) fn run_at(member: &str, words: &[&str]) -> Result<()> {
-    shell::run(command_at(member).args(words), "look into /run/lb-demo/*.log")
+    indented(command_at(member).args(words))
 }
 
 /// Starts a command of `lb-test-peer` as `member` that stays.
 pub(crate) fn start_at(member: &str, words: &[&str]) -> Result<()> {
     spawn(member, command_at(member).args(words))
+}
+
+fn indented(command: &mut Command) -> Result<()> {
+    let said = shell::output(command, "look into /run/lb-demo/*.log")?;
+    said.lines().for_each(|line| println!("    {line}"));
+    Ok(())
 }
 
 fn command_at(member: &str) -> Command {
