@@ -36,6 +36,8 @@ pub(super) fn is_bpffs(path: &Path) -> bool {
 /// Whether `dir` is a mount of ours, by `/proc/mounts`.
 pub(super) fn is_ours(dir: &Path) -> bool {
     let Ok(mounts) = fs::read_to_string("/proc/mounts") else { return false };
+    // Mounts are listed by their absolute paths.
+    let Ok(dir) = fs::canonicalize(dir) else { return false };
     let ours = |line: &str| {
         let mut words = line.split(' ');
         words.next() == Some(SOURCE) && words.next().is_some_and(|path| Path::new(path) == dir)
