@@ -63,7 +63,6 @@ pub struct Pins {
 }
 
 /// `lb-agent run`
-#[expect(clippy::doc_markdown, reason = "shown as help, where backticks are noise")]
 #[derive(Debug, Args)]
 pub struct Run {
     /// Kubeconfig of the API server. Without it and without --manifests: the pod's service account.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::plan::Family;
 
 /// A change that waits longer than this means that we are stuck: twice kube-proxy's sync period.
-const STALE: Duration = Duration::from_secs(60);
+const STALE: Duration = Duration::from_mins(1);
 
 /// What the agent says of itself; cheap to clone, all clones are one.
 #[derive(Clone, Debug, Default)]

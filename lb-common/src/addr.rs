@@ -5,13 +5,14 @@
 //! compared or stored in host order.
 
 use core::cmp::Ordering;
+use core::hash::{Hash, Hasher};
 
 /// An IPv6 address, or an IPv4 address mapped into `::ffff:0:0/96`. Network byte order.
 ///
 /// Kept as four words in memory order: the bytes in memory are those of the wire, and the compiler
 /// moves words, not bytes (VERIFIER: 16 bytes each in a register overflow the stack of a program).
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, Hash)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Ip([u32; 4]);
 
 const _: () = assert!(size_of::<Ip>() == 16 && align_of::<Ip>() == 4);
@@ -31,6 +32,12 @@ impl PartialEq for Ip {
 }
 
 impl Eq for Ip {}
+
+impl Hash for Ip {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
 
 impl PartialOrd for Ip {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {

@@ -118,7 +118,7 @@ mod tests {
         let prime = |size: &u32| {
             (2..*size)
                 .take_while(|factor| factor * factor <= *size)
-                .all(|factor| size % factor != 0)
+                .all(|factor| !size.is_multiple_of(factor))
         };
         assert!(SIZES.iter().all(prime));
         assert_eq!(size(5_000), MAX_SLOTS);

@@ -56,5 +56,5 @@ pub trait Packet {
     fn device(&self) -> u32;
 
     /// Whether this host's own stack made it (only asked on the way out).
-    fn from_host(&self) -> bool;
+    fn is_from_host(&self) -> bool;
 }

@@ -110,6 +110,9 @@ impl Packet for Frame<'_> {
         if unsafe { bpf_xdp_adjust_tail(self.0.ctx, cut) } != 0 {
             return None;
         }
+        if room == 0 {
+            return Some(());
+        }
         // SAFETY: the frame is the program's own context.
         if unsafe { bpf_xdp_adjust_head(self.0.ctx, -(room as i32)) } != 0 {
             return None;
@@ -135,7 +138,7 @@ impl Packet for Frame<'_> {
     }
 
     #[inline(always)]
-    fn from_host(&self) -> bool {
+    fn is_from_host(&self) -> bool {
         false
     }
 }

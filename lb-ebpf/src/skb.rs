@@ -132,6 +132,9 @@ impl Packet for Skb<'_> {
         if unsafe { bpf_skb_change_tail(skb, keep as u32, 0) } != 0 {
             return None;
         }
+        if room == 0 {
+            return Some(());
+        }
         // SAFETY: the skb is the program's own context.
         let result = unsafe { bpf_skb_adjust_room(skb, room as i32, BEHIND_LINK, 0) };
         if result == 0 { Some(()) } else { None }
@@ -150,7 +153,7 @@ impl Packet for Skb<'_> {
     }
 
     #[inline(always)]
-    fn from_host(&self) -> bool {
+    fn is_from_host(&self) -> bool {
         // SAFETY: a field of the program's own context; 0 for what this host's stack made.
         unsafe { (*self.0.skb.skb).ingress_ifindex == 0 }
     }

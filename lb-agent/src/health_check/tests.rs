@@ -32,6 +32,7 @@ async fn free_port() -> u16 {
     }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "the shape that `set` takes")]
 fn wants(port: u16, local_ready: u32) -> Option<HealthCheck> {
     Some(HealthCheck { port, local_ready })
 }

@@ -14,7 +14,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 #[derive(Debug)]
 pub(super) struct Process;
 
-/// Fields of `/proc/self/stat` (proc_pid_stat(5)), counted from the state, which is the third.
+/// Fields of `/proc/self/stat` (`proc_pid_stat(5)`), counted from the state, which is the third.
 mod field {
     pub(super) const USER_TICKS: usize = 11;
     pub(super) const SYSTEM_TICKS: usize = 12;

@@ -29,7 +29,7 @@ impl Default for Lifetimes {
     fn default() -> Self {
         Self {
             unreplied: Duration::from_secs(30),
-            stream: Duration::from_secs(120),
+            stream: Duration::from_mins(2),
             open: Duration::from_hours(24),
             half_closed: Duration::from_hours(1),
         }

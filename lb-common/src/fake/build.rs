@@ -159,7 +159,7 @@ impl Datagram {
     fn ipv4(&self, body: &[u8]) -> Vec<u8> {
         let header = 20 + self.options.len();
         let piece = self.piece.unwrap_or(Piece { offset: 0, more: false, id: 0x1234 });
-        let offset = piece.offset / 8 | if piece.more { 0x2000 } else { 0 };
+        let offset = (piece.offset / 8) | if piece.more { 0x2000 } else { 0 };
         let mut bytes = vec![0x40 | (header / 4) as u8, 0];
         bytes.extend(((header + body.len()) as u16).to_be_bytes());
         bytes.extend((piece.id as u16).to_be_bytes());

@@ -115,7 +115,7 @@ impl Packet for Bytes {
         self.device
     }
 
-    fn from_host(&self) -> bool {
+    fn is_from_host(&self) -> bool {
         self.from_host
     }
 }

@@ -124,7 +124,7 @@ fn network(bytes: &[u8], at: usize, layout: &mut Layout, prefix: &str) -> usize 
         let _: usize = layout.add(at, &IPV4, prefix);
         end += usize::from(byte(bytes, at) & 15) * 4;
         later = half(bytes, at + 6) & 0x1fff != 0;
-        whole = half(bytes, at + 6) & 0x3fff == 0;
+        whole = !later && half(bytes, at + 6) & 0x2000 == 0;
     } else if byte(bytes, at) >> 4 == 6 {
         next = byte(bytes, at + 6);
         end = layout.add(at, &IPV6, prefix);
@@ -227,7 +227,7 @@ pub fn assert_packet_eq(actual: &[u8], expected: &[u8], context: &str) {
     for index in 0..left.len().max(right.len()) {
         match (left.get(index), right.get(index)) {
             (Some(one), Some(other)) if one == other => {}
-            (one, other) => text.push_str(&format!("\n  {one:02x?}\n  expected {other:02x?}")),
+            (one, other) => text.extend([format!("\n  {one:02x?}\n  expected {other:02x?}")]),
         }
     }
     panic!("{text}");

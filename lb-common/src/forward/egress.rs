@@ -41,7 +41,7 @@ fn steps<P: Packet, T: Tables>(
         fragments::recall(tables, scratch)?;
     }
     if !tables.flow(&scratch.key, &mut scratch.flow) {
-        if role == Role::Edge && packet.from_host() {
+        if role == Role::Edge && packet.is_from_host() {
             return host::egress(packet, tables, settings, scratch);
         }
         return pass(PassReason::NotOurs);

@@ -2,12 +2,12 @@
 //! (RFC 792; RFC 4443 3.1), sent back by the device it came from.
 
 use super::{Step, rewrite};
-use crate::addr::Protocol;
+use crate::addr::{Port, Protocol};
 use crate::checksum::Difference;
 use crate::event::{DropReason, Turn, Verdict};
 use crate::flow::Tuple;
 use crate::packet::Packet;
-use crate::wire::{self, IPV4, IPV6, View};
+use crate::wire::{self, IPV4, IPV6, View, tcp};
 
 /// Bytes of the ICMP header in front of the quoted packet.
 const ICMP: usize = 8;
@@ -34,7 +34,7 @@ pub(super) fn answer<P: Packet>(
     let done = match (view.v4, view.protocol) {
         (true, Protocol::TCP) => unreachable_v4::<P, TCP>(packet, view.network(packet), asked),
         (true, _) => unreachable_v4::<P, OTHER>(packet, view.network(packet), asked),
-        (false, Protocol::TCP) => unreachable_v6::<P, TCP>(packet, view.network(packet), asked),
+        (false, Protocol::TCP) => reset_v6(packet, view, asked),
         (false, _) => unreachable_v6::<P, OTHER>(packet, view.network(packet), asked),
     };
     done.ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
@@ -84,13 +84,45 @@ fn unreachable_v6<P: Packet, const QUOTE: usize>(
     packet.write(link, [0x60, 0, 0, 0, l0, l1, Protocol::ICMP6.0, HOPS])?;
     packet.set_words(link + 8, asked.destination.words())?;
     packet.set_words(link + 24, asked.source.words())?;
-    let [c0, c1] = pseudo_header(body, asked, length).finish();
+    let [c0, c1] = pseudo_header(body, asked, length, Protocol::ICMP6).finish();
     packet.write(link + IPV6, [1, 4, c0, c1, 0, 0, 0, 0])
+}
+
+/// TCP over IPv6 gets a reset (RFC 9293 3.10.7.1): Linux takes up an ICMP error only when it sends
+/// the SYN again, a second later (ADR 0008).
+#[inline(never)]
+fn reset_v6<P: Packet>(packet: &mut P, view: &View, asked: &Tuple) -> Option<()> {
+    const RST_ACK: u8 = tcp::RST | tcp::ACK;
+    const LENGTH: u16 = 20;
+    let link = view.network(packet);
+    let [sequence, acknowledged]: [u32; 2] = packet.words(link + IPV6 + 4)?;
+    let (sequence, acknowledgement, flags) = if view.tcp_flags & tcp::ACK == 0 {
+        (0, u32::from_be(sequence).wrapping_add(1).to_be(), RST_ACK)
+    } else {
+        (acknowledged, 0, tcp::RST)
+    };
+    packet.reshape(link + IPV6 + LENGTH as usize, link, 0)?;
+    let [l0, l1] = LENGTH.to_be_bytes();
+    packet.write(link, [0x60, 0, 0, 0, l0, l1, Protocol::TCP.0, HOPS])?;
+    packet.set_words(link + 8, asked.destination.words())?;
+    packet.set_words(link + 24, asked.source.words())?;
+    let ports = Port::word(asked.destination_port, asked.source_port);
+    let control = u32::from_ne_bytes([0x50, flags, 0, 0]);
+    let sum = pseudo_header(Difference::NONE, asked, LENGTH, Protocol::TCP);
+    let sum = sum.add(ports).add(sequence).add(acknowledgement).add(control);
+    let [c0, c1] = sum.finish();
+    let checksum = u32::from_ne_bytes([c0, c1, 0, 0]);
+    packet.set_words(link + IPV6, [ports, sequence, acknowledgement, control, checksum])
 }
 
 /// Adds the pseudo-header of an answer to `tuple` (RFC 8200 8.1). Which end comes first is all one.
 #[inline(always)]
-const fn pseudo_header(sum: Difference, tuple: &Tuple, length: u16) -> Difference {
+const fn pseudo_header(
+    sum: Difference,
+    tuple: &Tuple,
+    length: u16,
+    protocol: Protocol,
+) -> Difference {
     let [l0, l1] = length.to_be_bytes();
     let sum = sum.words([!0; 4], tuple.source.words());
     let sum = sum.words([!0; 4], tuple.destination.words());
@@ -98,7 +130,7 @@ const fn pseudo_header(sum: Difference, tuple: &Tuple, length: u16) -> Differenc
         0,
         0,
         0,
-        Protocol::ICMP6.0,
+        protocol.0,
     ]))
 }
 
