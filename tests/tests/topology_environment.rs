@@ -88,7 +88,8 @@ fn two_devices(shape: Shape, flags: &[&str]) -> Result<Rig> {
     let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
     rig.manifests().apply(&near)?;
     rig.manifests().apply(&far)?;
-    rig.start_agents(flags)?;
+    // Here every device is a veth, and the second one has no address of the Node object.
+    rig.start_agents(&[&["--external-device=eth*"], flags].concat())?;
     Ok(rig)
 }
 
