@@ -126,12 +126,7 @@ const fn pseudo_header(
     let [l0, l1] = length.to_be_bytes();
     let sum = sum.words([!0; 4], tuple.source.words());
     let sum = sum.words([!0; 4], tuple.destination.words());
-    sum.add(u32::from_ne_bytes([0, 0, l0, l1])).add(u32::from_ne_bytes([
-        0,
-        0,
-        0,
-        protocol.0,
-    ]))
+    sum.add(u32::from_ne_bytes([0, 0, l0, l1])).add(u32::from_ne_bytes([0, 0, 0, protocol.0]))
 }
 
 /// Sum of the quoted packet: its IP header and the start of what follows.
