@@ -16,9 +16,9 @@ pub mod program;
 pub mod run;
 pub mod show;
 pub mod snapshot;
+pub mod sweep;
 #[expect(unsafe_code, reason = "raw kernel calls; every other file is safe")]
 mod syscall;
-pub mod sweep;
 pub mod tracker;
 pub mod translate;
 pub mod watch;

@@ -73,11 +73,8 @@ impl ControlPlane {
     /// Starts a control plane and returns when it can take objects.
     pub fn start(options: Options) -> Result<Self> {
         let site = Site::new(options)?;
-        let kubectl = Kubectl::new(
-            site.home.clone(),
-            &site.path("kubeconfig.yaml"),
-            &site.path(""),
-        );
+        let kubectl =
+            Kubectl::new(site.home.clone(), &site.path("kubeconfig.yaml"), &site.path(""));
         let mut etcd = site.etcd()?;
         let api_server = start_api_server(&site, &kubectl, &mut etcd)?;
         let controller_manager = site.controller_manager()?;

@@ -48,9 +48,7 @@ pub fn wait_until_ok<T>(
     mut condition: impl FnMut() -> Result<T>,
 ) -> Result<T> {
     let mut last = None;
-    let found = wait_until(within, what, || {
-        condition().map_err(|error| last = Some(error)).ok()
-    });
+    let found = wait_until(within, what, || condition().map_err(|error| last = Some(error)).ok());
     match (found, last) {
         (Err(timeout), Some(cause)) => Err(cause.context(timeout)),
         (found, _) => found,
@@ -73,21 +71,16 @@ mod tests {
 
     #[test]
     fn timeout_names_the_condition_and_its_last_error() {
-        let never = wait_until_ok(Duration::ZERO, "blue moon", || -> Result<()> {
-            bail!("it is yellow")
-        });
-        assert_eq!(
-            format!("{:#}", never.unwrap_err()),
-            "blue moon: not within 0 s: it is yellow"
-        );
+        let never =
+            wait_until_ok(Duration::ZERO, "blue moon", || -> Result<()> { bail!("it is yellow") });
+        assert_eq!(format!("{:#}", never.unwrap_err()), "blue moon: not within 0 s: it is yellow");
     }
 
     #[test]
     fn hopeless_wait_ends_at_once() {
         let start = Instant::now();
-        let hopeless: Result<()> = try_wait_until(Duration::from_mins(1), "answer", || {
-            bail!("server has ended")
-        });
+        let hopeless: Result<()> =
+            try_wait_until(Duration::from_mins(1), "answer", || bail!("server has ended"));
         assert!(hopeless.is_err());
         assert!(start.elapsed() < Duration::from_secs(5));
     }

@@ -32,16 +32,8 @@ const NODE: Node<'_> = Node {
 };
 
 const PODS: [Pod<'_>; 2] = [
-    Pod {
-        name: "web-1",
-        addresses: &["10.1.0.11", "fd00:1::11"],
-        ..web()
-    },
-    Pod {
-        name: "web-2",
-        addresses: &["10.1.0.12", "fd00:1::12"],
-        ..web()
-    },
+    Pod { name: "web-1", addresses: &["10.1.0.11", "fd00:1::11"], ..web() },
+    Pod { name: "web-2", addresses: &["10.1.0.12", "fd00:1::12"], ..web() },
 ];
 
 #[test]
@@ -51,21 +43,12 @@ fn slices_follow_pods_across_a_restart_of_the_api_server() -> Result<()> {
     control_plane.node(&NODE)?;
     control_plane.apply(SERVICE)?;
     control_plane.pods(&PODS)?;
-    wait_for(
-        &control_plane,
-        &["10.1.0.11", "10.1.0.12", "fd00:1::11", "fd00:1::12"],
-    )?;
+    wait_for(&control_plane, &["10.1.0.11", "10.1.0.12", "fd00:1::11", "fd00:1::12"])?;
 
     control_plane.stop_api_server();
-    ensure!(
-        control_plane.kubectl(&["get", "nodes"]).is_err(),
-        "a stopped server answered"
-    );
+    ensure!(control_plane.kubectl(&["get", "nodes"]).is_err(), "a stopped server answered");
     control_plane.restart_api_server()?;
-    control_plane.pod(&Pod {
-        ready: false,
-        ..PODS[0]
-    })?;
+    control_plane.pod(&Pod { ready: false, ..PODS[0] })?;
     wait_for(&control_plane, &["10.1.0.12", "fd00:1::12"])?;
 
     control_plane.remove_pod("default", "web-2")?;
@@ -87,11 +70,7 @@ fn kube_proxy_programs_its_namespace_in_both_modes() -> Result<()> {
         let options = kube_proxy::Options::new(netns.name(), mode, &kubeconfig, NODE.name);
         let _kube_proxy = KubeProxy::start(&options)?;
         wait_until(SOON, &format!("{mode:?} rules for 10.1.0.12"), || {
-            netns
-                .tool(tool, &arguments)
-                .ok()?
-                .contains("10.1.0.12")
-                .then_some(())
+            netns.tool(tool, &arguments).ok()?.contains("10.1.0.12").then_some(())
         })?;
     }
     Ok(())
@@ -104,21 +83,12 @@ fn nothing_outlives_its_control_plane() -> Result<()> {
     let folder = control_plane.kubeconfig();
     let inhabitants = || netns.tool("ip", &["netns", "pids", netns.name()]);
     // With `ip` itself, which looks from inside.
-    wait_until(
-        SOON,
-        "etcd, API server and controller manager in the namespace",
-        || (inhabitants().ok()?.lines().count() == 4).then_some(()),
-    )?;
+    wait_until(SOON, "etcd, API server and controller manager in the namespace", || {
+        (inhabitants().ok()?.lines().count() == 4).then_some(())
+    })?;
     drop(control_plane);
-    ensure!(
-        inhabitants()?.lines().count() == 1,
-        "a process outlived its control plane"
-    );
-    ensure!(
-        !folder.exists(),
-        "{} outlived its control plane",
-        folder.display()
-    );
+    ensure!(inhabitants()?.lines().count() == 1, "a process outlived its control plane");
+    ensure!(!folder.exists(), "{} outlived its control plane", folder.display());
     Ok(())
 }
 

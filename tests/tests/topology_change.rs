@@ -84,7 +84,11 @@ fn udp_flow_moves_on_when_its_endpoint_leaves(shape: Shape) -> Result<()> {
     let after = web()?.pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&before])?;
     for (from, question) in askers(&rig, &before, Protocol::Udp)? {
-        for question in [question, question.unconnected()] {
+        // A host's connected socket was sent to its backend once, by connect; it stays there until
+        // it is connected again (README, limits).
+        let on_host = from.name() == rig.node(0)?.name();
+        let kinds = [question, question.unconnected()];
+        for question in kinds.into_iter().skip(usize::from(on_host)) {
             rig.change(&before, (from, question), by("pod-a2"))?;
             let kept = from.peer().keep(question)?;
             ensure!(kept.ask()?.server == "pod-a2");

@@ -36,28 +36,13 @@ const CHECKS: [Check; 4] = [
     Check {
         what: "lints",
         expected: "cold 2 min, warm 5 s",
-        arguments: &[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ],
+        arguments: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
         remedy: "mend the code, or say why not with #[expect(lint, reason = \"...\")]",
     },
     Check {
         what: "licences, sources and bans of dependencies",
         expected: "2 s",
-        arguments: &[
-            "deny",
-            "--log-level",
-            "error",
-            "check",
-            "bans",
-            "licenses",
-            "sources",
-        ],
+        arguments: &["deny", "--log-level", "error", "check", "bans", "licenses", "sources"],
         remedy: "choose another dependency, or give the reason for an exception in deny.toml",
     },
     Check {

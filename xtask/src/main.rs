@@ -20,12 +20,7 @@ mod workspace;
 ///
 /// Times are for two cores: "cold" is a fresh machine with empty caches, "warm" any later run.
 #[derive(Parser)]
-#[command(
-    name = "cargo xtask",
-    bin_name = "cargo xtask",
-    version,
-    max_term_width = 100
-)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

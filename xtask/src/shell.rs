@@ -33,11 +33,7 @@ pub(crate) fn output(command: &mut Command, remedy: &str) -> Result<String> {
         .with_context(|| format!("`{line}` could not be started\nremedy: {remedy}"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        bail!(
-            "`{line}` ended with {}\n{}\nremedy: {remedy}",
-            output.status,
-            said.trim()
-        );
+        bail!("`{line}` ended with {}\n{}\nremedy: {remedy}", output.status, said.trim());
     }
     String::from_utf8(output.stdout).with_context(|| format!("`{line}` printed no valid UTF-8"))
 }

@@ -15,10 +15,7 @@ pub(crate) fn step<T>(
     let start = Instant::now();
     let result = work();
     let outcome = if result.is_ok() { "done" } else { "FAILED" };
-    println!(
-        "    {what}: {outcome} in {:.1} s",
-        start.elapsed().as_secs_f64()
-    );
+    println!("    {what}: {outcome} in {:.1} s", start.elapsed().as_secs_f64());
     result
 }
 

@@ -32,24 +32,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         check::run()?;
     }
     step("build", "cold 5 min, warm 5 s", || {
-        shell::run(
-            shell::cargo().args(["build", "--workspace"]),
-            "mend what cargo names",
-        )
+        shell::run(shell::cargo().args(["build", "--workspace"]), "mend what cargo names")
     })?;
-    step("tests with root", "3 min", || {
-        root_tests(&options.selection)
-    })
+    step("tests with root", "3 min", || root_tests(&options.selection))
 }
 
 fn root_tests(selection: &[String]) -> Result<()> {
     let threads = env::var("RUST_TEST_THREADS").unwrap_or_else(|_| "1".to_owned());
     let everything = ["--test".to_owned(), "*".to_owned()];
-    let selection = if selection.is_empty() {
-        &everything
-    } else {
-        selection
-    };
+    let selection = if selection.is_empty() { &everything } else { selection };
     shell::run(
         shell::cargo()
             .args(["test", "--workspace", "--no-fail-fast"])

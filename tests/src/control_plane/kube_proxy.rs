@@ -48,14 +48,7 @@ impl<'a> Options<'a> {
     /// Returns kube-proxy's own defaults.
     pub const fn new(netns: &'a str, mode: Mode, kubeconfig: &'a Path, hostname: &'a str) -> Self {
         let min_sync_period = Duration::from_secs(1);
-        Self {
-            netns,
-            mode,
-            kubeconfig,
-            hostname,
-            cluster_cidr: None,
-            min_sync_period,
-        }
+        Self { netns, mode, kubeconfig, hostname, cluster_cidr: None, min_sync_period }
     }
 
     fn configuration(&self) -> String {
@@ -107,10 +100,7 @@ impl KubeProxy {
             Ok(is_healthy(&home, folder.path())?.then_some(()))
         })
         .with_context(|| format!("kube-proxy's log ends so:\n{}", process.log_end(20)))?;
-        Ok(Self {
-            process,
-            _folder: folder,
-        })
+        Ok(Self { process, _folder: folder })
     }
 
     /// Returns the process id, for measuring.

@@ -20,11 +20,7 @@ pub struct Kubectl {
 
 impl Kubectl {
     pub(crate) fn new(place: Home, kubeconfig: &Path, home: &Path) -> Self {
-        Self {
-            place,
-            kubeconfig: kubeconfig.to_owned(),
-            home: home.to_owned(),
-        }
+        Self { place, kubeconfig: kubeconfig.to_owned(), home: home.to_owned() }
     }
 
     /// Returns the kubeconfig that it uses.

@@ -119,14 +119,7 @@ impl ControlPlane {
         self.client().apply(&node.object().to_string())?;
         // Two addresses of one type are refused by a server-side apply, but not by a patch.
         let status = node.status().to_string();
-        let patch = [
-            "patch",
-            "node",
-            node.name,
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-        ];
+        let patch = ["patch", "node", node.name, "--subresource=status", "--type=merge", "-p"];
         self.kubectl(&[&patch[..], &[&status]].concat()).map(drop)
     }
 
@@ -138,38 +131,21 @@ impl ControlPlane {
     /// Creates or changes many pods with two calls of kubectl.
     pub fn pods(&self, pods: &[Pod<'_>]) -> Result<()> {
         self.client().apply(&list(pods.iter().map(Pod::object)))?;
-        self.client()
-            .apply_status(&list(pods.iter().map(Pod::status)))
+        self.client().apply_status(&list(pods.iter().map(Pod::status)))
     }
 
     /// Removes a pod at once. `kubectl delete --wait=false` would leave it terminating for ever, as
     /// no kubelet confirms: the state to test terminating endpoints with.
     pub fn remove_pod(&self, namespace: &str, name: &str) -> Result<()> {
-        self.kubectl(&[
-            "delete",
-            "pod",
-            "-n",
-            namespace,
-            name,
-            "--force",
-            "--grace-period=0",
-        ])
-        .map(drop)
+        self.kubectl(&["delete", "pod", "-n", namespace, name, "--force", "--grace-period=0"])
+            .map(drop)
     }
 
     /// Returns the ready addresses of a Service, as its `EndpointSlice` objects name them, sorted.
     pub fn ready_addresses(&self, namespace: &str, service: &str) -> Result<Vec<String>> {
         let label = format!("kubernetes.io/service-name={service}");
-        let said = self.kubectl(&[
-            "get",
-            "endpointslices",
-            "-n",
-            namespace,
-            "-l",
-            &label,
-            "-o",
-            "json",
-        ])?;
+        let said =
+            self.kubectl(&["get", "endpointslices", "-n", namespace, "-l", &label, "-o", "json"])?;
         let slices: Value = serde_json::from_str(&said).context("kubectl printed no JSON")?;
         let mut addresses: Vec<String> = elements(&slices["items"])
             .flat_map(|slice| elements(&slice["endpoints"]))

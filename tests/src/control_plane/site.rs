@@ -46,15 +46,8 @@ impl Site {
     /// Prepares a folder with credentials for the servers and their clients.
     pub(crate) fn new(options: Options) -> Result<Self> {
         let home = home(options.netns.as_deref())?;
-        let site = Self {
-            home,
-            options,
-            folder: folder::create("control-plane")?,
-        };
-        site.write(
-            "tokens.csv",
-            &format!("{TOKEN},lb-tests,1,\"system:masters\"\n"),
-        )?;
+        let site = Self { home, options, folder: folder::create("control-plane")? };
+        site.write("tokens.csv", &format!("{TOKEN},lb-tests,1,\"system:masters\"\n"))?;
         site.write("kubeconfig.yaml", &site.kubeconfig_text())?;
         Ok(site)
     }
@@ -92,10 +85,7 @@ impl Site {
             ("advertise-address", options.address.to_string()),
             ("secure-port", options.port.to_string()),
             ("service-cluster-ip-range", options.service_cidrs.clone()),
-            (
-                "service-account-issuer",
-                "https://kubernetes.default.svc".to_owned(),
-            ),
+            ("service-account-issuer", "https://kubernetes.default.svc".to_owned()),
             ("service-account-key-file", key.clone()),
             ("service-account-signing-key-file", key),
             ("token-auth-file", self.text("tokens.csv")),
@@ -114,11 +104,7 @@ impl Site {
             ("leader-elect", "false".to_owned()),
             ("secure-port", "0".to_owned()),
         ];
-        self.spawn(
-            "kube-controller-manager",
-            flags,
-            &self.options.controller_manager_flags,
-        )
+        self.spawn("kube-controller-manager", flags, &self.options.controller_manager_flags)
     }
 
     fn spawn<const N: usize>(

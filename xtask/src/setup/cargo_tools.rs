@@ -16,20 +16,12 @@ pub(crate) struct CargoTool {
 }
 
 /// Links the eBPF object. 0.10.3 uses the LLVM inside of rustc 1.95, so it needs no LLVM packages.
-pub(crate) const BPF_LINKER: CargoTool = CargoTool {
-    name: "bpf-linker",
-    version: "0.10.3",
-    oldest: (0, 10, 1),
-    expected: "2 to 4 min",
-};
+pub(crate) const BPF_LINKER: CargoTool =
+    CargoTool { name: "bpf-linker", version: "0.10.3", oldest: (0, 10, 1), expected: "2 to 4 min" };
 
 /// Judges dependencies: licences, sources, duplicates.
-pub(crate) const CARGO_DENY: CargoTool = CargoTool {
-    name: "cargo-deny",
-    version: "0.20.2",
-    oldest: (0, 18, 0),
-    expected: "2 to 4 min",
-};
+pub(crate) const CARGO_DENY: CargoTool =
+    CargoTool { name: "cargo-deny", version: "0.20.2", oldest: (0, 18, 0), expected: "2 to 4 min" };
 
 /// Installs `tool` unless it is there in a version that will do.
 pub(crate) fn ensure(tool: &CargoTool) -> Result<()> {
@@ -38,22 +30,13 @@ pub(crate) fn ensure(tool: &CargoTool) -> Result<()> {
         present(format!("{} {major}.{minor}.{patch}", tool.name));
         return Ok(());
     }
-    let CargoTool {
-        name,
-        version,
-        expected,
-        ..
-    } = tool;
-    step(
-        format!("{name} {version} by cargo install"),
-        expected,
-        || {
-            shell::run(
-                shell::cargo().args(["install", "--quiet", "--locked", name, "--version", version]),
-                &format!("cargo install --locked {name} --version {version}"),
-            )
-        },
-    )
+    let CargoTool { name, version, expected, .. } = tool;
+    step(format!("{name} {version} by cargo install"), expected, || {
+        shell::run(
+            shell::cargo().args(["install", "--quiet", "--locked", name, "--version", version]),
+            &format!("cargo install --locked {name} --version {version}"),
+        )
+    })
 }
 
 fn installed(tool: &CargoTool) -> Option<(u32, u32, u32)> {
@@ -67,10 +50,7 @@ fn version_in(line: &str) -> Option<(u32, u32, u32)> {
     let mut numbers = line.split_whitespace().nth(1)?.splitn(3, '.');
     let mut number = || -> Option<u32> {
         let text = numbers.next()?;
-        text.split(|c: char| !c.is_ascii_digit())
-            .next()?
-            .parse()
-            .ok()
+        text.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     };
     Some((number()?, number()?, number()?))
 }

@@ -70,9 +70,7 @@ const INPUTS: [&str; 4] = ["go.mod", "go.sum", "etcd/go.mod", "etcd/go.sum"];
 /// Builds the binaries that neither the cache nor `KUBEBUILDER_ASSETS` holds.
 pub(crate) fn ensure() -> Result<()> {
     let source = workspace::root().join("tests/control-plane");
-    let folder = workspace::cache()?
-        .join("control-plane")
-        .join(fingerprint(&source)?);
+    let folder = workspace::cache()?.join("control-plane").join(fingerprint(&source)?);
     fs::create_dir_all(&folder).with_context(|| format!("folder {}", folder.display()))?;
     link(&source.join("bin"), &folder)?;
     let missing: Vec<&Binary> = BINARIES
@@ -90,11 +88,9 @@ pub(crate) fn ensure() -> Result<()> {
         );
     }
     for binary in missing {
-        step(
-            format!("{} from Go modules", binary.name),
-            binary.expected,
-            || build(binary, &source, &folder),
-        )?;
+        step(format!("{} from Go modules", binary.name), binary.expected, || {
+            build(binary, &source, &folder)
+        })?;
     }
     Ok(())
 }
@@ -138,41 +134,25 @@ fn build(binary: &Binary, source: &Path, folder: &Path) -> Result<()> {
 /// would otherwise call itself v0.0.0.
 fn version_stamp(module: &Path) -> Result<String> {
     let version = shell::output(
-        go(module).args([
-            "list",
-            "-mod=readonly",
-            "-m",
-            "-f",
-            "{{.Version}}",
-            "k8s.io/kubernetes",
-        ]),
+        go(module).args(["list", "-mod=readonly", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes"]),
         "check tests/control-plane/go.mod",
     )?;
     let version = version.trim();
     let mut parts = version.trim_start_matches('v').split('.');
-    let (major, minor) = (
-        parts.next().unwrap_or_default(),
-        parts.next().unwrap_or_default(),
-    );
-    Ok([
-        "k8s.io/component-base/version",
-        "k8s.io/client-go/pkg/version",
-    ]
-    .map(|package| {
-        format!(
-            " -X {package}.gitVersion={version} \
+    let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    Ok(["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"]
+        .map(|package| {
+            format!(
+                " -X {package}.gitVersion={version} \
                  -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
-        )
-    })
-    .concat())
+            )
+        })
+        .concat())
 }
 
 fn go(module: &Path) -> Command {
     let mut go = Command::new("go");
-    let _: &mut Command = go
-        .current_dir(module)
-        .env("GOWORK", "off")
-        .env("GOFLAGS", "");
+    let _: &mut Command = go.current_dir(module).env("GOWORK", "off").env("GOFLAGS", "");
     go
 }
 

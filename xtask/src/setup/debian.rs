@@ -31,11 +31,8 @@ pub(crate) fn download(
 ) -> Result<PathBuf> {
     let mirror = mirror()?;
     let source_list = folder.join("sources.list");
-    fs::write(
-        &source_list,
-        format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n"),
-    )
-    .with_context(|| format!("source list {}", source_list.display()))?;
+    fs::write(&source_list, format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n"))
+        .with_context(|| format!("source list {}", source_list.display()))?;
     for private in ["lists/partial", "cache/archives/partial"] {
         fs::create_dir_all(folder.join(private))
             .with_context(|| format!("folder {}/{private}", folder.display()))?;
@@ -48,10 +45,7 @@ pub(crate) fn download(
             .arg("-oDir::Etc::SourceParts=/dev/null")
             .arg("-oAPT::Sandbox::User=root")
             .arg(format!("-oDir::Etc::SourceList={}", source_list.display()))
-            .arg(format!(
-                "-oDir::State::Lists={}",
-                folder.join("lists").display()
-            ))
+            .arg(format!("-oDir::State::Lists={}", folder.join("lists").display()))
             .arg(format!("-oDir::Cache={}", folder.join("cache").display()));
         apt
     };

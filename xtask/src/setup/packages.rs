@@ -20,19 +20,13 @@ const TOOLS: [(&str, &str); 6] = [
 
 /// Installs the packages of the tools that are not found.
 pub(crate) fn ensure() -> Result<()> {
-    let missing: Vec<(&str, &str)> = TOOLS
-        .into_iter()
-        .filter(|(tool, _)| shell::find(tool).is_none())
-        .collect();
+    let missing: Vec<(&str, &str)> =
+        TOOLS.into_iter().filter(|(tool, _)| shell::find(tool).is_none()).collect();
     if missing.is_empty() {
         present("system tools");
         return Ok(());
     }
-    let tools = missing
-        .iter()
-        .map(|(tool, _)| *tool)
-        .collect::<Vec<_>>()
-        .join(", ");
+    let tools = missing.iter().map(|(tool, _)| *tool).collect::<Vec<_>>().join(", ");
     let mut packages: Vec<&str> = missing.into_iter().map(|(_, package)| package).collect();
     packages.dedup();
     let packages_spelt = packages.join(" ");
@@ -49,13 +43,7 @@ pub(crate) fn ensure() -> Result<()> {
         debian::refresh()?;
         shell::run(
             Command::new("apt-get")
-                .args([
-                    "install",
-                    "-qq",
-                    "--yes",
-                    "--no-install-recommends",
-                    "-oDpkg::Use-Pty=0",
-                ])
+                .args(["install", "-qq", "--yes", "--no-install-recommends", "-oDpkg::Use-Pty=0"])
                 .args(&packages)
                 .env("DEBIAN_FRONTEND", "noninteractive"),
             "install these packages by hand, then run this command again",

@@ -84,11 +84,7 @@ fn unpack(package: &Path, folder: &Path) -> Result<PathBuf> {
         .status()
         .context("tar could not be started")?;
     let read = archive.wait().context("dpkg did not end")?;
-    ensure!(
-        read.success() && unpacked.success(),
-        "{} is damaged\n{remedy}",
-        package.display()
-    );
+    ensure!(read.success() && unpacked.success(), "{} is damaged\n{remedy}", package.display());
     Ok(folder.join("library"))
 }
 
@@ -96,9 +92,7 @@ fn unpack(package: &Path, folder: &Path) -> Result<PathBuf> {
 fn version() -> Result<String> {
     let line = shell::output(rustc().arg("--version"), REMEDY)?;
     let version = line.split_whitespace().nth(1);
-    Ok(version
-        .with_context(|| format!("rustc calls itself {line:?}"))?
-        .to_owned())
+    Ok(version.with_context(|| format!("rustc calls itself {line:?}"))?.to_owned())
 }
 
 fn rustc() -> Command {
