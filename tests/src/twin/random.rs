@@ -127,7 +127,7 @@ fn tables(random: &mut Random, capacity: usize) -> Fake {
             match frontend {
                 port if port.contains(":30") => tables.node_port(port, protocol, service),
                 vip if vip.contains("198.51") || vip.contains("db8:1") => {
-                    tables.external(vip, protocol, service)
+                    tables.external(vip, protocol, service);
                 }
                 ip => tables.cluster_ip(ip, protocol, service),
             }
