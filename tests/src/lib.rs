@@ -1,6 +1,7 @@
 //! The test harness: namespaces as hosts, a real control plane, waiting with a deadline.
 
 pub mod agent;
+pub mod budget;
 pub mod control_plane;
 pub mod http;
 pub mod manifest;

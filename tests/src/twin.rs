@@ -22,48 +22,67 @@ pub struct Difference {
     pub what: String,
 }
 
+/// What came of packets that went through both.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// The first disagreement.
+    pub difference: Option<Difference>,
+    /// How each packet ended on this host; nothing where the kernel runs no program on it.
+    pub verdicts: Vec<Option<(Hook, Verdict)>>,
+}
+
+impl Outcome {
+    fn ends(mut self, what: String) -> Self {
+        self.difference = Some(Difference { what });
+        self
+    }
+}
+
 /// Runs packets through both and compares after each; state at the end, or after each if `careful`.
 pub fn compare(
     kernel: &mut Kernel,
     tables: &Fake,
     steps: &[Step],
     careful: bool,
-) -> Result<Option<Difference>> {
+) -> Result<Outcome> {
     let host = tables.clone();
     kernel.load(&host)?;
+    let mut outcome = Outcome::default();
     for (index, step) in steps.iter().enumerate() {
         host.clock.set(bpf::now());
         host.events.borrow_mut().clear();
         let Some(run_there) = kernel.run(step)? else {
+            outcome.verdicts.push(None);
             continue;
         };
         let (verdict, bytes) = run(step, &host);
+        outcome.verdicts.push(Some((step.hook, verdict)));
         let here = Run {
             code: code(step.hook, verdict),
             bytes,
             counters: counted(&host, step.hook, verdict),
         };
+        let at = format!("packet {index} at {:?}: host {verdict:?}", step.hook);
         if let Some(what) = differ(&here, &run_there) {
-            let what =
-                format!("packet {index} at {:?}: host {verdict:?}: {what}\n{step:?}", step.hook);
-            return Ok(Some(Difference { what }));
+            return Ok(outcome.ends(format!("{at}: {what}\n{step:?}")));
         }
         if careful && let Some(what) = state(&host, kernel)? {
-            let what =
-                format!("after packet {index} at {:?} ({verdict:?}): {what}\n{step:?}", step.hook);
-            return Ok(Some(Difference { what }));
+            return Ok(outcome.ends(format!("after {at}: {what}\n{step:?}")));
         }
     }
     if careful {
-        return Ok(None);
+        return Ok(outcome);
     }
     match state(&host, kernel)? {
-        None => Ok(None),
+        None => Ok(outcome),
         // Once more, to find the packet that did it.
-        Some(what) => match compare(kernel, tables, steps, true)? {
-            Some(difference) => Ok(Some(difference)),
-            None => bail!("state differed once, and not when run again: {what}"),
-        },
+        Some(what) => {
+            let again = compare(kernel, tables, steps, true)?;
+            if again.difference.is_none() {
+                bail!("state differed once, and not when run again: {what}");
+            }
+            Ok(again)
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod setup;
 mod shell;
 mod step;
 mod test;
+mod twin;
 mod workspace;
 
 /// Everything one does with this repository.
@@ -37,6 +38,14 @@ enum Command {
     Check,
     /// Everything: setup, check, build, and the tests that need root (cold 20 min, warm 5 min)
     Test(test::Options),
+    /// What the verifier says of each program, against tests/budget.toml (cold 6 min, warm 2 s)
+    ///
+    /// Loads every program; attaches none. Needs root.
+    Verify(twin::Verify),
+    /// Random packets through the kernel's programs and the same code on this host (cold 6 min, warm 10 s)
+    ///
+    /// Verdict, bytes and state must be equal; the smallest case that differs is printed as a fixture. Needs root.
+    FuzzTwin(twin::Fuzz),
     /// Watch Services being answered in a playground of namespaces (cold 8 min, warm 15 s)
     ///
     /// One node, three pods and a client outside; the agent runs on the manifests in deploy/demo. Real
@@ -51,6 +60,8 @@ fn main() -> ExitCode {
         Command::Setup => setup::run(),
         Command::Check => check::run(),
         Command::Test(options) => test::run(&options),
+        Command::Verify(options) => twin::verify(&options),
+        Command::FuzzTwin(options) => twin::fuzz(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Image => image::run(),
     };

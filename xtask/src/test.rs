@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::step::step;
-use crate::{check, setup, shell};
+use crate::{check, setup, shell, twin};
 
 /// What to test.
 #[derive(Args)]
@@ -34,6 +34,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     step("build", "cold 5 min, warm 5 s", || {
         shell::run(shell::cargo().args(["build", "--workspace"]), "mend what cargo names")
     })?;
+    if options.selection.is_empty() {
+        twin::compare(false)?;
+    }
     step("tests with root", "3 min", || root_tests(&options.selection))
 }
 

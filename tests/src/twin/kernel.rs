@@ -53,6 +53,17 @@ const MAPS: [&str; 12] = [
     "REJECTIONS",
 ];
 
+/// Whether `BPF_PROG_TEST_RUN` may refuse a packet: nothing behind Ethernet, or, for tc in newer kernels, less
+/// than the fixed header that the `EtherType` promises. Any other refusal is an error.
+fn is_refused(step: &Step) -> bool {
+    let header = match step.packet.get(12..14) {
+        Some([0x08, 0x00]) if step.hook != Hook::EdgeXdp => 20,
+        Some([0x86, 0xdd]) if step.hook != Hook::EdgeXdp => 40,
+        _ => 1,
+    };
+    step.packet.len() < 14 + header
+}
+
 /// The program of a hook.
 const fn program(hook: Hook) -> &'static str {
     hook.name()
@@ -207,7 +218,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Runs one packet. Nothing if the kernel runs no program on such a packet at all (too short).
+    /// Runs one packet. Nothing if the kernel makes no packet of it, see `is_refused`.
     pub fn run(&mut self, step: &Step) -> Result<Option<Run>> {
         let mut out = vec![0; step.packet.len() + 256];
         let mut context = bpf::Context::default();
@@ -229,8 +240,10 @@ impl Kernel {
                 out.truncate(ran.length);
                 Ok(Some(Run { code: ran.code, bytes: out, counters }))
             }
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
-            Err(error) => Err(error).context("BPF_PROG_TEST_RUN"),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && is_refused(step) => {
+                Ok(None)
+            }
+            Err(error) => Err(error).with_context(|| format!("BPF_PROG_TEST_RUN of {step:02x?}")),
         }
     }
 

@@ -1,12 +1,14 @@
 //! Random tables and random packets (valid, mutated, hostile) through host and kernel.
 
-use anyhow::{Result, bail};
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, bail};
 use lb_common::addr::{Endpoint, Port, Protocol};
-use lb_common::event::Hook;
+use lb_common::event::{Hook, PassReason, Verdict};
 use lb_common::fake::{Datagram, Fake, Piece, Step, Transport, at, run as run_here};
 use lb_common::service::{Flags, Service};
 
-use super::{Kernel, compare};
+use super::{Kernel, Outcome, compare};
 
 /// Packets that share tables.
 const BATCH: u64 = 64;
@@ -110,6 +112,9 @@ fn tables(random: &mut Random, capacity: usize) -> Fake {
     let [local4, local6] = &mut tables.settings.local;
     *local4 = lb_common::fake::world::prefix("10.1.0.0", 16);
     *local6 = lb_common::fake::world::prefix("fd00:1::", 32);
+    if random.one_in(40) {
+        tables.settings.source_port_high = Port::new(0);
+    }
     tables.rejects.set(!random.one_in(8));
     for id in 1..=random.below(10) as u32 {
         let family = random.below(2);
@@ -122,7 +127,7 @@ fn tables(random: &mut Random, capacity: usize) -> Fake {
                 if family == 0 { ("203.0.113.8", 29) } else { ("2001:db8::", 64) };
             tables.allow(id, network, bits);
         }
-        for _ in 0..=random.below(3) {
+        for _ in 0..=random.below(10) {
             let (frontend, protocol) = (random.of(FRONTENDS[family]), random.of(&PROTOCOLS));
             match frontend {
                 port if port.contains(":30") => tables.node_port(port, protocol, service),
@@ -215,7 +220,8 @@ fn datagram(random: &mut Random, depth: u32) -> Datagram {
             })
             .collect();
     }
-    for _ in 0..random.of(&[0, 0, 0, 0, 0, 0, 1, 1, 2, 3]) {
+    let tags = if random.one_in(20) { 1 + random.below(3) } else { 0 };
+    for _ in 0..tags {
         made = made.tagged(random.next() as u16);
     }
     made
@@ -297,11 +303,14 @@ pub fn batch(seed: u64, capacity: usize) -> (Fake, Vec<Step>) {
     let mut seen: Vec<Vec<u8>> = Vec::new();
     let mut steps = Vec::new();
     for _ in 0..BATCH {
+        // Most flows begin on the way in.
+        let inwards = [Hook::PodIngress, Hook::EdgeIngress, Hook::EdgeXdp];
+        let hook = if random.one_in(2) { random.of(Hook::ALL) } else { random.of(&inwards) };
         let step = Step {
-            hook: random.of(Hook::ALL),
+            hook,
             from_host: random.one_in(4),
             packet: packet(&mut random, &seen),
-            verdict: lb_common::event::Verdict::Pass(lb_common::event::PassReason::NotOurs),
+            verdict: Verdict::Pass(PassReason::NotOurs),
             out: None,
         };
         seen.push(run_here(&step, &here).1);
@@ -310,18 +319,52 @@ pub fn batch(seed: u64, capacity: usize) -> (Fake, Vec<Step>) {
     (tables, steps)
 }
 
+/// What was run.
+#[derive(Debug, Default)]
+pub struct Summary {
+    /// Packets whose verdict, bytes and state were equal.
+    pub equal: u64,
+    /// Packets the kernel runs no program on.
+    pub skipped: u64,
+    /// How often each verdict was given, over all hooks, by its index.
+    verdicts: BTreeMap<u32, u64>,
+}
+
+impl Summary {
+    /// How often each verdict was given, those that were never given too.
+    pub fn verdicts(&self) -> impl Iterator<Item = (Verdict, u64)> {
+        let count = |verdict: Verdict| self.verdicts.get(&verdict.index()).copied().unwrap_or(0);
+        Verdict::all().map(move |verdict| (verdict, count(verdict)))
+    }
+
+    fn add(&mut self, outcome: &Outcome) {
+        for ended in &outcome.verdicts {
+            if let Some((_, verdict)) = ended {
+                self.equal += 1;
+                *self.verdicts.entry(verdict.index()).or_default() += 1;
+            } else {
+                self.skipped += 1;
+            }
+        }
+    }
+}
+
 /// Runs `packets` packets from `seed`; an error holds the smallest case found that still differs.
-pub fn run(packets: u64, seed: u64) -> Result<()> {
-    let mut kernels = [(64, Kernel::new(64)?), (4096, Kernel::new(4096)?)];
+pub fn run(packets: u64, seed: u64) -> Result<Summary> {
+    let mut kernels = [(6, Kernel::new(6)?), (4096, Kernel::new(4096)?)];
+    let mut summary = Summary::default();
     for number in 0..packets.div_ceil(BATCH) {
         let seed = Random::new(seed.wrapping_add(number << 32)).next();
         let (capacity, kernel) = &mut kernels[usize::from(number % 4 != 0)];
         let (tables, steps) = batch(seed, *capacity);
-        if compare(kernel, &tables, &steps, false)?.is_some() {
+        let outcome = compare(kernel, &tables, &steps, false)
+            .with_context(|| format!("batch seed {seed}"))?;
+        if outcome.difference.is_some() {
             bail!("batch seed {seed}: {}", smallest(kernel, &tables, steps)?);
         }
+        summary.add(&outcome);
     }
-    Ok(())
+    Ok(summary)
 }
 
 /// Leaves out every packet that is not needed to differ, and prints what is left as a fixture.
@@ -330,13 +373,13 @@ fn smallest(kernel: &mut Kernel, tables: &Fake, mut steps: Vec<Step>) -> Result<
     while index < steps.len() {
         let mut fewer = steps.clone();
         drop(fewer.remove(index));
-        if compare(kernel, tables, &fewer, true)?.is_some() {
+        if compare(kernel, tables, &fewer, true)?.difference.is_some() {
             steps = fewer;
         } else {
             index += 1;
         }
     }
-    let what = compare(kernel, tables, &steps, true)?.map(|difference| difference.what);
+    let what = compare(kernel, tables, &steps, true)?.difference.map(|difference| difference.what);
     let what = what.unwrap_or_else(|| String::from("it does not differ when run again"));
     Ok(format!("{what}\nFixture {{ tables: {tables:#?}, steps: {steps:#?} }}"))
 }

@@ -1,0 +1,49 @@
+//! The kernel's side of `cargo xtask verify` and `cargo xtask fuzz-twin`.
+
+use std::io::{self, Write as _, stdout};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use lb_tests::budget;
+use lb_tests::twin::random;
+
+const USAGE: &str = "usage:
+  lb-test-twin verify BUDGET [bless]  what the verifier says of each program, against a file
+  lb-test-twin fuzz PACKETS SEED      random packets through host and kernel";
+
+fn main() -> ExitCode {
+    match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            drop(writeln!(io::stderr(), "lb-test-twin: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<()> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["verify", file] => budget::verify(file.as_ref(), false, &mut stdout()),
+        ["verify", file, "bless"] => budget::verify(file.as_ref(), true, &mut stdout()),
+        ["fuzz", packets, seed] => fuzz(
+            packets.parse().context("number of packets")?,
+            seed.parse().context("seed")?,
+            &mut stdout(),
+        ),
+        _ => bail!("{USAGE}"),
+    }
+}
+
+fn fuzz(packets: u64, seed: u64, out: &mut impl io::Write) -> Result<()> {
+    let began = Instant::now();
+    let summary = random::run(packets, seed)?;
+    for (verdict, count) in summary.verdicts() {
+        writeln!(out, "{count:>12}  {verdict:?}")?;
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    writeln!(out, "{} packets equal in {seconds:.1} s, seed {seed}", summary.equal)?;
+    writeln!(out, "{} skipped: the kernel runs no program on them", summary.skipped)?;
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! What the programs cost the kernel, against the numbers of `tests/budget.toml`.
+//!
+//! Instructions and sizes may drift by a tenth, for kernels differ; bytes of map entries may not.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use aya::maps::{Map, MapData, MapInfo};
+use aya::programs::{Program, ProgramInfo};
+use aya::{Ebpf, EbpfLoader};
+use lb_agent::datapath;
+
+/// Hundredths by which instructions and sizes may exceed their number.
+const DRIFT: u64 = 10;
+/// What an entry of a map is called in the file, after the map.
+const ENTRY: &str = "entry_bytes";
+
+const HEAD: &str = "\
+# What each program and each map costs the kernel: `cargo xtask verify` compares, `--bless` writes.
+# verified: instructions the verifier walked. translated, jitted: bytes of the program.
+# entry_bytes: key and value of one entry.
+";
+
+type Figures = BTreeMap<String, u64>;
+
+/// Loads every program, prints its figures, and compares them with `file` or writes them there.
+pub fn verify(file: &Path, bless: bool, out: &mut impl Write) -> Result<()> {
+    let mut ebpf = EbpfLoader::new().load(datapath::object()).context("load the object")?;
+    let mut figures = programs(&mut ebpf, out)?;
+    figures.extend(maps(&ebpf, out)?);
+    if bless {
+        let lines = figures.iter().map(|(name, number)| format!("{name} = {number}\n"));
+        let text = HEAD.to_owned() + &lines.collect::<String>();
+        return fs::write(file, text).with_context(|| format!("write {}", file.display()));
+    }
+    let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let problems = differences(&parse(&text)?, &figures);
+    ensure!(problems.is_empty(), "against {}:\n  {}", file.display(), problems.join("\n  "));
+    Ok(())
+}
+
+fn programs(ebpf: &mut Ebpf, out: &mut impl Write) -> Result<Figures> {
+    let mut figures = Figures::new();
+    writeln!(out, "{:<16}{:>10}{:>12}{:>10}", "program", "verified", "translated", "jitted")?;
+    let mut names: Vec<String> = ebpf.programs().map(|(name, _)| name.to_owned()).collect();
+    names.sort();
+    for name in names {
+        let program = ebpf.program_mut(&name).with_context(|| format!("program {name}"))?;
+        let info = load(program).with_context(|| format!("program {name}"))?;
+        let verified = info.verified_instruction_count().context("a kernel that counts")?;
+        let translated = info.size_translated().context("a kernel that shows programs")?;
+        let jitted = info.size_jitted();
+        writeln!(out, "{name:<16}{verified:>10}{translated:>12}{jitted:>10}")?;
+        for (what, number) in
+            [("verified", verified), ("translated", translated), ("jitted", jitted)]
+        {
+            let _new: Option<u64> = figures.insert(format!("{name}.{what}"), number.into());
+        }
+    }
+    Ok(figures)
+}
+
+fn load(program: &mut Program) -> Result<ProgramInfo> {
+    match program {
+        Program::Xdp(xdp) => xdp.load()?,
+        Program::SchedClassifier(classifier) => classifier.load()?,
+        Program::CgroupSockAddr(socket) => socket.load()?,
+        _ => bail!("a kind of program that is not known here"),
+    }
+    Ok(program.info()?)
+}
+
+fn maps(ebpf: &Ebpf, out: &mut impl Write) -> Result<Figures> {
+    let mut figures = Figures::new();
+    writeln!(out, "{:<16}{:>10}{:>12}{:>10}", "map", "bytes", "entries", "KiB full")?;
+    let mut found: Vec<(&str, MapInfo)> = Vec::new();
+    for (name, map) in ebpf.maps() {
+        // The sections of constants are part of the programs.
+        if !name.starts_with('.') {
+            found.push((name, data(map).with_context(|| format!("map {name}"))?.info()?));
+        }
+    }
+    found.sort_by_key(|(name, _)| *name);
+    for (name, info) in found {
+        let bytes = u64::from(info.key_size()) + u64::from(info.value_size());
+        let entries = u64::from(info.max_entries());
+        writeln!(out, "{name:<16}{bytes:>10}{entries:>12}{:>10}", bytes * entries / 1024)?;
+        let _new: Option<u64> = figures.insert(format!("{name}.{ENTRY}"), bytes);
+    }
+    Ok(figures)
+}
+
+fn data(map: &Map) -> Result<&MapData> {
+    match map {
+        Map::Array(data)
+        | Map::HashMap(data)
+        | Map::LruHashMap(data)
+        | Map::LpmTrie(data)
+        | Map::PerCpuArray(data) => Ok(data),
+        _ => bail!("a kind of map that is not known here"),
+    }
+}
+
+fn parse(text: &str) -> Result<Figures> {
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let (name, number) = line.split_once(" = ").with_context(|| format!("line {line}"))?;
+            Ok((name.to_owned(), number.parse().with_context(|| format!("line {line}"))?))
+        })
+        .collect()
+}
+
+fn differences(budget: &Figures, figures: &Figures) -> Vec<String> {
+    let gone = budget.keys().filter(|name| !figures.contains_key(*name));
+    let gone = gone.map(|name| format!("{name} is no more"));
+    let moved = figures.iter().filter_map(|(name, number)| match budget.get(name) {
+        None => Some(format!("{name} is new: {number}")),
+        Some(wanted) if name.ends_with(ENTRY) && number != wanted => {
+            Some(format!("{name} is {number}, not {wanted}"))
+        }
+        Some(wanted) if number * 100 > wanted * (100 + DRIFT) => {
+            Some(format!("{name} is {number}, over {wanted} by more than {DRIFT} %"))
+        }
+        Some(_) => None,
+    });
+    gone.chain(moved).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{differences, parse};
+
+    #[test]
+    fn drift_passes_and_growth_does_not() {
+        let budget = parse("# text\na.verified = 100\nM.entry_bytes = 8\n").expect("lines");
+        let now = |text| differences(&budget, &parse(text).expect("lines")).len();
+        assert_eq!(now("a.verified = 110\nM.entry_bytes = 8"), 0);
+        assert_eq!(now("a.verified = 50\nM.entry_bytes = 8"), 0);
+        assert_eq!(now("a.verified = 111\nM.entry_bytes = 8"), 1);
+        assert_eq!(now("a.verified = 100\nM.entry_bytes = 7"), 1);
+        assert_eq!(now("b.verified = 100\nM.entry_bytes = 8"), 2);
+    }
+}

@@ -1,0 +1,76 @@
+//! `cargo xtask verify` and `cargo xtask fuzz-twin`: run `lb-test-twin`, which loads the programs into the kernel.
+
+use anyhow::{Result, ensure};
+use clap::Args;
+
+use crate::step::step;
+use crate::{setup, shell, workspace};
+
+/// What to do with the figures.
+#[derive(Args)]
+pub(crate) struct Verify {
+    /// Write them to tests/budget.toml instead of comparing
+    #[arg(long)]
+    bless: bool,
+}
+
+/// How much to try.
+#[derive(Args)]
+pub(crate) struct Fuzz {
+    /// Packets
+    #[arg(long, default_value_t = 100_000)]
+    packets: u64,
+    /// Equal seeds give equal packets
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Compares what the programs cost the kernel with `tests/budget.toml`, or writes it there.
+pub(crate) fn verify(options: &Verify) -> Result<()> {
+    prepare()?;
+    compare(options.bless)
+}
+
+/// Runs random packets through host and kernel.
+pub(crate) fn fuzz(options: &Fuzz) -> Result<()> {
+    prepare()?;
+    let Fuzz { packets, seed } = options;
+    step(format!("{packets} packets"), "10 s for 100 000", || {
+        let arguments = ["fuzz".to_owned(), packets.to_string(), seed.to_string()];
+        run(
+            &arguments,
+            "make the printed case a fixture in lb-common/src/fake/fixtures, then mend lb-common",
+        )
+    })
+}
+
+/// As `verify`, with everything built.
+pub(crate) fn compare(bless: bool) -> Result<()> {
+    let file = workspace::root().join("tests/budget.toml");
+    let mut arguments = vec!["verify".to_owned(), file.display().to_string()];
+    arguments.extend(bless.then(|| "bless".to_owned()));
+    step("verify", "1 s", || {
+        run(
+            &arguments,
+            "make the program smaller, or accept the figures: cargo xtask verify --bless",
+        )
+    })
+}
+
+fn prepare() -> Result<()> {
+    ensure!(
+        shell::is_root(),
+        "loading eBPF programs needs root\n\
+         remedy: sudo -E env \"PATH=$PATH\" cargo xtask ... with the same arguments"
+    );
+    setup::for_running()?;
+    step("build", "cold 5 min, warm 5 s", || {
+        let arguments = ["build", "--package", "lb-tests", "--bin", "lb-test-twin"];
+        shell::run(shell::cargo().args(arguments), "mend what cargo names")
+    })
+}
+
+fn run(arguments: &[String], remedy: &str) -> Result<()> {
+    let cargo = ["run", "--quiet", "--package", "lb-tests", "--bin", "lb-test-twin", "--"];
+    shell::run(shell::cargo().args(cargo).args(arguments), remedy)
+}
