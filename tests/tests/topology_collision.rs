@@ -13,7 +13,6 @@ use lb_tests::traffic::{Ask, Protocol};
 
 in_both_shapes!(
     pod_asks_two_services_of_one_backend_from_one_port,
-    pod_asks_a_service_and_its_backend_from_one_port,
     client_asks_two_node_ports_of_one_backend_from_one_port,
     client_asks_both_nodes_from_one_port,
     two_pods_ask_through_one_node_from_one_port,
@@ -66,16 +65,6 @@ fn pod_asks_two_services_of_one_backend_from_one_port(shape: Shape) -> Result<()
             let frontends = services.each_ref().map(|service| service.frontend(family));
             drop(from_one_port(rig.pod(0, 0)?, protocol, &frontends)?);
         }
-    }
-    Ok(())
-}
-
-fn pod_asks_a_service_and_its_backend_from_one_port(shape: Shape) -> Result<()> {
-    let (rig, [service, _]) = twins(shape, 0)?;
-    let backend = rig.pod(0, 1)?.addresses();
-    for (family, protocol) in matrix() {
-        let frontends = [backend.socket(family, TARGET), service.frontend(family)];
-        drop(from_one_port(rig.pod(0, 0)?, protocol, &frontends)?);
     }
     Ok(())
 }
