@@ -40,7 +40,7 @@ fn fuzz(packets: u64, seed: u64, out: &mut impl io::Write) -> Result<()> {
     let began = Instant::now();
     let summary = random::run(packets, seed)?;
     for (verdict, count) in summary.verdicts() {
-        writeln!(out, "{count:>12}  {verdict:?}")?;
+        writeln!(out, "{count:>12}  {} {}", verdict.class(), verdict.name())?;
     }
     let seconds = began.elapsed().as_secs_f64();
     writeln!(out, "{} packets equal in {seconds:.1} s, seed {seed}", summary.equal)?;
