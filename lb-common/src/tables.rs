@@ -69,8 +69,6 @@ pub trait Tables {
 
     /// Nanoseconds of `CLOCK_MONOTONIC` (a coarse clock will do).
     fn now(&self) -> u64;
-    /// Any 32 bits.
-    fn random(&self) -> u32;
     /// Whether a rejection may be sent now (rate limit).
     fn may_reject(&self) -> bool;
     /// Counts something that happened on the way.

@@ -2,7 +2,7 @@
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::btf_maps::lpm_trie::Key;
-use aya_ebpf::helpers::{bpf_get_prandom_u32, generated::bpf_ktime_get_coarse_ns};
+use aya_ebpf::helpers::generated::bpf_ktime_get_coarse_ns;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, Settings};
 use lb_common::event::{Event, event_counter};
@@ -195,12 +195,6 @@ impl Tables for Kernel {
     fn now(&self) -> u64 {
         // SAFETY: the helper has no preconditions (kernel 5.11).
         unsafe { bpf_ktime_get_coarse_ns() }
-    }
-
-    #[inline(always)]
-    fn random(&self) -> u32 {
-        // SAFETY: the helper has no preconditions.
-        unsafe { bpf_get_prandom_u32() }
     }
 
     #[inline(always)]

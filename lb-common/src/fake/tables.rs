@@ -237,10 +237,6 @@ impl Tables for Fake {
         self.clock.get()
     }
 
-    fn random(&self) -> u32 {
-        4
-    }
-
     fn may_reject(&self) -> bool {
         self.rejects.get()
     }
