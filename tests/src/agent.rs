@@ -96,8 +96,14 @@ impl Agent {
 
     /// Starts it again after it ended, and returns when it is ready.
     pub fn start_again(&mut self) -> Result<()> {
-        self.program = launch(&self.home, &self.binary, &self.arguments, &self.log)?;
+        self.spawn_again()?;
         self.wait_ready()
+    }
+
+    /// Starts it again after it ended, and returns at once.
+    pub fn spawn_again(&mut self) -> Result<()> {
+        self.program = launch(&self.home, &self.binary, &self.arguments, &self.log)?;
+        Ok(())
     }
 
     /// Fails, with the end of its log, when it has ended.

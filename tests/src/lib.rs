@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod budget;
+pub mod cluster;
 pub mod control_plane;
 pub mod http;
 pub mod manifest;

@@ -53,7 +53,12 @@ impl Rig {
 
     /// Starts an agent on every node with more flags.
     pub fn start_agents(&mut self, flags: &[&str]) -> Result<()> {
-        let source = Source::Manifests(self.manifests.folder());
+        let folder = self.manifests.folder().to_owned();
+        self.start_agents_from(Source::Manifests(&folder), flags)
+    }
+
+    /// Starts an agent on every node that learns of Services from `source`, with more flags.
+    pub fn start_agents_from(&mut self, source: Source<'_>, flags: &[&str]) -> Result<()> {
         let nodes = self.topology.nodes().iter();
         // All at once: they do not know each other.
         self.agents = nodes.map(|node| Agent::spawn(node, source, flags)).collect::<Result<_>>()?;

@@ -111,6 +111,11 @@ impl Segment {
         }
     }
 
+    /// The addresses of everyone's default gateway: what lives in the namespace of the segments.
+    pub fn gateway(self) -> Result<Addresses> {
+        self.host(GATEWAY)
+    }
+
     /// The addresses of host `number` on it.
     pub fn host(self, number: u8) -> Result<Addresses> {
         let segment = self.number();

@@ -1,0 +1,141 @@
+//! A rig whose Services come from a real API server: control plane, Node objects, an agent on every node.
+//!
+//! The control plane lives in the namespace of the segments, as a machine of its own would; agents reach
+//! it over the wire. Addresses and numbers are the API server's choice, read back after it made it.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::agent::Source;
+use crate::control_plane::{self, ControlPlane, Options};
+use crate::rig::{Rig, servers};
+use crate::topology::{Family, Member, Node, Segment, Shape, Topology};
+use crate::traffic::{Answer, Ask, Failure, Protocol};
+use crate::wait::{wait_until, wait_until_ok};
+
+mod service;
+
+pub use service::Published;
+
+/// How long a change may take from kubectl through controllers and agents to packets, beside compilers.
+const SOON: Duration = Duration::from_secs(40);
+/// Questions that show who answers: of three servers, each is seen but once in a hundred thousand times.
+const QUESTIONS: u32 = 30;
+/// Patience of one question of a wait: it is asked again.
+const IMPATIENT: u64 = 500;
+
+/// A cluster with a real control plane.
+#[derive(Debug)]
+pub struct Cluster {
+    // Dropped in this order: who lives in a namespace, then the namespaces.
+    control_plane: ControlPlane,
+    rig: Rig,
+}
+
+impl Cluster {
+    /// Starts a control plane, tells it of the nodes, and starts an agent on each.
+    pub fn start(shape: Shape) -> Result<Self> {
+        let mut cluster = Self::without_agents(shape)?;
+        let kubeconfig = cluster.control_plane.kubeconfig();
+        cluster.rig.start_agents_from(Source::Kubeconfig(&kubeconfig), &[])?;
+        Ok(cluster)
+    }
+
+    /// Starts a control plane and tells it of the nodes, which answer no Service yet.
+    pub fn without_agents(shape: Shape) -> Result<Self> {
+        let rig = Rig::build(Topology::builder(shape))?;
+        let control_plane = ControlPlane::start(Options {
+            netns: Some(rig.topology().fabric().name().to_owned()),
+            address: Segment::First.gateway()?.of(Family::V4),
+            ..Options::default()
+        })?;
+        rig.topology().nodes().iter().try_for_each(|node| register(&control_plane, node))?;
+        Ok(Self { control_plane, rig })
+    }
+
+    /// Returns the control plane.
+    pub const fn control_plane(&self) -> &ControlPlane {
+        &self.control_plane
+    }
+
+    /// Returns who asks and answers.
+    pub const fn rig(&self) -> &Rig {
+        &self.rig
+    }
+
+    /// Returns who asks and answers, to take an agent from it.
+    pub const fn rig_mut(&mut self) -> &mut Rig {
+        &mut self.rig
+    }
+
+    /// Returns both, so that the control plane may come and go while the others talk.
+    pub const fn split(&mut self) -> (&mut ControlPlane, &Rig) {
+        (&mut self.control_plane, &self.rig)
+    }
+
+    /// Returns everybody who asks a Service, and what: a pod and the host of node-a ask the `ClusterIP`,
+    /// the client outside asks the `NodePort` of both nodes; every transport, both families.
+    pub fn askers(&self, service: &Published) -> Result<Vec<(&Member, Ask)>> {
+        askers(&self.rig, service)
+    }
+}
+
+/// What [`Cluster::askers`] returns, of a rig alone.
+pub fn askers<'a>(rig: &'a Rig, service: &Published) -> Result<Vec<(&'a Member, Ask)>> {
+    let mut askers: Vec<(&Member, Ask)> = Vec::new();
+    for family in Family::ALL {
+        for protocol in Protocol::ALL {
+            let cluster_ip = Ask::new(protocol, service.cluster_ip(family));
+            askers.push((rig.pod(0, 0)?, cluster_ip));
+            askers.push((rig.node(0)?, cluster_ip));
+            for node in rig.topology().nodes() {
+                let node_port = service.node_port(node, family, protocol)?;
+                askers.push((rig.client(), Ask::new(protocol, node_port)));
+            }
+        }
+    }
+    Ok(askers)
+}
+
+/// Waits until `from` is answered by these servers, each of them and nobody else.
+pub fn until_answered_by(from: &Member, ask: Ask, expected: &[&str]) -> Result<()> {
+    let what = format!("{} asks {} by {}: {expected:?}", from.name(), ask.to, ask.protocol);
+    wait_until_ok(SOON, &what, || {
+        let question = ask.within(IMPATIENT);
+        // One first: thirty that wait in vain take long.
+        drop(from.peer().ask(question)?);
+        let found = servers(from, question, QUESTIONS)?;
+        ensure!(found.iter().eq(expected), "{found:?} answered");
+        Ok(())
+    })
+}
+
+/// Waits until what `from` is told satisfies `expected`.
+pub fn until(
+    from: &Member,
+    ask: Ask,
+    expected: impl Fn(&Result<Answer, Failure>) -> bool,
+) -> Result<()> {
+    let mut last = None;
+    let found = wait_until(SOON, "the change reaches packets", || {
+        let outcome = from.peer().ask(ask.within(IMPATIENT));
+        let found = expected(&outcome).then_some(());
+        last = Some(outcome);
+        found
+    });
+    found.map_err(|error| {
+        error.context(format!("{} asks {} by {}: {last:?}", from.name(), ask.to, ask.protocol))
+    })
+}
+
+fn register(control_plane: &ControlPlane, node: &Node) -> Result<()> {
+    let addresses = node.addresses().both().map(|address| address.to_string());
+    let ranges = node.pod_ranges();
+    control_plane.node(&control_plane::Node {
+        name: node.name(),
+        addresses: &addresses.each_ref().map(String::as_str),
+        pod_cidrs: &ranges.each_ref().map(String::as_str),
+        labels: &[("kubernetes.io/hostname", node.name())],
+    })
+}

@@ -1,0 +1,132 @@
+//! Agents and the API server go away and come back under traffic: no question stays without an answer,
+//! and what is changed afterwards reaches packets.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use lb_tests::agent::Agent;
+use lb_tests::cluster::{Cluster, Published, askers, until_answered_by};
+use lb_tests::rig::Rig;
+use lb_tests::topology::{Member, Pod, Shape};
+use lb_tests::traffic::{Ask, Load};
+use lb_tests::wait::wait_until;
+
+/// How long an agent may take to notice that the server is away.
+const NOTICE: Duration = Duration::from_secs(20);
+/// Milliseconds between two questions of one asker.
+const PAUSE: u64 = 5;
+
+/// Two agents, and a Service with two backends that the API server knows.
+fn start() -> Result<(Cluster, Published)> {
+    let cluster = Cluster::start(Shape::Routed)?;
+    let web = cluster.publish("web", false)?;
+    cluster.endpoints(&web, &backends(cluster.rig())?)?;
+    for (from, question) in cluster.askers(&web)? {
+        until_answered_by(from, question, &["pod-a2", "pod-b2"])?;
+    }
+    Ok((cluster, web))
+}
+
+fn backends(rig: &Rig) -> Result<[&Pod; 2]> {
+    Ok([rig.pod(0, 1)?, rig.pod(1, 1)?])
+}
+
+#[test]
+fn no_question_is_lost_while_the_agent_is_stopped_or_killed_and_started() -> Result<()> {
+    let (mut cluster, web) = start()?;
+    let mut agent = cluster.rig_mut().take_agent(0)?;
+    let traffic = Traffic::start(cluster.rig(), &web)?;
+    agent.stop()?;
+    agent.start_again()?;
+    agent.kill9()?;
+    agent.start_again()?;
+    traffic.finish()?;
+    change_arrives(&cluster, &web)
+}
+
+#[test]
+fn no_question_is_lost_while_the_api_server_is_killed_and_started() -> Result<()> {
+    let (mut cluster, web) = start()?;
+    {
+        let (control_plane, rig) = cluster.split();
+        let before = [failed_requests(rig.agent(0)?)?, failed_requests(rig.agent(1)?)?];
+        let traffic = Traffic::start(rig, &web)?;
+        control_plane.stop_api_server();
+        for (index, before) in before.into_iter().enumerate() {
+            wait_until(NOTICE, "the agent notices that the server is away", || {
+                failed_requests(rig.agent(index).ok()?).is_ok_and(|now| now > before).then_some(())
+            })?;
+        }
+        control_plane.restart_api_server()?;
+        traffic.finish()?;
+    }
+    change_arrives(&cluster, &web)
+}
+
+/// An agent that starts while the server is away keeps what its predecessor left, says that it is not
+/// ready, and goes on from there once the server is back.
+#[test]
+fn no_question_is_lost_when_an_agent_starts_without_an_api_server() -> Result<()> {
+    let (mut cluster, web) = start()?;
+    let mut agent = cluster.rig_mut().take_agent(0)?;
+    {
+        let (control_plane, rig) = cluster.split();
+        let traffic = Traffic::start(rig, &web)?;
+        control_plane.stop_api_server();
+        agent.kill9()?;
+        agent.spawn_again()?;
+        wait_until(NOTICE, "the agent asks in vain", || {
+            failed_requests(&agent).is_ok_and(|failed| failed > 3.0).then_some(())
+        })?;
+        let (status, _) = agent.health("/readyz")?;
+        ensure!(status == 503, "/readyz without an API server: {status}");
+        control_plane.restart_api_server()?;
+        agent.wait_ready()?;
+        traffic.finish()?;
+    }
+    change_arrives(&cluster, &web)
+}
+
+/// Requests of an agent that the server did not answer at all.
+fn failed_requests(agent: &Agent) -> Result<f64> {
+    agent.metric(&["rest_client_requests_total{", "code=\"<error>\""])
+}
+
+/// A change made now is followed by everybody's packets.
+fn change_arrives(cluster: &Cluster, web: &Published) -> Result<()> {
+    for backend in backends(cluster.rig())? {
+        cluster.endpoints(web, &[backend])?;
+        for (from, question) in cluster.askers(web)? {
+            until_answered_by(from, question, &[backend.name()])?;
+        }
+    }
+    Ok(())
+}
+
+/// Everybody asks without pause: through a connection or socket that stays, and through new ones.
+struct Traffic<'a>(Vec<(&'a Member, Ask, bool, Load<'a>)>);
+
+impl<'a> Traffic<'a> {
+    fn start(rig: &'a Rig, web: &Published) -> Result<Self> {
+        let mut loads = Vec::new();
+        for (from, question) in askers(rig, web)? {
+            for kept in [true, false] {
+                loads.push((from, question, kept, from.peer().load(question, kept, PAUSE)?));
+            }
+        }
+        Ok(Self(loads))
+    }
+
+    fn finish(self) -> Result<()> {
+        for (from, question, kept, load) in self.0 {
+            let tally = load.finish()?;
+            let (name, protocol) = (from.name(), question.protocol);
+            let what =
+                format!("{name} asks {} by {protocol}, kept: {kept}: {tally:?}", question.to);
+            ensure!(tally.failed() == 0 && tally.answered() > 20, "{what}");
+            // A connection has one backend for life.
+            ensure!(!kept || tally.servers.len() == 1, "{what}");
+        }
+        Ok(())
+    }
+}

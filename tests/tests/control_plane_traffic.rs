@@ -1,0 +1,110 @@
+//! A Service made in a real API server is answered through eBPF: two nodes, two agents that learn of it
+//! from the server, real controllers, real sockets, both families, both transports.
+
+use anyhow::{Result, ensure};
+use lb_tests::cluster::{Cluster, Published, until, until_answered_by};
+use lb_tests::rig::{ask, matrix, refused};
+use lb_tests::topology::{Pod, Shape};
+use lb_tests::traffic::{Ask, Failure};
+
+/// The Service names neither address nor number nor selector; its slices are written by hand.
+#[test]
+fn service_without_selector_is_answered_by_the_endpoints_of_its_slices() -> Result<()> {
+    let cluster = Cluster::start(Shape::Routed)?;
+    let rig = cluster.rig();
+    let web = cluster.publish("web", false)?;
+    for backend in [rig.pod(0, 1)?, rig.pod(1, 1)?] {
+        cluster.endpoints(&web, &[backend])?;
+        for (from, question) in cluster.askers(&web)? {
+            until_answered_by(from, question, &[backend.name()])?;
+        }
+        shows_the_right_addresses(&cluster, &web, backend)?;
+    }
+    let both = [rig.pod(0, 1)?, rig.pod(1, 1)?];
+    cluster.endpoints(&web, &both)?;
+    for (from, question) in cluster.askers(&web)? {
+        until_answered_by(from, question, &both.map(|pod| pod.name()))?;
+    }
+    Ok(())
+}
+
+/// Whom the client believes to talk to is the frontend; whom the backend sees is the client, or, where
+/// a node hands it on to another node, the node.
+fn shows_the_right_addresses(cluster: &Cluster, web: &Published, backend: &Pod) -> Result<()> {
+    let rig = cluster.rig();
+    for (family, protocol) in matrix() {
+        let question = Ask::new(protocol, web.cluster_ip(family));
+        let pod = ask(rig.pod(0, 0)?, question)?;
+        ensure!(pod.peer == question.to && pod.client == pod.local, "a pod asks: {pod:?}");
+        let host = ask(rig.node(0)?, question)?;
+        ensure!(host.peer == question.to, "a host process asks: {host:?}");
+        for node in rig.topology().nodes() {
+            let to = web.node_port(node, family, protocol)?;
+            let outside = ask(rig.client(), Ask::new(protocol, to))?;
+            ensure!(outside.peer == to, "the client outside asks: {outside:?}");
+            let seen = if backend.node() == node.name() { rig.client() } else { node.host() };
+            ensure!(outside.client.ip() == seen.ip(family), "whom the backend saw: {outside:?}");
+        }
+    }
+    Ok(())
+}
+
+/// The real controller makes the slices from Pod objects: pods come, fail their probe, and go.
+#[test]
+fn service_with_selector_follows_its_pods() -> Result<()> {
+    let cluster = Cluster::start(Shape::Bridged)?;
+    let rig = cluster.rig();
+    let (a2, b1, b2) = (rig.pod(0, 1)?, rig.pod(1, 0)?, rig.pod(1, 1)?);
+    let web = cluster.publish("web", true)?;
+    is_refused(&cluster, &web)?;
+
+    cluster.pod_object("web", a2, true)?;
+    cluster.pod_object("web", b2, true)?;
+    is_answered_by(&cluster, &web, &["pod-a2", "pod-b2"])?;
+    cluster.pod_object("web", b1, true)?;
+    is_answered_by(&cluster, &web, &["pod-a2", "pod-b1", "pod-b2"])?;
+    cluster.pod_object("web", a2, false)?;
+    is_answered_by(&cluster, &web, &["pod-b1", "pod-b2"])?;
+    cluster.control_plane().remove_pod("default", "pod-b1")?;
+    is_answered_by(&cluster, &web, &["pod-b2"])?;
+
+    cluster.control_plane().remove_pod("default", "pod-b2")?;
+    is_refused(&cluster, &web)?;
+    cluster.pod_object("web", a2, true)?;
+    is_answered_by(&cluster, &web, &["pod-a2"])
+}
+
+#[test]
+fn deleted_service_is_no_longer_answered_and_another_is() -> Result<()> {
+    let cluster = Cluster::start(Shape::Bridged)?;
+    let rig = cluster.rig();
+    let (web, other) = (cluster.publish("web", false)?, cluster.publish("other", false)?);
+    for service in [&web, &other] {
+        cluster.endpoints(service, &[rig.pod(1, 1)?])?;
+        is_answered_by(&cluster, service, &["pod-b2"])?;
+    }
+    drop(cluster.control_plane().kubectl(&["delete", "service", "web"])?);
+    for (from, question) in cluster.askers(&web)? {
+        until(from, question, Result::is_err)?;
+    }
+    for (family, protocol) in matrix() {
+        // Nobody's port any more: the node itself says so.
+        let to = web.node_port(rig.node(0)?, family, protocol)?;
+        refused(rig.client(), Ask::new(protocol, to))?;
+    }
+    is_answered_by(&cluster, &other, &["pod-b2"])
+}
+
+fn is_answered_by(cluster: &Cluster, service: &Published, expected: &[&str]) -> Result<()> {
+    let askers = cluster.askers(service)?;
+    askers.into_iter().try_for_each(|(from, ask)| until_answered_by(from, ask, expected))
+}
+
+/// Everybody is refused, and at once.
+fn is_refused(cluster: &Cluster, service: &Published) -> Result<()> {
+    for (from, question) in cluster.askers(service)? {
+        until(from, question, |outcome| *outcome == Err(Failure::Refused))?;
+        refused(from, question)?;
+    }
+    Ok(())
+}
