@@ -22,6 +22,9 @@ impl Frame<'_> {
 
 impl Packet for Frame<'_> {
     #[inline(always)]
+    fn reach(&self, _length: usize) {}
+
+    #[inline(always)]
     fn has_tags(&self) -> bool {
         true
     }

@@ -21,18 +21,33 @@ impl<'a> Skb<'a> {
     /// Takes the packet of a program, its headers in reach.
     #[inline(always)]
     pub(crate) fn new(context: &'a TcContext) -> Self {
-        let skb = context.skb.skb;
+        let skb = Self(context);
         if context.data() + HEADERS as usize > context.data_end() {
-            // SAFETY: any length is allowed; it fails where the packet is shorter, and that is harmless.
-            let length = unsafe { (*skb).len }.min(HEADERS);
-            // SAFETY: the skb is the program's own context.
+            skb.pull(HEADERS);
+        }
+        skb
+    }
+
+    /// Makes the first `length` bytes linear, if there are as many; a short packet, linear as a whole,
+    /// costs no call.
+    #[inline(always)]
+    fn pull(&self, length: u32) {
+        let skb = self.0.skb.skb;
+        // SAFETY: a field of the program's own context.
+        let length = unsafe { (*skb).len }.min(length);
+        if ((self.0.data_end() - self.0.data()) as u32) < length {
+            // SAFETY: the skb is the program's own context. What cannot be pulled fails to be read.
             let _pulled: i64 = unsafe { bpf_skb_pull_data(skb, length) };
         }
-        Self(context)
     }
 }
 
 impl Packet for Skb<'_> {
+    #[inline(always)]
+    fn reach(&self, length: usize) {
+        self.pull(length as u32);
+    }
+
     #[inline(always)]
     fn has_tags(&self) -> bool {
         false

@@ -42,6 +42,8 @@ impl Bytes {
 }
 
 impl Packet for Bytes {
+    fn reach(&self, _length: usize) {}
+
     fn has_tags(&self) -> bool {
         self.home == Home::Frame
     }

@@ -14,10 +14,12 @@ use crate::packet::{Covered, Packet};
 use crate::scratch::Scratch;
 use crate::service::Frontend;
 use crate::tables::Tables;
-use crate::wire::{IPV4, IPV6, Piece, View};
+use crate::wire::{ETHERNET, IPV4, IPV6, Piece, View};
 
 const HEADER: usize = 8;
 const CHECKSUM: usize = 2;
+/// Bytes that matter of a quoted transport header: up to and with the checksum of TCP.
+const QUOTE: usize = 18;
 
 /// What an ICMP message is to us.
 enum Message {
@@ -75,6 +77,7 @@ fn quoted<P: Packet>(packet: &P, scratch: &mut Scratch) -> Option<Header> {
     if !view.plain || view.piece != Piece::Whole {
         return None;
     }
+    packet.reach(ETHERNET + IPV6 + HEADER + IPV6 + QUOTE);
     let at = view.transport(packet) + HEADER;
     let v4 = view.v4;
     let tuple = &mut scratch.twin_key.tuple;
