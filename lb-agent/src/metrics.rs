@@ -15,6 +15,7 @@ use tracing::warn;
 use crate::health::Health;
 use crate::maps::Maps;
 use crate::program::Usage;
+use crate::snapshot::ViewHealth;
 
 mod collect;
 pub mod kube_proxy;
@@ -66,6 +67,8 @@ pub struct Sources {
     pub health: Health,
     /// What kube-proxy's dashboards read.
     pub kube_proxy: kube_proxy::KubeProxy,
+    /// Since when the view of the objects is old.
+    pub view: ViewHealth,
     /// The configuration, for `/configz`.
     pub configz: Arc<str>,
 }

@@ -134,7 +134,7 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
             metrics: kube_proxy.clone(),
         },
         numbers: Arc::new(Numbers::default()),
-        state: State::at(&paths.bpf_dir, &name),
+        state: State::at(&paths.bpf_dir, &name, view.clone()),
         earliest,
         is_programmed: false,
         is_settled: false,
@@ -146,6 +146,7 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
         numbers: Arc::clone(&agent.numbers),
         health: agent.health.clone(),
         kube_proxy,
+        view,
         configz: config.configz().to_string().into(),
     };
     if let Some(address) = config.healthz.value {

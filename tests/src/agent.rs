@@ -113,8 +113,7 @@ impl Agent {
 
     /// Returns its metrics by name and labels, as they are written: `name{label="value"}`.
     pub fn metrics(&self) -> Result<BTreeMap<String, f64>> {
-        let (status, text) = http::get(&self.home, Self::metrics_address(), "/metrics")?;
-        ensure!(status == 200, "/metrics answered with {status}");
+        let text = self.metrics_text()?;
         let samples = text.lines().filter(|line| !line.starts_with('#'));
         samples
             .filter_map(|line| line.rsplit_once(' '))
@@ -122,6 +121,13 @@ impl Agent {
                 Ok((name.to_owned(), value.parse().with_context(|| format!("metric {name}"))?))
             })
             .collect()
+    }
+
+    /// Returns its metrics as it writes them.
+    pub fn metrics_text(&self) -> Result<String> {
+        let (status, text) = http::get(&self.home, Self::metrics_address(), "/metrics")?;
+        ensure!(status == 200, "/metrics answered with {status}");
+        Ok(text)
     }
 
     /// Returns the sum of the metrics whose written form contains all of `parts`.

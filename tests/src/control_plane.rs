@@ -93,6 +93,13 @@ impl ControlPlane {
         self.site.path("kubeconfig.yaml")
     }
 
+    /// Writes and returns the kubeconfig of whoever owns `token`, such as one of `kubectl create token`.
+    pub fn kubeconfig_of(&self, name: &str, token: &str) -> Result<PathBuf> {
+        let file = format!("kubeconfig-{name}.yaml");
+        self.site.write_kubeconfig(&file, token)?;
+        Ok(self.site.path(&file))
+    }
+
     /// Returns the address and port of the API server.
     pub const fn address(&self) -> SocketAddr {
         SocketAddr::new(self.site.options.address, self.site.options.port)

@@ -154,7 +154,7 @@ pub fn workspace_binary(name: &str, variable: &str) -> Result<PathBuf> {
     })
 }
 
-/// Runs a tool to its end; what it said is part of the error. `input` is what it reads.
+/// Runs a tool to its end; all that it said is part of the error. `input` is what it reads.
 pub(crate) fn run(command: &mut Command, input: &str) -> Result<String> {
     let program = command.get_program().display().to_string();
     let _: &mut Command =
@@ -167,8 +167,9 @@ pub(crate) fn run(command: &mut Command, input: &str) -> Result<String> {
     if !output.status.success() {
         let arguments: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();
         let complaint = String::from_utf8_lossy(&output.stderr);
+        let said = String::from_utf8_lossy(&output.stdout);
         bail!(
-            "{program} {} ended with {}: {}\n{input}",
+            "{program} {} ended with {}: {}\n{said}{input}",
             arguments.join(" "),
             output.status,
             complaint.trim()

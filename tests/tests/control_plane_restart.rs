@@ -13,6 +13,10 @@ use lb_tests::wait::wait_until;
 
 /// How long an agent may take to notice that the server is away.
 const NOTICE: Duration = Duration::from_secs(20);
+/// How long it may take to follow again: its pauses between attempts grow to fifteen seconds.
+const BACK: Duration = Duration::from_secs(40);
+/// The metric that says since when changes do not arrive.
+const STALE: &str = "lb_source_stale_since_seconds";
 /// Milliseconds between two questions of one asker.
 const PAUSE: u64 = 5;
 
@@ -52,15 +56,33 @@ fn no_question_is_lost_while_the_api_server_is_killed_and_started() -> Result<()
         let before = [failed_requests(rig.agent(0)?)?, failed_requests(rig.agent(1)?)?];
         let traffic = Traffic::start(rig, &web)?;
         control_plane.stop_api_server();
+        says_that_its_view_is_old(rig.agent(0)?)?;
         for (index, before) in before.into_iter().enumerate() {
             wait_until(NOTICE, "the agent notices that the server is away", || {
                 failed_requests(rig.agent(index).ok()?).is_ok_and(|now| now > before).then_some(())
             })?;
         }
         control_plane.restart_api_server()?;
+        wait_until(BACK, "the view is fresh again", || {
+            (rig.agent(0).ok()?.metric(&[STALE]).ok()? < 0.5).then_some(())
+        })?;
         traffic.finish()?;
     }
     change_arrives(&cluster, &web)
+}
+
+/// Metrics and `status` name the kinds of objects whose changes do not arrive.
+fn says_that_its_view_is_old(agent: &Agent) -> Result<()> {
+    for resource in ["services", "endpointslices", "nodes"] {
+        let label = format!("resource=\"{resource}\"");
+        wait_until(NOTICE, &format!("{resource} are old in metrics and status"), || {
+            let is_counted = agent.metric(&[STALE, &label]).ok()? > 0.0;
+            // It ends with 1 when not all is well: what it prints is part of the error then.
+            let said = agent.command(&["status"]).unwrap_or_else(|error| error.to_string());
+            (is_counted && said.contains(&format!("{resource} since "))).then_some(())
+        })?;
+    }
+    Ok(())
 }
 
 /// An agent that starts while the server is away keeps what its predecessor left, says that it is not

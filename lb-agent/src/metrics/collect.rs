@@ -13,6 +13,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use super::Sources;
 use crate::maps::Error;
 use crate::program::Usage;
+use crate::snapshot::{Kind, KindView};
 
 /// One look.
 #[derive(Debug)]
@@ -97,6 +98,9 @@ impl Collector for Snapshot {
             let gauge = ConstGauge::new(value);
             gauge.encode(to.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         }
+        let stale: Vec<_> = self.sources.view.kinds().into_iter().map(stale_since).collect();
+        let help = "Since when changes do not reach us, in seconds since 1970; 0 when they do";
+        gauges(to, "lb_source_stale_since_seconds", help, &stale)?;
         let answers: Vec<_> = self.sources.health.answers().into_iter().collect();
         for (name, path) in
             [("kubeproxy_proxy_healthz", "healthz"), ("kubeproxy_proxy_livez", "livez")]
@@ -108,6 +112,11 @@ impl Collector for Snapshot {
         let build = [([("version", env!("CARGO_PKG_VERSION"))], 1)];
         gauges(to, "lb_build_info", "Version of the agent", &build)
     }
+}
+
+fn stale_since((kind, view): (Kind, KindView)) -> ([(&'static str, &'static str); 1], u64) {
+    let since = view.stale.map_or(0, |stale| stale.since.as_second().max(0) as u64);
+    ([("resource", kind.resource())], since)
 }
 
 fn load(number: &AtomicU64) -> u64 {

@@ -14,6 +14,7 @@ use tracing::warn;
 use crate::plan::PortKey;
 use crate::program::Programmer;
 use crate::show::words;
+use crate::snapshot::{Stale, ViewHealth};
 
 /// The names of 50,000 services are a few megabytes: not for every change.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -23,7 +24,10 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub struct State {
     path: PathBuf,
     node: String,
+    view: ViewHealth,
     changed: Option<Instant>,
+    /// What was written of the view.
+    stale: BTreeMap<String, String>,
 }
 
 /// What a run knew last.
@@ -36,6 +40,8 @@ pub struct Known {
     pub pid: u32,
     /// When this was written.
     pub written: String,
+    /// Kinds of objects whose changes did not arrive, since when, and why.
+    pub stale: BTreeMap<String, String>,
     /// Service ports by identity.
     pub names: BTreeMap<u32, String>,
     /// Service ports without room, and the map that is full.
@@ -68,25 +74,39 @@ impl Known {
 }
 
 impl State {
-    pub(super) fn at(bpf_dir: &Path, node: &str) -> Self {
-        Self { path: state_file(bpf_dir), node: node.to_owned(), changed: None }
+    pub(super) fn at(bpf_dir: &Path, node: &str, view: ViewHealth) -> Self {
+        let (path, node) = (state_file(bpf_dir), node.to_owned());
+        Self { path, node, view, changed: None, stale: BTreeMap::new() }
     }
 
     pub(super) fn changed(&mut self) {
         let _: &mut Instant = self.changed.get_or_insert_with(Instant::now);
     }
 
-    /// Whether something changed, and long enough ago.
+    /// Whether something changed, and long enough ago; at once when the view became old or fresh.
     pub(super) fn is_due(&self) -> bool {
         self.changed.is_some_and(|changed| changed.elapsed() >= PAUSE)
+            || self.stale != self.staleness()
+    }
+
+    fn staleness(&self) -> BTreeMap<String, String> {
+        let kinds = self.view.kinds().into_iter();
+        let stale = kinds.filter_map(|(kind, view)| Some((kind, view.stale?)));
+        stale
+            .map(|(kind, Stale { since, reason })| {
+                (kind.resource().to_owned(), format!("since {since:.0}: {reason}"))
+            })
+            .collect()
     }
 
     pub(super) fn write(&mut self, programmer: &Programmer) {
         self.changed = None;
+        self.stale = self.staleness();
         let known = Known {
             node: self.node.clone(),
             pid: std::process::id(),
             written: Timestamp::now().to_string(),
+            stale: self.stale.clone(),
             names: programmer.names().map(|(id, key)| (id, name(key))).collect(),
             refused: programmer
                 .refused()

@@ -28,7 +28,7 @@ pub fn status(bpf_dir: &Path) -> Result<(String, bool), Error> {
     packets(&mut text, &maps)?;
     fill(&mut text, &maps)?;
     findings(&mut text, &known);
-    let is_well = known.refused.is_empty() && hooks == SOCKET_HOOKS.len();
+    let is_well = known.refused.is_empty() && known.stale.is_empty() && hooks == SOCKET_HOOKS.len();
     Ok((text, is_well))
 }
 
@@ -49,6 +49,9 @@ fn agent(text: &mut String, known: &Known) {
     line(text, "Agent", &value);
     if !known.node.is_empty() {
         line(text, "Node", &known.node);
+    }
+    for (resource, since) in &known.stale {
+        line(text, "Stale", &format!("{resource} {since}"));
     }
 }
 

@@ -4,18 +4,21 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::binaries::binary;
 use super::folder;
 use super::site::home;
+use crate::http;
 use crate::process::{Home, Program, run};
 use crate::wait::try_wait_until;
 
 /// Its health server, inside of its namespace.
 const HEALTH: &str = "127.0.0.1:10256";
+/// Its metrics server, inside of its namespace.
+const METRICS: &str = "127.0.0.1:10249";
 const START: Duration = Duration::from_mins(1);
 
 /// What kube-proxy programs.
@@ -67,7 +70,7 @@ impl<'a> Options<'a> {
             "hostnameOverride": self.hostname,
             "clusterCIDR": self.cluster_cidr.unwrap_or_default(),
             "healthzBindAddress": HEALTH,
-            "metricsBindAddress": "127.0.0.1:10249",
+            "metricsBindAddress": METRICS,
             // The table's size belongs to the machine, not to the namespace: leave it alone.
             "conntrack": {"maxPerCore": 0, "min": 0},
             "iptables": sync, "nftables": sync,
@@ -80,6 +83,7 @@ impl<'a> Options<'a> {
 #[derive(Debug)]
 pub struct KubeProxy {
     process: Program,
+    home: Home,
     _folder: TempDir,
 }
 
@@ -100,7 +104,14 @@ impl KubeProxy {
             Ok(is_healthy(&home, folder.path())?.then_some(()))
         })
         .with_context(|| format!("kube-proxy's log ends so:\n{}", process.log_end(20)))?;
-        Ok(Self { process, _folder: folder })
+        Ok(Self { process, home, _folder: folder })
+    }
+
+    /// Returns its metrics as it writes them.
+    pub fn metrics(&self) -> Result<String> {
+        let (status, text) = http::get(&self.home, METRICS.parse()?, "/metrics")?;
+        ensure!(status == 200, "/metrics of kube-proxy answered with {status}");
+        Ok(text)
     }
 
     /// Returns the process id, for measuring.

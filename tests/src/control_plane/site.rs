@@ -48,7 +48,7 @@ impl Site {
         let home = home(options.netns.as_deref())?;
         let site = Self { home, options, folder: folder::create("control-plane")? };
         site.write("tokens.csv", &format!("{TOKEN},lb-tests,1,\"system:masters\"\n"))?;
-        site.write("kubeconfig.yaml", &site.kubeconfig_text())?;
+        site.write_kubeconfig("kubeconfig.yaml", TOKEN)?;
         Ok(site)
     }
 
@@ -125,17 +125,19 @@ impl Site {
         format!("http://127.0.0.1:{}", self.options.port + 1)
     }
 
-    fn kubeconfig_text(&self) -> String {
+    /// Writes a kubeconfig for the owner of a token.
+    pub(crate) fn write_kubeconfig(&self, file: &str, token: &str) -> Result<()> {
         let server = SocketAddr::new(self.options.address, self.options.port);
         // The certificate of the server is followed by the authority that signed it, in one file.
         let authority = self.text("certificates/apiserver.crt");
-        format!(
+        let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: test\n\
              clusters:\n- name: test\n  cluster:\n    server: https://{server}\n    \
              certificate-authority: {authority}\n\
-             users:\n- name: test\n  user:\n    token: {TOKEN}\n\
+             users:\n- name: test\n  user:\n    token: {token}\n\
              contexts:\n- name: test\n  context:\n    cluster: test\n    user: test\n"
-        )
+        );
+        self.write(file, &text)
     }
 
     fn text(&self, file: &str) -> String {

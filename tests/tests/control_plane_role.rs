@@ -1,0 +1,69 @@
+//! The agent with exactly the rights that `deploy/daemonset.yaml` gives it, against the real authorizer.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::agent::Source;
+use lb_tests::cluster::{Cluster, until_answered_by};
+use lb_tests::topology::Shape;
+use lb_tests::wait::wait_until_ok;
+
+const ACCOUNT: &str = "--as=system:serviceaccount:kube-system:lb-agent";
+
+#[test]
+fn agent_works_with_the_role_of_the_daemon_set_and_nothing_else() -> Result<()> {
+    let mut cluster = Cluster::without_agents(Shape::Routed)?;
+    ensure!(!may(&cluster, "list", "services"), "rights before anybody gave them");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/daemonset.yaml");
+    let manifests =
+        fs::read_to_string(&file).with_context(|| format!("manifests {}", file.display()))?;
+    cluster.control_plane().apply(&manifests)?;
+    for (verb, resource) in [
+        ("list", "secrets"),
+        ("list", "configmaps"),
+        ("list", "pods"),
+        ("update", "services"),
+        ("patch", "nodes/status"),
+        ("delete", "events.events.k8s.io"),
+    ] {
+        ensure!(!may(&cluster, verb, resource), "the agent may {verb} {resource}");
+    }
+
+    let account = ["create", "token", "lb-agent", "-n", "kube-system"];
+    let token = cluster.control_plane().kubectl(&account)?;
+    let kubeconfig = cluster.control_plane().kubeconfig_of("lb-agent", token.trim())?;
+    cluster.rig_mut().start_agents_from(Source::Kubeconfig(&kubeconfig), &[])?;
+    let web = cluster.publish("web", false)?;
+    cluster.endpoints(&web, &[cluster.rig().pod(1, 1)?])?;
+    for (from, question) in cluster.askers(&web)? {
+        until_answered_by(from, question, &["pod-b2"])?;
+    }
+    for node in ["node-a", "node-b"] {
+        its_start_is_told(&cluster, node)?;
+    }
+    for index in [0, 1] {
+        let agent = cluster.rig().agent(index)?;
+        let refused = agent.metric(&["rest_client_requests_total{", "code=\"403\""])?;
+        ensure!(refused < 0.5, "{refused} requests were forbidden");
+    }
+    Ok(())
+}
+
+fn may(cluster: &Cluster, verb: &str, resource: &str) -> bool {
+    let question = ["auth", "can-i", verb, resource, "--all-namespaces", ACCOUNT];
+    cluster.control_plane().kubectl(&question).is_ok()
+}
+
+fn its_start_is_told(cluster: &Cluster, node: &str) -> Result<()> {
+    wait_until_ok(Duration::from_secs(20), &format!("an Event about {node}"), || {
+        let about = format!("regarding.kind=Node,regarding.name={node}");
+        let arguments =
+            ["get", "events.events.k8s.io", "--all-namespaces", "--field-selector", &about];
+        let reasons = ["-o", "jsonpath={.items[*].reason} {.items[*].reportingController}"];
+        let said = cluster.control_plane().kubectl(&[&arguments[..], &reasons].concat())?;
+        ensure!(said.trim() == "Starting lb-agent", "{said}");
+        Ok(())
+    })
+}
