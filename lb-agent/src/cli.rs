@@ -7,6 +7,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::config::flags::ProxyFlags;
 use crate::node::Pattern;
 
+mod show;
+
+pub use show::{
+    AffinityVerb, Ct, Flush, Format, Lb, MapList, MapVerb, Output, Scope, ServiceShow, ServiceVerb,
+    Services,
+};
+
 /// Serves Kubernetes Services through eBPF, beside any CNI, in place of kube-proxy.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
@@ -30,11 +37,24 @@ pub enum Command {
     /// The configuration in effect.
     #[command(subcommand)]
     Config(ConfigVerb),
+    /// Services by name, as far as they are programmed.
+    #[command(subcommand)]
+    Service(ServiceVerb),
     /// What the kernel maps hold.
     #[command(subcommand)]
     Lb(Lb),
+    /// Flows: what the data path remembers of translated packets.
+    #[command(subcommand)]
+    Ct(Ct),
+    /// `ClientIP` affinity.
+    #[command(subcommand)]
+    Affinity(AffinityVerb),
+    /// The maps themselves.
+    #[command(subcommand)]
+    Map(MapVerb),
     /// Print completions for a shell.
-    Completion {
+    #[command(alias = "completion")]
+    Completions {
         /// The shell.
         shell: clap_complete::Shell,
     },
@@ -45,13 +65,6 @@ pub enum Command {
 pub enum ConfigVerb {
     /// Each value and where it comes from, given the flags of `run`.
     View(Box<Run>),
-}
-
-/// `lb-agent lb ...`
-#[derive(Debug, Subcommand)]
-pub enum Lb {
-    /// Frontends and their backends.
-    List(List),
 }
 
 /// Where the pins are.
@@ -149,26 +162,6 @@ pub struct Status {
     /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
-}
-
-/// `lb-agent lb list`
-#[derive(Debug, Args)]
-pub struct List {
-    /// Where the pins are.
-    #[command(flatten)]
-    pub pins: Pins,
-    /// How to print.
-    #[arg(short, long, value_enum, default_value = "table")]
-    pub output: Output,
-}
-
-/// How lists are printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// Columns.
-    Table,
-    /// JSON.
-    Json,
 }
 
 fn size(text: &str) -> Result<(String, u32), String> {

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::{CommandFactory as _, Parser as _};
-use lb_agent::cli::{Cleanup, Cli, Command, ConfigVerb, Lb, Log, LogFormat, Run};
+use lb_agent::cli::{
+    AffinityVerb, Cleanup, Cli, Command, ConfigVerb, Ct, Lb, Log, LogFormat, MapVerb, Run,
+    ServiceVerb,
+};
 use lb_agent::config::Config;
 use lb_agent::{chain, datapath, run, show};
 use tracing_subscriber::filter::EnvFilter;
@@ -51,15 +54,39 @@ fn execute(command: Command) -> Result<ExitCode> {
             print(&text)?;
             Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FINDING) })
         }
-        Command::Lb(Lb::List(options)) => {
-            print(&show::list::list(&options.pins.bpf_dir, options.output)?)?;
-            Ok(ExitCode::SUCCESS)
+        Command::Service(ServiceVerb::List(options)) => {
+            let text = show::services::list(&options.pins.bpf_dir, &options.scope, options.format);
+            shown(&text?)
         }
-        Command::Completion { shell } => {
+        Command::Service(ServiceVerb::Show(options)) => {
+            let (name, namespace) = (&options.name, options.namespace.as_deref());
+            shown(&show::services::show(&options.pins.bpf_dir, name, namespace, options.format)?)
+        }
+        Command::Lb(Lb::List(options)) => {
+            shown(&show::list::list(&options.pins.bpf_dir, &options.scope, options.format)?)
+        }
+        Command::Ct(Ct::List(options)) => {
+            shown(&show::flows::list(&options.pins.bpf_dir, &options.scope, options.format)?)
+        }
+        Command::Ct(Ct::Flush(options)) => {
+            shown(&show::flows::flush(&options.pins.bpf_dir, options.service.as_deref())?)
+        }
+        Command::Affinity(AffinityVerb::List(options)) => {
+            shown(&show::affinity::list(&options.pins.bpf_dir, &options.scope, options.format)?)
+        }
+        Command::Map(MapVerb::List(options)) => {
+            shown(&show::map::list(&options.pins.bpf_dir, options.format)?)
+        }
+        Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "lb-agent", &mut io::stdout());
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn shown(text: &str) -> Result<ExitCode> {
+    print(text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn agent(options: Run) -> Result<ExitCode> {

@@ -16,10 +16,12 @@ use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 use crate::program::{Actual, Limits, Op};
 use crate::syscall;
 
+mod kept;
 mod raw;
 mod shape;
 mod walk;
 
+pub use kept::{Kept, kept};
 use raw::Raw;
 pub use shape::{SHAPES, Shape, describe};
 pub(crate) use walk::copy;
@@ -247,6 +249,13 @@ impl Maps {
             Ok(values.iter().fold(0_u64, |sum, value| sum.wrapping_add(*value)))
         };
         (0..lb_common::event::COUNTERS).map(sum).collect()
+    }
+
+    /// `AFFINITY`.
+    pub fn affinities(&self) -> Result<Vec<(Client, Affinity)>> {
+        entries(&self.affinity, "AFFINITY", |client: &Raw<Client>, affinity: &Raw<Affinity>| {
+            (client.0, affinity.0)
+        })
     }
 
     /// Calls `see` for every half of a flow.

@@ -44,6 +44,7 @@ mod writer;
 use devices::Devices;
 use kubernetes::Shown;
 pub use state::{Known, State, state_file};
+pub(crate) use sweeper::monotonic;
 use sweeper::period;
 use writer::Writer;
 
@@ -376,6 +377,8 @@ impl Agent {
         }
         if self.is_programmed && self.is_settled && self.writer.is_done() && !self.health.is_ready()
         {
+            // Whoever asks now is told names, not numbers.
+            self.state.write(&self.programmer);
             self.health.ready();
             let took = self.began.elapsed();
             info!(?took, "everything is programmed");
@@ -389,7 +392,7 @@ impl Agent {
             began: self.now(),
             lifetimes: self.lifetimes,
         };
-        spawn_blocking(move || sweep::sweep(&maps, &context, sweeper::monotonic()))
+        spawn_blocking(move || sweep::sweep(&maps, &context, monotonic()))
     }
 
     /// Takes a sweep's report over, and says when the next one is due.

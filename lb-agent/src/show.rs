@@ -1,11 +1,17 @@
-//! What people read: `status`, `lb list`. Built from the pins alone, so they work with the agent dead.
+//! What people read: `status` and the lists. Built from the pins, and from the names that the last run left
+//! beside them, so they work with the agent dead.
 
 use std::path::{Path, PathBuf};
 
 use crate::datapath::LAYOUT;
 use crate::maps::{self, Maps};
 
+pub mod affinity;
+pub mod flows;
 pub mod list;
+pub mod map;
+mod print;
+pub mod services;
 pub mod status;
 pub(crate) mod words;
 
@@ -18,13 +24,29 @@ pub enum Error {
     /// A map could not be read.
     #[error(transparent)]
     Maps(#[from] maps::Error),
+    /// Nobody has that name.
+    #[error("{name}: no such service here; `lb-agent service list` names all{}", .hint)]
+    NoService {
+        /// What was asked for.
+        name: String,
+        /// Why it may not be found, or nothing.
+        hint: &'static str,
+    },
     /// JSON.
     #[error("write json")]
     Json(#[from] serde_json::Error),
+    /// YAML.
+    #[error("write yaml")]
+    Yaml(#[from] serde_saphyr::ser::Error),
+}
+
+/// Where the maps are pinned.
+fn folder(bpf_dir: &Path) -> PathBuf {
+    bpf_dir.join(LAYOUT).join("maps")
 }
 
 fn open(bpf_dir: &Path) -> Result<Maps, Error> {
-    let maps = bpf_dir.join(LAYOUT).join("maps");
+    let maps = folder(bpf_dir);
     if !maps.join("SERVICES").exists() {
         return Err(Error::NoDatapath(bpf_dir.to_owned()));
     }

@@ -144,6 +144,17 @@ impl Agent {
 
     /// Runs another command of the agent beside it, such as `lb list`, with the pins of this node.
     pub fn command(&self, arguments: &[&str]) -> Result<String> {
+        run(&mut self.prepared(arguments)?, "")
+    }
+
+    /// Runs another command of the agent beside it, and returns its exit code and what it complained of.
+    pub fn exit_code(&self, arguments: &[&str]) -> Result<(i32, String)> {
+        let output = self.prepared(arguments)?.output()?;
+        let code = output.status.code().context("ended by a signal")?;
+        Ok((code, String::from_utf8_lossy(&output.stderr).into_owned()))
+    }
+
+    fn prepared(&self, arguments: &[&str]) -> Result<Command> {
         let mut command = self.home.command(&self.binary)?;
         let _: &mut Command = command.args(arguments);
         for flag in ["--bpf-dir", "--cgroup"] {
@@ -153,7 +164,7 @@ impl Agent {
                 let _: &mut Command = command.args([flag, value]);
             }
         }
-        run(&mut command, "")
+        Ok(command)
     }
 
     /// Returns the last lines of its log.

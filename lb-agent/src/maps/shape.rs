@@ -94,14 +94,23 @@ pub fn describe(info: &MapInfo) -> String {
     )
 }
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "the kernel has thirty kinds, we have five")]
 const fn of(kind: MapType) -> &'static str {
+    words(kind).0
+}
+
+/// The kind of a map, as short as a column wants it.
+pub(super) const fn kind(kind: MapType) -> &'static str {
+    words(kind).1
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "the kernel has thirty kinds, we have five")]
+const fn words(kind: MapType) -> (&'static str, &'static str) {
     match kind {
-        MapType::Hash => "a hash",
-        MapType::LruHash => "an LRU hash",
-        MapType::Array => "an array",
-        MapType::PerCpuArray => "a per-CPU array",
-        MapType::LpmTrie => "a longest-prefix trie",
-        _ => "a map of another kind",
+        MapType::Hash => ("a hash", "hash"),
+        MapType::LruHash => ("an LRU hash", "lru hash"),
+        MapType::Array => ("an array", "array"),
+        MapType::PerCpuArray => ("a per-CPU array", "per-cpu array"),
+        MapType::LpmTrie => ("a longest-prefix trie", "lpm trie"),
+        _ => ("a map of another kind", "other"),
     }
 }

@@ -15,7 +15,7 @@ pub(super) const fn period(halves: usize, capacity: u32) -> Duration {
 }
 
 /// The clock by which the data path stamps flows.
-pub(super) fn monotonic() -> Duration {
+pub(crate) fn monotonic() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }
 

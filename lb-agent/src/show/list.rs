@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use comfy_table::Table;
 use lb_common::service::{Backend, Flags, Frontend, Line, MEMBERS_PER_LINE, Service, Set};
 use serde::Serialize;
 
+use super::print::{self, Row, Tone};
 use super::{Error, open, words};
-use crate::cli::Output;
+use crate::cli::{Format, Scope};
 use crate::maps::Maps;
 use crate::program::Actual;
 use crate::run::Known;
@@ -17,41 +17,40 @@ use crate::run::Known;
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
-    frontend: String,
-    kind: &'static str,
-    id: u32,
+    pub(super) frontend: String,
+    pub(super) kind: &'static str,
+    pub(super) id: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
-    service: Option<String>,
-    policy: &'static str,
-    affinity_seconds: u32,
+    pub(super) service: Option<String>,
+    pub(super) policy: &'static str,
+    pub(super) affinity_seconds: u32,
     generation: u32,
-    leaving: bool,
+    pub(super) leaving: bool,
     source_ranges: bool,
-    cluster: Vec<Endpoint>,
-    local: Vec<Endpoint>,
+    pub(super) cluster: Vec<Endpoint>,
+    pub(super) local: Vec<Endpoint>,
 }
 
 /// One backend of a frontend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Endpoint {
-    address: String,
+    pub(super) address: String,
     id: u32,
     epoch: u32,
     on_this_node: bool,
 }
 
 /// Every frontend in the maps, as text.
-pub fn list(bpf_dir: &Path, output: Output) -> Result<String, Error> {
+pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Error> {
     let maps = open(bpf_dir)?;
-    let entries = entries(&maps, &Known::read(bpf_dir))?;
-    match output {
-        Output::Json => Ok(serde_json::to_string_pretty(&entries)? + "\n"),
-        Output::Table => Ok(table(&entries)),
-    }
+    let mut entries = entries(&maps, &Known::read(bpf_dir))?;
+    entries.retain(|entry| scope.has(entry.service.as_deref()));
+    print::print(&entries, format)
 }
 
-fn entries(maps: &Maps, known: &Known) -> Result<Vec<Entry>, Error> {
+/// Every frontend in the maps.
+pub(super) fn entries(maps: &Maps, known: &Known) -> Result<Vec<Entry>, Error> {
     let services = maps.services()?;
     let lines = maps.lines(Actual::lines_in_use(&services))?;
     let backends = maps.backends()?;
@@ -100,83 +99,100 @@ fn members(set: Set, lines: &[Line], backends: &[Backend]) -> Vec<Endpoint> {
     (0..set.members).filter_map(member).collect()
 }
 
-fn table(entries: &[Entry]) -> String {
-    if entries.is_empty() {
-        return "no services\n".into();
-    }
-    let mut table = Table::new();
-    let _: &mut Table = table
-        .load_style(comfy_table::presets::NOTHING)
-        .set_header(["FRONTEND", "KIND", "SERVICE", "POLICY", "AFFINITY", "BACKENDS"]);
-    for entry in entries {
-        let used = if entry.policy == "Local" { &entry.local } else { &entry.cluster };
-        let name = entry.service.clone().unwrap_or_else(|| format!("#{}", entry.id));
-        let affinity = match entry.affinity_seconds {
-            0 => "-".to_owned(),
+impl Row for Entry {
+    const HEADINGS: (&'static [&'static str], &'static [&'static str]) = (
+        &["FRONTEND", "KIND", "SERVICE", "POLICY", "AFFINITY", "BACKENDS"],
+        &["ID", "GENERATION", "SOURCES"],
+    );
+    const NONE: &'static str = "no services";
+
+    fn cells(&self) -> Vec<String> {
+        let affinity = match self.affinity_seconds {
+            0 => String::new(),
             seconds => format!("{seconds}s"),
         };
-        let backends = match (entry.leaving, used.as_slice()) {
+        let backends = match (self.leaving, self.used()) {
             (true, _) => "(leaving)".to_owned(),
             (false, []) => "(none)".to_owned(),
             (false, used) => used.iter().map(Endpoint::in_table).collect::<Vec<_>>().join(" "),
         };
-        let row = [
-            entry.frontend.clone(),
-            entry.kind.into(),
-            name,
-            entry.policy.into(),
+        vec![
+            self.frontend.clone(),
+            self.kind.into(),
+            words::service(self.id, self.service.as_deref()),
+            self.policy.into(),
             affinity,
             backends,
-        ];
-        let _: &mut Table = table.add_row(row);
+            self.id.to_string(),
+            self.generation.to_string(),
+            if self.source_ranges { "listed".into() } else { "any".into() },
+        ]
     }
-    for column in table.column_iter_mut() {
-        let _: &mut comfy_table::Column = column.set_padding((0, 2));
+
+    fn name(&self) -> String {
+        self.frontend.clone()
     }
-    let lines = table.lines().map(|line| line.trim_end().to_owned() + "\n");
-    lines.collect()
+
+    fn tone(&self) -> Tone {
+        match (self.leaving, self.used()) {
+            (true, _) => Tone::Faint,
+            (false, []) => Tone::Bad,
+            (false, _) => Tone::Plain,
+        }
+    }
+}
+
+impl Entry {
+    /// The backends under the policy that governs.
+    pub(super) fn used(&self) -> &[Endpoint] {
+        if self.policy == "Local" { &self.local } else { &self.cluster }
+    }
 }
 
 impl Endpoint {
     /// The address; a star marks one on this node.
-    fn in_table(&self) -> String {
+    pub(super) fn in_table(&self) -> String {
         format!("{}{}", self.address, if self.on_this_node { "*" } else { "" })
     }
 }
 
 #[cfg(test)]
+pub(super) fn samples(names: &BTreeMap<u32, String>) -> Vec<Entry> {
+    use lb_common::addr::{Ip, Port, Protocol};
+    let backend = |host: u8, flags| Backend {
+        ip: Ip::v4([10, 244, 0, host]),
+        port: Port::new(8080),
+        flags,
+        epoch: 1,
+        service: 1,
+        ..Backend::default()
+    };
+    let backends = [Backend::default(), backend(2, Backend::LOCAL), backend(3, 0)];
+    let mut line: Line = [0; 64];
+    line[..8].copy_from_slice(&[1_u32.to_ne_bytes(), 2_u32.to_ne_bytes()].concat());
+    let cluster = Set { line: 0, members: 2, slots: 0 };
+    let service = Service { id: 1, affinity: 60, cluster, ..Service::default() };
+    let node_port = Service { flags: Flags::NODE_PORT.with(Flags::EXTERNAL), ..service };
+    let gone = Service { id: 2, flags: Flags::LEAVING, ..Service::default() };
+    let ip = Ip::v4([10, 96, 0, 1]);
+    let rows = [
+        (Frontend::node_port(ip, Port::new(30_080), Protocol::TCP), node_port),
+        (Frontend::new(ip, Port::new(80), Protocol::TCP), service),
+        (Frontend::new(Ip::v6([0xfd; 16]), Port::new(53), Protocol::UDP), gone),
+    ];
+    let members = |set| members(set, &[line], &backends);
+    rows.iter().map(|(key, value)| entry(key, value, names, members)).collect()
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use lb_common::addr::{Ip, Port, Protocol};
 
     #[test]
     fn the_table_reads_at_a_glance() {
-        let backend = |host: u8, flags| Backend {
-            ip: Ip::v4([10, 244, 0, host]),
-            port: Port::new(8080),
-            flags,
-            epoch: 1,
-            service: 1,
-            ..Backend::default()
-        };
-        let backends = [Backend::default(), backend(2, Backend::LOCAL), backend(3, 0)];
-        let mut line: Line = [0; 64];
-        line[..8].copy_from_slice(&[1_u32.to_ne_bytes(), 2_u32.to_ne_bytes()].concat());
-        let cluster = Set { line: 0, members: 2, slots: 0 };
-        let service = Service { id: 1, affinity: 60, cluster, ..Service::default() };
-        let node_port = Service { flags: Flags::NODE_PORT.with(Flags::EXTERNAL), ..service };
-        let gone = Service { id: 2, flags: Flags::LEAVING, ..Service::default() };
-        let ip = Ip::v4([10, 96, 0, 1]);
-        let rows = [
-            (Frontend::node_port(ip, Port::new(30_080), Protocol::TCP), node_port),
-            (Frontend::new(ip, Port::new(80), Protocol::TCP), service),
-            (Frontend::new(Ip::v6([0xfd; 16]), Port::new(53), Protocol::UDP), gone),
-        ];
-        let names = BTreeMap::from([(1, "default/web:http".to_owned())]);
-        let all: Vec<Entry> = rows
-            .iter()
-            .map(|(key, value)| entry(key, value, &names, |set| members(set, &[line], &backends)))
-            .collect();
-        insta::assert_snapshot!(table(&all));
+        let all = samples(&BTreeMap::from([(1, "default/web:http".to_owned())]));
+        insta::assert_snapshot!(print::print(&all, print::PLAIN).unwrap());
+        let wide = Format { output: crate::cli::Output::Wide, ..print::PLAIN };
+        insta::assert_snapshot!(print::print(&all, wide).unwrap());
     }
 }

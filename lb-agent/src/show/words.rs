@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use lb_common::addr::{Ip, Port, Protocol};
-use lb_common::service::{Flags, Frontend};
+use lb_common::service::{Flags, Frontend, ServiceId};
 
 /// An address as people write it.
 pub(crate) fn ip(ip: Ip) -> IpAddr {
@@ -39,6 +39,27 @@ pub(crate) fn frontend(frontend: &Frontend) -> String {
     }
 }
 
+/// A service port by its name, or by its number where the name is not known.
+pub(crate) fn service(id: ServiceId, name: Option<&str>) -> String {
+    name.map_or_else(|| format!("#{id}"), str::to_owned)
+}
+
+/// A client: an address, or the cookie of a network namespace or a socket, which no packet carries.
+pub(crate) fn client(at: Ip) -> String {
+    let [_, _, high, low] = at.words();
+    let cookie = u64::from(high) << 32 | u64::from(low);
+    if at == Ip::cookie(cookie) { format!("cookie:{cookie}") } else { ip(at).to_string() }
+}
+
+/// A time that has passed: `0s`, `59s`, `3m12s`, `2h05m`.
+pub(crate) fn age(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        _ => format!("{}h{:02}m", seconds / 3_600, seconds / 60 % 60),
+    }
+}
+
 /// What kind of frontend an entry is.
 pub(crate) const fn kind(flags: Flags) -> &'static str {
     if flags.has(Flags::NODE_PORT) {
@@ -47,5 +68,18 @@ pub(crate) const fn kind(flags: Flags) -> &'static str {
         "External"
     } else {
         "ClusterIP"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_and_ages_read_as_people_write_them() {
+        assert_eq!(client(Ip::v4([10, 0, 0, 1])), "10.0.0.1");
+        assert_eq!(client(Ip::v6([0xfd; 16])), "fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd");
+        assert_eq!(client(Ip::cookie(5 << 32 | 7)), "cookie:21474836487");
+        assert_eq!([0, 59, 192, 7_500].map(age), ["0s", "59s", "3m12s", "2h05m"]);
     }
 }

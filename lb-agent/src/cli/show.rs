@@ -1,0 +1,155 @@
+//! What the verbs that show something take: which services, and how to print.
+
+use std::io::{self, IsTerminal as _};
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::Pins;
+
+/// `lb-agent service ...`
+#[derive(Debug, Subcommand)]
+pub enum ServiceVerb {
+    /// Service ports, by name.
+    List(Services),
+    /// Everything about one Service, or about one of its ports.
+    Show(ServiceShow),
+}
+
+/// `lb-agent lb ...`
+#[derive(Debug, Subcommand)]
+pub enum Lb {
+    /// Frontends and their backends.
+    List(Services),
+}
+
+/// `lb-agent ct ...`
+#[derive(Debug, Subcommand)]
+pub enum Ct {
+    /// Flows that are being translated.
+    List(Services),
+    /// Forget flows. Connections that are open break.
+    Flush(Flush),
+}
+
+/// `lb-agent affinity ...`
+#[derive(Debug, Subcommand)]
+pub enum AffinityVerb {
+    /// Clients and the backends they stick to.
+    List(Services),
+}
+
+/// `lb-agent map ...`
+#[derive(Debug, Subcommand)]
+pub enum MapVerb {
+    /// The maps, how full they are, and what memory they take.
+    List(MapList),
+}
+
+/// A list of something that belongs to services.
+#[derive(Clone, Debug, Args)]
+pub struct Services {
+    /// Where the pins are.
+    #[command(flatten)]
+    pub pins: Pins,
+    /// Whose.
+    #[command(flatten)]
+    pub scope: Scope,
+    /// How to print.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `lb-agent service show`
+#[derive(Clone, Debug, Args)]
+pub struct ServiceShow {
+    /// NAMESPACE/NAME or NAME, with :PORT for one port; or the number of a service port.
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Namespace of NAME [default: any].
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Where the pins are.
+    #[command(flatten)]
+    pub pins: Pins,
+    /// How to print; a table is a page of text here.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `lb-agent ct flush`
+#[derive(Clone, Debug, Args)]
+pub struct Flush {
+    /// Only flows of this service: NAMESPACE/NAME or NAME, with :PORT for one port; or a number.
+    #[arg(long, value_name = "NAME")]
+    pub service: Option<String>,
+    /// Where the pins are.
+    #[command(flatten)]
+    pub pins: Pins,
+}
+
+/// `lb-agent map list`
+#[derive(Clone, Debug, Args)]
+pub struct MapList {
+    /// Where the pins are.
+    #[command(flatten)]
+    pub pins: Pins,
+    /// How to print.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// Which services.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Scope {
+    /// Only services of this namespace.
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Services of all namespaces; so it is without -n.
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+}
+
+impl Scope {
+    /// Whether a service, as `namespace/name:port`, is asked for; one whose name is lost only without -n.
+    pub fn has(&self, service: Option<&str>) -> bool {
+        let Some(wanted) = &self.namespace else { return true };
+        let namespace =
+            service.and_then(|name| name.split_once('/')).map(|(namespace, _)| namespace);
+        namespace == Some(wanted)
+    }
+}
+
+/// How a list is printed.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Format {
+    /// How to print.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub output: Output,
+    /// Leave the line of headings out.
+    #[arg(long)]
+    pub no_headers: bool,
+    /// Decided by the terminal, not by a flag.
+    #[arg(skip = has_colours())]
+    pub colour: bool,
+}
+
+/// How lists are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// Columns.
+    Table,
+    /// More columns.
+    Wide,
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+    /// Names, one a line.
+    Name,
+}
+
+/// Colours are for people: on a terminal, unless they asked for none (no-color.org).
+fn has_colours() -> bool {
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !refused && io::stdout().is_terminal()
+}

@@ -1,0 +1,239 @@
+//! `service list` and `service show`: the service ports by name, as far as they are programmed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use lb_common::service::ServiceId;
+use serde::Serialize;
+
+use super::list::{self, Entry};
+use super::print::{self, Row, Tone};
+use super::{Error, open, words};
+use crate::cli::{Format, Output, Scope};
+use crate::run::Known;
+
+/// One service port in one family.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServicePort {
+    /// `namespace/name:port`, or `#id` where the name is lost.
+    service: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<ServiceId>,
+    state: &'static str,
+    kinds: Vec<&'static str>,
+    backends: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
+    frontends: Vec<Entry>,
+}
+
+/// The service ports, as text.
+pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Error> {
+    let known = Known::read(bpf_dir);
+    let mut ports = ports(list::entries(&open(bpf_dir)?, &known)?, &known);
+    ports.retain(|port| scope.has(Some(&port.service)));
+    print::print(&ports, format)
+}
+
+/// All about the ports of one Service.
+pub fn show(
+    bpf_dir: &Path,
+    name: &str,
+    namespace: Option<&str>,
+    format: Format,
+) -> Result<String, Error> {
+    let known = Known::read(bpf_dir);
+    let mut ports = ports(list::entries(&open(bpf_dir)?, &known)?, &known);
+    ports.retain(|port| {
+        matches(name, namespace, port.id, (!port.service.starts_with('#')).then_some(&port.service))
+    });
+    if ports.is_empty() {
+        return Err(unknown(name, &known));
+    }
+    match format.output {
+        Output::Table | Output::Wide => Ok(ports.iter().map(page).collect::<Vec<_>>().join("\n")),
+        Output::Json | Output::Yaml | Output::Name => print::print(&ports, format),
+    }
+}
+
+/// The error for a name that nothing matches.
+pub(super) fn unknown(name: &str, known: &Known) -> Error {
+    let hint = if known.names.is_empty() {
+        ": the last run left no names, so they go by number"
+    } else {
+        ""
+    };
+    Error::NoService { name: name.to_owned(), hint }
+}
+
+/// Whether a service port is meant by `[NAMESPACE/]NAME[:PORT]` or by a number.
+pub(super) fn matches(
+    wanted: &str,
+    namespace: Option<&str>,
+    id: Option<ServiceId>,
+    name: Option<&str>,
+) -> bool {
+    if let Ok(number) = wanted.trim_start_matches('#').parse::<ServiceId>()
+        && id == Some(number)
+    {
+        return true;
+    }
+    let Some((own_namespace, own)) = name.and_then(|name| name.split_once('/')) else {
+        return false;
+    };
+    let (namespace, wanted) = match wanted.split_once('/') {
+        Some((namespace, wanted)) => (Some(namespace), wanted),
+        None => (namespace, wanted),
+    };
+    let own_name = own.split_once(':').map_or(own, |(name, _)| name);
+    namespace.is_none_or(|namespace| namespace == own_namespace)
+        && (wanted == own || wanted == own_name)
+}
+
+fn ports(entries: Vec<Entry>, known: &Known) -> Vec<ServicePort> {
+    let mut by_id: BTreeMap<ServiceId, Vec<Entry>> = BTreeMap::new();
+    for entry in entries {
+        by_id.entry(entry.id).or_default().push(entry);
+    }
+    let programmed = by_id.into_iter().map(|(id, frontends)| {
+        let name = known.names.get(&id).map(String::as_str);
+        let mut kinds: Vec<&'static str> = frontends.iter().map(|entry| entry.kind).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        let live = || frontends.iter().filter(|entry| !entry.leaving);
+        let state = match live().map(|entry| entry.used().len()).min() {
+            None => "leaving",
+            Some(0) => "no backends",
+            Some(_) => "served",
+        };
+        let backends = live().map(|entry| entry.used().len()).max().unwrap_or(0);
+        let refused = name.and_then(|name| known.refused.get(name)).cloned();
+        let service = words::service(id, name);
+        ServicePort { service, id: Some(id), state, kinds, backends, refused, frontends }
+    });
+    let mut all: Vec<ServicePort> = programmed.collect();
+    let named: Vec<&String> = known.names.values().collect();
+    let refused = known.refused.iter().filter(|(name, _)| !named.contains(name));
+    all.extend(refused.map(|(name, map)| ServicePort {
+        service: name.clone(),
+        id: None,
+        state: "refused",
+        kinds: Vec::new(),
+        backends: 0,
+        refused: Some(map.clone()),
+        frontends: Vec::new(),
+    }));
+    all.sort_by(|left, right| (&left.service, left.id).cmp(&(&right.service, right.id)));
+    all
+}
+
+impl Row for ServicePort {
+    const HEADINGS: (&'static [&'static str], &'static [&'static str]) =
+        (&["SERVICE", "STATE", "KINDS", "FRONTEND", "BACKENDS"], &["ID", "FRONTENDS"]);
+    const NONE: &'static str = "no services";
+
+    fn cells(&self) -> Vec<String> {
+        let mut all = self.frontends.iter().map(|entry| entry.frontend.as_str());
+        // NodePorts sort first, and say least.
+        let cluster = self.frontends.iter().find(|entry| entry.kind == "ClusterIP");
+        let first = cluster.map(|entry| entry.frontend.as_str()).or_else(|| all.clone().next());
+        let more = self.frontends.len().saturating_sub(1);
+        let shown = match (first, more) {
+            (None, _) => String::new(),
+            (Some(first), 0) => first.to_owned(),
+            (Some(first), more) => format!("{first} +{more}"),
+        };
+        let joined = all.by_ref().collect::<Vec<_>>().join(" ");
+        vec![
+            self.service.clone(),
+            self.state.into(),
+            self.kinds.join(","),
+            shown,
+            self.backends.to_string(),
+            self.id.map(|id| id.to_string()).unwrap_or_default(),
+            joined,
+        ]
+    }
+
+    fn name(&self) -> String {
+        self.service.clone()
+    }
+
+    fn tone(&self) -> Tone {
+        match self.state {
+            "served" => Tone::Plain,
+            "leaving" => Tone::Faint,
+            _ => Tone::Bad,
+        }
+    }
+}
+
+/// Everything, to be read from top to bottom.
+fn page(port: &ServicePort) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        if writeln!(text, "{name:<12} {value}").is_err() {
+            // Writing to a string cannot fail.
+        }
+    };
+    line("Service", &port.service);
+    line("Number", &port.id.map_or_else(|| "-".to_owned(), |id| id.to_string()));
+    line("State", port.state);
+    if let Some(map) = &port.refused {
+        line("Refused", &format!("{map} is full; raise it with --map-size {map}=N"));
+    }
+    for entry in &port.frontends {
+        let affinity = match entry.affinity_seconds {
+            0 => String::new(),
+            seconds => format!(", affinity {seconds}s"),
+        };
+        let leaving = if entry.leaving { ", leaving" } else { "" };
+        line("", "");
+        line(entry.kind, &entry.frontend);
+        line("  Policy", &format!("{}{affinity}{leaving}", entry.policy));
+        for (set, backends) in [("  Cluster", &entry.cluster), ("  Local", &entry.local)] {
+            let backends: Vec<String> = backends.iter().map(list::Endpoint::in_table).collect();
+            line(
+                set,
+                if backends.is_empty() { "(none)".into() } else { backends.join(" ") }.as_str(),
+            );
+        }
+    }
+    text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_is_meant_by_any_of_its_names() {
+        let meant = |wanted: &str, namespace: Option<&str>| {
+            matches(wanted, namespace, Some(7), Some("shop/web:http"))
+        };
+        for wanted in ["web", "web:http", "shop/web", "shop/web:http", "7", "#7"] {
+            assert!(meant(wanted, None), "{wanted}");
+        }
+        for wanted in ["we", "web:https", "other/web", "8", "shop", "http"] {
+            assert!(!meant(wanted, None), "{wanted}");
+        }
+        assert!(meant("web", Some("shop")) && !meant("web", Some("default")));
+        assert!(matches("7", None, Some(7), None) && !matches("web", None, Some(7), None));
+    }
+
+    #[test]
+    fn service_ports_are_grouped_and_the_refused_are_named() {
+        let known = Known {
+            names: BTreeMap::from([(1, "default/web:http".to_owned())]),
+            refused: BTreeMap::from([("default/big".to_owned(), "SLOTS".to_owned())]),
+            ..Known::default()
+        };
+        let all = ports(list::samples(&known.names), &known);
+        insta::assert_snapshot!(print::print(&all, print::PLAIN).unwrap());
+        let wide = Format { output: Output::Wide, ..print::PLAIN };
+        insta::assert_snapshot!(print::print(&all, wide).unwrap());
+        insta::assert_snapshot!(all.iter().map(page).collect::<Vec<_>>().join("\n"));
+    }
+}

@@ -1,0 +1,143 @@
+//! What an operator types, with the real binary: lists with the agent running and with the agent dead, exit codes.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::agent::Agent;
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, ask, matrix};
+use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::traffic::{Ask, Protocol};
+use lb_tests::wait::try_wait_until;
+use serde_json::Value;
+
+in_both_shapes!(lists_speak_with_a_running_and_with_a_dead_agent, exit_codes_say_what_happened);
+
+/// Beyond this many seconds nothing of a test is still open.
+const AFFINITY: u32 = 600;
+
+fn start(shape: Shape) -> Result<(Rig, Service)> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(30_080).pods(&rig.pods());
+    let web = web.affinity(AFFINITY);
+    Ok((rig.start(&[&web])?, web))
+}
+
+/// What a list prints as JSON.
+fn rows(agent: &Agent, arguments: &[&str]) -> Result<Vec<Value>> {
+    let text = agent.command(&[arguments, &["-o", "json"]].concat())?;
+    serde_json::from_str(&text).with_context(|| format!("{arguments:?} printed:\n{text}"))
+}
+
+fn says(agent: &Agent, arguments: &[&str], expected: &[&str]) -> Result<()> {
+    let text = agent.command(arguments)?;
+    for part in expected {
+        ensure!(text.contains(part), "{arguments:?} does not say {part:?}:\n{text}");
+    }
+    ensure!(!text.contains('\x1b'), "{arguments:?} paints what is no terminal");
+    Ok(())
+}
+
+fn lists_speak_with_a_running_and_with_a_dead_agent(shape: Shape) -> Result<()> {
+    let (mut rig, web) = start(shape)?;
+    let mut agent = rig.take_agent(0)?;
+    let client = rig.pod(0, 0)?;
+    let backend = rig.pod(0, 1)?.addresses().socket(Family::V4, TARGET).to_string();
+    for is_dead in [false, true] {
+        if is_dead {
+            agent.kill9()?;
+        }
+        for (family, protocol) in matrix() {
+            drop(ask(client, Ask::new(protocol, web.frontend(family)))?);
+        }
+        services_are_named(&agent, &backend)?;
+        flows_are_listed_and_forgotten(&agent, client, &web)?;
+        maps_are_measured(&agent)?;
+    }
+    Ok(())
+}
+
+fn services_are_named(agent: &Agent, backend: &str) -> Result<()> {
+    says(agent, &["service", "list"], &["SERVICE", "default/web", "served", "10.96.0.10:80"])?;
+    says(agent, &["service", "list", "-n", "other"], &["no services"])?;
+    says(agent, &["service", "show", "web"], &["Service", "NodePort", backend, "affinity 600s"])?;
+    says(agent, &["service", "show", "web", "-o", "yaml"], &["state: served"])?;
+    says(agent, &["lb", "list", "-o", "wide"], &["GENERATION", "default/web"])?;
+    says(agent, &["lb", "list", "-o", "name"], &["*:30080/TCP\n", "[fd00:10:96::10]:80/UDP\n"])?;
+    let text = agent.command(&["lb", "list", "--no-headers"])?;
+    ensure!(!text.contains("FRONTEND"), "headings in:\n{text}");
+    // One service port for each family and protocol.
+    let services = rows(agent, &["service", "list", "-A"])?;
+    ensure!(services.len() == 4, "{services:?}");
+    Ok(())
+}
+
+fn flows_are_listed_and_forgotten(agent: &Agent, client: &Member, web: &Service) -> Result<()> {
+    let frontend = web.frontend(Family::V6);
+    let is_open = |flow: &Value| {
+        flow["frontend"] == frontend.to_string()
+            && flow["protocol"] == "UDP"
+            && flow["state"] == "open"
+            && flow["service"].as_str().is_some_and(|name| name.starts_with("default/web"))
+    };
+    let flows = rows(agent, &["ct", "list"])?;
+    ensure!(flows.iter().any(is_open), "no open flow to {frontend} in {flows:#?}");
+    let ip = client.addresses().socket(Family::V6, 0).ip().to_string();
+    let stuck = rows(agent, &["affinity", "list", "-n", "default"])?;
+    let is_ours = |row: &&Value| row["client"] == ip && row["backend"].is_string();
+    ensure!(stuck.iter().filter(is_ours).count() == 2, "not two of {ip} in {stuck:#?}");
+    says(agent, &["ct", "flush", "--service", "web"], &["forgot"])?;
+    let flows = rows(agent, &["ct", "list"])?;
+    ensure!(!flows.iter().any(is_open), "not forgotten: {flows:#?}");
+    drop(ask(client, Ask::new(Protocol::Tcp, frontend))?);
+    Ok(())
+}
+
+fn maps_are_measured(agent: &Agent) -> Result<()> {
+    says(agent, &["map", "list"], &["SERVICES", "lpm trie", "BYTES"])?;
+    for map in rows(agent, &["map", "list"])? {
+        let bytes = map["bytes"].as_u64().context("no bytes")?;
+        let entries = map["entries"].as_u64();
+        // The kernel counts a trie by its nodes: an empty one has none.
+        ensure!(bytes > 0 || entries == Some(0), "a map without memory: {map}");
+        ensure!(entries != Some(0) || map["name"] != "SERVICES", "empty: {map}");
+    }
+    Ok(())
+}
+
+fn exit_codes_say_what_happened(shape: Shape) -> Result<()> {
+    let (mut rig, _) = start(shape)?;
+    let mut agent = rig.take_agent(0)?;
+    let cases: [(&[&str], i32); 6] = [
+        (&["status"], 0),
+        (&["service", "list"], 0),
+        (&["service", "show", "nobody"], 1),
+        (&["ct", "flush", "--service", "nobody"], 1),
+        (&["lb", "list", "-o", "xml"], 2),
+        (&["service", "list", "-n", "a", "-A"], 2),
+    ];
+    for (arguments, expected) in cases {
+        let (code, text) = agent.exit_code(arguments)?;
+        ensure!(code == expected, "{arguments:?} ended with {code}, not {expected}: {text}");
+    }
+    agent.stop()?;
+    drop(agent.command(&["cleanup"])?);
+    let lists: [&[&str]; 6] = [
+        &["status"],
+        &["service", "list"],
+        &["lb", "list"],
+        &["ct", "list"],
+        &["affinity", "list"],
+        &["map", "list"],
+    ];
+    try_wait_until(Duration::from_secs(5), "nothing is there", || {
+        let (code, _) = agent.exit_code(&["lb", "list"])?;
+        Ok((code == 3).then_some(()))
+    })?;
+    for arguments in lists {
+        let (code, text) = agent.exit_code(arguments)?;
+        ensure!(code == 3 && text.contains("lb-agent run"), "{arguments:?}: {code}, {text}");
+    }
+    Ok(())
+}
