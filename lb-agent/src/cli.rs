@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::flags::ProxyFlags;
+use crate::datapath::PacketLog;
 use crate::node::Pattern;
 
 mod show;
@@ -105,6 +106,9 @@ pub struct Run {
     /// Entries of a map, for example FLOWS=1048576; repeatable.
     #[arg(long, value_name = "MAP=ENTRIES", value_parser = size)]
     pub map_size: Vec<(String, u32)>,
+    /// Packets that the programs log, one line each.
+    #[arg(long, value_name = "WHICH", value_enum, default_value = "off")]
+    pub packet_log: PacketLog,
     /// KubeProxyConfiguration, and AgentConfiguration as a second document.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

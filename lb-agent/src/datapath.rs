@@ -18,6 +18,7 @@ mod check;
 mod cleanup;
 mod links;
 mod lock;
+mod packet_log;
 mod programs;
 mod reuse;
 
@@ -25,6 +26,7 @@ pub use check::{Requirement, capabilities, find_cgroup2, requirements};
 pub use cleanup::{Removed, cleanup};
 pub use links::{Direction, Role};
 use lock::Lock;
+pub use packet_log::{PacketLog, Records};
 use programs::Programs;
 
 /// Name of the layout of maps and pins. It moves with every change of a shared type that old programs cannot read.
@@ -144,6 +146,8 @@ pub struct Options {
     pub cgroup: PathBuf,
     /// Entries of maps that shall not have their default.
     pub sizes: BTreeMap<String, u32>,
+    /// Which packets the programs log.
+    pub packet_log: PacketLog,
 }
 
 /// The loaded programs and the pins of one node. Dropping it leaves everything attached.
@@ -189,7 +193,7 @@ impl Datapath {
         }
         let sizes = sizes(options)?;
         let replaced = reuse::prepare(&dir.join("maps"), &options.bpf_dir, &sizes)?;
-        let programs = Programs::prepare(&dir, &sizes)?;
+        let programs = Programs::prepare(&dir, &sizes, options.packet_log)?;
         let maps = dir.join("maps");
         reuse::verify(&maps, &options.bpf_dir)?;
         replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
@@ -199,6 +203,11 @@ impl Datapath {
     /// Since when no other agent can have written here.
     pub const fn since(&self) -> Instant {
         self.since
+    }
+
+    /// What the programs log, once; nothing when they are silent.
+    pub fn take_packet_log(&mut self) -> Option<Records> {
+        self.programs.take_packet_log()
     }
 
     /// Handles to the maps.

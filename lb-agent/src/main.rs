@@ -157,7 +157,7 @@ fn log(options: Log) {
         5.. => "trace",
     };
     let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new(format!("warn,lb_agent={level}")));
+        .unwrap_or_else(|_| EnvFilter::new(format!("warn,lb_ebpf=trace,lb_agent={level}")));
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)

@@ -98,6 +98,7 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
         bpf_dir: config.bpf_dir.value.clone(),
         cgroup: config.cgroup(),
         sizes: config.sizes(),
+        packet_log: options.packet_log,
     };
     if let Err(error) =
         std::fs::write("/proc/self/oom_score_adj", config.oom_score_adj.value.to_string())
@@ -112,7 +113,10 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
     let observed = (&view, &kube_proxy);
     let client =
         start_source(options.manifests.as_deref(), &config, &name, observed, sender).await?;
-    let Some(datapath) = load(paths.clone(), &mut stop).await? else { return Ok(()) };
+    let Some(mut datapath) = load(paths.clone(), &mut stop).await? else { return Ok(()) };
+    if let Some(records) = datapath.take_packet_log() {
+        drop(tokio::spawn(records.follow()));
+    }
     let maps = datapath.maps()?;
     let began = Instant::now();
     let actual = maps.actual()?;

@@ -2,6 +2,8 @@
 
 use aya_ebpf::bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
 use aya_ebpf::helpers::generated::bpf_redirect;
+use aya_log_ebpf::macro_support::{Level, level_enabled};
+use aya_log_ebpf::{debug, trace};
 use lb_common::event::{Hook, Verdict, verdict_counter};
 
 use crate::kernel::add_one;
@@ -16,7 +18,9 @@ pub(crate) enum Direction {
 /// The verdict of a tc program. What is not dropped or turned round goes on to the next program.
 #[inline(always)]
 pub(crate) fn tc(hook: Hook, direction: Direction, device: u32, verdict: Verdict) -> i32 {
-    add_one(verdict_counter(hook, verdict));
+    let counter = verdict_counter(hook, verdict);
+    add_one(counter);
+    log(counter, device, verdict);
     match verdict {
         Verdict::Pass(_) | Verdict::Translated(_) => TC_ACT_UNSPEC,
         Verdict::Drop(_) => TC_ACT_SHOT,
@@ -35,10 +39,35 @@ pub(crate) fn tc(hook: Hook, direction: Direction, device: u32, verdict: Verdict
 /// The verdict of the XDP program.
 #[inline(always)]
 pub(crate) fn xdp(hook: Hook, verdict: Verdict) -> u32 {
-    add_one(verdict_counter(hook, verdict));
+    let counter = verdict_counter(hook, verdict);
+    add_one(counter);
+    log(counter, 0, verdict);
     match verdict {
         Verdict::Pass(_) | Verdict::Translated(_) => xdp_action::XDP_PASS,
         Verdict::Drop(_) => xdp_action::XDP_DROP,
         Verdict::TurnedRound(_) => xdp_action::XDP_TX,
+    }
+}
+
+/// Says how a packet ended, by the counter it was added to: drops at debug, all others at trace. The
+/// level is a constant of the loaded program (`lb-agent run --packet-log`), off by default: the
+/// verifier then removes the call.
+#[inline(always)]
+fn log(counter: u32, device: u32, verdict: Verdict) {
+    let (is_drop, level) = match verdict {
+        Verdict::Drop(_) => (1, Level::Debug),
+        Verdict::Pass(_) | Verdict::Translated(_) | Verdict::TurnedRound(_) => (0, Level::Trace),
+    };
+    if level_enabled(level) {
+        write_log(counter, device, is_drop);
+    }
+}
+
+#[inline(never)]
+fn write_log(counter: u32, device: u32, is_drop: u32) {
+    if is_drop != 0 {
+        debug!((), "packet dropped: counter {} device {}", counter, device);
+    } else {
+        trace!((), "packet: counter {} device {}", counter, device);
     }
 }

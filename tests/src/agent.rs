@@ -193,6 +193,7 @@ fn launch(home: &Home, binary: &Path, arguments: &[String], log: &Path) -> Resul
         bail!("agent binary {} is missing\nremedy: cargo build -p lb-agent", binary.display());
     }
     let mut command = home.command(binary)?;
-    let _: &mut Command = command.args(arguments).env("RUST_LOG", "info").env("NO_COLOR", "1");
+    let _: &mut Command =
+        command.args(arguments).env("RUST_LOG", "info,lb_ebpf=trace").env("NO_COLOR", "1");
     Program::spawn("lb-agent", command, log)
 }

@@ -19,6 +19,7 @@ in_both_shapes!(
     status_and_list_speak_with_and_without_an_agent,
     second_agent_on_one_node_is_refused,
     verdicts_are_counted,
+    packets_are_logged_when_asked_for,
 );
 
 fn start(shape: Shape) -> Result<(Rig, Service)> {
@@ -103,4 +104,16 @@ fn verdicts_are_counted(shape: Shape) -> Result<()> {
     let counted = agent.metric(&["new_flow"])? - before;
     ensure!((counted - 10.0).abs() < 0.5, "{counted} new flows were counted, not 10");
     Ok(())
+}
+
+fn packets_are_logged_when_asked_for(shape: Shape) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
+    rig.manifests().apply(&web)?;
+    rig.start_agents(&["--packet-log", "all"])?;
+    drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
+    let agent = rig.agent(0)?;
+    wait_until(Duration::from_secs(5), "a line about a packet in the agent's log", || {
+        agent.log_end(500).contains("packet: counter").then_some(())
+    })
 }

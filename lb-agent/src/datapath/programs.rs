@@ -18,6 +18,7 @@ use aya::{Ebpf, EbpfLoader};
 use tracing::{debug, info};
 
 use super::links::remove_pin;
+use super::packet_log::{PacketLog, Records};
 use super::{CLASSIFIERS, Error, SOCKET_HOOKS, cleanup, object};
 use crate::maps::SHAPES;
 
@@ -30,21 +31,39 @@ pub(super) struct Programs {
     folder: PathBuf,
     classifiers: BTreeMap<&'static str, SchedClassifier>,
     sockets: BTreeMap<&'static str, CgroupSockAddr>,
+    records: Option<Records>,
 }
 
 impl Programs {
     /// Finds the programs of our object over these maps, or loads them.
-    pub(super) fn prepare(dir: &Path, sizes: &BTreeMap<&'static str, u32>) -> Result<Self, Error> {
-        let (maps, folder) = (dir.join("maps"), dir.join("programs").join(name_of(object())));
-        if is_usable(&folder, &maps) {
+    ///
+    /// Programs that log are always loaded anew: their ring buffer is not pinned.
+    pub(super) fn prepare(
+        dir: &Path,
+        sizes: &BTreeMap<&'static str, u32>,
+        packet_log: PacketLog,
+    ) -> Result<Self, Error> {
+        let (maps, mut name) = (dir.join("maps"), name_of(object()));
+        let mut records = None;
+        if packet_log != PacketLog::Off {
+            name = format!("{name}-log{}", packet_log.level());
+        }
+        let folder = dir.join("programs").join(name);
+        if packet_log == PacketLog::Off && is_usable(&folder, &maps) {
             debug!(folder = %folder.display(), "programs are there already");
         } else {
             let began = Instant::now();
             fs::create_dir_all(&folder).map_err(pin(&folder))?;
-            load(&maps, &folder, sizes)?;
+            let mut ebpf = load(&maps, &folder, sizes, packet_log)?;
+            records = (packet_log != PacketLog::Off).then(|| Records::of(&mut ebpf)).flatten();
             info!(took = ?began.elapsed(), "programs loaded");
         }
-        Self::open(folder)
+        Self::open(folder, records)
+    }
+
+    /// What the programs log, once.
+    pub(super) fn take_packet_log(&mut self) -> Option<Records> {
+        self.records.take()
     }
 
     /// A tc program.
@@ -68,7 +87,7 @@ impl Programs {
         Ok(())
     }
 
-    fn open(folder: PathBuf) -> Result<Self, Error> {
+    fn open(folder: PathBuf, records: Option<Records>) -> Result<Self, Error> {
         let classifier = |name: &'static str| {
             let program = SchedClassifier::from_pin(folder.join(name));
             Ok((name, program.map_err(|source| Error::Program { name, source })?))
@@ -81,6 +100,7 @@ impl Programs {
             classifiers: CLASSIFIERS.into_iter().map(classifier).collect::<Result<_, Error>>()?,
             sockets: SOCKET_HOOKS.into_iter().map(socket).collect::<Result<_, Error>>()?,
             folder,
+            records,
         })
     }
 }
@@ -116,8 +136,15 @@ fn is_usable(folder: &Path, maps: &Path) -> bool {
 }
 
 /// Loads the object over the pinned maps (making those that are missing) and pins every program.
-fn load(maps: &Path, folder: &Path, sizes: &BTreeMap<&'static str, u32>) -> Result<(), Error> {
+fn load(
+    maps: &Path,
+    folder: &Path,
+    sizes: &BTreeMap<&'static str, u32>,
+    packet_log: PacketLog,
+) -> Result<Ebpf, Error> {
     let mut loader = EbpfLoader::new();
+    let level = packet_log.level();
+    let _: &mut EbpfLoader<'_> = loader.override_global(PacketLog::constant(), &level, true);
     for shape in &SHAPES {
         let _: &mut EbpfLoader<'_> = loader.map_pin_path(shape.name, maps.join(shape.name));
         if let Some(entries) = sizes.get(shape.name).filter(|_| shape.is_sizable) {
@@ -139,7 +166,7 @@ fn load(maps: &Path, folder: &Path, sizes: &BTreeMap<&'static str, u32>) -> Resu
         let pinned = program.pin(&path).map_err(|error| io::Error::other(error.to_string()));
         pinned.map_err(pin(&path))?;
     }
-    Ok(())
+    Ok(ebpf)
 }
 
 /// Hands one program to the verifier.
