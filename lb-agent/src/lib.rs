@@ -16,6 +16,7 @@ pub mod program;
 pub mod run;
 pub mod show;
 pub mod snapshot;
+pub mod sockets;
 pub mod sweep;
 #[expect(unsafe_code, reason = "raw kernel calls; every other file is safe")]
 mod syscall;

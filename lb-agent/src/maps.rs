@@ -282,6 +282,15 @@ impl Maps {
         }
     }
 
+    /// What the socket hooks know of a connected socket, by its cookie.
+    pub fn socket(&self, cookie: u64) -> Result<Option<Peer>> {
+        match self.sockets.get(&cookie, 0) {
+            Ok(peer) => Ok(Some(peer.0)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(source) => Err(Error::Map { map: "SOCKETS", source }),
+        }
+    }
+
     /// Removes halves of flows.
     pub fn remove_flows(&self, keys: &[FlowKey]) -> Result<()> {
         let keys: Vec<Raw<FlowKey>> = keys.iter().map(|key| Raw(*key)).collect();

@@ -34,6 +34,8 @@ pub struct Numbers {
     pub conflicts: AtomicU64,
     /// Halves of flows that were swept.
     pub swept: AtomicU64,
+    /// Connected UDP sockets that were ended: their backend left.
+    pub ended: AtomicU64,
     /// Devices that carry programs, pods' and external.
     pub devices: [AtomicU64; 2],
     /// What the book says of its maps.

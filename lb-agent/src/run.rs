@@ -36,6 +36,7 @@ use crate::watch::{ListMode, Watch};
 
 mod devices;
 mod kubernetes;
+mod orphans;
 mod servers;
 mod state;
 mod sweeper;
@@ -43,6 +44,7 @@ mod writer;
 
 use devices::Devices;
 use kubernetes::Shown;
+use orphans::{Orphans, may_orphan};
 pub use state::{Known, State, state_file};
 pub(crate) use sweeper::monotonic;
 use sweeper::period;
@@ -77,6 +79,7 @@ struct Agent {
     tracker: Tracker,
     programmer: Programmer,
     writer: Writer,
+    orphans: Orphans,
     devices: Devices,
     health: Health,
     shown: Shown,
@@ -123,6 +126,8 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
     let earliest = if actual.services.is_empty() { began } else { datapath.since() + GRACE };
     let programmer = Programmer::adopt(maps.limits()?, actual, Duration::ZERO);
     let devices = Devices::new(datapath, Arc::clone(&config), &maps)?;
+    let shared = Arc::new(devices.maps()?);
+    let numbers = Arc::new(Numbers::default());
     let mut agent = Agent {
         began,
         tracker: Tracker::new(NodeContext {
@@ -131,6 +136,7 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
         }),
         programmer,
         writer: Writer::new(maps),
+        orphans: Orphans::start(Arc::clone(&shared), Arc::clone(&numbers)),
         devices,
         health: Health::default(),
         shown: Shown {
@@ -138,14 +144,13 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
             events: client.map(|client| Events::start(client, &name)).unwrap_or_default(),
             metrics: kube_proxy.clone(),
         },
-        numbers: Arc::new(Numbers::default()),
+        numbers,
         state: State::at(&paths.bpf_dir, &name, view.clone()),
         earliest,
         is_programmed: false,
         is_settled: false,
         lifetimes: config.lifetimes(),
     };
-    let shared = Arc::new(agent.devices.maps()?);
     let sources = metrics::Sources {
         maps: Arc::clone(&shared),
         numbers: Arc::clone(&agent.numbers),
@@ -341,7 +346,9 @@ impl Agent {
     }
 
     fn write(&mut self, ops: Vec<crate::program::Op>) {
+        let may_orphan = may_orphan(&ops);
         self.writer.write(ops, &self.numbers);
+        self.orphans.look(may_orphan);
         if self.writer.is_done() && self.tracker.dirty_since().is_none() {
             self.health.updated();
         }

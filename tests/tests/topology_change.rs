@@ -17,6 +17,7 @@ in_both_shapes!(
     new_flows_follow_a_changed_backend,
     tcp_connection_outlives_its_endpoint,
     udp_flow_moves_on_when_its_endpoint_leaves,
+    connected_socket_of_the_host_is_ended_when_its_endpoint_leaves,
     udp_flow_that_was_refused_is_answered_once_there_is_an_endpoint,
     changed_target_port_is_followed,
     deleted_service_is_gone_and_comes_back,
@@ -84,8 +85,8 @@ fn udp_flow_moves_on_when_its_endpoint_leaves(shape: Shape) -> Result<()> {
     let after = web()?.pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&before])?;
     for (from, question) in askers(&rig, &before, Protocol::Udp)? {
-        // A host's connected socket was sent to its backend once, by connect; it stays there until
-        // it is connected again (README, limits).
+        // A host's connected socket was sent to its backend once, by connect: it is ended instead (ADR
+        // 0010), as the next test shows.
         let on_host = from.name() == rig.node(0)?.name();
         let kinds = [question, question.unconnected()];
         for question in kinds.into_iter().skip(usize::from(on_host)) {
@@ -95,6 +96,39 @@ fn udp_flow_moves_on_when_its_endpoint_leaves(shape: Shape) -> Result<()> {
             rig.change(&after, (from, question), by("pod-b2"))?;
             let later = kept.ask();
             ensure!(by("pod-b2")(&later), "{} asks {question:?}: {later:?}", from.name());
+        }
+    }
+    Ok(())
+}
+
+fn connected_socket_of_the_host_is_ended_when_its_endpoint_leaves(shape: Shape) -> Result<()> {
+    let rig = Rig::shared(shape)?;
+    let before = web()?.pods(&[rig.pod(0, 1)?]);
+    let after = web()?.pods(&[rig.pod(1, 1)?]);
+    let other = Service::new("other", 11)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
+    let rig = rig.start(&[&before, &other])?;
+    let node = rig.node(0)?;
+    for family in Family::ALL {
+        let node_port = node.addresses().socket(family, NODE_PORT);
+        for question in [before.frontend(family), node_port].map(Ask::udp) {
+            for (changed, expected) in [(&after, Ok("pod-b2")), (&web()?, Err(Failure::Refused))] {
+                rig.change(&before, (node, question), by("pod-a2"))?;
+                let kept = node.peer().keep(question)?;
+                // The same backend by another service, and without one: neither has left.
+                let others =
+                    [other.frontend(family), rig.pod(0, 1)?.addresses().socket(family, TARGET)];
+                let others = others.map(|to| node.peer().keep(Ask::udp(to)));
+                ensure!(kept.ask()?.server == "pod-a2");
+                rig.manifests().apply(changed)?;
+                wait_until(Duration::from_secs(5), "the socket is ended", || {
+                    (kept.ask() == Err(Failure::Ended)).then_some(())
+                })?;
+                for kept in others {
+                    ensure!(kept?.ask()?.server == "pod-a2", "{family} {}", question.to);
+                }
+                let again = node.peer().ask(question).map(|answer| answer.server);
+                ensure!(again.as_deref() == expected.as_ref().copied(), "{again:?}");
+            }
         }
     }
     Ok(())

@@ -88,6 +88,8 @@ impl Collector for Snapshot {
         single(to, "lb_map_operations", "Map writes of the agent", load(&numbers.operations))?;
         single(to, "lb_map_failures", "Map writes that failed", load(&numbers.failures))?;
         single(to, "lb_flows_swept", "Halves of flows that were swept", load(&numbers.swept))?;
+        let help = "Connected UDP sockets that were ended, their backend left";
+        single(to, "lb_sockets_ended", help, load(&numbers.ended))?;
         let Usage { backends, .. } = numbers.usage();
         let now = [
             ("lb_backends", "Backends in use", backends as u64),

@@ -153,6 +153,8 @@ pub enum Failure {
     TimedOut,
     /// The connection was reset or closed before the answer.
     Reset,
+    /// `ECONNABORTED` or `EDESTADDRREQ`: the socket was ended from outside and is not connected any more.
+    Ended,
     /// `EHOSTUNREACH` or `ENETUNREACH`.
     Unreachable,
     /// `EPERM` or `EACCES`: a hook or a firewall said no.
@@ -167,6 +169,7 @@ impl fmt::Display for Failure {
             Self::Refused => f.write_str("refused"),
             Self::TimedOut => f.write_str("timed out"),
             Self::Reset => f.write_str("reset"),
+            Self::Ended => f.write_str("ended"),
             Self::Unreachable => f.write_str("unreachable"),
             Self::NotPermitted => f.write_str("not permitted"),
             Self::Other(what) => f.write_str(what),
@@ -181,6 +184,7 @@ impl From<io::Error> for Failure {
         match error.raw_os_error() {
             Some(libc::ECONNREFUSED) => Self::Refused,
             Some(libc::ECONNRESET | libc::EPIPE) => Self::Reset,
+            Some(libc::ECONNABORTED | libc::EDESTADDRREQ) => Self::Ended,
             Some(libc::EHOSTUNREACH | libc::ENETUNREACH) => Self::Unreachable,
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted,
             Some(libc::EAGAIN | libc::ETIMEDOUT | libc::EINPROGRESS) => Self::TimedOut,
