@@ -40,6 +40,13 @@ impl Difference {
         Self(self.0 + word as u64)
     }
 
+    /// Both changes.
+    #[inline(always)]
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+
     /// Folded to 32 bits: the kernel's `__wsum`.
     #[inline(always)]
     pub const fn wsum(self) -> u32 {

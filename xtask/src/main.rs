@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod check;
 mod demo;
 mod image;
@@ -46,6 +47,9 @@ enum Command {
     ///
     /// Verdict, bytes and state must be equal; the smallest case that differs is printed as a fixture. Needs root.
     FuzzTwin(twin::Fuzz),
+    /// Measure: ours beside reference programs, in interleaved rounds. Needs root
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Watch Services being answered in a playground of namespaces (cold 8 min, warm 15 s)
     ///
     /// One node, three pods and a client outside; the agent runs on the manifests in deploy/demo. Real
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
         Command::Test(options) => test::run(&options),
         Command::Verify(options) => twin::verify(&options),
         Command::FuzzTwin(options) => twin::fuzz(&options),
+        Command::Bench(bench) => bench::run(&bench),
         Command::Demo(options) => demo::run(&options),
         Command::Image => image::run(),
     };

@@ -11,6 +11,12 @@ pub(crate) fn root() -> PathBuf {
     xtask.parent().unwrap_or(xtask).to_path_buf()
 }
 
+/// Returns cargo's target folder.
+pub(crate) fn target() -> PathBuf {
+    let folder = env::var_os("CARGO_TARGET_DIR").filter(|value| !value.is_empty());
+    folder.map_or_else(|| root().join("target"), PathBuf::from)
+}
+
 /// Returns the folder for what is expensive to make and belongs to no single clone.
 pub(crate) fn cache() -> Result<PathBuf> {
     let base = match env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty()) {

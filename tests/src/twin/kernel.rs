@@ -8,7 +8,7 @@ use aya::maps::Map;
 use aya::programs::{Program, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use lb_agent::datapath;
-use lb_common::event::{COUNTERS, Hook};
+use lb_common::event::{COUNTERS, Hook, Verdict, verdict_counter};
 use lb_common::fake::{Fake, Step};
 use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Ports};
 use lb_common::service::{Frontend, Service};
@@ -245,6 +245,14 @@ impl Kernel {
             }
             Err(error) => Err(error).with_context(|| format!("BPF_PROG_TEST_RUN of {step:02x?}")),
         }
+    }
+
+    /// How many packets ended at a hook with a verdict, since the object was loaded.
+    pub fn counted(&self, hook: Hook, verdict: Verdict) -> Result<u64> {
+        let mut counters = vec![0; COUNTERS as usize * self.cpus];
+        bpf::array(self.map("COUNTERS"), COUNTERS, &mut counters)?;
+        let own = counters.chunks(self.cpus).nth(verdict_counter(hook, verdict) as usize);
+        Ok(own.into_iter().flatten().sum())
     }
 
     /// `FLOWS` as it is.

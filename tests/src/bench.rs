@@ -1,0 +1,90 @@
+//! Nanoseconds per packet by `BPF_PROG_TEST_RUN`, ours beside reference programs; see `docs/bench/README.md`.
+//!
+//! Refuses a figure that did not do its work: the verdict counters must say that each repeat was a packet
+//! translated, and the packets of the reference programs must end where their ring ends.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+mod figures;
+mod ours;
+mod reference;
+mod results;
+mod ring;
+mod variant;
+
+use figures::Figure;
+use ours::Scenes;
+use reference::References;
+use results::{Machine, Results, Row};
+use variant::Variant;
+
+/// What to measure, and what to say of it.
+#[derive(Debug)]
+pub struct Options<'a> {
+    /// The compiled reference programs.
+    pub reference: &'a Path,
+    /// Folder for `results.json` and `table.md`.
+    pub folder: &'a Path,
+    /// How often every variant is measured.
+    pub rounds: usize,
+    /// What was measured.
+    pub commit: &'a str,
+}
+
+/// Measures every variant in turn, `rounds` times, and writes what came of it.
+pub fn packet(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
+    let cpu = pin()?;
+    let object = fs::read(options.reference)
+        .with_context(|| format!("reference programs {}", options.reference.display()))?;
+    let references = References::load(&object).context("reference programs")?;
+    let mut scenes = Scenes::load().context("our programs")?;
+    let mut variants = references.variants();
+    variants.extend(scenes.variants());
+    let load = Machine::load()?;
+    let figures = rounds(&mut variants, options.rounds, out)?;
+    let rows = variants.iter().map(|variant| Row::of(variant, &variants, &figures)).collect();
+    let machine = Machine::here(cpu, [load, Machine::load()?])?;
+    let results = Results::new(options.commit.to_owned(), options.rounds, machine, rows);
+    let table = results.table();
+    fs::create_dir_all(options.folder)
+        .with_context(|| format!("folder {}", options.folder.display()))?;
+    for (name, text) in [("results.json", results.json()?), ("table.md", table.clone())] {
+        let file = options.folder.join(name);
+        fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+    }
+    writeln!(out, "{table}").context("standard output")
+}
+
+/// A B C, A B C: what disturbs one variant disturbs its neighbours as well.
+fn rounds(
+    variants: &mut [Variant<'_>],
+    rounds: usize,
+    out: &mut impl Write,
+) -> Result<Vec<Figure>> {
+    let mut figures = vec![Figure::default(); variants.len()];
+    for round in 1..=rounds {
+        for (variant, figure) in variants.iter_mut().zip(&mut figures) {
+            figure.add(variant.run().with_context(|| variant.label.to_string())?);
+        }
+        if round % 5 == 0 || round == rounds {
+            writeln!(out, "round {round} of {rounds}, {} variants", variants.len())?;
+        }
+    }
+    Ok(figures)
+}
+
+/// Stays on the last CPU: interrupts of most machines go to the first.
+fn pin() -> Result<usize> {
+    let cpu = aya::util::nr_cpus().map_err(|(what, error)| anyhow::anyhow!("{what}: {error}"))?;
+    let cpu = cpu.saturating_sub(1);
+    let mut set = CpuSet::new();
+    set.set(cpu)?;
+    sched_setaffinity(Pid::from_raw(0), &set).with_context(|| format!("stay on CPU {cpu}"))?;
+    Ok(cpu)
+}

@@ -1,0 +1,228 @@
+//! Our programs and their tables: two frontends, each the other's backend, and rings of flows between them.
+
+use anyhow::{Context as _, Result, ensure};
+use lb_common::addr::Endpoint;
+use lb_common::event::{Hook, PassReason, Translation, Verdict};
+use lb_common::fake::{Fake, at};
+use lb_common::flow::{Flow, FlowKey, Kind as Half, Side, Tuple, state};
+use lb_common::service::{Backend, Flags, Frontend, Service, ServiceId};
+
+use super::ring::{self, FIRST, FLOWS};
+use super::variant::{Case, Family, Kind, Label, Variant};
+use crate::twin::{Kernel, bpf};
+
+/// Room of the flow table: what it is when nobody says otherwise.
+const ROOM: usize = 262_144;
+
+/// Two frontends between which a ring swings.
+#[derive(Clone, Copy)]
+struct Pair([Endpoint; 2]);
+
+impl Pair {
+    /// ClusterIPs.
+    fn cluster(family: Family) -> Self {
+        Self(
+            match family {
+                Family::V4 => ["10.96.0.10:80", "10.96.0.11:81"],
+                Family::V6 => ["[fd00:96::10]:80", "[fd00:96::11]:81"],
+            }
+            .map(at),
+        )
+    }
+
+    /// `NodePorts`.
+    fn node(family: Family) -> Self {
+        Self(
+            match family {
+                Family::V4 => ["192.168.0.10:30080", "192.168.0.10:30081"],
+                Family::V6 => ["[fd00:c0::10]:30080", "[fd00:c0::10]:30081"],
+            }
+            .map(at),
+        )
+    }
+
+    const fn at(self, position: usize) -> Endpoint {
+        let Self([even, odd]) = self;
+        if position.is_multiple_of(2) { even } else { odd }
+    }
+}
+
+/// A packet to nobody's frontend.
+pub(super) fn foreign(kind: Kind) -> Vec<u8> {
+    let to = match kind.family {
+        Family::V4 => at("10.2.0.7:8080"),
+        Family::V6 => at("[fd00:2::7]:8080"),
+    };
+    ring::packet(ring::client(0, 1, kind.family), to, kind, false)
+}
+
+/// A node whose flow table holds three rings: pods to ClusterIPs, the answers, clients to `NodePorts`.
+fn rings(kind: Kind, flows: usize) -> Fake {
+    let mut node = Fake::node();
+    let (cluster, own) = (Pair::cluster(kind.family), Pair::node(kind.family));
+    for (pair, first) in [(cluster, 1), (own, 3)] {
+        let rows: Vec<_> =
+            (first..).zip(pair.0).map(|(id, end)| node.add_backend(end, true, id)).collect();
+        for (position, id) in (first..first + 2).enumerate() {
+            // The backend of this one is the other one; rows begin with 1, as services do.
+            let service = Service {
+                id,
+                flags: Flags::ANYWHERE,
+                generation: 1,
+                cluster: node.add_set(&rows),
+                ..Service::default()
+            };
+            let Endpoint { ip, port, .. } = pair.at(position);
+            let (key, flags) = if first == 1 {
+                (Frontend::new(ip, port, kind.transport.protocol()), Flags::ANYWHERE)
+            } else {
+                let flags = Flags::ANYWHERE.with(Flags::EXTERNAL).with(Flags::NODE_PORT);
+                (Frontend::node_port(ip, port, kind.transport.protocol()), flags)
+            };
+            let _: Option<Service> = node.services.insert(key, Service { flags, ..service });
+        }
+    }
+    for position in 0..ring::entries(flows) {
+        for (pair, first) in [(cluster, 1), (own, 3)] {
+            half(&mut node, (kind, flows), position, (pair, first), Side::INGRESS);
+        }
+        half(&mut node, (kind, flows), position, (cluster, 1), Side::EGRESS);
+    }
+    node
+}
+
+/// Adds the entry at a position of a ring: its packet becomes that of the next position.
+fn half(
+    node: &mut Fake,
+    (kind, flows): (Kind, usize),
+    position: usize,
+    (pair, first): (Pair, ServiceId),
+    side: Side,
+) {
+    let [now, next] = [position, position + 1].map(|position| {
+        let tuple = Tuple::new(ring::client(position, flows, kind.family), pair.at(position));
+        if side == Side::INGRESS { tuple } else { tuple.reversed() }
+    });
+    let what = if side == Side::INGRESS { Half::FORWARD } else { Half::REPLY };
+    let mut flow = Flow::new(next, what, node.clock.get());
+    let (service, other) = if position.is_multiple_of(2) { (first, 1) } else { (first + 1, 0) };
+    flow.service = service;
+    flow.backend = first + other;
+    flow.epoch = node.backends.get(flow.backend as usize).map_or(0, |row: &Backend| row.epoch);
+    flow.state = state::ESTABLISHED;
+    let key = FlowKey::new(now, kind.transport.protocol(), side);
+    let _: Option<Flow> = node.flows.borrow_mut().insert(key, flow);
+}
+
+/// A chain: each frontend has two rows, both the next frontend, so a slot is looked up as for any service.
+fn chain(kind: Kind) -> Fake {
+    let mut node = Fake::node();
+    for number in 0..FIRST {
+        let [from, to] = [number, number + 1].map(|number| ring::frontend(number, kind.family));
+        let id = 1 + number as ServiceId;
+        let rows = [0; 2].map(|_| node.add_backend(to, false, id));
+        let flags = Flags::ANYWHERE;
+        let cluster = node.add_set(&rows);
+        let service = Service { id, flags, generation: 1, cluster, ..Service::default() };
+        let key = Frontend::new(from.ip, from.port, kind.transport.protocol());
+        let _: Option<Service> = node.services.insert(key, service);
+    }
+    node
+}
+
+/// Our programs: an object for each kind and ring, and one for first packets.
+pub(super) struct Scenes {
+    rings: Vec<(Kind, usize, Kernel)>,
+    first: Vec<(Kind, Kernel)>,
+}
+
+impl Scenes {
+    /// Loads them and fills their tables.
+    pub(super) fn load() -> Result<Self> {
+        let (mut scenes, mut first) = (Vec::new(), Vec::new());
+        for kind in Kind::ALL {
+            for flows in FLOWS {
+                let mut kernel = Kernel::new(ROOM)?;
+                kernel.load(&rings(kind, flows)).with_context(|| format!("{flows} flows"))?;
+                scenes.push((kind, flows, kernel));
+            }
+            first.push((kind, Kernel::new(ROOM)?));
+        }
+        Ok(Self { rings: scenes, first })
+    }
+
+    /// Everything that is measured with them.
+    pub(super) fn variants(&mut self) -> Vec<Variant<'_>> {
+        let mut all = Vec::new();
+        for (kind, flows, kernel) in &self.rings {
+            let (kind, flows) = (*kind, *flows);
+            for hook in [Hook::PodIngress, Hook::PodEgress, Hook::EdgeIngress, Hook::EdgeXdp] {
+                all.push(established(kernel, kind, flows, hook));
+                if flows == 1 {
+                    all.push(not_ours(kernel, kind, hook));
+                }
+            }
+        }
+        all.extend(self.first.iter_mut().map(|(kind, kernel)| begins(kernel, *kind)));
+        all
+    }
+}
+
+fn label(hook: Hook, case: Case, flows: usize, kind: Kind) -> Label {
+    Label { program: hook.name(), xdp: hook == Hook::EdgeXdp, case, flows, kind }
+}
+
+/// Runs a program; every repeat must have been counted under `verdict`.
+fn run(kernel: &Kernel, hook: Hook, packet: &[u8], repeat: u32, verdict: Verdict) -> Result<f64> {
+    let mut context = bpf::Context::default();
+    // `ingress_ifindex`: not made by this host.
+    context.0[9] = 1;
+    let context = (hook != Hook::EdgeXdp).then_some(&context);
+    let before = kernel.counted(hook, verdict)?;
+    let ran = bpf::test_run(kernel.program(hook), packet, &mut [], context, repeat)?;
+    let counted = kernel.counted(hook, verdict)? - before;
+    ensure!(counted == u64::from(repeat), "{counted} of {repeat} packets were {verdict:?}");
+    Ok(ran.nanoseconds.into())
+}
+
+fn established(kernel: &Kernel, kind: Kind, flows: usize, hook: Hook) -> Variant<'_> {
+    let pair = if matches!(hook, Hook::EdgeIngress | Hook::EdgeXdp) {
+        Pair::node(kind.family)
+    } else {
+        Pair::cluster(kind.family)
+    };
+    let mut ends = [ring::client(0, flows, kind.family), pair.at(0)];
+    let mut verdict = Verdict::Translated(Translation::Forward);
+    if hook == Hook::PodEgress {
+        ends.reverse();
+        verdict = Verdict::Translated(Translation::Reply);
+    }
+    let [from, to] = ends;
+    let packet = ring::packet(from, to, kind, false);
+    let label = label(hook, Case::Established, flows, kind);
+    Variant::new(label, packet.len(), move || {
+        // Once round: a flow not seen for a second is marked, which is not what is measured.
+        let _: f64 = run(kernel, hook, &packet, ring::entries(flows) as u32, verdict)?;
+        run(kernel, hook, &packet, ring::repeats(flows), verdict)
+    })
+}
+
+fn not_ours(kernel: &Kernel, kind: Kind, hook: Hook) -> Variant<'_> {
+    let packet = foreign(kind);
+    let verdict = Verdict::Pass(PassReason::NotOurs);
+    Variant::new(label(hook, Case::NotOurs, 0, kind), packet.len(), move || {
+        let _: f64 = run(kernel, hook, &packet, 1_000, verdict)?;
+        run(kernel, hook, &packet, ring::repeats(1), verdict)
+    })
+}
+
+fn begins(kernel: &mut Kernel, kind: Kind) -> Variant<'_> {
+    let client = ring::client(0, 1, kind.family);
+    let packet = ring::packet(client, ring::frontend(0, kind.family), kind, true);
+    let (hook, verdict) = (Hook::PodIngress, Verdict::Translated(Translation::NewFlow));
+    let tables = chain(kind);
+    Variant::new(label(hook, Case::First, 0, kind), packet.len(), move || {
+        kernel.load(&tables)?;
+        run(kernel, hook, &packet, FIRST as u32, verdict)
+    })
+}

@@ -1,0 +1,258 @@
+//! The reference programs (`lb-ebpf/src/reference.rs`) and their tables.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use aya::maps::Map;
+use aya::programs::Program;
+use aya::{Ebpf, EbpfLoader};
+use lb_common::addr::{Endpoint, Ip, Protocol};
+
+use super::ring::{self, FIRST, FLOWS};
+use super::variant::{Case, Family, Kind, Label, Transport, Variant};
+use crate::twin::bpf::{self, Plain};
+
+const V4: usize = 1;
+const V6: usize = 4;
+
+/// Source and destination as in the packet, ports, protocol.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Key<const W: usize>([u32; W], [u32; W], [[u8; 2]; 2], u32);
+
+/// Address, port, and the protocol where it is a key.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Target<const W: usize>([u32; W], [u8; 2], u16);
+
+impl<const W: usize> Default for Key<W> {
+    fn default() -> Self {
+        Self([0; W], [0; W], [[0; 2]; 2], 0)
+    }
+}
+
+impl<const W: usize> Default for Target<W> {
+    fn default() -> Self {
+        Self([0; W], [0; 2], 0)
+    }
+}
+
+impl Plain for Key<V4> {}
+impl Plain for Key<V6> {}
+impl Plain for Target<V4> {}
+impl Plain for Target<V6> {}
+
+/// The last words of an address: one of an IPv4 address, four of an IPv6 one.
+fn words<const W: usize>(ip: &Ip) -> [u32; W] {
+    let words = ip.words();
+    words.last_chunk().copied().unwrap_or([0; W])
+}
+
+fn key<const W: usize>(source: Endpoint, destination: Endpoint, protocol: Protocol) -> Key<W> {
+    let ports = [source.port.octets(), destination.port.octets()];
+    Key(words(&source.ip), words(&destination.ip), ports, protocol.0.into())
+}
+
+fn target<const W: usize>(end: Endpoint, protocol: Protocol) -> Target<W> {
+    Target(words(&end.ip), end.port.octets(), protocol.0.into())
+}
+
+/// One loaded object: its tables hold one ring of each family.
+struct Object(Ebpf);
+
+impl Object {
+    fn load(object: &[u8]) -> Result<Self> {
+        let mut ebpf = EbpfLoader::new().load(object).context("load the object")?;
+        for (name, program) in ebpf.programs_mut() {
+            match program {
+                Program::Xdp(xdp) => xdp.load(),
+                Program::SchedClassifier(tc) => tc.load(),
+                _ => bail!("program {name} is of no kind known here"),
+            }
+            .with_context(|| format!("load {name}"))?;
+        }
+        Ok(Self(ebpf))
+    }
+
+    fn program(&self, name: &str) -> Result<BorrowedFd<'_>> {
+        match self.0.program(name).with_context(|| format!("program {name}"))? {
+            Program::Xdp(xdp) => Ok(xdp.fd()?.as_fd()),
+            Program::SchedClassifier(tc) => Ok(tc.fd()?.as_fd()),
+            _ => bail!("program {name} is of no kind known here"),
+        }
+    }
+
+    fn map(&self, name: &str) -> Result<BorrowedFd<'_>> {
+        match self.0.map(name).with_context(|| format!("map {name}"))? {
+            Map::HashMap(data) => Ok(data.fd().as_fd()),
+            _ => bail!("map {name} is no hash map"),
+        }
+    }
+
+    /// A ring: one client, a destination for each flow; with the halves that answers would use.
+    fn fill<const W: usize>(&self, map: &str, kind: Kind, flows: usize) -> Result<()>
+    where
+        Key<W>: Plain,
+        Target<W>: Plain,
+    {
+        let (map, protocol) = (self.map(map)?, kind.transport.protocol());
+        let one = ring::client(0, flows, kind.family);
+        for position in 0..ring::entries(flows) {
+            let [from, to] = [position, position + 1].map(|at| destination(at, flows, kind.family));
+            bpf::put(map, &key::<W>(one, from, protocol), &target::<W>(to, protocol))?;
+            bpf::put(map, &key::<W>(to, one, protocol), &target::<W>(from, protocol))?;
+        }
+        Ok(())
+    }
+
+    /// A chain: each frontend's backend is the next frontend.
+    fn chain<const W: usize>(&self, map: &str, kind: Kind) -> Result<()>
+    where
+        Target<W>: Plain,
+    {
+        let protocol = kind.transport.protocol();
+        for number in 0..FIRST {
+            let [from, to] = [number, number + 1].map(|at| ring::frontend(at, kind.family));
+            bpf::put(self.map(map)?, &target::<W>(from, protocol), &target::<W>(to, protocol))?;
+        }
+        Ok(())
+    }
+
+    fn forget<const W: usize>(&self, map: &str) -> Result<()>
+    where
+        Key<W>: Plain,
+        Target<W>: Plain,
+    {
+        let _gone: Vec<(Key<W>, Target<W>)> = bpf::entries(self.map(map)?, true)?;
+        Ok(())
+    }
+
+    /// Runs a program; it must let the packet go on, and what it makes of the packet must be `becomes`.
+    fn run(&self, name: &str, packet: &[u8], repeat: u32, becomes: &[u8]) -> Result<f64> {
+        let code = goes_on(name.ends_with("xdp"));
+        let mut out = vec![0; packet.len()];
+        let ran = bpf::test_run(self.program(name)?, packet, &mut out, None, repeat)?;
+        ensure!(ran.code == code, "{name} said {}, not {code}", ran.code);
+        // Both zeros of a checksum are right: addresses and ports decide.
+        ensure!(tuple(&out) == tuple(becomes), "{name} left its ring: {out:02x?}");
+        Ok(ran.nanoseconds.into())
+    }
+}
+
+/// The IP addresses and the ports of a packet without options.
+fn tuple(packet: &[u8]) -> Option<&[u8]> {
+    if packet.get(12..14) == Some(&[0x08, 0x00]) { packet.get(26..38) } else { packet.get(22..58) }
+}
+
+fn destination(position: usize, flows: usize, family: Family) -> Endpoint {
+    // Frontends and clients of other rings are other addresses.
+    let mut end = ring::client(position, flows, family);
+    let [a, b, c, d] = end.ip.words();
+    end.ip = Ip::from_words([a, b, c, d ^ 0x80]);
+    end
+}
+
+/// Reference programs: an object for each transport and ring, and one for first packets.
+pub(super) struct References {
+    rings: Vec<(Transport, usize, Object)>,
+    first: Vec<(Transport, Object)>,
+}
+
+impl References {
+    /// Loads them and fills their tables.
+    pub(super) fn load(object: &[u8]) -> Result<Self> {
+        let (mut rings, mut first) = (Vec::new(), Vec::new());
+        for transport in [Transport::Tcp, Transport::Udp] {
+            let kind = |family| Kind { family, transport };
+            for flows in FLOWS {
+                let object = Object::load(object)?;
+                object.fill::<V4>("FLOWS4", kind(Family::V4), flows)?;
+                object.fill::<V6>("FLOWS6", kind(Family::V6), flows)?;
+                rings.push((transport, flows, object));
+            }
+            let object = Object::load(object)?;
+            object.chain::<V4>("FRONTENDS4", kind(Family::V4))?;
+            object.chain::<V6>("FRONTENDS6", kind(Family::V6))?;
+            first.push((transport, object));
+        }
+        Ok(Self { rings, first })
+    }
+
+    /// Everything that is measured with them.
+    pub(super) fn variants(&self) -> Vec<Variant<'_>> {
+        let mut all = Vec::new();
+        for kind in Kind::ALL {
+            let rings = self.rings.iter().filter(|(transport, ..)| *transport == kind.transport);
+            for (_, flows, object) in rings {
+                all.push(established(object, kind, *flows, "translate_tc"));
+                all.push(established(object, kind, *flows, "translate_xdp"));
+                if *flows == 1 {
+                    all.extend(UNTOUCHED.map(|(name, case)| untouched(object, kind, name, case)));
+                }
+            }
+            for (transport, object) in &self.first {
+                if *transport == kind.transport {
+                    all.push(first(object, kind));
+                }
+            }
+        }
+        all
+    }
+}
+
+/// Programs that leave the packet as it is.
+const UNTOUCHED: [(&str, Case); 6] = [
+    ("empty", Case::Bare),
+    ("empty_xdp", Case::Bare),
+    ("parse_tc", Case::Bare),
+    ("parse_xdp", Case::Bare),
+    ("look_up_tc", Case::NotOurs),
+    ("look_up_xdp", Case::NotOurs),
+];
+
+fn label(program: &'static str, case: Case, flows: usize, kind: Kind) -> Label {
+    Label { program, xdp: program.ends_with("xdp"), case, flows, kind }
+}
+
+/// `TC_ACT_UNSPEC`, or `XDP_PASS`.
+const fn goes_on(xdp: bool) -> u32 {
+    if xdp { 2 } else { u32::MAX }
+}
+
+fn established<'a>(
+    object: &'a Object,
+    kind: Kind,
+    flows: usize,
+    name: &'static str,
+) -> Variant<'a> {
+    let from = ring::client(0, flows, kind.family);
+    let packet = ring::packet(from, destination(0, flows, kind.family), kind, false);
+    let label = label(name, Case::Established, flows, kind);
+    Variant::new(label, packet.len(), move || {
+        let _: f64 = object.run(name, &packet, ring::entries(flows) as u32, &packet)?;
+        object.run(name, &packet, ring::repeats(flows), &packet)
+    })
+}
+
+fn untouched<'a>(object: &'a Object, kind: Kind, name: &'static str, case: Case) -> Variant<'a> {
+    let packet = super::ours::foreign(kind);
+    let label = label(name, case, 0, kind);
+    Variant::new(label, packet.len(), move || {
+        let _: f64 = object.run(name, &packet, 1_000, &packet)?;
+        object.run(name, &packet, ring::repeats(1), &packet)
+    })
+}
+
+fn first(object: &Object, kind: Kind) -> Variant<'_> {
+    let from = ring::client(0, 1, kind.family);
+    let [packet, last] =
+        [0, FIRST].map(|at| ring::packet(from, ring::frontend(at, kind.family), kind, true));
+    let name = "translate_tc";
+    Variant::new(label(name, Case::First, 0, kind), packet.len(), move || {
+        match kind.family {
+            Family::V4 => object.forget::<V4>("FLOWS4")?,
+            Family::V6 => object.forget::<V6>("FLOWS6")?,
+        }
+        object.run(name, &packet, FIRST as u32, &last)
+    })
+}

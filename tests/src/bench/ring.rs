@@ -1,0 +1,87 @@
+//! Idempotent tables: `repeat` of a test run hands each packet on as the last repeat left it, so what a packet
+//! becomes is itself the packet of another flow, round a ring. Every repeat does the full work of an
+//! established packet, on another flow each time.
+
+use lb_common::addr::{Endpoint, Ip, Port};
+use lb_common::fake::{Datagram, Transport as Carried};
+use lb_common::wire::tcp;
+
+use super::variant::{Family, Kind, Transport};
+
+/// Sizes that are measured, in flows. A ring of one flow needs two entries, between which it swings.
+pub(super) const FLOWS: [usize; 3] = [1, 1_024, 65_536];
+/// Repeats of one measurement at least: about 10 ms.
+const REPEATS: usize = 65_536;
+/// First packets of one measurement, each to a frontend of its own.
+pub(super) const FIRST: usize = 500;
+
+/// Entries of a ring.
+pub(super) const fn entries(flows: usize) -> usize {
+    if flows < 2 { 2 } else { flows }
+}
+
+/// Repeats of a measurement: whole rounds of the ring, so that it ends where it began.
+pub(super) const fn repeats(flows: usize) -> u32 {
+    let rounds = REPEATS.div_ceil(entries(flows));
+    (entries(flows) * rounds) as u32
+}
+
+/// Scatters positions over the ring, so that neighbours in memory are not neighbours in time.
+const fn scatter(position: usize, flows: usize) -> usize {
+    (position * 40_503 + 17) % entries(flows)
+}
+
+/// A client of the ring.
+pub(super) fn client(position: usize, flows: usize, family: Family) -> Endpoint {
+    let number = scatter(position % entries(flows), flows);
+    let [low, high, ..] = number.to_le_bytes();
+    let ip = match family {
+        Family::V4 => Ip::v4([10, 1, high, low]),
+        Family::V6 => Ip::v6([0xfd, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, high, low]),
+    };
+    Endpoint::new(ip, Port::new(32_768 + (number % 16_384) as u16))
+}
+
+/// A destination that clients ask for: the `number`-th of a service range.
+pub(super) fn frontend(number: usize, family: Family) -> Endpoint {
+    let [low, high, ..] = (number + 256).to_le_bytes();
+    let ip = match family {
+        Family::V4 => Ip::v4([10, 96, high, low]),
+        Family::V6 => Ip::v6([0xfd, 0, 0, 0x96, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, high, low]),
+    };
+    Endpoint::new(ip, Port::new(1_000 + (number % 20_000) as u16))
+}
+
+/// A packet, with a payload of eight bytes: the smallest that occur are the dearest by the byte.
+pub(super) fn packet(source: Endpoint, destination: Endpoint, kind: Kind, first: bool) -> Vec<u8> {
+    let flags = if first { tcp::SYN } else { tcp::ACK };
+    let carried = match kind.transport {
+        Transport::Tcp => Carried::Tcp(flags),
+        Transport::Udp => Carried::Udp(true),
+    };
+    Datagram::new(source, destination, carried).build()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{FLOWS, Family, client, entries, frontend, repeats};
+
+    #[test]
+    fn ring_visits_every_client_once() {
+        for flows in FLOWS {
+            let all: BTreeSet<_> =
+                (0..entries(flows)).map(|at| client(at, flows, Family::V4)).collect();
+            assert_eq!(all.len(), entries(flows));
+            assert_eq!(client(entries(flows), flows, Family::V6), client(0, flows, Family::V6));
+            assert_eq!(repeats(flows) as usize % entries(flows), 0);
+        }
+    }
+
+    #[test]
+    fn frontends_are_distinct() {
+        let all: BTreeSet<_> = (0..65_000).map(|number| frontend(number, Family::V4).ip).collect();
+        assert_eq!(all.len(), 65_000);
+    }
+}

@@ -1,0 +1,135 @@
+//! One thing that is measured: which program, on what, and how to run it once.
+
+use std::fmt;
+
+use anyhow::Result;
+use lb_common::addr::Protocol;
+use serde::Serialize;
+
+/// IP family of a variant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Family {
+    V4,
+    V6,
+}
+
+/// Transport of a variant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Transport {
+    Tcp,
+    Udp,
+}
+
+impl Family {
+    /// For people.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "v4",
+            Self::V6 => "v6",
+        }
+    }
+}
+
+impl Transport {
+    /// For people.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+
+    /// Its number.
+    pub(super) const fn protocol(self) -> Protocol {
+        match self {
+            Self::Tcp => Protocol::TCP,
+            Self::Udp => Protocol::UDP,
+        }
+    }
+}
+
+/// Family and transport of the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Kind {
+    pub(super) family: Family,
+    pub(super) transport: Transport,
+}
+
+impl Kind {
+    /// Every kind.
+    pub(super) const ALL: [Self; 4] = [
+        Self { family: Family::V4, transport: Transport::Tcp },
+        Self { family: Family::V4, transport: Transport::Udp },
+        Self { family: Family::V6, transport: Transport::Tcp },
+        Self { family: Family::V6, transport: Transport::Udp },
+    ];
+}
+
+/// What happens to the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Case {
+    /// The cost of the measurement, or of reading headers: no table decides.
+    Bare,
+    /// One look-up that finds nothing.
+    NotOurs,
+    /// Every packet begins a flow.
+    First,
+    /// Every packet follows a flow that is there.
+    Established,
+}
+
+impl Case {
+    /// For people.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::NotOurs => "not ours",
+            Self::First => "first",
+            Self::Established => "established",
+        }
+    }
+}
+
+/// Name of a variant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Label {
+    /// The program.
+    pub(super) program: &'static str,
+    /// XDP, else tc.
+    pub(super) xdp: bool,
+    pub(super) case: Case,
+    /// Flows that the packets belong to in turn; 0 where there are none.
+    pub(super) flows: usize,
+    #[serde(flatten)]
+    pub(super) kind: Kind,
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { program, case, flows, kind: Kind { family, transport }, .. } = self;
+        write!(f, "{program} {} {} {}, {flows} flows", case.name(), family.name(), transport.name())
+    }
+}
+
+/// Something that is measured.
+pub(super) struct Variant<'a> {
+    pub(super) label: Label,
+    /// Bytes of a packet.
+    pub(super) bytes: usize,
+    run: Box<dyn FnMut() -> Result<f64> + 'a>,
+}
+
+impl<'a> Variant<'a> {
+    /// `run` warms up, measures, proves that the work was done, and returns nanoseconds per packet.
+    pub(super) fn new(label: Label, bytes: usize, run: impl FnMut() -> Result<f64> + 'a) -> Self {
+        Self { label, bytes, run: Box::new(run) }
+    }
+
+    /// Measures once.
+    pub(super) fn run(&mut self) -> Result<f64> {
+        (self.run)()
+    }
+}
