@@ -11,8 +11,8 @@ use crate::node::Pattern;
 mod show;
 
 pub use show::{
-    AffinityVerb, Ct, Flush, Format, Lb, MapList, MapVerb, Output, Scope, ServiceShow, ServiceVerb,
-    Services,
+    AffinityVerb, Ct, Diff, Flush, Format, Lb, MapList, MapVerb, Output, Scope, ServiceShow,
+    ServiceVerb, Services,
 };
 
 /// Serves Kubernetes Services through eBPF, beside any CNI, in place of kube-proxy.
@@ -66,6 +66,12 @@ pub enum Command {
 pub enum ConfigVerb {
     /// Each value and where it comes from, given the flags of `run`.
     View(Box<Run>),
+    /// Turn kube-proxy's `ConfigMap`, or the file in it, into the two documents that --config reads.
+    Migrate {
+        /// YAML as kubectl prints it; - for standard input.
+        #[arg(value_name = "FILE", default_value = "-")]
+        file: PathBuf,
+    },
 }
 
 /// Where the pins are.

@@ -8,6 +8,7 @@ mod agent;
 pub mod effect;
 pub mod flags;
 mod kube_proxy;
+pub mod migrate;
 mod section;
 mod tree;
 pub mod values;

@@ -1,17 +1,18 @@
 //! Arguments, logging, wiring, exit codes; nothing else.
 
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::{CommandFactory as _, Parser as _};
 use lb_agent::cli::{
-    AffinityVerb, Cleanup, Cli, Command, ConfigVerb, Ct, Lb, Log, LogFormat, MapVerb, Run,
+    AffinityVerb, Cleanup, Cli, Command, ConfigVerb, Ct, Diff, Lb, Log, LogFormat, MapVerb, Run,
     ServiceVerb,
 };
 use lb_agent::config::Config;
-use lb_agent::{chain, datapath, run, show};
+use lb_agent::{chain, config, datapath, run, show};
 use tracing_subscriber::filter::EnvFilter;
 
 /// Something was found that should not be.
@@ -48,6 +49,7 @@ fn execute(command: Command) -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
+        Command::Config(ConfigVerb::Migrate { file }) => migrate(&file),
         Command::Cleanup(options) => cleanup(&options),
         Command::Status(options) => {
             let (text, is_well) = show::status::status(&options.pins.bpf_dir)?;
@@ -65,6 +67,12 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Lb(Lb::List(options)) => {
             shown(&show::list::list(&options.pins.bpf_dir, &options.scope, options.format)?)
         }
+        Command::Lb(Lb::Diff(options)) => diff(&options).or_else(|error| {
+            // 1 means that they differ, and nothing else.
+            let mut stderr = io::stderr().lock();
+            writeln!(stderr, "error: {}", chain(error.as_ref())).context("write")?;
+            Ok(ExitCode::from(UNREACHABLE))
+        }),
         Command::Ct(Ct::List(options)) => {
             shown(&show::flows::list(&options.pins.bpf_dir, &options.scope, options.format)?)
         }
@@ -112,6 +120,31 @@ fn agent(options: Run) -> Result<ExitCode> {
     runtime.shutdown_timeout(GOODBYE);
     result?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn diff(options: &Diff) -> Result<ExitCode> {
+    let config = Config::load(&options.run)?;
+    let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
+    let wanted = runtime.block_on(run::intent(&options.run, &config))?;
+    runtime.shutdown_timeout(GOODBYE);
+    let (text, is_same) = show::diff::diff(&config.bpf_dir.value, wanted, options.format)?;
+    print(&text)?;
+    Ok(if is_same { ExitCode::SUCCESS } else { ExitCode::from(FINDING) })
+}
+
+fn migrate(file: &Path) -> Result<ExitCode> {
+    let (name, text) = if file == Path::new("-") {
+        ("standard input".into(), io::read_to_string(io::stdin()))
+    } else {
+        (file.display().to_string(), std::fs::read_to_string(file))
+    };
+    let text = text.with_context(|| format!("read {name}"))?;
+    let migrated = config::migrate::migrate(&name, &text)?;
+    let mut stderr = io::stderr().lock();
+    for warning in &migrated.warnings {
+        writeln!(stderr, "warning: {warning}").context("write")?;
+    }
+    shown(&migrated.documents)
 }
 
 fn cleanup(options: &Cleanup) -> Result<ExitCode> {

@@ -35,16 +35,21 @@ use crate::watch::client::{ClientError, Server};
 use crate::watch::{ListMode, Watch};
 
 mod devices;
+mod intent;
 mod kubernetes;
 mod orphans;
 mod servers;
+mod service_manager;
 mod state;
 mod sweeper;
 mod writer;
 
 use devices::Devices;
+pub use intent::intent;
 use kubernetes::Shown;
 use orphans::{Orphans, may_orphan};
+use service_manager::{ServiceManager, take_resources};
+pub(crate) use state::name;
 pub use state::{Known, State, state_file};
 pub(crate) use sweeper::monotonic;
 use sweeper::period;
@@ -68,6 +73,11 @@ pub enum Error {
     /// The API server's address or credentials.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// The lists do not come.
+    #[error(
+        "the source gave no complete lists within {0:?}: is the API server there, and readable?"
+    )]
+    NoLists(Duration),
     /// A signal handler or a namespace cookie.
     #[error("system call")]
     System(#[from] std::io::Error),
@@ -85,6 +95,7 @@ struct Agent {
     shown: Shown,
     numbers: Arc<Numbers>,
     state: State,
+    manager: ServiceManager,
     /// Before this an earlier run's packets may still read what it had given up.
     earliest: Instant,
     is_programmed: bool,
@@ -103,11 +114,7 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
         sizes: config.sizes(),
         packet_log: options.packet_log,
     };
-    if let Err(error) =
-        std::fs::write("/proc/self/oom_score_adj", config.oom_score_adj.value.to_string())
-    {
-        debug!(%error, "oom_score_adj stays as it is");
-    }
+    take_resources(&config.oom_score_adj);
     let mut stop = Stop::new()?;
     // First what is quickly known to be wrong; then lists arrive while programs are verified.
     let view = ViewHealth::default();
@@ -146,6 +153,7 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
         },
         numbers,
         state: State::at(&paths.bpf_dir, &name, view.clone()),
+        manager: ServiceManager::of_environment(),
         earliest,
         is_programmed: false,
         is_settled: false,
@@ -168,6 +176,7 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
     info!(node = name, bpf_dir = %paths.bpf_dir.display(), cgroup = %paths.cgroup.display(), "agent runs");
     agent.shown.events.node("Starting", String::new());
     agent.work(events, shared, &mut stop).await;
+    ServiceManager::stopping();
     agent.state.write(&agent.programmer);
     info!("agent ends; the data path goes on");
     Ok(())
@@ -371,6 +380,7 @@ impl Agent {
         self.writer.retry(&self.numbers);
         self.devices.retry(self.tracker.is_synced(), &self.numbers);
         self.program();
+        self.manager.alive();
         self.shown.tick(self.health.is_fresh());
         self.shown.changes(&self.tracker);
         self.report_ready();
@@ -391,6 +401,7 @@ impl Agent {
             // Whoever asks now is told names, not numbers.
             self.state.write(&self.programmer);
             self.health.ready();
+            self.manager.ready();
             let took = self.began.elapsed();
             info!(?took, "everything is programmed");
         }

@@ -7,6 +7,7 @@ use crate::datapath::LAYOUT;
 use crate::maps::{self, Maps};
 
 pub mod affinity;
+pub mod diff;
 pub mod flows;
 pub mod list;
 pub mod map;

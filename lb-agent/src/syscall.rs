@@ -1,5 +1,5 @@
 //! The few kernel calls that aya and nix lack, each one a safe function: batches of map entries, links by their pin, the
-//! cookie of a network namespace. The only file of the agent that talks to the kernel by raw pointers.
+//! cookie of a network namespace, the limit of open files. The only file of the agent that talks to the kernel by raw pointers.
 
 use std::ffi::CString;
 use std::io;
@@ -42,6 +42,22 @@ pub(crate) struct Batch {
     pub(crate) count: usize,
     /// Where to go on; nothing at the end of the map.
     pub(crate) next: Option<Position>,
+}
+
+/// Raises the soft limit of open files to the hard one; gives what it was, and is.
+pub(crate) fn raise_open_files() -> io::Result<(u64, u64)> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one `rlimit` to where one is.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let before = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the kernel reads one `rlimit` from where one is.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((before, limit.rlim_cur))
 }
 
 /// Reads entries into `keys` and `values`, from the beginning or from a position. Linux 5.6.

@@ -68,7 +68,7 @@ impl Agent {
         arguments.extend(more.iter().map(|&argument| argument.to_owned()));
         let log = node.folder().join("lb-agent.log");
         let home = node.home().clone();
-        let program = launch(&home, &binary, &arguments, &log)?;
+        let program = launch(&home, &binary, &arguments, &log, &[])?;
         Ok(Self { program, home, binary, arguments, node: node.name().to_owned(), log })
     }
 
@@ -96,14 +96,25 @@ impl Agent {
 
     /// Starts it again after it ended, and returns when it is ready.
     pub fn start_again(&mut self) -> Result<()> {
-        self.spawn_again()?;
+        self.spawn_again(&[])?;
         self.wait_ready()
     }
 
-    /// Starts it again after it ended, and returns at once.
-    pub fn spawn_again(&mut self) -> Result<()> {
-        self.program = launch(&self.home, &self.binary, &self.arguments, &self.log)?;
+    /// Starts it again after it ended, with more of an environment, and returns when it is ready.
+    pub fn start_again_with(&mut self, environment: &[(&str, &str)]) -> Result<()> {
+        self.spawn_again(environment)?;
+        self.wait_ready()
+    }
+
+    /// Starts it again after it ended, with more of an environment, and returns at once.
+    pub fn spawn_again(&mut self, environment: &[(&str, &str)]) -> Result<()> {
+        self.program = launch(&self.home, &self.binary, &self.arguments, &self.log, environment)?;
         Ok(())
+    }
+
+    /// Returns the process id of its last run.
+    pub fn id(&self) -> u32 {
+        self.program.id()
     }
 
     /// Fails, with the end of its log, when it has ended.
@@ -188,12 +199,19 @@ impl Drop for Agent {
     }
 }
 
-fn launch(home: &Home, binary: &Path, arguments: &[String], log: &Path) -> Result<Program> {
+fn launch(
+    home: &Home,
+    binary: &Path,
+    arguments: &[String],
+    log: &Path,
+    environment: &[(&str, &str)],
+) -> Result<Program> {
     if !binary.is_file() {
         bail!("agent binary {} is missing\nremedy: cargo build -p lb-agent", binary.display());
     }
     let mut command = home.command(binary)?;
     let _: &mut Command =
         command.args(arguments).env("RUST_LOG", "info,lb_ebpf=trace").env("NO_COLOR", "1");
+    let _: &mut Command = command.envs(environment.iter().copied());
     Program::spawn("lb-agent", command, log)
 }

@@ -96,7 +96,7 @@ fn no_question_is_lost_when_an_agent_starts_without_an_api_server() -> Result<()
         let traffic = Traffic::start(rig, &web)?;
         control_plane.stop_api_server();
         agent.kill9()?;
-        agent.spawn_again()?;
+        agent.spawn_again(&[])?;
         wait_until(NOTICE, "the agent asks in vain", || {
             failed_requests(&agent).is_ok_and(|failed| failed > 3.0).then_some(())
         })?;

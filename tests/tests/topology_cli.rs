@@ -1,5 +1,6 @@
 //! What an operator types, with the real binary: lists with the agent running and with the agent dead, exit codes.
 
+use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -12,7 +13,12 @@ use lb_tests::traffic::{Ask, Protocol};
 use lb_tests::wait::try_wait_until;
 use serde_json::Value;
 
-in_both_shapes!(lists_speak_with_a_running_and_with_a_dead_agent, exit_codes_say_what_happened);
+in_both_shapes!(
+    lists_speak_with_a_running_and_with_a_dead_agent,
+    exit_codes_say_what_happened,
+    maps_that_lag_behind_the_source_are_a_finding,
+    service_manager_is_told_and_resources_are_taken,
+);
 
 /// Beyond this many seconds nothing of a test is still open.
 const AFFINITY: u32 = 600;
@@ -138,6 +144,58 @@ fn exit_codes_say_what_happened(shape: Shape) -> Result<()> {
     for arguments in lists {
         let (code, text) = agent.exit_code(arguments)?;
         ensure!(code == 3 && text.contains("lb-agent run"), "{arguments:?}: {code}, {text}");
+    }
+    Ok(())
+}
+
+fn maps_that_lag_behind_the_source_are_a_finding(shape: Shape) -> Result<()> {
+    let (mut rig, web) = start(shape)?;
+    let folder = rig.manifests().folder().display().to_string();
+    let diff = ["lb", "diff", "--manifests", &folder];
+    let mut agent = rig.take_agent(0)?;
+    says(&agent, &diff, &["no differences"])?;
+    agent.kill9()?;
+    says(&agent, &diff, &["no differences"])?;
+    rig.manifests().apply(&web.pods(&[rig.pod(1, 1)?]))?;
+    let (code, text) = agent.exit_code(&diff)?;
+    ensure!(code == 1, "a source that went on: {code}, {text}");
+    let (code, _) = agent.exit_code(&["lb", "diff", "--manifests", "/nowhere"])?;
+    ensure!(code == 3, "a source that is not there: {code}");
+    agent.start_again()?;
+    says(&agent, &diff, &["no differences"])
+}
+
+fn service_manager_is_told_and_resources_are_taken(shape: Shape) -> Result<()> {
+    // Up, since down wants CAP_SYS_RESOURCE, which not every machine gives to root.
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    rig.start_agents(&["--oom-score-adj=500"])?;
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    let path = rig.node(0)?.folder().join("notify");
+    let manager = UnixDatagram::bind(&path)?;
+    manager.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let hears = |expected: &str| -> Result<()> {
+        let mut text = [0; 512];
+        let length = manager.recv(&mut text).with_context(|| format!("no {expected}"))?;
+        let heard = std::str::from_utf8(text.get(..length).unwrap_or_default())?;
+        ensure!(heard.trim() == expected, "{heard:?}, not {expected}");
+        Ok(())
+    };
+    let socket = path.display().to_string();
+    agent.start_again_with(&[("NOTIFY_SOCKET", &socket), ("WATCHDOG_USEC", "2000000")])?;
+    hears("READY=1")?;
+    hears("WATCHDOG=1")?;
+    hears("WATCHDOG=1")?;
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", agent.id()))?;
+    let files = limits.lines().find(|line| line.starts_with("Max open files"));
+    let numbers: Vec<&str> = files.context("no limit")?.split_whitespace().skip(3).collect();
+    ensure!(numbers.first() == numbers.get(1), "soft and hard: {numbers:?}");
+    let score = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", agent.id()))?;
+    ensure!(score.trim() == "500", "oom_score_adj is {score}");
+    agent.stop()?;
+    // Signs of life may still wait in the socket before it; the timeout is the deadline.
+    while let Err(error) = hears("STOPPING=1") {
+        ensure!(error.to_string().contains("WATCHDOG=1"), "no STOPPING=1: {error}");
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _};
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::Pins;
+use super::{Pins, Run};
 
 /// `lb-agent service ...`
 #[derive(Debug, Subcommand)]
@@ -20,6 +20,8 @@ pub enum ServiceVerb {
 pub enum Lb {
     /// Frontends and their backends.
     List(Services),
+    /// What the source asks for against what the maps hold. Exit code 1 when they differ, 3 when that cannot be told.
+    Diff(Box<Diff>),
 }
 
 /// `lb-agent ct ...`
@@ -72,6 +74,17 @@ pub struct ServiceShow {
     #[command(flatten)]
     pub pins: Pins,
     /// How to print; a table is a page of text here.
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// `lb-agent lb diff`
+#[derive(Debug, Args)]
+pub struct Diff {
+    /// The source, given as to `run`.
+    #[command(flatten)]
+    pub run: Run,
+    /// How to print.
     #[command(flatten)]
     pub format: Format,
 }

@@ -44,7 +44,7 @@ impl Config {
     }
 
     /// What follows from several values together.
-    fn settle(&mut self) -> Result<(), Error> {
+    pub(super) fn settle(&mut self) -> Result<(), Error> {
         let wanting = match self.detect_local.value {
             DetectLocalMode::BridgeInterface if self.bridge_interface.value.is_empty() => {
                 Some("detectLocalMode BridgeInterface wants detectLocal.bridgeInterface")

@@ -11,7 +11,7 @@ use super::kube_proxy::MODES;
 use super::{AGENT, Config, KUBE_PROXY, NodePortAddresses, Origin, Setting};
 
 /// A flag only: no file has it.
-const MASTER: &str = "master";
+pub(super) const MASTER: &str = "master";
 
 /// One value.
 #[derive(Clone, Debug, PartialEq)]
@@ -179,7 +179,7 @@ impl Config {
 }
 
 /// Puts a value under a dotted name.
-fn put(map: &mut Map<String, Value>, field: &str, value: Value) {
+pub(super) fn put(map: &mut Map<String, Value>, field: &str, value: Value) {
     match field.split_once('.') {
         None => drop(map.insert(field.into(), value)),
         Some((head, rest)) => {

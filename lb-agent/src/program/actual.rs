@@ -45,6 +45,11 @@ impl Actual {
         Some((selection::members(set, lines), lines))
     }
 
+    /// The rows of a set as the agent would have written it for this service; nothing if it is damaged.
+    pub(crate) fn sound_members(&self, id: ServiceId, set: Set) -> Option<Vec<BackendId>> {
+        self.sound(id, set).map(|members| members.ids)
+    }
+
     /// The set as the agent would have written it for this service, or nothing.
     fn sound(&self, id: ServiceId, set: Set) -> Option<Members> {
         if set != selection::shape(set.line, set.members) {

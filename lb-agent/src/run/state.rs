@@ -136,7 +136,7 @@ impl State {
 }
 
 /// `namespace/name:port`, as people write it; the port without a name is not there.
-fn name(key: &PortKey) -> String {
+pub(crate) fn name(key: &PortKey) -> String {
     match key.port.as_str() {
         "" => key.service.to_string(),
         port => format!("{}:{port}", key.service),

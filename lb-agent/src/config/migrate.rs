@@ -1,0 +1,181 @@
+//! `config migrate`: kube-proxy's `ConfigMap`, or the file in it, becomes the two documents that `--config` reads.
+//!
+//! Only what somebody set is written, so that defaults stay defaults. What is left out is named.
+
+use serde_json::{Map, Value, json};
+
+use super::tree::{self, Node, Value as Yaml};
+use super::view::{MASTER, put};
+use super::{AGENT, Config, KUBE_PROXY, Origin, Problem, Setting, joined};
+
+/// The key of the file in kube-proxy's `ConfigMap`, as kubeadm writes it.
+const KEY: &str = "config.conf";
+
+/// The new file, and what is not in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Migrated {
+    /// Two YAML documents.
+    pub documents: String,
+    /// What was left out, and why.
+    pub warnings: Vec<String>,
+}
+
+/// Why nothing can be migrated.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Fields that cannot be used.
+    #[error("{file}: {}", joined(problems))]
+    Problems {
+        /// The file.
+        file: String,
+        /// All that is wrong with it.
+        problems: Vec<Problem>,
+    },
+    /// Another `ConfigMap`.
+    #[error("{file}: the ConfigMap has no text under data, key {KEY}; name kube-proxy's own")]
+    NoKey {
+        /// The file.
+        file: String,
+    },
+    /// Values that do not fit together.
+    #[error("{file}: {source}")]
+    Together {
+        /// The file.
+        file: String,
+        /// Which.
+        source: super::Error,
+    },
+    /// It could not be written.
+    #[error("write yaml")]
+    Yaml(#[from] serde_saphyr::ser::Error),
+}
+
+/// The two documents that say what `text` says. `file` is for messages.
+pub fn migrate(file: &str, text: &str) -> Result<Migrated, Error> {
+    let refuse = |file: &str, problems| Error::Problems { file: file.to_owned(), problems };
+    let documents = tree::documents(text).map_err(|problem| refuse(file, vec![problem]))?;
+    let config_map = documents.iter().find(|document| is_text(document, "kind", "ConfigMap"));
+    let (file, text) = match config_map {
+        None => (file.to_owned(), text.to_owned()),
+        Some(map) => {
+            let inner = entry(map, "data").and_then(|data| entry(data, KEY));
+            let Some(Yaml::Text(inner)) = inner.map(|inner| &inner.value) else {
+                return Err(Error::NoKey { file: file.to_owned() });
+            };
+            (format!("{file}, {KEY}"), inner.clone())
+        }
+    };
+    let mut config = Config::default();
+    config.read(&text).map_err(|problems| refuse(&file, problems))?;
+    config.settle().map_err(|source| Error::Together { file, source })?;
+    if config.kubeconfig.is_set() {
+        config.kubeconfig = Setting::default();
+        config.warnings.push(
+            "clientConnection.kubeconfig: left out, a pod has its ServiceAccount; \
+             elsewhere give --kubeconfig"
+                .into(),
+        );
+    }
+    if config.mode.is_set() {
+        config.mode = Setting::default();
+        let is_told = config.warnings.iter().any(|warning| warning.starts_with("mode "));
+        if !is_told {
+            config.warnings.push("mode: left out, the data path is eBPF".into());
+        }
+    }
+    let documents = [document(&config, KUBE_PROXY, false)?, document(&config, AGENT, true)?];
+    Ok(Migrated { documents: documents.join("---\n"), warnings: config.warnings })
+}
+
+fn document(config: &Config, api: (&str, &str), ours: bool) -> Result<String, Error> {
+    let mut map = Map::new();
+    drop(map.insert("apiVersion".into(), json!(api.0)));
+    drop(map.insert("kind".into(), json!(api.1)));
+    let is_set = |origin| origin != Origin::Default;
+    for entry in config.entries() {
+        if entry.is_ours == ours && entry.field != MASTER && is_set(entry.origin) {
+            put(&mut map, &entry.field, entry.value);
+        }
+    }
+    let text = serde_saphyr::to_string(&Value::Object(map))?;
+    Ok(text.trim_end().to_owned() + "\n")
+}
+
+fn entry<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
+    let Yaml::Map(entries) = &node.value else { return None };
+    entries.iter().find(|(name, _)| name == key).map(|(_, node)| node)
+}
+
+fn is_text(node: &Node, key: &str, expected: &str) -> bool {
+    matches!(entry(node, key).map(|node| &node.value), Some(Yaml::Text(text)) if text == expected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KUBEADM: &str = include_str!("kubeadm.yaml");
+
+    fn config_map(text: &str) -> String {
+        let lines = text.replace('\n', "\n    ");
+        format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: kube-proxy, namespace: kube-system}}\n\
+             data:\n  config.conf: |-\n    {lines}\n  kubeconfig.conf: \"kind: Config\"\n"
+        )
+    }
+
+    fn read(text: &str) -> Config {
+        let mut config = Config::default();
+        config.read(text).unwrap();
+        config.settle().unwrap();
+        config
+    }
+
+    #[test]
+    fn a_config_map_and_the_file_in_it_come_to_the_same() {
+        let migrated = migrate("cm.yaml", &config_map(KUBEADM)).unwrap();
+        assert_eq!(migrate("c.yaml", KUBEADM).unwrap(), migrated);
+        insta::assert_snapshot!(migrated.documents);
+        assert_eq!(migrated.warnings.len(), 1, "{:?}", migrated.warnings);
+        let again = read(&migrated.documents);
+        assert_eq!(again.warnings, Vec::<String>::new());
+        assert_eq!(again.cluster_cidr.value, read(KUBEADM).cluster_cidr.value);
+    }
+
+    #[test]
+    fn everything_that_has_a_meaning_survives_and_the_rest_is_named() {
+        let text = format!(
+            "apiVersion: {}\nkind: {}\nmode: ipvs\nclusterCIDR: 10.0.0.0/8,fd00::/48\n\
+             iptables: {{masqueradeAll: true, masqueradeBit: 14}}\nipvs: {{strictARP: true}}\n\
+             nodePortAddresses: [primary, 10.1.0.0/16]\noomScoreAdj: -500\n\
+             detectLocalMode: InterfaceNamePrefix\ndetectLocal: {{interfaceNamePrefix: cali}}\n\
+             conntrack: {{udpTimeout: 45s, min: 131072}}\nhealthzBindAddress: 127.0.0.1:9\n",
+            KUBE_PROXY.0, KUBE_PROXY.1
+        );
+        let migrated = migrate("c.yaml", &text).unwrap();
+        insta::assert_snapshot!(migrated.documents);
+        insta::assert_snapshot!(migrated.warnings.join("\n"));
+        let (mut before, after) = (read(&text), read(&migrated.documents));
+        before.mode = Setting::default();
+        assert_eq!(after.configz(), before.configz());
+        assert_eq!((after.flags(), after.sizes()), (before.flags(), before.sizes()));
+        assert_eq!(after.warnings, Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_cannot_be_migrated_is_refused_with_its_place() {
+        let cases = [
+            ("kind: ConfigMap\ndata: {a: b}\n", "no text under data, key config.conf"),
+            ("a: [", "c.yaml: line "),
+            (
+                &config_map(&KUBEADM.replace("oomScoreAdj: null", "oomScoreAdj: 5000")),
+                "config.conf: line",
+            ),
+            ("kind: Service\napiVersion: v1\n", "v1 Service is not known"),
+        ];
+        for (text, expected) in cases {
+            let error = migrate("c.yaml", text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

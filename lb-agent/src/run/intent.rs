@@ -1,0 +1,46 @@
+//! What the source asks for, once: for `lb diff`, beside a running agent or without one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::{Error, Known, start_source};
+use crate::cli;
+use crate::config::Config;
+use crate::metrics::kube_proxy::KubeProxy;
+use crate::program::Change;
+use crate::snapshot::{NodeContext, ViewHealth};
+use crate::tracker::Tracker;
+
+/// How long the lists may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Everything that the source asks for now, as the agent of this node would see it. The node is the one of the
+/// last run where nobody names another.
+pub async fn intent(options: &cli::Run, config: &Config) -> Result<Vec<Change>, Error> {
+    let known = Known::read(&config.bpf_dir.value);
+    let is_named = config.hostname.is_set() || known.node.is_empty();
+    let node = if is_named { config.node() } else { known.node };
+    let (sender, mut events) = mpsc::channel(4_096);
+    let (view, metrics) = (ViewHealth::default(), KubeProxy::default());
+    let source = (&view, &metrics);
+    drop(start_source(options.manifests.as_deref(), config, &node, source, sender).await?);
+    let mut tracker = Tracker::new(NodeContext {
+        service_proxy_name: config.service_proxy_name.value.as_deref().map(Arc::from),
+        ..NodeContext::named(&node)
+    });
+    let lists = async {
+        while !tracker.is_synced() {
+            let Some(event) = events.recv().await else { return };
+            let _: crate::tracker::Effect = tracker.apply(event);
+        }
+    };
+    timeout(PATIENCE, lists).await.map_err(|_elapsed| Error::NoLists(PATIENCE))?;
+    let change = |(service, translated): (_, Option<crate::translate::Translated>)| Change {
+        service,
+        ports: translated.map(|translated| translated.ports).unwrap_or_default(),
+    };
+    Ok(tracker.take().into_iter().map(change).collect())
+}

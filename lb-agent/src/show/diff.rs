@@ -1,0 +1,285 @@
+//! `lb diff`: what the source asks for now against what the kernel maps hold.
+//!
+//! Both are compared by what they mean to a packet, not by where they lie: numbers of services, rows and lines
+//! may differ. Node-wide settings are not compared: they follow from devices that only the agent watches.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use lb_common::config::Settings;
+use lb_common::service::{Backend, Flags, Frontend, Line, Service, Set, Source};
+use serde::Serialize;
+
+use super::print::{self, Row, Tone};
+use super::{Error, open, words};
+use crate::cli::Format;
+use crate::program::{Actual, Change, Limits, Op, Programmer};
+use crate::run::{Known, name};
+
+/// Something that is not as it is asked for.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Difference {
+    frontend: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service: Option<String>,
+    what: String,
+}
+
+/// What a packet to a frontend meets, in words.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Meaning {
+    service: u32,
+    rules: BTreeSet<String>,
+}
+
+/// The differences as text, and whether there are none.
+pub fn diff(bpf_dir: &Path, wanted: Vec<Change>, format: Format) -> Result<(String, bool), Error> {
+    let maps = open(bpf_dir)?;
+    let known = Known::read(bpf_dir);
+    let differences = compare(maps.limits()?, wanted, &maps.actual()?, &known);
+    Ok((print::print(&differences, format)?, differences.is_empty()))
+}
+
+fn compare(limits: Limits, wanted: Vec<Change>, actual: &Actual, known: &Known) -> Vec<Difference> {
+    let mut programmer = Programmer::new(limits);
+    let mut image = Image::default();
+    programmer.plan(Duration::ZERO, wanted).iter().for_each(|op| image.apply(op));
+    let names: BTreeMap<u32, String> =
+        programmer.names().map(|(id, key)| (id, name(key))).collect();
+    let (wanted, held) = (meanings(&image.actual()), meanings(actual));
+    let frontends: BTreeSet<&Frontend> = wanted.keys().chain(held.keys()).collect();
+    let mut all = Vec::new();
+    for frontend in frontends {
+        let (want, hold) = (wanted.get(frontend), held.get(frontend));
+        let service = want.and_then(|want| names.get(&want.service));
+        let service = service.or_else(|| known.names.get(&hold?.service)).cloned();
+        let mut note = |what: String| {
+            let (frontend, service) = (words::frontend(frontend), service.clone());
+            all.push(Difference { frontend, service, what });
+        };
+        match (want, hold) {
+            (Some(want), Some(hold)) => {
+                for rule in want.rules.difference(&hold.rules) {
+                    note(format!("missing: {rule}"));
+                }
+                for rule in hold.rules.difference(&want.rules) {
+                    note(format!("not asked for: {rule}"));
+                }
+            }
+            (Some(_), None) => note("missing: the frontend".into()),
+            (None, Some(_)) => note("not asked for: the frontend".into()),
+            (None, None) => {}
+        }
+    }
+    all
+}
+
+/// The maps as operations leave them.
+#[derive(Debug, Default)]
+struct Image {
+    services: BTreeMap<Frontend, Service>,
+    backends: BTreeMap<u32, Backend>,
+    lines: Vec<Line>,
+    sources: BTreeSet<(u32, Source)>,
+}
+
+impl Image {
+    fn apply(&mut self, op: &Op) {
+        match op {
+            Op::PutSettings(_) => {}
+            Op::PutBackend { id, row } => {
+                let _: Option<Backend> = self.backends.insert(*id, *row);
+            }
+            Op::WriteLines { line, lines } => {
+                let (from, to) = (*line as usize, *line as usize + lines.len());
+                self.lines.resize(self.lines.len().max(to), [0; 64]);
+                for (place, line) in self.lines.iter_mut().skip(from).zip(lines) {
+                    *place = *line;
+                }
+            }
+            Op::PutSource { bits, source } => {
+                let _: bool = self.sources.insert((*bits, *source));
+            }
+            Op::RemoveSource { bits, source } => {
+                let _: bool = self.sources.remove(&(*bits, *source));
+            }
+            Op::PutService { frontend, service } => {
+                let _: Option<Service> = self.services.insert(*frontend, *service);
+            }
+            Op::RemoveService { frontend } => {
+                let _: Option<Service> = self.services.remove(frontend);
+            }
+        }
+    }
+
+    fn actual(self) -> Actual {
+        let rows = self.backends.last_key_value().map_or(0, |(last, _)| last + 1);
+        let row = |id| self.backends.get(&id).copied().unwrap_or_default();
+        Actual {
+            backends: (0..rows).map(row).collect(),
+            services: self.services.into_iter().collect(),
+            lines: self.lines,
+            sources: self.sources.into_iter().collect(),
+            settings: Settings::default(),
+        }
+    }
+}
+
+fn meanings(actual: &Actual) -> BTreeMap<Frontend, Meaning> {
+    let mut sources: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+    for (bits, source) in &actual.sources {
+        // The service's 32 bits lead, and IPv4 is mapped.
+        let length = bits.saturating_sub(if source.ip.is_v4() { 128 } else { 32 });
+        let text = format!("source {}/{length}", words::ip(source.ip));
+        let _: bool = sources.entry(source.service).or_default().insert(text);
+    }
+    let is_live = |(_, service): &&(Frontend, Service)| !service.flags.has(Flags::LEAVING);
+    let meaning = |(frontend, service): &(Frontend, Service)| {
+        let mut rules: BTreeSet<String> = BTreeSet::new();
+        if !service.flags.has(Flags::ADDRESS) {
+            rules.extend(flags(service.flags));
+            rules.extend((service.affinity > 0).then(|| format!("affinity {}s", service.affinity)));
+            for (set, which) in [(service.cluster, "cluster"), (service.local, "local")] {
+                rules.extend(members(actual, service.id, set, which));
+            }
+            if service.flags.has(Flags::SOURCES) {
+                rules.extend(sources.get(&service.id).into_iter().flatten().cloned());
+            }
+        }
+        (*frontend, Meaning { service: service.id, rules })
+    };
+    actual.services.iter().filter(is_live).map(meaning).collect()
+}
+
+fn flags(flags: Flags) -> impl Iterator<Item = String> {
+    let names = [
+        (Flags::EXTERNAL, "external traffic policy"),
+        (Flags::LOCAL_POLICY, "policy Local"),
+        (Flags::SOURCES, "only listed sources"),
+        (Flags::ANYWHERE, "endpoints elsewhere"),
+        (Flags::NODE_PORT, "NodePort"),
+    ];
+    names.into_iter().filter(move |(flag, _)| flags.has(*flag)).map(|(_, name)| name.to_owned())
+}
+
+/// The backends of a set; of one whose lines are damaged, that they are.
+fn members(actual: &Actual, id: u32, set: Set, which: &str) -> BTreeSet<String> {
+    let Some(rows) = actual.sound_members(id, set) else {
+        return BTreeSet::from([format!("{which} selection table (damaged)")]);
+    };
+    let row = |row: &u32| actual.backends.get(*row as usize);
+    let word = |row: &Backend| {
+        let place = if row.flags & Backend::LOCAL == 0 { "" } else { ", on this node" };
+        format!("{which} backend {}{place}", words::endpoint(row.ip, row.port))
+    };
+    rows.iter().filter_map(row).map(word).collect()
+}
+
+impl Row for Difference {
+    const HEADINGS: (&'static [&'static str], &'static [&'static str]) =
+        (&["FRONTEND", "SERVICE", "DIFFERENCE"], &[]);
+    const NONE: &'static str = "no differences";
+
+    fn cells(&self) -> Vec<String> {
+        let service = self.service.clone().unwrap_or_default();
+        vec![self.frontend.clone(), service, self.what.clone()]
+    }
+
+    fn name(&self) -> String {
+        self.frontend.clone()
+    }
+
+    fn tone(&self) -> Tone {
+        Tone::Bad
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{
+        EndpointPlan, Family, FrontendKind, FrontendPlan, PortKey, PortPlan, ServiceName,
+    };
+    use lb_common::addr::{Port, Protocol};
+
+    const LIMITS: Limits = Limits { services: 100, backends: 100, lines: 1000, sources: 10 };
+
+    fn asked(name: &str, hosts: &[u8]) -> Change {
+        let service = ServiceName { namespace: "default".into(), name: name.into() };
+        let ip = if name == "web" { [10, 96, 0, 1] } else { [10, 96, 0, 2] };
+        let frontend = FrontendPlan {
+            kind: FrontendKind::ClusterIp,
+            ip: ip.into(),
+            port: 80,
+            local_policy: false,
+            sources: false,
+        };
+        let endpoint = |host: &u8| EndpointPlan {
+            ip: [10, 244, 0, *host].into(),
+            port: 8080,
+            on_this_node: *host == 2,
+            cluster: true,
+            local: *host == 2,
+        };
+        let key = PortKey {
+            service: service.clone(),
+            port: "http".into(),
+            protocol: Protocol::TCP,
+            family: Family::V4,
+        };
+        let port = PortPlan {
+            key,
+            age: (0, name.into()),
+            frontends: vec![frontend],
+            affinity: Some(60),
+            sources: Vec::new(),
+            endpoints: hosts.iter().map(endpoint).collect(),
+            anywhere: true,
+        };
+        Change { service, ports: vec![port] }
+    }
+
+    /// What an agent that was asked for this leaves in the maps, other services before it.
+    fn held(before: Vec<Change>, changes: Vec<Change>) -> Actual {
+        let mut programmer = Programmer::new(LIMITS);
+        let mut image = Image::default();
+        for changes in [before, changes] {
+            programmer.plan(Duration::ZERO, changes).iter().for_each(|op| image.apply(op));
+        }
+        image.actual()
+    }
+
+    #[test]
+    fn where_things_lie_is_no_difference() {
+        let actual = held(vec![asked("other", &[9])], vec![asked("web", &[2, 3])]);
+        let wanted = vec![asked("web", &[2, 3]), asked("other", &[9])];
+        assert_eq!(compare(LIMITS, wanted, &actual, &Known::default()), []);
+    }
+
+    #[test]
+    fn every_way_to_differ_is_told() {
+        let mut actual = held(Vec::new(), vec![asked("web", &[2, 4]), asked("other", &[9])]);
+        for (_, service) in &mut actual.services {
+            service.affinity = 30;
+        }
+        actual.services.retain(|(frontend, _)| frontend.ip.v4_octets()[3] == 1);
+        let stray =
+            Frontend::new(lb_common::addr::Ip::v4([10, 96, 0, 9]), Port::new(1), Protocol::UDP);
+        actual.services.push((stray, Service { id: 9, ..Service::default() }));
+        let wanted = vec![asked("web", &[2, 3]), asked("other", &[9])];
+        let all = compare(LIMITS, wanted, &actual, &Known::default());
+        insta::assert_snapshot!(print::print(&all, print::PLAIN).unwrap());
+    }
+
+    #[test]
+    fn a_damaged_selection_table_is_a_difference() {
+        let mut actual = held(Vec::new(), vec![asked("web", &[2, 3])]);
+        for line in &mut actual.lines {
+            line[63] ^= 1;
+        }
+        let all = compare(LIMITS, vec![asked("web", &[2, 3])], &actual, &Known::default());
+        assert!(all.iter().any(|it| it.what.contains("damaged")), "{all:?}");
+    }
+}
