@@ -158,6 +158,8 @@ fn cleanup(options: &Cleanup) -> Result<ExitCode> {
     }
     let state = run::state_file(dir);
     if std::fs::remove_file(&state).is_ok() {
+        // Stays where somebody else keeps something in it.
+        drop(state.parent().map(std::fs::remove_dir));
         print(&format!("removed {}\n", state.display()))?;
     }
     if removed.pins.is_empty() && removed.unmounted.is_none() {

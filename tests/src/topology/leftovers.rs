@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use lb_agent::run::state_file;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::unistd::setsid;
 
@@ -139,6 +140,16 @@ fn start_janitor() -> Result<Child> {
     Ok(command.spawn()?)
 }
 
+/// Removes the state files of agents whose pins lay below a folder.
+fn remove_states(folder: &Path) {
+    let Some(state) = state_file(folder).parent().map(Path::to_owned) else { return };
+    let (Some(states), Some(name)) = (state.parent(), state.file_name()) else { return };
+    let prefix = format!("{}-", name.to_string_lossy());
+    for name in names_in(states).filter(|name| name.starts_with(&prefix)) {
+        drop(fs::remove_dir_all(states.join(name)));
+    }
+}
+
 fn is_dead(pid: u32) -> bool {
     !Path::new("/proc").join(pid.to_string()).exists()
 }
@@ -185,6 +196,7 @@ fn remove_cgroup(cgroup: &Path) {
 
 /// Removes a folder and the mounts directly below its folders.
 fn remove_folder(folder: &Path) {
+    remove_states(folder);
     for name in names_in(folder) {
         // Fails when nothing is mounted there.
         drop(
