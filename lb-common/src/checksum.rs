@@ -61,6 +61,22 @@ impl Difference {
         (!fold(sum)).to_ne_bytes()
     }
 
+    /// Folded to 16 bits, as a word in memory order whose other half is 0.
+    #[inline(always)]
+    pub const fn fold(self) -> u32 {
+        let [a, b] = fold(self.wsum() as u64).to_ne_bytes();
+        u32::from_ne_bytes([a, b, 0, 0])
+    }
+
+    /// The field that brings the sum to nothing when it is added twice: -S/2. One's complement is
+    /// arithmetic modulo 65535, where 2 has an inverse.
+    #[inline(always)]
+    pub const fn halved(self) -> [u8; 2] {
+        let negative = !fold(self.wsum() as u64);
+        let odd = if negative.is_multiple_of(2) { 0 } else { 0x8000 };
+        (negative / 2 + odd).to_ne_bytes()
+    }
+
     /// The checksum of bytes summed from nothing.
     #[inline(always)]
     pub const fn finish(self) -> [u8; 2] {
@@ -116,6 +132,14 @@ mod tests {
             let fresh = reference(&bytes);
             // Both zeros of one's complement stand for the same sum.
             prop_assert!(updated == fresh || (updated ^ fresh) == 0xffff && (updated == 0 || fresh == 0));
+        }
+
+        #[test]
+        fn half_of_a_sum_twice_brings_it_to_nothing(words in proptest::collection::vec(any::<[u8; 4]>(), 1..20)) {
+            let sum = words.iter().fold(Difference::NONE, |sum, word| sum.add(u32::from_ne_bytes(*word)));
+            let [a, b] = sum.halved();
+            let total = sum.add(u32::from_ne_bytes([a, b, a, b])).finish();
+            prop_assert!(total == [0; 2] || total == [0xff; 2]);
         }
 
         #[test]

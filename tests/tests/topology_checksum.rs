@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, ask, matrix};
+use lb_tests::rig::{Rig, TARGET, ask, matrix, refused};
 use lb_tests::topology::{Builder, Shape, Topology};
 use lb_tests::traffic::{Ask, Capture};
 
@@ -17,15 +17,14 @@ fn checksums_are_right_without_offload(shape: Shape) -> Result<()> {
     every_wire(Topology::builder(shape).without_checksum_offload())
 }
 
-/// Captures at everybody while pod, host and client ask near and far backends.
-///
-/// Rejections are not among them: their checksums are right only where nothing completes them (README, limits).
+/// Captures at everybody while pod, host and client ask near and far backends, and one that nobody serves.
 fn every_wire(builder: Builder) -> Result<()> {
     let rig = Rig::build(builder)?;
     let near = Service::new("near", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(0, 1)?]);
     let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
     let own = Service::new("own", 12)?.port(80, TARGET).pods(&[rig.pod(0, 0)?]);
-    let rig = rig.start(&[&near, &far, &own])?;
+    let none = Service::new("none", 13)?.port(80, TARGET).node_port(30_082);
+    let rig = rig.start(&[&near, &far, &own, &none])?;
     let members = rig.topology().members();
     let captures = members.iter().map(|member| Capture::start(member.netns(), "eth0"));
     let captures: Vec<Capture> = captures.collect::<Result<_>>()?;
@@ -40,6 +39,9 @@ fn every_wire(builder: Builder) -> Result<()> {
             drop(ask(rig.client(), question.sized(size, size))?);
         }
         drop(ask(rig.node(0)?, Ask::new(protocol, far.frontend(family)))?);
+        refused(rig.pod(0, 0)?, Ask::new(protocol, none.frontend(family)))?;
+        let nobody = rig.node(0)?.addresses().socket(family, 30_082);
+        refused(rig.client(), Ask::new(protocol, nobody))?;
     }
     for (member, capture) in members.iter().zip(&captures) {
         if member.name() != "pod-b1" {

@@ -1,5 +1,9 @@
 //! Tells a client that nobody answers: the packet becomes an ICMP port unreachable about itself
 //! (RFC 792; RFC 4443 3.1), sent back by the device it came from.
+//!
+//! The packet may be one whose transport checksum was left for later (`CHECKSUM_PARTIAL`), and a program
+//! can neither see that nor undo it: a device may still write a checksum where the client's was to be.
+//! So every answer is made to be right both as it is and completed.
 
 use super::{Step, rewrite};
 use crate::addr::{Port, Protocol};
@@ -14,8 +18,14 @@ const ICMP: usize = 8;
 /// Words quoted of a TCP header: up to and with its checksum, which the kernel refuses to cut off
 /// while it is still partial.
 const TCP: usize = 5;
+/// Where the checksum lies in it.
+const TCP_CHECKSUM: usize = 16;
 /// Words quoted of any other transport header.
 const OTHER: usize = 2;
+/// Where the checksum lies in a UDP header.
+const UDP_CHECKSUM: usize = 6;
+/// No internet checksum is quoted.
+const NONE: usize = usize::MAX;
 /// Hop limit of what we send.
 const HOPS: u8 = 64;
 
@@ -31,25 +41,31 @@ pub(super) fn answer<P: Packet>(
     if view.is_rst() || !view.plain || view.piece == wire::Piece::Later {
         return Err(Verdict::Drop(DropReason::RejectLimited));
     }
+    let link = view.network(packet);
     let done = match (view.v4, view.protocol) {
-        (true, Protocol::TCP) => unreachable_v4::<P, TCP>(packet, view.network(packet), asked),
-        (true, _) => unreachable_v4::<P, OTHER>(packet, view.network(packet), asked),
+        (true, Protocol::TCP) => unreachable_v4::<P, TCP, TCP_CHECKSUM>(packet, link, asked),
+        (true, Protocol::UDP) => unreachable_v4::<P, OTHER, UDP_CHECKSUM>(packet, link, asked),
+        (true, _) => unreachable_v4::<P, OTHER, NONE>(packet, link, asked),
         (false, Protocol::TCP) => reset_v6(packet, view, asked),
-        (false, _) => unreachable_v6::<P, OTHER>(packet, view.network(packet), asked),
+        (false, Protocol::UDP) => unreachable_v6::<P, OTHER, UDP_CHECKSUM>(packet, link, asked),
+        (false, _) => unreachable_v6::<P, OTHER, NONE>(packet, link, asked),
     };
     done.ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
     rewrite::turn_round(packet, why)
 }
 
 #[inline(never)]
-fn unreachable_v4<P: Packet, const QUOTE: usize>(
+fn unreachable_v4<P: Packet, const QUOTE: usize, const FIELD: usize>(
     packet: &mut P,
     link: usize,
     asked: &Tuple,
 ) -> Option<()> {
-    let body =
-        quoted_sum::<P, { IPV4 / 4 }, QUOTE>(packet, link)?.add(u32::from_ne_bytes([3, 3, 0, 0]));
+    let (quote, field) = quoted::<P, { IPV4 / 4 }, QUOTE, FIELD>(packet, link)?;
+    let body = quote.add(u32::from_ne_bytes([3, 3, 0, 0]));
     packet.reshape(link + IPV4 + 4 * QUOTE, link, IPV4 + ICMP)?;
+    if FIELD != NONE {
+        packet.write(link + IPV4 + ICMP + IPV4 + FIELD, field)?;
+    }
 
     let [l0, l1] = ((IPV4 + ICMP + IPV4 + 4 * QUOTE) as u16).to_be_bytes();
     let w0 = u32::from_ne_bytes([0x45, 0, l0, l1]);
@@ -70,14 +86,17 @@ fn unreachable_v4<P: Packet, const QUOTE: usize>(
 }
 
 #[inline(never)]
-fn unreachable_v6<P: Packet, const QUOTE: usize>(
+fn unreachable_v6<P: Packet, const QUOTE: usize, const FIELD: usize>(
     packet: &mut P,
     link: usize,
     asked: &Tuple,
 ) -> Option<()> {
-    let body =
-        quoted_sum::<P, { IPV6 / 4 }, QUOTE>(packet, link)?.add(u32::from_ne_bytes([1, 4, 0, 0]));
+    let (quote, field) = quoted::<P, { IPV6 / 4 }, QUOTE, FIELD>(packet, link)?;
+    let body = quote.add(u32::from_ne_bytes([1, 4, 0, 0]));
     packet.reshape(link + IPV6 + 4 * QUOTE, link, IPV6 + ICMP)?;
+    if FIELD != NONE {
+        packet.write(link + IPV6 + ICMP + IPV6 + FIELD, field)?;
+    }
 
     let length = (ICMP + IPV6 + 4 * QUOTE) as u16;
     let [l0, l1] = length.to_be_bytes();
@@ -108,11 +127,14 @@ fn reset_v6<P: Packet>(packet: &mut P, view: &View, asked: &Tuple) -> Option<()>
     packet.set_words(link + 24, asked.source.words())?;
     let ports = Port::word(asked.destination_port, asked.source_port);
     let control = u32::from_ne_bytes([0x50, flags, 0, 0]);
-    let sum = pseudo_header(Difference::NONE, asked, LENGTH, Protocol::TCP);
-    let sum = sum.add(ports).add(sequence).add(acknowledgement).add(control);
-    let [c0, c1] = sum.finish();
-    let checksum = u32::from_ne_bytes([c0, c1, 0, 0]);
-    packet.set_words(link + IPV6, [ports, sequence, acknowledgement, control, checksum])
+    // The checksum field is P, the sum of the pseudo-header, as in any segment to be completed. A window,
+    // of which a reset has none, brings the rest to -2P: as it is, P - 2P + P is nothing; and completed,
+    // the field becomes -(P - 2P), which is P again.
+    let pseudo = pseudo_header(Difference::NONE, asked, LENGTH, Protocol::TCP).fold();
+    let rest = Difference::NONE.add(ports).add(sequence).add(acknowledgement).add(control);
+    let [w0, w1] = rest.add(pseudo).add(pseudo).finish();
+    let control = control | u32::from_ne_bytes([0, 0, w0, w1]);
+    packet.set_words(link + IPV6, [ports, sequence, acknowledgement, control, pseudo])
 }
 
 /// Adds the pseudo-header of an answer to `tuple` (RFC 8200 8.1). Which end comes first is all one.
@@ -129,15 +151,24 @@ const fn pseudo_header(
     sum.add(u32::from_ne_bytes([0, 0, l0, l1])).add(u32::from_ne_bytes([0, 0, 0, protocol.0]))
 }
 
-/// Sum of the quoted packet: its IP header and the start of what follows.
+/// Sum of the quoted packet, its IP header and the start of what follows, and what to write into its
+/// checksum field: F = -S/2, S being the sum of the rest from the transport header on. Completed, the
+/// field becomes -(S + F), which is F again.
 #[inline(always)]
-fn quoted_sum<P: Packet, const HEADER: usize, const QUOTE: usize>(
+fn quoted<P: Packet, const HEADER: usize, const QUOTE: usize, const FIELD: usize>(
     packet: &P,
     at: usize,
-) -> Option<Difference> {
+) -> Option<(Difference, [u8; 2])> {
     let header: [u32; HEADER] = packet.words(at)?;
-    let quote: [u32; QUOTE] = packet.words(at + HEADER * 4)?;
-    Some(sum_of(&quote, sum_of(&header, Difference::NONE)))
+    let mut quote: [u32; QUOTE] = packet.words(at + HEADER * 4)?;
+    if FIELD == NONE {
+        return Some((sum_of(&quote, sum_of(&header, Difference::NONE)), [0; 2]));
+    }
+    let others = if FIELD.is_multiple_of(4) { [0, 0, 0xff, 0xff] } else { [0xff, 0xff, 0, 0] };
+    *quote.get_mut(FIELD / 4)? &= u32::from_ne_bytes(others);
+    let rest = sum_of(&quote, Difference::NONE);
+    let [f0, f1] = rest.halved();
+    Some((sum_of(&header, rest).add(u32::from_ne_bytes([f0, f1, 0, 0])), [f0, f1]))
 }
 
 #[inline(always)]
