@@ -8,10 +8,10 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use aya::Ebpf;
 use aya::maps::{Map, MapData, MapInfo};
 use aya::programs::{Program, ProgramInfo};
-use aya::{Ebpf, EbpfLoader};
-use lb_agent::datapath;
+use lb_agent::datapath::{self, PacketLog};
 
 /// Hundredths by which instructions and sizes may exceed their number.
 const DRIFT: u64 = 10;
@@ -28,7 +28,7 @@ type Figures = BTreeMap<String, u64>;
 
 /// Loads every program, prints its figures, and compares them with `file` or writes them there.
 pub fn verify(file: &Path, bless: bool, out: &mut impl Write) -> Result<()> {
-    let mut ebpf = EbpfLoader::new().load(datapath::object()).context("load the object")?;
+    let mut ebpf = PacketLog::Off.loader().load(datapath::object()).context("load the object")?;
     let mut figures = programs(&mut ebpf, out)?;
     figures.extend(maps(&ebpf, out)?);
     if bless {
@@ -85,7 +85,8 @@ fn maps(ebpf: &Ebpf, out: &mut impl Write) -> Result<Figures> {
     }
     found.sort_by_key(|(name, _)| *name);
     for (name, info) in found {
-        let bytes = u64::from(info.key_size()) + u64::from(info.value_size());
+        // A ring has no entries: its capacity counts bytes.
+        let bytes = (u64::from(info.key_size()) + u64::from(info.value_size())).max(1);
         let entries = u64::from(info.max_entries());
         writeln!(out, "{name:<16}{bytes:>10}{entries:>12}{:>10}", bytes * entries / 1024)?;
         let _new: Option<u64> = figures.insert(format!("{name}.{ENTRY}"), bytes);
@@ -99,7 +100,8 @@ fn data(map: &Map) -> Result<&MapData> {
         | Map::HashMap(data)
         | Map::LruHashMap(data)
         | Map::LpmTrie(data)
-        | Map::PerCpuArray(data) => Ok(data),
+        | Map::PerCpuArray(data)
+        | Map::RingBuf(data) => Ok(data),
         _ => bail!("a kind of map that is not known here"),
     }
 }

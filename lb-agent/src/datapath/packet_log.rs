@@ -5,7 +5,7 @@
 
 use std::io;
 
-use aya::Ebpf;
+use aya::{Ebpf, EbpfLoader};
 use aya_log::{EbpfLogger, LEVEL, Level};
 use log::Log;
 use tokio::io::Interest;
@@ -26,17 +26,19 @@ pub enum PacketLog {
 
 impl PacketLog {
     /// The constant that the programs are loaded with.
-    pub(super) const fn level(self) -> u8 {
+    pub(super) const fn level(self) -> &'static u8 {
         match self {
-            Self::Off => 0,
-            Self::Drops => Level::Debug as u8,
-            Self::All => Level::Trace as u8,
+            Self::Off => &0,
+            Self::Drops => &(Level::Debug as u8),
+            Self::All => &(Level::Trace as u8),
         }
     }
 
-    /// Name of that constant in the object.
-    pub(super) const fn constant() -> &'static str {
-        LEVEL
+    /// A loader for our programs, or for others that log as they do.
+    pub fn loader(self) -> EbpfLoader<'static> {
+        let mut loader = EbpfLoader::new();
+        let _: &mut EbpfLoader<'_> = loader.override_global(LEVEL, self.level(), false);
+        loader
     }
 }
 

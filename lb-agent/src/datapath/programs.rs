@@ -142,9 +142,7 @@ fn load(
     sizes: &BTreeMap<&'static str, u32>,
     packet_log: PacketLog,
 ) -> Result<Ebpf, Error> {
-    let mut loader = EbpfLoader::new();
-    let level = packet_log.level();
-    let _: &mut EbpfLoader<'_> = loader.override_global(PacketLog::constant(), &level, true);
+    let mut loader = packet_log.loader();
     for shape in &SHAPES {
         let _: &mut EbpfLoader<'_> = loader.map_pin_path(shape.name, maps.join(shape.name));
         if let Some(entries) = sizes.get(shape.name).filter(|_| shape.is_sizable) {

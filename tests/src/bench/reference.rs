@@ -3,9 +3,10 @@
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use aya::Ebpf;
 use aya::maps::Map;
 use aya::programs::Program;
-use aya::{Ebpf, EbpfLoader};
+use lb_agent::datapath::PacketLog;
 use lb_common::addr::{Endpoint, Ip, Protocol};
 
 use super::ring::{self, FIRST, FLOWS};
@@ -62,7 +63,7 @@ struct Object(Ebpf);
 
 impl Object {
     fn load(object: &[u8]) -> Result<Self> {
-        let mut ebpf = EbpfLoader::new().load(object).context("load the object")?;
+        let mut ebpf = PacketLog::Off.loader().load(object).context("load the object")?;
         for (name, program) in ebpf.programs_mut() {
             match program {
                 Program::Xdp(xdp) => xdp.load(),

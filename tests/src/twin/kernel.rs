@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use aya::maps::Map;
 use aya::programs::{Program, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
-use lb_agent::datapath;
+use lb_agent::datapath::{self, PacketLog};
 use lb_common::event::{COUNTERS, Hook, Verdict, verdict_counter};
 use lb_common::fake::{Fake, Step};
 use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Ports};
@@ -89,7 +89,7 @@ impl Kernel {
 
     /// Loads an object that has the product's maps.
     pub fn with(object: &[u8], flows: usize) -> Result<Self> {
-        let mut loader = EbpfLoader::new();
+        let mut loader = PacketLog::Off.loader();
         let sizes = [
             ("SERVICES", 1024),
             ("SLOTS", Fake::LINES),
