@@ -23,18 +23,26 @@ pub(crate) fn ensure() -> Result<()> {
     let sysroot = shell::output(rustc().args(["--print", "sysroot"]), REMEDY)?;
     let version = version()?;
     let destination = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library");
-    if destination.join("core/src/lib.rs").is_file() {
+    if is_there(&destination) {
         present(format!("rust-src {version}"));
         return Ok(());
     }
     step(format!("rust-src {version}"), "10 s", || {
-        let by_rustup = from_rustup();
+        // rustup is content with a component it remembers, also when the files are gone.
+        let by_rustup = from_rustup().and_then(|()| {
+            ensure!(is_there(&destination), "{} is missing\n{REMEDY}", destination.display());
+            Ok(())
+        });
         if by_rustup.is_err() && shell::find("apt-get").is_some() {
             println!("    rustup did not bring it; taking Debian's rust-src of the same version");
             return from_debian(&version, &destination);
         }
         by_rustup
     })
+}
+
+fn is_there(library: &Path) -> bool {
+    library.join("core/src/lib.rs").is_file()
 }
 
 fn from_rustup() -> Result<()> {
