@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::http;
 use crate::process::{Home, Program, run, workspace_binary};
@@ -38,6 +38,7 @@ pub struct Agent {
     arguments: Vec<String>,
     node: String,
     log: PathBuf,
+    capabilities: Option<String>,
 }
 
 impl Agent {
@@ -68,8 +69,9 @@ impl Agent {
         arguments.extend(more.iter().map(|&argument| argument.to_owned()));
         let log = node.folder().join("lb-agent.log");
         let home = node.home().clone();
-        let program = launch(&home, &binary, &arguments, &log, &[])?;
-        Ok(Self { program, home, binary, arguments, node: node.name().to_owned(), log })
+        let program = launch(home.command(existing(&binary)?)?, &arguments, &log, &[])?;
+        let (node, capabilities) = (node.name().to_owned(), None);
+        Ok(Self { program, home, binary, arguments, node, log, capabilities })
     }
 
     /// Waits until it has programmed everything it knows of.
@@ -108,8 +110,23 @@ impl Agent {
 
     /// Starts it again after it ended, with more of an environment, and returns at once.
     pub fn spawn_again(&mut self, environment: &[(&str, &str)]) -> Result<()> {
-        self.program = launch(&self.home, &self.binary, &self.arguments, &self.log, environment)?;
+        let binary = existing(&self.binary)?;
+        let command = match &self.capabilities {
+            None => self.home.command(binary)?,
+            Some(capabilities) => {
+                let mut command = self.home.command(Path::new("setpriv"))?;
+                let bounds = format!("--bounding-set={capabilities}");
+                let _: &mut Command = command.args([&bounds, "--inh-caps=-all"]).arg(binary);
+                command
+            }
+        };
+        self.program = launch(command, &self.arguments, &self.log, environment)?;
         Ok(())
+    }
+
+    /// Lets later starts have these capabilities only, as setpriv(1) names them: `-all,+bpf`.
+    pub fn confine(&mut self, capabilities: &str) {
+        self.capabilities = Some(capabilities.to_owned());
     }
 
     /// Returns the process id of its last run.
@@ -199,17 +216,18 @@ impl Drop for Agent {
     }
 }
 
+fn existing(binary: &Path) -> Result<&Path> {
+    let remedy = "remedy: cargo build -p lb-agent";
+    ensure!(binary.is_file(), "agent binary {} is missing\n{remedy}", binary.display());
+    Ok(binary)
+}
+
 fn launch(
-    home: &Home,
-    binary: &Path,
+    mut command: Command,
     arguments: &[String],
     log: &Path,
     environment: &[(&str, &str)],
 ) -> Result<Program> {
-    if !binary.is_file() {
-        bail!("agent binary {} is missing\nremedy: cargo build -p lb-agent", binary.display());
-    }
-    let mut command = home.command(binary)?;
     let _: &mut Command =
         command.args(arguments).env("RUST_LOG", "info,lb_ebpf=trace").env("NO_COLOR", "1");
     let _: &mut Command = command.envs(environment.iter().copied());

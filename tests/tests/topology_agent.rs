@@ -20,6 +20,7 @@ in_both_shapes!(
     second_agent_on_one_node_is_refused,
     verdicts_are_counted,
     packets_are_logged_when_asked_for,
+    three_capabilities_are_enough_and_missing_ones_are_named,
 );
 
 fn start(shape: Shape) -> Result<(Rig, Service)> {
@@ -116,4 +117,24 @@ fn packets_are_logged_when_asked_for(shape: Shape) -> Result<()> {
     wait_until(Duration::from_secs(5), "a line about a packet in the agent's log", || {
         agent.log_end(500).contains("packet: counter").then_some(())
     })
+}
+
+fn three_capabilities_are_enough_and_missing_ones_are_named(shape: Shape) -> Result<()> {
+    let (mut rig, web) = start(shape)?;
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    agent.confine("-all,+net_admin");
+    agent.spawn_again(&[])?;
+    wait_until(Duration::from_secs(10), "an agent without CAP_BPF ends", || {
+        agent.ensure_running().is_err().then_some(())
+    })?;
+    let log = agent.log_end(5);
+    ensure!(log.contains("CAP_BPF, CAP_PERFMON not held"), "it does not say why: {log}");
+    drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
+
+    agent.confine("-all,+bpf,+net_admin,+perfmon");
+    agent.start_again()?;
+    let late = Service::new("late", 12)?.port(80, TARGET).pods(&[rig.pod(1, 0)?]);
+    let question = Ask::tcp(late.frontend(Family::V6));
+    rig.change(&late, (rig.pod(0, 0)?, question), Result::is_ok)
 }
