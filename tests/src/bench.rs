@@ -1,4 +1,6 @@
-//! Nanoseconds per packet by `BPF_PROG_TEST_RUN`, ours beside reference programs; see `docs/bench/README.md`.
+//! Measuring: `packet` here, `traffic` in its module; see `docs/bench/README.md`.
+//!
+//! Packet: nanoseconds per packet by `BPF_PROG_TEST_RUN`, ours beside reference programs.
 //!
 //! Refuses a figure that did not do its work: the verdict counters must say that each repeat was a packet
 //! translated, and the packets of the reference programs must end where their ring ends.
@@ -16,6 +18,7 @@ mod ours;
 mod reference;
 mod results;
 mod ring;
+pub mod traffic;
 mod variant;
 
 use figures::Figure;

@@ -69,6 +69,11 @@ impl Cluster {
         &mut self.rig
     }
 
+    /// Ends the control plane and returns the rest: agents go on with what they know.
+    pub fn into_rig(self) -> Rig {
+        self.rig
+    }
+
     /// Returns both, so that the control plane may come and go while the others talk.
     pub const fn split(&mut self) -> (&mut ControlPlane, &Rig) {
         (&mut self.control_plane, &self.rig)

@@ -15,6 +15,24 @@ pub(crate) enum Bench {
     ///
     /// Results go to target/bench/packet; docs/bench/README.md says what they mean. Attaches nothing.
     Packet(Packet),
+    /// Connections, requests and bytes a second through namespaces, ours beside plain routing and the real
+    /// kube-proxy (cold 20 min, warm 14 min; --quick: warm 3 min)
+    ///
+    /// Results go to target/bench/traffic; docs/bench/README.md says what they mean.
+    Traffic(Traffic),
+}
+
+/// How long to measure, and how pods hang on their nodes.
+#[derive(Args)]
+pub(crate) struct Traffic {
+    /// Few short rounds
+    #[arg(long)]
+    quick: bool,
+    /// Pods as ports of a bridge, in place of routed veths
+    #[arg(long)]
+    bridged: bool,
+    /// Only these routes (pod-far, port-near, port-far), operations (connect, kept, kept16, udp, bulk) and ways
+    only: Vec<String>,
 }
 
 /// How long to measure.
@@ -32,12 +50,18 @@ const QUICK: u32 = 7;
 
 /// Measures.
 pub(crate) fn run(bench: &Bench) -> Result<()> {
-    let Bench::Packet(options) = bench;
     ensure!(
         shell::is_root(),
         "loading eBPF programs needs root\n\
          remedy: sudo -E env \"PATH=$PATH\" cargo xtask bench with the same arguments"
     );
+    match bench {
+        Bench::Packet(options) => packet(options),
+        Bench::Traffic(options) => traffic(options),
+    }
+}
+
+fn packet(options: &Packet) -> Result<()> {
     setup::for_running()?;
     step("build", "cold 5 min, warm 5 s", || {
         // The kernel takes the time: how user space is compiled does not show.
@@ -62,6 +86,25 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         let _: &mut _ = command.arg(workspace::target().join("bench/packet"));
         let _: &mut _ = command.args([rounds.to_string(), commit()?]);
         shell::run(&mut command, "the message names the program and what it did not do")
+    })
+}
+
+fn traffic(options: &Traffic) -> Result<()> {
+    setup::run()?;
+    step("build", "cold 5 min, warm 5 s", || {
+        let arguments = ["build", "--package", "lb-agent", "--package", "lb-tests", "--bins"];
+        shell::run(shell::cargo().args(arguments), "mend what cargo names")
+    })?;
+    let (rounds, milliseconds) = if options.quick { ("15", "100") } else { ("41", "250") };
+    step(format!("measure, {rounds} rounds"), "8 s a round, --quick, else 18 s", || {
+        let cargo = ["run", "--quiet", "--package", "lb-tests", "--bin", "lb-test-bench", "--"];
+        let shape = if options.bridged { "bridged" } else { "routed" };
+        let mut command = shell::cargo();
+        let _: &mut _ = command.args(cargo).arg("traffic");
+        let _: &mut _ = command.arg(workspace::target().join("bench/traffic"));
+        let _: &mut _ = command.args([rounds, milliseconds, shape, &commit()?]);
+        let _: &mut _ = command.args(&options.only);
+        shell::run(&mut command, "the message names the way and the route that does not answer")
     })
 }
 

@@ -35,6 +35,12 @@ impl Machine {
         Ok(Self { kernel, processor: model.to_owned(), cpus, cpu, load })
     }
 
+    /// Where and how busy, in words.
+    pub(super) fn words(&self) -> String {
+        let Self { kernel, processor, cpus, load: [before, after], .. } = self;
+        format!("{processor}, {cpus} CPUs, Linux {kernel}, load {before} to {after}")
+    }
+
     /// Processes that wanted to run in the last minute.
     pub(super) fn load() -> Result<f64> {
         let text = read("/proc/loadavg")?;

@@ -2,12 +2,18 @@
 
 use std::io::{self, Write as _, stdout};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use lb_tests::bench::traffic::{self, generator};
 use lb_tests::bench::{self, Options};
+use lb_tests::topology::Shape;
 
 const USAGE: &str = "usage:
-  lb-test-bench packet REFERENCE FOLDER ROUNDS COMMIT  nanoseconds per packet, results into FOLDER";
+  lb-test-bench packet REFERENCE FOLDER ROUNDS COMMIT  nanoseconds per packet, results into FOLDER
+  lb-test-bench traffic FOLDER ROUNDS MILLISECONDS routed|bridged COMMIT [NAME ...]
+                         plain routing, kube-proxy and ours, results into FOLDER
+for the harness: traffic-serve ADDRESS:PORT, traffic-ask OPERATION ADDRESS:PORT MILLISECONDS";
 
 fn main() -> ExitCode {
     match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
@@ -31,6 +37,27 @@ fn run(arguments: &[String]) -> Result<()> {
             };
             bench::packet(&options, &mut stdout())
         }
+        ["traffic", folder, rounds, milliseconds, shape, commit, only @ ..] => {
+            let options = traffic::Options {
+                folder: folder.as_ref(),
+                rounds: rounds.parse().context("number of rounds")?,
+                time: time(milliseconds)?,
+                shape: if *shape == "bridged" { Shape::Bridged } else { Shape::Routed },
+                only,
+                commit,
+            };
+            traffic::traffic(&options, &mut stdout())
+        }
+        ["traffic-serve", at] => generator::serve(at.parse().context("address and port")?),
+        ["traffic-ask", operation, to, milliseconds] => {
+            let to = to.parse().context("address and port")?;
+            let count = generator::ask(operation.parse()?, to, time(milliseconds)?)?;
+            Ok(writeln!(stdout(), "{}", serde_json::to_string(&count)?)?)
+        }
         _ => bail!("{USAGE}"),
     }
+}
+
+fn time(milliseconds: &str) -> Result<Duration> {
+    Ok(Duration::from_millis(milliseconds.parse().context("milliseconds")?))
 }
