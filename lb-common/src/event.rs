@@ -90,6 +90,7 @@ names! {
         SocketTranslated = "socket_translated", "a socket was sent to a backend";
         SocketRefused = "socket_refused", "a socket was refused: no usable endpoint";
         SocketRestored = "socket_restored", "a socket was shown the frontend it asked for";
+        SocketNoMemory = "socket_no_memory", "no working memory for a socket call: it failed with ENOBUFS, or was shown no frontend";
         FragmentTableFull = "fragment_table_full", "no room to remember the ports of a packet in pieces";
     }
 }

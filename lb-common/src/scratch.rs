@@ -1,8 +1,10 @@
 //! Where the data path keeps what is too large for its stack while it handles one packet.
 //!
-//! A BPF program and all it calls share 512 bytes of stack. What this holds is in the kernel one
-//! element of a per-CPU map (a program is not interrupted by another on its CPU), and on the host a
-//! local variable. Nothing in it outlives a packet.
+//! A BPF program and all it calls share 512 bytes of stack. What this holds is in the kernel an
+//! element of a per-CPU map, and on the host a local variable. Packets have one element: tc and XDP
+//! programs run with softirqs off, so no other interrupts them on their CPU. Socket calls have their
+//! own, with the socket: a process may be interrupted by packets and by other processes. Nothing in it
+//! outlives a packet or a call.
 
 use crate::addr::Ip;
 use crate::flow::{Flow, FlowKey};

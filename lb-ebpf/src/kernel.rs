@@ -32,16 +32,17 @@ pub(crate) struct Kernel;
 #[inline(always)]
 pub(crate) fn add_one(index: u32) {
     if let Some(counter) = COUNTERS.get_ptr_mut(index) {
-        // SAFETY: the element is this CPU's own, and programs of one CPU do not preempt each other here.
+        // SAFETY: an aligned word of this CPU. Packets' programs do not interrupt each other; where one, or
+        // another process, interrupts a socket call just here, one of two events is not counted.
         unsafe { *counter += 1 };
     }
 }
 
-/// The working memory of this CPU.
+/// The working memory of this CPU for packets.
 #[inline(always)]
 pub(crate) fn scratch() -> Option<&'static mut Scratch> {
     let scratch = SCRATCH.get_ptr_mut(0)?;
-    // SAFETY: the element is this CPU's own, and the one program that runs on it now asks only once.
+    // SAFETY: the element is this CPU's own; programs for packets run with softirqs off, one at a time, and ask once.
     Some(unsafe { &mut *scratch })
 }
 

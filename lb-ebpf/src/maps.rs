@@ -2,7 +2,7 @@
 //! agent sets them at load. Hash maps allocate as they fill: their memory follows what they hold.
 
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
-use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
+use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, SkStorage};
 use aya_ebpf::macros::btf_map;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, Settings};
@@ -68,3 +68,7 @@ pub(crate) static REJECTIONS: PerCpuArray<u64, 1> = PerCpuArray::new();
 /// Working memory of the packet a CPU handles.
 #[btf_map]
 pub(crate) static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
+
+/// Working memory of socket calls, with their sockets.
+#[btf_map]
+pub(crate) static SOCKET_SCRATCH: SkStorage<Scratch> = SkStorage::new();

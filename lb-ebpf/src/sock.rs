@@ -7,10 +7,13 @@ use aya_ebpf::bindings::bpf_sock_addr;
 use aya_ebpf::helpers::generated::{bpf_get_netns_cookie, bpf_get_socket_cookie, bpf_set_retval};
 use aya_ebpf::programs::SockAddrContext;
 use lb_common::addr::{Endpoint, Ip, Port, Protocol};
+use lb_common::event::Event;
 use lb_common::forward::socket::{Call, Outcome};
 use lb_common::scratch::Scratch;
+use lb_common::tables::Tables as _;
 
-use crate::kernel;
+use crate::kernel::Kernel;
+use crate::maps::SOCKET_SCRATCH;
 
 /// Goes on with the call.
 const ALLOW: i32 = 1;
@@ -18,6 +21,8 @@ const ALLOW: i32 = 1;
 const DENY: i32 = 0;
 /// `-ECONNREFUSED`.
 const REFUSED: i32 = -111;
+/// `-ENOBUFS`.
+const NO_MEMORY: i32 = -105;
 
 /// Family of the hook: which field of the context holds the address.
 #[derive(Clone, Copy)]
@@ -36,21 +41,47 @@ pub(crate) fn handle(
     let Some(call) = call(context, family) else {
         return ALLOW;
     };
-    let Some(scratch) = kernel::scratch() else {
-        return ALLOW;
-    };
-    match decide(scratch, &call) {
-        Outcome::Leave => ALLOW,
-        Outcome::Use(endpoint) => {
+    match with(context, |scratch| decide(scratch, &call)) {
+        Some(Outcome::Leave) => ALLOW,
+        Some(Outcome::Use(endpoint)) => {
             set(context.sock_addr, family, &endpoint);
             ALLOW
         }
-        Outcome::Refuse => {
-            // SAFETY: the helper takes any errno; it is allowed at connect and sendmsg hooks.
-            let _old: i32 = unsafe { bpf_set_retval(REFUSED) };
-            DENY
-        }
+        Some(Outcome::Refuse) => fail(REFUSED),
+        None => fail(NO_MEMORY),
     }
+}
+
+/// Lends the call working memory of its socket, and takes it back. `None`, counted, where there is none.
+///
+/// The programs run for a process that stays on its CPU, but packets and other processes may come in between
+/// (`bpf_prog_run_array_cg` disables migration only), so it cannot be the CPU's. Of one socket there is one call
+/// at a time: the kernel holds its lock around each of these hooks.
+#[inline(always)]
+fn with(
+    context: &SockAddrContext,
+    decide: impl FnOnce(&mut Scratch) -> Outcome,
+) -> Option<Outcome> {
+    // SAFETY: the socket of the program's own context.
+    let scratch = unsafe { SOCKET_SCRATCH.get_or_insert_ptr_mut(context, None) };
+    // SAFETY: null, or memory of this socket, whose lock is held.
+    let Some(scratch) = (unsafe { scratch.as_mut() }) else {
+        Kernel.count(Event::SocketNoMemory);
+        return None;
+    };
+    let outcome = decide(scratch);
+    // SAFETY: a field of the program's own context.
+    let socket = unsafe { (*context.sock_addr).__bindgen_anon_1.sk };
+    // SAFETY: the socket of the program's own context; `scratch` is not used any more.
+    let _there: Result<(), i32> = unsafe { SOCKET_SCRATCH.delete(socket) };
+    Some(outcome)
+}
+
+#[inline(always)]
+fn fail(errno: i32) -> i32 {
+    // SAFETY: the helper takes any errno; it is allowed at connect and sendmsg hooks.
+    let _old: i32 = unsafe { bpf_set_retval(errno) };
+    DENY
 }
 
 /// The same for hooks that may only change what the process is shown.
@@ -61,8 +92,7 @@ pub(crate) fn show(
     decide: impl FnOnce(&mut Scratch, &Call) -> Outcome,
 ) -> i32 {
     if let Some(call) = call(context, family)
-        && let Some(scratch) = kernel::scratch()
-        && let Outcome::Use(endpoint) = decide(scratch, &call)
+        && let Some(Outcome::Use(endpoint)) = with(context, |scratch| decide(scratch, &call))
     {
         set(context.sock_addr, family, &endpoint);
     }

@@ -8,6 +8,7 @@ const LOOKUP: i32 = 1;
 const UPDATE: i32 = 2;
 const DELETE: i32 = 3;
 const TEST_RUN: i32 = 10;
+const OBJECT_INFO: i32 = 15;
 const LOOKUP_BATCH: i32 = 24;
 const TAKE_BATCH: i32 = 25;
 
@@ -195,6 +196,41 @@ pub fn entries<K: Plain, V: Plain>(map: BorrowedFd<'_>, take: bool) -> io::Resul
             }
         }
     }
+}
+
+/// What the kernel tells of a program, as far as it is asked here (`struct bpf_prog_info`).
+#[repr(C)]
+#[derive(Default)]
+struct ProgramInfo {
+    kind: u32,
+    id: u32,
+    tag: u64,
+    jited_length: u32,
+    length: u32,
+    jited: u64,
+    instructions: u64,
+}
+
+/// Reads a program's instructions, as the verifier left them.
+pub fn instructions(program: BorrowedFd<'_>) -> io::Result<Vec<[u8; 8]>> {
+    #[repr(C)]
+    struct Attributes {
+        object: u32,
+        length: u32,
+        info: u64,
+    }
+    let ask = |info: &mut ProgramInfo| {
+        let length = size_of::<ProgramInfo>() as u32;
+        let info = std::ptr::from_mut(info) as u64;
+        call(OBJECT_INFO, &mut Attributes { object: number(program), length, info })
+    };
+    let mut info = ProgramInfo::default();
+    ask(&mut info)?;
+    let mut code = vec![[0_u8; 8]; info.length as usize / 8];
+    let instructions = code.as_mut_ptr() as u64;
+    info = ProgramInfo { length: info.length, instructions, ..ProgramInfo::default() };
+    ask(&mut info)?;
+    Ok(code)
 }
 
 /// What a test run gave.
