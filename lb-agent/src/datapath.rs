@@ -179,6 +179,7 @@ impl Datapath {
         if let Some(missing) = requirements(&options.cgroup).into_iter().next() {
             return Err(Error::Requirement(missing));
         }
+        let sizes = sizes(options)?;
         bpffs::prepare(&options.bpf_dir)?;
         let lock = Lock::take(&options.bpf_dir)?;
         let since = Instant::now();
@@ -191,7 +192,6 @@ impl Datapath {
                 source,
             })?;
         }
-        let sizes = sizes(options)?;
         let replaced = reuse::prepare(&dir.join("maps"), &options.bpf_dir, &sizes)?;
         let programs = Programs::prepare(&dir, &sizes, options.packet_log)?;
         let maps = dir.join("maps");

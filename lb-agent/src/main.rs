@@ -12,11 +12,14 @@ use lb_agent::cli::{
     ServiceVerb,
 };
 use lb_agent::config::Config;
+use lb_agent::watch::client::ClientError;
 use lb_agent::{chain, config, datapath, run, show};
 use tracing_subscriber::filter::EnvFilter;
 
-/// Something was found that should not be.
+/// Something was found that should not be, or could not be done.
 const FINDING: u8 = 1;
+/// Flags or the file of `--config` say what cannot be meant; clap ends with the same.
+const USAGE: u8 = 2;
 /// There is no data path to ask.
 const UNREACHABLE: u8 = 3;
 /// SIGTERM to exit at most; tasks that still run are left behind.
@@ -31,9 +34,27 @@ fn main() -> ExitCode {
             if writeln!(stderr, "error: {}", chain(error.as_ref())).is_err() {
                 // Nobody reads it.
             }
-            let is_absent = matches!(error.downcast_ref(), Some(show::Error::NoDatapath(_)));
-            ExitCode::from(if is_absent { UNREACHABLE } else { FINDING })
+            ExitCode::from(code(&error))
         }
+    }
+}
+
+/// What a failure ends with.
+fn code(error: &anyhow::Error) -> u8 {
+    let is_absent = matches!(error.downcast_ref(), Some(show::Error::NoDatapath(_)));
+    let is_flag = matches!(
+        error.downcast_ref(),
+        Some(
+            run::Error::Datapath(datapath::Error::UnknownMap(_))
+                | run::Error::Client(ClientError::Master { .. } | ClientError::MasterParts(_))
+        )
+    );
+    if is_flag || error.is::<config::Error>() {
+        USAGE
+    } else if is_absent {
+        UNREACHABLE
+    } else {
+        FINDING
     }
 }
 
@@ -71,7 +92,7 @@ fn execute(command: Command) -> Result<ExitCode> {
             // 1 means that they differ, and nothing else.
             let mut stderr = io::stderr().lock();
             writeln!(stderr, "error: {}", chain(error.as_ref())).context("write")?;
-            Ok(ExitCode::from(UNREACHABLE))
+            Ok(ExitCode::from(if code(&error) == USAGE { USAGE } else { UNREACHABLE }))
         }),
         Command::Ct(Ct::List(options)) => {
             shown(&show::flows::list(&options.pins.bpf_dir, &options.scope, options.format)?)
@@ -200,5 +221,36 @@ fn log(options: Log) {
     match options.log_format {
         LogFormat::Text => subscriber.with_ansi(false).init(),
         LogFormat::Json => subscriber.json().flatten_event(true).init(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fails_with(arguments: &[&str]) -> (u8, String) {
+        let command = Cli::parse_from([&["lb-agent"], arguments].concat()).command;
+        let error = execute(command).expect_err("arguments that cannot be meant");
+        (code(&error), chain(error.as_ref()))
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_a_usage_error() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("config");
+        std::fs::write(&file, "kind: Teapot").expect("a file");
+        let file = file.to_str().expect("a path in UTF-8");
+        let cases: [(&[&str], u8, &str); 5] = [
+            (&["config", "view", "--config", file], USAGE, "Teapot"),
+            (&["config", "view", "--config", "/nowhere/config"], USAGE, "/nowhere/config"),
+            (&["config", "view", "--nodeport-addresses", "pub"], USAGE, "--nodeport-addresses"),
+            (&["config", "migrate", "/nowhere/file"], FINDING, "/nowhere/file"),
+            (&["status", "--bpf-dir", "/nowhere/bpf"], UNREACHABLE, "/nowhere/bpf"),
+        ];
+        for (arguments, expected, named) in cases {
+            let (code, text) = fails_with(arguments);
+            assert_eq!(code, expected, "{arguments:?}: {text}");
+            assert!(text.contains(named), "{arguments:?}: {text}");
+        }
     }
 }

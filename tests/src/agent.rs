@@ -96,6 +96,18 @@ impl Agent {
         Ok(())
     }
 
+    /// Waits until it ends by itself, and fails unless that is with exit code 1 and a message, its last
+    /// line, that holds all of `parts`.
+    pub fn refuses_to_run(&mut self, parts: &[&str]) -> Result<()> {
+        let status = self.program.wait_end()?;
+        let said = self.log_end(1);
+        ensure!(status.code() == Some(1), "it ended with {status}: {said}");
+        for part in parts {
+            ensure!(said.contains(part), "it does not say {part:?}: {said}");
+        }
+        Ok(())
+    }
+
     /// Starts it again after it ended, and returns when it is ready.
     pub fn start_again(&mut self) -> Result<()> {
         self.spawn_again(&[])?;

@@ -125,6 +125,12 @@ impl Program {
         })
     }
 
+    /// Waits until it has ended by itself.
+    pub fn wait_end(&mut self) -> Result<ExitStatus> {
+        let child = &mut self.child;
+        wait_until(FAREWELL, &format!("{} ends", self.name), || child.try_wait().ok().flatten())
+    }
+
     /// Returns the last lines of what it printed.
     pub fn log_end(&self, lines: usize) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use lb_agent::datapath::LAYOUT;
+use lb_agent::maps::Maps;
 use lb_tests::agent::{Agent, Source};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
@@ -10,6 +12,7 @@ use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
 use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::{Ask, Protocol};
 use lb_tests::wait::wait_until;
+use nix::net::if_::if_nametoindex;
 use serde_json::Value;
 
 in_both_shapes!(
@@ -42,11 +45,32 @@ fn pod_that_appears_later_is_served(shape: Shape) -> Result<()> {
 fn device_that_vanishes_leaves_the_others_served(shape: Shape) -> Result<()> {
     let (mut rig, web) = start(shape)?;
     let device = rig.pod(0, 1)?.device().to_owned();
+    let index = rig.node(0)?.home().run_in(|| if_nametoindex(device.as_str()))??;
+    let before = traces(&rig, index, &device)?;
+    ensure!(before.len() == 4, "while it is there: {before:?}");
     rig.node(0)?.netns().ip(&format!("link delete {device}"))?;
+    wait_until(Duration::from_secs(5), "nothing names the device any more", || {
+        traces(&rig, index, &device).is_ok_and(|traces| traces.is_empty()).then_some(())
+    })?;
     drop(rig.add_pod(0)?.name().to_owned());
     until(rig.pod(0, 2)?, Ask::tcp(web.frontend(Family::V4)), Result::is_ok)?;
     drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V6)))?);
     rig.take_agent(0)?.ensure_running()
+}
+
+/// What of the agent on node-a knows a device: two links, a row of `DEVICES`, a line of `status`.
+fn traces(rig: &Rig, index: u32, device: &str) -> Result<Vec<String>> {
+    let pins = rig.node(0)?.bpf().join(LAYOUT);
+    let links = ["ingress", "egress"].map(|direction| format!("links/{index}-{direction}"));
+    let mut traces: Vec<String> =
+        links.into_iter().filter(|link| pins.join(link).exists()).collect();
+    let rows = Maps::open(&pins.join("maps"))?.devices()?;
+    traces.extend(rows.iter().filter(|(it, _)| *it == index).map(|(it, _)| format!("row {it}")));
+    let status = rig.agent(0)?.command(&["status"])?;
+    let (by_name, by_index) = (format!(" {device} "), format!(" #{index} "));
+    let names_it = |line: &&str| line.contains(&by_name) || line.contains(&by_index);
+    traces.extend(status.lines().filter(names_it).map(str::to_owned));
+    Ok(traces)
 }
 
 fn malformed_manifest_leaves_other_services_alone(shape: Shape) -> Result<()> {
@@ -84,13 +108,9 @@ fn status_and_list_speak_with_and_without_an_agent(shape: Shape) -> Result<()> {
 fn second_agent_on_one_node_is_refused(shape: Shape) -> Result<()> {
     let (rig, web) = start(shape)?;
     let source = Source::Manifests(rig.manifests().folder());
-    let other_ports =
-        ["--healthz-bind-address=127.0.0.1:20256", "--metrics-bind-address=127.0.0.1:20249"];
-    let mut second = Agent::spawn(rig.node(0)?, source, &other_ports)?;
-    let ended = wait_until(Duration::from_secs(10), "second agent ends", || {
-        second.ensure_running().is_err().then_some(())
-    });
-    ensure!(ended.is_ok(), "two agents run on one node");
+    let mut second = Agent::spawn(rig.node(0)?, source, &[])?;
+    let first = format!("in use by another agent (process {})", rig.agent(0)?.id());
+    second.refuses_to_run(&[&first, "stop it, or give this one its own --bpf-dir"])?;
     drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
     Ok(())
 }
@@ -125,11 +145,7 @@ fn three_capabilities_are_enough_and_missing_ones_are_named(shape: Shape) -> Res
     agent.stop()?;
     agent.confine("-all,+net_admin");
     agent.spawn_again(&[])?;
-    wait_until(Duration::from_secs(10), "an agent without CAP_BPF ends", || {
-        agent.ensure_running().is_err().then_some(())
-    })?;
-    let log = agent.log_end(5);
-    ensure!(log.contains("CAP_BPF, CAP_PERFMON not held"), "it does not say why: {log}");
+    agent.refuses_to_run(&["CAP_BPF, CAP_PERFMON not held: run as root"])?;
     drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
 
     agent.confine("-all,+bpf,+net_admin,+perfmon");

@@ -16,6 +16,7 @@ use serde_json::Value;
 in_both_shapes!(
     lists_speak_with_a_running_and_with_a_dead_agent,
     exit_codes_say_what_happened,
+    run_that_cannot_begin_says_why,
     maps_that_lag_behind_the_source_are_a_finding,
     service_manager_is_told_and_resources_are_taken,
 );
@@ -144,6 +145,35 @@ fn exit_codes_say_what_happened(shape: Shape) -> Result<()> {
     for arguments in lists {
         let (code, text) = agent.exit_code(arguments)?;
         ensure!(code == 3 && text.contains("lb-agent run"), "{arguments:?}: {code}, {text}");
+    }
+    Ok(())
+}
+
+fn run_that_cannot_begin_says_why(shape: Shape) -> Result<()> {
+    let (mut rig, _) = start(shape)?;
+    let folder = rig.manifests().folder().display().to_string();
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    let broken = rig.node(0)?.folder().join("broken");
+    std::fs::write(&broken, "clusters: {")?;
+    let broken = broken.display().to_string();
+    // What cannot be meant is 2, what is not there is 1.
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["--no-such-flag"], 2, "--no-such-flag"),
+        (&["--manifests", &folder, "--map-size", "NOPE=1"], 2, "map NOPE does not exist"),
+        (&["--manifests", &folder, "--map-size", "FLOWS=0"], 2, "a map needs an entry"),
+        (&["--manifests", &folder, "--config", &broken], 2, &broken),
+        (&["--master", "10.0.0.1"], 2, "write it as https://10.0.0.1:6443"),
+        (&["--kubeconfig", "/nowhere/config"], 1, "kubeconfig /nowhere/config: "),
+        (&["--kubeconfig", &broken], 1, "failed to parse kubeconfig YAML"),
+        (&["--manifests", "/nowhere"], 1, "give an existing folder to --manifests"),
+        (&["--manifests", &folder, "--cgroup", "/proc"], 1, "/proc is no cgroup v2: give"),
+    ];
+    for (flags, expected, named) in cases {
+        let (code, text) =
+            agent.exit_code(&[&["run", "--hostname-override=node-a"], flags].concat())?;
+        ensure!(code == expected, "{flags:?} ended with {code}, not {expected}: {text}");
+        ensure!(text.contains(named), "{flags:?} does not say {named:?}: {text}");
     }
     Ok(())
 }

@@ -1,11 +1,16 @@
 //! The harness itself: by plain routing everybody reaches everybody, and nothing stays behind.
 
 use std::fs;
-use std::path::Path;
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::process::workspace_binary;
 use lb_tests::topology::{Builder, Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Capture, Failure, Protocol, Raw};
+use lb_tests::wait::wait_until;
 
 const PORT: u16 = 7;
 
@@ -162,13 +167,32 @@ fn processes_of_a_node_live_in_its_cgroup() -> Result<()> {
     Ok(())
 }
 
+/// The topology of a process that is killed; the janitor must see to it.
+#[test]
+fn nothing_stays_behind_a_process_that_is_killed() -> Result<()> {
+    let mut holder = Command::new(workspace_binary("lb-test-peer", "LB_TEST_PEER")?);
+    let holder = holder.args(["topology", "hold"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut holder = holder.spawn()?;
+    let said = BufReader::new(holder.stdout.take().context("no output")?).lines();
+    let traces: Vec<PathBuf> = said.take(3).map(|line| Ok(line?.into())).collect::<Result<_>>()?;
+    let all_exist = traces.len() == 3 && traces.iter().all(|trace| trace.exists());
+    // Before any assertion: a holder that is left alone waits for ever.
+    holder.kill()?;
+    let _: ExitStatus = holder.wait()?;
+    ensure!(all_exist, "not all of {traces:?} were there");
+    for trace in traces {
+        wait_until(Duration::from_secs(15), &format!("{} is gone", trace.display()), || {
+            (!trace.exists()).then_some(())
+        })?;
+    }
+    Ok(())
+}
+
 #[test]
 fn nothing_stays_behind() -> Result<()> {
     let topology = Topology::builder(Shape::Bridged).nodes(1).pods(1).build()?;
     let node = topology.node(0)?;
-    let names = Path::new("/run/netns");
-    let traces =
-        [names.join(node.netns().name()), node.cgroup().to_owned(), node.folder().to_owned()];
+    let traces = node.traces();
     assert!(traces.iter().all(|trace| trace.exists()));
     drop(topology);
     for trace in traces {

@@ -8,6 +8,8 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 /// Linux that has tcx links.
 const KERNEL: (u32, u32) = (6, 6);
+/// The kernel's description of its own types.
+const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 const NET_ADMIN: (u32, &str) = (12, "CAP_NET_ADMIN");
 const SYS_ADMIN: u32 = 21;
 const PERFMON: (u32, &str) = (38, "CAP_PERFMON");
@@ -32,14 +34,49 @@ fn lack(what: impl Into<String>, remedy: impl Into<String>) -> Requirement {
     Requirement { what: what.into(), remedy: remedy.into() }
 }
 
-/// Everything that is missing here.
-pub fn requirements(cgroup: &Path) -> Vec<Requirement> {
-    let checks = [kernel(), btf(), cgroup2(cgroup)];
-    checks.into_iter().flatten().chain(missing_capabilities()).collect()
+/// What is asked of a machine, so that a test can be any machine.
+#[derive(Clone, Debug)]
+struct Facts {
+    /// As uname(2) has it.
+    release: String,
+    has_btf: bool,
+    /// Whether `--cgroup` lies on a cgroup v2.
+    is_cgroup2: bool,
+    /// The effective ones; nothing where they cannot be read.
+    capabilities: Option<u64>,
 }
 
-fn kernel() -> Option<Requirement> {
-    let release = nix::sys::utsname::uname().ok()?.release().to_str()?.to_owned();
+impl Facts {
+    fn here(cgroup: &Path) -> Self {
+        let release = nix::sys::utsname::uname();
+        let release = release.ok().and_then(|name| Some(name.release().to_str()?.to_owned()));
+        let kind = statfs(cgroup).map(|stat| stat.filesystem_type());
+        Self {
+            release: release.unwrap_or_default(),
+            has_btf: Path::new(VMLINUX).exists(),
+            is_cgroup2: kind == Ok(CGROUP2_SUPER_MAGIC),
+            capabilities: capabilities(),
+        }
+    }
+}
+
+/// Everything that is missing here.
+pub fn requirements(cgroup: &Path) -> Vec<Requirement> {
+    lacks(&Facts::here(cgroup), cgroup)
+}
+
+fn lacks(facts: &Facts, cgroup: &Path) -> Vec<Requirement> {
+    let checks = [
+        kernel(&facts.release),
+        (!facts.has_btf).then(btf),
+        (!facts.is_cgroup2).then(|| cgroup2(cgroup)),
+        facts.capabilities.and_then(missing_capabilities),
+    ];
+    checks.into_iter().flatten().collect()
+}
+
+/// A release that is not written as two numbers is given the benefit of the doubt: loading will tell.
+fn kernel(release: &str) -> Option<Requirement> {
     let mut numbers = release.split(['.', '-']).map_while(|word| word.parse::<u32>().ok());
     let version = (numbers.next()?, numbers.next()?);
     (version < KERNEL).then(|| {
@@ -51,29 +88,22 @@ fn kernel() -> Option<Requirement> {
     })
 }
 
-fn btf() -> Option<Requirement> {
-    let path = "/sys/kernel/btf/vmlinux";
-    (!Path::new(path).exists()).then(|| {
-        lack(
-            format!("{path} is not there"),
-            "use a kernel with CONFIG_DEBUG_INFO_BTF=y (all large distributions have it), \
-             and let /sys be visible here",
-        )
-    })
+fn btf() -> Requirement {
+    lack(
+        format!("{VMLINUX} is not there"),
+        "use a kernel with CONFIG_DEBUG_INFO_BTF=y (all large distributions have it), \
+         and let /sys be visible here",
+    )
 }
 
-fn cgroup2(path: &Path) -> Option<Requirement> {
-    let is_cgroup2 = statfs(path).is_ok_and(|stat| stat.filesystem_type() == CGROUP2_SUPER_MAGIC);
-    (!is_cgroup2).then(|| {
-        lack(
-            format!("{} is no cgroup v2", path.display()),
-            "give its folder with --cgroup, or mount one: mount -t cgroup2 none DIR",
-        )
-    })
+fn cgroup2(path: &Path) -> Requirement {
+    lack(
+        format!("{} is no cgroup v2", path.display()),
+        "give its folder with --cgroup, or mount one: mount -t cgroup2 none DIR",
+    )
 }
 
-fn missing_capabilities() -> Option<Requirement> {
-    let held = capabilities()?;
+fn missing_capabilities(held: u64) -> Option<Requirement> {
     let has = |bit: u32| held & 1 << bit != 0;
     let is_enough = |bit: u32| has(bit) || (bit != NET_ADMIN.0 && has(SYS_ADMIN));
     let missing: Vec<&str> = [BPF, NET_ADMIN, PERFMON]
@@ -104,4 +134,81 @@ pub fn find_cgroup2() -> Option<PathBuf> {
         let (path, kind) = (words.next()?, words.next()?);
         (kind == "cgroup2").then(|| PathBuf::from(path))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENOUGH: u64 = 1 << BPF.0 | 1 << NET_ADMIN.0 | 1 << PERFMON.0;
+
+    fn machine(change: impl FnOnce(&mut Facts)) -> String {
+        let mut facts = Facts {
+            release: "6.6.0".into(),
+            has_btf: true,
+            is_cgroup2: true,
+            capabilities: Some(ENOUGH),
+        };
+        change(&mut facts);
+        let lacks = lacks(&facts, Path::new("/a/cgroup"));
+        lacks.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    }
+
+    #[test]
+    fn enough_is_enough() {
+        assert_eq!(machine(|_| {}), "");
+        let set = |bits: u64| move |facts: &mut Facts| facts.capabilities = Some(bits);
+        assert_eq!(machine(set(1 << SYS_ADMIN | 1 << NET_ADMIN.0)), "");
+        assert_eq!(machine(|facts| facts.capabilities = None), "");
+        for release in ["6.6.0-rc1", "6.12.43+deb13-amd64", "7.0", "lts"] {
+            assert_eq!(machine(|facts| facts.release = release.into()), "", "{release}");
+        }
+    }
+
+    #[test]
+    fn an_old_kernel_is_named_with_the_oldest_that_will_do() {
+        for release in ["6.5.13-generic", "5.15.0-105", "6.1"] {
+            let said = machine(|facts| facts.release = release.into());
+            let wanted = "has no tcx links: Linux 6.6 or later is needed";
+            assert_eq!(said, format!("Linux {release} {wanted}"));
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_was_built_or_mounted_without_is_named_with_its_remedy() {
+        let said = machine(|facts| facts.has_btf = false);
+        assert!(said.starts_with("/sys/kernel/btf/vmlinux is not there: "), "{said}");
+        assert!(said.contains("CONFIG_DEBUG_INFO_BTF=y"), "{said}");
+        let said = machine(|facts| facts.is_cgroup2 = false);
+        assert!(said.starts_with("/a/cgroup is no cgroup v2: give its folder"), "{said}");
+    }
+
+    #[test]
+    fn missing_capabilities_are_listed_and_none_stands_in_for_net_admin() {
+        let cases: [(u64, &str); 4] = [
+            (0, "CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON"),
+            (1 << NET_ADMIN.0, "CAP_BPF, CAP_PERFMON"),
+            (ENOUGH & !(1 << PERFMON.0), "CAP_PERFMON"),
+            (1 << SYS_ADMIN, "CAP_NET_ADMIN"),
+        ];
+        for (held, missing) in cases {
+            let said = machine(|facts| facts.capabilities = Some(held));
+            assert!(said.starts_with(&format!("{missing} not held: run as root")), "{said}");
+        }
+    }
+
+    #[test]
+    fn everything_that_is_missing_is_said_at_once() {
+        let said = machine(|facts| {
+            *facts = Facts {
+                release: "5.4".into(),
+                has_btf: false,
+                is_cgroup2: false,
+                capabilities: Some(0),
+            };
+        });
+        for part in ["Linux 5.4", "btf", "no cgroup v2", "CAP_BPF"] {
+            assert!(said.contains(part), "{said}");
+        }
+    }
 }

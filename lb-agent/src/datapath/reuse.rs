@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{MapData, MapError, MapInfo};
@@ -12,6 +13,7 @@ use tracing::{info, warn};
 use super::Error;
 use super::links::remove_pin;
 use crate::maps::{SHAPES, Shape, copy, describe};
+use crate::syscall;
 
 /// A map that another took the place of.
 #[derive(Debug)]
@@ -89,6 +91,18 @@ fn pinned(path: &Path, shape: &Shape, dir: &Path) -> Result<Option<MapInfo>, Err
         wanted: shape.to_string(),
         dir: dir.to_owned(),
     };
+    if let Some(other) = other_than_map(path) {
+        return Err(refuse(other));
+    }
     let info = MapInfo::from_pin(path).map_err(|error| refuse(format!("no map ({error})")))?;
     if shape.fits(&info) { Ok(Some(info)) } else { Err(refuse(describe(&info))) }
+}
+
+/// What is pinned there, if it is something else than a map: asked for its shape, a program or a link
+/// would answer too, and the answer would mean something else.
+fn other_than_map(path: &Path) -> Option<String> {
+    let object = syscall::open_pin(path).ok()?;
+    let kind = fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())).ok()?;
+    let kind = kind.to_str()?.strip_prefix("anon_inode:")?.replace('_', "-");
+    (kind != "bpf-map").then(|| format!("no map but a {kind}"))
 }

@@ -177,16 +177,19 @@ impl Devices {
 
     /// Takes off what an earlier run attached to devices that are gone or something else now.
     fn prune(&mut self, indices: &BTreeSet<u32>) {
-        let stale = self.maps.devices().map(|devices| {
-            devices.into_iter().map(|(index, _)| index).filter(|it| !indices.contains(it)).collect()
-        });
-        let stale: Vec<u32> = stale.unwrap_or_default();
-        let removed = stale.into_iter().try_for_each(|index| self.maps.remove_device(index));
-        let pruned = removed.map_err(Into::into).and_then(|()| self.datapath.retain(indices));
-        match pruned {
+        match self.forget_others(indices) {
             Ok(()) => self.is_pruned = true,
             Err(error) => warn!(error = %crate::chain(&error), "stale devices were not forgotten"),
         }
+    }
+
+    fn forget_others(&mut self, indices: &BTreeSet<u32>) -> Result<(), Error> {
+        for (index, _) in self.maps.devices()? {
+            if !indices.contains(&index) {
+                self.maps.remove_device(index)?;
+            }
+        }
+        Ok(self.datapath.retain(indices)?)
     }
 
     /// New addresses first: a packet to one that stays is never without its entry.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use lb_tests::playground;
-use lb_tests::topology::leftovers;
+use lb_tests::topology::{Shape, Topology, leftovers};
 use lb_tests::traffic::{command, session};
 
 const USAGE: &str = "usage:
@@ -14,7 +14,7 @@ const USAGE: &str = "usage:
   lb-test-peer at MEMBER ask|serve ... the same as a member of the demo: client, node-a, pod-a1
   lb-test-peer at MEMBER PROGRAM ...   any program as a member of the demo
   lb-test-peer playground remove       remove what `cargo xtask demo --keep` left running
-for the harness: session, janitor PID, playground hold, ready ADDRESS:PORT";
+for the harness: session, janitor PID, topology hold, playground hold, ready ADDRESS:PORT";
 
 fn main() -> ExitCode {
     match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
@@ -34,6 +34,7 @@ fn run(arguments: &[String]) -> Result<()> {
             leftovers::sweep_after(pid.parse().context("process id")?);
             Ok(())
         }
+        ["topology", "hold"] => hold(),
         ["playground", "hold"] => playground::hold(),
         ["playground", "remove"] => playground::remove(),
         ["at", member, rest @ ..] => {
@@ -42,6 +43,16 @@ fn run(arguments: &[String]) -> Result<()> {
         }
         words => speak(words).unwrap_or_else(|| bail!("{USAGE}")),
     }
+}
+
+/// Builds a small topology, says what of it lies on the machine, and keeps it until the input ends.
+fn hold() -> Result<()> {
+    let topology = Topology::builder(Shape::Bridged).nodes(1).pods(1).build()?;
+    for trace in topology.node(0)?.traces() {
+        writeln!(stdout(), "{}", trace.display())?;
+    }
+    drop(io::read_to_string(stdin())?);
+    Ok(())
 }
 
 /// What works in any namespace; `None` when it is something else.

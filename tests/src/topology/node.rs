@@ -11,7 +11,7 @@ use super::leftovers::Territory;
 use super::member::Member;
 use super::offload::switch_checksum_offload_off;
 use super::{Builder, firewall};
-use crate::netns::Netns;
+use crate::netns::{NAMES, Netns};
 
 /// One machine of the cluster. Dereferences to its host: processes on the node itself.
 #[derive(Debug)]
@@ -111,6 +111,12 @@ impl Node {
     /// Returns a folder that lives as long as the node, for logs and manifests.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Returns what of it lies on the machine: the name of its namespace, its cgroup, its folder.
+    pub fn traces(&self) -> [PathBuf; 3] {
+        let name = Path::new(NAMES).join(self.host.netns().name());
+        [name, self.cgroup.clone(), self.folder.clone()]
     }
 
     /// Returns the mount point of its own bpf filesystem.

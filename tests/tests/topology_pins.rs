@@ -1,0 +1,137 @@
+//! Where pins lie, and pins that are not what they should be: refused by name with the remedy, packets go on.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_agent::datapath::LAYOUT;
+use lb_tests::agent::Agent;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, ask, until};
+use lb_tests::topology::{Family, Shape, Topology};
+use lb_tests::traffic::Ask;
+use nix::mount::{MntFlags, umount2};
+
+/// One node with two pods, the second behind a Service; no agent yet.
+fn build() -> Result<(Rig, Service)> {
+    let rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
+    rig.manifests().apply(&web)?;
+    Ok((rig, web))
+}
+
+/// The same after a first run.
+fn stopped() -> Result<(Rig, Service, Agent)> {
+    let (mut rig, web) = build()?;
+    rig.start_agents(&[])?;
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    Ok((rig, web, agent))
+}
+
+fn is_served(rig: &Rig, web: &Service) -> Result<()> {
+    for family in Family::ALL {
+        drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(family)))?);
+    }
+    Ok(())
+}
+
+/// A refused agent has touched nothing; after the remedy that it names, it runs.
+fn is_refused_until_cleaned_up(
+    (rig, web, mut agent): (Rig, Service, Agent),
+    parts: &[&str],
+) -> Result<()> {
+    agent.spawn_again(&[])?;
+    agent.refuses_to_run(parts)?;
+    is_served(&rig, &web)?;
+    drop(agent.command(&["cleanup"])?);
+    agent.start_again()?;
+    is_served(&rig, &web)
+}
+
+#[test]
+fn data_path_of_another_layout_is_refused() -> Result<()> {
+    let stopped = stopped()?;
+    let bpf = stopped.0.node(0)?.bpf().to_owned();
+    let other = bpf.join("v999");
+    fs::rename(bpf.join(LAYOUT), &other)?;
+    let place = format!("{} holds the data path of another version", other.display());
+    let remedy = format!("`lb-agent cleanup --bpf-dir {}`", bpf.display());
+    is_refused_until_cleaned_up(stopped, &[&place, &remedy])
+}
+
+#[test]
+fn map_of_another_shape_is_refused() -> Result<()> {
+    let stopped = stopped()?;
+    let maps = stopped.0.node(0)?.bpf().join(LAYOUT).join("maps");
+    // A bpffs renames within a folder: what is pinned as SERVICES afterwards is a map of settings.
+    fs::remove_file(maps.join("SERVICES"))?;
+    fs::rename(maps.join("SETTINGS"), maps.join("SERVICES"))?;
+    let place = format!("{} is an array of 1 entries", maps.join("SERVICES").display());
+    let parts = [&*place, "but should be a hash with keys of", "foreign or damaged", "cleanup"];
+    is_refused_until_cleaned_up(stopped, &parts)
+}
+
+#[test]
+fn pin_that_is_no_map_is_refused() -> Result<()> {
+    let stopped = stopped()?;
+    let pins = stopped.0.node(0)?.bpf().join(LAYOUT);
+    let map = pins.join("maps/FLOWS");
+    fs::remove_file(&map)?;
+    fs::rename(pins.join("links/connect4"), &map)?;
+    let place = format!("{} is no map but a bpf-link, but should be a hash", map.display());
+    is_refused_until_cleaned_up(stopped, &[&place, "cleanup"])
+}
+
+/// The source of the mount at a path, as `/proc/mounts` has it.
+fn mounted_by(path: &Path) -> Result<Option<String>> {
+    let mounts = fs::read_to_string("/proc/mounts")?;
+    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let mut sources = fields.filter(|fields| fields.get(1).is_some_and(|at| Path::new(at) == path));
+    Ok(sources.next().and_then(|fields| fields.first().map(|source| (*source).to_owned())))
+}
+
+#[test]
+fn bpffs_is_mounted_where_there_is_none_and_unmounted_by_cleanup() -> Result<()> {
+    let (mut rig, web) = build()?;
+    let bpf = rig.node(0)?.bpf().to_owned();
+    umount2(&bpf, MntFlags::empty()).with_context(|| bpf.display().to_string())?;
+    rig.start_agents(&[])?;
+    is_served(&rig, &web)?;
+    ensure!(mounted_by(&bpf)?.as_deref() == Some("lb-agent"), "by {:?}", mounted_by(&bpf)?);
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    let said = agent.command(&["cleanup"])?;
+    ensure!(said.contains(&format!("unmounted {}", bpf.display())), "{said}");
+    ensure!(mounted_by(&bpf)?.is_none(), "still mounted by {:?}", mounted_by(&bpf)?);
+    let question = Ask::tcp(web.frontend(Family::V4)).within(200);
+    until(rig.pod(0, 0)?, question, Result::is_err)
+}
+
+#[test]
+fn bpffs_of_somebody_else_stays_mounted() -> Result<()> {
+    let (rig, _, agent) = stopped()?;
+    let bpf = rig.node(0)?.bpf();
+    let before = mounted_by(bpf)?;
+    let said = agent.command(&["cleanup"])?;
+    ensure!(before.is_some() && !said.contains("unmounted"), "{before:?}: {said}");
+    ensure!(mounted_by(bpf)? == before, "mounted by {before:?}, now {:?}", mounted_by(bpf)?);
+    Ok(())
+}
+
+#[test]
+fn folder_where_nothing_can_be_mounted_is_refused() -> Result<()> {
+    let (rig, web, mut agent) = stopped()?;
+    drop(agent.command(&["cleanup"])?);
+    let bpf = rig.node(0)?.bpf().to_owned();
+    umount2(&bpf, MntFlags::empty()).with_context(|| bpf.display().to_string())?;
+    // Enough to run, but not to mount.
+    agent.confine("-all,+bpf,+net_admin,+perfmon");
+    agent.spawn_again(&[])?;
+    let remedy = format!("as root: mount -t bpf bpf {}", bpf.display());
+    agent.refuses_to_run(&["is no bpffs and none can be mounted there", &remedy])?;
+    // What an init container does.
+    ensure!(agent.command(&["init"])?.contains("mounted a bpffs at"), "init does not say so");
+    agent.start_again()?;
+    is_served(&rig, &web)
+}
