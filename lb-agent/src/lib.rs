@@ -18,7 +18,7 @@ pub mod show;
 pub mod snapshot;
 pub mod sockets;
 pub mod sweep;
-#[expect(unsafe_code, reason = "raw kernel calls; every other file is safe")]
+#[expect(unsafe_code, reason = "raw kernel calls; beside it only maps/raw promises something")]
 mod syscall;
 pub mod tracker;
 pub mod translate;

@@ -178,6 +178,12 @@ pub const fn verdict_counter(hook: Hook, verdict: Verdict) -> u32 {
     hook as u32 * Verdict::COUNT + verdict.index()
 }
 
+/// The verdict and the hook at a position in `COUNTERS`: [`verdict_counter`] the other way.
+pub fn counted(counter: u32) -> Option<(Hook, Verdict)> {
+    let hook = Hook::ALL.get((counter / Verdict::COUNT) as usize)?;
+    Some((*hook, Verdict::all().nth((counter % Verdict::COUNT) as usize)?))
+}
+
 /// Position in `COUNTERS` of an event.
 #[inline(always)]
 pub const fn event_counter(event: Event) -> u32 {
@@ -194,10 +200,12 @@ mod tests {
         let mut expected = 0;
         for (hook, verdict) in verdicts {
             assert_eq!(verdict_counter(hook, verdict), expected);
+            assert_eq!(counted(expected), Some((hook, verdict)));
             expected += 1;
         }
         for event in Event::ALL {
             assert_eq!(event_counter(*event), expected);
+            assert_eq!(counted(expected), None);
             expected += 1;
         }
         assert_eq!(expected, COUNTERS);

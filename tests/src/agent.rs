@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::control_plane::ServiceAccount;
 use crate::http;
 use crate::process::{Home, Program, run, workspace_binary};
 use crate::topology::Node;
@@ -27,6 +28,8 @@ pub enum Source<'a> {
     Manifests(&'a Path),
     /// An API server.
     Kubeconfig(&'a Path),
+    /// An API server that it finds as a pod does.
+    InPod(&'a ServiceAccount),
 }
 
 /// An agent that runs, or ran, on a node.
@@ -36,6 +39,7 @@ pub struct Agent {
     home: Home,
     binary: PathBuf,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
     node: String,
     log: PathBuf,
     capabilities: Option<String>,
@@ -52,11 +56,16 @@ impl Agent {
     /// Starts an agent and returns at once.
     pub fn spawn(node: &Node, source: Source<'_>, more: &[&str]) -> Result<Self> {
         let binary = workspace_binary("lb-agent", "LB_AGENT")?;
-        let (flag, path) = match source {
-            Source::Manifests(path) => ("--manifests", path),
-            Source::Kubeconfig(path) => ("--kubeconfig", path),
-        };
-        let mut arguments = vec!["run".to_owned(), flag.to_owned(), path.display().to_string()];
+        let (mut home, mut environment) = (node.home().clone(), Vec::new());
+        let mut arguments = vec!["run".to_owned()];
+        match source {
+            Source::Manifests(path) => arguments.push(format!("--manifests={}", path.display())),
+            Source::Kubeconfig(path) => arguments.push(format!("--kubeconfig={}", path.display())),
+            Source::InPod(account) => {
+                home = home.with_service_account(account.folder());
+                environment.extend(account.environment());
+            }
+        }
         for (flag, value) in [
             ("--hostname-override", node.name()),
             ("--bpf-dir", &node.bpf().to_string_lossy()),
@@ -68,10 +77,10 @@ impl Agent {
         }
         arguments.extend(more.iter().map(|&argument| argument.to_owned()));
         let log = node.folder().join("lb-agent.log");
-        let home = node.home().clone();
-        let program = launch(home.command(existing(&binary)?)?, &arguments, &log, &[])?;
+        let command = home.command(existing(&binary)?)?;
+        let program = launch(command, &arguments, &log, &environment)?;
         let (node, capabilities) = (node.name().to_owned(), None);
-        Ok(Self { program, home, binary, arguments, node, log, capabilities })
+        Ok(Self { program, home, binary, arguments, environment, node, log, capabilities })
     }
 
     /// Waits until it has programmed everything it knows of.
@@ -132,7 +141,9 @@ impl Agent {
                 command
             }
         };
-        self.program = launch(command, &self.arguments, &self.log, environment)?;
+        let more = environment.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        let environment: Vec<_> = self.environment.iter().cloned().chain(more).collect();
+        self.program = launch(command, &self.arguments, &self.log, &environment)?;
         Ok(())
     }
 
@@ -238,10 +249,10 @@ fn launch(
     mut command: Command,
     arguments: &[String],
     log: &Path,
-    environment: &[(&str, &str)],
+    environment: &[(String, String)],
 ) -> Result<Program> {
     let _: &mut Command =
         command.args(arguments).env("RUST_LOG", "info,lb_ebpf=trace").env("NO_COLOR", "1");
-    let _: &mut Command = command.envs(environment.iter().copied());
+    let _: &mut Command = command.envs(environment.iter().cloned());
     Program::spawn("lb-agent", command, log)
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+mod account;
 pub mod binaries;
 mod folder;
 pub mod kube_proxy;
@@ -17,6 +18,8 @@ pub mod kubectl;
 mod objects;
 mod site;
 
+pub(crate) use account::PLACE as SERVICE_ACCOUNT;
+pub use account::ServiceAccount;
 use kubectl::Kubectl;
 pub use objects::{Node, Pod};
 use site::Site;
@@ -93,11 +96,12 @@ impl ControlPlane {
         self.site.path("kubeconfig.yaml")
     }
 
-    /// Writes and returns the kubeconfig of whoever owns `token`, such as one of `kubectl create token`.
-    pub fn kubeconfig_of(&self, name: &str, token: &str) -> Result<PathBuf> {
-        let file = format!("kubeconfig-{name}.yaml");
-        self.site.write_kubeconfig(&file, token)?;
-        Ok(self.site.path(&file))
+    /// Returns a service account as its pods find it.
+    pub fn service_account(&self, namespace: &str, name: &str) -> Result<ServiceAccount> {
+        let token = self.kubectl(&["create", "token", name, "-n", namespace])?;
+        let authority = self.site.authority()?;
+        let files = [("token", token.trim()), ("ca.crt", &authority), ("namespace", namespace)];
+        ServiceAccount::new(&self.site.path(&format!("account-{name}")), self.address(), files)
     }
 
     /// Returns the address and port of the API server.

@@ -5,7 +5,7 @@
 //! so nothing outlives its test.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -13,11 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use nix::sched::{CloneFlags, setns};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::control_plane::SERVICE_ACCOUNT;
 use crate::netns::run_in;
 use crate::wait::wait_until;
 
@@ -30,12 +32,20 @@ pub struct Home {
     netns: Arc<File>,
     cgroup: Option<PathBuf>,
     outlives_us: bool,
+    service_account: Option<PathBuf>,
 }
 
 impl Home {
     /// A home in a network namespace, and in a cgroup if the host has one.
     pub(crate) const fn new(netns: Arc<File>, cgroup: Option<PathBuf>, outlives_us: bool) -> Self {
-        Self { netns, cgroup, outlives_us }
+        Self { netns, cgroup, outlives_us, service_account: None }
+    }
+
+    /// The same home, whose processes see a folder where pods have their service account.
+    #[must_use]
+    pub(crate) fn with_service_account(mut self, folder: &Path) -> Self {
+        self.service_account = Some(folder.to_owned());
+        self
     }
 
     /// Does `work` in the network namespace, on a thread of its own.
@@ -47,7 +57,7 @@ impl Home {
     pub fn command(&self, program: &Path) -> Result<Command> {
         let mut command = Command::new(program);
         let netns = Arc::clone(&self.netns);
-        let outlives_us = self.outlives_us;
+        let (outlives_us, service_account) = (self.outlives_us, self.service_account.clone());
         let mut cgroup = self.cgroup.as_deref().map(members_of).transpose()?;
         let move_in = move || {
             if !outlives_us {
@@ -57,12 +67,21 @@ impl Home {
                 members.write_all(b"0")?;
             }
             setns(&*netns, CloneFlags::CLONE_NEWNET)?;
-            Ok(())
+            service_account.as_deref().map_or(Ok(()), mount_service_account)
         };
         // SAFETY: between fork and exec it only makes system calls; it neither allocates nor locks.
         let _: &mut Command = unsafe { command.pre_exec(move_in) };
         Ok(command)
     }
+}
+
+/// Gives this process mounts of its own, which still follow the machine's, and one more among them.
+fn mount_service_account(folder: &Path) -> io::Result<()> {
+    let follow = MsFlags::MS_SLAVE | MsFlags::MS_REC;
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    mount(None::<&str>, "/", None::<&str>, follow, None::<&str>)?;
+    mount(Some(folder), SERVICE_ACCOUNT, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+    Ok(())
 }
 
 /// Opens the file that a process writes itself into to become a member of the cgroup.

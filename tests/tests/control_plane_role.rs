@@ -1,4 +1,5 @@
-//! The agent with exactly the rights that `deploy/daemonset.yaml` gives it, against the real authorizer.
+//! The agent as the pod of `deploy/daemonset.yaml` that it is: it finds the API server by what pods are told, and has
+//! exactly the rights of its role, against the real authorizer.
 
 use std::fs;
 use std::path::Path;
@@ -31,10 +32,8 @@ fn agent_works_with_the_role_of_the_daemon_set_and_nothing_else() -> Result<()> 
         ensure!(!may(&cluster, verb, resource), "the agent may {verb} {resource}");
     }
 
-    let account = ["create", "token", "lb-agent", "-n", "kube-system"];
-    let token = cluster.control_plane().kubectl(&account)?;
-    let kubeconfig = cluster.control_plane().kubeconfig_of("lb-agent", token.trim())?;
-    cluster.rig_mut().start_agents_from(Source::Kubeconfig(&kubeconfig), &[])?;
+    let account = cluster.control_plane().service_account("kube-system", "lb-agent")?;
+    cluster.rig_mut().start_agents_from(Source::InPod(&account), &[])?;
     let web = cluster.publish("web", false)?;
     cluster.endpoints(&web, &[cluster.rig().pod(1, 1)?])?;
     for (from, question) in cluster.askers(&web)? {

@@ -18,6 +18,7 @@ use serde_json::Value;
 in_both_shapes!(
     pod_that_appears_later_is_served,
     device_that_vanishes_leaves_the_others_served,
+    only_devices_that_are_named_are_those_of_pods,
     malformed_manifest_leaves_other_services_alone,
     status_and_list_speak_with_and_without_an_agent,
     second_agent_on_one_node_is_refused,
@@ -71,6 +72,23 @@ fn traces(rig: &Rig, index: u32, device: &str) -> Result<Vec<String>> {
     let names_it = |line: &&str| line.contains(&by_name) || line.contains(&by_index);
     traces.extend(status.lines().filter(names_it).map(str::to_owned));
     Ok(traces)
+}
+
+fn only_devices_that_are_named_are_those_of_pods(shape: Shape) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
+    rig.manifests().apply(&web)?;
+    rig.start_agents(&["--pod-device=veth-?1"])?;
+    for (family, protocol) in matrix() {
+        let question = Ask::new(protocol, web.frontend(family));
+        drop(ask(rig.pod(0, 0)?, question)?);
+        let unserved = rig.pod(0, 1)?.peer().ask(question.within(300));
+        ensure!(unserved.is_err(), "a pod of another device is served: {unserved:?}");
+    }
+    let status = rig.agent(0)?.command(&["status"])?;
+    ensure!(status.contains("veth-a1 "), "{status}");
+    ensure!(!status.contains("veth-a2 "), "{status}");
+    Ok(())
 }
 
 fn malformed_manifest_leaves_other_services_alone(shape: Shape) -> Result<()> {
@@ -134,8 +152,9 @@ fn packets_are_logged_when_asked_for(shape: Shape) -> Result<()> {
     rig.start_agents(&["--packet-log", "all"])?;
     drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
     let agent = rig.agent(0)?;
-    wait_until(Duration::from_secs(5), "a line about a packet in the agent's log", || {
-        agent.log_end(500).contains("packet: counter").then_some(())
+    let named = "packet hook=\"pod_ingress\" verdict=\"translated\" reason=\"new_flow\" device=";
+    wait_until(Duration::from_secs(5), "the packet by name in the agent's log", || {
+        agent.log_end(500).contains(named).then_some(())
     })
 }
 

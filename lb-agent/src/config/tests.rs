@@ -1,3 +1,5 @@
+//! Files and flags as people write them, right and wrong, and what the agent makes of them.
+
 use clap::Parser as _;
 use lb_common::config::{Device, Settings};
 

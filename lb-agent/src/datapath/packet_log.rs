@@ -1,16 +1,17 @@
 //! What the programs say of single packets: silent, unless an operator asks for it at start.
 //!
-//! The level is a constant of the programs, so a silent program carries no code for it. The numbers
-//! are those of `COUNTERS`, as `lb_packets_total` names them.
+//! The level is a constant of the programs, so a silent program carries no code for it. They say which of
+//! `COUNTERS` a packet was added to; here that number becomes hook, verdict and reason, as metrics name them.
 
 use std::io;
 
 use aya::{Ebpf, EbpfLoader};
 use aya_log::{EbpfLogger, LEVEL, Level};
-use log::Log;
+use lb_common::event::{Hook, Verdict, counted};
+use log::{Log, Metadata, Record};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tracing::{info, warn};
+use tracing::{debug, info, trace, warn};
 
 /// Which packets are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -43,7 +44,7 @@ impl PacketLog {
 }
 
 /// The records of loaded programs.
-pub struct Records(EbpfLogger<&'static dyn Log>);
+pub struct Records(EbpfLogger<Names>);
 
 impl std::fmt::Debug for Records {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -54,23 +55,94 @@ impl std::fmt::Debug for Records {
 impl Records {
     /// Takes the ring buffer of programs that were just loaded.
     pub(super) fn of(ebpf: &mut Ebpf) -> Option<Self> {
-        EbpfLogger::init(ebpf)
+        EbpfLogger::init_with_logger(ebpf, Names)
             .inspect_err(|error| warn!(%error, "packets are not logged"))
             .ok()
             .map(Self)
     }
 
     /// Hands every record to the log of this process, until the task is dropped.
-    #[expect(unsafe_code, reason = "tokio cannot see that the descriptor stays ours")]
     pub async fn follow(self) -> io::Result<()> {
-        // SAFETY: the records own their descriptor, and nothing closes it before they are dropped.
-        let records = unsafe { AsyncFd::register_with_interest(self.0, Interest::READABLE) };
-        let mut records = records.map_err(io::Error::from)?;
+        #[expect(deprecated, reason = "its successor is unsafe; the records own their descriptor")]
+        let mut records = AsyncFd::with_interest(self.0, Interest::READABLE)?;
         info!("packets are logged");
         loop {
             let mut ready = records.readable_mut().await?;
             ready.get_inner_mut().flush();
             ready.clear_ready();
+        }
+    }
+}
+
+/// Gives records their names on the way to the log of this process.
+struct Names;
+
+impl Log for Names {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let text = record.args().to_string();
+        let Some(Packet { hook, verdict, device }) = Packet::of(&text) else {
+            warn!(target: "lb_ebpf", text, "a program said what this agent does not understand");
+            return;
+        };
+        let (hook, class, reason) = (hook.name(), verdict.class(), verdict.name());
+        match verdict {
+            Verdict::Drop(_) => debug!(target: "lb_ebpf", hook, reason, device, "packet dropped"),
+            Verdict::Pass(_) | Verdict::Translated(_) | Verdict::TurnedRound(_) => {
+                trace!(target: "lb_ebpf", hook, verdict = class, reason, device, "packet");
+            }
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// What a program says of a packet.
+#[derive(Debug, PartialEq, Eq)]
+struct Packet {
+    hook: Hook,
+    verdict: Verdict,
+    /// Interface index; 0 where the program does not know it.
+    device: u32,
+}
+
+impl Packet {
+    /// From `... counter N device M`, as `lb-ebpf/src/report.rs` writes it.
+    fn of(text: &str) -> Option<Self> {
+        let number = |name: &str| {
+            let mut words = text.split(' ').skip_while(|word| *word != name).skip(1);
+            words.next()?.parse().ok()
+        };
+        let (hook, verdict) = counted(number("counter")?)?;
+        Some(Self { hook, verdict, device: number("device")? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::event::{COUNTERS, DropReason, PassReason, verdict_counter};
+
+    use super::*;
+
+    #[test]
+    fn numbers_become_names() {
+        for (hook, verdict, text) in [
+            (Hook::EdgeIngress, Verdict::Drop(DropReason::SourceNotAllowed), "packet dropped:"),
+            (Hook::PodIngress, Verdict::Pass(PassReason::NotOurs), "packet:"),
+        ] {
+            let text = format!("{text} counter {} device 5", verdict_counter(hook, verdict));
+            assert_eq!(Packet::of(&text), Some(Packet { hook, verdict, device: 5 }));
+        }
+    }
+
+    #[test]
+    fn what_is_no_packet_is_not_taken_for_one() {
+        let event = format!("packet: counter {} device 5", COUNTERS - 1);
+        for text in ["", "packet: counter x device 5", "packet: counter 1", &event] {
+            assert_eq!(Packet::of(text), None, "{text}");
         }
     }
 }

@@ -1,3 +1,5 @@
+//! Listeners as load balancers meet them: who answers what, and when a port opens, moves and closes.
+
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

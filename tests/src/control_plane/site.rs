@@ -140,6 +140,12 @@ impl Site {
         self.write(file, &text)
     }
 
+    /// Returns the certificate of the server and of the authority that signed it.
+    pub(crate) fn authority(&self) -> Result<String> {
+        let file = self.path("certificates/apiserver.crt");
+        fs::read_to_string(&file).with_context(|| format!("file {}", file.display()))
+    }
+
     fn text(&self, file: &str) -> String {
         self.path(file).display().to_string()
     }
