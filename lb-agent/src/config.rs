@@ -202,6 +202,8 @@ pub struct Config {
     pub hostname: Setting<Option<String>>,
     /// `bindAddress`: when specific, the node's primary address of its family.
     pub bind_address: Setting<IpAddr>,
+    /// `bindAddressHardFail`: a listener that cannot be had ends the agent.
+    pub bind_hard_fail: Setting<bool>,
     /// `healthzBindAddress`; `None` disables.
     pub healthz: Setting<Option<SocketAddr>>,
     /// `metricsBindAddress`; `None` disables.
@@ -259,6 +261,7 @@ impl Default for Config {
             master: Setting::default(),
             hostname: Setting::default(),
             bind_address: Setting::new(any),
+            bind_hard_fail: Setting::default(),
             healthz: Setting::new(Some(SocketAddr::new(any, 10_256))),
             metrics: Setting::new(Some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 10_249))),
             mode: Setting::default(),

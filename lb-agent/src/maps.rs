@@ -13,7 +13,7 @@ use lb_common::config::{Device, Settings};
 use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 
-use crate::program::{Actual, Limits, Op};
+use crate::program::{Actual, Limits, Op, Usage};
 use crate::syscall;
 
 mod kept;
@@ -172,6 +172,15 @@ impl Maps {
         Ok(all)
     }
 
+    /// One entry of `SERVICES`, if it is there.
+    pub fn service(&self, frontend: &Frontend) -> Result<Option<Service>> {
+        match self.services.get(&Raw(*frontend), 0) {
+            Ok(service) => Ok(Some(service.0)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(source) => Err(Error::Map { map: "SERVICES", source }),
+        }
+    }
+
     /// `BACKENDS` from row 0 to the last that was ever used.
     pub fn backends(&self) -> Result<Vec<Backend>> {
         let mut rows =
@@ -299,17 +308,27 @@ impl Maps {
 
     /// Name, entries and capacity of every map that can fill up. Walks them: not for every second.
     pub fn fill(&self) -> Result<Vec<(&'static str, usize, u32)>> {
+        self.fill_beside(&Usage {
+            services: self.services()?.len(),
+            backends: self.backends_in_use()?,
+            lines: self.lines_in_use()?,
+            sources: self.sources()?.len(),
+        })
+    }
+
+    /// The same where the entries of the maps that the agent fills are known: its largest are not read.
+    pub fn fill_beside(&self, usage: &Usage) -> Result<Vec<(&'static str, usize, u32)>> {
         Ok(vec![
-            fill::<_, Raw<Frontend>, Raw<Service>>(&self.services, "SERVICES")?,
+            ("SERVICES", usage.services, capacity(&self.services, "SERVICES")?),
             fill::<_, Raw<FlowKey>, Raw<Flow>>(&self.flows, "FLOWS")?,
             fill::<_, Raw<Client>, Raw<Affinity>>(&self.affinity, "AFFINITY")?,
             fill::<_, Raw<Ip>, u32>(&self.addresses, "ADDRESSES")?,
             fill::<_, u32, Raw<Device>>(&self.devices, "DEVICES")?,
             fill::<_, u64, Raw<Peer>>(&self.sockets, "SOCKETS")?,
             fill::<_, Raw<Fragment>, Raw<Ports>>(&self.fragments, "FRAGMENTS")?,
-            ("BACKENDS", self.backends_in_use()?, capacity(&self.backends, "BACKENDS")?),
-            ("SOURCES", self.sources()?.len(), capacity(&self.sources, "SOURCES")?),
-            ("SLOTS", self.lines_in_use()?, capacity(&self.slots, "SLOTS")?),
+            ("BACKENDS", usage.backends, capacity(&self.backends, "BACKENDS")?),
+            ("SOURCES", usage.sources, capacity(&self.sources, "SOURCES")?),
+            ("SLOTS", usage.lines, capacity(&self.slots, "SLOTS")?),
         ])
     }
 

@@ -50,6 +50,12 @@ impl Manifests {
         fs::remove_file(&file).with_context(|| format!("manifest {}", file.display()))
     }
 
+    /// Deletes a node's object.
+    pub fn delete_node(&self, node: &Node) -> Result<()> {
+        let file = self.folder.join(format!("{}.yaml", node.name()));
+        fs::remove_file(&file).with_context(|| format!("manifest {}", file.display()))
+    }
+
     /// Creates or changes a node.
     pub fn node(&self, node: &Node) -> Result<()> {
         self.write(node.name(), &[node_object(node)])

@@ -144,6 +144,11 @@ impl Config {
         })
     }
 
+    /// Where pods have their addresses.
+    pub fn pod_ranges(&self, node: &NodeSpec) -> Vec<ipnet::IpNet> {
+        node.pod_cidrs.iter().chain(&self.cluster_cidr.value).copied().collect()
+    }
+
     /// Whose packets count as local, when devices tell.
     pub fn local_clients(&self) -> LocalClients {
         match self.detect_local.value {
@@ -165,6 +170,7 @@ impl Config {
         Identity {
             addresses: primary.v4.into_iter().chain(primary.v6).collect(),
             primary,
+            pod_ranges: self.cluster_cidr.value.clone(),
             external: self.external_devices.value.clone(),
             pods: self.pod_devices.value.clone(),
             node_ports: self.node_port_addresses.value.clone(),

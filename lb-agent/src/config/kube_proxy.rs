@@ -52,8 +52,8 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
         // Written by kubeadm with values, never without.
         section.sub("options", Section::forget);
     });
+    config.bind_hard_fail.file(section.flag("bindAddressHardFail"));
     section.without_meaning(&[
-        "bindAddressHardFail",
         "enableProfiling",
         "featureGates",
         "portRange",

@@ -14,6 +14,7 @@ pub struct Service {
     endpoints: Vec<Endpoint>,
     spec: Value,
     ingress: Vec<IpAddr>,
+    created: Option<u8>,
 }
 
 /// One port of a Service.
@@ -89,7 +90,15 @@ impl Service {
             endpoints: Vec::new(),
             spec: json!({"type": "ClusterIP", "selector": {"app": name}}),
             ingress: Vec::new(),
+            created: None,
         })
+    }
+
+    /// Lets it be made in this second of a minute long ago; without it nobody knows its age.
+    #[must_use]
+    pub const fn created(mut self, second: u8) -> Self {
+        self.created = Some(second);
+        self
     }
 
     /// Adds a port through both transports, which leads to port `target` of the endpoints.
@@ -209,10 +218,13 @@ impl Service {
         spec["ipFamilies"] = json!(Family::ALL.map(Family::name));
         spec["ipFamilyPolicy"] = json!("RequireDualStack");
         let ingress: Vec<Value> = self.ingress.iter().map(|ip| json!({"ip": ip})).collect();
+        let created = self.created.map(|second| format!("2024-01-01T00:00:{second:02}Z"));
         json!({
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": {"name": self.name, "namespace": "default"},
+            "metadata": {
+                "name": self.name, "namespace": "default", "creationTimestamp": created,
+            },
             "spec": spec,
             "status": {"loadBalancer": {"ingress": ingress}},
         })
