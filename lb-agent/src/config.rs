@@ -214,6 +214,10 @@ pub struct Config {
     pub cluster_cidr: Setting<Vec<IpNet>>,
     /// `detectLocalMode`.
     pub detect_local: Setting<DetectLocalMode>,
+    /// The file is one of kube-proxy's.
+    pub has_kube_proxy_document: bool,
+    /// That file names `detectLocalMode` or `clusterCIDR`, be they empty: what is empty is none, as with kube-proxy.
+    pub is_detection_named: bool,
     /// `detectLocal.bridgeInterface`.
     pub bridge_interface: Setting<String>,
     /// `detectLocal.interfaceNamePrefix`.
@@ -267,6 +271,8 @@ impl Default for Config {
             mode: Setting::default(),
             cluster_cidr: Setting::default(),
             detect_local: Setting::default(),
+            has_kube_proxy_document: false,
+            is_detection_named: false,
             bridge_interface: Setting::default(),
             interface_name_prefix: Setting::default(),
             masquerade_all: Setting::default(),

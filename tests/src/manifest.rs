@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use crate::topology::{Addresses, Family, Member, Node, Pod};
+use crate::topology::{Addresses, Family, Node, Pod};
 use crate::traffic::Protocol;
 
 mod service;

@@ -13,6 +13,7 @@ pub mod peer;
 pub mod raw;
 mod server;
 pub mod session;
+pub mod survey;
 
 pub use ask::{Answer, Ask, Failure, Protocol};
 pub use capture::Capture;

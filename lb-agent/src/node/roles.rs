@@ -163,7 +163,12 @@ fn device(link: &Link, role: Role, view: &View, node: &Identity) -> Device {
 fn is_local(link: &Link, role: Role, view: &View, node: &Identity) -> bool {
     match &node.local_clients {
         LocalClients::PodDevices => role == Role::Pod,
-        LocalClients::Prefix(prefix) => link.name.starts_with(prefix.as_str()),
+        LocalClients::Prefix(prefix) => {
+            // What comes in by a port is the bridge's, as netfilter sees it.
+            let bridge = link.controller.and_then(|index| view.links.get(&index));
+            let input = bridge.filter(|bridge| bridge.kind == LinkKind::Bridge).unwrap_or(link);
+            input.name.starts_with(prefix.as_str())
+        }
         LocalClients::Bridge(name) => {
             let controller = link.controller.and_then(|index| view.links.get(&index));
             link.name == *name || controller.is_some_and(|bridge| bridge.name == *name)
@@ -171,11 +176,14 @@ fn is_local(link: &Link, role: Role, view: &View, node: &Identity) -> bool {
     }
 }
 
-/// The address for translated packets that leave by a device: its own global one, the node's, its own of any scope.
+/// The address for translated packets that leave by a device: its own global one or that of its bridge, the
+/// node's, its own of any scope.
 fn source(link: &Link, view: &View, primary: Option<IpAddr>, is_family: fn(&IpAddr) -> bool) -> Ip {
-    let own = || view.addresses_of(link.index).filter(|own| is_family(&own.ip));
+    let of = |index| view.addresses_of(index).filter(|own| is_family(&own.ip));
+    let own = || of(link.index);
     let usable = |own: &&super::Address| own.is_preferred && !own.ip.is_loopback();
-    let global = own().filter(usable).find(|own| own.is_global).map(|own| own.ip);
+    let all = own().chain(link.controller.into_iter().flat_map(of));
+    let global = all.filter(usable).find(|own| own.is_global).map(|own| own.ip);
     let node = primary.filter(is_family);
     let any = || own().find(usable).map(|own| own.ip);
     global.or(node).or_else(any).map_or(Ip::UNSPECIFIED, wire)
@@ -300,10 +308,24 @@ mod tests {
         assert_eq!(of("eth0").source4, wire(ip("192.168.1.5")));
         assert_eq!(of("eth0").source6, wire(ip("fe80::5")));
         assert_eq!(of("flannel.1").source4, wire(ip("10.244.0.0")));
-        assert_eq!(of("veth1").source4, wire(ip("192.168.1.5")));
+        assert_eq!(of("veth1").source4, wire(ip("10.244.0.1")), "that of its bridge");
+        assert_eq!(of("cali1").source4, wire(ip("192.168.1.5")));
         assert_eq!(of("veth1").source6, Ip::UNSPECIFIED);
         assert_eq!((of("veth1").bridge, of("cali1").bridge), (3, 0));
         assert_eq!(of("veth1").flags, Device::LOCAL_CLIENTS);
+    }
+
+    #[test]
+    fn a_prefix_names_the_device_that_netfilter_sees() {
+        let local = |prefix: &str| {
+            let local_clients = LocalClients::Prefix(prefix.into());
+            let all = assignments(&view(), &Identity { local_clients, ..node() });
+            let local = all.into_iter().filter(|it| it.device.flags & Device::LOCAL_CLIENTS != 0);
+            local.map(|it| it.name).collect::<Vec<_>>()
+        };
+        assert_eq!(local("cali"), ["cali1"]);
+        assert_eq!(local("cni"), ["veth1"], "a port counts as its bridge");
+        assert_eq!(local("veth"), Vec::<String>::new());
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::wire::tcp;
 mod cluster_ip;
 mod flows;
 mod icmp;
+mod masquerade;
 mod node_port;
 mod policy;
 mod refused;
@@ -23,6 +24,7 @@ pub fn all() -> Vec<Fixture> {
     let parts = [
         cluster_ip::all(),
         node_port::all(),
+        masquerade::all(),
         policy::all(),
         refused::all(),
         flows::all(),

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Addresses, Family, IpAddr, Member, Node, Pod, Protocol, Result, Value, json};
+use super::{Addresses, Family, IpAddr, Node, Pod, Protocol, Result, Value, json};
 use crate::topology::cluster_ip;
 
 /// A Service of both families and its `EndpointSlice`s.
@@ -39,17 +39,17 @@ pub struct Endpoint {
 impl Endpoint {
     /// A ready endpoint: a pod.
     pub fn pod(pod: &Pod) -> Self {
-        Self::new(pod, pod.node())
+        Self::at(pod.addresses(), pod.node())
     }
 
     /// A ready endpoint on the network of a node.
     pub fn host(node: &Node) -> Self {
-        Self::new(node.host(), node.name())
+        Self::at(node.host().addresses(), node.name())
     }
 
-    fn new(member: &Member, node: &str) -> Self {
-        let (addresses, node) = (member.addresses(), node.to_owned());
-        Self { addresses, node, ready: true, serving: true, terminating: false }
+    /// A ready endpoint with these addresses on the node of this name.
+    pub fn at(addresses: Addresses, node: &str) -> Self {
+        Self { addresses, node: node.to_owned(), ready: true, serving: true, terminating: false }
     }
 
     /// Makes it an endpoint that is going away: no longer ready, still serving or not.
@@ -66,6 +66,13 @@ impl Endpoint {
     pub const fn not_ready(mut self) -> Self {
         self.ready = false;
         self.serving = false;
+        self
+    }
+
+    /// Makes it an endpoint that serves and is not ready, which nobody may ask.
+    #[must_use]
+    pub const fn not_ready_but_serving(mut self) -> Self {
+        self.ready = false;
         self
     }
 
