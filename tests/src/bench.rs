@@ -18,7 +18,6 @@ mod ours;
 mod reference;
 mod results;
 mod ring;
-pub mod scale;
 pub mod traffic;
 mod variant;
 

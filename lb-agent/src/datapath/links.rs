@@ -57,18 +57,10 @@ pub enum Direction {
 }
 
 impl Direction {
-    pub(super) const fn name(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
             Self::Ingress => "ingress",
             Self::Egress => "egress",
-        }
-    }
-
-    /// As bpf(2) numbers it: `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`.
-    pub(super) const fn attach_type(self) -> u32 {
-        match self {
-            Self::Ingress => 46,
-            Self::Egress => 47,
         }
     }
 }
@@ -89,7 +81,7 @@ impl Failure {
 }
 
 /// Name of a pin. By interface index: bpffs refuses names with a dot, which devices may have.
-pub(super) fn pin_of(links: &Path, index: u32, direction: Direction) -> PathBuf {
+fn pin_of(links: &Path, index: u32, direction: Direction) -> PathBuf {
     links.join(format!("{index}-{}", direction.name()))
 }
 
@@ -125,7 +117,7 @@ pub(super) fn attach_cgroup(
 ) -> Result<(), Failure> {
     let path = links.join(name);
     let failed = |error| Failure::Pin(path.clone(), error);
-    let inode = inode(cgroup).map_err(failed)?;
+    let inode = cgroup.metadata().map_err(failed)?.ino();
     let same = |info: &syscall::LinkInfo| info.cgroup() == inode;
     if replace(&path, program.fd().map_err(Failure::Program)?.as_fd(), same)? {
         return Ok(());
@@ -133,11 +125,6 @@ pub(super) fn attach_cgroup(
     let id = program.attach(cgroup, CgroupAttachMode::Single).map_err(Failure::Program)?;
     let link = program.take_link(id).map_err(Failure::Program)?;
     pin(link.try_into(), &path)
-}
-
-/// The number of a cgroup.
-pub(super) fn inode(cgroup: &File) -> io::Result<u64> {
-    Ok(cgroup.metadata()?.ino())
 }
 
 /// Replaces the program of a pinned link if the link still leads where it should; else removes the pin.
@@ -186,11 +173,6 @@ pub(super) fn detach_device(links: &Path, index: u32) -> Result<(), Error> {
         remove_pin(&pin_of(links, index, direction))?;
     }
     Ok(())
-}
-
-/// Whether nothing of ours is attached yet.
-pub(super) fn is_empty(links: &Path) -> bool {
-    fs::read_dir(links).map_or(true, |mut links| links.next().is_none())
 }
 
 /// Interface indices that have a pinned link.

@@ -2,7 +2,6 @@
 
 mod histories;
 mod maps;
-mod room;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};

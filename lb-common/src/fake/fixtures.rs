@@ -11,9 +11,10 @@ use crate::addr::Protocol;
 use crate::wire::tcp;
 
 mod cluster_ip;
+mod direct;
 mod flows;
+mod fragments;
 mod icmp;
-mod masquerade;
 mod node_port;
 mod policy;
 mod refused;
@@ -24,10 +25,11 @@ pub fn all() -> Vec<Fixture> {
     let parts = [
         cluster_ip::all(),
         node_port::all(),
-        masquerade::all(),
         policy::all(),
         refused::all(),
         flows::all(),
+        fragments::all(),
+        direct::all(),
         icmp::all(),
         shapes::all(),
     ];

@@ -15,9 +15,9 @@ const ADDRESSES_V4: usize = 12;
 /// Offset of the source address in an IPv6 header.
 const ADDRESSES_V6: usize = 8;
 /// Offset of the checksum in a TCP header.
-const TCP_CHECKSUM: usize = 16;
+pub(super) const TCP_CHECKSUM: usize = 16;
 /// Offset of the checksum in a UDP header.
-const UDP_CHECKSUM: usize = 6;
+pub(super) const UDP_CHECKSUM: usize = 6;
 
 /// Makes the packet carry another tuple.
 #[inline(always)]
