@@ -11,8 +11,8 @@ use crate::node::Pattern;
 mod show;
 
 pub use show::{
-    AffinityVerb, Ct, Diff, Flush, Format, Lb, MapList, MapVerb, Output, Scope, ServiceShow,
-    ServiceVerb, Services,
+    AffinityVerb, Ct, Diff, Flush, Format, Lb, LbList, MapList, MapVerb, Output, Scope,
+    ServiceShow, ServiceVerb, Services,
 };
 
 /// Serves Kubernetes Services through eBPF, beside any CNI, in place of kube-proxy.
@@ -172,6 +172,12 @@ pub struct Status {
     /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
+    /// Also who else is attached to our devices, and what this machine lacks.
+    #[arg(long)]
+    pub verbose: bool,
+    /// Say it again whenever it changes, until interrupted.
+    #[arg(short, long)]
+    pub watch: bool,
 }
 
 fn size(text: &str) -> Result<(String, u32), String> {

@@ -202,6 +202,8 @@ pub struct Config {
     pub hostname: Setting<Option<String>>,
     /// `bindAddress`: when specific, the node's primary address of its family.
     pub bind_address: Setting<IpAddr>,
+    /// `bindAddressHardFail`: a listener that cannot be had ends the agent.
+    pub bind_hard_fail: Setting<bool>,
     /// `healthzBindAddress`; `None` disables.
     pub healthz: Setting<Option<SocketAddr>>,
     /// `metricsBindAddress`; `None` disables.
@@ -212,6 +214,10 @@ pub struct Config {
     pub cluster_cidr: Setting<Vec<IpNet>>,
     /// `detectLocalMode`.
     pub detect_local: Setting<DetectLocalMode>,
+    /// The file is one of kube-proxy's.
+    pub has_kube_proxy_document: bool,
+    /// That file names `detectLocalMode` or `clusterCIDR`, be they empty: what is empty is none, as with kube-proxy.
+    pub is_detection_named: bool,
     /// `detectLocal.bridgeInterface`.
     pub bridge_interface: Setting<String>,
     /// `detectLocal.interfaceNamePrefix`.
@@ -259,11 +265,14 @@ impl Default for Config {
             master: Setting::default(),
             hostname: Setting::default(),
             bind_address: Setting::new(any),
+            bind_hard_fail: Setting::default(),
             healthz: Setting::new(Some(SocketAddr::new(any, 10_256))),
             metrics: Setting::new(Some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 10_249))),
             mode: Setting::default(),
             cluster_cidr: Setting::default(),
             detect_local: Setting::default(),
+            has_kube_proxy_document: false,
+            is_detection_named: false,
             bridge_interface: Setting::default(),
             interface_name_prefix: Setting::default(),
             masquerade_all: Setting::default(),

@@ -19,15 +19,20 @@ mod cleanup;
 mod links;
 mod lock;
 mod packet_log;
+mod previous;
 mod programs;
 mod reuse;
+mod watchdog;
 
+pub use crate::syscall::Hooked;
 pub use check::{Requirement, capabilities, find_cgroup2, requirements};
 pub use cleanup::{Removed, cleanup};
 pub use links::{Direction, Role};
 use lock::Lock;
 pub use packet_log::{PacketLog, Records};
+use previous::Previous;
 use programs::Programs;
+pub use watchdog::{Fault, Findings, beside, beside_in_cgroup};
 
 /// Name of the layout of maps and pins. It moves with every change of a shared type that old programs cannot read.
 pub const LAYOUT: &str = "v1";
@@ -79,16 +84,6 @@ pub enum Error {
         path: PathBuf,
         /// Its process, where it can be seen.
         pid: Option<u32>,
-    },
-    /// Programs of another layout are attached.
-    #[error(
-        "{path} holds the data path of another version: end it with `lb-agent cleanup --bpf-dir {dir}`"
-    )]
-    OtherLayout {
-        /// Its folder.
-        path: PathBuf,
-        /// `--bpf-dir`.
-        dir: PathBuf,
     },
     /// A pin that is not what its name says.
     #[error(
@@ -155,9 +150,15 @@ pub struct Options {
 pub struct Datapath {
     programs: Programs,
     dir: PathBuf,
-    attached: BTreeMap<u32, Role>,
+    /// By interface index: the device's name, and what it is.
+    attached: BTreeMap<u32, (String, Role)>,
+    /// The folder of the cgroup whose sockets are served.
+    cgroup: Option<File>,
+    insisted: watchdog::Insisted,
     /// Maps that were replaced by ones of another size, until the programs let go of them.
     replaced: Vec<reuse::Replaced>,
+    /// What serves until everything is programmed.
+    previous: Option<Previous>,
     since: Instant,
     _lock: Lock,
 }
@@ -183,7 +184,7 @@ impl Datapath {
         bpffs::prepare(&options.bpf_dir)?;
         let lock = Lock::take(&options.bpf_dir)?;
         let since = Instant::now();
-        refuse_other_layouts(&options.bpf_dir)?;
+        let previous = Previous::find(&options.bpf_dir)?;
         let dir = options.bpf_dir.join(LAYOUT);
         for folder in ["maps", "links", "programs"].map(|name| dir.join(name)) {
             std::fs::create_dir_all(&folder).map_err(|source| Error::Folder {
@@ -197,7 +198,22 @@ impl Datapath {
         let maps = dir.join("maps");
         reuse::verify(&maps, &options.bpf_dir)?;
         replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
-        Ok(Self { programs, dir, attached: BTreeMap::new(), replaced, since, _lock: lock })
+        let is_begun = !links::is_empty(&dir.join("links"));
+        if let Some(previous) = &previous {
+            info!("another version's data path serves until this one is programmed");
+            previous.copy(&maps, !is_begun)?;
+        }
+        Ok(Self {
+            programs,
+            dir,
+            attached: BTreeMap::new(),
+            cgroup: None,
+            insisted: watchdog::Insisted::new(),
+            replaced,
+            previous,
+            since,
+            _lock: lock,
+        })
     }
 
     /// Since when no other agent can have written here.
@@ -210,6 +226,11 @@ impl Datapath {
         self.programs.take_packet_log()
     }
 
+    /// Whether another layout serves: attach nothing before everything is programmed.
+    pub const fn is_beside(&self) -> bool {
+        self.previous.is_some()
+    }
+
     /// Handles to the maps.
     pub fn maps(&self) -> Result<Maps, Error> {
         Ok(Maps::open(&self.dir.join("maps"))?)
@@ -217,23 +238,27 @@ impl Datapath {
 
     /// Puts the programs of a role on a device, in place of what an earlier run left there.
     pub fn attach(&mut self, index: u32, name: &str, role: Role) -> Result<(), Error> {
-        if self.attached.get(&index) == Some(&role) {
+        if let Some((known, is)) = self.attached.get_mut(&index)
+            && *is == role
+        {
+            name.clone_into(known);
             return Ok(());
         }
         let links = self.dir.join("links");
         for direction in [Direction::Ingress, Direction::Egress] {
+            self.take_over(&links::pin_of(&links, index, direction))?;
             let program = self.programs.classifier(role.program(direction))?;
             links::attach_device(&links, program, (index, name), direction)
                 .map_err(|error| error.named(role.program(direction)))?;
         }
-        let _: Option<Role> = self.attached.insert(index, role);
+        drop(self.attached.insert(index, (name.to_owned(), role)));
         info!(device = name, index, role = role.name(), "programs attached");
         Ok(())
     }
 
     /// Takes the programs off a device, or forgets one that is gone.
     pub fn detach(&mut self, index: u32) -> Result<(), Error> {
-        let _: Option<Role> = self.attached.remove(&index);
+        drop(self.attached.remove(&index));
         links::detach_device(&self.dir.join("links"), index)
     }
 
@@ -257,11 +282,21 @@ impl Datapath {
         })?;
         let links = self.dir.join("links");
         for name in SOCKET_HOOKS {
+            self.take_over(&links.join(name))?;
             let program = self.programs.socket(name)?;
             links::attach_cgroup(&links, program, name, &folder)
                 .map_err(|error| error.named(name))?;
         }
+        self.cgroup = Some(folder);
         Ok(())
+    }
+
+    /// Carries over what packets wrote since the maps were made: right before programs are replaced, so that little
+    /// is missing between that and [`Datapath::settle`].
+    pub fn carry(&self) -> Result<(), Error> {
+        let maps = self.dir.join("maps");
+        self.replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
+        self.previous.as_ref().map_or(Ok(()), |previous| previous.copy(&maps, false))
     }
 
     /// To be called when every program that an earlier run left was replaced: moves over what went
@@ -274,7 +309,19 @@ impl Datapath {
             }
             replaced.forget()?;
         }
+        if let Some(previous) = self.previous.take() {
+            if let Err(error) = previous.copy(&maps, false) {
+                warn!(error = crate::chain(&error), "some late entries were not carried over");
+            }
+            previous.forget()?;
+        }
         self.programs.forget_others()
+    }
+
+    fn take_over(&self, path: &Path) -> Result<(), Error> {
+        let Some(previous) = &self.previous else { return Ok(()) };
+        let taken = previous.take_over(path);
+        taken.map_err(|source| Error::Pin { path: path.to_owned(), source })
     }
 }
 
@@ -287,16 +334,4 @@ fn sizes(options: &Options) -> Result<BTreeMap<&'static str, u32>, Error> {
         let _: Option<u32> = sizes.insert(shape.name, *entries);
     }
     Ok(sizes)
-}
-
-/// Two layouts attached at once would both translate.
-fn refuse_other_layouts(dir: &Path) -> Result<(), Error> {
-    for layout in cleanup::layouts(dir)? {
-        let links = layout.join("links");
-        let has_links = std::fs::read_dir(&links).is_ok_and(|mut links| links.next().is_some());
-        if has_links && !layout.ends_with(LAYOUT) {
-            return Err(Error::OtherLayout { path: layout, dir: dir.to_owned() });
-        }
-    }
-    Ok(())
 }

@@ -4,6 +4,7 @@
 //! Each is told once in ten minutes, and all together seldom enough that an API server never notices.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -13,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tracing::debug;
 
 use crate::plan::ServiceName;
@@ -25,6 +27,8 @@ const REFILL: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_mins(10);
 /// Events that wait to be sent; more are lost.
 const WAITING: usize = 256;
+/// How long the end of the agent waits for its Event.
+const LAST_WORDS: Duration = Duration::from_secs(3);
 /// Longest note the API server takes.
 const NOTE: usize = 1_024;
 /// Notes that are remembered as said.
@@ -48,23 +52,47 @@ pub struct Note {
 }
 
 /// Where notes go; without a server nowhere.
-#[derive(Clone, Debug, Default)]
-pub struct Events(Option<mpsc::Sender<Note>>);
+#[derive(Clone, Default)]
+pub struct Events(Option<Sink>);
+
+#[derive(Clone)]
+struct Sink {
+    notes: mpsc::Sender<Note>,
+    client: Client,
+    node: String,
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Events").field("has_server", &self.0.is_some()).finish()
+    }
+}
 
 impl Events {
     /// Sends Events to a server, as our node.
     pub fn start(client: Client, node: &str) -> Self {
-        let (sender, notes) = mpsc::channel(WAITING);
-        drop(tokio::spawn(send(client, node.to_owned(), notes)));
-        Self(Some(sender))
+        let (notes, waiting) = mpsc::channel(WAITING);
+        let node = node.to_owned();
+        drop(tokio::spawn(send(client.clone(), node.clone(), waiting)));
+        Self(Some(Sink { notes, client, node }))
     }
 
     /// Tells something. Never waits.
     pub fn tell(&self, note: Note) {
-        if let Some(sender) = &self.0
-            && let Err(error) = sender.try_send(note)
+        if let Some(sink) = &self.0
+            && let Err(error) = sink.notes.try_send(note)
         {
             debug!(%error, "an Event was lost");
+        }
+    }
+
+    /// Tells of our node why the agent ends; waits until that is told, but not for long.
+    pub async fn end(&self, reason: &'static str, text: String) {
+        let Some(sink) = &self.0 else { return };
+        let (action, uid) = ("StartKubeProxy", String::new());
+        let note = Note { service: None, uid, is_warning: true, reason, action, text };
+        if timeout(LAST_WORDS, create(&sink.client, &sink.node, &note)).await.is_err() {
+            debug!(reason, "an Event was not taken in time");
         }
     }
 
@@ -94,12 +122,16 @@ async fn send(client: Client, node: String, mut notes: mpsc::Receiver<Note>) {
         if !limit.admits(&note, Instant::now()) {
             continue;
         }
-        let event = event(&note, &node, Timestamp::now());
-        let namespace = event.metadata.namespace.clone().unwrap_or_default();
-        let api = Api::<Event>::namespaced(client.clone(), &namespace);
-        if let Err(error) = api.create(&PostParams::default(), &event).await {
-            debug!(error = %crate::chain(&error), note.reason, "an Event was not taken");
-        }
+        create(&client, &node, &note).await;
+    }
+}
+
+async fn create(client: &Client, node: &str, note: &Note) {
+    let event = event(note, node, Timestamp::now());
+    let namespace = event.metadata.namespace.clone().unwrap_or_default();
+    let api = Api::<Event>::namespaced(client.clone(), &namespace);
+    if let Err(error) = api.create(&PostParams::default(), &event).await {
+        debug!(error = %crate::chain(&error), note.reason, "an Event was not taken");
     }
 }
 

@@ -1,8 +1,9 @@
 //! Arguments, logging, wiring, exit codes; nothing else.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command as Process, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -73,20 +74,34 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Config(ConfigVerb::Migrate { file }) => migrate(&file),
         Command::Cleanup(options) => cleanup(&options),
         Command::Status(options) => {
-            let (text, is_well) = show::status::status(&options.pins.bpf_dir)?;
-            print(&text)?;
+            let mut is_well = true;
+            let _: ExitCode = shown(options.watch, || {
+                let dir = &options.pins.bpf_dir;
+                let (text, is_well_now) = show::status::status(dir, options.verbose)?;
+                is_well = is_well_now;
+                Ok(text)
+            })?;
             Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FINDING) })
         }
         Command::Service(ServiceVerb::List(options)) => {
-            let text = show::services::list(&options.pins.bpf_dir, &options.scope, options.format);
-            shown(&text?)
+            let (dir, scope, format) = (&options.pins.bpf_dir, &options.scope, options.format);
+            shown(format.watch, || Ok(show::services::list(dir, scope, format)?))
         }
         Command::Service(ServiceVerb::Show(options)) => {
             let (name, namespace) = (&options.name, options.namespace.as_deref());
-            shown(&show::services::show(&options.pins.bpf_dir, name, namespace, options.format)?)
+            let (dir, format) = (&options.pins.bpf_dir, options.format);
+            shown(format.watch, || Ok(show::services::show(dir, name, namespace, format)?))
         }
         Command::Lb(Lb::List(options)) => {
-            shown(&show::list::list(&options.pins.bpf_dir, &options.scope, options.format)?)
+            let (ipvs, options) = (options.ipvs, options.services);
+            let (dir, scope, format) = (&options.pins.bpf_dir, &options.scope, options.format);
+            shown(format.watch, || {
+                Ok(if ipvs {
+                    show::ipvs::list(dir, scope)?
+                } else {
+                    show::list::list(dir, scope, format)?
+                })
+            })
         }
         Command::Lb(Lb::Diff(options)) => diff(&options).or_else(|error| {
             // 1 means that they differ, and nothing else.
@@ -95,16 +110,21 @@ fn execute(command: Command) -> Result<ExitCode> {
             Ok(ExitCode::from(if code(&error) == USAGE { USAGE } else { UNREACHABLE }))
         }),
         Command::Ct(Ct::List(options)) => {
-            shown(&show::flows::list(&options.pins.bpf_dir, &options.scope, options.format)?)
+            let (dir, scope, format) = (&options.pins.bpf_dir, &options.scope, options.format);
+            shown(format.watch, || Ok(show::flows::list(dir, scope, format)?))
         }
         Command::Ct(Ct::Flush(options)) => {
-            shown(&show::flows::flush(&options.pins.bpf_dir, options.service.as_deref())?)
+            let flushed = show::flows::flush(&options.pins.bpf_dir, options.service.as_deref())?;
+            print(&flushed)?;
+            Ok(ExitCode::SUCCESS)
         }
         Command::Affinity(AffinityVerb::List(options)) => {
-            shown(&show::affinity::list(&options.pins.bpf_dir, &options.scope, options.format)?)
+            let (dir, scope, format) = (&options.pins.bpf_dir, &options.scope, options.format);
+            shown(format.watch, || Ok(show::affinity::list(dir, scope, format)?))
         }
         Command::Map(MapVerb::List(options)) => {
-            shown(&show::map::list(&options.pins.bpf_dir, options.format)?)
+            let (dir, format) = (&options.pins.bpf_dir, options.format);
+            shown(format.watch, || Ok(show::map::list(dir, format)?))
         }
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "lb-agent", &mut io::stdout());
@@ -113,8 +133,10 @@ fn execute(command: Command) -> Result<ExitCode> {
     }
 }
 
-fn shown(text: &str) -> Result<ExitCode> {
-    print(text)?;
+/// Says it, again at each change when watching.
+fn shown(is_watching: bool, text: impl FnMut() -> Result<String>) -> Result<ExitCode> {
+    let is_screen = io::stdout().is_terminal();
+    show::repeat::repeat(is_watching, is_screen, &mut io::stdout(), text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -137,10 +159,17 @@ fn agent(options: Run) -> Result<ExitCode> {
         .enable_all()
         .build()
         .context("start the runtime")?;
-    let result = runtime.block_on(run::run(options, config));
+    let result = runtime.block_on(run::run(&options, config));
     runtime.shutdown_timeout(GOODBYE);
-    result?;
-    Ok(ExitCode::SUCCESS)
+    match result? {
+        run::End::Asked => Ok(ExitCode::SUCCESS),
+        run::End::Changed => {
+            // The program that runs, also where its file has been replaced.
+            let arguments = std::env::args_os().skip(1);
+            let error = Process::new("/proc/self/exe").args(arguments).exec();
+            Err(error).context("begin anew under another configuration")
+        }
+    }
 }
 
 fn diff(options: &Diff) -> Result<ExitCode> {
@@ -165,7 +194,8 @@ fn migrate(file: &Path) -> Result<ExitCode> {
     for warning in &migrated.warnings {
         writeln!(stderr, "warning: {warning}").context("write")?;
     }
-    shown(&migrated.documents)
+    print(&migrated.documents)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn cleanup(options: &Cleanup) -> Result<ExitCode> {

@@ -10,11 +10,10 @@ use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, HashMap, IterableMap as _, LpmTrie, MapData, MapError, PerCpuArray};
 use lb_common::addr::Ip;
 use lb_common::config::{Device, Settings};
-use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Held, Peer, Ports};
-use lb_common::hash;
+use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 
-use crate::program::{Actual, Limits, Op};
+use crate::program::{Actual, Limits, Op, Usage};
 use crate::syscall;
 
 mod kept;
@@ -66,7 +65,6 @@ pub struct Maps {
     services: HashMap<MapData, Raw<Frontend>, Raw<Service>>,
     slots: Array<MapData, Line>,
     backends: Array<MapData, Raw<Backend>>,
-    endpoints: Array<MapData, u64>,
     sources: LpmTrie<MapData, Raw<Source>, u32>,
     addresses: HashMap<MapData, Raw<Ip>, u32>,
     devices: HashMap<MapData, u32, Raw<Device>>,
@@ -76,7 +74,6 @@ pub struct Maps {
     affinity: HashMap<MapData, Raw<Client>, Raw<Affinity>>,
     sockets: HashMap<MapData, u64, Raw<Peer>>,
     fragments: HashMap<MapData, Raw<Fragment>, Raw<Ports>>,
-    held: HashMap<MapData, u32, Raw<Held>>,
 }
 
 /// Opens a pinned map under its name as the type it converts to.
@@ -100,7 +97,6 @@ impl Maps {
             services: open!(pins, "SERVICES", HashMap),
             slots: open!(pins, "SLOTS", Array),
             backends: open!(pins, "BACKENDS", Array),
-            endpoints: open!(pins, "ENDPOINTS", Array),
             sources: open!(pins, "SOURCES", LpmTrie),
             addresses: open!(pins, "ADDRESSES", HashMap),
             devices: open!(pins, "DEVICES", HashMap),
@@ -110,7 +106,6 @@ impl Maps {
             affinity: open!(pins, "AFFINITY", LruHashMap),
             sockets: open!(pins, "SOCKETS", LruHashMap),
             fragments: open!(pins, "FRAGMENTS", LruHashMap),
-            held: open!(pins, "HELD", HashMap),
         })
     }
 
@@ -121,7 +116,6 @@ impl Maps {
                 self.settings.set(0, Raw(**settings), 0).map_err(named("SETTINGS"))
             }
             Op::PutBackend { id, row } => {
-                self.mark_endpoint(row)?;
                 self.backends.set(*id, Raw(*row), 0).map_err(named("BACKENDS"))
             }
             Op::WriteLines { line, lines } => {
@@ -143,20 +137,6 @@ impl Maps {
                 absent_is_fine(self.services.remove(&Raw(*frontend))).map_err(named("SERVICES"))
             }
         }
-    }
-
-    /// Sets the bit of a backend in `ENDPOINTS`. None is ever cleared: one too many costs a look-up.
-    fn mark_endpoint(&mut self, row: &Backend) -> Result<()> {
-        if row.service == 0 {
-            return Ok(());
-        }
-        let bit = hash::endpoint(&row.ip, row.port);
-        let word = self.endpoints.get(&(bit / 64), 0).map_err(named("ENDPOINTS"))?;
-        let marked = word | 1 << (bit % 64);
-        if marked == word {
-            return Ok(());
-        }
-        self.endpoints.set(bit / 64, marked, 0).map_err(named("ENDPOINTS"))
     }
 
     /// How much the maps that the agent fills can hold.
@@ -190,6 +170,15 @@ impl Maps {
             })?;
         all.sort_by_key(|(frontend, _)| *frontend);
         Ok(all)
+    }
+
+    /// One entry of `SERVICES`, if it is there.
+    pub fn service(&self, frontend: &Frontend) -> Result<Option<Service>> {
+        match self.services.get(&Raw(*frontend), 0) {
+            Ok(service) => Ok(Some(service.0)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(source) => Err(Error::Map { map: "SERVICES", source }),
+        }
     }
 
     /// `BACKENDS` from row 0 to the last that was ever used.
@@ -319,18 +308,27 @@ impl Maps {
 
     /// Name, entries and capacity of every map that can fill up. Walks them: not for every second.
     pub fn fill(&self) -> Result<Vec<(&'static str, usize, u32)>> {
+        self.fill_beside(&Usage {
+            services: self.services()?.len(),
+            backends: self.backends_in_use()?,
+            lines: self.lines_in_use()?,
+            sources: self.sources()?.len(),
+        })
+    }
+
+    /// The same where the entries of the maps that the agent fills are known: its largest are not read.
+    pub fn fill_beside(&self, usage: &Usage) -> Result<Vec<(&'static str, usize, u32)>> {
         Ok(vec![
-            fill::<_, Raw<Frontend>, Raw<Service>>(&self.services, "SERVICES")?,
+            ("SERVICES", usage.services, capacity(&self.services, "SERVICES")?),
             fill::<_, Raw<FlowKey>, Raw<Flow>>(&self.flows, "FLOWS")?,
             fill::<_, Raw<Client>, Raw<Affinity>>(&self.affinity, "AFFINITY")?,
             fill::<_, Raw<Ip>, u32>(&self.addresses, "ADDRESSES")?,
             fill::<_, u32, Raw<Device>>(&self.devices, "DEVICES")?,
             fill::<_, u64, Raw<Peer>>(&self.sockets, "SOCKETS")?,
             fill::<_, Raw<Fragment>, Raw<Ports>>(&self.fragments, "FRAGMENTS")?,
-            fill::<_, u32, Raw<Held>>(&self.held, "HELD")?,
-            ("BACKENDS", self.backends_in_use()?, capacity(&self.backends, "BACKENDS")?),
-            ("SOURCES", self.sources()?.len(), capacity(&self.sources, "SOURCES")?),
-            ("SLOTS", self.lines_in_use()?, capacity(&self.slots, "SLOTS")?),
+            ("BACKENDS", usage.backends, capacity(&self.backends, "BACKENDS")?),
+            ("SOURCES", usage.sources, capacity(&self.sources, "SOURCES")?),
+            ("SLOTS", usage.lines, capacity(&self.slots, "SLOTS")?),
         ])
     }
 

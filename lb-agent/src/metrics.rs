@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tracing::warn;
 
+use crate::datapath::Fault;
 use crate::health::Health;
 use crate::maps::Maps;
 use crate::program::Usage;
@@ -20,6 +21,7 @@ use crate::snapshot::ViewHealth;
 mod collect;
 pub mod kube_proxy;
 mod process;
+mod text;
 
 /// Numbers that the event loop keeps for `/metrics`.
 #[derive(Debug, Default)]
@@ -28,6 +30,8 @@ pub struct Numbers {
     pub operations: AtomicU64,
     /// Map writes that failed and are tried again.
     pub failures: AtomicU64,
+    /// Entries that a map did not take; their services are not served.
+    pub unwritten: AtomicU64,
     /// Service ports that found no room.
     pub refused: AtomicU64,
     /// Frontends that several services ask for.
@@ -38,6 +42,8 @@ pub struct Numbers {
     pub ended: AtomicU64,
     /// Devices that carry programs, pods' and external.
     pub devices: [AtomicU64; 2],
+    /// Attachments that somebody else undid and that were repaired, in the order of [`Fault::ALL`].
+    pub repairs: [AtomicU64; 4],
     /// What the book says of its maps.
     pub usage: Mutex<Usage>,
 }
@@ -51,6 +57,14 @@ impl Numbers {
     /// Adds to a number.
     pub fn add(number: &AtomicU64, value: usize) {
         let _: u64 = number.fetch_add(value as u64, Ordering::Relaxed);
+    }
+
+    /// Counts a repair.
+    pub fn repaired(&self, fault: Fault) {
+        let place = Fault::ALL.iter().zip(&self.repairs).find(|(of, _)| **of == fault);
+        if let Some((_, number)) = place {
+            Self::add(number, 1);
+        }
     }
 
     fn usage(&self) -> Usage {
@@ -71,6 +85,8 @@ pub struct Sources {
     pub kube_proxy: kube_proxy::KubeProxy,
     /// Since when the view of the objects is old.
     pub view: ViewHealth,
+    /// Whose turn it is to read the maps.
+    pub turn: Arc<tokio::sync::Mutex<()>>,
     /// The configuration, for `/configz`.
     pub configz: Arc<str>,
 }
@@ -90,13 +106,20 @@ async fn configz(State(sources): State<Sources>) -> Response {
     (headers, sources.configz.to_string()).into_response()
 }
 
-async fn metrics(State(sources): State<Sources>) -> Response {
-    // Reading whole maps takes milliseconds: not on the thread that answers probes.
-    match tokio::task::spawn_blocking(move || page(sources)).await {
-        Ok(Ok(text)) => {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], text).into_response()
+async fn metrics(State(sources): State<Sources>, headers: HeaderMap) -> Response {
+    let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let is_open_metrics = text::is_open_metrics(accepts.unwrap_or_default());
+    // One page at a time, however many ask: each reads whole maps.
+    let turn = Arc::clone(&sources.turn);
+    let turn = turn.lock().await;
+    // Reading them takes milliseconds: not on the thread that answers probes.
+    let page = tokio::task::spawn_blocking(move || page(sources)).await;
+    drop(turn);
+    match page {
+        Ok(Ok(page)) if is_open_metrics => {
+            ([(header::CONTENT_TYPE, text::OPEN_METRICS)], page).into_response()
         }
+        Ok(Ok(page)) => ([(header::CONTENT_TYPE, text::PLAIN)], text::plain(&page)).into_response(),
         Ok(Err(error)) => {
             warn!(error, "metrics could not be collected");
             (StatusCode::INTERNAL_SERVER_ERROR, error).into_response()

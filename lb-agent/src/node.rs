@@ -11,7 +11,7 @@ pub mod view;
 pub mod watch;
 
 pub use pattern::Pattern;
-pub use roles::{Assignment, Identity, LocalClients, addresses, assignments};
+pub use roles::{Assignment, Identity, LocalClients, addresses, assignments, doubtful};
 pub use view::{Address, Link, LinkKind, View};
 
 /// The two addresses of a Node object that count: the first of each family.

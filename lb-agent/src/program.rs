@@ -19,6 +19,7 @@ mod frontends;
 mod lines;
 mod port;
 mod ranges;
+mod room;
 mod rows;
 mod selection;
 mod sources;
@@ -28,8 +29,10 @@ mod tests;
 pub use actual::Actual;
 use frontends::Frontends;
 use lines::{Lines, Range};
-use port::Port;
+use port::{Outcome, Port};
+pub use room::{Limits, Refusal, Usage};
 use rows::Rows;
+pub(crate) use selection::lines_of;
 use sources::Sources;
 
 /// How long what a packet may have just looked up is kept: far longer than any packet is under way in a program.
@@ -82,44 +85,6 @@ pub enum Op {
     },
 }
 
-/// Room in the maps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Entries of `SERVICES`.
-    pub services: u32,
-    /// Rows of `BACKENDS`, the unused row 0 included.
-    pub backends: u32,
-    /// Lines of `SLOTS`.
-    pub lines: u32,
-    /// Entries of `SOURCES`.
-    pub sources: u32,
-}
-
-/// Why a service port is not served, or still as it was before its last change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Refusal {
-    /// `SERVICES` is full.
-    Services,
-    /// `BACKENDS` is full.
-    Backends,
-    /// `SLOTS` has no free run of lines that is long enough.
-    Slots,
-    /// `SOURCES` is full.
-    Sources,
-}
-
-impl Refusal {
-    /// The map to make larger.
-    pub const fn map(self) -> &'static str {
-        match self {
-            Self::Services => "SERVICES",
-            Self::Backends => "BACKENDS",
-            Self::Slots => "SLOTS",
-            Self::Sources => "SOURCES",
-        }
-    }
-}
-
 /// A frontend that several services ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
@@ -140,19 +105,6 @@ pub struct Change {
     pub ports: Vec<PortPlan>,
 }
 
-/// Entries in use, for metrics: what the book knows without asking the kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// `SERVICES`.
-    pub services: usize,
-    /// `BACKENDS`.
-    pub backends: usize,
-    /// `SLOTS`.
-    pub lines: usize,
-    /// `SOURCES`.
-    pub sources: usize,
-}
-
 /// The book of what the maps hold, and of who asked for it.
 #[derive(Debug)]
 pub struct Programmer {
@@ -168,6 +120,11 @@ pub struct Programmer {
     /// What an earlier run left and nobody has asked for yet.
     orphans: BTreeMap<ServiceId, Port>,
     next_id: ServiceId,
+    naming: u64,
+    /// Something became free since the refused were tried last.
+    has_room: bool,
+    /// No port that is programmed is younger.
+    youngest: (i64, String),
 }
 
 /// Operations under way: what comes before the visible switch, what is to be switched, what comes after.
@@ -225,8 +182,10 @@ impl Programmer {
             self.refused.retain(|key, _| key.service != service);
             wanted.extend(ports);
         }
+        // Where room ends, the oldest have it.
+        wanted.sort_by(|left, right| left.age.cmp(&right.age));
         for plan in wanted {
-            self.put(plan, now, &mut stage);
+            let _: Outcome = self.put(plan, now, &mut stage);
         }
         self.finish(now, stage)
     }
@@ -243,10 +202,8 @@ impl Programmer {
     /// while [`Programmer::is_waiting`].
     pub fn tick(&mut self, now: Duration) -> Vec<Op> {
         let mut ops = Vec::new();
-        let freed = self.rows.release(now, &mut ops) | self.lines.release(now);
-        if freed {
-            ops.extend(self.retry(now));
-        }
+        self.has_room |= self.rows.release(now, &mut ops) | self.lines.release(now);
+        ops.extend(self.retry(now));
         ops
     }
 
@@ -268,6 +225,7 @@ impl Programmer {
         if !dead.is_empty() {
             self.frontends.bury(&dead, &mut ops);
             self.frontends.update(&mut self.settings, &mut ops);
+            self.has_room = true;
             ops.extend(self.retry(now));
         }
         ops
@@ -278,9 +236,11 @@ impl Programmer {
         self.frontends.tombstones().map(|(_, id, _)| id).collect()
     }
 
-    /// Whether something becomes free later: rows, lines.
+    /// Whether something becomes free later (rows, lines), or did and somebody waits for it.
     pub fn is_waiting(&self) -> bool {
-        self.rows.is_waiting() || self.lines.is_waiting()
+        self.rows.is_waiting()
+            || self.lines.is_waiting()
+            || (self.has_room && !self.refused.is_empty())
     }
 
     /// The service ports that found no room, and in which map.
@@ -293,6 +253,21 @@ impl Programmer {
         self.ports.iter().map(|(id, port)| (*id, &port.plan.key))
     }
 
+    /// The service port of an identity.
+    pub fn key(&self, id: ServiceId) -> Option<&PortKey> {
+        self.ports.get(&id).map(|port| &port.plan.key)
+    }
+
+    /// How many frontends several services ask for.
+    pub fn contested(&self) -> usize {
+        self.frontends.contested().len()
+    }
+
+    /// Counts the changes of [`Programmer::names`].
+    pub const fn naming(&self) -> u64 {
+        self.naming
+    }
+
     /// The frontends that several services ask for.
     pub fn conflicts(&self) -> Vec<Conflict> {
         let conflict = |frontend: Frontend| {
@@ -302,7 +277,7 @@ impl Programmer {
             let winner = keys.next()?;
             Some(Conflict { frontend, winner, losers: keys.collect() })
         };
-        self.frontends.contested().into_iter().filter_map(conflict).collect()
+        self.frontends.contested().iter().copied().filter_map(conflict).collect()
     }
 
     /// Entries in use.
@@ -315,18 +290,6 @@ impl Programmer {
         }
     }
 
-    /// Tries the refused ports again, oldest first.
-    fn retry(&mut self, now: Duration) -> Vec<Op> {
-        let mut waiting: Vec<PortPlan> =
-            std::mem::take(&mut self.refused).into_values().map(|(_, plan)| plan).collect();
-        waiting.sort_by(|left, right| left.age.cmp(&right.age));
-        let mut stage = Stage::default();
-        for plan in waiting {
-            self.put(plan, now, &mut stage);
-        }
-        self.finish(now, stage)
-    }
-
     fn keys_of(&self, service: &ServiceName) -> Vec<PortKey> {
         let from = PortKey::first(service);
         let ports = self.ids.range(from..).map(|(key, _)| key);
@@ -336,6 +299,7 @@ impl Programmer {
     /// Joins a stage: everything new, the visible switch, everything old.
     fn finish(&mut self, now: Duration, stage: Stage) -> Vec<Op> {
         let Stage { before: mut ops, dirty, after } = stage;
+        let entries = self.frontends.written().len();
         let ports = &self.ports;
         let winner = |frontends: &Frontends, frontend: Frontend| {
             let claimants =
@@ -346,6 +310,7 @@ impl Programmer {
         self.frontends.settle((&dirty, now), &mut self.settings, winner, &mut ops);
         ops.extend(after);
         self.frontends.update(&mut self.settings, &mut ops);
+        self.has_room |= self.frontends.written().len() < entries;
         ops
     }
 

@@ -3,41 +3,41 @@
 //! One loop owns the tracker, the book and the maps; everything that may block or wait is a task
 //! beside it. Ending it leaves the data path as it is.
 
-use std::path::Path;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kube::Client;
 use tokio::sync::mpsc;
-use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
 use crate::cli;
 use crate::config::Config;
-use crate::datapath::{self, Datapath};
+use crate::datapath;
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::kube_events::Events;
-use crate::manifests::{Manifests, ManifestsError};
+use crate::manifests::ManifestsError;
 use crate::maps;
+use crate::metrics::Numbers;
 use crate::metrics::kube_proxy::KubeProxy;
-use crate::metrics::{self, Numbers};
 use crate::program::{GRACE, Programmer};
-use crate::snapshot::{Event, NodeContext, ViewHealth};
-use crate::tracker::Tracker;
-use crate::watch::client::{ClientError, Server};
-use crate::watch::{ListMode, Watch};
+use crate::snapshot::ViewHealth;
+use crate::watch::client::ClientError;
 
 mod agent;
 mod devices;
 mod intent;
 mod kubernetes;
 mod orphans;
+mod reload;
 mod servers;
 mod service_manager;
+mod sizes;
+mod start;
 mod state;
 mod stop;
 mod sweeper;
+mod upkeep;
 mod writer;
 
 use agent::Agent;
@@ -46,6 +46,7 @@ pub use intent::intent;
 use kubernetes::Shown;
 use orphans::Orphans;
 use service_manager::{ServiceManager, take_resources};
+use start::{FIRST_LISTS, LISTS, lists, load, start_servers, start_source, tracker};
 pub(crate) use state::name;
 pub use state::{Known, State, state_file};
 use stop::Stop;
@@ -72,17 +73,39 @@ pub enum Error {
         "the source gave no complete lists within {0:?}: is the API server there, and readable?"
     )]
     NoLists(Duration),
+    /// A listener, where `bindAddressHardFail` is set.
+    #[error(
+        "cannot listen on {address} ({what}); unset bindAddressHardFail to have it tried again"
+    )]
+    Listen {
+        /// Whose.
+        what: &'static str,
+        /// Where.
+        address: std::net::SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// A signal handler or a namespace cookie.
     #[error("system call")]
     System(#[from] std::io::Error),
 }
 
-/// Runs until SIGTERM or SIGINT.
-pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
+/// Why a run ended well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Somebody said stop.
+    Asked,
+    /// There is another configuration: begin anew.
+    Changed,
+}
+
+/// Runs until SIGTERM or SIGINT, or until the configuration is another.
+pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
     config.warnings.iter().for_each(|warning| warn!(warning, "configuration"));
     let config = Arc::new(config);
     let name = config.node();
-    let paths = datapath::Options {
+    let mut paths = datapath::Options {
         bpf_dir: config.bpf_dir.value.clone(),
         cgroup: config.cgroup(),
         sizes: config.sizes(),
@@ -92,12 +115,22 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
     let mut stop = Stop::new()?;
     // First what is quickly known to be wrong; then lists arrive while programs are verified.
     let view = ViewHealth::default();
-    let (sender, events) = mpsc::channel(4_096);
+    let (sender, mut events) = mpsc::channel(4_096);
     let kube_proxy = KubeProxy::default();
     let observed = (&view, &kube_proxy);
     let client =
         start_source(options.manifests.as_deref(), &config, &name, observed, sender).await?;
-    let Some(mut datapath) = load(paths.clone(), &mut stop).await? else { return Ok(()) };
+    let mut tracker = tracker(&config, &name);
+    let has_maps = paths.bpf_dir.join(datapath::LAYOUT).join("maps").exists();
+    let patience = if has_maps { LISTS } else { FIRST_LISTS };
+    tokio::select! {
+        () = lists(&mut tracker, &mut events, patience) => {}
+        () = stop.asked() => return Ok(End::Asked),
+    }
+    paths.sizes = sizes::chosen(paths.sizes, &tracker.demand());
+    let Some(mut datapath) = load(paths.clone(), &mut stop).await? else {
+        return Ok(End::Asked);
+    };
     if let Some(records) = datapath.take_packet_log() {
         drop(tokio::spawn(records.follow()));
     }
@@ -111,10 +144,7 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
     let numbers = Arc::new(Numbers::default());
     let mut agent = Agent {
         began,
-        tracker: Tracker::new(NodeContext {
-            service_proxy_name: config.service_proxy_name.value.as_deref().map(Arc::from),
-            ..NodeContext::named(&name)
-        }),
+        tracker,
         programmer,
         writer: Writer::new(maps),
         orphans: Orphans::start(Arc::clone(&shared), Arc::clone(&numbers)),
@@ -124,73 +154,27 @@ pub async fn run(options: cli::Run, config: Config) -> Result<(), Error> {
             checks: HealthChecks::default(),
             events: client.map(|client| Events::start(client, &name)).unwrap_or_default(),
             metrics: kube_proxy.clone(),
+            refused: BTreeSet::new(),
         },
         numbers,
         state: State::at(&paths.bpf_dir, &name, view.clone()),
         manager: ServiceManager::of_environment(),
         earliest,
+        inspected: Instant::now(),
         is_programmed: false,
         is_settled: false,
         lifetimes: config.lifetimes(),
     };
-    let sources = metrics::Sources {
-        maps: Arc::clone(&shared),
-        numbers: Arc::clone(&agent.numbers),
-        health: agent.health.clone(),
-        kube_proxy,
-        view,
-        configz: config.configz().to_string().into(),
-    };
-    if let Some(address) = config.healthz.value {
-        servers::start(address, "health", crate::health::router(agent.health.clone()));
-    }
-    if let Some(address) = config.metrics.value {
-        servers::start(address, "metrics", metrics::router(sources));
-    }
+    start_servers(&config, &agent, (kube_proxy, view), &shared).await?;
     info!(node = name, bpf_dir = %paths.bpf_dir.display(), cgroup = %paths.cgroup.display(), "agent runs");
     agent.shown.events.node("Starting", String::new());
-    agent.work(events, shared, &mut stop).await;
-    ServiceManager::stopping();
-    agent.state.write(&agent.programmer);
-    info!("agent ends; the data path goes on");
-    Ok(())
-}
-
-/// Loads and attaches to sockets, which takes seconds; nothing if we are asked to stop meanwhile.
-async fn load(paths: datapath::Options, stop: &mut Stop) -> Result<Option<Datapath>, Error> {
-    let loading = spawn_blocking(move || {
-        let mut datapath = Datapath::load(&paths)?;
-        datapath.attach_sockets(&paths.cgroup)?;
-        Ok(datapath)
-    });
-    tokio::select! {
-        loaded = loading => loaded.map_err(std::io::Error::from)?.map(Some),
-        () = stop.asked() => Ok(None),
-    }
-}
-
-/// Starts the task that follows the objects.
-async fn start_source(
-    manifests: Option<&Path>,
-    config: &Config,
-    node: &str,
-    (view, kube_proxy): (&ViewHealth, &KubeProxy),
-    events: mpsc::Sender<Event>,
-) -> Result<Option<Client>, Error> {
-    let view = view.clone();
-    if let Some(folder) = manifests {
-        let manifests = Manifests::open(folder, node)?;
-        drop(tokio::spawn(manifests.run(view, events)));
-        return Ok(None);
-    }
-    let server =
-        Server { kubeconfig: config.kubeconfig.value.clone(), master: config.master.value.clone() };
-    let client = server.client(&view, Some(Arc::new(kube_proxy.clone()))).await?;
-    let watch = Watch {
-        node: node.to_owned(),
-        service_proxy_name: config.service_proxy_name.value.clone(),
-        list: ListMode::default(),
+    agent.begin();
+    let end = tokio::select! {
+        () = agent.work(events, shared, &mut stop) => End::Asked,
+        () = reload::changed(options) => End::Changed,
     };
-    drop(tokio::spawn(watch.run(client.clone(), view, events)));
-    Ok(Some(client))
+    ServiceManager::stopping();
+    agent.write_state();
+    info!(?end, "agent ends; the data path goes on");
+    Ok(end)
 }

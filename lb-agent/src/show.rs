@@ -7,11 +7,14 @@ use crate::datapath::LAYOUT;
 use crate::maps::{self, Maps};
 
 pub mod affinity;
+mod beside;
 pub mod diff;
 pub mod flows;
+pub mod ipvs;
 pub mod list;
 pub mod map;
 mod print;
+pub mod repeat;
 pub mod services;
 pub mod status;
 pub(crate) mod words;

@@ -146,9 +146,7 @@ impl Notes {
         }
         let twin = self.halves.get(&self.hasher.hash_one((key.other(flow), key)));
         let Some(twin) = twin else { return age(flow.seen) >= ALONE };
-        // A flow of service 0 goes straight to a backend that its client named.
         let is_renewed = key.protocol != Protocol::TCP
-            && flow.service != 0
             && self.epochs.get(flow.backend as usize) != Some(&flow.epoch);
         let (forward, reply) = match flow.kind {
             Kind::REPLY => (twin.state, flow.state),
@@ -265,10 +263,6 @@ mod tests {
             half.epoch = 2;
         }
         assert_eq!(over(&flow), [true, true]);
-        for (_, half) in &mut flow {
-            (half.service, half.backend, half.epoch) = (0, 0, 0);
-        }
-        assert_eq!(over(&flow), [false, false], "of no service");
         let mut flow = pair(Protocol::TCP, 1, [1, 1]);
         for (_, half) in &mut flow {
             half.epoch = 2;

@@ -12,10 +12,12 @@ use aya::Pod;
 const MAP_UPDATE: u32 = 2;
 const OBJ_GET: u32 = 7;
 const OBJ_GET_INFO_BY_FD: u32 = 15;
+const PROG_QUERY: u32 = 16;
 const MAP_LOOKUP_BATCH: u32 = 24;
 const MAP_UPDATE_BATCH: u32 = 26;
 const MAP_DELETE_BATCH: u32 = 27;
 const LINK_UPDATE: u32 = 29;
+const LINK_DETACH: u32 = 34;
 /// `SO_NETNS_COOKIE`, Linux 5.14; neither nix nor libc name it for every target.
 const SO_NETNS_COOKIE: i32 = 71;
 
@@ -42,6 +44,16 @@ pub(crate) struct Batch {
     pub(crate) count: usize,
     /// Where to go on; nothing at the end of the map.
     pub(crate) next: Option<Position>,
+}
+
+/// Gives memory that is not used any more back to the kernel, where the allocator would keep it: after lists
+/// were read, that is most of what was ever taken.
+pub(crate) fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: takes no pointers, and any thread may call it at any time.
+        let _: i32 = unsafe { libc::malloc_trim(0) };
+    }
 }
 
 /// Raises the soft limit of open files to the hard one; gives what it was, and is.
@@ -173,6 +185,16 @@ pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
     bpf(LINK_UPDATE, &mut Attributes { link, program, flags: 0, old_program: 0 }).map(|_| ())
 }
 
+/// Takes a link off what it is attached to, done when this returns; without its pin it would go some time later.
+/// Linux 5.9.
+pub(crate) fn detach_link(link: BorrowedFd<'_>) -> io::Result<()> {
+    #[repr(C)]
+    struct Attributes {
+        link: u32,
+    }
+    bpf(LINK_DETACH, &mut Attributes { link: number(link) }).map(|_| ())
+}
+
 /// What the kernel says about a link.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -214,6 +236,78 @@ pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     let _: RawFd =
         bpf(OBJ_GET_INFO_BY_FD, &mut Attributes { fd: number(link), length, info: info_at })?;
     Ok(info)
+}
+
+/// A program that is attached somewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hooked {
+    /// Number of the program.
+    pub program: u32,
+    /// Number of its link; 0 when it was attached without one.
+    pub link: u32,
+}
+
+/// The part of `union bpf_attr` that asks what is attached.
+#[repr(C)]
+#[derive(Default)]
+struct QueryAttributes {
+    target: u32,
+    kind: u32,
+    flags: u32,
+    attach_flags: u32,
+    programs: u64,
+    count: u32,
+    pad: u32,
+    program_flags: u64,
+    links: u64,
+    link_flags: u64,
+    revision: u64,
+}
+
+/// Programs asked for at once; a kernel allows 64 at a place of a device, and as many in each cgroup.
+const HOOKED: usize = 512;
+
+/// What is attached to a device at a place, in the order in which it runs. Linux 6.6.
+pub(crate) fn attached_to_device(index: u32, kind: u32) -> io::Result<Vec<Hooked>> {
+    let mut programs = [0_u32; HOOKED];
+    let mut links = [0_u32; HOOKED];
+    let count = query(QueryAttributes {
+        target: index,
+        kind,
+        programs: programs.as_mut_ptr().addr() as u64,
+        links: links.as_mut_ptr().addr() as u64,
+        ..QueryAttributes::default()
+    })?;
+    let hooked = programs
+        .iter()
+        .zip(&links)
+        .map(|(program, link)| Hooked { program: *program, link: *link });
+    Ok(hooked.take(count).collect())
+}
+
+/// The programs that run for sockets of a cgroup at a place, those of its ancestors included.
+pub(crate) fn effective_in_cgroup(cgroup: BorrowedFd<'_>, kind: u32) -> io::Result<Vec<u32>> {
+    const EFFECTIVE: u32 = 1;
+    let mut programs = [0_u32; HOOKED];
+    let count = query(QueryAttributes {
+        target: number(cgroup),
+        kind,
+        flags: EFFECTIVE,
+        programs: programs.as_mut_ptr().addr() as u64,
+        ..QueryAttributes::default()
+    })?;
+    Ok(programs.into_iter().take(count).collect())
+}
+
+/// How many there are; what the slices of `attributes` have no room for is not told.
+fn query(mut attributes: QueryAttributes) -> io::Result<usize> {
+    attributes.count = HOOKED as u32;
+    match bpf(PROG_QUERY, &mut attributes) {
+        Ok(_) => Ok(attributes.count as usize),
+        // Nothing was ever attached to the device there.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(0),
+        Err(error) => Err(error),
+    }
 }
 
 /// The cookie of the network namespace that a socket lives in. Linux 5.14.

@@ -5,6 +5,7 @@
 //! matter here, yields nothing. What was given out is remembered by a fingerprint of 128 bits, so
 //! the plans themselves live only where they are programmed. Cost is that of the change.
 
+mod demand;
 mod index;
 mod no_local;
 mod node;
@@ -182,6 +183,11 @@ impl Tracker {
     /// This node's object.
     pub const fn node(&self) -> Option<&NodeSpec> {
         self.node.spec.as_ref()
+    }
+
+    /// `metadata.uid` of a Service, if it is there.
+    pub fn uid(&self, service: &ServiceName) -> Option<&str> {
+        self.index.get(service).map(|(spec, _)| &*spec.uid)
     }
 
     /// The prefixes of all `ServiceCIDR` objects.

@@ -78,6 +78,8 @@ impl Settings {
     pub const OTHER_FRONTENDS: u32 = 64;
     /// "Local" is told by [`Settings::local`], not by the device.
     pub const LOCAL_BY_PREFIX: u32 = 128;
+    /// "Local" is told by [`Device::LOCAL_CLIENTS`], not by what kind of device it is.
+    pub const LOCAL_BY_DEVICE: u32 = 256;
 
     /// No socket is touched.
     pub const SOCKETS_OFF: u32 = 0;
@@ -85,6 +87,15 @@ impl Settings {
     pub const SOCKETS_HOST: u32 = 1;
     /// Sockets of every namespace below the cgroup.
     pub const SOCKETS_ALL: u32 = 2;
+
+    /// Whether pods can be told from others in a family (contract 3.4): a range may be known of one only.
+    #[inline(always)]
+    pub fn has_detector(&self, v4: bool) -> bool {
+        let [local4, local6] = &self.local;
+        let mask = if v4 { local4.mask } else { local6.mask };
+        !self.has(Self::NO_DETECTOR)
+            && (!self.has(Self::LOCAL_BY_PREFIX) || mask != Ip::UNSPECIFIED)
+    }
 
     /// Whether a flag is set.
     #[inline(always)]

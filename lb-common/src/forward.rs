@@ -6,7 +6,6 @@
 
 mod choose;
 mod close;
-mod direct;
 mod egress;
 mod flows;
 mod fragments;

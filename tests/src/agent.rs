@@ -147,6 +147,14 @@ impl Agent {
         Ok(())
     }
 
+    /// Lets later starts have another value of a flag.
+    pub fn set_flag(&mut self, flag: &str, value: &str) {
+        match self.arguments.iter().position(|argument| argument == flag) {
+            Some(at) => self.arguments.splice(at + 1..at + 2, [value.to_owned()]).for_each(drop),
+            None => self.arguments.extend([flag.to_owned(), value.to_owned()]),
+        }
+    }
+
     /// Lets later starts have these capabilities only, as setpriv(1) names them: `-all,+bpf`.
     pub fn confine(&mut self, capabilities: &str) {
         self.capabilities = Some(capabilities.to_owned());

@@ -18,6 +18,7 @@ mod ours;
 mod reference;
 mod results;
 mod ring;
+pub mod scale;
 pub mod traffic;
 mod variant;
 

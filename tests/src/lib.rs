@@ -7,6 +7,7 @@ pub mod cluster;
 pub mod control_plane;
 pub mod http;
 pub mod manifest;
+pub mod matrix;
 pub mod netns;
 pub mod playground;
 pub mod process;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use crate::topology::{Addresses, Family, Member, Node, Pod};
+use crate::topology::{Addresses, Family, Node, Pod};
 use crate::traffic::Protocol;
 
 mod service;
@@ -47,6 +47,12 @@ impl Manifests {
     /// Deletes a Service and its `EndpointSlice`s.
     pub fn delete(&self, service: &Service) -> Result<()> {
         let file = self.folder.join(format!("service-{}.yaml", service.name));
+        fs::remove_file(&file).with_context(|| format!("manifest {}", file.display()))
+    }
+
+    /// Deletes a node's object.
+    pub fn delete_node(&self, node: &Node) -> Result<()> {
+        let file = self.folder.join(format!("{}.yaml", node.name()));
         fs::remove_file(&file).with_context(|| format!("manifest {}", file.display()))
     }
 

@@ -8,16 +8,15 @@ pub mod ask;
 pub mod capture;
 pub mod command;
 pub mod frame;
-mod handmade;
 mod load;
 pub mod peer;
 pub mod raw;
 mod server;
 pub mod session;
+pub mod survey;
 
 pub use ask::{Answer, Ask, Failure, Protocol};
 pub use capture::Capture;
 pub use frame::Frame;
-pub use handmade::{Handmade, pieces};
 pub use peer::{Kept, Load, Peer, Tally};
 pub use raw::Raw;

@@ -153,12 +153,6 @@ fn state(host: &Fake, kernel: &Kernel) -> Result<Option<String>> {
     if here != there {
         return Ok(Some(format!("AFFINITY: host {here:#?} kernel {there:#?}")));
     }
-    if *host.direct.borrow() != kernel.direct()? {
-        return Ok(Some(String::from("DIRECT")));
-    }
-    if *host.held.borrow() != kernel.held()? {
-        return Ok(Some(String::from("HELD")));
-    }
     if *host.fragments.borrow() != kernel.fragments()? {
         return Ok(Some(String::from("FRAGMENTS")));
     }

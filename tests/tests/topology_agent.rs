@@ -1,5 +1,6 @@
 //! The agent on a node that changes, with input that is wrong, and asked what it does.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -22,6 +23,7 @@ in_both_shapes!(
     malformed_manifest_leaves_other_services_alone,
     status_and_list_speak_with_and_without_an_agent,
     second_agent_on_one_node_is_refused,
+    agent_that_must_listen_and_cannot_ends,
     verdicts_are_counted,
     packets_are_logged_when_asked_for,
     three_capabilities_are_enough_and_missing_ones_are_named,
@@ -130,6 +132,23 @@ fn second_agent_on_one_node_is_refused(shape: Shape) -> Result<()> {
     let first = format!("in use by another agent (process {})", rig.agent(0)?.id());
     second.refuses_to_run(&[&first, "stop it, or give this one its own --bpf-dir"])?;
     drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
+    Ok(())
+}
+
+fn agent_that_must_listen_and_cannot_ends(shape: Shape) -> Result<()> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let taken = [IpAddr::V4(Ipv4Addr::LOCALHOST)];
+    rig.node(0)?.peer().serve(Protocol::Tcp, &taken, 10_256)?;
+    let source = Source::Manifests(rig.manifests().folder());
+    let mut agent = Agent::spawn(rig.node(0)?, source, &["--bind-address-hard-fail"])?;
+    wait_until(Duration::from_secs(20), "the agent ends", || {
+        agent.ensure_running().is_err().then_some(())
+    })?;
+    let log = agent.log_end(5);
+    ensure!(
+        log.contains("cannot listen on 127.0.0.1:10256 (health)"),
+        "it does not say why: {log}"
+    );
     Ok(())
 }
 

@@ -20,6 +20,19 @@ pub(crate) enum Bench {
     ///
     /// Results go to target/bench/traffic; docs/bench/README.md says what they mean.
     Traffic(Traffic),
+    /// Memory of the agent, its start and how fast a change reaches the maps, at 10,000 and 50,000 services
+    /// (cold 8 min, warm 3 min)
+    ///
+    /// Runs a release agent in a namespace of its own on generated manifests.
+    Scale(Scale),
+}
+
+/// How much to measure.
+#[derive(Args)]
+pub(crate) struct Scale {
+    /// Few services only: does it run
+    #[arg(long)]
+    quick: bool,
 }
 
 /// How long to measure, and how pods hang on their nodes.
@@ -58,6 +71,7 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Packet(options) => packet(options),
         Bench::Traffic(options) => traffic(options),
+        Bench::Scale(options) => scale(options),
     }
 }
 
@@ -86,6 +100,22 @@ fn packet(options: &Packet) -> Result<()> {
         let _: &mut _ = command.arg(workspace::target().join("bench/packet"));
         let _: &mut _ = command.args([rounds.to_string(), commit()?]);
         shell::run(&mut command, "the message names the program and what it did not do")
+    })
+}
+
+fn scale(options: &Scale) -> Result<()> {
+    setup::for_running()?;
+    step("build for release", "cold 6 min, warm 5 s", || {
+        let arguments =
+            ["build", "--release", "--package", "lb-agent", "--package", "lb-tests", "--bins"];
+        shell::run(shell::cargo().args(arguments), "mend what cargo names")
+    })?;
+    let release = workspace::target().join("release");
+    step("measure", "2 min", || {
+        let mut command = std::process::Command::new(release.join("lb-test-bench"));
+        let _: &mut _ = command.arg("scale").args(options.quick.then_some("quick"));
+        let _: &mut _ = command.env("LB_AGENT", release.join("lb-agent"));
+        shell::run(&mut command, "the message says what was not measured")
     })
 }
 

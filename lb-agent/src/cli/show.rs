@@ -19,7 +19,7 @@ pub enum ServiceVerb {
 #[derive(Debug, Subcommand)]
 pub enum Lb {
     /// Frontends and their backends.
-    List(Services),
+    List(LbList),
     /// What the source asks for against what the maps hold. Exit code 1 when they differ, 3 when that cannot be told.
     Diff(Box<Diff>),
 }
@@ -59,6 +59,17 @@ pub struct Services {
     /// How to print.
     #[command(flatten)]
     pub format: Format,
+}
+
+/// `lb-agent lb list`
+#[derive(Clone, Debug, Args)]
+pub struct LbList {
+    /// As `ipvsadm -Ln` prints it.
+    #[arg(long, conflicts_with = "output")]
+    pub ipvs: bool,
+    /// Which, and how.
+    #[command(flatten)]
+    pub services: Services,
 }
 
 /// `lb-agent service show`
@@ -141,6 +152,9 @@ pub struct Format {
     /// Leave the line of headings out.
     #[arg(long)]
     pub no_headers: bool,
+    /// Say it again whenever it changes, until interrupted.
+    #[arg(short, long)]
+    pub watch: bool,
     /// Decided by the terminal, not by a flag.
     #[arg(skip = has_colours())]
     pub colour: bool,

@@ -67,6 +67,12 @@ impl Config {
         } else if self.masquerade_all.value && self.masquerade.value == Masquerade::Edge {
             self.warnings.push("masqueradeAll: ignored, masquerade is edge".into());
         }
+        let is_as_kube_proxy = self.is_detection_named
+            || self.has_kube_proxy_document && self.masquerade.value == Masquerade::KubeProxy;
+        let is_open = self.detect_local.value == DetectLocalMode::Unset;
+        if is_open && self.cluster_cidr.value.is_empty() && is_as_kube_proxy {
+            self.detect_local.value = DetectLocalMode::ClusterCidr;
+        }
         if self.node_port_addresses.is_set() && !self.localhost_node_ports.is_set() {
             let value = self.node_port_addresses.value.localhost;
             self.localhost_node_ports = Setting { value, origin: self.node_port_addresses.origin };
@@ -99,6 +105,7 @@ impl Config {
             (Settings::MASQUERADE_ALL, self.masquerade_all.value),
             (Settings::NO_DETECTOR, no_detector),
             (Settings::LOCAL_BY_PREFIX, self.is_local_by_prefix()),
+            (Settings::LOCAL_BY_DEVICE, self.is_local_by_device()),
         ];
         all.iter().filter(|(_, is_set)| *is_set).fold(0, |flags, (flag, _)| flags | flag)
     }
@@ -119,6 +126,13 @@ impl Config {
             DetectLocalMode::NodeCidr => true,
             DetectLocalMode::BridgeInterface | DetectLocalMode::InterfaceNamePrefix => false,
         }
+    }
+
+    const fn is_local_by_device(&self) -> bool {
+        matches!(
+            self.detect_local.value,
+            DetectLocalMode::BridgeInterface | DetectLocalMode::InterfaceNamePrefix
+        )
     }
 
     /// Sources that count as local, one prefix of each family (contract 3.4).
@@ -144,6 +158,11 @@ impl Config {
         })
     }
 
+    /// Where pods have their addresses.
+    pub fn pod_ranges(&self, node: &NodeSpec) -> Vec<ipnet::IpNet> {
+        node.pod_cidrs.iter().chain(&self.cluster_cidr.value).copied().collect()
+    }
+
     /// Whose packets count as local, when devices tell.
     pub fn local_clients(&self) -> LocalClients {
         match self.detect_local.value {
@@ -165,6 +184,7 @@ impl Config {
         Identity {
             addresses: primary.v4.into_iter().chain(primary.v6).collect(),
             primary,
+            pod_ranges: self.cluster_cidr.value.clone(),
             external: self.external_devices.value.clone(),
             pods: self.pod_devices.value.clone(),
             node_ports: self.node_port_addresses.value.clone(),

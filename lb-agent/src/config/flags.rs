@@ -18,6 +18,9 @@ pub struct ProxyFlags {
     /// Address of the node, in place of its Node object's, when it is a specific one.
     #[arg(long, value_name = "IP")]
     pub bind_address: Option<IpAddr>,
+    /// End where a listener cannot be had, in place of trying again.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub bind_address_hard_fail: Option<bool>,
     /// Address of /healthz, /livez and /readyz; empty for none [default: 0.0.0.0:10256].
     #[arg(long, value_name = "ADDRESS")]
     pub healthz_bind_address: Option<String>,
@@ -70,8 +73,7 @@ pub struct ProxyFlags {
 pub struct WithoutMeaning(pub Vec<&'static str>);
 
 /// Name, and whether it stands alone.
-const WITHOUT_MEANING: [(&str, bool); 33] = [
-    ("bind-address-hard-fail", true),
+const WITHOUT_MEANING: [(&str, bool); 32] = [
     ("config-sync-period", false),
     ("conntrack-max-per-core", false),
     ("conntrack-min", false),
@@ -163,6 +165,7 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     let mut taking = Taking { with_file: config.file.is_some(), ignored: Vec::new() };
     let t = &mut taking;
     t.flag(&mut config.bind_address, "bind-address", proxy.bind_address);
+    t.flag(&mut config.bind_hard_fail, "bind-address-hard-fail", proxy.bind_address_hard_fail);
     let healthz = listener("healthz-bind-address", proxy.healthz_bind_address.as_ref(), 10_256)?;
     t.flag(&mut config.healthz, "healthz-bind-address", healthz);
     let metrics = listener("metrics-bind-address", proxy.metrics_bind_address.as_ref(), 10_249)?;

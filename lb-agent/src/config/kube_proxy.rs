@@ -18,6 +18,8 @@ pub(super) const MODES: [(&str, DetectLocalMode); 4] = [
 
 /// Reads the document.
 pub(super) fn read(config: &mut Config, section: &mut Section) {
+    config.has_kube_proxy_document = true;
+    config.is_detection_named = section.names("clusterCIDR") || section.names("detectLocalMode");
     config.hostname.file(section.text("hostnameOverride").map(some));
     config.bind_address.file(
         section.parse("bindAddress", "an address", |text| address(text).ok_or_else(String::new)),
@@ -52,8 +54,8 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
         // Written by kubeadm with values, never without.
         section.sub("options", Section::forget);
     });
+    config.bind_hard_fail.file(section.flag("bindAddressHardFail"));
     section.without_meaning(&[
-        "bindAddressHardFail",
         "enableProfiling",
         "featureGates",
         "portRange",

@@ -104,6 +104,11 @@ impl Section {
         }
     }
 
+    /// Whether a key is there, be it empty.
+    pub(super) fn names(&self, key: &str) -> bool {
+        self.entries.contains_key(key)
+    }
+
     /// A text that is not empty.
     pub(super) fn text(&mut self, key: &str) -> Option<Found<String>> {
         self.parse(key, "a text", |text| Ok(text.to_owned()))

@@ -150,9 +150,21 @@ fn local_is_told_as_configured_and_else_by_device() {
     let none = file("detectLocalMode: ClusterCIDR").unwrap();
     assert_ne!(none.flags() & Settings::NO_DETECTOR, 0);
     assert_eq!(none.warnings.len(), 1);
+    let empty = file("clusterCIDR: \"\"").unwrap();
+    assert_ne!(empty.flags() & Settings::NO_DETECTOR, 0, "named, and empty: as with kube-proxy");
+    let silent = file("nodePortAddresses: [primary]").unwrap();
+    assert_eq!(silent.flags() & Settings::NO_DETECTOR, 0, "by device");
+    let document =
+        format!("apiVersion: {}\nkind: {}\nmode: nftables\n", KUBE_PROXY.0, KUBE_PROXY.1);
+    let ours = format!("apiVersion: {}\nkind: {}\nmasquerade: kube-proxy\n", AGENT.0, AGENT.1);
+    let exact = with(&[], &format!("{document}---\n{ours}")).unwrap();
+    assert_ne!(exact.flags() & Settings::NO_DETECTOR, 0, "exactly as kube-proxy");
+    let alone = with(&[], &ours).unwrap();
+    assert_eq!(alone.flags() & Settings::NO_DETECTOR, 0, "kube-proxy was told nothing");
     let bridge =
         file("detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}").unwrap();
     assert_eq!(bridge.local_clients(), LocalClients::Bridge("cni0".into()));
+    assert_ne!(bridge.flags() & Settings::LOCAL_BY_DEVICE, 0);
     assert!(file("detectLocalMode: InterfaceNamePrefix").is_err());
 }
 

@@ -49,6 +49,11 @@ impl Config {
             entry("mode", json!(self.mode.value), self.mode.origin),
             entry("hostnameOverride", json!(self.hostname.value), self.hostname.origin),
             entry("bindAddress", json!(self.bind_address.value), self.bind_address.origin),
+            entry(
+                "bindAddressHardFail",
+                json!(self.bind_hard_fail.value),
+                self.bind_hard_fail.origin,
+            ),
             entry("healthzBindAddress", json!(listener(self.healthz.value)), self.healthz.origin),
             entry("metricsBindAddress", json!(listener(self.metrics.value)), self.metrics.origin),
             entry(

@@ -57,10 +57,18 @@ pub enum Direction {
 }
 
 impl Direction {
-    const fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Ingress => "ingress",
             Self::Egress => "egress",
+        }
+    }
+
+    /// As bpf(2) numbers it: `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`.
+    pub(super) const fn attach_type(self) -> u32 {
+        match self {
+            Self::Ingress => 46,
+            Self::Egress => 47,
         }
     }
 }
@@ -81,7 +89,7 @@ impl Failure {
 }
 
 /// Name of a pin. By interface index: bpffs refuses names with a dot, which devices may have.
-fn pin_of(links: &Path, index: u32, direction: Direction) -> PathBuf {
+pub(super) fn pin_of(links: &Path, index: u32, direction: Direction) -> PathBuf {
     links.join(format!("{index}-{}", direction.name()))
 }
 
@@ -117,7 +125,7 @@ pub(super) fn attach_cgroup(
 ) -> Result<(), Failure> {
     let path = links.join(name);
     let failed = |error| Failure::Pin(path.clone(), error);
-    let inode = cgroup.metadata().map_err(failed)?.ino();
+    let inode = inode(cgroup).map_err(failed)?;
     let same = |info: &syscall::LinkInfo| info.cgroup() == inode;
     if replace(&path, program.fd().map_err(Failure::Program)?.as_fd(), same)? {
         return Ok(());
@@ -125,6 +133,11 @@ pub(super) fn attach_cgroup(
     let id = program.attach(cgroup, CgroupAttachMode::Single).map_err(Failure::Program)?;
     let link = program.take_link(id).map_err(Failure::Program)?;
     pin(link.try_into(), &path)
+}
+
+/// The number of a cgroup.
+pub(super) fn inode(cgroup: &File) -> io::Result<u64> {
+    Ok(cgroup.metadata()?.ino())
 }
 
 /// Replaces the program of a pinned link if the link still leads where it should; else removes the pin.
@@ -173,6 +186,11 @@ pub(super) fn detach_device(links: &Path, index: u32) -> Result<(), Error> {
         remove_pin(&pin_of(links, index, direction))?;
     }
     Ok(())
+}
+
+/// Whether nothing of ours is attached yet.
+pub(super) fn is_empty(links: &Path) -> bool {
+    fs::read_dir(links).map_or(true, |mut links| links.next().is_none())
 }
 
 /// Interface indices that have a pinned link.

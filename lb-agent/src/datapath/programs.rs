@@ -119,6 +119,20 @@ fn hook(name: &str) -> CgroupSockAddrAttachType {
     }
 }
 
+/// A socket hook as bpf(2) numbers it.
+pub(super) fn attach_type(name: &str) -> u32 {
+    match name {
+        "connect4" => 10,
+        "connect6" => 11,
+        "sendmsg4" => 14,
+        "sendmsg6" => 15,
+        "recvmsg4" => 19,
+        "recvmsg6" => 20,
+        "peername4" => 29,
+        _ => 30,
+    }
+}
+
 fn names() -> impl Iterator<Item = &'static str> {
     CLASSIFIERS.into_iter().chain(SOCKET_HOOKS).chain([XDP])
 }

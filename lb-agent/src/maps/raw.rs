@@ -3,7 +3,7 @@
 use aya::Pod;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, Settings};
-use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Held, Peer, Ports};
+use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
 use lb_common::service::{Backend, Frontend, Service, Source};
 
 /// A type without padding for which any bytes are a value: `repr(C)`, made of integers and bytes,
@@ -16,7 +16,7 @@ macro_rules! plain {
 
 plain! {
     Frontend Service Backend Source Settings Device Ip
-    FlowKey Flow Client Affinity Peer Fragment Ports Held
+    FlowKey Flow Client Affinity Peer Fragment Ports
 }
 
 /// A key or value of a map.

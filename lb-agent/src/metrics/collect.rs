@@ -11,6 +11,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::Sources;
+use crate::datapath::Fault;
 use crate::maps::Error;
 use crate::program::Usage;
 use crate::snapshot::{Kind, KindView};
@@ -25,7 +26,8 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     pub(super) fn take(sources: &Sources) -> Result<Self, Error> {
-        let (counters, fill) = (sources.maps.counters()?, sources.maps.fill()?);
+        let usage = sources.numbers.usage();
+        let (counters, fill) = (sources.maps.counters()?, sources.maps.fill_beside(&usage)?);
         Ok(Self { sources: sources.clone(), counters, fill })
     }
 
@@ -90,9 +92,15 @@ impl Collector for Snapshot {
         single(to, "lb_flows_swept", "Halves of flows that were swept", load(&numbers.swept))?;
         let help = "Connected UDP sockets that were ended, their backend left";
         single(to, "lb_sockets_ended", help, load(&numbers.ended))?;
+        let repairs = Fault::ALL.iter().zip(&numbers.repairs);
+        let repairs: Vec<_> =
+            repairs.map(|(fault, number)| ([("fault", fault.name())], load(number))).collect();
+        let help = "Attachments that somebody else undid, repaired";
+        counters(to, "lb_attachment_repairs", help, &repairs)?;
         let Usage { backends, .. } = numbers.usage();
         let now = [
             ("lb_backends", "Backends in use", backends as u64),
+            ("lb_unwritten_entries", "Entries that a map refused", load(&numbers.unwritten)),
             ("lb_refused_service_ports", "Service ports without room", load(&numbers.refused)),
             ("lb_conflicts", "Frontends several services ask for", load(&numbers.conflicts)),
         ];

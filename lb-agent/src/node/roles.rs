@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, address};
 
@@ -18,6 +19,8 @@ pub struct Identity {
     pub addresses: Vec<IpAddr>,
     /// The first of each family.
     pub primary: Primary,
+    /// Where pods have their addresses: `podCIDRs` of the Node, `clusterCIDR`; empty when nobody says.
+    pub pod_ranges: Vec<IpNet>,
     /// `--external-device`: these and no others.
     pub external: Vec<Pattern>,
     /// `--pod-device`: these and no others.
@@ -84,7 +87,42 @@ pub fn addresses(view: &View, node: &Identity) -> BTreeMap<Ip, u32> {
     all
 }
 
-/// A device to the outside: it carries an address of the node or a default route, or is a tunnel.
+/// Devices that are taken for those of pods though they may lead outside.
+///
+/// Veths with a network of their own while nobody says where pods have their addresses, and veths of a bridge
+/// that is the node's way out.
+pub fn doubtful(view: &View, node: &Identity) -> Vec<String> {
+    let is_doubtful = |link: &&Link| {
+        let leads_out = |index| view.links.get(index).is_some_and(|it| is_external(it, view, node));
+        node.external.is_empty()
+            && node.pods.is_empty()
+            && !is_external(link, view, node)
+            && is_pod(link, view, node)
+            && (networks(link, view).next().is_some() || link.controller.iter().any(leads_out))
+    };
+    view.links.values().filter(is_doubtful).map(|link| link.name.clone()).collect()
+}
+
+/// Addresses of a device by which others are reached at its link.
+fn networks<'a>(link: &Link, view: &'a View) -> impl Iterator<Item = &'a super::Address> {
+    view.addresses_of(link.index).filter(|own| own.is_global && own.has_network())
+}
+
+/// A veth with a network that is none of pods: a second way out, as where nodes are containers themselves.
+fn is_uplink(link: &Link, view: &View, node: &Identity) -> bool {
+    let knows = |own: &&super::Address| {
+        node.pod_ranges.iter().any(|range| range.addr().is_ipv4() == own.ip.is_ipv4())
+    };
+    let is_pods = |own: &super::Address| node.pod_ranges.iter().any(|it| it.contains(&own.ip));
+    let mut networks = networks(link, view).filter(knows).peekable();
+    node.pods.is_empty()
+        && is_pod(link, view, node)
+        && link.controller.is_none()
+        && networks.peek().is_some()
+        && !networks.any(is_pods)
+}
+
+/// A device to the outside: it carries an address of the node or a default route, or is a tunnel or an uplink.
 ///
 /// A bridge that only serves pods has neither; one that carries the node's own address is the node's way out.
 fn is_external(link: &Link, view: &View, node: &Identity) -> bool {
@@ -98,6 +136,7 @@ fn is_external(link: &Link, view: &View, node: &Identity) -> bool {
     view.default_routes.contains(&link.index)
         || view.addresses_of(link.index).any(carries)
         || (link.kind == LinkKind::Tunnel && link.is_up)
+        || is_uplink(link, view, node)
 }
 
 /// The host's side of a pod's veth: its other end is not here.
@@ -124,7 +163,12 @@ fn device(link: &Link, role: Role, view: &View, node: &Identity) -> Device {
 fn is_local(link: &Link, role: Role, view: &View, node: &Identity) -> bool {
     match &node.local_clients {
         LocalClients::PodDevices => role == Role::Pod,
-        LocalClients::Prefix(prefix) => link.name.starts_with(prefix.as_str()),
+        LocalClients::Prefix(prefix) => {
+            // What comes in by a port is the bridge's, as netfilter sees it.
+            let bridge = link.controller.and_then(|index| view.links.get(&index));
+            let input = bridge.filter(|bridge| bridge.kind == LinkKind::Bridge).unwrap_or(link);
+            input.name.starts_with(prefix.as_str())
+        }
         LocalClients::Bridge(name) => {
             let controller = link.controller.and_then(|index| view.links.get(&index));
             link.name == *name || controller.is_some_and(|bridge| bridge.name == *name)
@@ -132,11 +176,14 @@ fn is_local(link: &Link, role: Role, view: &View, node: &Identity) -> bool {
     }
 }
 
-/// The address for translated packets that leave by a device: its own global one, the node's, its own of any scope.
+/// The address for translated packets that leave by a device: its own global one or that of its bridge, the
+/// node's, its own of any scope.
 fn source(link: &Link, view: &View, primary: Option<IpAddr>, is_family: fn(&IpAddr) -> bool) -> Ip {
-    let own = || view.addresses_of(link.index).filter(|own| is_family(&own.ip));
+    let of = |index| view.addresses_of(index).filter(|own| is_family(&own.ip));
+    let own = || of(link.index);
     let usable = |own: &&super::Address| own.is_preferred && !own.ip.is_loopback();
-    let global = own().filter(usable).find(|own| own.is_global).map(|own| own.ip);
+    let all = own().chain(link.controller.into_iter().flat_map(of));
+    let global = all.filter(usable).find(|own| own.is_global).map(|own| own.ip);
     let node = primary.filter(is_family);
     let any = || own().find(usable).map(|own| own.ip);
     global.or(node).or_else(any).map_or(Ip::UNSPECIFIED, wire)
@@ -158,7 +205,7 @@ mod tests {
     fn address(index: u32, text: &str) -> Address {
         let ip = ip(text);
         let is_global = !ip.is_loopback() && !text.starts_with("fe80");
-        Address { index, ip, is_global, is_preferred: true }
+        Address { index, ip, prefix: 24, is_global, is_preferred: true }
     }
 
     /// A node with one uplink, a bridge with a bridged pod, a routed pod, a veth pair of its own, a tunnel.
@@ -230,16 +277,55 @@ mod tests {
     }
 
     #[test]
+    fn a_veth_with_a_network_is_an_uplink_or_in_doubt() {
+        let mut view = view();
+        view.addresses.push(address(5, "172.20.0.1"));
+        assert_eq!(doubtful(&view, &node()), ["cali1"], "nobody says where pods are");
+        let ranges = |text: &str| Identity { pod_ranges: vec![text.parse().unwrap()], ..node() };
+        let role = |node: &Identity| {
+            let all = assignments(&view, node);
+            all.into_iter().find(|it| it.name == "cali1").map(|it| it.role)
+        };
+        assert_eq!(role(&ranges("172.20.0.0/24")), Some(Role::Pod));
+        assert_eq!(role(&ranges("10.244.0.0/24")), Some(Role::Edge));
+        assert_eq!(role(&ranges("fd00::/64")), Some(Role::Pod), "of the other family");
+        assert!(doubtful(&view, &ranges("10.244.0.0/24")).is_empty());
+        let named = Identity { pods: vec!["cali*".parse().unwrap()], ..node() };
+        assert!(doubtful(&view, &named).is_empty());
+    }
+
+    #[test]
+    fn a_port_of_the_bridge_that_leads_out_is_in_doubt() {
+        let mut view = view();
+        let _: bool = view.default_routes.insert(3);
+        assert_eq!(doubtful(&view, &node()), ["veth1"]);
+    }
+
+    #[test]
     fn sources_prefer_the_device_then_the_node_then_any() {
         let all = assignments(&view(), &node());
         let of = |name: &str| all.iter().find(|it| it.name == name).unwrap().device;
         assert_eq!(of("eth0").source4, wire(ip("192.168.1.5")));
         assert_eq!(of("eth0").source6, wire(ip("fe80::5")));
         assert_eq!(of("flannel.1").source4, wire(ip("10.244.0.0")));
-        assert_eq!(of("veth1").source4, wire(ip("192.168.1.5")));
+        assert_eq!(of("veth1").source4, wire(ip("10.244.0.1")), "that of its bridge");
+        assert_eq!(of("cali1").source4, wire(ip("192.168.1.5")));
         assert_eq!(of("veth1").source6, Ip::UNSPECIFIED);
         assert_eq!((of("veth1").bridge, of("cali1").bridge), (3, 0));
         assert_eq!(of("veth1").flags, Device::LOCAL_CLIENTS);
+    }
+
+    #[test]
+    fn a_prefix_names_the_device_that_netfilter_sees() {
+        let local = |prefix: &str| {
+            let local_clients = LocalClients::Prefix(prefix.into());
+            let all = assignments(&view(), &Identity { local_clients, ..node() });
+            let local = all.into_iter().filter(|it| it.device.flags & Device::LOCAL_CLIENTS != 0);
+            local.map(|it| it.name).collect::<Vec<_>>()
+        };
+        assert_eq!(local("cali"), ["cali1"]);
+        assert_eq!(local("cni"), ["veth1"], "a port counts as its bridge");
+        assert_eq!(local("veth"), Vec::<String>::new());
     }
 
     #[test]

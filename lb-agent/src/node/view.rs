@@ -51,6 +51,8 @@ pub struct Address {
     pub index: u32,
     /// The address.
     pub ip: IpAddr,
+    /// Bits of its prefix; all of them where it has no network of its own.
+    pub prefix: u8,
     /// Valid beyond the link: neither link-local nor host scope.
     pub is_global: bool,
     /// The kernel would choose it as a source: neither secondary nor deprecated nor tentative.
@@ -66,6 +68,13 @@ pub struct View {
     pub addresses: Vec<Address>,
     /// Devices that default routes lead to.
     pub default_routes: BTreeSet<u32>,
+}
+
+impl Address {
+    /// Whether others are reached at the same link: it comes with a network.
+    pub const fn has_network(&self) -> bool {
+        self.prefix < if self.ip.is_ipv4() { 32 } else { 128 }
+    }
 }
 
 impl View {
@@ -203,6 +212,7 @@ fn address(message: &AddressMessage) -> Option<Address> {
     Some(Address {
         index: message.header.index,
         ip: ip?,
+        prefix: message.header.prefix_len,
         is_global: message.header.scope == AddressScope::Universe,
         is_preferred: !flags.intersects(unfit),
     })

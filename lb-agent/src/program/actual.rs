@@ -94,6 +94,9 @@ impl Programmer {
             sources,
             orphans,
             next_id: highest + 1,
+            naming: 0,
+            has_room: false,
+            youngest: (0, String::new()),
         };
         programmer.keep_strays(stray_rows, stray_sets);
         programmer

@@ -19,6 +19,10 @@ use crate::plan::{FrontendKind, FrontendPlan};
 pub(super) struct Frontends {
     written: BTreeMap<Frontend, Service>,
     claims: BTreeSet<(Frontend, ServiceId)>,
+    /// Frontends that more than one service asks for.
+    contested: BTreeSet<Frontend>,
+    /// Claimed or marked, and not written yet.
+    unwritten: BTreeSet<Frontend>,
     /// Claims of each address as a `ClusterIP`.
     addresses: BTreeMap<Ip, u32>,
     /// When each tombstone was set.
@@ -54,11 +58,27 @@ impl Frontends {
         self.tombstones.iter().map(move |(frontend, since)| (frontend, id(frontend), *since))
     }
 
-    /// Entries that the map will have to hold if `plans` are claimed as well.
-    pub(super) fn needed(&self, id: ServiceId, plans: &BTreeMap<Frontend, FrontendPlan>) -> usize {
-        let new = plans.iter().filter(|(frontend, _)| !self.written.contains_key(frontend));
-        let new = new.filter(|(frontend, _)| !self.claims.contains(&(**frontend, id)));
-        self.written.len() + new.count() + 1
+    /// Entries that the map has to hold: those written, and those that are claimed.
+    pub(super) fn used(&self) -> usize {
+        self.written.len() + self.unwritten.len()
+    }
+
+    /// Entries that `plans` add to these if they are claimed as well.
+    pub(super) fn missing(&self, id: ServiceId, plans: &BTreeMap<Frontend, FrontendPlan>) -> usize {
+        let is_there = |it: &Frontend| self.written.contains_key(it) || self.unwritten.contains(it);
+        let is_mine = |it: &Frontend| self.claims.contains(&(*it, id));
+        let new = plans.keys().filter(|it| !is_there(it) && !is_mine(it)).count();
+        let own = plans.iter().filter(|(_, plan)| plan.kind == FrontendKind::ClusterIp);
+        let marks: BTreeSet<Frontend> =
+            own.map(|(frontend, _)| Frontend::cluster_address(frontend.ip)).collect();
+        new + marks.iter().filter(|mark| !is_there(mark)).count()
+    }
+
+    /// Whether an entry will be removed for want of a claim.
+    pub(super) fn is_going(&self, frontend: &Frontend) -> bool {
+        self.written.contains_key(frontend)
+            && self.claimants(*frontend).next().is_none()
+            && self.unclaimed(frontend).is_none()
     }
 
     /// Claims a frontend for a service. The entries to settle are added to `dirty`.
@@ -69,10 +89,19 @@ impl Frontends {
         id: ServiceId,
         dirty: &mut BTreeSet<Frontend>,
     ) {
-        let _: bool = dirty.insert(frontend);
-        if self.claims.insert((frontend, id)) && kind == FrontendKind::ClusterIp {
+        self.touch(frontend, dirty);
+        let is_new = self.claims.insert((frontend, id));
+        self.count(frontend);
+        if is_new && kind == FrontendKind::ClusterIp {
             *self.addresses.entry(frontend.ip).or_default() += 1;
-            let _: bool = dirty.insert(Frontend::cluster_address(frontend.ip));
+            self.touch(Frontend::cluster_address(frontend.ip), dirty);
+        }
+    }
+
+    fn touch(&mut self, frontend: Frontend, dirty: &mut BTreeSet<Frontend>) {
+        let _: bool = dirty.insert(frontend);
+        if !self.written.contains_key(&frontend) {
+            let _: bool = self.unwritten.insert(frontend);
         }
     }
 
@@ -85,7 +114,9 @@ impl Frontends {
         dirty: &mut BTreeSet<Frontend>,
     ) {
         let _: bool = dirty.insert(frontend);
-        if self.claims.remove(&(frontend, id)) && kind == FrontendKind::ClusterIp {
+        let was_there = self.claims.remove(&(frontend, id));
+        self.count(frontend);
+        if was_there && kind == FrontendKind::ClusterIp {
             let _: bool = dirty.insert(Frontend::cluster_address(frontend.ip));
             decrement(&mut self.addresses, &frontend.ip);
         }
@@ -97,9 +128,16 @@ impl Frontends {
     }
 
     /// Frontends that more than one service asks for.
-    pub(super) fn contested(&self) -> BTreeSet<Frontend> {
-        let pairs = self.claims.iter().zip(self.claims.iter().skip(1));
-        pairs.filter(|((left, _), (right, _))| left == right).map(|((both, _), _)| *both).collect()
+    pub(super) const fn contested(&self) -> &BTreeSet<Frontend> {
+        &self.contested
+    }
+
+    fn count(&mut self, frontend: Frontend) {
+        if self.claimants(frontend).nth(1).is_some() {
+            let _: bool = self.contested.insert(frontend);
+        } else {
+            let _: bool = self.contested.remove(&frontend);
+        }
     }
 
     /// What a frontend without a claim becomes: the mark of an address, a tombstone, or nothing.
@@ -140,6 +178,7 @@ impl Frontends {
         }
         self.update(settings, ops);
         self.write(&changes, now, ops);
+        self.unwritten.retain(|frontend| !dirty.contains(frontend));
     }
 
     /// Services before marks; marks go first when they go.

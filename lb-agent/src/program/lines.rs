@@ -92,6 +92,11 @@ impl Lines {
         any
     }
 
+    /// Lines that are waiting to become free.
+    pub(super) fn waiting(&self) -> u32 {
+        self.retired.iter().map(|(_, range)| range.lines).sum()
+    }
+
     /// Whether lines are waiting to become free.
     pub(super) fn is_waiting(&self) -> bool {
         !self.retired.is_empty()

@@ -7,8 +7,20 @@ use lb_common::addr::{Endpoint, Port as WirePort};
 use lb_common::service::{Backend, BackendId, Flags, Frontend, Service, ServiceId, Set};
 
 use super::frontends::key;
-use super::{GRACE, Op, Programmer, Range, Refusal, Stage, selection, wire};
+use super::room::Lack;
+use super::{GRACE, Limits, Op, Programmer, Range, Refusal, Stage, selection, wire};
 use crate::plan::{EndpointPlan, FrontendKind, FrontendPlan, PortKey, PortPlan, ServiceName};
+
+/// What became of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It is programmed.
+    Placed,
+    /// It waits for room that is coming.
+    Waits,
+    /// There is no room.
+    Refused,
+}
 
 /// What is programmed for one service port.
 #[derive(Debug)]
@@ -62,6 +74,16 @@ impl Port {
         })
     }
 
+    /// How much of a map it would give back.
+    pub(super) fn holds(&self, refusal: Refusal) -> usize {
+        match refusal {
+            Refusal::Services => self.plan.frontends.len(),
+            Refusal::Backends => self.rows.len(),
+            Refusal::Slots => self.ranges().iter().map(|range| range.lines as usize).sum(),
+            Refusal::Sources => self.plan.sources.len(),
+        }
+    }
+
     fn ranges(&self) -> BTreeSet<Range> {
         self.cluster.range().into_iter().chain(self.local.range()).collect()
     }
@@ -74,21 +96,29 @@ impl Port {
 
 impl Programmer {
     /// Puts a plan in place of what its port has now; without room the port stays as it is and is refused.
-    pub(super) fn put(&mut self, plan: PortPlan, now: Duration, stage: &mut Stage) {
+    pub(super) fn put(&mut self, plan: PortPlan, now: Duration, stage: &mut Stage) -> Outcome {
         let known = self.ids.get(&plan.key).copied();
         if known.and_then(|id| self.ports.get(&id)).is_some_and(|port| port.plan == plan) {
-            return;
+            return Outcome::Placed;
         }
         let id = known.or_else(|| self.match_orphan(&plan)).unwrap_or(self.next_id);
-        if let Err(refusal) = self.place(id, &plan, now, stage) {
-            drop(self.refused.insert(plan.key.clone(), (refusal, plan)));
-            return;
+        if let Err(lack) = self.place(id, &plan, now, stage) {
+            let waits = self.make_room(&plan, lack, now, stage);
+            drop(self.refused.insert(plan.key.clone(), (lack.refusal, plan)));
+            return if waits { Outcome::Waits } else { Outcome::Refused };
+        }
+        if plan.age > self.youngest {
+            self.youngest.clone_from(&plan.age);
         }
         if id == self.next_id {
             self.next_id += 1;
         }
-        let _: Option<ServiceId> = self.ids.insert(plan.key.clone(), id);
+        if known.is_none() {
+            let _: Option<ServiceId> = self.ids.insert(plan.key.clone(), id);
+            self.naming += 1;
+        }
         self.claim(id, plan, stage);
+        Outcome::Placed
     }
 
     /// Ends a port.
@@ -99,6 +129,7 @@ impl Programmer {
         let Some(port) = self.ports.remove(&id) else {
             return;
         };
+        self.naming += 1;
         for (frontend, kind) in claims(&port.plan) {
             self.frontends.release(frontend, kind, id, &mut stage.dirty);
         }
@@ -123,7 +154,7 @@ impl Programmer {
         plan: &PortPlan,
         now: Duration,
         stage: &mut Stage,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Lack> {
         let mut port = match self.ports.remove(&id).or_else(|| self.orphans.remove(&id)) {
             Some(port) => port,
             None => Port::empty(plan),
@@ -141,29 +172,33 @@ impl Programmer {
         placed.map(|_| ())
     }
 
-    fn check(&self, id: ServiceId, plan: &PortPlan, port: &Port) -> Result<(), Refusal> {
+    fn check(&self, id: ServiceId, plan: &PortPlan, port: &Port) -> Result<(), Lack> {
+        let is_new = !self.ids.contains_key(&plan.key) && port.is_empty();
+        let limits = self.limits;
+        let enough = |refusal, limit: u32, used: usize, needed: usize, whole| {
+            let room = (limit as usize).saturating_sub(used);
+            let needed_all = needed + Limits::reserve(limit, is_new);
+            let lack = Lack { refusal, needed: needed_all, whole };
+            if needed == 0 || room >= needed_all { Ok(()) } else { Err(lack) }
+        };
         let frontends = plan.frontends.iter();
         let frontends = frontends.map(|plan_of| (key(plan_of, plan.key.protocol), plan_of.clone()));
-        if self.frontends.needed(id, &frontends.collect()) > self.limits.services as usize {
-            return Err(Refusal::Services);
-        }
+        let entries = self.frontends.missing(id, &frontends.collect());
+        // Those of a port that leaves stay as tombstones: its leaving gives nothing at once.
+        let used = self.frontends.used();
+        enough(Refusal::Services, limits.services, used, entries, usize::MAX)?;
         let new = plan.endpoints.iter().filter(|endpoint| !port.rows.contains_key(&at(endpoint)));
-        if new.count() > self.rows.room() {
-            return Err(Refusal::Backends);
-        }
-        let sources = self.sources.len() + self.sources.missing(id, &plan.sources);
-        if sources > self.limits.sources as usize {
-            return Err(Refusal::Sources);
-        }
-        Ok(())
+        let (used, all) = (limits.backends as usize - self.rows.room(), plan.endpoints.len());
+        enough(Refusal::Backends, limits.backends, used, new.count(), all)?;
+        let (used, new) = (self.sources.len(), self.sources.missing(id, &plan.sources));
+        enough(Refusal::Sources, limits.sources, used, new, plan.sources.len())?;
+        let lines = lines(plan) as usize;
+        let of_new = if is_new { lines } else { 0 };
+        enough(Refusal::Slots, limits.lines, self.lines.used() as usize, of_new, lines)
     }
 
     /// Lines for the sets that change; the old ones where nothing does.
-    fn sets(
-        &mut self,
-        port: &Port,
-        plan: &PortPlan,
-    ) -> Result<(Option<Set>, Option<Set>), Refusal> {
+    fn sets(&mut self, port: &Port, plan: &PortPlan) -> Result<(Option<Set>, Option<Set>), Lack> {
         let member = |is: fn(&EndpointPlan) -> bool| members(plan, is);
         let cluster = member(|endpoint| endpoint.cluster);
         let local = member(|endpoint| endpoint.local);
@@ -172,31 +207,34 @@ impl Programmer {
             old.ids.iter().map(Some).eq(ids)
         };
         let is_other = !unchanged(&port.cluster, &cluster);
-        let cluster_set = if is_other { Some(self.take(cluster.len())?) } else { None };
+        let whole = lines(plan) as usize;
+        let cluster_set = if is_other { Some(self.take(cluster.len(), whole)?) } else { None };
         if unchanged(&port.local, &local) && !(cluster_set.is_some() && port.is_shared()) {
             return Ok((cluster_set, None));
         }
         if local == cluster {
             return Ok((cluster_set, Some(cluster_set.unwrap_or(port.cluster.set))));
         }
-        match self.take(local.len()) {
+        match self.take(local.len(), whole) {
             Ok(set) => Ok((cluster_set, Some(set))),
-            Err(refusal) => {
+            Err(lack) => {
                 let taken = cluster_set.map(|set| Members { set, ids: Vec::new() });
                 if let Some(range) = taken.and_then(|members| members.range()) {
                     self.lines.give(range);
                 }
-                Err(refusal)
+                let both = lack.needed + cluster_set.map_or(0, |set| set.lines() as usize);
+                Err(Lack { needed: both, ..lack })
             }
         }
     }
 
-    fn take(&mut self, members: usize) -> Result<Set, Refusal> {
+    fn take(&mut self, members: usize, whole: usize) -> Result<Set, Lack> {
         let set = selection::shape(0, members as u32);
         match set.lines() {
             0 => Ok(set),
             lines => {
-                let range = self.lines.take(lines).ok_or(Refusal::Slots)?;
+                let lack = Lack { refusal: Refusal::Slots, needed: lines as usize, whole };
+                let range = self.lines.take(lines).ok_or(lack)?;
                 Ok(Set { line: range.line, ..set })
             }
         }
@@ -312,6 +350,14 @@ impl PortKey {
 fn members(plan: &PortPlan, is: fn(&EndpointPlan) -> bool) -> Vec<Endpoint> {
     let members = plan.endpoints.iter().filter(|endpoint| is(endpoint)).map(at);
     members.collect::<BTreeSet<Endpoint>>().into_iter().collect()
+}
+
+/// Lines that the sets of a plan take.
+fn lines(plan: &PortPlan) -> u32 {
+    let cluster = members(plan, |endpoint| endpoint.cluster);
+    let local = members(plan, |endpoint| endpoint.local);
+    let of = |members: &[Endpoint]| selection::shape(0, members.len() as u32).lines();
+    of(&cluster) + if local == cluster { 0 } else { of(&local) }
 }
 
 /// The frontends of a plan, each once.

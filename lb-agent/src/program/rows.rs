@@ -91,6 +91,11 @@ impl Rows {
         any
     }
 
+    /// Rows that are waiting to become free.
+    pub(super) fn waiting(&self) -> usize {
+        self.retired.len()
+    }
+
     /// Whether rows are waiting to become free.
     pub(super) fn is_waiting(&self) -> bool {
         !self.retired.is_empty()

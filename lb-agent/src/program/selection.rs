@@ -9,6 +9,11 @@ pub(super) const fn shape(line: u32, members: u32) -> Set {
     Set { line, members, slots: maglev::size(members) }
 }
 
+/// Lines of a set of so many members.
+pub(crate) const fn lines_of(members: u32) -> u32 {
+    shape(0, members).lines()
+}
+
 /// What the lines of a set hold. `members` are sorted by address and port, so that all nodes agree.
 pub(super) fn lines(members: &[(Endpoint, BackendId)]) -> Vec<Line> {
     let set = shape(0, members.len() as u32);

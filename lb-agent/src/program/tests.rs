@@ -2,6 +2,7 @@
 
 mod histories;
 mod maps;
+mod room;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};

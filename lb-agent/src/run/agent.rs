@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use futures::future::OptionFuture;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use super::devices::Devices;
 use super::kubernetes::Shown;
@@ -17,7 +17,6 @@ use super::orphans::{Orphans, may_orphan};
 use super::service_manager::ServiceManager;
 use super::state::State;
 use super::stop::Stop;
-use super::sweeper::{monotonic, period};
 use super::writer::Writer;
 use crate::health::{Health, NodeState};
 use crate::maps::{self, Maps};
@@ -37,7 +36,7 @@ pub(super) struct Agent {
     pub(super) began: Instant,
     pub(super) tracker: Tracker,
     pub(super) programmer: Programmer,
-    pub(super) writer: Writer,
+    pub(super) writer: Writer<Maps>,
     pub(super) orphans: Orphans,
     pub(super) devices: Devices,
     pub(super) health: Health,
@@ -47,12 +46,22 @@ pub(super) struct Agent {
     pub(super) manager: ServiceManager,
     /// Before this an earlier run's packets may still read what it had given up.
     pub(super) earliest: Instant,
+    /// When attachments were looked at last.
+    pub(super) inspected: Instant,
     pub(super) is_programmed: bool,
     pub(super) is_settled: bool,
     pub(super) lifetimes: sweep::Lifetimes,
 }
 
 impl Agent {
+    /// Takes over what the tracker learnt before there were maps.
+    pub(super) fn begin(&mut self) {
+        let ops = self.programmer.set_service_cidrs(self.tracker.service_cidrs());
+        self.write(ops);
+        self.take_node();
+        self.program();
+    }
+
     /// The loop.
     pub(super) async fn work(
         &mut self,
@@ -89,7 +98,7 @@ impl Agent {
         }
     }
 
-    fn now(&self) -> Duration {
+    pub(super) fn now(&self) -> Duration {
         self.began.elapsed()
     }
 
@@ -98,6 +107,7 @@ impl Agent {
         let Some(view) = view else { return };
         self.devices.set_view(view);
         self.update_node();
+        self.inspect();
     }
 
     /// Objects are others.
@@ -108,15 +118,20 @@ impl Agent {
             node_changed |= self.take_event(event);
         }
         if node_changed {
-            let leaving = self.tracker.node().map(|node| node.deleting || node.to_be_deleted);
-            self.health.node(match leaving {
-                None => NodeState::Unknown,
-                Some(true) => NodeState::Leaving,
-                Some(false) => NodeState::Eligible,
-            });
-            self.update_node();
+            self.take_node();
         }
         self.program();
+    }
+
+    /// The Node object is another, or not there.
+    fn take_node(&mut self) {
+        let leaving = self.tracker.node().map(|node| node.deleting || node.to_be_deleted);
+        self.health.node(match leaving {
+            None => NodeState::Unknown,
+            Some(true) => NodeState::Leaving,
+            Some(false) => NodeState::Eligible,
+        });
+        self.update_node();
     }
 
     fn take_event(&mut self, event: Event) -> bool {
@@ -136,7 +151,7 @@ impl Agent {
     }
 
     /// Brings settings, addresses and devices up to date with links and Node.
-    fn update_node(&mut self) {
+    pub(super) fn update_node(&mut self) {
         let context = self.tracker.context();
         let ip = |family| context.ip(family);
         let ips = (ip(Family::V4), ip(Family::V6));
@@ -144,6 +159,9 @@ impl Agent {
         let settings = self.devices.settings();
         let ops = self.programmer.set_node(&settings);
         self.write(ops);
+        if self.is_programmed && self.writer.is_done() {
+            self.devices.switch();
+        }
         self.devices.apply(self.tracker.is_synced(), &self.numbers);
         let (own, all) = self.devices.served();
         self.shown.addresses(own, all);
@@ -151,7 +169,7 @@ impl Agent {
     }
 
     /// Programs what changed.
-    fn program(&mut self) {
+    pub(super) fn program(&mut self) {
         self.health.pending(self.tracker.dirty_since());
         if !self.tracker.is_synced() || Instant::now() < self.earliest {
             return;
@@ -165,7 +183,7 @@ impl Agent {
                 warn!(%service, %finding, "part of a Service is not served");
             }
         }
-        self.shown.taken(&taken);
+        self.shown.taken(&self.tracker, &taken);
         let changes = taken.into_iter().map(|(service, translated)| Change {
             service,
             ports: translated.map(|translated| translated.ports).unwrap_or_default(),
@@ -185,90 +203,15 @@ impl Agent {
         self.update_node();
     }
 
-    fn write(&mut self, ops: Vec<Op>) {
+    pub(super) fn write(&mut self, ops: Vec<Op>) {
+        if !ops.is_empty() {
+            self.state.changed();
+        }
         let may_orphan = may_orphan(&ops);
         self.writer.write(ops, &self.numbers);
         self.orphans.look(may_orphan);
         if self.writer.is_done() && self.tracker.dirty_since().is_none() {
             self.health.updated();
         }
-    }
-
-    fn count(&self) {
-        Numbers::set(&self.numbers.refused, self.programmer.refused().count());
-        Numbers::set(&self.numbers.conflicts, self.programmer.conflicts().len());
-        let mut usage =
-            self.numbers.usage.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        *usage = self.programmer.usage();
-    }
-
-    /// Once a second: what is due, what failed, what waits.
-    fn tick(&mut self) {
-        if self.programmer.is_waiting() {
-            let ops = self.programmer.tick(self.now());
-            self.write(ops);
-        }
-        self.writer.retry(&self.numbers);
-        self.devices.retry(self.tracker.is_synced(), &self.numbers);
-        self.program();
-        self.manager.alive();
-        self.shown.tick(self.health.is_fresh());
-        self.shown.changes(&self.tracker);
-        self.report_ready();
-        if self.state.is_due() {
-            self.count();
-            self.shown.shortcomings(&self.programmer);
-            self.state.write(&self.programmer);
-        }
-    }
-
-    fn report_ready(&mut self) {
-        if self.tracker.is_synced() && self.devices.is_complete() && !self.is_settled {
-            self.is_settled = true;
-            self.devices.settle();
-        }
-        if self.is_programmed && self.is_settled && self.writer.is_done() && !self.health.is_ready()
-        {
-            // Whoever asks now is told names, not numbers.
-            self.state.write(&self.programmer);
-            self.health.ready();
-            self.manager.ready();
-            let took = self.began.elapsed();
-            info!(?took, "everything is programmed");
-        }
-    }
-
-    fn begin_sweep(&self, maps: &Arc<Maps>) -> JoinHandle<Result<Report, maps::Error>> {
-        let maps = Arc::clone(maps);
-        let context = sweep::Context {
-            leaving: self.programmer.leaving(),
-            began: self.now(),
-            lifetimes: self.lifetimes,
-        };
-        spawn_blocking(move || sweep::sweep(&maps, &context, monotonic()))
-    }
-
-    /// Takes a sweep's report over, and says when the next one is due.
-    fn take_report(
-        &mut self,
-        result: Result<Result<Report, maps::Error>, tokio::task::JoinError>,
-    ) -> Duration {
-        let report = match result {
-            Ok(Ok(report)) => report,
-            Ok(Err(error)) => {
-                warn!(error = %crate::chain(&error), "flows were not swept");
-                return period(0, 0);
-            }
-            Err(error) => {
-                warn!(%error, "flows were not swept");
-                return period(0, 0);
-            }
-        };
-        Numbers::add(&self.numbers.swept, report.removed);
-        if self.is_programmed {
-            let ops = self.programmer.bury(self.now(), report.began, &report.live);
-            self.write(ops);
-        }
-        period(report.halves, report.capacity)
     }
 }

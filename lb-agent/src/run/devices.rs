@@ -10,10 +10,12 @@ use tracing::{info, warn};
 
 use super::Error;
 use crate::config::Config;
-use crate::datapath::{Datapath, Role};
+use crate::datapath::{Datapath, Findings, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
-use crate::node::{Assignment, Identity, Primary, View, addresses, assignments, settings};
+use crate::node::{
+    Assignment, Identity, Primary, View, addresses, assignments, doubtful, settings,
+};
 use crate::plan::Family;
 use crate::snapshot::NodeSpec;
 
@@ -31,6 +33,10 @@ pub(super) struct Devices {
     attached: BTreeMap<u32, Assignment>,
     failed: BTreeSet<u32>,
     addresses: BTreeMap<Ip, u32>,
+    /// Another layout's programs serve: nothing is attached before ours have everything.
+    is_held: bool,
+    /// Devices whose role is a guess.
+    doubtful: Vec<String>,
     /// What an earlier run left was compared with what should be.
     is_pruned: bool,
 }
@@ -44,6 +50,7 @@ impl Devices {
         Ok(Self {
             addresses: maps.addresses()?.into_iter().collect(),
             maps: datapath.maps()?,
+            is_held: datapath.is_beside(),
             datapath,
             identity,
             netns_cookie: settings::netns_cookie()?,
@@ -52,6 +59,7 @@ impl Devices {
             view: None,
             attached: BTreeMap::new(),
             failed: BTreeSet::new(),
+            doubtful: Vec::new(),
             is_pruned: false,
         })
     }
@@ -74,6 +82,7 @@ impl Devices {
     ) {
         if let Some(node) = node {
             self.identity.addresses = node.addresses.to_vec();
+            self.identity.pod_ranges = self.config.pod_ranges(node);
             self.identity.primary = self.config.primary(Primary { v4: ips.0, v6: ips.1 });
             self.local = self.config.local(Some(node));
         }
@@ -107,9 +116,15 @@ impl Devices {
     /// Brings devices and addresses up to date. What an earlier run attached is taken off only when the
     /// Node is known.
     pub(super) fn apply(&mut self, is_known: bool, numbers: &Numbers) {
-        let Some(view) = &self.view else { return };
+        let Some(view) = self.view.as_ref().filter(|_| !self.is_held) else { return };
         let wanted = assignments(view, &self.identity);
         let own = addresses(view, &self.identity);
+        let in_doubt = doubtful(view, &self.identity);
+        if !self.is_pruned
+            && let Err(error) = self.datapath.carry()
+        {
+            warn!(error = %crate::chain(&error), "some entries were not carried over yet");
+        }
         let indices: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
         for device in wanted {
             if self.attached.get(&device.index) != Some(&device) {
@@ -132,10 +147,59 @@ impl Devices {
             self.prune(&indices);
         }
         self.put_addresses(own);
+        self.doubt(in_doubt);
         let of = |role| self.attached.values().filter(|it| it.role == role).count();
         let [pods, edges] = &numbers.devices;
         Numbers::set(pods, of(Role::Pod));
         Numbers::set(edges, of(Role::Edge));
+    }
+
+    /// Whether another layout's programs serve still.
+    pub(super) const fn is_held(&self) -> bool {
+        self.is_held
+    }
+
+    /// Everything is programmed: what another layout served is served by ours from now on.
+    pub(super) fn switch(&mut self) {
+        if !self.is_held || self.view.is_none() {
+            return;
+        }
+        match self.datapath.attach_sockets(&self.config.cgroup()) {
+            Ok(()) => {
+                self.is_held = false;
+                info!("the data path of another version is taken over");
+            }
+            Err(error) => {
+                warn!(error = %crate::chain(&error), "socket hooks are not attached yet");
+            }
+        }
+    }
+
+    /// Devices whose role is a guess, by name.
+    pub(super) fn doubtful(&self) -> &[String] {
+        &self.doubtful
+    }
+
+    /// Puts right what somebody else did to our attachments. Says whether something was.
+    pub(super) fn inspect(&mut self, numbers: &Numbers) -> bool {
+        let Findings { repaired, failed } = self.datapath.inspect();
+        for index in failed {
+            drop(self.attached.remove(&index));
+            let _: bool = self.failed.insert(index);
+        }
+        repaired.iter().for_each(|fault| numbers.repaired(*fault));
+        !repaired.is_empty()
+    }
+
+    fn doubt(&mut self, doubtful: Vec<String>) {
+        for device in doubtful.iter().filter(|device| !self.doubtful.contains(device)) {
+            warn!(
+                device,
+                "taken for the device of a pod, but it may lead outside: say which with \
+                 --external-device or --pod-device"
+            );
+        }
+        self.doubtful = doubtful;
     }
 
     /// Tries again what failed.

@@ -1,18 +1,16 @@
 //! What the source asks for, once: for `lb diff`, beside a running agent or without one.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{Error, Known, start_source};
+use super::{Error, Known, start_source, tracker};
 use crate::cli;
 use crate::config::Config;
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::program::Change;
-use crate::snapshot::{NodeContext, ViewHealth};
-use crate::tracker::Tracker;
+use crate::snapshot::ViewHealth;
 
 /// How long the lists may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -27,10 +25,7 @@ pub async fn intent(options: &cli::Run, config: &Config) -> Result<Vec<Change>, 
     let (view, metrics) = (ViewHealth::default(), KubeProxy::default());
     let source = (&view, &metrics);
     drop(start_source(options.manifests.as_deref(), config, &node, source, sender).await?);
-    let mut tracker = Tracker::new(NodeContext {
-        service_proxy_name: config.service_proxy_name.value.as_deref().map(Arc::from),
-        ..NodeContext::named(&node)
-    });
+    let mut tracker = tracker(config, &node);
     let lists = async {
         while !tracker.is_synced() {
             let Some(event) = events.recv().await else { return };

@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use lb_common::addr::Ip;
 use lb_common::config::address::NODE_PORTS;
+use lb_common::service::ServiceId;
+use tracing::{info, warn};
 
 use super::devices::address;
+use super::name;
 use crate::health_check::{Addresses, HealthChecks, Where};
 use crate::kube_events::Events;
 use crate::metrics::kube_proxy::KubeProxy;
-use crate::plan::{Family, ServiceName};
+use crate::plan::{Family, PortKey, ServiceName};
 use crate::program::Programmer;
 use crate::tracker::Tracker;
 use crate::translate::Translated;
@@ -22,15 +25,17 @@ pub(super) struct Shown {
     pub(super) checks: HealthChecks,
     pub(super) events: Events,
     pub(super) metrics: KubeProxy,
+    /// Service ports of which it was said that they are refused.
+    pub(super) refused: BTreeSet<PortKey>,
 }
 
 impl Shown {
     /// What Services ask for now.
-    pub(super) fn taken(&mut self, taken: &[(ServiceName, Option<Translated>)]) {
+    pub(super) fn taken(&mut self, tracker: &Tracker, taken: &[(ServiceName, Option<Translated>)]) {
         for (service, translated) in taken {
             self.checks.set(service, translated.as_ref().and_then(|translated| translated.health));
             let Some(translated) = translated else { continue };
-            let uid = translated.ports.first().map_or("", |port| port.age.1.as_str());
+            let uid = tracker.uid(service).unwrap_or_default();
             for finding in &translated.findings {
                 let reason = ("ServiceNotFullyServed", "Translate");
                 self.events.warn(service, uid, reason, finding.to_string());
@@ -67,31 +72,60 @@ impl Shown {
     }
 
     /// Once a second.
-    pub(super) fn tick(&mut self, is_fresh: bool) {
+    pub(super) fn tick(&mut self, tracker: &Tracker, is_fresh: bool) {
         self.checks.set_healthy(is_fresh);
         self.checks.retry();
         for failure in self.checks.failures() {
             let reason = ("FailedToStartServiceHealthcheck", "Listen");
             let text = format!("cannot listen on {}: {}", failure.address, failure.reason);
-            self.events.warn(&failure.service, "", reason, text);
+            let uid = tracker.uid(&failure.service).unwrap_or_default();
+            self.events.warn(&failure.service, uid, reason, text);
         }
     }
 
     /// Now and then: who is served only in part.
-    pub(super) fn shortcomings(&self, programmer: &Programmer) {
+    pub(super) fn shortcomings(
+        &mut self,
+        tracker: &Tracker,
+        programmer: &Programmer,
+        unwritten: Vec<(ServiceId, String)>,
+    ) {
+        let uid = |service: &ServiceName| tracker.uid(service).unwrap_or_default();
         for conflict in programmer.conflicts() {
             for loser in &conflict.losers {
                 let (winner, port) = (&conflict.winner.service, conflict.frontend.port.get());
                 let text = format!(
                     "port {port} of one of its addresses is served for {winner}, which is older"
                 );
-                self.events.warn(&loser.service, "", ("FrontendTaken", "Program"), text);
+                let reason = ("FrontendTaken", "Program");
+                self.events.warn(&loser.service, uid(&loser.service), reason, text);
             }
         }
+        let mut refused = BTreeSet::new();
         for (key, refusal) in programmer.refused() {
-            let text =
-                format!("port {:?} ({}) is not served: {refusal:?}", key.port, key.family.name());
-            self.events.warn(&key.service, "", ("ServiceRefused", "Program"), text);
+            let (service, map) = (name(key), refusal.map());
+            if !self.refused.contains(key) {
+                warn!(service, map, "service port is refused: the map is full");
+            }
+            let _: bool = refused.insert(key.clone());
+            let text = format!(
+                "port {:?} ({}) is not served as it should be: the map {map} is full and older \
+                 Services go first; raise it with --map-size {map}=N",
+                key.port,
+                key.family.name()
+            );
+            let reason = ("ServiceRefused", "Program");
+            self.events.warn(&key.service, uid(&key.service), reason, text);
+        }
+        for key in self.refused.difference(&refused) {
+            info!(service = name(key), "service port is not refused any more");
+        }
+        self.refused = refused;
+        for (id, why) in unwritten {
+            let Some(key) = programmer.key(id) else { continue };
+            let text = format!("port {:?} ({}) is not served: {why}", key.port, key.family.name());
+            let reason = ("ServiceNotWritten", "Program");
+            self.events.warn(&key.service, uid(&key.service), reason, text);
         }
     }
 }

@@ -1,32 +1,163 @@
 //! HTTP listeners. A port that is taken is no reason to serve no packets: it is tried again.
+//!
+//! Anybody may connect: time and memory of a connection are bounded, and whoever is new pushes out who has been there
+//! longest. So a client that is slow on purpose, or a thousand of them, keep no probe from its answer.
 
+use std::collections::VecDeque;
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
-use tokio::net::TcpListener;
-use tokio::time::sleep;
-use tracing::{info, warn};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, info, trace, warn};
 
 /// kube-proxy's pause between attempts.
 const PAUSE: Duration = Duration::from_secs(5);
+/// After an accept that failed, for example for want of file descriptors.
+const BREATH: Duration = Duration::from_millis(100);
+/// Connections at a time.
+const CONNECTIONS: usize = 256;
+/// The head of a request must come within this.
+const HEAD: Duration = Duration::from_secs(5);
+/// Bytes of a head at most: as little as hyper takes.
+const HEAD_BYTES: usize = 8 * 1_024;
+/// A connection ends after this, whatever it does; who keeps one open makes another.
+const CONNECTION: Duration = Duration::from_mins(2);
 
-/// Serves paths in a task of its own.
-pub(super) fn start(address: SocketAddr, what: &'static str, router: Router) {
-    drop(tokio::spawn(serve(address, what, router)));
+/// Serves paths in a task of its own. An error only where the listener must be had at once.
+pub(super) async fn start(
+    address: SocketAddr,
+    what: &'static str,
+    router: Router,
+    is_needed: bool,
+) -> io::Result<()> {
+    let first = TcpListener::bind(address).await;
+    match &first {
+        Ok(_) => info!(%address, what, "listening"),
+        Err(error) => warn!(%address, what, %error, "cannot listen"),
+    }
+    if is_needed {
+        drop(tokio::spawn(accept(first?, router)));
+    } else {
+        drop(tokio::spawn(serve(first, address, what, router)));
+    }
+    Ok(())
 }
 
-async fn serve(address: SocketAddr, what: &'static str, router: Router) {
+async fn serve(first: io::Result<TcpListener>, address: SocketAddr, what: &str, router: Router) {
+    let mut listener = first;
     loop {
-        match TcpListener::bind(address).await {
-            Ok(listener) => {
-                info!(%address, what, "listening");
-                if let Err(error) = axum::serve(listener, router.clone()).await {
-                    warn!(%address, what, %error, "server ended; starting it again");
-                }
-            }
-            Err(error) => warn!(%address, what, %error, "cannot listen; trying again"),
+        match listener {
+            Ok(listener) => return accept(listener, router).await,
+            Err(_) => sleep(PAUSE).await,
         }
-        sleep(PAUSE).await;
+        listener = TcpListener::bind(address).await;
+        if listener.is_ok() {
+            info!(%address, what, "listening");
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, router: Router) {
+    let mut connections: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                debug!(%error, "a connection was not accepted");
+                sleep(BREATH).await;
+                continue;
+            }
+        };
+        if connections.len() >= CONNECTIONS {
+            connections.retain(|connection| !connection.is_finished());
+        }
+        if connections.len() >= CONNECTIONS
+            && let Some(oldest) = connections.pop_front()
+        {
+            oldest.abort();
+        }
+        connections.push_back(tokio::spawn(answer(stream, router.clone())).abort_handle());
+    }
+}
+
+async fn answer(stream: TcpStream, router: Router) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    match timeout(CONNECTION, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => trace!(%error, "a connection broke off"),
+        Err(_) => trace!("a connection took too long"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    async fn server() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/healthz", get(async || "ok"));
+        drop(tokio::spawn(accept(listener, router)));
+        address
+    }
+
+    async fn ask(address: SocketAddr, request: &[u8]) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request).await.unwrap();
+        let mut answer = Vec::new();
+        match stream.read_to_end(&mut answer).await {
+            Ok(_) => {}
+            // What was not read of a request resets the connection.
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+        }
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    const QUESTION: &[u8] = b"GET /healthz HTTP/1.0\r\n\r\n";
+
+    #[tokio::test]
+    async fn garbage_gets_an_error_or_nothing_and_questions_an_answer() {
+        let address = server().await;
+        let long = [b"GET /healthz HTTP/1.1\r\nX: ".as_slice(), &vec![b'a'; 100_000]].concat();
+        for garbage in
+            [b"\x16\x03\x01\x02\x00\x01\x00\x01".as_slice(), b"\r\n\r\n\0\0\0\0\r\n\r\n", &long]
+        {
+            let answer = timeout(HEAD * 2, ask(address, garbage)).await.expect("it ends");
+            assert!(answer.is_empty() || answer.contains(" 4"), "{answer}");
+        }
+        assert!(ask(address, QUESTION).await.ends_with("\r\n\r\nok"));
+    }
+
+    #[tokio::test]
+    async fn clients_that_say_nothing_keep_nobody_from_an_answer() {
+        let address = server().await;
+        let mut idle = Vec::new();
+        for _ in 0..CONNECTIONS + 50 {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(b"GET /hea").await.unwrap();
+            idle.push(stream);
+        }
+        let answer = timeout(HEAD / 2, ask(address, QUESTION)).await.expect("an answer");
+        assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
+        let mut oldest = idle.swap_remove(0);
+        let mut rest = Vec::new();
+        let gone = timeout(HEAD * 2, oldest.read_to_end(&mut rest)).await.expect("it ends");
+        assert!(gone.is_err() || rest.is_empty() || rest.starts_with(b"HTTP/1.1 4"));
     }
 }

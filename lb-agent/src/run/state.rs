@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use lb_common::service::ServiceId;
 use serde::{Deserialize, Serialize};
+use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::warn;
 
 use crate::plan::PortKey;
@@ -28,10 +30,14 @@ pub struct State {
     changed: Option<Instant>,
     /// What was written of the view.
     stale: BTreeMap<String, String>,
+    /// What was written, without names, and which names.
+    told: Known,
+    naming: Option<u64>,
+    writing: Option<JoinHandle<()>>,
 }
 
 /// What a run knew last.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Known {
     /// Our node's name.
@@ -46,6 +52,10 @@ pub struct Known {
     pub names: BTreeMap<u32, String>,
     /// Service ports without room, and the map that is full.
     pub refused: BTreeMap<String, String>,
+    /// Service ports some of whose entries a map did not take, and why.
+    pub unwritten: BTreeMap<String, String>,
+    /// Devices that were taken for those of pods, and may lead outside.
+    pub doubtful: Vec<String>,
     /// Frontends several services ask for: the winner, then the others.
     pub conflicts: BTreeMap<String, Vec<String>>,
 }
@@ -76,7 +86,16 @@ impl Known {
 impl State {
     pub(super) fn at(bpf_dir: &Path, node: &str, view: ViewHealth) -> Self {
         let (path, node) = (state_file(bpf_dir), node.to_owned());
-        Self { path, node, view, changed: None, stale: BTreeMap::new() }
+        Self {
+            path,
+            node,
+            view,
+            changed: None,
+            stale: BTreeMap::new(),
+            told: Known::default(),
+            naming: None,
+            writing: None,
+        }
     }
 
     pub(super) fn changed(&mut self) {
@@ -85,8 +104,9 @@ impl State {
 
     /// Whether something changed, and long enough ago; at once when the view became old or fresh.
     pub(super) fn is_due(&self) -> bool {
-        self.changed.is_some_and(|changed| changed.elapsed() >= PAUSE)
-            || self.stale != self.staleness()
+        let is_free = self.writing.as_ref().is_none_or(JoinHandle::is_finished);
+        let is_time = self.changed.is_some_and(|changed| changed.elapsed() >= PAUSE);
+        is_free && (is_time || self.stale != self.staleness())
     }
 
     fn staleness(&self) -> BTreeMap<String, String> {
@@ -99,15 +119,46 @@ impl State {
             .collect()
     }
 
-    pub(super) fn write(&mut self, programmer: &Programmer) {
+    /// Writes what differs from what was written last, in a thread of its own: names of 50,000 services take
+    /// longer than a change may.
+    pub(super) fn write(
+        &mut self,
+        programmer: &Programmer,
+        unwritten: Vec<(ServiceId, String)>,
+        doubtful: &[String],
+    ) {
+        if let Some(write) = self.prepare(programmer, unwritten, doubtful) {
+            self.writing = Some(spawn_blocking(write));
+        }
+    }
+
+    /// The same, done when this returns.
+    pub(super) fn write_now(
+        &mut self,
+        programmer: &Programmer,
+        unwritten: Vec<(ServiceId, String)>,
+        doubtful: &[String],
+    ) {
+        if let Some(write) = self.prepare(programmer, unwritten, doubtful) {
+            write();
+        }
+    }
+
+    fn prepare(
+        &mut self,
+        programmer: &Programmer,
+        unwritten: Vec<(ServiceId, String)>,
+        doubtful: &[String],
+    ) -> Option<impl FnOnce() + use<>> {
         self.changed = None;
         self.stale = self.staleness();
-        let known = Known {
+        let of = |id| programmer.key(id).map_or_else(|| format!("service {id}"), name);
+        let mut known = Known {
+            unwritten: unwritten.into_iter().map(|(id, why)| (of(id), why)).collect(),
+            doubtful: doubtful.to_vec(),
             node: self.node.clone(),
             pid: std::process::id(),
-            written: Timestamp::now().to_string(),
             stale: self.stale.clone(),
-            names: programmer.names().map(|(id, key)| (id, name(key))).collect(),
             refused: programmer
                 .refused()
                 .map(|(key, refusal)| (name(key), refusal.map().to_owned()))
@@ -120,19 +171,32 @@ impl State {
                     (words::frontend(&conflict.frontend), keys.map(name).collect())
                 })
                 .collect(),
+            ..Known::default()
         };
-        if let Err(error) = self.replace(&known) {
-            warn!(path = %self.path.display(), %error, "names are not kept; lists show numbers");
+        let naming = Some(programmer.naming());
+        if self.naming == naming && self.told == known {
+            return None;
         }
+        (self.naming, self.told) = (naming, known.clone());
+        let names: Vec<(ServiceId, PortKey)> =
+            programmer.names().map(|(id, key)| (id, key.clone())).collect();
+        let path = self.path.clone();
+        Some(move || {
+            known.names = names.iter().map(|(id, key)| (*id, name(key))).collect();
+            known.written = Timestamp::now().to_string();
+            if let Err(error) = replace(&path, &known) {
+                warn!(path = %path.display(), %error, "names are not kept; lists show numbers");
+            }
+        })
     }
+}
 
-    fn replace(&self, known: &Known) -> io::Result<()> {
-        let folder = self.path.parent().unwrap_or_else(|| Path::new("/run"));
-        fs::create_dir_all(folder)?;
-        let next = self.path.with_extension("next");
-        fs::write(&next, serde_json::to_vec(known)?)?;
-        fs::rename(next, &self.path)
-    }
+fn replace(path: &Path, known: &Known) -> io::Result<()> {
+    let folder = path.parent().unwrap_or_else(|| Path::new("/run"));
+    fs::create_dir_all(folder)?;
+    let next = path.with_extension("next");
+    fs::write(&next, serde_json::to_vec(known)?)?;
+    fs::rename(next, path)
 }
 
 /// `namespace/name:port`, as people write it; the port without a name is not there.

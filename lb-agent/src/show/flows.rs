@@ -88,7 +88,7 @@ fn halves(maps: &Maps, is_meant: impl Fn(ServiceId) -> bool) -> Result<Vec<FlowK
 }
 
 /// Whether a half is the one that the client's packets meet.
-const fn begins(flow: &Flow) -> bool {
+pub(super) const fn begins(flow: &Flow) -> bool {
     matches!(flow.kind, Kind::FORWARD | Kind::HAIRPIN)
 }
 
@@ -123,6 +123,11 @@ fn shown(
         masqueraded: flow.flags & Flow::MASQUERADED != 0,
         epoch: flow.epoch,
     }
+}
+
+/// Whether no side has ended it.
+pub(super) const fn is_open(flow: &Flow) -> bool {
+    flow.state & (state::FIN | state::RST) == 0
 }
 
 /// How far a flow is, by what its two directions have shown.

@@ -7,13 +7,13 @@ use lb_common::config::{Device, Settings, address};
 use lb_common::event::{Hook, Verdict, verdict_counter};
 use lb_common::service::Flags;
 
-use super::{Error, open, words};
+use super::{Error, beside, open, words};
 use crate::datapath::{LAYOUT, SOCKET_HOOKS};
 use crate::maps::Maps;
 use crate::run::Known;
 
 /// The screen, as text; and whether all is well.
-pub fn status(bpf_dir: &Path) -> Result<(String, bool), Error> {
+pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error> {
     let maps = open(bpf_dir)?;
     let known = Known::read(bpf_dir);
     let links = bpf_dir.join(LAYOUT).join("links");
@@ -23,16 +23,23 @@ pub fn status(bpf_dir: &Path) -> Result<(String, bool), Error> {
     line(&mut text, "Pins", &bpf_dir.join(LAYOUT).display().to_string());
     line(&mut text, "Socket hooks", &format!("{hooks} of {} attached", SOCKET_HOOKS.len()));
     devices(&mut text, &maps, &links)?;
+    if is_verbose {
+        beside::attached(&mut text, &maps)?;
+        beside::machine(&mut text);
+    }
     settings(&mut text, &maps)?;
     services(&mut text, &maps)?;
     packets(&mut text, &maps)?;
     fill(&mut text, &maps)?;
     findings(&mut text, &known);
-    let is_well = known.refused.is_empty() && known.stale.is_empty() && hooks == SOCKET_HOOKS.len();
+    let is_well = known.refused.is_empty()
+        && known.unwritten.is_empty()
+        && known.stale.is_empty()
+        && hooks == SOCKET_HOOKS.len();
     Ok((text, is_well))
 }
 
-fn line(text: &mut String, name: &str, value: &str) {
+pub(super) fn line(text: &mut String, name: &str, value: &str) {
     if writeln!(text, "{name:<14} {value}").is_err() {
         // Writing to a string cannot fail.
     }
@@ -142,7 +149,20 @@ fn fill(text: &mut String, maps: &Maps) -> Result<(), Error> {
 
 fn findings(text: &mut String, known: &Known) {
     for (port, map) in &known.refused {
-        line(text, "Refused", &format!("{port}: {map} is full; raise it with --map-size {map}=N"));
+        line(
+            text,
+            "Refused",
+            &format!(
+                "{port}: {map} is full; raise it with --map-size {map}=N, or start again to have it chosen"
+            ),
+        );
+    }
+    for (port, why) in &known.unwritten {
+        line(text, "Not written", &format!("{port}: {why}; tried again every second"));
+    }
+    for device in &known.doubtful {
+        let remedy = "say with --external-device or --pod-device";
+        line(text, "In doubt", &format!("{device} is served as a pod's device: {remedy}"));
     }
     for (frontend, ports) in &known.conflicts {
         if let Some((winner, losers)) = ports.split_first() {

@@ -137,6 +137,11 @@ impl Index {
         Some((entry.spec.as_deref()?, &entry.slices))
     }
 
+    /// Every Service whose object is there, with its slices.
+    pub(super) fn whole(&self) -> impl Iterator<Item = (&ServiceSpec, &[SliceSpec])> {
+        self.services.values().filter_map(|entry| Some((entry.spec.as_deref()?, &*entry.slices)))
+    }
+
     /// Remembers what is given out; `None` when that is what was given out before, else the count
     /// that was true until now.
     pub(super) fn give(

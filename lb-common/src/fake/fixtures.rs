@@ -11,10 +11,9 @@ use crate::addr::Protocol;
 use crate::wire::tcp;
 
 mod cluster_ip;
-mod direct;
 mod flows;
-mod fragments;
 mod icmp;
+mod masquerade;
 mod node_port;
 mod policy;
 mod refused;
@@ -25,11 +24,10 @@ pub fn all() -> Vec<Fixture> {
     let parts = [
         cluster_ip::all(),
         node_port::all(),
+        masquerade::all(),
         policy::all(),
         refused::all(),
         flows::all(),
-        fragments::all(),
-        direct::all(),
         icmp::all(),
         shapes::all(),
     ];

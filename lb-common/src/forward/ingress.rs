@@ -1,9 +1,9 @@
 //! Packets that come in: a client asks a frontend, or a backend answers one of our own addresses.
 
 use super::flows::{self, Begin};
-use super::{Refusal, Role, Step, choose, close, direct, fragments, icmp, pass, reject, rewrite};
-use crate::addr::{Ip, Protocol};
-use crate::config::{Settings, address};
+use super::{Refusal, Role, Step, choose, close, fragments, icmp, pass, reject, rewrite};
+use crate::addr::Protocol;
+use crate::config::{Device, Settings, address};
 use crate::event::{DropReason, PassReason, Translation, Turn, Verdict};
 use crate::flow::{Kind, Side};
 use crate::hash;
@@ -40,8 +40,8 @@ fn steps<P: Packet, T: Tables>(
     if scratch.view.protocol == Protocol::ICMP || scratch.view.protocol == Protocol::ICMP6 {
         return icmp::ingress(packet, tables, settings, scratch);
     }
-    if scratch.view.piece != Piece::Whole {
-        fragments::place(packet, tables, scratch)?;
+    if scratch.view.piece == Piece::Later {
+        fragments::recall(tables, scratch)?;
     }
     if is_to_translated_source(settings, scratch, role)
         && tables.flow(&scratch.key, &mut scratch.flow)
@@ -52,29 +52,13 @@ fn steps<P: Packet, T: Tables>(
     let asked = &scratch.key.tuple;
     scratch.frontend =
         Frontend::new(asked.destination, asked.destination_port, scratch.view.protocol);
-    let is_known = match choose::locate(tables, settings, scratch) {
-        Ok(()) => {
-            tables.flow(&scratch.key, &mut scratch.flow) && flows::still_good(tables, scratch)
-        }
-        Err(Refusal::Pass(PassReason::NotOurs))
-            if role == Role::Pod && is_to_backend(tables, scratch) =>
-        {
-            direct::find(tables, settings, scratch)?;
-            true
-        }
-        Err(refusal) => return refuse(packet, tables, scratch, refusal),
-    };
-    if is_known {
+    if let Err(refusal) = choose::locate(tables, settings, scratch) {
+        return refuse(packet, tables, scratch, refusal);
+    }
+    if tables.flow(&scratch.key, &mut scratch.flow) && flows::still_good(tables, scratch) {
         return follow(packet, tables, scratch);
     }
     first(packet, tables, settings, scratch, role)
-}
-
-/// Whether the destination may be the address and port of a backend.
-#[inline(always)]
-fn is_to_backend<T: Tables>(tables: &T, scratch: &Scratch) -> bool {
-    let tuple = &scratch.key.tuple;
-    tables.may_be_backend(&tuple.destination, tuple.destination_port)
 }
 
 /// Whether the destination can only be a source that we made up: an own address with a port of our
@@ -121,14 +105,12 @@ fn first<P: Packet, T: Tables>(
 ) -> Step<Verdict> {
     let now = tables.now();
     let source = scratch.key.tuple.source;
-    if is_impossible(scratch) {
-        return pass(PassReason::Martian);
-    }
     let flags = scratch.service.flags;
     let own = flags.has(Flags::EXTERNAL)
         && flags.has(Flags::LOCAL_POLICY)
         && tables.address(&source) & address::NODE != 0;
-    let pod = is_pod(settings, &source, role, scratch.view.v4);
+    let detector = settings.has_detector(scratch.view.v4);
+    let pod = detector && is_pod(tables, settings, scratch, (packet.device(), role));
     scratch.asker = Asker {
         client: source,
         source,
@@ -141,8 +123,8 @@ fn first<P: Packet, T: Tables>(
     let begin = Begin {
         state: flows::shown(&scratch.view),
         now,
-        masquerade: masquerades(settings, scratch, role, Origin { pod, own }),
-        hairpin: role == Role::Pod,
+        masquerade: masquerades(settings, scratch, role, Origin { pod, own, detector }),
+        hairpin: role == Role::Pod && !settings.has(Settings::MASQUERADE_KUBE_PROXY),
     };
     flows::begin(tables, settings, scratch, &begin).map_err(Verdict::Drop)?;
     choose::remember(tables, scratch, source, now);
@@ -154,48 +136,53 @@ fn first<P: Packet, T: Tables>(
     Ok(Verdict::Translated(Translation::NewFlow))
 }
 
-/// Whether nobody can be there to be answered, or the packet is from where it goes to ("land").
-#[inline(never)]
-fn is_impossible(scratch: &Scratch) -> bool {
-    let tuple = &scratch.key.tuple;
-    tuple.source.is_martian() || tuple.source == tuple.destination
-}
-
 /// "Detect local" (contract 3.4): by prefix where one is configured, else by the device.
-#[inline(always)]
-fn is_pod(settings: &Settings, source: &Ip, role: Role, v4: bool) -> bool {
-    if settings.has(Settings::NO_DETECTOR) {
-        return false;
-    }
+///
+/// VERIFIER: this and what follows are functions of their own, or each answer doubles the paths around them.
+#[inline(never)]
+fn is_pod<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    scratch: &Scratch,
+    (device, role): (u32, Role),
+) -> bool {
     if settings.has(Settings::LOCAL_BY_PREFIX) {
         let [local4, local6] = &settings.local;
-        return if v4 { local4.contains(source) } else { local6.contains(source) };
+        let source = &scratch.key.tuple.source;
+        return if scratch.view.v4 { local4.contains(source) } else { local6.contains(source) };
+    }
+    if settings.has(Settings::LOCAL_BY_DEVICE) {
+        let device = tables.device(device);
+        return device.is_some_and(|device| device.flags & Device::LOCAL_CLIENTS != 0);
     }
     role == Role::Pod
 }
 
+/// What is known of where a packet comes from.
 #[derive(Clone, Copy)]
 struct Origin {
     pod: bool,
     own: bool,
+    detector: bool,
 }
 
-/// Whether the source must become ours: for a reply that would not come back this way; with
-/// `masquerade: kube-proxy` also wherever kube-proxy does it (contract 3.3).
-#[inline(always)]
+/// Whether the source must become ours: for a reply that would not come back this way. With
+/// `masquerade: kube-proxy` it is where kube-proxy does it (contract 3.3), and beyond that only where an
+/// external policy would have the client reset the answer of a backend elsewhere (ADR 0011).
+#[inline(never)]
 fn masquerades(settings: &Settings, scratch: &Scratch, role: Role, origin: Origin) -> bool {
-    if role == Role::Edge && scratch.backend.flags & Backend::LOCAL == 0 {
-        return true;
-    }
+    let elsewhere = role == Role::Edge && scratch.backend.flags & Backend::LOCAL == 0;
     if !settings.has(Settings::MASQUERADE_KUBE_PROXY) {
-        return false;
+        return elsewhere;
+    }
+    if scratch.backend.ip == scratch.key.tuple.source {
+        return true;
     }
     let flags = scratch.service.flags;
     if !flags.has(Flags::EXTERNAL) {
-        let outsider = !settings.has(Settings::NO_DETECTOR) && !origin.pod;
-        return settings.has(Settings::MASQUERADE_ALL) || outsider;
+        return settings.has(Settings::MASQUERADE_ALL) || origin.detector && !origin.pod;
     }
-    !flags.has(Flags::LOCAL_POLICY) || !origin.pod && origin.own
+    elsewhere || !flags.has(Flags::LOCAL_POLICY) || !origin.pod && origin.own
 }
 
 /// A packet that no backend may have.

@@ -15,9 +15,9 @@ const ADDRESSES_V4: usize = 12;
 /// Offset of the source address in an IPv6 header.
 const ADDRESSES_V6: usize = 8;
 /// Offset of the checksum in a TCP header.
-pub(super) const TCP_CHECKSUM: usize = 16;
+const TCP_CHECKSUM: usize = 16;
 /// Offset of the checksum in a UDP header.
-pub(super) const UDP_CHECKSUM: usize = 6;
+const UDP_CHECKSUM: usize = 6;
 
 /// Makes the packet carry another tuple.
 #[inline(always)]

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use lb_tests::bench::traffic::{self, generator};
-use lb_tests::bench::{self, Options};
+use lb_tests::bench::{self, Options, scale};
 use lb_tests::topology::Shape;
 
 const USAGE: &str = "usage:
   lb-test-bench packet REFERENCE FOLDER ROUNDS COMMIT  nanoseconds per packet, results into FOLDER
   lb-test-bench traffic FOLDER ROUNDS MILLISECONDS routed|bridged COMMIT [NAME ...]
                          plain routing, kube-proxy and ours, results into FOLDER
+  lb-test-bench scale [quick]  memory, start and changes of the agent that LB_AGENT names
 for the harness: traffic-serve ADDRESS:PORT, traffic-ask OPERATION ADDRESS:PORT MILLISECONDS";
 
 fn main() -> ExitCode {
@@ -48,6 +49,8 @@ fn run(arguments: &[String]) -> Result<()> {
             };
             traffic::traffic(&options, &mut stdout())
         }
+        ["scale"] => scale::run(&scale::SIZES, &mut stdout()),
+        ["scale", "quick"] => scale::run(&scale::QUICK, &mut stdout()),
         ["traffic-serve", at] => generator::serve(at.parse().context("address and port")?),
         ["traffic-ask", operation, to, milliseconds] => {
             let to = to.parse().context("address and port")?;

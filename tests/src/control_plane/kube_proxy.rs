@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::binaries::binary;
@@ -45,16 +45,19 @@ pub struct Options<'a> {
     pub cluster_cidr: Option<&'a str>,
     /// Shortest time between two rewrites. kube-proxy turns zero into one second.
     pub min_sync_period: Duration,
+    /// More fields of the configuration; where one is here already, this one counts.
+    pub more: Option<&'a Value>,
 }
 
 impl<'a> Options<'a> {
     /// Returns kube-proxy's own defaults.
     pub const fn new(netns: &'a str, mode: Mode, kubeconfig: &'a Path, hostname: &'a str) -> Self {
         let min_sync_period = Duration::from_secs(1);
-        Self { netns, mode, kubeconfig, hostname, cluster_cidr: None, min_sync_period }
+        Self { netns, mode, kubeconfig, hostname, cluster_cidr: None, min_sync_period, more: None }
     }
 
-    fn configuration(&self) -> String {
+    /// Returns the configuration file, which is also one that our agent reads.
+    pub fn configuration(&self) -> String {
         let mode = match self.mode {
             Mode::Nftables => "nftables",
             Mode::Iptables => "iptables",
@@ -63,7 +66,7 @@ impl<'a> Options<'a> {
             "minSyncPeriod": format!("{}ms", self.min_sync_period.as_millis()),
             "syncPeriod": "30s",
         });
-        json!({
+        let mut document = json!({
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
             "mode": mode,
             "clientConnection": {"kubeconfig": self.kubeconfig},
@@ -74,8 +77,22 @@ impl<'a> Options<'a> {
             // The table's size belongs to the machine, not to the namespace: leave it alone.
             "conntrack": {"maxPerCore": 0, "min": 0},
             "iptables": sync, "nftables": sync,
-        })
-        .to_string()
+        });
+        if let Some(more) = self.more {
+            merge(&mut document, more);
+        }
+        document.to_string()
+    }
+}
+
+/// Lays one JSON object over another, field by field.
+fn merge(into: &mut Value, more: &Value) {
+    let (Some(fields), Some(more)) = (into.as_object_mut(), more.as_object()) else {
+        *into = more.clone();
+        return;
+    };
+    for (name, value) in more {
+        merge(fields.entry(name).or_insert(Value::Null), value);
     }
 }
 

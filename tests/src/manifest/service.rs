@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Addresses, Family, IpAddr, Member, Node, Pod, Protocol, Result, Value, json};
+use super::{Addresses, Family, IpAddr, Node, Pod, Protocol, Result, Value, json};
 use crate::topology::cluster_ip;
 
 /// A Service of both families and its `EndpointSlice`s.
@@ -14,6 +14,7 @@ pub struct Service {
     endpoints: Vec<Endpoint>,
     spec: Value,
     ingress: Vec<IpAddr>,
+    created: Option<u8>,
 }
 
 /// One port of a Service.
@@ -38,17 +39,17 @@ pub struct Endpoint {
 impl Endpoint {
     /// A ready endpoint: a pod.
     pub fn pod(pod: &Pod) -> Self {
-        Self::new(pod, pod.node())
+        Self::at(pod.addresses(), pod.node())
     }
 
     /// A ready endpoint on the network of a node.
     pub fn host(node: &Node) -> Self {
-        Self::new(node.host(), node.name())
+        Self::at(node.host().addresses(), node.name())
     }
 
-    fn new(member: &Member, node: &str) -> Self {
-        let (addresses, node) = (member.addresses(), node.to_owned());
-        Self { addresses, node, ready: true, serving: true, terminating: false }
+    /// A ready endpoint with these addresses on the node of this name.
+    pub fn at(addresses: Addresses, node: &str) -> Self {
+        Self { addresses, node: node.to_owned(), ready: true, serving: true, terminating: false }
     }
 
     /// Makes it an endpoint that is going away: no longer ready, still serving or not.
@@ -65,6 +66,13 @@ impl Endpoint {
     pub const fn not_ready(mut self) -> Self {
         self.ready = false;
         self.serving = false;
+        self
+    }
+
+    /// Makes it an endpoint that serves and is not ready, which nobody may ask.
+    #[must_use]
+    pub const fn not_ready_but_serving(mut self) -> Self {
+        self.ready = false;
         self
     }
 
@@ -89,7 +97,15 @@ impl Service {
             endpoints: Vec::new(),
             spec: json!({"type": "ClusterIP", "selector": {"app": name}}),
             ingress: Vec::new(),
+            created: None,
         })
+    }
+
+    /// Lets it be made in this second of a minute long ago; without it nobody knows its age.
+    #[must_use]
+    pub const fn created(mut self, second: u8) -> Self {
+        self.created = Some(second);
+        self
     }
 
     /// Adds a port through both transports, which leads to port `target` of the endpoints.
@@ -209,10 +225,13 @@ impl Service {
         spec["ipFamilies"] = json!(Family::ALL.map(Family::name));
         spec["ipFamilyPolicy"] = json!("RequireDualStack");
         let ingress: Vec<Value> = self.ingress.iter().map(|ip| json!({"ip": ip})).collect();
+        let created = self.created.map(|second| format!("2024-01-01T00:00:{second:02}Z"));
         json!({
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": {"name": self.name, "namespace": "default"},
+            "metadata": {
+                "name": self.name, "namespace": "default", "creationTimestamp": created,
+            },
             "spec": spec,
             "status": {"loadBalancer": {"ingress": ingress}},
         })

@@ -128,32 +128,28 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Frame> {
     let Ok(length) = usize::try_from(length) else {
         return Err(io::Error::last_os_error());
     };
-    let auxiliary = auxiliary(&message);
-    let status = auxiliary.map_or(0, |auxiliary| auxiliary.tp_status);
-    let tag = auxiliary.map(|auxiliary| auxiliary.tp_vlan_tci);
     Ok(Frame {
         bytes: buffer.get(..length).unwrap_or_default().to_vec(),
-        // The transport checksum is not computed yet.
-        partial: status & libc::TP_STATUS_CSUMNOTREADY != 0,
+        partial: is_partial(&message),
         outgoing: from.sll_pkttype == libc::PACKET_OUTGOING,
-        tag: tag.filter(|_| status & libc::TP_STATUS_VLAN_VALID != 0),
     })
 }
 
-/// What the kernel says of a frame beside its bytes.
-fn auxiliary(message: &libc::msghdr) -> Option<libc::tpacket_auxdata> {
+/// Whether the kernel says that the transport checksum is not computed yet.
+fn is_partial(message: &libc::msghdr) -> bool {
     // SAFETY: the message was filled by recvmsg; its control buffer is alive.
     let header = unsafe { libc::CMSG_FIRSTHDR(message) };
     if header.is_null() {
-        return None;
+        return false;
     }
     // SAFETY: not null, so it points into the control buffer, which is aligned for it.
     let kind = unsafe { *header }.cmsg_type;
     if kind != libc::PACKET_AUXDATA {
-        return None;
+        return false;
     }
     // SAFETY: a header of this kind is followed by its data.
     let data = unsafe { libc::CMSG_DATA(header) };
     // SAFETY: the kernel wrote a tpacket_auxdata there; it is read without claiming alignment.
-    Some(unsafe { data.cast::<libc::tpacket_auxdata>().read_unaligned() })
+    let auxiliary = unsafe { data.cast::<libc::tpacket_auxdata>().read_unaligned() };
+    auxiliary.tp_status & libc::TP_STATUS_CSUMNOTREADY != 0
 }

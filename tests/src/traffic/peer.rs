@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 use super::ask::{Answer, Ask, Failure, Protocol};
 pub use super::load::Tally;
 use super::session::{Order, Report};
+use super::survey::{Endings, Inquiry};
 use crate::process::{Home, workspace_binary};
 
 /// Asks and answers on behalf of one member; dropping it ends the process.
@@ -96,21 +97,37 @@ impl Peer {
     fn done(&self, order: &Order) -> Result<(), Failure> {
         match self.tell(order)? {
             Report::Done(result) => result,
-            other @ (Report::Asked(_) | Report::Tallied(_)) => Err(self.confused(&other)),
+            other @ (Report::Asked(_) | Report::Tallied(_) | Report::Surveyed(_)) => {
+                Err(self.confused(&other))
+            }
         }
     }
 
     fn asked(&self, order: &Order) -> Result<Answer, Failure> {
         match self.tell(order)? {
             Report::Asked(result) => result,
-            other @ (Report::Done(_) | Report::Tallied(_)) => Err(self.confused(&other)),
+            other @ (Report::Done(_) | Report::Tallied(_) | Report::Surveyed(_)) => {
+                Err(self.confused(&other))
+            }
         }
     }
 
     fn tallied(&self, order: &Order) -> Result<Tally, Failure> {
         match self.tell(order)? {
             Report::Tallied(tally) => Ok(tally),
-            other @ (Report::Done(_) | Report::Asked(_)) => Err(self.confused(&other)),
+            other @ (Report::Done(_) | Report::Asked(_) | Report::Surveyed(_)) => {
+                Err(self.confused(&other))
+            }
+        }
+    }
+
+    /// Asks many questions at once, and returns how each ended, in the same order.
+    pub fn survey(&self, inquiries: Vec<Inquiry>) -> Result<Vec<Endings>, Failure> {
+        match self.tell(&Order::Survey(inquiries))? {
+            Report::Surveyed(endings) => Ok(endings),
+            other @ (Report::Done(_) | Report::Asked(_) | Report::Tallied(_)) => {
+                Err(self.confused(&other))
+            }
         }
     }
 

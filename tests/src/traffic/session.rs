@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::ask::{Answer, Ask, Conversation, Failure, Protocol, once, open};
 use super::load::{Stream, Tally};
 use super::server::Server;
+use super::survey::{Endings, Inquiry, survey};
 
 /// What a peer can be told to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -22,6 +23,8 @@ pub(crate) enum Order {
     Ask(Ask),
     /// Ask many times, each through a new socket.
     AskMany { ask: Ask, times: u32 },
+    /// Ask many questions at once.
+    Survey(Vec<Inquiry>),
     /// Open a socket for many questions.
     Open { id: u64, ask: Ask },
     /// Ask through an open socket.
@@ -43,6 +46,8 @@ pub(crate) enum Report {
     Asked(Result<Answer, Failure>),
     /// Many questions.
     Tallied(Tally),
+    /// Many questions at once.
+    Surveyed(Vec<Endings>),
 }
 
 #[derive(Default)]
@@ -80,6 +85,7 @@ impl Session {
                 (0..times).for_each(|_| tally.count(once(&ask)));
                 Report::Tallied(tally)
             }
+            Order::Survey(inquiries) => Report::Surveyed(survey(&inquiries)),
             Order::Open { id, ask } => Report::Done(self.open(id, &ask)),
             Order::AskOn { id, ask } => Report::Asked(self.ask_on(id, &ask)),
             Order::Close { id } => {

@@ -227,15 +227,6 @@ fn datagram(random: &mut Random, depth: u32) -> Datagram {
     made
 }
 
-fn piece(random: &mut Random) -> Datagram {
-    let family = random.below(2);
-    let ends = [CLIENTS[family][0], random.of(&[FRONTENDS[family][0], FRONTENDS[family][4]])];
-    let [from, to] = ends.map(at);
-    let offset = random.of(&[0, 0, 16, 32]);
-    let made = Datagram::new(from, to, Transport::Udp(true)).with(&[7; 16]);
-    made.piece(offset, offset < 32, random.below(2) as u32)
-}
-
 /// Source and destination changed places: checksums stay right.
 fn answer(packet: &mut [u8]) {
     let Some(ethernet) = packet.get(12..14) else { return };
@@ -276,8 +267,6 @@ fn packet(random: &mut Random, seen: &[Vec<u8>]) -> Vec<u8> {
             let quoted = seen[random.below(seen.len())].clone();
             error_about(random, &quoted)
         }
-        // Pieces of few datagrams, so that they meet.
-        6 if random.one_in(2) => piece(random).build(),
         _ => datagram(random, 1).build(),
     };
     if packet.len() > 14 {

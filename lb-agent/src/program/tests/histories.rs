@@ -12,7 +12,7 @@ use super::{LIMITS, change, plan};
 use crate::plan::PortPlan;
 
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     Change(Vec<(u8, Option<PortPlan>)>),
     Pass(u16),
     Restart,
@@ -31,7 +31,7 @@ fn one() -> impl Strategy<Value = (u8, Option<PortPlan>)> {
     )
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(super) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => prop::collection::vec(one(), 1..4).prop_map(Step::Change),
         2 => (0..1500_u16).prop_map(Step::Pass),

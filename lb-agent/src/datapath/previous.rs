@@ -1,0 +1,86 @@
+//! The data path of another layout that a run of another version left: it serves until ours is built beside it and
+//! programmed, then its links are taken over, one by one and each at once.
+//!
+//! What has the same shape in both layouts is carried over; what has not begins anew, and that is said.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use aya::maps::{MapData, MapInfo};
+use tracing::{info, warn};
+
+use super::{Error, LAYOUT, cleanup};
+use crate::maps::{SHAPES, Shape, copy};
+
+/// Folders of other layouts that have links; usually one.
+#[derive(Debug)]
+pub(super) struct Previous {
+    layouts: Vec<PathBuf>,
+}
+
+impl Previous {
+    /// What is there beside our layout; nothing when no program of another layout is attached.
+    pub(super) fn find(dir: &Path) -> Result<Option<Self>, Error> {
+        let mut layouts = cleanup::layouts(dir)?;
+        layouts.retain(|layout| {
+            let links = fs::read_dir(layout.join("links"));
+            !layout.ends_with(LAYOUT) && links.is_ok_and(|mut links| links.next().is_some())
+        });
+        Ok((!layouts.is_empty()).then_some(Self { layouts }))
+    }
+
+    /// Carries over what our maps can take, and when called again what came meanwhile. What is in ours stays.
+    pub(super) fn copy(&self, maps: &Path, is_first: bool) -> Result<(), Error> {
+        for layout in &self.layouts {
+            for shape in SHAPES.iter().filter(|shape| shape.is_sizable) {
+                let from = layout.join("maps").join(shape.name);
+                if is_first || shape.may_shrink {
+                    copy_one(shape, &from, &maps.join(shape.name), is_first)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a link of the other layout one of ours, if there is none of ours of that name yet.
+    pub(super) fn take_over(&self, path: &Path) -> io::Result<()> {
+        let Some(name) = path.file_name().filter(|_| !path.exists()) else { return Ok(()) };
+        for layout in &self.layouts {
+            match fs::rename(layout.join("links").join(name), path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                result => return result,
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what is left of it.
+    pub(super) fn forget(self) -> Result<(), Error> {
+        for layout in self.layouts {
+            for folder in ["links", "programs", "maps"] {
+                cleanup::remove(&layout.join(folder), &mut Vec::new())?;
+            }
+            cleanup::remove(&layout, &mut Vec::new())?;
+            info!(layout = %layout.display(), "the data path of another version is gone");
+        }
+        Ok(())
+    }
+}
+
+fn copy_one(shape: &Shape, from: &Path, to: &Path, is_first: bool) -> Result<(), Error> {
+    let pin = |path: &Path, error: &dyn std::fmt::Display| Error::Pin {
+        path: path.to_owned(),
+        source: io::Error::other(error.to_string()),
+    };
+    let fits = from.exists() && MapInfo::from_pin(from).is_ok_and(|info| shape.fits(&info));
+    if !fits {
+        if is_first {
+            warn!(map = shape.name, "has another shape in the other layout; it begins empty");
+        }
+        return Ok(());
+    }
+    let old = MapData::from_pin(from).map_err(|error| pin(from, &error))?;
+    let new = MapData::from_pin(to).map_err(|error| pin(to, &error))?;
+    copy(shape.name, &old, &new).map_err(|error| pin(to, &error))
+}

@@ -1,0 +1,121 @@
+//! What the loop does once a second, and between changes: tries again, looks after attachments, sweeps, says how it is.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tracing::{info, warn};
+
+use super::agent::Agent;
+use super::sweeper::{monotonic, period};
+use crate::maps::{self, Maps};
+use crate::metrics::Numbers;
+use crate::sweep::{self, Report};
+use crate::syscall::give_memory_back;
+
+/// Nobody tells of a program that is detached: looking is a few system calls a device.
+const INSPECTION: Duration = Duration::from_secs(2);
+
+impl Agent {
+    /// Writes what `status` and lists want to know, done when this returns.
+    pub(super) fn write_state(&mut self) {
+        let (unwritten, doubtful) = (self.writer.unwritten(), self.devices.doubtful());
+        self.state.write_now(&self.programmer, unwritten, doubtful);
+    }
+
+    fn count(&self) {
+        Numbers::set(&self.numbers.refused, self.programmer.refused().count());
+        Numbers::set(&self.numbers.conflicts, self.programmer.contested());
+        let mut usage =
+            self.numbers.usage.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *usage = self.programmer.usage();
+    }
+
+    /// Once a second: what is due, what failed, what waits.
+    pub(super) fn tick(&mut self) {
+        if self.programmer.is_waiting() {
+            let ops = self.programmer.tick(self.now());
+            self.write(ops);
+        }
+        if self.writer.retry(&self.numbers) {
+            self.state.changed();
+        }
+        self.devices.retry(self.tracker.is_synced(), &self.numbers);
+        if self.devices.is_held() {
+            self.update_node();
+        }
+        if self.inspected.elapsed() >= INSPECTION {
+            self.inspect();
+        }
+        self.program();
+        self.manager.alive();
+        self.shown.tick(&self.tracker, self.health.is_fresh());
+        self.shown.changes(&self.tracker);
+        self.report_ready();
+        if self.state.is_due() {
+            self.count();
+            self.shown.shortcomings(&self.tracker, &self.programmer, self.writer.unwritten());
+            let (unwritten, doubtful) = (self.writer.unwritten(), self.devices.doubtful());
+            self.state.write(&self.programmer, unwritten, doubtful);
+        }
+    }
+
+    /// Looks at what is attached.
+    pub(super) fn inspect(&mut self) {
+        self.inspected = Instant::now();
+        if self.devices.inspect(&self.numbers) {
+            self.state.changed();
+        }
+    }
+
+    pub(super) fn report_ready(&mut self) {
+        if self.tracker.is_synced() && self.devices.is_complete() && !self.is_settled {
+            self.is_settled = true;
+            self.devices.settle();
+        }
+        if self.is_programmed && self.is_settled && self.writer.is_done() && !self.health.is_ready()
+        {
+            // Whoever asks now is told names, not numbers.
+            self.write_state();
+            self.health.ready();
+            self.manager.ready();
+            let took = self.began.elapsed();
+            info!(?took, "everything is programmed");
+            drop(spawn_blocking(give_memory_back));
+        }
+    }
+
+    pub(super) fn begin_sweep(&self, maps: &Arc<Maps>) -> JoinHandle<Result<Report, maps::Error>> {
+        let maps = Arc::clone(maps);
+        let context = sweep::Context {
+            leaving: self.programmer.leaving(),
+            began: self.now(),
+            lifetimes: self.lifetimes,
+        };
+        spawn_blocking(move || sweep::sweep(&maps, &context, monotonic()))
+    }
+
+    /// Takes a sweep's report over, and says when the next one is due.
+    pub(super) fn take_report(
+        &mut self,
+        result: Result<Result<Report, maps::Error>, JoinError>,
+    ) -> Duration {
+        let report = match result {
+            Ok(Ok(report)) => report,
+            Ok(Err(error)) => {
+                warn!(error = %crate::chain(&error), "flows were not swept");
+                return period(0, 0);
+            }
+            Err(error) => {
+                warn!(%error, "flows were not swept");
+                return period(0, 0);
+            }
+        };
+        Numbers::add(&self.numbers.swept, report.removed);
+        if self.is_programmed {
+            let ops = self.programmer.bury(self.now(), report.began, &report.live);
+            self.write(ops);
+        }
+        period(report.halves, report.capacity)
+    }
+}

@@ -1,0 +1,86 @@
+//! `lb list --ipvs`: frontends and backends in the layout of `ipvsadm -Ln`, which many read at a glance.
+//!
+//! Only what has an equivalent is said: a weight is always 1, and flows are counted per service port, not per frontend.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use lb_common::addr::Protocol;
+use lb_common::flow::{Flow, FlowKey};
+use lb_common::service::ServiceId;
+
+use super::flows::{begins, is_open};
+use super::list::{Entry, entries};
+use super::{Error, open, words};
+use crate::cli::Scope;
+use crate::run::Known;
+
+/// Open connections and other flows.
+type Counts = (u64, u64);
+
+/// Every frontend in the maps.
+pub fn list(bpf_dir: &Path, scope: &Scope) -> Result<String, Error> {
+    let maps = open(bpf_dir)?;
+    let mut all = entries(&maps, &Known::read(bpf_dir))?;
+    all.retain(|entry| scope.has(entry.service.as_deref()) && !entry.leaving);
+    let mut flows = BTreeMap::new();
+    maps.flows(|key, flow| count(key, flow, &mut flows))?;
+    Ok(layout(&all, &flows))
+}
+
+fn count(key: &FlowKey, flow: &Flow, flows: &mut BTreeMap<(ServiceId, String), Counts>) {
+    if begins(flow) {
+        let backend = words::endpoint(flow.to.destination, flow.to.destination_port).to_string();
+        let counts = flows.entry((flow.service, backend)).or_default();
+        if key.protocol == Protocol::TCP && is_open(flow) { counts.0 += 1 } else { counts.1 += 1 }
+    }
+}
+
+fn layout(entries: &[Entry], flows: &BTreeMap<(ServiceId, String), Counts>) -> String {
+    let mut lines = vec![
+        "Prot LocalAddress:Port Scheduler Flags".to_owned(),
+        "  -> RemoteAddress:Port           Forward Weight ActiveConn InActConn".to_owned(),
+    ];
+    for entry in entries {
+        let (address, protocol) = entry.frontend.rsplit_once('/').unwrap_or((&entry.frontend, ""));
+        let persistent = match entry.affinity_seconds {
+            0 => String::new(),
+            seconds => format!(" persistent {seconds}"),
+        };
+        lines.push(format!("{protocol:<4} {address} maglev{persistent}"));
+        for endpoint in entry.used() {
+            let (address, key) = (&endpoint.address, (entry.id, endpoint.address.clone()));
+            let (active, other) = flows.get(&key).copied().unwrap_or_default();
+            lines.push(format!("  -> {address:<28} Masq    1      {active:<10} {other}"));
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::show::list::samples;
+
+    #[test]
+    fn the_layout_is_that_of_ipvsadm() {
+        let entries: Vec<Entry> =
+            samples(&BTreeMap::new()).into_iter().filter(|entry| !entry.leaving).collect();
+        let flows = BTreeMap::from([((1, "10.244.0.3:8080".to_owned()), (12, 3))]);
+        let found = layout(&entries, &flows);
+        let lines: Vec<&str> = found.lines().collect();
+        assert_eq!(lines[0], "Prot LocalAddress:Port Scheduler Flags");
+        assert_eq!(
+            lines[1],
+            "  -> RemoteAddress:Port           Forward Weight ActiveConn InActConn"
+        );
+        for line in [
+            "TCP  10.96.0.1:80 maglev persistent 60",
+            "  -> 10.244.0.2:8080              Masq    1      0          0",
+            "  -> 10.244.0.3:8080              Masq    1      12         3",
+        ] {
+            assert!(lines.contains(&line), "{line} in\n{found}");
+        }
+        assert_eq!(lines.len(), 8, "{found}");
+    }
+}

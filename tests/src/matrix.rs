@@ -1,0 +1,19 @@
+//! The same Services, the same questions: asked of the real kube-proxy and of ours, and compared with
+//! what the contract says (contract 2.4 and 3.3).
+//!
+//! One API server serves many *worlds*: topologies of the same names and addresses, each with a proxy of its own
+//! on `node-a`. `node-b` is the other node and has none, so that every decision is one of `node-a`.
+
+mod contract;
+mod hub;
+mod question;
+mod services;
+mod setup;
+mod world;
+
+pub use contract::expected;
+pub use hub::Hub;
+pub use question::{Case, Destination, Outcome, Policy, Question, Seen, Source, State, questions};
+pub use services::services;
+pub use setup::{Detector, Proxy, Setup};
+pub use world::World;

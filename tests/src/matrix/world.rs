@@ -1,0 +1,234 @@
+//! A topology with one proxy on `node-a`: the real one or ours, with the same configuration file.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+
+use super::hub::Hub;
+use super::question::{
+    CLUSTER, Case, EXTERNAL, Outcome, PORT, PROXIED, Policy, Seen, Source, State, VIPS, at_most,
+    number,
+};
+use super::setup::{Proxy, Setup};
+use crate::agent::{Agent, Source as Objects};
+use crate::control_plane::kube_proxy::{KubeProxy, Mode, Options};
+use crate::rig::Rig;
+use crate::topology::address;
+use crate::topology::{Family, Member, Pod, Shape, Topology};
+use crate::traffic::survey::{Ending, Inquiry};
+use crate::traffic::{Ask, Failure, Protocol};
+use crate::wait::wait_until;
+
+/// How long a proxy may take until packets follow the first Services.
+const START: Duration = Duration::from_secs(40);
+
+/// A world in use. It must end on the thread that made it.
+#[derive(Debug)]
+pub struct World {
+    // Dropped in this order: the proxy before its node.
+    proxy: Running,
+    rig: Rig,
+    setup: Setup,
+}
+
+#[derive(Debug)]
+enum Running {
+    KubeProxy(#[expect(dead_code, reason = "ends with the world")] KubeProxy),
+    Ours(Agent),
+}
+
+impl World {
+    /// Builds it, starts its proxy, and returns when packets follow the Services of the matrix.
+    pub fn start(setup: Setup, hub: &Hub) -> Result<Self> {
+        let rig = Rig::build(Topology::builder(setup.shape))?;
+        hub.connect(rig.topology().fabric())?;
+        lead_to_node_a(&rig)?;
+        if setup.shape == Shape::Bridged {
+            // With br_netfilter kube-proxy's packets turn round within the bridge, which CNIs allow.
+            let devices = rig.node(0)?.pods().iter().map(Pod::device);
+            let allowed =
+                devices.map(|device| format!("link set {device} type bridge_slave hairpin on"));
+            rig.node(0)?.netns().ip(&allowed.collect::<Vec<_>>().join("\n"))?;
+        }
+        let kubeconfig = hub.control_plane().kubeconfig();
+        let node = rig.node(0)?;
+        let fields = setup.fields();
+        let mode = match setup.proxy {
+            Proxy::KubeProxy(mode) => mode,
+            Proxy::Ours | Proxy::OursMasquerading => Mode::Nftables,
+        };
+        let options = Options {
+            more: Some(&fields),
+            ..Options::new(node.netns().name(), mode, &kubeconfig, node.name())
+        };
+        let proxy = if setup.is_kube_proxy() {
+            Running::KubeProxy(KubeProxy::start(&options)?)
+        } else {
+            let masquerade = if setup.proxy == Proxy::Ours { "edge" } else { "kube-proxy" };
+            let agent = json!({
+                "apiVersion": "lb.dev/v1alpha1", "kind": "AgentConfiguration",
+                "masquerade": masquerade,
+            });
+            let file = node.folder().join("config.yaml");
+            fs::write(&file, format!("{}\n---\n{agent}\n", options.configuration()))
+                .with_context(|| format!("configuration {}", file.display()))?;
+            let config = file.to_string_lossy();
+            let source = Objects::Kubeconfig(&kubeconfig);
+            Running::Ours(Agent::start(node, source, &["--config", &config])?)
+        };
+        let world = Self { proxy, rig, setup };
+        world.wait_until_programmed()?;
+        Ok(world)
+    }
+
+    /// Returns what makes it.
+    pub const fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// Returns who asks and answers.
+    pub const fn rig(&self) -> &Rig {
+        &self.rig
+    }
+
+    /// Returns our agent, where it is ours.
+    pub const fn agent(&self) -> Option<&Agent> {
+        match &self.proxy {
+            Running::Ours(agent) => Some(agent),
+            Running::KubeProxy(_) => None,
+        }
+    }
+
+    /// Returns who asks.
+    pub fn member(&self, source: Source) -> Result<&Member> {
+        Ok(match source {
+            Source::Pod => self.rig.pod(0, 0)?,
+            Source::Backend => self.rig.pod(0, 1)?,
+            Source::Host => self.rig.node(0)?,
+            Source::Outside => self.rig.client(),
+            Source::OtherPod => self.rig.pod(1, 0)?,
+            Source::OtherNode => self.rig.node(1)?,
+        })
+    }
+
+    /// Waits until both families of the first Service are answered.
+    fn wait_until_programmed(&self) -> Result<()> {
+        let first = address::cluster_ip(number(Policy::Cluster, State::Both))?;
+        for family in Family::ALL {
+            let ask = Ask::tcp(first.socket(family, PORT)).within(500);
+            let asker = self.member(Source::Pod)?;
+            let answered = || asker.peer().ask(ask).ok().map(drop);
+            wait_until(START, "the proxy answers its first Service", answered)
+                .with_context(|| format!("{:?}", self.setup))?;
+        }
+        Ok(())
+    }
+
+    /// Asks, and returns what came of each case, in the order of the cases.
+    pub fn ask(&self, cases: &[Case]) -> Result<Vec<Outcome>> {
+        let inquiries: Vec<(Source, Inquiry)> = cases
+            .iter()
+            .map(|case| {
+                let (times, patience) = at_most(&case.expected);
+                let ask = Ask::new(case.protocol, case.to).within(patience);
+                let outcomes = case.expected.len().max(2);
+                (case.source, Inquiry { ask, outcomes, times })
+            })
+            .collect();
+        let mut all: Vec<Option<Outcome>> = vec![None; cases.len()];
+        let answered: Vec<Result<Vec<(usize, Outcome)>>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = Source::ALL
+                .into_iter()
+                .map(|source| {
+                    let inquiries = &inquiries;
+                    scope.spawn(move || self.ask_from(source, inquiries))
+                })
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("asking does not panic"))
+                .collect()
+        });
+        for answers in answered {
+            for (index, outcome) in answers? {
+                if let Some(place) = all.get_mut(index) {
+                    *place = Some(outcome);
+                }
+            }
+        }
+        let all: Vec<Outcome> = all.into_iter().flatten().collect();
+        ensure!(all.len() == cases.len(), "{} of {} cases were asked", all.len(), cases.len());
+        Ok(all)
+    }
+
+    fn ask_from(
+        &self,
+        source: Source,
+        inquiries: &[(Source, Inquiry)],
+    ) -> Result<Vec<(usize, Outcome)>> {
+        let ours = inquiries.iter().enumerate().filter(|(_, (from, _))| *from == source);
+        let (places, mine): (Vec<usize>, Vec<Inquiry>) =
+            ours.map(|(index, (_, inquiry))| (index, inquiry.clone())).unzip();
+        let endings = self.member(source)?.peer().survey(mine)?;
+        let outcome = |endings: Vec<(Ending, u32)>| {
+            endings.into_iter().map(|(ending, _)| seen(ending)).collect::<Outcome>()
+        };
+        Ok(places.into_iter().zip(endings.into_iter().map(outcome)).collect())
+    }
+}
+
+fn seen(ending: Ending) -> Seen {
+    match ending {
+        Ending::Answered { server, saw } => Seen::Answer(server, saw),
+        Ending::Failed(Failure::Refused) => Seen::Refused,
+        Ending::Failed(Failure::TimedOut) => Seen::Silence,
+        Ending::Failed(Failure::NotPermitted) => Seen::NotPermitted,
+        Ending::Failed(Failure::Unreachable) => Seen::Unreachable,
+        Ending::Failed(failure) => Seen::Other(failure.to_string()),
+    }
+}
+
+/// Everybody but the node itself sends what is for a Service to `node-a`. The address of a load balancer that does
+/// its own work is the client's.
+fn lead_to_node_a(rig: &Rig) -> Result<()> {
+    let node = rig.node(0)?;
+    for (setting, value) in [
+        // The kernel sends one ICMP error a second to one client, and so many in all: too few for us.
+        ("net.ipv4.icmp_ratelimit", "0"),
+        ("net.ipv4.icmp_msgs_per_sec", "100000"),
+        ("net.ipv4.icmp_msgs_burst", "10000"),
+        ("net.ipv6.icmp.ratelimit", "0"),
+    ] {
+        node.netns().sysctl(setting, value)?;
+    }
+    let node = node.addresses();
+    for member in [rig.client(), rig.node(1)?.host()] {
+        for device in ["all", "eth0"] {
+            // kube-proxy lets the node tell them of shorter ways, which then miss it.
+            member.netns().sysctl(&format!("net.ipv4.conf.{device}.accept_redirects"), "0")?;
+            member.netns().sysctl(&format!("net.ipv6.conf.{device}.accept_redirects"), "0")?;
+        }
+        for [v4, v6] in [CLUSTER, EXTERNAL, VIPS] {
+            member
+                .netns()
+                .ip(&format!("route add {v4} via {}\nroute add {v6} via {}", node.v4, node.v6))?;
+        }
+    }
+    let client = rig.client();
+    let addresses = PROXIED;
+    client.netns().ip(&format!(
+        "address add {}/32 dev lo\naddress add {}/128 dev lo nodad",
+        addresses.v4, addresses.v6
+    ))?;
+    let via = client.addresses();
+    rig.topology().fabric().ip(&format!(
+        "route add {}/32 via {}\nroute add {}/128 via {}",
+        addresses.v4, via.v4, addresses.v6, via.v6
+    ))?;
+    for protocol in Protocol::ALL {
+        client.peer().serve(protocol, &addresses.both(), 80)?;
+    }
+    Ok(())
+}

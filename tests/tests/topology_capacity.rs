@@ -1,0 +1,115 @@
+//! Maps that are full: the newest service is refused by name, the others are served, everybody comes back.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use lb_agent::datapath::LAYOUT;
+use lb_agent::maps::Maps;
+use lb_agent::program::Op;
+use lb_common::addr::{Ip, Port, Protocol as Number};
+use lb_common::service::{Frontend, Service as Entry};
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
+use lb_tests::topology::{Family, Shape, Topology};
+use lb_tests::traffic::Ask;
+use lb_tests::wait::wait_until_ok;
+
+/// Flows are swept before their entries are given to others.
+const SOON: Duration = Duration::from_secs(20);
+
+in_both_shapes!(
+    newest_service_is_refused_by_name_until_there_is_room,
+    entry_that_a_map_does_not_take_costs_its_service_alone,
+);
+
+fn rig(shape: Shape, sizes: &[&str]) -> Result<Rig> {
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    rig.start_agents(sizes)?;
+    Ok(rig)
+}
+
+/// A service of a pod elsewhere: six entries, two of them marks of its addresses.
+fn service(rig: &Rig, name: &str, index: u8, created: u8) -> Result<Service> {
+    let service = Service::new(name, index)?.port(80, TARGET).created(created);
+    Ok(service.pods(&[rig.pod(1, 0)?]))
+}
+
+fn is_served(rig: &Rig, service: &Service) -> Result<()> {
+    for (family, protocol) in matrix() {
+        drop(ask(rig.pod(0, 0)?, Ask::new(protocol, service.frontend(family)).within(500))?);
+    }
+    Ok(())
+}
+
+/// Nothing is refused, and status says that all is well.
+fn is_well(rig: &Rig) -> Result<()> {
+    let (code, text) = rig.agent(0)?.exit_code(&["status"])?;
+    ensure!(code == 0, "status exits with {code}: {text}");
+    ensure!(rig.agent(0)?.metric(&["lb_refused_service_ports"])? < 0.5, "ports are refused");
+    Ok(())
+}
+
+fn newest_service_is_refused_by_name_until_there_is_room(shape: Shape) -> Result<()> {
+    let rig = rig(shape, &["--map-size", "SERVICES=13"])?;
+    let (first, newest) = (service(&rig, "first", 10, 1)?, service(&rig, "a-newest", 11, 3)?);
+    for service in [&first, &newest] {
+        rig.manifests().apply(service)?;
+        until(rig.pod(0, 0)?, Ask::tcp(service.frontend(Family::V6)), Result::is_ok)?;
+    }
+    // It is made between the two, and comes last.
+    let late = service(&rig, "late", 12, 2)?;
+    rig.manifests().apply(&late)?;
+    wait_until_ok(SOON, "the older of the two is served", || {
+        is_served(&rig, &late)?;
+        let agent = rig.agent(0)?;
+        ensure!(agent.metric(&["lb_refused_service_ports"])? > 3.5, "nobody is refused");
+        let (code, _) = agent.exit_code(&["status"])?;
+        ensure!(code == 1, "status says that all is well");
+        let known = std::fs::read_to_string(lb_agent::run::state_file(rig.node(0)?.bpf()))?;
+        ensure!(known.contains(r#""default/a-newest:tcp-80":"SERVICES""#), "not named: {known}");
+        Ok(())
+    })?;
+    is_served(&rig, &first)?;
+    rig.manifests().delete(&first)?;
+    wait_until_ok(SOON, "the newest is served as soon as there is room", || {
+        is_served(&rig, &newest)?;
+        is_well(&rig)
+    })?;
+    is_served(&rig, &late)
+}
+
+fn entry_that_a_map_does_not_take_costs_its_service_alone(shape: Shape) -> Result<()> {
+    let rig = rig(shape, &["--map-size", "SERVICES=20"])?;
+    let first = service(&rig, "first", 10, 1)?;
+    rig.manifests().apply(&first)?;
+    until(rig.pod(0, 0)?, Ask::tcp(first.frontend(Family::V6)), Result::is_ok)?;
+    // Somebody else fills the map behind the agent's back.
+    let mut maps = Maps::open(&rig.node(0)?.bpf().join(LAYOUT).join("maps"))?;
+    let foreign =
+        |number: u8| Frontend::new(Ip::v4([203, 0, 113, number]), Port::new(9), Number::UDP);
+    let put = |number| Op::PutService { frontend: foreign(number), service: Entry::default() };
+    let taken: Vec<u8> = (1..30).take_while(|number| maps.apply(&put(*number)).is_ok()).collect();
+    ensure!((10..=14).contains(&taken.len()), "{} entries were free", taken.len());
+
+    let second = service(&rig, "second", 11, 2)?;
+    rig.manifests().apply(&second)?;
+    let agent = rig.agent(0)?;
+    wait_until_ok(SOON, "the agent says which entries are missing", || {
+        ensure!(agent.metric(&["lb_unwritten_entries"])? > 0.5, "none");
+        let known = std::fs::read_to_string(lb_agent::run::state_file(rig.node(0)?.bpf()))?;
+        ensure!(known.contains("default/second:tcp-80"), "not named: {known}");
+        Ok(())
+    })?;
+    let moved = first.pods(&[rig.pod(1, 1)?]);
+    rig.change(&moved, (rig.pod(0, 0)?, Ask::tcp(moved.frontend(Family::V4))), |outcome| {
+        outcome.as_ref().is_ok_and(|answer| answer.server == "pod-b2")
+    })?;
+    for number in taken {
+        maps.apply(&Op::RemoveService { frontend: foreign(number) })?;
+    }
+    wait_until_ok(SOON, "the second is served as soon as there is room", || {
+        is_served(&rig, &second)?;
+        is_well(&rig)
+    })
+}

@@ -1,0 +1,153 @@
+//! Somebody else changes devices and what is attached to them: it is put right, and others are left alone.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use aya::programs::tc::TcAttachOptions;
+use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
+use lb_agent::datapath::{self, Direction, LAYOUT, PacketLog, beside};
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::netns::Netns;
+use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
+use lb_tests::topology::{Family, Segment, Shape, Topology};
+use lb_tests::traffic::Ask;
+use lb_tests::wait::wait_until_ok;
+
+/// Nobody tells of a program that is detached: the agent looks every two seconds.
+const SOON: Duration = Duration::from_secs(10);
+const NODE_PORT: u16 = 30_080;
+
+in_both_shapes!(
+    detached_programs_are_attached_again_and_counted,
+    place_among_others_is_taken_back_and_others_stay,
+    device_that_is_renamed_moved_and_made_anew_is_served,
+    second_uplink_that_is_a_veth_is_an_edge,
+);
+
+fn start(shape: Shape) -> Result<(Rig, Service)> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT);
+    let web = web.pods(&[rig.pod(1, 0)?]);
+    Ok((rig.start(&[&web])?, web))
+}
+
+/// The interface index of a device of node-a.
+fn index(rig: &Rig, device: &str) -> Result<u32> {
+    let index = rig.node(0)?.netns().run_in(|| nix::net::if_::if_nametoindex(device))?;
+    index.with_context(|| format!("device {device}"))
+}
+
+/// Numbers of the links at a place of node-a, in their order.
+fn links(rig: &Rig, index: u32, direction: Direction) -> Result<Vec<u32>> {
+    let hooked = rig.node(0)?.netns().run_in(|| beside(index, direction))??;
+    Ok(hooked.into_iter().map(|hooked| hooked.link).collect())
+}
+
+fn is_served(rig: &Rig, web: &Service) -> Result<()> {
+    for (family, protocol) in matrix() {
+        let node_port = rig.node(0)?.addresses().socket(family, NODE_PORT);
+        drop(ask(rig.client(), Ask::new(protocol, node_port).within(500))?);
+        let question = Ask::new(protocol, web.frontend(family)).within(500);
+        drop(ask(rig.pod(0, 0)?, question)?);
+        drop(ask(rig.node(0)?, question)?);
+    }
+    Ok(())
+}
+
+fn detached_programs_are_attached_again_and_counted(shape: Shape) -> Result<()> {
+    let (rig, web) = start(shape)?;
+    let pins = rig.node(0)?.bpf().join(LAYOUT).join("links");
+    let uplink = index(&rig, "eth0")?;
+    for name in [format!("{uplink}-ingress"), format!("{uplink}-egress"), "connect4".into()] {
+        std::fs::remove_file(pins.join(name))?;
+    }
+    let pod = index(&rig, rig.pod(0, 0)?.device())?;
+    let pin = pins.join(format!("{pod}-ingress"));
+    let pin = pin.to_str().context("a path in UTF-8")?;
+    drop(rig.node(0)?.netns().tool("bpftool", &["link", "detach", "pinned", pin])?);
+    wait_until_ok(SOON, "what was detached is attached again", || {
+        let of = |fault| rig.agent(0)?.metric(&["lb_attachment_repairs_total", fault]);
+        let (unpinned, detached) = (of("unpinned")?, of("detached")?);
+        ensure!(unpinned > 2.5 && detached > 0.5, "{unpinned} and {detached} repairs");
+        is_served(&rig, &web)
+    })
+}
+
+fn place_among_others_is_taken_back_and_others_stay(shape: Shape) -> Result<()> {
+    let (rig, web) = start(shape)?;
+    let uplink = index(&rig, "eth0")?;
+    let ours = links(&rig, uplink, Direction::Ingress)?;
+    let mut foreign = PacketLog::Off.loader().load(datapath::object())?;
+    // With maps of its own, which are empty: it passes everything on.
+    let program: &mut SchedClassifier =
+        foreign.program_mut("edge_egress").context("a program")?.try_into()?;
+    program.load()?;
+    let _attached = rig.node(0)?.netns().run_in(|| {
+        let first = TcAttachOptions::TcxOrder(LinkOrder::first());
+        program.attach_with_options("eth0", TcAttachType::Ingress, first)
+    })??;
+    let displaced = links(&rig, uplink, Direction::Ingress)?;
+    ensure!(displaced.len() == 2 && displaced[1] == ours[0], "{ours:?}, then {displaced:?}");
+    wait_until_ok(SOON, "ours is first again", || {
+        let now = links(&rig, uplink, Direction::Ingress)?;
+        ensure!(now.len() == 2 && now[1] == displaced[0], "{now:?}");
+        let counted = rig.agent(0)?.metric(&["lb_attachment_repairs_total", "displaced"])?;
+        ensure!(counted > 0.5, "not counted");
+        Ok(())
+    })?;
+    is_served(&rig, &web)
+}
+
+fn device_that_is_renamed_moved_and_made_anew_is_served(shape: Shape) -> Result<()> {
+    let (mut rig, web) = start(shape)?;
+    let (first, second) = (rig.pod(0, 0)?.device(), rig.pod(0, 1)?.device().to_owned());
+    let netns = rig.node(0)?.netns();
+    netns.ip(&format!("link set dev {first} name renamed0"))?;
+    wait_until_ok(SOON, "status knows the new name", || {
+        let status = rig.agent(0)?.command(&["status"])?;
+        ensure!(status.contains("renamed0"), "{status}");
+        Ok(())
+    })?;
+    is_served(&rig, &web)?;
+
+    let elsewhere = Netns::new(&format!("{}-elsewhere", netns.name()))?;
+    let moved = index(&rig, &second)?;
+    let pin = rig.node(0)?.bpf().join(LAYOUT).join("links").join(format!("{moved}-ingress"));
+    netns.ip(&format!("link set dev {second} netns {}", elsewhere.name()))?;
+    wait_until_ok(SOON, "the device that left is let go", || {
+        ensure!(!pin.exists(), "{} is there", pin.display());
+        Ok(())
+    })?;
+    elsewhere.ip(&format!("link set dev {second} netns {}", netns.name()))?;
+    netns.ip(&format!("link set dev {second} up"))?;
+    wait_until_ok(SOON, "the device that came back is served", || {
+        let back = index(&rig, &second)?;
+        ensure!(links(&rig, back, Direction::Egress)?.len() == 1, "no program");
+        Ok(())
+    })?;
+    netns.ip(&format!("link delete {second}"))?;
+    drop(rig.add_pod(0)?.name().to_owned());
+    for (family, protocol) in matrix() {
+        until(rig.pod(0, 2)?, Ask::new(protocol, web.frontend(family)), Result::is_ok)?;
+    }
+    is_served(&rig, &web)
+}
+
+/// It has neither an address of the Node object nor a default route, and its other end is elsewhere as a pod's.
+fn second_uplink_that_is_a_veth_is_an_edge(shape: Shape) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape).two_segments().rp_filter(2))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT);
+    rig.manifests().apply(&web.pods(&[rig.pod(0, 1)?, rig.pod(1, 1)?]))?;
+    rig.start_agents(&["--nodeport-addresses=0.0.0.0/0,::/0"])?;
+    let status = rig.agent(0)?.command(&["status"])?;
+    let line = status.lines().find(|line| line.contains(" eth1 ")).context("no eth1")?;
+    ensure!(line.contains("external"), "{line}");
+    let second = Segment::Second.host(11)?;
+    for family in Family::ALL {
+        for _ in 0..10 {
+            drop(ask(rig.client(), Ask::tcp(second.socket(family, NODE_PORT)))?);
+        }
+    }
+    Ok(())
+}
