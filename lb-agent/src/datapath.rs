@@ -35,7 +35,7 @@ use programs::Programs;
 pub use watchdog::{Fault, Findings, beside, beside_in_cgroup};
 
 /// Name of the layout of maps and pins. It moves with every change of a shared type that old programs cannot read.
-pub const LAYOUT: &str = "v1";
+pub const LAYOUT: &str = "v2";
 
 /// The socket hooks, named as the programs are.
 pub const SOCKET_HOOKS: [&str; 8] = [

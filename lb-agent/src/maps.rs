@@ -9,7 +9,7 @@ use aya::Pod;
 use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, HashMap, IterableMap as _, LpmTrie, MapData, MapError, PerCpuArray};
 use lb_common::addr::Ip;
-use lb_common::config::{Device, Settings};
+use lb_common::config::{Device, Settings, SettingsPair};
 use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 
@@ -68,7 +68,7 @@ pub struct Maps {
     sources: LpmTrie<MapData, Raw<Source>, u32>,
     addresses: HashMap<MapData, Raw<Ip>, u32>,
     devices: HashMap<MapData, u32, Raw<Device>>,
-    settings: Array<MapData, Raw<Settings>>,
+    settings: Array<MapData, Raw<SettingsPair>>,
     counters: PerCpuArray<MapData, u64>,
     flows: HashMap<MapData, Raw<FlowKey>, Raw<Flow>>,
     affinity: HashMap<MapData, Raw<Client>, Raw<Affinity>>,
@@ -113,7 +113,11 @@ impl Maps {
     pub fn apply(&mut self, op: &Op) -> Result<()> {
         match op {
             Op::PutSettings(settings) => {
-                self.settings.set(0, Raw(**settings), 0).map_err(named("SETTINGS"))
+                let pair = self.settings.get(&0, 0).map_err(named("SETTINGS"))?.0;
+                let mut writes = pair.replaced(**settings).into_iter();
+                writes
+                    .try_for_each(|pair| self.settings.set(0, Raw(pair), 0))
+                    .map_err(named("SETTINGS"))
             }
             Op::PutBackend { id, row } => {
                 self.backends.set(*id, Raw(*row), 0).map_err(named("BACKENDS"))
@@ -217,9 +221,9 @@ impl Maps {
         self.sources.iter().map(entry).collect()
     }
 
-    /// Element 0 of `SETTINGS`.
+    /// The half of `SETTINGS` in use.
     pub fn settings(&self) -> Result<Settings> {
-        self.settings.get(&0, 0).map(|settings| settings.0).map_err(named("SETTINGS"))
+        self.settings.get(&0, 0).map(|pair| *pair.0.in_use()).map_err(named("SETTINGS"))
     }
 
     /// `DEVICES`.

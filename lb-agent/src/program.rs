@@ -41,7 +41,7 @@ pub const GRACE: Duration = Duration::from_secs(1);
 /// One write, to be applied in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Element 0 of `SETTINGS`.
+    /// The settings in use.
     PutSettings(Box<Settings>),
     /// A row of `BACKENDS`.
     PutBackend {

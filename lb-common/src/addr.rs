@@ -9,11 +9,12 @@ use core::hash::{Hash, Hasher};
 
 /// An IPv6 address, or an IPv4 address mapped into `::ffff:0:0/96`. Network byte order.
 ///
-/// Kept as four words in memory order: the bytes in memory are those of the wire, and the compiler
-/// moves words, not bytes (VERIFIER: 16 bytes each in a register overflow the stack of a program).
-#[repr(C)]
+/// Kept as two halves in memory order: the bytes in memory are those of the wire, and the compiler
+/// moves halves, not bytes (VERIFIER: 16 bytes each in a register overflow the stack of a program). Nor
+/// words: a processor cannot hand on two small stores to the one large load of whoever compares keys.
+#[repr(C, packed(4))]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ip([u32; 4]);
+pub struct Ip([u64; 2]);
 
 const _: () = assert!(size_of::<Ip>() == 16 && align_of::<Ip>() == 4);
 
@@ -22,12 +23,27 @@ const MAPPED: u32 = 0x0000_ffff_u32.to_be();
 /// The second word of a cookie.
 const COOKIE: u32 = 0x0000_c00c_u32.to_be();
 
+/// Two words in memory order as one half.
+const fn joined(first: u32, second: u32) -> u64 {
+    if cfg!(target_endian = "little") {
+        first as u64 | (second as u64) << 32
+    } else {
+        (first as u64) << 32 | second as u64
+    }
+}
+
+/// A half as two words.
+const fn parted(half: u64) -> [u32; 2] {
+    let (low, high) = (half as u32, (half >> 32) as u32);
+    if cfg!(target_endian = "little") { [low, high] } else { [high, low] }
+}
+
 impl PartialEq for Ip {
     #[inline(always)]
     fn eq(&self, other: &Self) -> bool {
-        let [a0, a1, a2, a3] = self.0;
-        let [b0, b1, b2, b3] = other.0;
-        (a0 ^ b0) | (a1 ^ b1) | (a2 ^ b2) | (a3 ^ b3) == 0
+        let [a0, a1] = self.0;
+        let [b0, b1] = other.0;
+        (a0 ^ b0) | (a1 ^ b1) == 0
     }
 }
 
@@ -35,7 +51,7 @@ impl Eq for Ip {}
 
 impl Hash for Ip {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
+        self.halves().hash(state);
     }
 }
 
@@ -53,7 +69,7 @@ impl Ord for Ip {
 
 impl Ip {
     /// `::`, which also stands for "no address" in the tables.
-    pub const UNSPECIFIED: Self = Self([0; 4]);
+    pub const UNSPECIFIED: Self = Self([0; 2]);
     /// `0.0.0.0` mapped: the key under which the `NodePorts` of IPv4 are kept.
     pub const ANY_V4: Self = Self::v4([0; 4]);
     /// `::`: the key under which the `NodePorts` of IPv6 are kept.
@@ -68,7 +84,7 @@ impl Ip {
     /// Maps an IPv4 address, given as a word in memory order.
     #[inline(always)]
     pub const fn v4_word(word: u32) -> Self {
-        Self([0, 0, MAPPED, word])
+        Self([0, joined(MAPPED, word)])
     }
 
     /// Takes an IPv6 address, given in network byte order.
@@ -76,48 +92,53 @@ impl Ip {
     pub const fn v6(bytes: [u8; 16]) -> Self {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = bytes;
         Self([
-            u32::from_ne_bytes([a, b, c, d]),
-            u32::from_ne_bytes([e, f, g, h]),
-            u32::from_ne_bytes([i, j, k, l]),
-            u32::from_ne_bytes([m, n, o, p]),
+            u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+            u64::from_ne_bytes([i, j, k, l, m, n, o, p]),
         ])
+    }
+
+    /// From two halves in memory order, as [`Ip::halves`] gives them.
+    #[inline(always)]
+    pub const fn from_halves(halves: [u64; 2]) -> Self {
+        Self(halves)
     }
 
     /// From four words in memory order, as [`Ip::words`] gives them.
     #[inline(always)]
     pub const fn from_words(words: [u32; 4]) -> Self {
-        Self(words)
+        let [a, b, c, d] = words;
+        Self([joined(a, b), joined(c, d)])
     }
 
     /// Makes a key out of a kernel cookie, in a range that no packet can carry (`::/64` with a
     /// marker). Stands for a socket or a network namespace where no address is known yet.
     #[inline(always)]
     pub const fn cookie(cookie: u64) -> Self {
-        Self([0, COOKIE, (cookie >> 32) as u32, cookie as u32])
+        Self([joined(0, COOKIE), joined((cookie >> 32) as u32, cookie as u32)])
     }
 
     /// Says whether this is a mapped IPv4 address.
     #[inline(always)]
     pub const fn is_v4(&self) -> bool {
-        let [a, b, c, _] = self.0;
-        a | b | (c ^ MAPPED) == 0
+        let [first, second] = self.0;
+        let [third, _] = parted(second);
+        first | (third ^ MAPPED) as u64 == 0
     }
 
     /// The 16 bytes, IPv4 mapped.
     #[inline(always)]
     pub const fn octets(&self) -> [u8; 16] {
-        let [w0, w1, w2, w3] = self.0;
-        let [a, b, c, d] = w0.to_ne_bytes();
-        let [e, f, g, h] = w1.to_ne_bytes();
-        let [i, j, k, l] = w2.to_ne_bytes();
-        let [m, n, o, p] = w3.to_ne_bytes();
+        let [first, second] = self.0;
+        let [a, b, c, d, e, f, g, h] = first.to_ne_bytes();
+        let [i, j, k, l, m, n, o, p] = second.to_ne_bytes();
         [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
     }
 
     /// The last word in memory order: the IPv4 address where [`Ip::is_v4`].
     #[inline(always)]
     pub const fn last_word(&self) -> u32 {
-        let [.., word] = self.0;
+        let [_, second] = self.0;
+        let [_, word] = parted(second);
         word
     }
 
@@ -130,6 +151,14 @@ impl Ip {
     /// Four words in memory order (network byte order inside each): for checksums, hashes, compares.
     #[inline(always)]
     pub const fn words(&self) -> [u32; 4] {
+        let [first, second] = self.0;
+        let ([a, b], [c, d]) = (parted(first), parted(second));
+        [a, b, c, d]
+    }
+
+    /// Two halves in memory order.
+    #[inline(always)]
+    pub const fn halves(&self) -> [u64; 2] {
         self.0
     }
 
@@ -142,9 +171,12 @@ impl Ip {
     /// 127.0.0.0/8 or `::1`.
     #[inline(always)]
     pub const fn is_loopback(&self) -> bool {
-        let [w0, w1, w2, w3] = self.0;
-        let [first, ..] = w3.to_ne_bytes();
-        if self.is_v4() { first == 127 } else { w0 | w1 | w2 == 0 && w3 == 1_u32.to_be() }
+        let [first, ..] = self.v4_octets();
+        if self.is_v4() {
+            first == 127
+        } else {
+            self.0[0] == 0 && self.0[1] == joined(0, 1_u32.to_be())
+        }
     }
 }
 

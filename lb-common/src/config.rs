@@ -18,35 +18,34 @@ impl Prefix {
     /// Whether `ip` lies inside. A prefix with an all-zero mask matches nothing (it is unset).
     #[inline(always)]
     pub const fn contains(&self, ip: &Ip) -> bool {
-        let [m0, m1, m2, m3] = self.mask.words();
-        let [a0, a1, a2, a3] = ip.words();
-        let [n0, n1, n2, n3] = self.ip.words();
-        m0 | m1 | m2 | m3 != 0
-            && ((a0 & m0) ^ n0) | ((a1 & m1) ^ n1) | ((a2 & m2) ^ n2) | ((a3 & m3) ^ n3) == 0
+        let [m0, m1] = self.mask.halves();
+        m0 | m1 != 0 && self.covers(ip)
+    }
+}
+
+impl Prefix {
+    /// As one of [`Settings::cover`]: holds no address.
+    pub const NOTHING: Self = Self { ip: Ip::v6([0xff; 16]), mask: Ip::UNSPECIFIED };
+
+    /// Whether `ip` lies inside; here an all-zero mask with an address of zeros holds every address.
+    #[inline(always)]
+    pub const fn covers(&self, ip: &Ip) -> bool {
+        let [m0, m1] = self.mask.halves();
+        let [a0, a1] = ip.halves();
+        let [n0, n1] = self.ip.halves();
+        ((a0 & m0) ^ n0) | ((a1 & m1) ^ n1) == 0
     }
 }
 
 /// Number of service ranges the data path compares.
 pub const RANGES: usize = 8;
 
-/// The node-wide settings, element 0 of `SETTINGS`.
+/// The node-wide settings, half of the element of `SETTINGS`. What every packet asks for comes first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Cookie of the network namespace whose sockets the socket hooks serve; see [`Settings::socket_mode`].
     pub netns_cookie: u64,
-    /// Prefixes that hold the ClusterIPs. A miss inside one is looked up as a known ClusterIP.
-    pub ranges: [Prefix; RANGES],
-    /// Sources that count as pods of this node ("detect local" by CIDR), one per family; unset: by device.
-    pub local: [Prefix; 2],
-    /// Address that stands for a pod that reaches itself, IPv4. Sent to its gateway by any pod, routed nowhere.
-    pub hairpin4: Ip,
-    /// The same for IPv6.
-    pub hairpin6: Ip,
-    /// The node's own IPv4 address (Node object), for source ranges at the socket hooks.
-    pub node4: Ip,
-    /// The same for IPv6.
-    pub node6: Ip,
     /// Lowest port for translated sources.
     pub source_port_low: Port,
     /// Highest port for translated sources, inclusive.
@@ -59,6 +58,28 @@ pub struct Settings {
     pub flags: u32,
     /// Which sockets: [`Settings::SOCKETS_OFF`], [`Settings::SOCKETS_HOST`], [`Settings::SOCKETS_ALL`].
     pub socket_mode: u32,
+    /// Counts the frontends that went or came to another service. A flow that has seen this number
+    /// need not look up its frontend; see [`crate::flow::Flow::removals`].
+    pub removals: u32,
+    /// Zero.
+    pub pad: u32,
+    /// Address that stands for a pod that reaches itself, IPv4. Sent to its gateway by any pod, routed nowhere.
+    pub hairpin4: Ip,
+    /// The same for IPv6.
+    pub hairpin6: Ip,
+    /// One prefix for each family, IPv4 first, around `ranges`: what is outside is no ClusterIP. Read by
+    /// [`Prefix::covers`].
+    pub cover: [Prefix; 2],
+    /// Prefixes that hold the ClusterIPs. A miss inside one is looked up as a known ClusterIP.
+    pub ranges: [Prefix; RANGES],
+    /// Sources that count as pods of this node ("detect local" by CIDR), one per family; unset: by device.
+    pub local: [Prefix; 2],
+    /// The node's own IPv4 address (Node object), for source ranges at the socket hooks.
+    pub node4: Ip,
+    /// The same for IPv6.
+    pub node6: Ip,
+    /// Zero: brings the size to a power of two.
+    pub rest: [u64; 4],
 }
 
 impl Settings {
@@ -104,7 +125,44 @@ impl Settings {
     }
 }
 
-const _: () = assert!(size_of::<Settings>() == 408 && align_of::<Settings>() == 8);
+const _: () = assert!(size_of::<Settings>() == 512 && align_of::<Settings>() == 8);
+
+/// The element of `SETTINGS`: the settings in use, and room for those that come next. Replaced by writing the
+/// half that is not in use and then `start`, so no packet sees half of a change.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SettingsPair {
+    /// Where the half in use begins in `halves`: 0 or [`SettingsPair::HALF`].
+    ///
+    /// VERIFIER: in bytes, for an index is multiplied by branches, each a path of the whole program.
+    pub start: u32,
+    /// Zero.
+    pub pad: u32,
+    /// Both halves.
+    pub halves: [Settings; 2],
+}
+
+const _: () = assert!(size_of::<SettingsPair>() == 1_032);
+
+impl SettingsPair {
+    /// Bytes of a half, one bit.
+    pub const HALF: u32 = size_of::<Settings>() as u32;
+
+    /// The half in use.
+    pub const fn in_use(&self) -> &Settings {
+        let [first, second] = &self.halves;
+        if self.start & Self::HALF == 0 { first } else { second }
+    }
+
+    /// What to write, one after the other, so that `settings` become those in use.
+    pub const fn replaced(&self, settings: Settings) -> [Self; 2] {
+        let mut written = *self;
+        let [first, second] = &mut written.halves;
+        *(if self.start & Self::HALF == 0 { second } else { first }) = settings;
+        let start = (self.start & Self::HALF) ^ Self::HALF;
+        [written, Self { start, ..written }]
+    }
+}
 
 /// Value of `DEVICES`, keyed by interface index: what the programs must know of the device they sit on.
 #[repr(C)]
@@ -133,4 +191,31 @@ pub mod address {
     pub const NODE: u32 = 1;
     /// `NodePorts` are served on it.
     pub const NODE_PORTS: u32 = 2;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_in_use_change_only_by_the_second_write() {
+        let mut pair = SettingsPair::default();
+        for flags in 1..5 {
+            let before = *pair.in_use();
+            let [written, switched] = pair.replaced(Settings { flags, ..before });
+            assert_eq!(*written.in_use(), before);
+            assert_eq!(*switched.in_use(), Settings { flags, ..before });
+            assert_eq!(written.halves, switched.halves);
+            pair = switched;
+        }
+    }
+
+    #[test]
+    fn cover_of_everything_and_of_nothing() {
+        for ip in [Ip::v4([10, 0, 0, 1]), Ip::v6([0xff; 16]), Ip::UNSPECIFIED] {
+            assert!(Prefix::default().covers(&ip));
+            assert!(!Prefix::default().contains(&ip));
+            assert!(!Prefix::NOTHING.covers(&ip));
+        }
+    }
 }

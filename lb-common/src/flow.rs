@@ -183,7 +183,8 @@ pub struct Flow {
     /// [`Flow::MASQUERADED`].
     pub flags: u8,
     pad: u8,
-    rest: u32,
+    /// [`crate::config::Settings::removals`] when its frontend was last looked up (forward halves).
+    pub removals: u32,
 }
 
 const _: () = assert!(size_of::<Flow>() == 64 && align_of::<Flow>() == 8);
@@ -205,7 +206,7 @@ impl Flow {
             state: 0,
             flags: 0,
             pad: 0,
-            rest: 0,
+            removals: 0,
         }
     }
 
@@ -221,7 +222,7 @@ impl Flow {
         other.state = 0;
         other.flags = self.flags;
         other.pad = self.pad;
-        other.rest = self.rest;
+        other.removals = self.removals;
     }
 }
 

@@ -28,6 +28,9 @@ pub trait Packet {
     /// Copies `N` words of four bytes, in memory order; the same rule for `at`.
     fn words<const N: usize>(&self, at: usize) -> Option<[u32; N]>;
 
+    /// Copies `N` halves of eight bytes, in memory order; the same rule for `at`.
+    fn halves<const N: usize>(&self, at: usize) -> Option<[u64; N]>;
+
     /// Copies `N` bytes from an offset known only at run time (options, extension headers). Slower.
     fn read_at<const N: usize>(&self, at: usize) -> Option<[u8; N]>;
 
@@ -37,12 +40,24 @@ pub trait Packet {
     /// Overwrites `N` words of four bytes, in memory order; the same rule for `at`.
     fn set_words<const N: usize>(&mut self, at: usize, words: [u32; N]) -> Option<()>;
 
+    /// Overwrites `N` halves of eight bytes, in memory order; the same rule for `at`.
+    fn set_halves<const N: usize>(&mut self, at: usize, halves: [u64; N]) -> Option<()>;
+
     /// Overwrites `N` bytes at an offset known only at run time.
     fn write_at<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()>;
 
-    /// Brings the transport checksum at `at` up to date with a change already made. `zero_is_none`:
-    /// a zero field means "no checksum" and stays (UDP over IPv4, RFC 768).
+    /// Brings the transport checksum at `at` up to date with a change already made; the same rule for `at`.
+    /// `zero_is_none`: a zero field means "no checksum" and stays (UDP over IPv4, RFC 768).
     fn checksum(
+        &mut self,
+        at: usize,
+        change: Difference,
+        covered: Covered,
+        zero_is_none: bool,
+    ) -> Option<()>;
+
+    /// [`Packet::checksum`] at an offset known only at run time. Slower.
+    fn checksum_at(
         &mut self,
         at: usize,
         change: Difference,

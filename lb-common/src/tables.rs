@@ -45,6 +45,8 @@ pub trait Tables {
     fn put_flow(&self, key: &FlowKey, flow: &Flow) -> bool;
     /// Marks a half as seen now and adds bits to its state, in place; nothing if it is gone.
     fn touch_flow(&self, key: &FlowKey, now: u64, state: u8);
+    /// Notes in a half that its frontend was looked up, in place; nothing if it is gone.
+    fn confirm_flow(&self, key: &FlowKey, removals: u32);
     /// Removes a half, if it is there.
     fn remove_flow(&self, key: &FlowKey);
 

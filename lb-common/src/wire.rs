@@ -4,9 +4,10 @@
 //! named and left to the stack.
 
 use crate::addr::{Ip, Port, Protocol};
+use crate::checksum::Difference;
 use crate::event::PassReason;
 use crate::flow::Side;
-use crate::packet::Packet;
+use crate::packet::{Covered, Packet};
 use crate::scratch::Scratch;
 
 /// Bytes of an Ethernet header.
@@ -129,6 +130,23 @@ impl View {
             packet.write_at(self.behind as usize + at, bytes)
         }
     }
+
+    /// Brings the transport checksum, `at` bytes into the header, up to date with a change already made.
+    #[inline(always)]
+    pub fn checksum<P: Packet>(
+        &self,
+        packet: &mut P,
+        at: usize,
+        change: Difference,
+        covered: Covered,
+    ) -> Option<()> {
+        let udp = self.protocol == Protocol::UDP;
+        if self.plain {
+            packet.checksum(self.transport(packet) + at, change, covered, udp)
+        } else {
+            packet.checksum_at(self.behind as usize + at, change, covered, udp)
+        }
+    }
 }
 
 /// Reads the headers of a packet that begins with Ethernet: its tuple into `scratch.key`, what else
@@ -195,16 +213,15 @@ const fn piece(offset: u16, more: u16) -> Piece {
 
 #[inline(always)]
 fn ipv6<P: Packet>(packet: &P, scratch: &mut Scratch, network: usize) -> Result<(), PassReason> {
-    let header: [u32; IPV6 / 4] = packet.words(network).ok_or(PassReason::Malformed)?;
-    let [w0, w1, s0, s1, s2, s3, d0, d1, d2, d3] = header;
-    let [version, ..] = w0.to_ne_bytes();
-    let [len0, len1, next, _] = w1.to_ne_bytes();
+    let header: [u64; IPV6 / 8] = packet.halves(network).ok_or(PassReason::Malformed)?;
+    let [first, s0, s1, d0, d1] = header;
+    let [version, _, _, _, len0, len1, next, _] = first.to_ne_bytes();
     let length = usize::from(u16::from_be_bytes([len0, len1]));
     if version >> 4 != 6 || length + IPV6 > packet.length() - network {
         return Err(PassReason::Malformed);
     }
-    scratch.key.tuple.source = Ip::from_words([s0, s1, s2, s3]);
-    scratch.key.tuple.destination = Ip::from_words([d0, d1, d2, d3]);
+    scratch.key.tuple.source = Ip::from_halves([s0, s1]);
+    scratch.key.tuple.destination = Ip::from_halves([d0, d1]);
     scratch.view.protocol = Protocol(next);
     scratch.view.plain = true;
     scratch.view.behind = (network + IPV6) as u16;

@@ -20,6 +20,16 @@ impl Frame<'_> {
     }
 }
 
+/// What a checksum becomes, if there is one.
+#[inline(always)]
+fn changed(old: [u8; 2], change: Difference, zero_is_none: bool) -> Option<[u8; 2]> {
+    if zero_is_none && old == [0; 2] {
+        return None;
+    }
+    let new = change.apply(old);
+    Some(if zero_is_none && new == [0; 2] { [0xff; 2] } else { new })
+}
+
 impl Packet for Frame<'_> {
     #[inline(always)]
     fn reach(&self, _length: usize) {}
@@ -47,6 +57,16 @@ impl Packet for Frame<'_> {
         }
         // SAFETY: the bounds were just checked; the read asks for no alignment.
         Some(unsafe { (start as *const [u32; N]).read_unaligned() })
+    }
+
+    #[inline(always)]
+    fn halves<const N: usize>(&self, at: usize) -> Option<[u64; N]> {
+        let start = self.0.data() + at;
+        if start + 8 * N > self.0.data_end() {
+            return None;
+        }
+        // SAFETY: the bounds were just checked; the read asks for no alignment.
+        Some(unsafe { (start as *const [u64; N]).read_unaligned() })
     }
 
     #[inline(always)]
@@ -82,6 +102,17 @@ impl Packet for Frame<'_> {
     }
 
     #[inline(always)]
+    fn set_halves<const N: usize>(&mut self, at: usize, halves: [u64; N]) -> Option<()> {
+        let start = self.0.data() + at;
+        if start + 8 * N > self.0.data_end() {
+            return None;
+        }
+        // SAFETY: the bounds were just checked; the write asks for no alignment.
+        unsafe { (start as *mut [u64; N]).write_unaligned(halves) };
+        Some(())
+    }
+
+    #[inline(always)]
     fn write_at<const N: usize>(&mut self, at: usize, mut bytes: [u8; N]) -> Option<()> {
         // SAFETY: the helper reads exactly `N` bytes of ours (kernel 5.18).
         let result = unsafe {
@@ -98,12 +129,20 @@ impl Packet for Frame<'_> {
         _covered: Covered,
         zero_is_none: bool,
     ) -> Option<()> {
-        let old: [u8; 2] = self.read_at(at)?;
-        if zero_is_none && old == [0; 2] {
-            return Some(());
-        }
-        let new = change.apply(old);
-        self.write_at(at, if zero_is_none && new == [0; 2] { [0xff; 2] } else { new })
+        let old = self.read(at)?;
+        changed(old, change, zero_is_none).map_or(Some(()), |new| self.write(at, new))
+    }
+
+    #[inline(always)]
+    fn checksum_at(
+        &mut self,
+        at: usize,
+        change: Difference,
+        _covered: Covered,
+        zero_is_none: bool,
+    ) -> Option<()> {
+        let old = self.read_at(at)?;
+        changed(old, change, zero_is_none).map_or(Some(()), |new| self.write_at(at, new))
     }
 
     #[inline(always)]

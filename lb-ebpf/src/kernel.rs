@@ -4,7 +4,7 @@ use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use aya_ebpf::helpers::generated::bpf_ktime_get_coarse_ns;
 use lb_common::addr::Ip;
-use lb_common::config::{Device, Settings};
+use lb_common::config::{Device, Settings, SettingsPair};
 use lb_common::event::{Event, event_counter};
 use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
 use lb_common::scratch::Scratch;
@@ -68,8 +68,14 @@ macro_rules! load {
 impl Tables for Kernel {
     #[inline(always)]
     fn settings(&self) -> Option<&Settings> {
+        let pair = SETTINGS.get_ptr(0)?;
+        // SAFETY: an aligned word of a live element, read once.
+        let start = unsafe { (&raw const (*pair).start).read_volatile() } & SettingsPair::HALF;
+        // SAFETY: one of the two halves begins there; the one in use is not written.
+        let settings =
+            unsafe { &*(&raw const (*pair).halves).byte_add(start as usize).cast::<Settings>() };
         // An unwritten element has no port range: not ready.
-        SETTINGS.get(0).filter(|settings| settings.source_port_high.get() != 0)
+        (settings.source_port_high.get() != 0).then_some(settings)
     }
 
     #[inline(always)]
@@ -139,6 +145,14 @@ impl Tables for Kernel {
             unsafe { (*flow).seen = now };
             // SAFETY: one byte; a bit lost to a race is shown again by the next packet.
             unsafe { (*flow).state |= state };
+        }
+    }
+
+    #[inline(always)]
+    fn confirm_flow(&self, key: &FlowKey, removals: u32) {
+        if let Some(flow) = FLOWS.get_ptr_mut(key) {
+            // SAFETY: an aligned word of a live element.
+            unsafe { (*flow).removals = removals };
         }
     }
 

@@ -5,7 +5,7 @@ use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, SkStorage};
 use aya_ebpf::macros::btf_map;
 use lb_common::addr::Ip;
-use lb_common::config::{Device, Settings};
+use lb_common::config::{Device, SettingsPair};
 use lb_common::event;
 use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
 use lb_common::scratch::Scratch;
@@ -55,7 +55,7 @@ pub(crate) static FRAGMENTS: LruHashMap<Fragment, Ports, 8_192> = LruHashMap::ne
 
 /// Settings of the node. Written by the agent.
 #[btf_map]
-pub(crate) static SETTINGS: Array<Settings, 1> = Array::new();
+pub(crate) static SETTINGS: Array<SettingsPair, 1> = Array::new();
 
 /// Verdicts by hook, then events; see `lb_common::event`.
 #[btf_map]

@@ -74,6 +74,16 @@ impl Packet for Skb<'_> {
     }
 
     #[inline(always)]
+    fn halves<const N: usize>(&self, at: usize) -> Option<[u64; N]> {
+        let start = self.0.data() + at;
+        if start + 8 * N > self.0.data_end() {
+            return None;
+        }
+        // SAFETY: the bounds were just checked; the read asks for no alignment.
+        Some(unsafe { (start as *const [u64; N]).read_unaligned() })
+    }
+
+    #[inline(always)]
     fn read_at<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         // SAFETY: the helper writes exactly `N` bytes or fails.
@@ -112,6 +122,17 @@ impl Packet for Skb<'_> {
     }
 
     #[inline(always)]
+    fn set_halves<const N: usize>(&mut self, at: usize, halves: [u64; N]) -> Option<()> {
+        let start = self.0.data() + at;
+        if start + 8 * N > self.0.data_end() {
+            return None;
+        }
+        // SAFETY: the bounds were just checked; the write asks for no alignment.
+        unsafe { (start as *mut [u64; N]).write_unaligned(halves) };
+        Some(())
+    }
+
+    #[inline(always)]
     fn write_at<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()> {
         // SAFETY: the helper reads exactly `N` bytes of ours.
         let result = unsafe {
@@ -138,6 +159,17 @@ impl Packet for Skb<'_> {
         let result =
             unsafe { bpf_l4_csum_replace(self.0.skb.skb, at as u32, 0, sum, pseudo | zero) };
         if result == 0 { Some(()) } else { None }
+    }
+
+    #[inline(always)]
+    fn checksum_at(
+        &mut self,
+        at: usize,
+        change: Difference,
+        covered: Covered,
+        zero_is_none: bool,
+    ) -> Option<()> {
+        self.checksum(at, change, covered, zero_is_none)
     }
 
     #[inline(always)]

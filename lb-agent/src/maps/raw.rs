@@ -2,7 +2,7 @@
 
 use aya::Pod;
 use lb_common::addr::Ip;
-use lb_common::config::{Device, Settings};
+use lb_common::config::{Device, SettingsPair};
 use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
 use lb_common::service::{Backend, Frontend, Service, Source};
 
@@ -15,7 +15,7 @@ macro_rules! plain {
 }
 
 plain! {
-    Frontend Service Backend Source Settings Device Ip
+    Frontend Service Backend Source SettingsPair Device Ip
     FlowKey Flow Client Affinity Peer Fragment Ports
 }
 

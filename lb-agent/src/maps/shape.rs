@@ -4,7 +4,7 @@ use std::fmt;
 
 use aya::maps::{MapInfo, MapType};
 use lb_common::addr::Ip;
-use lb_common::config::{Device, Settings};
+use lb_common::config::{Device, SettingsPair};
 use lb_common::event;
 use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
@@ -57,7 +57,7 @@ pub const SHAPES: [Shape; 13] = [
     shape::<u32, Device>("DEVICES", MapType::Hash, NO_PREALLOC, 4_096),
     memory(shape::<u64, Peer>("SOCKETS", MapType::LruHash, 0, 65_536)),
     memory(shape::<Fragment, Ports>("FRAGMENTS", MapType::LruHash, 0, 8_192)),
-    fixed(shape::<u32, Settings>("SETTINGS", MapType::Array, 0, 1)),
+    fixed(shape::<u32, SettingsPair>("SETTINGS", MapType::Array, 0, 1)),
     fixed(shape::<u32, u64>("COUNTERS", MapType::PerCpuArray, 0, event::COUNTERS)),
     fixed(shape::<u32, u64>("REJECTIONS", MapType::PerCpuArray, 0, 1)),
 ];

@@ -88,7 +88,7 @@ impl Programmer {
             ids: BTreeMap::new(),
             ports: BTreeMap::new(),
             refused: BTreeMap::new(),
-            frontends: Frontends::new(actual.services.into_iter().collect(), now),
+            frontends: Frontends::new(actual.services.into_iter().collect(), &actual.settings, now),
             rows: Rows::new(limits.backends, actual.backends),
             lines: Lines::new(limits.lines, &ranges),
             sources,

@@ -31,9 +31,14 @@ pub(super) struct Frontends {
 }
 
 impl Frontends {
-    /// From what the map holds.
-    pub(super) fn new(written: BTreeMap<Frontend, Service>, now: Duration) -> Self {
+    /// From what the map holds, and the settings beside it.
+    pub(super) fn new(
+        written: BTreeMap<Frontend, Service>,
+        settings: &Settings,
+        now: Duration,
+    ) -> Self {
         let mut ranges = Ranges::default();
+        ranges.count_from(settings.removals);
         for (frontend, service) in written.iter().filter(|(_, service)| !is_mark(service)) {
             ranges.add(frontend, service);
         }
@@ -198,6 +203,9 @@ impl Frontends {
             };
             if let Some(old) = old.filter(|old| !is_mark(old)) {
                 self.ranges.remove(frontend, &old);
+                if service.is_none_or(|service| service.id != old.id) {
+                    self.ranges.count_removal();
+                }
             }
             if service.is_some_and(|service| service.flags.has(Flags::LEAVING)) {
                 let _: &mut Duration = self.tombstones.entry(*frontend).or_insert(now);

@@ -22,6 +22,8 @@ pub(super) struct Ranges {
     cidrs: Vec<(Ip, u32)>,
     current: Vec<(Ip, u32)>,
     known: bool,
+    /// Frontends that went or came to another service, see [`Settings::removals`].
+    removals: u32,
     /// An address outside of `current` came, or one of its prefixes fell idle.
     stale: bool,
 }
@@ -31,6 +33,16 @@ impl Ranges {
     pub(super) fn set_cidrs(&mut self, cidrs: &[IpNet]) {
         self.cidrs = cidrs.iter().map(mapped).collect();
         self.stale = true;
+    }
+
+    /// Counts on from an earlier run, which may have ended before it wrote its last count.
+    pub(super) const fn count_from(&mut self, removals: u32) {
+        self.removals = removals.wrapping_add(1);
+    }
+
+    /// A frontend went, or came to another service.
+    pub(super) const fn count_removal(&mut self) {
+        self.removals = self.removals.wrapping_add(1);
     }
 
     /// An entry came.
@@ -69,6 +81,8 @@ impl Ranges {
         for (place, (ip, bits)) in settings.ranges.iter_mut().zip(&self.current) {
             *place = Prefix { ip: *ip, mask: mask(*bits) };
         }
+        settings.cover = [self.cover_of(true), self.cover_of(false)];
+        settings.removals = self.removals;
         let low = self.node_ports.first_key_value().map_or(u16::MAX, |(port, _)| *port);
         let high = self.node_ports.last_key_value().map_or(0, |(port, _)| *port);
         settings.node_port_low = Port::new(low);
@@ -77,6 +91,14 @@ impl Ranges {
         settings.flags &= !derived;
         settings.flags |= if self.known { Settings::RANGES_KNOWN } else { 0 };
         settings.flags |= if self.others > 0 { Settings::OTHER_FRONTENDS } else { 0 };
+    }
+
+    /// The longest prefix of a family that holds its part of `current`.
+    fn cover_of(&self, v4: bool) -> Prefix {
+        let mine = self.current.iter().filter(|(ip, _)| ip.is_v4() == v4);
+        mine.copied()
+            .reduce(joint)
+            .map_or(Prefix::NOTHING, |(ip, bits)| Prefix { ip, mask: mask(bits) })
     }
 
     /// The `ServiceCIDR`s and single addresses beside them; else computed prefixes.
@@ -130,6 +152,13 @@ impl Ranges {
         let bits = differing.leading_zeros().min(LONGEST);
         Some((truncate(first, bits), bits))
     }
+}
+
+/// The longest prefix that holds both.
+fn joint((left, left_bits): (Ip, u32), (right, right_bits): (Ip, u32)) -> (Ip, u32) {
+    let differing = u128::from_be_bytes(left.octets()) ^ u128::from_be_bytes(right.octets());
+    let bits = differing.leading_zeros().min(left_bits).min(right_bits);
+    (truncate(&left, bits), bits)
 }
 
 fn holds(prefixes: &[(Ip, u32)], ip: &Ip) -> bool {
@@ -193,6 +222,10 @@ mod tests {
         settings
     }
 
+    fn is_covered(settings: &Settings, ip: &Ip) -> bool {
+        settings.cover[usize::from(!ip.is_v4())].covers(ip)
+    }
+
     #[test]
     fn few_prefixes_hold_every_cluster_ip() {
         let mut ranges = Ranges::default();
@@ -204,18 +237,37 @@ mod tests {
             ranges.add(&frontend, &service);
             let settings = filled(&mut ranges);
             assert!(settings.ranges.iter().any(|range| range.contains(&frontend.ip)), "{ip}");
+            assert!(is_covered(&settings, &frontend.ip), "{ip}");
         }
         let settings = filled(&mut ranges);
         for ip in &addresses {
             let (frontend, _) = entry(ip, Flags(0));
             assert!(settings.ranges.iter().any(|range| range.contains(&frontend.ip)), "{ip}");
+            assert!(is_covered(&settings, &frontend.ip), "{ip}");
         }
         assert!(!settings.ranges.iter().any(|range| range.contains(&Ip::v4([192, 168, 0, 1]))));
         for ip in &addresses {
             let (frontend, service) = entry(ip, Flags(0));
             ranges.remove(&frontend, &service);
         }
-        assert_eq!(filled(&mut ranges).ranges, [Prefix::default(); RANGES]);
+        let settings = filled(&mut ranges);
+        assert_eq!(settings.ranges, [Prefix::default(); RANGES]);
+        assert_eq!(settings.cover, [Prefix::NOTHING; 2]);
+    }
+
+    #[test]
+    fn cover_is_as_narrow_as_its_ranges_allow() {
+        let mut ranges = Ranges::default();
+        ranges.set_cidrs(&["10.96.0.0/16".parse().unwrap(), "fd00:96::/112".parse().unwrap()]);
+        let settings = filled(&mut ranges);
+        assert_eq!(settings.cover, [settings.ranges[0], settings.ranges[1]]);
+        ranges.set_cidrs(&["fd00:96::/112".parse().unwrap(), "2001:db8::/108".parse().unwrap()]);
+        let settings = filled(&mut ranges);
+        assert!(!is_covered(&settings, &Ip::v4([10, 96, 0, 1])));
+        for inside in ["fd00:96::1", "2001:db8::1"] {
+            let ip: std::net::Ipv6Addr = inside.parse().unwrap();
+            assert!(is_covered(&settings, &Ip::v6(ip.octets())), "{inside}");
+        }
     }
 
     #[test]

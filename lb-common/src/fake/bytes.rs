@@ -61,6 +61,15 @@ impl Packet for Bytes {
         Some(words)
     }
 
+    fn halves<const N: usize>(&self, at: usize) -> Option<[u64; N]> {
+        let bytes = self.data.get(at..at + 8 * N)?;
+        let mut halves = [0; N];
+        for (half, bytes) in halves.iter_mut().zip(bytes.chunks_exact(8)) {
+            *half = u64::from_ne_bytes(*bytes.first_chunk()?);
+        }
+        Some(halves)
+    }
+
     fn read_at<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         self.read(at)
     }
@@ -74,6 +83,14 @@ impl Packet for Bytes {
         let place = self.data.get_mut(at..at + 4 * N)?;
         for (place, word) in place.chunks_exact_mut(4).zip(words) {
             place.copy_from_slice(&word.to_ne_bytes());
+        }
+        Some(())
+    }
+
+    fn set_halves<const N: usize>(&mut self, at: usize, halves: [u64; N]) -> Option<()> {
+        let place = self.data.get_mut(at..at + 8 * N)?;
+        for (place, half) in place.chunks_exact_mut(8).zip(halves) {
+            place.copy_from_slice(&half.to_ne_bytes());
         }
         Some(())
     }
@@ -95,6 +112,16 @@ impl Packet for Bytes {
         }
         let new = change.apply(old);
         self.write(at, if zero_is_none && new == [0; 2] { [0xff; 2] } else { new })
+    }
+
+    fn checksum_at(
+        &mut self,
+        at: usize,
+        change: Difference,
+        covered: Covered,
+        zero_is_none: bool,
+    ) -> Option<()> {
+        self.checksum(at, change, covered, zero_is_none)
     }
 
     fn reshape(&mut self, keep: usize, link: usize, room: usize) -> Option<()> {

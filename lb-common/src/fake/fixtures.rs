@@ -17,6 +17,7 @@ mod masquerade;
 mod node_port;
 mod policy;
 mod refused;
+mod removed;
 mod shapes;
 
 /// All of them.
@@ -27,6 +28,7 @@ pub fn all() -> Vec<Fixture> {
         masquerade::all(),
         policy::all(),
         refused::all(),
+        removed::all(),
         flows::all(),
         icmp::all(),
         shapes::all(),

@@ -185,6 +185,12 @@ impl Tables for Fake {
         }
     }
 
+    fn confirm_flow(&self, key: &FlowKey, removals: u32) {
+        if let Some(flow) = self.flows.borrow_mut().get_mut(key) {
+            flow.removals = removals;
+        }
+    }
+
     fn remove_flow(&self, key: &FlowKey) {
         let _: Option<Flow> = self.flows.borrow_mut().remove(key);
     }

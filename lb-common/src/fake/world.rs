@@ -66,6 +66,7 @@ impl Fake {
         let [first, second, ..] = &mut node.settings.ranges;
         *first = prefix("10.96.0.0", 16);
         *second = prefix("fd00:96::", 112);
+        node.settings.cover = [*first, *second];
         for own in [node4, node6] {
             let _: Option<u32> = node.addresses.insert(own, address::NODE | address::NODE_PORTS);
         }

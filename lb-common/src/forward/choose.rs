@@ -1,7 +1,7 @@
 //! Which service a packet asks for, and which backend answers.
 
 use super::Refusal;
-use crate::addr::Ip;
+use crate::addr::{Ip, Port};
 use crate::config::{Settings, address};
 use crate::event::{DropReason, Event, PassReason, Turn};
 use crate::flow::{Affinity, Client};
@@ -13,21 +13,41 @@ use crate::tables::Tables;
 /// Nanoseconds in a second.
 pub(super) const SECOND: u64 = 1_000_000_000;
 
-/// Finds the service of `scratch.frontend`: the address itself, else a `NodePort`, else the mark of a
-/// known ClusterIP or of a service range (contract 3.2, step 2). One look-up for what is not ours.
+/// Whether a destination may be a ClusterIP or a `NodePort`. Others are in reach of one look-up, if there
+/// are any ([`Settings::OTHER_FRONTENDS`]).
 #[inline(always)]
+pub(super) fn is_near(settings: &Settings, ip: &Ip, port: Port, v4: bool) -> bool {
+    let [cover4, cover6] = &settings.cover;
+    let cover = if v4 { cover4 } else { cover6 };
+    cover.covers(ip) || is_node_port(settings, port)
+}
+
+#[inline(always)]
+const fn is_node_port(settings: &Settings, port: Port) -> bool {
+    let number = port.get();
+    number >= settings.node_port_low.get() && number <= settings.node_port_high.get()
+}
+
+/// Finds the service of `scratch.frontend`: the address itself, else, where it [`is_near`], a `NodePort`, else the
+/// mark of a known ClusterIP or of a service range (contract 3.2, step 2).
+#[inline(never)]
 pub(super) fn locate<T: Tables>(
     tables: &T,
     settings: &Settings,
     scratch: &mut Scratch,
+    is_near: bool,
 ) -> Result<(), Refusal> {
+    if !is_near && !settings.has(Settings::OTHER_FRONTENDS) {
+        return Err(Refusal::Pass(PassReason::NotOurs));
+    }
     if tables.service(&scratch.frontend, &mut scratch.service) {
         return Ok(());
     }
-    let number = scratch.frontend.port.get();
+    if !is_near {
+        return Err(Refusal::Pass(PassReason::NotOurs));
+    }
     let ip = scratch.frontend.ip;
-    if number >= settings.node_port_low.get()
-        && number <= settings.node_port_high.get()
+    if is_node_port(settings, scratch.frontend.port)
         && tables.address(&ip) & address::NODE_PORTS != 0
     {
         scratch.frontend.ip = ip.any_of_family();

@@ -37,10 +37,35 @@ pub(super) fn touch<T: Tables>(tables: &T, scratch: &Scratch, now: u64) {
     }
 }
 
+/// Whether a packet may follow the flow found for it without another look at its frontend.
+/// `is_answer`: its destination can only be a source that we made up.
+///
+/// A TCP connection goes on whatever becomes of its frontend. Of UDP and SCTP neither the backend may have left,
+/// nor any frontend since this one was looked up: else see [`still_good`].
+#[inline(always)]
+pub(super) fn is_current<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    scratch: &Scratch,
+    is_answer: bool,
+) -> bool {
+    let flow = &scratch.flow;
+    if is_answer && matches!(flow.kind, Kind::UNMASQUERADE | Kind::HAIRPIN) {
+        return true;
+    }
+    if flow.kind == Kind::UNMASQUERADE {
+        return false;
+    }
+    if scratch.view.protocol == Protocol::TCP {
+        return !scratch.view.is_syn();
+    }
+    flow.removals == settings.removals && tables.epoch(flow.backend) == flow.epoch
+}
+
 /// Whether a packet may follow the flow found for it, or must pick again: UDP and SCTP whose backend
 /// or service left; TCP only when a SYN reuses the tuple or finds its backend gone.
 #[inline(always)]
-pub(super) fn still_good<T: Tables>(tables: &T, scratch: &Scratch) -> bool {
+pub(super) fn still_good<T: Tables>(tables: &T, settings: &Settings, scratch: &Scratch) -> bool {
     let flow = &scratch.flow;
     if scratch.view.protocol == Protocol::TCP {
         if !scratch.view.is_syn() {
@@ -54,6 +79,8 @@ pub(super) fn still_good<T: Tables>(tables: &T, scratch: &Scratch) -> bool {
     let live = is_live(tables, flow, scratch.service.id);
     if !live {
         tables.count(Event::FlowRenewed);
+    } else if flow.removals != settings.removals {
+        tables.confirm_flow(&scratch.key, settings.removals);
     }
     live
 }
@@ -97,6 +124,7 @@ pub(super) fn begin<T: Tables>(
     scratch.flow.service = scratch.service.id;
     scratch.flow.backend = scratch.backend_id;
     scratch.flow.epoch = scratch.backend.epoch;
+    scratch.flow.removals = settings.removals;
     scratch.flow.state = new.state;
     scratch.flow.flags = if new.masquerade { Flow::MASQUERADED } else { 0 };
     scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);

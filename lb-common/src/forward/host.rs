@@ -27,7 +27,7 @@ pub(super) fn egress<P: Packet, T: Tables>(
     scratch.frontend =
         Frontend::new(tuple.destination, tuple.destination_port, scratch.view.protocol);
     scratch.asker = Asker { client: tuple.source, source: tuple.source, hash: 0, local: 1 };
-    let chosen = choose::locate(tables, settings, scratch)
+    let chosen = choose::locate(tables, settings, scratch, true)
         .and_then(|()| choose::choose(tables, scratch, tables.now()));
     let refusal = match chosen {
         Ok(()) => Refusal::Pass(PassReason::NotOurs),

@@ -142,15 +142,11 @@ fn outside<P: Packet>(packet: &mut P, scratch: &mut Scratch) -> Option<()> {
     }
     let view = &scratch.view;
     let header = rewrite::header(packet, view);
-    rewrite::write_addresses(packet, header, old, new)?;
+    let change = rewrite::write_addresses(packet, header, old, new)?;
     if view.v4 {
         return Some(());
     }
-    let change = Difference::NONE
-        .words(old.source.words(), new.source.words())
-        .words(old.destination.words(), new.destination.words());
-    let at = view.transport(packet);
-    packet.checksum(at + CHECKSUM, change, Covered::PseudoHeader, false)
+    view.checksum(packet, CHECKSUM, change, Covered::PseudoHeader)
 }
 
 /// Translates the quoted packet back to what its sender sent.
@@ -159,20 +155,16 @@ fn inner<P: Packet>(packet: &mut P, scratch: &mut Scratch, inside: Header) -> Op
     scratch.twin_key.tuple.write_reversed(&mut scratch.other.to);
     scratch.flow.to.write_reversed(&mut scratch.twin.to);
     let (old, new) = (&scratch.other.to, &scratch.twin.to);
-    rewrite::write_addresses(packet, inside, old, new)?;
+    let addresses = rewrite::write_addresses(packet, inside, old, new)?;
     let header = if inside.v4 { IPV4 } else { IPV6 };
     let before = Port::word(old.source_port, old.destination_port);
     let after = Port::word(new.source_port, new.destination_port);
     packet.set_words(inside.at + header, [after])?;
 
-    let mut change = Difference::NONE.word(before, after);
+    let ports = Difference::NONE.word(before, after);
     // In IPv4 the quoted header's own checksum changed against its addresses: the sum over it stays.
-    if !inside.v4 {
-        change = change
-            .words(old.source.words(), new.source.words())
-            .words(old.destination.words(), new.destination.words());
-    }
-    packet.checksum(inside.at - HEADER + CHECKSUM, change, Covered::Payload, false)
+    let change = if inside.v4 { ports } else { ports.and(addresses) };
+    scratch.view.checksum(packet, CHECKSUM, change, Covered::Payload)
 }
 
 /// Answers an echo request to a ClusterIP, or rejects it; any other address is not ours.
@@ -200,19 +192,15 @@ fn echo<P: Packet, T: Tables>(
 #[inline(always)]
 fn reply<P: Packet>(packet: &mut P, scratch: &Scratch) -> Option<()> {
     let view = &scratch.view;
-    rewrite::write_addresses(
-        packet,
-        rewrite::header(packet, view),
-        &scratch.key.tuple,
-        &scratch.twin.to,
-    )?;
+    let header = rewrite::header(packet, view);
+    let _: Difference =
+        rewrite::write_addresses(packet, header, &scratch.key.tuple, &scratch.twin.to)?;
     let [kind, code] = view.icmp;
     let answer = if view.v4 { 0 } else { 129 };
     let at = view.transport(packet);
     packet.write(at, [answer])?;
     let change = Difference::NONE.half([kind, code], [answer, code]);
-    let at = view.transport(packet);
-    packet.checksum(at + CHECKSUM, change, Covered::Payload, false)
+    view.checksum(packet, CHECKSUM, change, Covered::Payload)
 }
 
 /// Stops a redirect about a translated flow: its client must not be told to go around us.

@@ -43,22 +43,31 @@ fn steps<P: Packet, T: Tables>(
     if scratch.view.piece == Piece::Later {
         fragments::recall(tables, scratch)?;
     }
-    if is_to_translated_source(settings, scratch, role)
-        && tables.flow(&scratch.key, &mut scratch.flow)
-        && matches!(scratch.flow.kind, Kind::UNMASQUERADE | Kind::HAIRPIN)
-    {
-        return follow(packet, tables, scratch);
-    }
     let asked = &scratch.key.tuple;
-    scratch.frontend =
-        Frontend::new(asked.destination, asked.destination_port, scratch.view.protocol);
-    if let Err(refusal) = choose::locate(tables, settings, scratch) {
-        return refuse(packet, tables, scratch, refusal);
+    let (ip, port) = (asked.destination, asked.destination_port);
+    let is_answer = is_to_translated_source(settings, scratch, role);
+    let is_near = choose::is_near(settings, &ip, port, scratch.view.v4);
+    // A flow that may be there is asked for first, and most packets need no more. What can only be a frontend
+    // at a rare address, or nobody's, is asked for its service first: one look-up, or none.
+    let flow_first = is_answer || is_near;
+    scratch.frontend = Frontend::new(ip, port, scratch.view.protocol);
+    let mut located = Ok(());
+    if !flow_first {
+        located = choose::locate(tables, settings, scratch, is_near);
     }
-    if tables.flow(&scratch.key, &mut scratch.flow) && flows::still_good(tables, scratch) {
-        return follow(packet, tables, scratch);
+    let known = located.is_ok() && tables.flow(&scratch.key, &mut scratch.flow);
+    if !known || !flows::is_current(tables, settings, scratch, is_answer) {
+        if flow_first {
+            located = choose::locate(tables, settings, scratch, is_near);
+        }
+        if let Err(refusal) = located {
+            return refuse(packet, tables, scratch, refusal);
+        }
+        if !known || !flows::still_good(tables, settings, scratch) {
+            return first(packet, tables, settings, scratch, role);
+        }
     }
-    first(packet, tables, settings, scratch, role)
+    follow(packet, tables, scratch)
 }
 
 /// Whether the destination can only be a source that we made up: an own address with a port of our

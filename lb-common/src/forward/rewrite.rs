@@ -27,11 +27,8 @@ pub(super) fn packet<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &T
 
 #[inline(always)]
 fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Option<()> {
-    let addresses = Difference::NONE
-        .words(old.source.words(), to.source.words())
-        .words(old.destination.words(), to.destination.words());
     let ip = header(packet, view);
-    write_addresses(packet, ip, old, to)?;
+    let addresses = write_addresses(packet, ip, old, to)?;
     if view.piece == Piece::Later {
         return Some(());
     }
@@ -43,14 +40,12 @@ fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Op
     };
     let before = Port::word(old.source_port, old.destination_port);
     let after = Port::word(to.source_port, to.destination_port);
-    let udp = view.protocol == Protocol::UDP;
-    let at = view.transport(packet) + checksum;
     if before != after {
         view.write(packet, 0, after.to_ne_bytes())?;
         let ports = Difference::NONE.word(before, after);
-        packet.checksum(at, ports, Covered::Payload, udp)?;
+        view.checksum(packet, checksum, ports, Covered::Payload)?;
     }
-    packet.checksum(at, addresses, Covered::PseudoHeader, udp)
+    view.checksum(packet, checksum, addresses, Covered::PseudoHeader)
 }
 
 /// Where an IP header is that gets other addresses.
@@ -61,26 +56,34 @@ pub(super) struct Header {
     pub(super) checksum: [u8; 2],
 }
 
-/// Writes both addresses, and the IPv4 header checksum.
+/// Writes the addresses that change, and the IPv4 header checksum; says what that does to other checksums.
 #[inline(always)]
 pub(super) fn write_addresses<P: Packet>(
     packet: &mut P,
     header: Header,
     old: &Tuple,
     to: &Tuple,
-) -> Option<()> {
+) -> Option<Difference> {
+    let mut change = Difference::NONE;
     if header.v4 {
-        let change = Difference::NONE
-            .word(old.source.last_word(), to.source.last_word())
-            .word(old.destination.last_word(), to.destination.last_word());
+        let (source, destination) = (to.source.last_word(), to.destination.last_word());
+        change = change
+            .word(old.source.last_word(), source)
+            .word(old.destination.last_word(), destination);
         packet.write(header.at + HEADER_CHECKSUM, change.apply(header.checksum))?;
-        let addresses = [to.source.last_word(), to.destination.last_word()];
-        packet.set_words(header.at + ADDRESSES_V4, addresses)
-    } else {
-        let [s0, s1, s2, s3] = to.source.words();
-        let [d0, d1, d2, d3] = to.destination.words();
-        packet.set_words(header.at + ADDRESSES_V6, [s0, s1, s2, s3, d0, d1, d2, d3])
+        packet.set_words(header.at + ADDRESSES_V4, [source, destination])?;
+        return Some(change);
     }
+    // Most often one of them.
+    if old.source != to.source {
+        change = change.words(old.source.words(), to.source.words());
+        packet.set_halves(header.at + ADDRESSES_V6, to.source.halves())?;
+    }
+    if old.destination != to.destination {
+        change = change.words(old.destination.words(), to.destination.words());
+        packet.set_halves(header.at + ADDRESSES_V6 + 16, to.destination.halves())?;
+    }
+    Some(change)
 }
 
 /// The packet's own IP header.

@@ -153,7 +153,8 @@ fn find<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Result<(),
         return if there { Ok(()) } else { Err(Outcome::Leave) };
     }
     scratch.frontend = Frontend::new(ip, port, call.protocol);
-    choose::locate(tables, settings, scratch).map_err(|refusal| refused(tables, refusal))
+    let is_near = choose::is_near(settings, &ip, port, ip.is_v4());
+    choose::locate(tables, settings, scratch, is_near).map_err(|refusal| refused(tables, refusal))
 }
 
 /// What a refusal means to a socket: a rejection is an errno, silence is the packet's business.

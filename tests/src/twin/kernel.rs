@@ -8,6 +8,7 @@ use aya::maps::Map;
 use aya::programs::{Program, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use lb_agent::datapath::{self, PacketLog};
+use lb_common::config::SettingsPair;
 use lb_common::event::{COUNTERS, Hook, Verdict, verdict_counter};
 use lb_common::fake::{Fake, Step};
 use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Ports};
@@ -176,7 +177,10 @@ impl Kernel {
         for (index, device) in &tables.devices {
             bpf::put(self.map("DEVICES"), index, device)?;
         }
-        bpf::put(self.map("SETTINGS"), &0_u32, &tables.settings)?;
+        let there: SettingsPair = bpf::get(self.map("SETTINGS"), &0_u32)?;
+        for pair in there.replaced(tables.settings) {
+            bpf::put(self.map("SETTINGS"), &0_u32, &pair)?;
+        }
         // The tables may have been made long ago or before: their times move to the kernel's clock.
         let moved = |seen: u64| seen.wrapping_sub(tables.clock.get()).wrapping_add(bpf::now());
         for (key, flow) in &mut *tables.flows.borrow_mut() {

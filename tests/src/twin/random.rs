@@ -298,25 +298,49 @@ fn error_about(random: &mut Random, quoted: &[u8]) -> Vec<u8> {
 /// The tables and packets of one seed.
 pub fn batch(seed: u64, capacity: usize) -> (Fake, Vec<Step>) {
     let mut random = Random::new(seed);
-    let tables = tables(&mut random, capacity);
-    let here = tables.clone();
+    let mut tables = tables(&mut random, capacity);
     let mut seen: Vec<Vec<u8>> = Vec::new();
+    if random.one_in(3) {
+        for _ in 0..BATCH {
+            let step = step(&mut random, &seen);
+            seen.push(run_here(&step, &tables).1);
+        }
+        lose_a_frontend(&mut random, &mut tables);
+    }
+    let here = tables.clone();
     let mut steps = Vec::new();
     for _ in 0..BATCH {
-        // Most flows begin on the way in.
-        let inwards = [Hook::PodIngress, Hook::EdgeIngress, Hook::EdgeXdp];
-        let hook = if random.one_in(2) { random.of(Hook::ALL) } else { random.of(&inwards) };
-        let step = Step {
-            hook,
-            from_host: random.one_in(4),
-            packet: packet(&mut random, &seen),
-            verdict: Verdict::Pass(PassReason::NotOurs),
-            out: None,
-        };
+        let step = step(&mut random, &seen);
         seen.push(run_here(&step, &here).1);
         steps.push(step);
     }
     (tables, steps)
+}
+
+fn step(random: &mut Random, seen: &[Vec<u8>]) -> Step {
+    // Most flows begin on the way in.
+    let inwards = [Hook::PodIngress, Hook::EdgeIngress, Hook::EdgeXdp];
+    let hook = if random.one_in(2) { random.of(Hook::ALL) } else { random.of(&inwards) };
+    Step {
+        hook,
+        from_host: random.one_in(4),
+        packet: packet(random, seen),
+        verdict: Verdict::Pass(PassReason::NotOurs),
+        out: None,
+    }
+}
+
+/// What the agent does when a frontend goes; flows that are there then must look theirs up again.
+fn lose_a_frontend(random: &mut Random, tables: &mut Fake) {
+    if !tables.services.is_empty() {
+        let number = random.below(tables.services.len());
+        let frontend = tables.services.keys().nth(number).copied();
+        let _: Option<Service> = frontend.and_then(|frontend| tables.services.remove(&frontend));
+    }
+    tables.settings.removals += 1;
+    tables.events.borrow_mut().clear();
+    // The twin begins without.
+    tables.fragments.borrow_mut().clear();
 }
 
 /// What was run.
