@@ -196,10 +196,9 @@ mod tests {
 
     fn run(arguments: &[&str]) -> Run {
         let all = ["lb-agent", "run"].iter().chain(arguments);
-        match Cli::try_parse_from(all).unwrap().command {
-            Command::Run(run) => *run,
-            other => panic!("{other:?}"),
-        }
+        let command = Cli::try_parse_from(all).unwrap().command;
+        let Command::Run(run) = command else { panic!("{command:?}") };
+        *run
     }
 
     #[test]

@@ -351,7 +351,7 @@ impl Config {
                 continue;
             }
             let place = document.place;
-            let mut section = Section::of(document);
+            let mut section = Section::of(&document);
             let version = section.text("apiVersion").map(|found| found.value).unwrap_or_default();
             let kind = section.text("kind").map(|found| found.value).unwrap_or_default();
             match (version.as_str(), kind.as_str()) {

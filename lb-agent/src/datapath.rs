@@ -222,7 +222,7 @@ impl Datapath {
     }
 
     /// What the programs log, once; nothing when they are silent.
-    pub fn take_packet_log(&mut self) -> Option<Records> {
+    pub const fn take_packet_log(&mut self) -> Option<Records> {
         self.programs.take_packet_log()
     }
 

@@ -59,6 +59,7 @@ fn code(error: &anyhow::Error) -> u8 {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "an arm for each verb")]
 fn execute(command: Command) -> Result<ExitCode> {
     match command {
         Command::Run(options) => agent(*options),

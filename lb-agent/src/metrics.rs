@@ -113,7 +113,7 @@ async fn metrics(State(sources): State<Sources>, headers: HeaderMap) -> Response
     let turn = Arc::clone(&sources.turn);
     let turn = turn.lock().await;
     // Reading them takes milliseconds: not on the thread that answers probes.
-    let page = tokio::task::spawn_blocking(move || page(sources)).await;
+    let page = tokio::task::spawn_blocking(move || page(&sources)).await;
     drop(turn);
     match page {
         Ok(Ok(page)) if is_open_metrics => {
@@ -128,9 +128,9 @@ async fn metrics(State(sources): State<Sources>, headers: HeaderMap) -> Response
     }
 }
 
-fn page(sources: Sources) -> Result<String, String> {
+fn page(sources: &Sources) -> Result<String, String> {
     let kube_proxy = sources.kube_proxy.clone();
-    let snapshot = collect::Snapshot::take(&sources).map_err(|error| crate::chain(&error))?;
+    let snapshot = collect::Snapshot::take(sources).map_err(|error| crate::chain(&error))?;
     let mut registry = Registry::default();
     registry.register_collector(Box::new(snapshot));
     registry.register_collector(Box::new(process::Process));

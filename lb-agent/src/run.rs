@@ -101,6 +101,7 @@ pub enum End {
 }
 
 /// Runs until SIGTERM or SIGINT, or until the configuration is another.
+#[expect(clippy::too_many_lines, reason = "wiring, from top to bottom")]
 pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
     config.warnings.iter().for_each(|warning| warn!(warning, "configuration"));
     let config = Arc::new(config);

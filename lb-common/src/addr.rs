@@ -164,6 +164,7 @@ impl Ip {
 
     /// The wildcard of this address's family, as `NodePorts` are keyed.
     #[inline(always)]
+    #[must_use]
     pub const fn any_of_family(&self) -> Self {
         if self.is_v4() { Self::ANY_V4 } else { Self::ANY_V6 }
     }

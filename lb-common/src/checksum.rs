@@ -13,12 +13,14 @@ impl Difference {
 
     /// Adds the replacement of one 32-bit word (in memory order) by another.
     #[inline(always)]
+    #[must_use]
     pub const fn word(self, old: u32, new: u32) -> Self {
         Self(self.0 + (!old) as u64 + new as u64)
     }
 
     /// Adds the replacement of four words (an address).
     #[inline(always)]
+    #[must_use]
     pub const fn words(self, old: [u32; 4], new: [u32; 4]) -> Self {
         let [o0, o1, o2, o3] = old;
         let [n0, n1, n2, n3] = new;
@@ -27,6 +29,7 @@ impl Difference {
 
     /// Adds the replacement of one 16-bit word (in memory order) by another.
     #[inline(always)]
+    #[must_use]
     pub const fn half(self, old: [u8; 2], new: [u8; 2]) -> Self {
         let [a, b] = old;
         let [c, d] = new;

@@ -55,6 +55,7 @@ impl Tuple {
 
     /// The tuple of an answer.
     #[inline(always)]
+    #[must_use]
     pub const fn reversed(&self) -> Self {
         Self {
             source: self.destination,
@@ -103,6 +104,7 @@ impl FlowKey {
 
     /// Key of the other half, given what this half's packets become and this half's kind.
     #[inline(always)]
+    #[must_use]
     pub const fn other(&self, flow: &Flow) -> Self {
         let mut other = Self::new(flow.to, self.protocol, self.side);
         self.write_other(flow, &mut other);

@@ -107,7 +107,9 @@ mod tests {
 
     fn shares(slots: &[u16], members: usize) -> Vec<u32> {
         let mut shares = vec![0; members];
-        slots.iter().for_each(|slot| shares[usize::from(*slot)] += 1);
+        for slot in slots {
+            shares[usize::from(*slot)] += 1;
+        }
         shares
     }
 

@@ -55,9 +55,9 @@ const fn powers(base: u32) -> [u32; 256] {
 /// bits of the length this was nine tenths of what the verifier had to walk.
 #[inline(never)]
 fn shifted(word: u32, behind: u16) -> u32 {
+    static TABLES: [[u32; 256]; 2] = [LOW, HIGH];
     // The word itself takes x^32 to go through the register, each byte behind it x^8.
     let [high, low] = behind.wrapping_add(4).to_be_bytes();
-    static TABLES: [[u32; 256]; 2] = [LOW, HIGH];
     let [lows, highs] = &TABLES;
     multiply(multiply(word, lows[low as usize]), highs[high as usize])
 }

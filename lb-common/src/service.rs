@@ -135,6 +135,7 @@ impl Flags {
 
     /// Both sets of bits.
     #[inline(always)]
+    #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }

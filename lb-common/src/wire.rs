@@ -229,7 +229,7 @@ fn ipv6<P: Packet>(packet: &P, scratch: &mut Scratch, network: usize) -> Result<
 }
 
 #[inline(always)]
-fn is_transport(protocol: Protocol) -> bool {
+const fn is_transport(protocol: Protocol) -> bool {
     matches!(
         protocol,
         Protocol::TCP | Protocol::UDP | Protocol::SCTP | Protocol::ICMP | Protocol::ICMP6
@@ -239,11 +239,11 @@ fn is_transport(protocol: Protocol) -> bool {
 /// Walks IPv6 extension headers (RFC 8200 4) up to the transport header.
 #[inline(never)]
 fn extensions<P: Packet>(packet: &P, scratch: &mut Scratch) -> Result<(), PassReason> {
-    let view = &mut scratch.view;
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;
     const FRAGMENT: u8 = 44;
     const DESTINATION: u8 = 60;
+    let view = &mut scratch.view;
     view.plain = false;
     for _ in 0..EXTENSIONS {
         if is_transport(view.protocol) {

@@ -67,6 +67,7 @@ macro_rules! load {
 
 impl Tables for Kernel {
     #[inline(always)]
+    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
     fn settings(&self) -> Option<&Settings> {
         let pair = SETTINGS.get_ptr(0)?;
         // SAFETY: an aligned word of a live element, read once.
@@ -89,6 +90,8 @@ impl Tables for Kernel {
     }
 
     #[inline(always)]
+    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
+    #[expect(clippy::cast_ptr_alignment, reason = "lines are 8-byte aligned")]
     fn slot_word(&self, line: u32, index: u32) -> Option<u32> {
         let line = SLOTS.get_ptr(line)?.cast::<u32>();
         // SAFETY: a line has 16 words, and lines are 8-byte aligned.
@@ -96,6 +99,8 @@ impl Tables for Kernel {
     }
 
     #[inline(always)]
+    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
+    #[expect(clippy::cast_ptr_alignment, reason = "lines are 8-byte aligned")]
     fn slot_half(&self, line: u32, index: u32) -> Option<u16> {
         let line = SLOTS.get_ptr(line)?.cast::<u16>();
         // SAFETY: a line has 32 halves, and lines are 8-byte aligned.
@@ -103,6 +108,7 @@ impl Tables for Kernel {
     }
 
     #[inline(always)]
+    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
     fn slot_byte(&self, line: u32, index: u32) -> Option<u8> {
         let line = SLOTS.get_ptr(line)?.cast::<u8>();
         // SAFETY: a line has 64 bytes.

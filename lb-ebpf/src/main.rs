@@ -4,6 +4,13 @@
 //! `kernel`) and the translation of verdicts (`report`). Compiled for the host it is an empty program, so that the
 //! whole workspace can be linted at once.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
+#![cfg_attr(
+    target_arch = "bpf",
+    expect(clippy::cast_possible_wrap, reason = "offsets and lengths are below 64 KiB"),
+    expect(clippy::if_then_some_else_none, reason = "VERIFIER: a branch that it can follow"),
+    expect(clippy::needless_pass_by_value, reason = "aya hands contexts over by value"),
+    expect(clippy::semicolon_inside_block, reason = "an unsafe operation stays on one line")
+)]
 
 #[cfg(target_arch = "bpf")]
 mod frame;
@@ -26,6 +33,7 @@ fn main() {}
 /// The verifier refuses any object in which this could be reached.
 #[cfg(target_arch = "bpf")]
 #[panic_handler]
+#[expect(clippy::missing_const_for_fn, reason = "the language wants this signature")]
 fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
     loop {}
 }

@@ -4,6 +4,13 @@
 //! Written as one would write them who needs nothing else: headers without options, TCP and UDP, no state, no
 //! policies, no counters, keys of the family's own size. Never shipped, never attached.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
+#![cfg_attr(
+    target_arch = "bpf",
+    expect(clippy::needless_borrows_for_generic_args, reason = "keys go by reference, as in ours"),
+    expect(clippy::needless_pass_by_value, reason = "aya hands contexts over by value"),
+    expect(clippy::missing_const_for_fn, reason = "entry points and a panic handler"),
+    expect(clippy::semicolon_inside_block, reason = "an unsafe operation stays on one line")
+)]
 
 #[cfg(not(target_arch = "bpf"))]
 fn main() {}

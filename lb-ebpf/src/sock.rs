@@ -58,6 +58,7 @@ pub(crate) fn handle(
 /// (`bpf_prog_run_array_cg` disables migration only), so it cannot be the CPU's. Of one socket there is one call
 /// at a time: the kernel holds its lock around each of these hooks.
 #[inline(always)]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
 fn with(
     context: &SockAddrContext,
     decide: impl FnOnce(&mut Scratch) -> Outcome,
@@ -120,6 +121,7 @@ fn call(context: &SockAddrContext, family: Family) -> Option<Call> {
 }
 
 #[inline(always)]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
 fn ip(address: *mut bpf_sock_addr, family: Family) -> Ip {
     match family {
         // SAFETY: a field of the program's own context, valid at the hooks of this family.
@@ -140,6 +142,7 @@ fn ip(address: *mut bpf_sock_addr, family: Family) -> Ip {
 }
 
 #[inline(always)]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
 fn set(address: *mut bpf_sock_addr, family: Family, endpoint: &Endpoint) {
     let [a, b] = endpoint.port.octets();
     match family {

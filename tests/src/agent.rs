@@ -241,8 +241,8 @@ impl Agent {
 }
 
 impl Drop for Agent {
+    #[expect(clippy::print_stdout, reason = "the test runner shows it when a test fails")]
     fn drop(&mut self) {
-        // Shown only for tests that fail: the test runner keeps what others print to itself.
         println!("--- lb-agent of {}:\n{}", self.node, self.program.log_end(SHOWN_LINES));
     }
 }

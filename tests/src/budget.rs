@@ -82,6 +82,7 @@ fn programs(ebpf: &mut Ebpf, out: &mut impl Write) -> Result<Figures> {
     Ok(figures)
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "aya knows many kinds, we use few")]
 fn load(program: &mut Program) -> Result<ProgramInfo> {
     match program {
         Program::Xdp(xdp) => xdp.load()?,
@@ -92,6 +93,7 @@ fn load(program: &mut Program) -> Result<ProgramInfo> {
     Ok(program.info()?)
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "aya knows many kinds, we use few")]
 fn maps(ebpf: &Ebpf, out: &mut impl Write) -> Result<Figures> {
     let mut figures = Figures::new();
     writeln!(out, "{:<16}{:>10}{:>12}{:>10}", "map", "bytes", "entries", "KiB full")?;
@@ -119,6 +121,7 @@ fn maps(ebpf: &Ebpf, out: &mut impl Write) -> Result<Figures> {
     Ok(figures)
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "aya knows many kinds, we use few")]
 fn data(map: &Map) -> Result<&MapData> {
     match map {
         Map::Array(data)

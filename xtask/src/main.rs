@@ -2,6 +2,7 @@
 //!
 //! Each command is a function of one module; this file only names them. It knows none of our crates:
 //! it drives cargo, apt, go and rustup as a person would, and tells what it does while it does it.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "it talks to people")]
 
 use std::process::ExitCode;
 

@@ -119,7 +119,7 @@ impl Config {
         }
     }
 
-    fn is_local_by_prefix(&self) -> bool {
+    const fn is_local_by_prefix(&self) -> bool {
         let has_cidr = !self.cluster_cidr.value.is_empty();
         match self.detect_local.value {
             DetectLocalMode::Unset | DetectLocalMode::ClusterCidr => has_cidr,
@@ -137,10 +137,12 @@ impl Config {
 
     /// Sources that count as local, one prefix of each family (contract 3.4).
     pub fn local(&self, node: Option<&NodeSpec>) -> [Prefix; 2] {
-        let cidrs = match self.detect_local.value {
-            DetectLocalMode::NodeCidr => node.map(|node| &*node.pod_cidrs).unwrap_or_default(),
-            _ if self.is_local_by_prefix() => &self.cluster_cidr.value,
-            _ => &[],
+        let cidrs = if self.detect_local.value == DetectLocalMode::NodeCidr {
+            node.map(|node| &*node.pod_cidrs).unwrap_or_default()
+        } else if self.is_local_by_prefix() {
+            &*self.cluster_cidr.value
+        } else {
+            &[]
         };
         Family::ALL.map(|family| {
             let cidr = cidrs.iter().find(|cidr| values::family(cidr) == family);

@@ -35,7 +35,7 @@ pub(super) struct Section {
 
 impl Section {
     /// The top of a document. A document that is no mapping has no keys.
-    pub(super) fn of(document: Node) -> Self {
+    pub(super) fn of(document: &Node) -> Self {
         let mut section =
             Self { path: String::new(), entries: BTreeMap::new(), notes: Notes::default() };
         match &document.value {
@@ -58,7 +58,7 @@ impl Section {
         let path = self.path_of(key);
         let node = self.entries.remove(key);
         let node = node.unwrap_or_else(|| Node { place: Place::default(), value: Value::Null });
-        let mut inner = Self { path, ..Self::of(node) };
+        let mut inner = Self { path, ..Self::of(&node) };
         let value = read(&mut inner);
         let notes = inner.finish();
         self.notes.problems.extend(notes.problems);

@@ -11,10 +11,9 @@ use crate::snapshot::NodeSpec;
 
 fn run(arguments: &[&str]) -> Run {
     let all = ["lb-agent", "run"].iter().chain(arguments);
-    match Cli::try_parse_from(all).unwrap().command {
-        Command::Run(run) => *run,
-        other => panic!("{other:?}"),
-    }
+    let command = Cli::try_parse_from(all).unwrap().command;
+    let Command::Run(run) = command else { panic!("{command:?}") };
+    *run
 }
 
 fn with(arguments: &[&str], text: &str) -> Result<Config, Error> {

@@ -93,8 +93,8 @@ struct Any;
 impl<'de> Visitor<'de> for Any {
     type Value = Value;
 
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a value")
     }
 
     fn visit_unit<E>(self) -> Result<Value, E> {
@@ -105,8 +105,8 @@ impl<'de> Visitor<'de> for Any {
         Ok(Value::Null)
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, d: D) -> Result<Value, D::Error> {
-        d.deserialize_any(self)
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
     }
 
     fn visit_bool<E>(self, v: bool) -> Result<Value, E> {

@@ -34,6 +34,7 @@ impl Config {
         all
     }
 
+    #[expect(clippy::too_many_lines, reason = "a line for each value")]
     fn proxy_entries(&self) -> Vec<Entry> {
         let entry = |field: &str, value, origin| Entry {
             is_ours: false,

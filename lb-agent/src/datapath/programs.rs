@@ -62,7 +62,7 @@ impl Programs {
     }
 
     /// What the programs log, once.
-    pub(super) fn take_packet_log(&mut self) -> Option<Records> {
+    pub(super) const fn take_packet_log(&mut self) -> Option<Records> {
         self.records.take()
     }
 

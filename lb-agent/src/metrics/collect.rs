@@ -67,8 +67,8 @@ impl Snapshot {
 }
 
 impl Collector for Snapshot {
-    fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
-        let to = &mut to;
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let to = &mut encoder;
         counters(
             to,
             "lb_datapath_packets",
@@ -125,7 +125,7 @@ impl Collector for Snapshot {
 }
 
 fn stale_since((kind, view): (Kind, KindView)) -> ([(&'static str, &'static str); 1], u64) {
-    let since = view.stale.map_or(0, |stale| stale.since.as_second().max(0) as u64);
+    let since = view.stale.map_or(0, |stale| stale.since.as_second().max(0).cast_unsigned());
     ([("resource", kind.resource())], since)
 }
 

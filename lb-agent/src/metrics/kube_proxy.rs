@@ -109,8 +109,8 @@ impl KubeProxy {
     /// Numbers of changed objects.
     pub fn changes(&self, totals: Changes, pending: Changes) {
         let [services, slices] = &self.pending;
-        let _: i64 = services.set(pending.services as i64);
-        let _: i64 = slices.set(pending.slices as i64);
+        let _: i64 = services.set(pending.services.cast_signed());
+        let _: i64 = slices.set(pending.slices.cast_signed());
         for (counter, total) in self.totals.iter().zip([totals.services, totals.slices]) {
             let _: u64 = counter.inc_by(total.saturating_sub(counter.get()));
         }

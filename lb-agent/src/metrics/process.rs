@@ -24,7 +24,7 @@ mod field {
 }
 
 impl Collector for Process {
-    fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         // The name in parentheses may hold spaces: begin behind it.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
@@ -32,7 +32,7 @@ impl Collector for Process {
         let number =
             |at: usize| -> u64 { fields.get(at).and_then(|it| it.parse().ok()).unwrap_or(0) };
         let system = |variable| -> u64 {
-            sysconf(variable).ok().flatten().map_or(1, |value| value.max(1) as u64)
+            sysconf(variable).ok().flatten().map_or(1, |value| value.max(1).cast_unsigned())
         };
         let ticks = system(SysconfVar::CLK_TCK) as f64;
         let cpu = (number(field::USER_TICKS) + number(field::SYSTEM_TICKS)) as f64 / ticks;
@@ -40,7 +40,7 @@ impl Collector for Process {
         let started = boot_time() + number(field::START_TICKS) as f64 / ticks;
         let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
 
-        let to = &mut to;
+        let to = &mut encoder;
         let counter = ConstCounter::new(cpu);
         let name = "process_cpu_seconds";
         counter.encode(to.encode_descriptor(name, "CPU time", None, MetricType::Counter)?)?;

@@ -133,20 +133,20 @@ impl Devices {
         }
         let gone: Vec<u32> =
             self.attached.keys().filter(|it| !indices.contains(it)).copied().collect();
-        gone.into_iter().for_each(|index| self.detach(index));
+        for index in gone {
+            self.detach(index);
+        }
         // One that vanished while it was being attached may have one of its two links.
-        for index in self.failed.extract_if(.., |index| !indices.contains(index)) {
-            let removed = self.datapath.detach(index).map_err(|error| crate::chain(&error));
-            let removed =
-                removed.and(self.maps.remove_device(index).map_err(|error| crate::chain(&error)));
-            if let Err(error) = removed {
+        let gone: Vec<u32> = self.failed.extract_if(.., |it| !indices.contains(it)).collect();
+        for index in gone {
+            if let Err(error) = self.forget(index) {
                 warn!(index, error, "device was not forgotten");
             }
         }
         if is_known && !self.is_pruned {
             self.prune(&indices);
         }
-        self.put_addresses(own);
+        self.put_addresses(&own);
         self.doubt(in_doubt);
         let of = |role| self.attached.values().filter(|it| it.role == role).count();
         let [pods, edges] = &numbers.devices;
@@ -187,7 +187,9 @@ impl Devices {
             drop(self.attached.remove(&index));
             let _: bool = self.failed.insert(index);
         }
-        repaired.iter().for_each(|fault| numbers.repaired(*fault));
+        for fault in &repaired {
+            numbers.repaired(*fault);
+        }
         !repaired.is_empty()
     }
 
@@ -230,13 +232,17 @@ impl Devices {
 
     fn detach(&mut self, index: u32) {
         let Some(device) = self.attached.remove(&index) else { return };
-        let removed = self.datapath.detach(index).map_err(|error| crate::chain(&error));
-        let removed =
-            removed.and(self.maps.remove_device(index).map_err(|error| crate::chain(&error)));
-        match removed {
+        match self.forget(index) {
             Ok(()) => info!(device = device.name, index, "device is no longer served"),
             Err(error) => warn!(device = device.name, index, error, "device was not forgotten"),
         }
+    }
+
+    /// Takes off the links and the row of a device, each whatever becomes of the other.
+    fn forget(&mut self, index: u32) -> Result<(), String> {
+        let detached = self.datapath.detach(index).map_err(|error| crate::chain(&error));
+        let removed = self.maps.remove_device(index).map_err(|error| crate::chain(&error));
+        detached.and(removed)
     }
 
     /// Takes off what an earlier run attached to devices that are gone or something else now.
@@ -257,7 +263,7 @@ impl Devices {
     }
 
     /// New addresses first: a packet to one that stays is never without its entry.
-    fn put_addresses(&mut self, wanted: BTreeMap<Ip, u32>) {
+    fn put_addresses(&mut self, wanted: &BTreeMap<Ip, u32>) {
         let changed = wanted.iter().filter(|(ip, bits)| self.addresses.get(ip) != Some(bits));
         let gone = self.addresses.keys().filter(|ip| !wanted.contains_key(ip)).map(|ip| (*ip, 0));
         let writes: Vec<(Ip, u32)> = changed.map(|(ip, bits)| (*ip, *bits)).chain(gone).collect();

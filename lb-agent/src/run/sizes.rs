@@ -19,7 +19,8 @@ pub(super) fn chosen(configured: BTreeMap<String, u32>, need: &Limits) -> BTreeM
         let default = Shape::of(name).map_or(0, |shape| shape.entries);
         // Twice, and in steps: the same at every start of a cluster that stays about as large.
         let wanted = need.saturating_mul(2).checked_next_power_of_two().unwrap_or(u32::MAX / 2);
-        let _: &mut u32 = sizes.entry(name.to_owned()).or_insert(wanted.max(default));
+        let wanted = wanted.max(default);
+        let _: &mut u32 = sizes.entry(name.to_owned()).or_insert(wanted);
     }
     sizes
 }

@@ -216,8 +216,15 @@ mod tests {
                     let _: Option<ServiceId> = self.services.insert(*frontend, service.id);
                 }
                 Op::RemoveService { frontend } => drop(self.services.remove(frontend)),
-                _ if self.is_broken => return Err(full()),
-                _ => {}
+                Op::PutSettings(_)
+                | Op::PutBackend { .. }
+                | Op::WriteLines { .. }
+                | Op::PutSource { .. }
+                | Op::RemoveSource { .. } => {
+                    if self.is_broken {
+                        return Err(full());
+                    }
+                }
             }
             Ok(())
         }

@@ -60,9 +60,9 @@ impl Diagnosis {
     /// Lists the connected UDP sockets of the namespace, both families.
     pub(super) fn connected(&mut self) -> io::Result<Vec<Connected>> {
         let mut all = Vec::new();
-        for family in [libc::AF_INET, libc::AF_INET6] {
+        for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
             let any = [0; IDENTITY];
-            let _: usize = self.socket.send(&request(BY_FAMILY, DUMP, family as u8, &any), 0)?;
+            let _: usize = self.socket.send(&request(BY_FAMILY, DUMP, family, &any), 0)?;
             while self.hear(|body| all.extend(read(body)))?.is_none() {}
         }
         Ok(all)

@@ -106,7 +106,7 @@ fn part<const N: usize>(line: &Line, index: u32) -> Option<[u8; N]> {
 }
 
 /// The bytes of a key of the trie that prefixes count.
-fn trie_bits(source: &Source) -> [u8; 20] {
+const fn trie_bits(source: &Source) -> [u8; 20] {
     let mut bytes = [0; 20];
     let (service, ip) = bytes.split_at_mut(4);
     service.copy_from_slice(&source.service.to_ne_bytes());

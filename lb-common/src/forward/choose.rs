@@ -16,7 +16,7 @@ pub(super) const SECOND: u64 = 1_000_000_000;
 /// Whether a destination may be a ClusterIP or a `NodePort`. Others are in reach of one look-up, if there
 /// are any ([`Settings::OTHER_FRONTENDS`]).
 #[inline(always)]
-pub(super) fn is_near(settings: &Settings, ip: &Ip, port: Port, v4: bool) -> bool {
+pub(super) const fn is_near(settings: &Settings, ip: &Ip, port: Port, v4: bool) -> bool {
     let [cover4, cover6] = &settings.cover;
     let cover = if v4 { cover4 } else { cover6 };
     cover.covers(ip) || is_node_port(settings, port)

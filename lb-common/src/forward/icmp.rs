@@ -30,7 +30,7 @@ enum Message {
 }
 
 #[inline(always)]
-fn message(view: &View) -> Message {
+const fn message(view: &View) -> Message {
     let [kind, _] = view.icmp;
     match (view.v4, kind) {
         (true, 8) | (false, 128) => Message::EchoRequest,

@@ -21,6 +21,7 @@ impl Figure {
     }
 
     /// All rounds in three numbers.
+    #[expect(clippy::cast_sign_loss, reason = "a share of a length is not negative")]
     pub(super) fn spread(&self) -> Spread {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);

@@ -62,6 +62,7 @@ fn target<const W: usize>(end: Endpoint, protocol: Protocol) -> Target<W> {
 struct Object(Ebpf);
 
 impl Object {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "aya knows many kinds, we use few")]
     fn load(object: &[u8]) -> Result<Self> {
         let mut ebpf = PacketLog::Off.loader().load(object).context("load the object")?;
         for (name, program) in ebpf.programs_mut() {
@@ -75,6 +76,7 @@ impl Object {
         Ok(Self(ebpf))
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "aya knows many kinds, we use few")]
     fn program(&self, name: &str) -> Result<BorrowedFd<'_>> {
         match self.0.program(name).with_context(|| format!("program {name}"))? {
             Program::Xdp(xdp) => Ok(xdp.fd()?.as_fd()),
@@ -83,6 +85,7 @@ impl Object {
         }
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "aya knows many kinds, we use few")]
     fn map(&self, name: &str) -> Result<BorrowedFd<'_>> {
         match self.0.map(name).with_context(|| format!("map {name}"))? {
             Map::HashMap(data) => Ok(data.fd().as_fd()),
@@ -145,7 +148,7 @@ fn tuple(packet: &[u8]) -> Option<&[u8]> {
     if packet.get(12..14) == Some(&[0x08, 0x00]) { packet.get(26..38) } else { packet.get(22..58) }
 }
 
-fn destination(position: usize, flows: usize, family: Family) -> Endpoint {
+const fn destination(position: usize, flows: usize, family: Family) -> Endpoint {
     // Frontends and clients of other rings are other addresses.
     let mut end = ring::client(position, flows, family);
     let [a, b, c, d] = end.ip.words();

@@ -32,7 +32,7 @@ const fn scatter(position: usize, flows: usize) -> usize {
 }
 
 /// A client of the ring.
-pub(super) fn client(position: usize, flows: usize, family: Family) -> Endpoint {
+pub(super) const fn client(position: usize, flows: usize, family: Family) -> Endpoint {
     let number = scatter(position % entries(flows), flows);
     let [low, high, ..] = number.to_le_bytes();
     let ip = match family {
@@ -43,7 +43,7 @@ pub(super) fn client(position: usize, flows: usize, family: Family) -> Endpoint 
 }
 
 /// A destination that clients ask for: the `number`-th of a service range.
-pub(super) fn frontend(number: usize, family: Family) -> Endpoint {
+pub(super) const fn frontend(number: usize, family: Family) -> Endpoint {
     let [low, high, ..] = (number + 256).to_le_bytes();
     let ip = match family {
         Family::V4 => Ip::v4([10, 96, high, low]),

@@ -275,7 +275,7 @@ impl Kernel {
     }
 }
 
-fn trie((bits, source): &(u32, lb_common::service::Source)) -> Trie {
+const fn trie((bits, source): &(u32, lb_common::service::Source)) -> Trie {
     let [a, b, c, d] = source.ip.words();
     Trie { bits: *bits, key: [source.service, a, b, c, d, 0] }
 }

@@ -118,10 +118,11 @@ fn hints_and_node_names_are_kept() {
         },
         { "addresses": ["10.1.0.2"], "nodeName": "", "hints": { "forZones": [] } },
     ]));
-    let hints = slice.endpoints[0].hints.as_ref().expect("hints");
+    let [first, second] = &*slice.endpoints else { panic!("{slice:?}") };
+    let hints = first.hints.as_ref().expect("hints");
     assert_eq!((&*hints.zones[0], &*hints.nodes[0]), ("z1", "a"));
-    assert_eq!(slice.endpoints[0].node.as_deref(), Some("a"));
-    assert_eq!((&slice.endpoints[1].node, &slice.endpoints[1].hints), (&None, &None));
+    assert_eq!(first.node.as_deref(), Some("a"));
+    assert_eq!((&second.node, &second.hints), (&None, &None));
 }
 
 #[test]

@@ -164,6 +164,7 @@ pub fn ask(operation: Operation, to: SocketAddr, time: Duration) -> Result<Count
 }
 
 /// Does something for a while; its first part is not counted.
+#[expect(clippy::cast_sign_loss, reason = "a share of a length is not negative")]
 fn repeat(time: Duration, mut what: impl FnMut() -> Result<()>) -> Result<Count> {
     let warm = Instant::now();
     while warm.elapsed() < time / WARM_UP {
