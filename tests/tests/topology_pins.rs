@@ -50,17 +50,6 @@ fn is_refused_until_cleaned_up(
 }
 
 #[test]
-fn data_path_of_another_layout_is_refused() -> Result<()> {
-    let stopped = stopped()?;
-    let bpf = stopped.0.node(0)?.bpf().to_owned();
-    let other = bpf.join("v999");
-    fs::rename(bpf.join(LAYOUT), &other)?;
-    let place = format!("{} holds the data path of another version", other.display());
-    let remedy = format!("`lb-agent cleanup --bpf-dir {}`", bpf.display());
-    is_refused_until_cleaned_up(stopped, &[&place, &remedy])
-}
-
-#[test]
 fn map_of_another_shape_is_refused() -> Result<()> {
     let stopped = stopped()?;
     let maps = stopped.0.node(0)?.bpf().join(LAYOUT).join("maps");
