@@ -78,8 +78,8 @@ pub struct Settings {
     pub node4: Ip,
     /// The same for IPv6.
     pub node6: Ip,
-    /// Zero: brings the size to a power of two.
-    pub rest: [u64; 4],
+    /// One bit, numbered by [`other`], for each address outside of `ranges` that has a frontend: external IPs, VIPs.
+    pub others: [u64; 4],
 }
 
 impl Settings {
@@ -118,11 +118,32 @@ impl Settings {
             && (!self.has(Self::LOCAL_BY_PREFIX) || mask != Ip::UNSPECIFIED)
     }
 
+    /// Whether an address outside of `ranges` may have a frontend; at times true of others.
+    #[inline(always)]
+    pub fn may_be_other(&self, ip: &Ip) -> bool {
+        let bit = other(ip);
+        self.others.get(usize::from(bit >> 6)).is_some_and(|word| word >> (bit & 63) & 1 != 0)
+    }
+
+    /// Sets a bit of `others`.
+    pub fn add_other(&mut self, bit: u8) {
+        if let Some(word) = self.others.get_mut(usize::from(bit >> 6)) {
+            *word |= 1 << (bit & 63);
+        }
+    }
+
     /// Whether a flag is set.
     #[inline(always)]
     pub const fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
     }
+}
+
+/// The bit of [`Settings::others`] that stands for an address.
+#[inline(always)]
+pub const fn other(ip: &Ip) -> u8 {
+    let [.., third, fourth] = ip.words();
+    ((third ^ fourth).wrapping_mul(0x9e37_79b1) >> 24) as u8
 }
 
 const _: () = assert!(size_of::<Settings>() == 512 && align_of::<Settings>() == 8);

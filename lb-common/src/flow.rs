@@ -176,7 +176,8 @@ pub struct Flow {
     pub backend: BackendId,
     /// The backend's epoch when it was chosen.
     pub epoch: u32,
-    /// Last packet of this half, nanoseconds of `CLOCK_MONOTONIC`, about a second exact.
+    /// Last packet of this half, nanoseconds of `CLOCK_MONOTONIC`, about a second exact. Its last 16 bits are
+    /// no time, but [`Flow::tick`].
     pub seen: u64,
     /// Which translation.
     pub kind: Kind,
@@ -192,6 +193,18 @@ pub struct Flow {
 const _: () = assert!(size_of::<Flow>() == 64 && align_of::<Flow>() == 8);
 
 impl Flow {
+    /// What [`Flow::seen`] becomes: the time, and the tick at which it was asked for.
+    #[inline(always)]
+    pub const fn seen_at(now: u64, tick: u16) -> u64 {
+        now & !(u16::MAX as u64) | tick as u64
+    }
+
+    /// [`crate::tables::Tables::tick`] when `seen` was written.
+    #[inline(always)]
+    pub const fn tick(&self) -> u16 {
+        self.seen as u16
+    }
+
     /// A masquerade pair belongs to this flow.
     pub const MASQUERADED: u8 = 1;
 

@@ -2,7 +2,7 @@
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::btf_maps::lpm_trie::Key;
-use aya_ebpf::helpers::generated::bpf_ktime_get_coarse_ns;
+use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_coarse_ns};
 use lb_common::addr::Ip;
 use lb_common::config::{Device, Settings, SettingsPair};
 use lb_common::event::{Event, event_counter};
@@ -216,6 +216,13 @@ impl Tables for Kernel {
     fn now(&self) -> u64 {
         // SAFETY: the helper has no preconditions (kernel 5.11).
         unsafe { bpf_ktime_get_coarse_ns() }
+    }
+
+    #[inline(always)]
+    fn tick(&self) -> u16 {
+        // SAFETY: the helper has no preconditions (kernel 5.6); the verifier makes a load of it. The kernel
+        // counts 100 to 1,000 in a second.
+        (unsafe { bpf_jiffies64() } >> 8) as u16
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 use lb_common::addr::{Ip, Port};
-use lb_common::config::{Prefix, RANGES, Settings};
+use lb_common::config::{Prefix, RANGES, Settings, other};
 use lb_common::service::{Flags, Frontend, Service};
 
 /// Computed prefixes a family gets at most; both families share [`RANGES`].
@@ -18,7 +18,8 @@ const LONGEST: u32 = 120;
 pub(super) struct Ranges {
     cluster: BTreeMap<Ip, u32>,
     node_ports: BTreeMap<u16, u32>,
-    others: u32,
+    /// By their bits in [`Settings::others`].
+    others: BTreeMap<u8, u32>,
     cidrs: Vec<(Ip, u32)>,
     current: Vec<(Ip, u32)>,
     known: bool,
@@ -50,7 +51,7 @@ impl Ranges {
         if service.flags.has(Flags::NODE_PORT) {
             *self.node_ports.entry(frontend.port.get()).or_default() += 1;
         } else if service.flags.has(Flags::EXTERNAL) {
-            self.others += 1;
+            *self.others.entry(other(&frontend.ip)).or_default() += 1;
         } else {
             *self.cluster.entry(frontend.ip).or_default() += 1;
             self.stale |= !holds(&self.current, &frontend.ip);
@@ -62,7 +63,7 @@ impl Ranges {
         if service.flags.has(Flags::NODE_PORT) {
             decrement(&mut self.node_ports, &frontend.port.get());
         } else if service.flags.has(Flags::EXTERNAL) {
-            self.others = self.others.saturating_sub(1);
+            decrement(&mut self.others, &other(&frontend.ip));
         } else {
             decrement(&mut self.cluster, &frontend.ip);
             let given = if self.known { self.cidrs.len() } else { 0 };
@@ -90,7 +91,9 @@ impl Ranges {
         let derived = Settings::RANGES_KNOWN | Settings::OTHER_FRONTENDS;
         settings.flags &= !derived;
         settings.flags |= if self.known { Settings::RANGES_KNOWN } else { 0 };
-        settings.flags |= if self.others > 0 { Settings::OTHER_FRONTENDS } else { 0 };
+        settings.flags |= if self.others.is_empty() { 0 } else { Settings::OTHER_FRONTENDS };
+        settings.others = [0; 4];
+        self.others.keys().for_each(|bit| settings.add_other(*bit));
     }
 
     /// The longest prefix of a family that holds its part of `current`.
@@ -296,6 +299,7 @@ mod tests {
         let some = filled(&mut ranges);
         assert_eq!((some.node_port_low.get(), some.node_port_high.get()), (30_080, 30_080));
         assert!(some.has(Settings::OTHER_FRONTENDS));
+        assert!(some.may_be_other(&vip.ip) && !none.may_be_other(&vip.ip));
         ranges.remove(&frontend, &node_port);
         ranges.remove(&vip, &external);
         assert_eq!(filled(&mut ranges), none);

@@ -243,6 +243,10 @@ impl Tables for Fake {
         self.clock.get()
     }
 
+    fn tick(&self) -> u16 {
+        (self.clock.get() >> 30) as u16
+    }
+
     fn may_reject(&self) -> bool {
         self.rejects.get()
     }

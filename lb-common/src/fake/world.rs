@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use super::{Fake, at, ip};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
-use crate::config::{Device, Prefix, Settings, address};
+use crate::config::{Device, Prefix, Settings, address, other};
 use crate::maglev;
 use crate::service::{
     Backend, BackendId, Flags, Frontend, LINE, MEMBERS_PER_LINE, NARROW, Service, ServiceId, Set,
@@ -158,6 +158,7 @@ impl Fake {
     pub fn external(&mut self, frontend: &str, protocol: Protocol, service: Service) {
         let Endpoint { ip, port, .. } = at(frontend);
         let flags = service.flags.with(Flags::EXTERNAL);
+        self.settings.add_other(other(&ip));
         let key = Frontend::new(ip, port, protocol);
         let _: Option<Service> = self.services.insert(key, Service { flags, ..service });
     }

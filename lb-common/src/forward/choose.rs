@@ -13,8 +13,8 @@ use crate::tables::Tables;
 /// Nanoseconds in a second.
 pub(super) const SECOND: u64 = 1_000_000_000;
 
-/// Whether a destination may be a ClusterIP or a `NodePort`. Others are in reach of one look-up, if there
-/// are any ([`Settings::OTHER_FRONTENDS`]).
+/// Whether a destination may be a ClusterIP or a `NodePort`. Other frontends are told by their address
+/// ([`Settings::may_be_other`]) and one look-up.
 #[inline(always)]
 pub(super) const fn is_near(settings: &Settings, ip: &Ip, port: Port, v4: bool) -> bool {
     let [cover4, cover6] = &settings.cover;
@@ -37,7 +37,7 @@ pub(super) fn locate<T: Tables>(
     scratch: &mut Scratch,
     is_near: bool,
 ) -> Result<(), Refusal> {
-    if !is_near && !settings.has(Settings::OTHER_FRONTENDS) {
+    if !is_near && !settings.may_be_other(&scratch.frontend.ip) {
         return Err(Refusal::Pass(PassReason::NotOurs));
     }
     if tables.service(&scratch.frontend, &mut scratch.service) {

@@ -60,7 +60,7 @@ fn steps<P: Packet, T: Tables>(
             flows::masquerade(tables, settings, scratch, packet.device()).map_err(Verdict::Drop)?;
         }
     }
-    flows::touch(tables, scratch, tables.now());
+    flows::touch(tables, scratch);
     fragments::remember(tables, scratch);
     rewrite::packet(packet, &scratch.view, &scratch.key.tuple, &scratch.flow.to)?;
     close::after(tables, scratch);

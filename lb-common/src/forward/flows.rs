@@ -28,12 +28,13 @@ pub(super) const fn shown(view: &View) -> u8 {
     fin | established
 }
 
-/// Marks the packet's half as seen, at most once a second or when its state moves.
+/// Marks the packet's half as seen, once a tick or when its state moves: the clock itself is asked only then.
 #[inline(always)]
-pub(super) fn touch<T: Tables>(tables: &T, scratch: &Scratch, now: u64) {
+pub(super) fn touch<T: Tables>(tables: &T, scratch: &Scratch) {
     let state = scratch.flow.state | shown(&scratch.view);
-    if state != scratch.flow.state || now.saturating_sub(scratch.flow.seen) >= SECOND {
-        tables.touch_flow(&scratch.key, now, state);
+    let tick = tables.tick();
+    if state != scratch.flow.state || tick != scratch.flow.tick() {
+        tables.touch_flow(&scratch.key, Flow::seen_at(tables.now(), tick), state);
     }
 }
 

@@ -91,7 +91,7 @@ fn follow<P: Packet, T: Tables>(
     tables: &T,
     scratch: &mut Scratch,
 ) -> Step<Verdict> {
-    flows::touch(tables, scratch, tables.now());
+    flows::touch(tables, scratch);
     fragments::remember(tables, scratch);
     rewrite::packet(packet, &scratch.view, &scratch.key.tuple, &scratch.flow.to)?;
     let kind = scratch.flow.kind;

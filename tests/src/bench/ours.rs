@@ -201,7 +201,7 @@ fn established(kernel: &Kernel, kind: Kind, flows: usize, hook: Hook) -> Variant
     let packet = ring::packet(from, to, kind, false);
     let label = label(hook, Case::Established, flows, kind);
     Variant::new(label, packet.len(), move || {
-        // Once round: a flow not seen for a second is marked, which is not what is measured.
+        // Once round: a flow not seen for a tick is marked, which is not what is measured.
         let _: f64 = run(kernel, hook, &packet, ring::entries(flows) as u32, verdict)?;
         run(kernel, hook, &packet, ring::repeats(flows), verdict)
     })

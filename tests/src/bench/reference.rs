@@ -101,7 +101,10 @@ impl Object {
     {
         let (map, protocol) = (self.map(map)?, kind.transport.protocol());
         let one = ring::client(0, flows, kind.family);
-        for position in 0..ring::entries(flows) {
+        // As ours are filled, by address: else the packets would meet the elements in the order they lie in memory.
+        let mut positions: Vec<usize> = (0..ring::entries(flows)).collect();
+        positions.sort_by_key(|position| ring::client(*position, flows, kind.family));
+        for position in positions {
             let [from, to] = [position, position + 1].map(|at| destination(at, flows, kind.family));
             bpf::put(map, &key::<W>(one, from, protocol), &target::<W>(to, protocol))?;
             bpf::put(map, &key::<W>(to, one, protocol), &target::<W>(from, protocol))?;

@@ -97,7 +97,10 @@ impl Maps {
                 assert!(range.contains(&frontend.port.get()));
             } else if service.flags.has(Flags::EXTERNAL) {
                 assert!(self.settings.has(Settings::OTHER_FRONTENDS));
+                assert!(self.settings.may_be_other(&frontend.ip));
             } else {
+                let cover = self.settings.cover[usize::from(!frontend.ip.is_v4())];
+                assert!(cover.covers(&frontend.ip));
                 assert!(self.settings.ranges.iter().any(|range| range.contains(&frontend.ip)));
             }
         }

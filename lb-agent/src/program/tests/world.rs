@@ -53,6 +53,14 @@ impl World {
                 assert!(fine, "{frontend:?} leads to neither set after {op:?}");
             }
         }
+        let is_moved = |(frontend, service): (&Frontend, &Service)| {
+            let now = after.services.get(frontend);
+            !service.flags.has(Flags::ADDRESS) && now.is_none_or(|now| now.id != service.id)
+        };
+        if before.services.iter().any(is_moved) {
+            let settings = &self.maps.settings;
+            assert_ne!(before.settings.removals, settings.removals, "flows must look again");
+        }
         self.in_hand.retain(|(since, _, _)| *since + GRACE > self.now);
         self.in_hand.dedup();
         for (_, service, seen) in &self.in_hand {
