@@ -5,7 +5,9 @@
 //! `EDESTADDRREQ` to who sends), connects again and gets a backend that is there. Sockets that no hook translated
 //! are never touched, nor are TCP connections: those go on with a backend that leaves.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::time::{Duration, Instant};
 
 use lb_common::flow::Peer;
 
@@ -14,6 +16,12 @@ use crate::maps::{self, Maps};
 mod diag;
 
 use diag::{Connected, Diagnosis};
+
+/// How long a socket may wait for an answer that its backend gave before it left.
+pub const GRACE: Duration = Duration::from_secs(1);
+
+/// Sockets whose backend left, by cookie, and when that was seen.
+pub type Orphans = BTreeMap<u64, Instant>;
 
 /// Why sockets could not be looked through.
 #[derive(Debug, thiserror::Error)]
@@ -26,15 +34,22 @@ pub enum Error {
     Maps(#[from] maps::Error),
 }
 
-/// Ends every connected UDP socket of this namespace that a hook sent to a backend which is gone.
+/// Ends every connected UDP socket of this namespace that a hook sent to a backend which is gone, and was known
+/// as an orphan for [`GRACE`]; `known` gets the others.
 ///
 /// Says how many. One that could not be ended does not keep the others; its error is told at the end.
-pub fn end_orphans(maps: &Maps) -> Result<usize, Error> {
+pub fn end_orphans(maps: &Maps, known: &mut Orphans) -> Result<usize, Error> {
     let mut diagnosis = Diagnosis::new()?;
     let (mut ended, mut failure) = (0, None);
+    let (now, before) = (Instant::now(), std::mem::take(known));
     for socket in diagnosis.connected()? {
         let Some(peer) = maps.socket(socket.cookie)? else { continue };
         if !is_orphan(&socket, &peer, maps.backend(peer.id)?.epoch) {
+            continue;
+        }
+        let since = before.get(&socket.cookie).copied().unwrap_or(now);
+        if now.duration_since(since) < GRACE {
+            let _new: Option<Instant> = known.insert(socket.cookie, since);
             continue;
         }
         match diagnosis.end(&socket) {

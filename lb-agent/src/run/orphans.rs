@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::program::Op;
-use crate::sockets;
+use crate::sockets::{self, GRACE};
 
 /// A connect(2) that chose a row just before it changed is not connected yet when we are told: look again.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -44,10 +44,18 @@ pub(super) fn may_orphan(ops: &[Op]) -> bool {
 
 async fn follow(changed: Arc<Notify>, maps: Arc<Maps>, numbers: Arc<Numbers>) {
     let mut is_failing = false;
+    let mut known = sockets::Orphans::new();
     loop {
-        drop(timeout(AGAIN, changed.notified()).await);
+        let again = if known.is_empty() { AGAIN } else { GRACE };
+        drop(timeout(again, changed.notified()).await);
         let maps = Arc::clone(&maps);
-        match spawn_blocking(move || sockets::end_orphans(&maps)).await {
+        let mut orphans = std::mem::take(&mut known);
+        let look = spawn_blocking(move || (sockets::end_orphans(&maps, &mut orphans), orphans));
+        let result = look.await.map(|(result, left)| {
+            known = left;
+            result
+        });
+        match result {
             Ok(Ok(ended)) => {
                 if ended > 0 {
                     info!(ended, "connected UDP sockets whose backend left were ended");
