@@ -86,7 +86,7 @@ impl<'a> Options<'a> {
 }
 
 /// Lays one JSON object over another, field by field.
-fn merge(into: &mut Value, more: &Value) {
+pub(crate) fn merge(into: &mut Value, more: &Value) {
     let (Some(fields), Some(more)) = (into.as_object_mut(), more.as_object()) else {
         *into = more.clone();
         return;

@@ -57,6 +57,9 @@ impl Hub {
         let list = |items: Vec<&Value>| {
             json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
         };
+        if objects.is_empty() {
+            return Ok(());
+        }
         self.control_plane.apply(&list(objects.iter().collect()))?;
         let services = objects.iter().filter(|object| object["status"]["loadBalancer"].is_object());
         let status = services.collect::<Vec<_>>();

@@ -23,8 +23,8 @@ pub(super) const PROXIED: Addresses = Addresses {
 };
 /// The port of every Service.
 pub(super) const PORT: u16 = 80;
-/// `NodePort` of Service 0.
-const NODE_PORTS: u16 = 30_010;
+/// `NodePort` of Service 0. The API server hands out none of the first 86 by itself.
+const NODE_PORTS: u16 = 30_000;
 /// Milliseconds after which silence is believed where it is expected.
 const SHORT: u64 = 700;
 /// Milliseconds after which an answer is no longer expected, on a machine that does much else.
@@ -136,8 +136,6 @@ pub enum Seen {
     Refused,
     /// Nothing came back.
     Silence,
-    /// Some router on the way knew no way on.
-    Unreachable,
     /// The client's own node refused to send (`EPERM`).
     NotPermitted,
     /// Something else.
@@ -184,9 +182,12 @@ pub(super) fn at_most(expected: &Outcome) -> (u32, u64) {
     (times, if is_silent { SHORT } else { LONG })
 }
 
+/// The number of the first Service.
+pub(super) const FIRST: u8 = 10;
+
 /// The number of a Service, from which its addresses follow.
 pub(super) const fn number(policy: Policy, state: State) -> u8 {
-    10 + policy as u8 * 8 + state as u8
+    FIRST + policy as u8 * 8 + state as u8
 }
 
 /// The name of a Service.
@@ -196,7 +197,7 @@ pub(super) fn name(policy: Policy, state: State) -> String {
 
 /// The `NodePort` of a Service.
 pub(super) fn node_port(number: u8) -> u16 {
-    NODE_PORTS + u16::from(number)
+    NODE_PORTS + u16::from(if number < 100 { number } else { number - 60 })
 }
 
 /// The addresses that a Service is asked by.
@@ -212,6 +213,12 @@ pub(super) fn addresses(destination: Destination, number: u8) -> Result<Addresse
         }
         Destination::ProxiedVip => Ok(PROXIED),
     }
+}
+
+/// Where a Service is asked by one of its addresses.
+pub fn frontend(destination: Destination, number: u8, family: Family) -> Result<SocketAddr> {
+    let port = if destination == Destination::NodePort { node_port(number) } else { PORT };
+    Ok(addresses(destination, number)?.socket(family, port))
 }
 
 /// Everything that can be asked (contract 3.3).
@@ -230,17 +237,15 @@ pub fn questions() -> Result<Vec<Question>> {
 /// Everybody's questions about one address of one Service.
 fn asked(policy: Policy, state: State, destination: Destination) -> Result<Vec<Question>> {
     let number = number(policy, state);
-    let port = if destination == Destination::NodePort { node_port(number) } else { PORT };
-    let addresses = addresses(destination, number)?;
     // The client outside is the load balancer that does its own work.
     let is_itself = |source| destination == Destination::ProxiedVip && source == Source::Outside;
     let sources = Source::ALL.into_iter().filter(|source| !is_itself(*source));
     let all = sources.flat_map(|source| matrix().map(move |of| (source, of)));
-    let question = |(source, (family, protocol))| {
-        let to = addresses.socket(family, port);
-        Question { policy, state, destination, source, family, protocol, to }
-    };
-    Ok(all.map(question).collect())
+    all.map(|(source, (family, protocol))| {
+        let to = frontend(destination, number, family)?;
+        Ok(Question { policy, state, destination, source, family, protocol, to })
+    })
+    .collect()
 }
 
 /// The Service that has an address with `ipMode: Proxy`.

@@ -1,5 +1,6 @@
 //! A topology with one proxy on `node-a`: the real one or ours, with the same configuration file.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
@@ -7,10 +8,8 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 use super::hub::Hub;
-use super::question::{
-    CLUSTER, Case, EXTERNAL, Outcome, PORT, PROXIED, Policy, Seen, Source, State, VIPS, at_most,
-    number,
-};
+use super::question::{Case, Outcome, PORT, Policy, Seen, Source, State, at_most, number};
+use super::routes::lead_to_node_a;
 use super::setup::{Proxy, Setup};
 use crate::agent::{Agent, Source as Objects};
 use crate::control_plane::kube_proxy::{KubeProxy, Mode, Options};
@@ -18,7 +17,7 @@ use crate::rig::Rig;
 use crate::topology::address;
 use crate::topology::{Family, Member, Pod, Shape, Topology};
 use crate::traffic::survey::{Ending, Inquiry};
-use crate::traffic::{Ask, Failure, Protocol};
+use crate::traffic::{Ask, Failure};
 use crate::wait::wait_until;
 
 /// How long a proxy may take until packets follow the first Services.
@@ -126,6 +125,18 @@ impl World {
         Ok(())
     }
 
+    /// Returns who answers somebody who asks all of these, each so often; a failure is an error.
+    pub fn servers(&self, source: Source, asks: &[Ask], times: u32) -> Result<BTreeSet<String>> {
+        let inquiry = |ask: &Ask| Inquiry { ask: *ask, outcomes: usize::MAX, times };
+        let endings = self.member(source)?.peer().survey(asks.iter().map(inquiry).collect())?;
+        let all = endings.into_iter().flatten();
+        all.map(|(ending, _)| match ending {
+            Ending::Answered { server, .. } => Ok(server),
+            Ending::Failed(failure) => Err(failure.into()),
+        })
+        .collect()
+    }
+
     /// Asks, and returns what came of each case, in the order of the cases.
     pub fn ask(&self, cases: &[Case]) -> Result<Vec<Outcome>> {
         let inquiries: Vec<(Source, Inquiry)> = cases
@@ -185,50 +196,6 @@ fn seen(ending: Ending) -> Seen {
         Ending::Failed(Failure::Refused) => Seen::Refused,
         Ending::Failed(Failure::TimedOut) => Seen::Silence,
         Ending::Failed(Failure::NotPermitted) => Seen::NotPermitted,
-        Ending::Failed(Failure::Unreachable) => Seen::Unreachable,
         Ending::Failed(failure) => Seen::Other(failure.to_string()),
     }
-}
-
-/// Everybody but the node itself sends what is for a Service to `node-a`. The address of a load balancer that does
-/// its own work is the client's.
-fn lead_to_node_a(rig: &Rig) -> Result<()> {
-    let node = rig.node(0)?;
-    for (setting, value) in [
-        // The kernel sends one ICMP error a second to one client, and so many in all: too few for us.
-        ("net.ipv4.icmp_ratelimit", "0"),
-        ("net.ipv4.icmp_msgs_per_sec", "100000"),
-        ("net.ipv4.icmp_msgs_burst", "10000"),
-        ("net.ipv6.icmp.ratelimit", "0"),
-    ] {
-        node.netns().sysctl(setting, value)?;
-    }
-    let node = node.addresses();
-    for member in [rig.client(), rig.node(1)?.host()] {
-        for device in ["all", "eth0"] {
-            // kube-proxy lets the node tell them of shorter ways, which then miss it.
-            member.netns().sysctl(&format!("net.ipv4.conf.{device}.accept_redirects"), "0")?;
-            member.netns().sysctl(&format!("net.ipv6.conf.{device}.accept_redirects"), "0")?;
-        }
-        for [v4, v6] in [CLUSTER, EXTERNAL, VIPS] {
-            member
-                .netns()
-                .ip(&format!("route add {v4} via {}\nroute add {v6} via {}", node.v4, node.v6))?;
-        }
-    }
-    let client = rig.client();
-    let addresses = PROXIED;
-    client.netns().ip(&format!(
-        "address add {}/32 dev lo\naddress add {}/128 dev lo nodad",
-        addresses.v4, addresses.v6
-    ))?;
-    let via = client.addresses();
-    rig.topology().fabric().ip(&format!(
-        "route add {}/32 via {}\nroute add {}/128 via {}",
-        addresses.v4, via.v4, addresses.v6, via.v6
-    ))?;
-    for protocol in Protocol::ALL {
-        client.peer().serve(protocol, &addresses.both(), 80)?;
-    }
-    Ok(())
 }

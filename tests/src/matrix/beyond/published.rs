@@ -1,0 +1,178 @@
+//! The Services and slices that are there from the start.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::OTHER_TARGET;
+use crate::control_plane::kube_proxy::merge;
+use crate::matrix::objects::{PORTS, SlicePort, endpoint, service, slices};
+use crate::matrix::question::{Destination, PORT, addresses, node_port};
+use crate::topology::Addresses;
+use crate::topology::address::{self, Segment};
+use crate::traffic::Protocol;
+
+/// Label by which a Service asks for another proxy.
+pub(super) const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+/// The Service that remembers its clients.
+pub const STICKY: u8 = 126;
+/// The Service whose load balancer address the node has itself (contract 3.8).
+pub(in crate::matrix) const BOUND: u8 = 108;
+/// Health checks (contract 6.1): port, endpoints on this node.
+pub const HEALTH_CHECKS: [(u16, u64); 2] = [(30_080, 1), (30_081, 0)];
+
+pub(super) fn a2(more: &Value) -> Result<(Addresses, Value)> {
+    Ok(endpoint(address::pod(1, 2)?, "node-a", more))
+}
+
+pub(super) fn b2(more: &Value) -> Result<(Addresses, Value)> {
+    Ok(endpoint(address::pod(2, 2)?, "node-b", more))
+}
+
+/// Objects in the making.
+#[derive(Default)]
+struct Objects(Vec<Value>);
+
+impl Objects {
+    fn add(
+        &mut self,
+        (number, name): (u8, &str),
+        more: &Value,
+        endpoints: &[(Addresses, Value)],
+    ) -> Result<()> {
+        self.0.push(service(name, number, more)?);
+        self.slices(name, name, &PORTS, endpoints);
+        Ok(())
+    }
+
+    fn slices(
+        &mut self,
+        name: &str,
+        of: &str,
+        ports: &[SlicePort<'_>],
+        endpoints: &[(Addresses, Value)],
+    ) {
+        self.0.extend(slices(name, of, ports, endpoints));
+    }
+}
+
+pub(super) fn objects() -> Result<Vec<Value>> {
+    let mut all = Objects::default();
+    hints(&mut all)?;
+    ranges(&mut all)?;
+    policies(&mut all)?;
+    kinds(&mut all)?;
+    strange_slices(&mut all)?;
+    Ok(all.0)
+}
+
+fn draining(more: &Value) -> Value {
+    let mut all = json!({"conditions": {"ready": false, "serving": true, "terminating": true}});
+    merge(&mut all, more);
+    all
+}
+
+fn hints(all: &mut Objects) -> Result<()> {
+    let plain = json!({});
+    let zone = |zone: &str| json!({"hints": {"forZones": [{"name": zone}]}});
+    let node = |node: &str| json!({"hints": {"forNodes": [{"name": node}]}});
+    let local = |port: u16| {
+        json!({"spec": {
+            "externalTrafficPolicy": "Local", "internalTrafficPolicy": "Local",
+            "healthCheckNodePort": port,
+        }})
+    };
+    let [(one, _), (none, _)] = HEALTH_CHECKS;
+    all.add((100, "zones"), &plain, &[a2(&zone("zone-a"))?, b2(&zone("zone-b"))?])?;
+    all.add((101, "zones-incomplete"), &plain, &[a2(&zone("zone-a"))?, b2(&plain)?])?;
+    all.add((102, "zones-elsewhere"), &plain, &[a2(&zone("zone-c"))?, b2(&zone("zone-c"))?])?;
+    all.add((103, "nodes"), &plain, &[a2(&node("node-a"))?, b2(&node("node-b"))?])?;
+    all.add((104, "zones-local"), &local(one), &[a2(&zone("zone-b"))?, b2(&zone("zone-a"))?])?;
+    let leaving = draining(&zone("zone-b"));
+    all.add((105, "zones-draining"), &plain, &[a2(&leaving)?, b2(&leaving)?])?;
+    let nowhere = endpoint(address::pod(1, 2)?, "node-a", &json!({"nodeName": null}));
+    all.add((110, "no-node"), &local(none), &[nowhere])
+}
+
+fn ranges(all: &mut Objects) -> Result<()> {
+    let both = [a2(&json!({}))?, b2(&json!({}))?];
+    let of = |ranges: &[&str]| json!({"spec": {"loadBalancerSourceRanges": ranges}});
+    all.add((106, "ranges"), &of(&[" 192.168.50.100/32", "fd00:50::100/128 "]), &both)?;
+    all.add((107, "ranges-v4"), &of(&["10.244.0.0/16"]), &both)?;
+    all.add((BOUND, "ranges-node"), &of(&["192.168.50.0/24", "fd00:50::/64"]), &both)?;
+    all.add((109, "ranges-nobody"), &of(&["10.244.0.0/16", "fd00:244::/32"]), &[])
+}
+
+fn policies(all: &mut Objects) -> Result<()> {
+    let plain = json!({});
+    let remote = [b2(&plain)?];
+    all.add((114, "policy"), &plain, &remote)?;
+    let internal = json!({"spec": {"internalTrafficPolicy": "Local"}});
+    all.add((127, "internal-local"), &internal, &remote)?;
+    let external = json!({"spec": {"externalTrafficPolicy": "Local"}});
+    all.add((128, "external-local"), &external, &remote)?;
+    let sticky = json!({"spec": {"sessionAffinity": "ClientIP"}});
+    all.add((STICKY, "sticky"), &sticky, &[a2(&plain)?, b2(&plain)?])
+}
+
+fn kinds(all: &mut Objects) -> Result<()> {
+    let plain = json!({});
+    let both = [a2(&plain)?, b2(&plain)?];
+    for (number, name) in [(111, "labelled"), (112, "named"), (113, "deleted"), (115, "withdrawn")]
+    {
+        all.add((number, name), &plain, &both)?;
+    }
+    let label = json!({"metadata": {"labels": {PROXY_NAME: ""}}});
+    all.add((130, "labelled-empty"), &label, &both)?;
+    let single = json!({"spec": {
+        "clusterIPs": [address::cluster_ip(119)?.v4], "ipFamilies": ["IPv4"],
+        "ipFamilyPolicy": "SingleStack",
+        "externalIPs": [addresses(Destination::ExternalIp, 119)?.v4],
+    }});
+    all.add((119, "single"), &single, &both)?;
+    let ports = |number: u16, node_port: Option<u16>| {
+        PORTS.map(|(name, protocol, _)| {
+            json!({
+                "name": name, "protocol": protocol.name(), "port": number, "nodePort": node_port,
+            })
+        })
+    };
+    let none =
+        json!({"spec": {"allocateLoadBalancerNodePorts": false, "ports": ports(PORT, None)}});
+    all.add((120, "no-node-ports"), &none, &both)?;
+    let external = json!({"status": null, "spec": {
+        "type": "ClusterIP", "externalTrafficPolicy": "Local", "ports": ports(PORT, None),
+    }});
+    all.add((121, "external-only"), &external, &both)?;
+    let own = Segment::First.host(address::node(1))?.both();
+    let of_node =
+        json!({"spec": {"externalIPs": own, "ports": ports(8_443, Some(node_port(122)))}});
+    all.add((122, "on-the-node"), &of_node, &[b2(&plain)?])
+}
+
+fn strange_slices(all: &mut Objects) -> Result<()> {
+    let plain = json!({});
+    all.add((118, "no-conditions"), &plain, &[a2(&json!({"conditions": null}))?])?;
+    // Ports by name: other numbers at other endpoints, and names that no port has.
+    all.add((123, "names"), &plain, &[a2(&plain)?])?;
+    let other = PORTS.map(|(name, protocol, _)| (name, protocol, OTHER_TARGET));
+    let b1 = endpoint(address::pod(2, 1)?, "node-b", &plain);
+    all.slices("names-other", "names", &other, &[b1]);
+    let [(_, tcp, number), (_, udp, _)] = PORTS;
+    let unknown = [("x-tcp", tcp, number), ("x-udp", udp, number)];
+    all.slices("names-unknown", "names", &unknown, &[b2(&plain)?]);
+    // One number, two transports, other endpoints.
+    all.add((124, "transports"), &plain, &[])?;
+    let [tcp, udp]: [SlicePort<'_>; 2] = PORTS;
+    debug_assert_eq!(tcp.1, Protocol::Tcp);
+    all.slices("transports-tcp", "transports", &[tcp], &[a2(&plain)?]);
+    all.slices("transports-udp", "transports", &[udp], &[b2(&plain)?]);
+    // One endpoint in two slices: the one that stays counts.
+    let local = json!({"spec": {"externalTrafficPolicy": "Local"}});
+    all.add((125, "twice"), &local, &[a2(&draining(&plain))?])?;
+    all.slices("twice-again", "twice", &PORTS, &[a2(&plain)?, b2(&plain)?]);
+    // A slice that will belong to another Service.
+    all.add((116, "moved-from"), &plain, &[])?;
+    all.add((117, "moved-to"), &plain, &[])?;
+    all.slices("moves", "moved-from", &PORTS, &[a2(&plain)?]);
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! The way of packets in a world: everything that is for a Service goes to `node-a`.
+
+use anyhow::Result;
+
+use super::beyond::{BOUND, MORE_ADDRESSES, OTHER_TARGET};
+use super::question::{CLUSTER, Destination, EXTERNAL, PROXIED, VIPS, addresses};
+use crate::rig::{Rig, TARGET};
+use crate::topology::Addresses;
+use crate::traffic::Protocol;
+
+/// Everybody but the node itself sends what is for a Service to `node-a`. The address of a load balancer that does
+/// its own work is the client's.
+pub(super) fn lead_to_node_a(rig: &Rig) -> Result<()> {
+    let node = rig.node(0)?;
+    for (setting, value) in [
+        // The kernel sends one ICMP error a second to one client, and so many in all: too few for us.
+        ("net.ipv4.icmp_ratelimit", "0"),
+        ("net.ipv4.icmp_msgs_per_sec", "100000"),
+        ("net.ipv4.icmp_msgs_burst", "10000"),
+        ("net.ipv6.icmp.ratelimit", "0"),
+    ] {
+        node.netns().sysctl(setting, value)?;
+    }
+    add_addresses(rig)?;
+    let node = node.addresses();
+    for member in [rig.client(), rig.node(1)?.host()] {
+        for device in ["all", "eth0"] {
+            // kube-proxy lets the node tell them of shorter ways, which then miss it.
+            member.netns().sysctl(&format!("net.ipv4.conf.{device}.accept_redirects"), "0")?;
+            member.netns().sysctl(&format!("net.ipv6.conf.{device}.accept_redirects"), "0")?;
+        }
+        for [v4, v6] in [CLUSTER, EXTERNAL, VIPS] {
+            member
+                .netns()
+                .ip(&format!("route add {v4} via {}\nroute add {v6} via {}", node.v4, node.v6))?;
+        }
+    }
+    let client = rig.client();
+    let proxied = PROXIED;
+    client.netns().ip(&format!(
+        "address add {}/32 dev lo\naddress add {}/128 dev lo nodad",
+        proxied.v4, proxied.v6
+    ))?;
+    let via = client.addresses();
+    rig.topology().fabric().ip(&format!(
+        "route add {}/32 via {}\nroute add {}/128 via {}",
+        proxied.v4, via.v4, proxied.v6, via.v6
+    ))?;
+    // Nobody is told that a withdrawn address leads nowhere: the kernel tells so only once a second.
+    let [vips4, vips6] = VIPS;
+    rig.topology()
+        .fabric()
+        .ip(&format!("route add blackhole {vips4}\nroute add blackhole {vips6}"))?;
+    let other = rig.pod(1, 0)?;
+    for protocol in Protocol::ALL {
+        // One that serves elsewhere than all others.
+        other.peer().stop_serving(protocol, &other.addresses().both(), TARGET)?;
+        other.peer().serve(protocol, &other.addresses().both(), OTHER_TARGET)?;
+        client.peer().serve(protocol, &proxied.both(), 80)?;
+    }
+    Ok(())
+}
+
+/// More addresses of the node than its Node object has, one of them a load balancer address, as some set up.
+fn add_addresses(rig: &Rig) -> Result<()> {
+    let node = rig.node(0)?;
+    node.netns().ip("link add more type bridge\nlink set more up")?;
+    let via = node.addresses();
+    for Addresses { v4, v6 } in MORE_ADDRESSES {
+        node.netns()
+            .ip(&format!("address add {v4}/32 dev more\naddress add {v6}/128 dev more nodad"))?;
+        for member in [rig.client(), rig.node(1)?.host()] {
+            let (via4, via6) = (via.v4, via.v6);
+            member.netns().ip(&format!("route add {v4} via {via4}\nroute add {v6} via {via6}"))?;
+        }
+    }
+    let Addresses { v4, v6 } = addresses(Destination::Vip, BOUND)?;
+    node.netns().ip(&format!("address add {v4}/32 dev more\naddress add {v6}/128 dev more nodad"))
+}

@@ -1,0 +1,212 @@
+//! What the contract says besides its matrix, asked of the real kube-proxy and of ours: source ranges, hints,
+//! slices in all their shapes, affinity, health checks, `nodePortAddresses`, changes while they run.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use lb_tests::control_plane::kube_proxy::Mode;
+use lb_tests::http;
+use lb_tests::matrix::{
+    Case, Destination, Detector, HEALTH_CHECKS, Hub, NODE_PORT_ADDRESSES, Outcome, Proxy, STICKY,
+    Setup, Source, Step, World, frontend, node_port_cases, services, steps, without_addresses,
+};
+use lb_tests::rig::matrix;
+use lb_tests::traffic::Ask;
+use lb_tests::wait::{wait_until, wait_until_ok};
+
+/// How long packets may take to follow a change: kube-proxy waits a second between two of its own.
+const SOON: Duration = Duration::from_secs(15);
+/// Worlds at a time.
+const AT_ONCE: usize = 4;
+
+/// What was asked, and what was not as expected.
+type Found = Mutex<Vec<(usize, Vec<String>)>>;
+
+#[test]
+fn rules_beside_the_matrix_are_as_the_contract_says() -> Result<()> {
+    let hub = Hub::start()?;
+    hub.publish(&services()?)?;
+    let steps = steps()?;
+    let proxies = [Proxy::KubeProxy(Mode::Nftables), Proxy::Ours, Proxy::OursMasquerading];
+    let found = Found::default();
+    let barrier = Barrier::new(proxies.len() + 1);
+    let is_published = AtomicBool::new(true);
+    let published: Vec<Result<()>> = thread::scope(|scope| {
+        for proxy in proxies {
+            let (hub, steps, found) = (&hub, &steps, &found);
+            let pace = (&barrier, &is_published);
+            drop(scope.spawn(move || {
+                // Pods of the other node are outsiders: none of their answers goes around the node.
+                let setup = Setup::new(proxy, Detector::NodeCidr);
+                let asked = follow(setup, hub, steps, pace);
+                locked(found).push(asked);
+            }));
+        }
+        let publish = |step| {
+            let done = publish(&hub, step);
+            is_published.store(done.is_ok(), Ordering::Relaxed);
+            // Packets may follow now; and now all were asked.
+            let _leaders = [barrier.wait(), barrier.wait()];
+            done
+        };
+        steps.iter().map(publish).collect()
+    });
+    published.into_iter().collect::<Result<()>>()?;
+    judge(&found)
+}
+
+#[test]
+fn node_ports_are_served_where_the_list_says() -> Result<()> {
+    let hub = Hub::start()?;
+    hub.publish(&services()?)?;
+    let proxies = [Proxy::KubeProxy(Mode::Nftables), Proxy::Ours];
+    let rows = NODE_PORT_ADDRESSES.iter().flat_map(|row| proxies.map(|proxy| (proxy, row)));
+    let rows: Mutex<VecDeque<_>> = Mutex::new(rows.collect());
+    let found = Found::default();
+    let next = || locked(&rows).pop_front();
+    let work = || {
+        while let Some((proxy, (list, accepted))) = next() {
+            let node_port_addresses = list.iter().map(|&entry| entry.to_owned()).collect();
+            let setup = Setup { node_port_addresses, ..Setup::new(proxy, Detector::ClusterCidr) };
+            let asked = World::start(setup, &hub).and_then(|world| {
+                let own = world.rig().node(0)?.addresses();
+                let cases = node_port_cases(world.setup(), own, *accepted);
+                settle(&world, &format!("{list:?}"), &cases)
+            });
+            let failed = |error| (0, vec![format!("{error:#}")]);
+            let (count, wrong) = asked.unwrap_or_else(failed);
+            let wrong = wrong.into_iter().map(|line| format!("{proxy:?}, {line}")).collect();
+            locked(&found).push((count, wrong));
+        }
+    };
+    thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
+    judge(&found)
+}
+
+/// Follows the steps in a world of its own; returns how much was asked, and what was not as expected.
+fn follow(
+    setup: Setup,
+    hub: &Hub,
+    steps: &[Step],
+    (barrier, is_published): (&Barrier, &AtomicBool),
+) -> (usize, Vec<String>) {
+    let proxy = setup.proxy;
+    let world = World::start(setup, hub);
+    let mut all = (0, Vec::new());
+    for (number, step) in steps.iter().enumerate() {
+        let _leader = barrier.wait();
+        let asked = match &world {
+            // What went wrong there is said there.
+            _ if !is_published.load(Ordering::Relaxed) => Ok((0, Vec::new())),
+            Ok(world) => ask(world, step, number == 0),
+            Err(error) => Ok((0, vec![format!("{error:#}")])),
+        };
+        let (count, wrong) = asked.unwrap_or_else(|error| (0, vec![format!("{error:#}")]));
+        all.0 += count;
+        all.1.extend(wrong.into_iter().map(|line| format!("{proxy:?}, {line}")));
+        let _leader = barrier.wait();
+    }
+    all
+}
+
+fn publish(hub: &Hub, step: &Step) -> Result<()> {
+    hub.publish(&step.objects)?;
+    step.commands.iter().try_for_each(|command| {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        hub.control_plane().kubectl(&words).map(drop)
+    })
+}
+
+/// Asks everything of a step.
+fn ask(world: &World, step: &Step, is_first: bool) -> Result<(usize, Vec<String>)> {
+    let (mut count, mut wrong) = settle(world, step.name, &(step.cases)(world.setup())?)?;
+    if is_first {
+        for check in [affinity, health] {
+            let (more, lines) = check(world)?;
+            count += more;
+            wrong.extend(lines);
+        }
+    }
+    Ok((count, wrong))
+}
+
+/// Asks until everything is as expected; returns how much, and what does not become so.
+fn settle(world: &World, what: &str, cases: &[Case]) -> Result<(usize, Vec<String>)> {
+    let unlike = |cases: &[Case]| -> Result<Vec<(Case, Outcome)>> {
+        let outcomes = world.ask(cases)?;
+        let outcomes = outcomes.iter().map(without_addresses);
+        let pairs = cases.iter().cloned().zip(outcomes);
+        Ok(pairs.filter(|(case, outcome)| case.expected != *outcome).collect())
+    };
+    let mut open = cases.to_vec();
+    let settled = wait_until(SOON, what, || {
+        open = unlike(&open).ok()?.into_iter().map(|(case, _)| case).collect();
+        open.is_empty().then_some(())
+    });
+    // What was right before the change must still be: everything once more.
+    let wrong = unlike(if settled.is_ok() { cases } else { &open })?;
+    // And once again: netfilter may still follow a flow of before by chance, one with the same source port.
+    let wrong: Vec<Case> = wrong.into_iter().map(|(case, _)| case).collect();
+    let wrong = unlike(&wrong)?;
+    let line = |(case, outcome): &(Case, Outcome)| {
+        format!("{what}: {}: expected {:?}, seen {outcome:?}", case.name, case.expected)
+    };
+    Ok((cases.len(), wrong.iter().map(line).collect()))
+}
+
+/// Contract 4: whoever asks has one backend for each port of a Service, by whichever address it is asked.
+fn affinity(world: &World) -> Result<(usize, Vec<String>)> {
+    let mut wrong = Vec::new();
+    let everybody = Source::ALL.into_iter().flat_map(|source| matrix().map(move |of| (source, of)));
+    let mut count = 0;
+    for (source, (family, protocol)) in everybody {
+        let destinations = Destination::ALL.into_iter().filter(|it| *it != Destination::ProxiedVip);
+        let asks = destinations
+            .map(|destination| Ok(Ask::new(protocol, frontend(destination, STICKY, family)?)))
+            .collect::<Result<Vec<_>>>()?;
+        // The first one shows whom the others must find: they are asked at once.
+        drop(world.servers(source, asks.get(..1).unwrap_or_default(), 1)?);
+        let servers = world.servers(source, &asks, 8)?;
+        count += asks.len();
+        if servers.len() != 1 {
+            wrong.push(format!("{source:?} by {family} {protocol} is answered by {servers:?}"));
+        }
+    }
+    Ok((count, wrong))
+}
+
+/// Contract 6.1, on both families.
+fn health(world: &World) -> Result<(usize, Vec<String>)> {
+    let (client, node) = (world.rig().client(), world.rig().node(0)?);
+    let mut wrong = Vec::new();
+    for (port, expected) in HEALTH_CHECKS {
+        for address in node.addresses().both() {
+            let asked = wait_until_ok(SOON, "health check", || {
+                let (status, body) = http::get(client.home(), (address, port).into(), "/")?;
+                let status_expected = if expected == 0 { 503 } else { 200 };
+                let says = format!("\"localEndpoints\":{expected}");
+                let body: String = body.split_whitespace().collect();
+                ensure!(status == status_expected && body.contains(&says), "{status}: {body}");
+                Ok(())
+            });
+            wrong.extend(asked.err().map(|error| format!("{address} {port}: {error:#}")));
+        }
+    }
+    Ok((4, wrong))
+}
+
+fn judge(found: &Found) -> Result<()> {
+    let (counts, wrong): (Vec<usize>, Vec<Vec<String>>) = locked(found).drain(..).unzip();
+    let (compared, wrong) = (counts.iter().sum::<usize>(), wrong.concat());
+    println!("{compared} questions compared");
+    ensure!(wrong.is_empty(), "{} of {compared} are wrong:\n{}", wrong.len(), wrong.join("\n"));
+    Ok(())
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
