@@ -71,7 +71,7 @@ pub trait Tables {
 
     /// Nanoseconds of `CLOCK_MONOTONIC` (a coarse clock will do).
     fn now(&self) -> u64;
-    /// A clock that costs next to nothing: its steps last from a quarter of a second to three.
+    /// A clock that costs next to nothing: its steps last from an eighth of a second to one and a third.
     fn tick(&self) -> u16;
     /// Whether a rejection may be sent now (rate limit).
     fn may_reject(&self) -> bool;

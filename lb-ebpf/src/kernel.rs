@@ -222,7 +222,7 @@ impl Tables for Kernel {
     fn tick(&self) -> u16 {
         // SAFETY: the helper has no preconditions (kernel 5.6); the verifier makes a load of it. The kernel
         // counts 100 to 1,000 in a second.
-        (unsafe { bpf_jiffies64() } >> 8) as u16
+        (unsafe { bpf_jiffies64() } >> 7) as u16
     }
 
     #[inline(always)]
