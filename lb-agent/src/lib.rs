@@ -24,6 +24,8 @@ pub mod tracker;
 pub mod translate;
 pub mod watch;
 
+pub use syscall::keep_one_heap;
+
 /// An error with its causes, on one line; a cause that was already told is not told again.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(error.source(), |error| error.source());

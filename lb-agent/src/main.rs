@@ -145,6 +145,7 @@ fn agent(options: Run) -> Result<ExitCode> {
     if options.cleanup {
         return cleanup(&Cleanup { pins: options.pins, cgroup: options.cgroup });
     }
+    lb_agent::keep_one_heap();
     log(options.log);
     let config = Config::load(&options)?;
     if let Some(file) = &options.write_config_to {
@@ -168,7 +169,7 @@ fn agent(options: Run) -> Result<ExitCode> {
             // The program that runs, also where its file has been replaced.
             let arguments = std::env::args_os().skip(1);
             let error = Process::new("/proc/self/exe").args(arguments).exec();
-            Err(error).context("begin anew under another configuration")
+            Err(error).context("begin anew")
         }
     }
 }

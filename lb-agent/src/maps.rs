@@ -187,11 +187,29 @@ impl Maps {
 
     /// `BACKENDS` from row 0 to the last that was ever used.
     pub fn backends(&self) -> Result<Vec<Backend>> {
-        let mut rows =
-            entries::<_, u32, Raw<Backend>, _>(&self.backends, "BACKENDS", |_, row| row.0)?;
-        let used = rows.iter().rposition(|row| row.epoch != 0).map_or(0, |last| last + 1);
-        rows.truncate(used);
+        let mut rows = Vec::new();
+        walk(self.backends.data(), (0_u32, Raw::<Backend>::default()), |id, row| {
+            // The rest of the map is empty, and may be megabytes.
+            if row.0.epoch != 0 {
+                rows.resize(*id as usize, Backend::default());
+                rows.push(row.0);
+            }
+            true
+        })
+        .map_err(batched("BACKENDS"))?;
         Ok(rows)
+    }
+
+    /// The epochs of the first rows of `BACKENDS`.
+    pub fn epochs(&self, rows: usize) -> Result<Vec<u32>> {
+        let mut epochs = Vec::with_capacity(rows);
+        walk(self.backends.data(), (0_u32, Raw::<Backend>::default()), |_, row| {
+            epochs.push(row.0.epoch);
+            epochs.len() < rows
+        })
+        .map_err(batched("BACKENDS"))?;
+        epochs.truncate(rows);
+        Ok(epochs)
     }
 
     /// One row of `BACKENDS`.

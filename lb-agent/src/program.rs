@@ -17,6 +17,7 @@ use crate::plan::{PortKey, PortPlan, ServiceName};
 mod actual;
 mod frontends;
 mod lines;
+mod places;
 mod port;
 mod ranges;
 mod room;
@@ -105,13 +106,21 @@ pub struct Change {
     pub ports: Vec<PortPlan>,
 }
 
+impl Change {
+    /// Since when it asks for something; what is gone is older than anything.
+    pub fn age(&self) -> Option<&(i64, String)> {
+        self.ports.iter().map(|plan| &plan.age).min()
+    }
+}
+
 /// The book of what the maps hold, and of who asked for it.
 #[derive(Debug)]
 pub struct Programmer {
     limits: Limits,
     settings: Settings,
     ids: BTreeMap<PortKey, ServiceId>,
-    ports: BTreeMap<ServiceId, Port>,
+    /// In boxes: half of what such a map holds is empty.
+    ports: BTreeMap<ServiceId, Box<Port>>,
     refused: BTreeMap<PortKey, (Refusal, PortPlan)>,
     frontends: Frontends,
     rows: Rows,
@@ -258,6 +267,16 @@ impl Programmer {
         self.ports.get(&id).map(|port| &port.plan.key)
     }
 
+    /// Rows of `BACKENDS` up to the last that was ever used.
+    pub const fn rows_ever(&self) -> usize {
+        self.rows.ever()
+    }
+
+    /// Room in the maps.
+    pub const fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// How many frontends several services ask for.
     pub fn contested(&self) -> usize {
         self.frontends.contested().len()
@@ -315,7 +334,7 @@ impl Programmer {
     }
 
     fn claimants(&self, frontend: Frontend) -> impl Iterator<Item = &Port> {
-        self.frontends.claimants(frontend).filter_map(|id| self.ports.get(&id))
+        self.frontends.claimants(frontend).filter_map(|id| self.ports.get(&id).map(|port| &**port))
     }
 }
 

@@ -46,7 +46,7 @@ pub use intent::intent;
 use kubernetes::Shown;
 use orphans::Orphans;
 use service_manager::{ServiceManager, take_resources};
-use start::{FIRST_LISTS, LISTS, lists, load, start_servers, start_source, tracker};
+use start::{FIRST_LISTS, LISTS, READING, lists, load, start_servers, start_source, tracker};
 pub(crate) use state::name;
 pub use state::{Known, State, state_file};
 use stop::Stop;
@@ -96,7 +96,7 @@ pub enum Error {
 pub enum End {
     /// Somebody said stop.
     Asked,
-    /// There is another configuration: begin anew.
+    /// There is another configuration, or maps must be larger: begin anew.
     Changed,
 }
 
@@ -123,7 +123,12 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
         start_source(options.manifests.as_deref(), &config, &name, observed, sender).await?;
     let mut tracker = tracker(&config, &name);
     let has_maps = paths.bpf_dir.join(datapath::LAYOUT).join("maps").exists();
-    let patience = if has_maps { LISTS } else { FIRST_LISTS };
+    let patience = match (&options.manifests, has_maps) {
+        // It is read as a whole, and nobody can be away.
+        (Some(_), _) => READING,
+        (None, true) => LISTS,
+        (None, false) => FIRST_LISTS,
+    };
     tokio::select! {
         () = lists(&mut tracker, &mut events, patience) => {}
         () = stop.asked() => return Ok(End::Asked),
@@ -165,13 +170,14 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
         is_programmed: false,
         is_settled: false,
         lifetimes: config.lifetimes(),
+        configured_sizes: config.sizes(),
     };
     start_servers(&config, &agent, (kube_proxy, view), &shared).await?;
     info!(node = name, bpf_dir = %paths.bpf_dir.display(), cgroup = %paths.cgroup.display(), "agent runs");
     agent.shown.events.node("Starting", String::new());
     agent.begin();
     let end = tokio::select! {
-        () = agent.work(events, shared, &mut stop) => End::Asked,
+        end = agent.work(events, shared, &mut stop) => end,
         () = reload::changed(options) => End::Changed,
     };
     ServiceManager::stopping();

@@ -28,6 +28,8 @@ pub struct Context {
     pub leaving: BTreeSet<ServiceId>,
     /// When the sweep began, by the clock of the book.
     pub began: Duration,
+    /// Rows of `BACKENDS` that were ever used, at that time.
+    pub rows: usize,
     /// How long idle flows are kept.
     pub lifetimes: Lifetimes,
 }
@@ -69,7 +71,7 @@ struct Notes {
 
 /// Sweeps once. `now` is `CLOCK_MONOTONIC`.
 pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Error> {
-    let epochs: Vec<u32> = maps.backends()?.iter().map(|row| row.epoch).collect();
+    let epochs = maps.epochs(context.rows)?;
     let mut notes = Notes { epochs, lifetimes: context.lifetimes, ..Notes::default() };
     maps.flows(|key, flow| notes.note(key, flow))?;
     let mut report = Report {
@@ -146,8 +148,10 @@ impl Notes {
         }
         let twin = self.halves.get(&self.hasher.hash_one((key.other(flow), key)));
         let Some(twin) = twin else { return age(flow.seen) >= ALONE };
+        // A row, or an epoch of one, that is newer than our look at them is nobody's end.
+        let has_moved = |epoch: &u32| epoch.wrapping_sub(flow.epoch).cast_signed() > 0;
         let is_renewed = key.protocol != Protocol::TCP
-            && self.epochs.get(flow.backend as usize) != Some(&flow.epoch);
+            && self.epochs.get(flow.backend as usize).is_some_and(has_moved);
         let (forward, reply) = match flow.kind {
             Kind::REPLY => (twin.state, flow.state),
             _ => (flow.state, twin.state),
@@ -260,13 +264,18 @@ mod tests {
     fn datagram_flows_of_a_backend_that_left_are_over() {
         let mut flow = pair(Protocol::UDP, 1, [1, 1]);
         for (_, half) in &mut flow {
-            half.epoch = 2;
+            half.epoch = 0;
         }
         assert_eq!(over(&flow), [true, true]);
         let mut flow = pair(Protocol::TCP, 1, [1, 1]);
         for (_, half) in &mut flow {
-            half.epoch = 2;
+            half.epoch = 0;
         }
         assert_eq!(over(&flow), [false, false], "TCP goes on");
+        let mut flow = pair(Protocol::UDP, 1, [1, 1]);
+        for (_, half) in &mut flow {
+            half.epoch = 2;
+        }
+        assert_eq!(over(&flow), [false, false], "begun after the rows were read");
     }
 }

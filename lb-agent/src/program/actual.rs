@@ -13,6 +13,7 @@ use lb_common::service::{
 };
 
 use super::frontends::key;
+use super::places::Places;
 use super::port::{Members, Port};
 use super::{Frontends, Limits, Lines, Programmer, Range, Rows, Sources, Stage, selection};
 use crate::plan::{FrontendKind, PortKey, PortPlan, ServiceName};
@@ -151,7 +152,7 @@ impl Port {
                 endpoints: Vec::new(),
                 anywhere: false,
             },
-            rows: BTreeMap::new(),
+            rows: Places::default(),
             cluster: Members::default(),
             local: Members::default(),
             generation: 0,

@@ -7,6 +7,7 @@ use lb_common::addr::{Endpoint, Port as WirePort};
 use lb_common::service::{Backend, BackendId, Flags, Frontend, Service, ServiceId, Set};
 
 use super::frontends::key;
+use super::places::Places;
 use super::room::Lack;
 use super::{GRACE, Limits, Op, Programmer, Range, Refusal, Stage, selection, wire};
 use crate::plan::{EndpointPlan, FrontendKind, FrontendPlan, PortKey, PortPlan, ServiceName};
@@ -28,7 +29,7 @@ pub(super) struct Port {
     /// What was asked.
     pub(super) plan: PortPlan,
     /// Its rows.
-    pub(super) rows: BTreeMap<Endpoint, BackendId>,
+    pub(super) rows: Places,
     /// Backends under traffic policy Cluster.
     pub(super) cluster: Members,
     /// Backends under traffic policy Local.
@@ -117,7 +118,7 @@ impl Programmer {
             let _: Option<ServiceId> = self.ids.insert(plan.key.clone(), id);
             self.naming += 1;
         }
-        self.claim(id, plan, stage);
+        self.claim(id, lean(plan), stage);
         Outcome::Placed
     }
 
@@ -138,8 +139,8 @@ impl Programmer {
 
     /// Ends the rows, sets and sources of a service that nothing claims any more.
     pub(super) fn abandon(&mut self, id: ServiceId, port: &Port, now: Duration, stage: &mut Stage) {
-        for row in port.rows.values() {
-            self.rows.retire(*row, now + GRACE, &mut stage.after);
+        for row in port.rows.rows() {
+            self.rows.retire(row, now + GRACE, &mut stage.after);
         }
         for range in port.ranges() {
             self.lines.retire(range, now + GRACE);
@@ -155,17 +156,16 @@ impl Programmer {
         now: Duration,
         stage: &mut Stage,
     ) -> Result<(), Lack> {
-        let mut port = match self.ports.remove(&id).or_else(|| self.orphans.remove(&id)) {
-            Some(port) => port,
-            None => Port::empty(plan),
-        };
+        let known = self.ports.remove(&id);
+        let known = known.or_else(|| self.orphans.remove(&id).map(Box::new));
+        let mut port = known.unwrap_or_else(|| Box::new(Port::empty(plan)));
         let placed = self.check(id, plan, &port).and_then(|()| self.sets(&port, plan));
         if let Ok(sets) = placed {
-            self.replace((id, &mut port), plan, (sets, now + GRACE), stage);
+            self.replace((id, &mut *port), plan, (sets, now + GRACE), stage);
         }
         let orphaned = placed.is_err() && !self.ids.contains_key(&plan.key);
         if orphaned && !port.is_empty() {
-            drop(self.orphans.insert(id, port));
+            drop(self.orphans.insert(id, *port));
         } else if !orphaned {
             drop(self.ports.insert(id, port));
         }
@@ -187,7 +187,7 @@ impl Programmer {
         // Those of a port that leaves stay as tombstones: its leaving gives nothing at once.
         let used = self.frontends.used();
         enough(Refusal::Services, limits.services, used, entries, usize::MAX)?;
-        let new = plan.endpoints.iter().filter(|endpoint| !port.rows.contains_key(&at(endpoint)));
+        let new = plan.endpoints.iter().filter(|endpoint| port.rows.get(&at(endpoint)).is_none());
         let (used, all) = (limits.backends as usize - self.rows.room(), plan.endpoints.len());
         enough(Refusal::Backends, limits.backends, used, new.count(), all)?;
         let (used, new) = (self.sources.len(), self.sources.missing(id, &plan.sources));
@@ -204,7 +204,7 @@ impl Programmer {
         let local = member(|endpoint| endpoint.local);
         let unchanged = |old: &Members, new: &[Endpoint]| {
             let ids = new.iter().map(|endpoint| port.rows.get(endpoint));
-            old.ids.iter().map(Some).eq(ids)
+            old.ids.iter().copied().map(Some).eq(ids)
         };
         let is_other = !unchanged(&port.cluster, &cluster);
         let whole = lines(plan) as usize;
@@ -253,9 +253,9 @@ impl Programmer {
         for (endpoint, backend) in &wanted {
             if let Some(row) = port.rows.get(endpoint) {
                 // Bits that come are set before the switch, bits that go are cleared after it.
-                let both = self.rows.get(*row).flags | backend.flags;
-                self.rows.set_flags(*row, both, &mut stage.before);
-                self.rows.set_flags(*row, backend.flags, &mut stage.after);
+                let both = self.rows.get(row).flags | backend.flags;
+                self.rows.set_flags(row, both, &mut stage.before);
+                self.rows.set_flags(row, backend.flags, &mut stage.after);
             } else {
                 let row = self.rows.take(*backend, &mut stage.before);
                 let _: Option<BackendId> = port.rows.insert(*endpoint, row);
@@ -274,8 +274,7 @@ impl Programmer {
         if cluster.is_some() || local.is_some() {
             port.generation = port.generation.wrapping_add(1);
         }
-        let gone = port.rows.extract_if(.., |endpoint, _| !wanted.contains_key(endpoint));
-        for (_, row) in gone {
+        for row in port.rows.keep(|endpoint| wanted.contains_key(endpoint)) {
             self.rows.retire(row, due, &mut stage.after);
         }
         for range in old_ranges.difference(&port.ranges()) {
@@ -306,14 +305,14 @@ impl Port {
     fn empty(plan: &PortPlan) -> Self {
         Self {
             plan: PortPlan { frontends: Vec::new(), endpoints: Vec::new(), ..plan.clone() },
-            rows: BTreeMap::new(),
+            rows: Places::default(),
             cluster: Members::default(),
             local: Members::default(),
             generation: 0,
         }
     }
 
-    fn is_empty(&self) -> bool {
+    const fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.generation == 0
     }
 
@@ -323,14 +322,16 @@ impl Port {
 
     /// Writes the lines of a set.
     fn fill(&self, set: Set, endpoints: &[Endpoint], stage: &mut Stage) -> Members {
-        let id = |endpoint: &Endpoint| self.rows.get(endpoint).copied().unwrap_or(0);
+        let id = |endpoint: &Endpoint| self.rows.get(endpoint).unwrap_or(0);
         let members: Vec<(Endpoint, BackendId)> =
             endpoints.iter().map(|endpoint| (*endpoint, id(endpoint))).collect();
         if !members.is_empty() {
             let lines = selection::lines(&members);
             stage.before.push(Op::WriteLines { line: set.line, lines });
         }
-        Members { set, ids: members.into_iter().map(|(_, id)| id).collect() }
+        let mut ids: Vec<BackendId> = members.into_iter().map(|(_, id)| id).collect();
+        ids.shrink_to_fit();
+        Members { set, ids }
     }
 }
 
@@ -344,6 +345,14 @@ impl PortKey {
             family: crate::plan::Family::V4,
         }
     }
+}
+
+/// A plan without spare room: it is kept as long as its service lives.
+fn lean(mut plan: PortPlan) -> PortPlan {
+    plan.frontends.shrink_to_fit();
+    plan.sources.shrink_to_fit();
+    plan.endpoints.shrink_to_fit();
+    plan
 }
 
 /// The members of a set, sorted, so that every node builds the same table.

@@ -36,6 +36,11 @@ impl Rows {
         self.free.len() + (self.limit as usize).saturating_sub(self.mirror.len())
     }
 
+    /// Rows up to the last that was ever used.
+    pub(super) const fn ever(&self) -> usize {
+        self.mirror.len()
+    }
+
     /// Rows with an endpoint, or waiting to lose it.
     pub(super) fn used(&self) -> usize {
         self.mirror.len() - 1 - self.free.len()

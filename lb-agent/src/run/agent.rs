@@ -2,6 +2,7 @@
 //!
 //! Never blocks: what waits is a task of its own.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
+use super::End;
 use super::devices::Devices;
 use super::kubernetes::Shown;
 use super::orphans::{Orphans, may_orphan};
@@ -27,6 +29,9 @@ use crate::program::{Change, Op, Programmer};
 use crate::snapshot::Event;
 use crate::sweep::{self, Report};
 use crate::tracker::{Effect, Tracker};
+
+/// Services that are planned before their operations are written: those of a whole cluster would fill memory.
+const PIECE: usize = 1_000;
 
 /// Events that are taken in before something is programmed: an end to a long list's patience.
 const AT_ONCE: usize = 50_000;
@@ -51,6 +56,8 @@ pub(super) struct Agent {
     pub(super) is_programmed: bool,
     pub(super) is_settled: bool,
     pub(super) lifetimes: sweep::Lifetimes,
+    /// Sizes of maps that somebody chose.
+    pub(super) configured_sizes: BTreeMap<String, u32>,
 }
 
 impl Agent {
@@ -68,7 +75,7 @@ impl Agent {
         mut events: mpsc::Receiver<Event>,
         shared: Arc<Maps>,
         stop: &mut Stop,
-    ) {
+    ) -> End {
         let (sender, mut views) = watch::channel(None);
         drop(tokio::spawn(crate::node::watch::run(sender)));
         let mut tick = interval(Duration::from_secs(1));
@@ -78,7 +85,7 @@ impl Agent {
         loop {
             tokio::select! {
                 biased;
-                () = stop.asked() => return,
+                () = stop.asked() => return End::Asked,
                 Ok(()) = views.changed() => {
                     let view = views.borrow_and_update().clone();
                     self.take_view(view);
@@ -90,6 +97,9 @@ impl Agent {
                 }
                 _ = tick.tick() => {
                     self.tick();
+                    if self.wants_larger_maps() {
+                        return End::Changed;
+                    }
                     if sweeping.is_none() && Instant::now() >= next_sweep {
                         sweeping = Some(self.begin_sweep(&shared));
                     }
@@ -188,14 +198,25 @@ impl Agent {
             service,
             ports: translated.map(|translated| translated.ports).unwrap_or_default(),
         });
-        let changes: Vec<Change> = changes.collect();
+        let mut changes: Vec<Change> = changes.collect();
         let (services, began) = (changes.len(), Instant::now());
-        let mut ops = self.programmer.plan(self.now(), changes);
-        if !self.is_programmed {
-            ops.extend(self.programmer.synced(self.now()));
+        // The oldest first: what several ask for goes to its winner at once, also over several pieces.
+        changes.sort_by(|left, right| left.age().cmp(&right.age()));
+        let (mut operations, mut changes) = (0, changes.into_iter());
+        loop {
+            let piece: Vec<Change> = changes.by_ref().take(PIECE).collect();
+            if piece.is_empty() {
+                break;
+            }
+            let ops = self.programmer.plan(self.now(), piece);
+            operations += ops.len();
+            self.write(ops);
         }
-        let operations = ops.len();
-        self.write(ops);
+        if !self.is_programmed {
+            let ops = self.programmer.synced(self.now());
+            operations += ops.len();
+            self.write(ops);
+        }
         self.shown.programmed(&mut self.tracker, began.elapsed(), !self.is_programmed);
         self.is_programmed = true;
         self.state.changed();

@@ -19,6 +19,9 @@ use crate::program::Programmer;
 use crate::tracker::Tracker;
 use crate::translate::Translated;
 
+/// Services that the log names at a time.
+const NAMED: usize = 20;
+
 /// Everything that is shown.
 #[derive(Debug)]
 pub(super) struct Shown {
@@ -101,11 +104,14 @@ impl Shown {
                 self.events.warn(&loser.service, uid(&loser.service), reason, text);
             }
         }
-        let mut refused = BTreeSet::new();
+        let (mut refused, mut told) = (BTreeSet::new(), 0_usize);
         for (key, refusal) in programmer.refused() {
             let (service, map) = (name(key), refusal.map());
             if !self.refused.contains(key) {
-                warn!(service, map, "service port is refused: the map is full");
+                told += 1;
+                if told <= NAMED {
+                    warn!(service, map, "service port is refused: the map is full");
+                }
             }
             let _: bool = refused.insert(key.clone());
             let text = format!(
@@ -117,7 +123,10 @@ impl Shown {
             let reason = ("ServiceRefused", "Program");
             self.events.warn(&key.service, uid(&key.service), reason, text);
         }
-        for key in self.refused.difference(&refused) {
+        if told > NAMED {
+            warn!(more = told - NAMED, "more service ports are refused; status names them all");
+        }
+        for key in self.refused.difference(&refused).take(NAMED) {
             info!(service = name(key), "service port is not refused any more");
         }
         self.refused = refused;

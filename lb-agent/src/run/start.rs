@@ -29,6 +29,8 @@ use crate::watch::{ListMode, Watch};
 pub(super) const LISTS: Duration = Duration::from_secs(3);
 /// The same where it left none: nothing is served meanwhile.
 pub(super) const FIRST_LISTS: Duration = Duration::from_secs(10);
+/// How long reading a folder may take.
+pub(super) const READING: Duration = Duration::from_mins(10);
 
 /// A tracker that knows only who we are.
 pub(super) fn tracker(config: &Config, node: &str) -> Tracker {

@@ -7,14 +7,19 @@ use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tracing::{info, warn};
 
 use super::agent::Agent;
+use super::sizes;
 use super::sweeper::{monotonic, period};
 use crate::maps::{self, Maps};
 use crate::metrics::Numbers;
+use crate::program::Refusal;
 use crate::sweep::{self, Report};
 use crate::syscall::give_memory_back;
 
 /// Nobody tells of a program that is detached: looking is a few system calls a device.
 const INSPECTION: Duration = Duration::from_secs(2);
+
+/// A run lasts so long at least before another begins with larger maps.
+const GROWTH: Duration = Duration::from_secs(20);
 
 impl Agent {
     /// Writes what `status` and lists want to know, done when this returns.
@@ -60,6 +65,22 @@ impl Agent {
         }
     }
 
+    /// Whether somebody found no room in a map that would be larger if it were made now.
+    pub(super) fn wants_larger_maps(&self) -> bool {
+        // Not again and again, should that not help.
+        if self.began.elapsed() < GROWTH || self.programmer.refused().next().is_none() {
+            return false;
+        }
+        let (need, has) = (self.tracker.demand(), self.programmer.limits());
+        let small = sizes::outgrown(&self.configured_sizes, &need, &has);
+        let helps = |(_, refusal): (_, Refusal)| small.contains(&refusal.map());
+        let wants = self.programmer.refused().any(helps);
+        if wants {
+            info!(maps = small.join(" "), "maps are too small: beginning anew with larger ones");
+        }
+        wants
+    }
+
     /// Looks at what is attached.
     pub(super) fn inspect(&mut self) {
         self.inspected = Instant::now();
@@ -89,6 +110,7 @@ impl Agent {
         let maps = Arc::clone(maps);
         let context = sweep::Context {
             leaving: self.programmer.leaving(),
+            rows: self.programmer.rows_ever(),
             began: self.now(),
             lifetimes: self.lifetimes,
         };

@@ -149,13 +149,7 @@ fn fill(text: &mut String, maps: &Maps) -> Result<(), Error> {
 
 fn findings(text: &mut String, known: &Known) {
     for (port, map) in &known.refused {
-        line(
-            text,
-            "Refused",
-            &format!(
-                "{port}: {map} is full; raise it with --map-size {map}=N, or start again to have it chosen"
-            ),
-        );
+        line(text, "Refused", &format!("{port}: {map} is full; raise it with --map-size {map}=N"));
     }
     for (port, why) in &known.unwritten {
         line(text, "Not written", &format!("{port}: {why}; tried again every second"));
