@@ -1,6 +1,7 @@
 //! `lb-agent` on a node of a topology: started, asked, killed and restarted as an operator would.
 //!
-//! Build it first: `cargo build -p lb-agent` (`cargo xtask test` does). `LB_AGENT` names another binary.
+//! Build it first: `cargo build -p lb-agent` (`cargo xtask test` does). `LB_AGENT` names another binary, and
+//! `LB_AGENT_BEFORE` one that is started first: then tests that start an agent again are upgrades.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -77,7 +78,9 @@ impl Agent {
         }
         arguments.extend(more.iter().map(|&argument| argument.to_owned()));
         let log = node.folder().join("lb-agent.log");
-        let command = home.command(existing(&binary)?)?;
+        let before = std::env::var_os("LB_AGENT_BEFORE").map(PathBuf::from);
+        let first = before.as_deref().unwrap_or(&binary);
+        let command = home.command(existing(first)?)?;
         let program = launch(command, &arguments, &log, &environment)?;
         let (node, capabilities) = (node.name().to_owned(), None);
         Ok(Self { program, home, binary, arguments, environment, node, log, capabilities })

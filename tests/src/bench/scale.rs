@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::Write;
 use std::net::Ipv4Addr;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -68,11 +69,38 @@ pub fn run(sizes: &[Size], to: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
+/// A cluster that outgrows its maps while the agent runs: it gets larger ones, and serves everybody.
+pub fn grow(to: &mut impl Write) -> Result<()> {
+    const BEFORE: u32 = 1_000;
+    const AFTER: u32 = 40_000;
+    let topology = Topology::builder(Shape::Routed).nodes(1).pods(1).build()?;
+    let node = topology.node(0)?;
+    let folder = topology.folder("scale")?;
+    generate(&folder, 0..BEFORE, 1)?;
+    let mut agent = Agent::spawn(node, Source::Manifests(&folder), &[])?;
+    wait_until(PATIENCE, "the agent is ready", || agent.wait_ready().ok())?;
+    let began = Instant::now();
+    generate(&folder, BEFORE..AFTER, 1)?;
+    let pins = node.bpf().join(LAYOUT).join("maps");
+    wait_until_ok(PATIENCE, "everybody is served out of larger maps", || {
+        agent.ensure_running()?;
+        let entries = Maps::open(&pins)?.services()?.len();
+        ensure!(entries == 2 * AFTER as usize, "{entries} entries of SERVICES");
+        Ok(())
+    })?;
+    writeln!(
+        to,
+        "From {BEFORE} to {AFTER} services while it runs, SERVICES outgrown: {:.1} s.",
+        began.elapsed().as_secs_f64()
+    )?;
+    agent.stop()
+}
+
 fn measure(services: u32, endpoints: u32) -> Result<Figures> {
     let topology = Topology::builder(Shape::Routed).nodes(1).pods(1).build()?;
     let node = topology.node(0)?;
     let folder = topology.folder("scale")?;
-    generate(&folder, services, endpoints)?;
+    generate(&folder, 0..services, endpoints)?;
     let probe =
         Probe { file: folder.join("probe.yaml"), staged: topology.folder("staged")?.join("probe") };
     probe.write(0)?;
@@ -125,10 +153,10 @@ impl Probe {
     }
 }
 
-fn generate(folder: &Path, services: u32, endpoints: u32) -> Result<()> {
-    for first in (0..services).step_by(PER_FILE as usize) {
+fn generate(folder: &Path, services: Range<u32>, endpoints: u32) -> Result<()> {
+    for first in services.clone().step_by(PER_FILE as usize) {
         let mut text = String::new();
-        for number in first..services.min(first + PER_FILE) {
+        for number in first..services.end.min(first + PER_FILE) {
             let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 96, 0, 1)) + number);
             let name = format!("service-{number}");
             text.push_str(&documents(&name, address, number * endpoints, endpoints));

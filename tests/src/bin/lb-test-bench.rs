@@ -13,7 +13,7 @@ const USAGE: &str = "usage:
   lb-test-bench packet REFERENCE FOLDER ROUNDS COMMIT  nanoseconds per packet, results into FOLDER
   lb-test-bench traffic FOLDER ROUNDS MILLISECONDS routed|bridged COMMIT [NAME ...]
                          plain routing, kube-proxy and ours, results into FOLDER
-  lb-test-bench scale [quick]  memory, start and changes of the agent that LB_AGENT names
+  lb-test-bench scale [quick|grow]  memory, start and changes of the agent that LB_AGENT names
 for the harness: traffic-serve ADDRESS:PORT, traffic-ask OPERATION ADDRESS:PORT MILLISECONDS";
 
 fn main() -> ExitCode {
@@ -49,7 +49,11 @@ fn run(arguments: &[String]) -> Result<()> {
             };
             traffic::traffic(&options, &mut stdout())
         }
-        ["scale"] => scale::run(&scale::SIZES, &mut stdout()),
+        ["scale"] => {
+            scale::run(&scale::SIZES, &mut stdout())?;
+            scale::grow(&mut stdout())
+        }
+        ["scale", "grow"] => scale::grow(&mut stdout()),
         ["scale", "quick"] => scale::run(&scale::QUICK, &mut stdout()),
         ["traffic-serve", at] => generator::serve(at.parse().context("address and port")?),
         ["traffic-ask", operation, to, milliseconds] => {
