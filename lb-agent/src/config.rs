@@ -127,10 +127,10 @@ pub enum SocketLb {
 /// Whether XDP is used on devices to the outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Acceleration {
-    /// Where the driver can.
+    /// On hardware whose driver can.
     #[default]
     Auto,
-    /// Everywhere, or fail.
+    /// On every device whose driver can, virtual ones too.
     Native,
     /// Nowhere.
     Off,

@@ -23,6 +23,7 @@ mod previous;
 mod programs;
 mod reuse;
 mod watchdog;
+mod xdp;
 
 pub use crate::syscall::Hooked;
 pub use check::{Requirement, capabilities, find_cgroup2, requirements};
@@ -33,6 +34,7 @@ pub use packet_log::{PacketLog, Records};
 use previous::Previous;
 use programs::Programs;
 pub use watchdog::{Fault, Findings, beside, beside_in_cgroup};
+pub use xdp::{OCCUPIED, is_accelerated};
 
 /// Name of the layout of maps and pins. It moves with every change of a shared type that old programs cannot read.
 pub const LAYOUT: &str = "v2";
@@ -254,6 +256,18 @@ impl Datapath {
         drop(self.attached.insert(index, (name.to_owned(), role)));
         info!(device = name, index, role = role.name(), "programs attached");
         Ok(())
+    }
+
+    /// Puts the XDP program on a device too, which is loaded when the first one asks for it; else says why not.
+    pub fn accelerate(&mut self, index: u32) -> Result<(), String> {
+        let links = self.dir.join("links");
+        let program = self.programs.xdp().map_err(|error| crate::chain(&error))?;
+        xdp::attach(&links, program, index)
+    }
+
+    /// Takes the XDP program off a device.
+    pub fn decelerate(&mut self, index: u32) -> Result<(), Error> {
+        xdp::detach(&self.dir.join("links"), index)
     }
 
     /// Takes the programs off a device, or forgets one that is gone.

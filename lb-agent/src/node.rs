@@ -4,12 +4,14 @@
 
 use std::net::IpAddr;
 
-pub mod pattern;
+pub mod acceleration;
+mod pattern;
 pub mod roles;
 pub mod settings;
 pub mod view;
 pub mod watch;
 
+pub use acceleration::{Hardware, refusal};
 pub use pattern::Pattern;
 pub use roles::{Assignment, Identity, LocalClients, addresses, assignments, doubtful};
 pub use view::{Address, Link, LinkKind, View};

@@ -24,6 +24,7 @@ use crate::program::{GRACE, Programmer};
 use crate::snapshot::ViewHealth;
 use crate::watch::client::ClientError;
 
+mod accelerator;
 mod agent;
 mod devices;
 mod intent;

@@ -1,8 +1,9 @@
-//! The few kernel calls that aya and nix lack, each one a safe function: batches of map entries, links by their pin, the
-//! cookie of a network namespace, the limit of open files. The only file of the agent that talks to the kernel by raw pointers.
+//! The few kernel calls that aya and nix lack, each one a safe function: batches of map entries, links by their pin, XDP
+//! links, the driver of a device, the cookie of a network namespace, the limit of open files. The only file of the agent that talks to the kernel by raw pointers.
 
 use std::ffi::CString;
 use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -10,14 +11,20 @@ use std::path::Path;
 use aya::Pod;
 
 const MAP_UPDATE: u32 = 2;
+const OBJ_PIN: u32 = 6;
 const OBJ_GET: u32 = 7;
 const OBJ_GET_INFO_BY_FD: u32 = 15;
 const PROG_QUERY: u32 = 16;
 const MAP_LOOKUP_BATCH: u32 = 24;
 const MAP_UPDATE_BATCH: u32 = 26;
 const MAP_DELETE_BATCH: u32 = 27;
+const LINK_CREATE: u32 = 28;
 const LINK_UPDATE: u32 = 29;
 const LINK_DETACH: u32 = 34;
+/// `BPF_XDP` of `enum bpf_attach_type`.
+const ATTACH_XDP: u32 = 37;
+/// `XDP_FLAGS_DRV_MODE`: by the driver, or not at all.
+const DRIVER_MODE: u32 = 4;
 /// `SO_NETNS_COOKIE`, Linux 5.14; neither nix nor libc name it for every target.
 const SO_NETNS_COOKIE: i32 = 71;
 
@@ -180,6 +187,72 @@ pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     let fd = bpf(OBJ_GET, &mut Attributes { path: path_at, fd: 0, flags: 0 })?;
     // SAFETY: the kernel just made this descriptor for us, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes a link of an XDP program on a device, run by its driver. Linux 5.9.
+pub(crate) fn link_xdp(program: BorrowedFd<'_>, device: u32) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attributes {
+        program: u32,
+        device: u32,
+        kind: u32,
+        flags: u32,
+    }
+    let program = number(program);
+    let (kind, flags) = (ATTACH_XDP, DRIVER_MODE);
+    let fd = bpf(LINK_CREATE, &mut Attributes { program, device, kind, flags })?;
+    // SAFETY: the kernel just made this descriptor for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Pins a program, a map or a link.
+pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    #[repr(C)]
+    struct Attributes {
+        path: u64,
+        fd: u32,
+        flags: u32,
+    }
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let path_at = path.as_ptr().addr() as u64;
+    bpf(OBJ_PIN, &mut Attributes { path: path_at, fd: number(object), flags: 0 }).map(|_| ())
+}
+
+/// What `ETHTOOL_GDRVINFO` says of a device: its driver, and where its hardware is; nothing where there is none.
+pub(crate) fn driver(device: &str) -> io::Result<(String, String)> {
+    const GET_DRIVER: u32 = 3;
+    #[repr(C)]
+    struct Information {
+        command: u32,
+        driver: [u8; 32],
+        version: [u8; 32],
+        firmware: [u8; 32],
+        bus: [u8; 32],
+        expansion: [u8; 32],
+        rest: [u8; 12],
+        numbers: [u32; 5],
+    }
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).or_else(|_| {
+        // A namespace without a loopback device that is up.
+        UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+    })?;
+    // SAFETY: all zeroes is valid for plain numbers and bytes.
+    let mut information: Information = unsafe { std::mem::zeroed() };
+    information.command = GET_DRIVER;
+    // SAFETY: all zeroes is a valid ifreq: an empty name and a null pointer.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays: names end with a zero.
+    for (to, from) in request.ifr_name.iter_mut().take(15).zip(device.bytes()) {
+        *to = from.cast_signed();
+    }
+    request.ifr_ifru.ifru_data = (&raw mut information).cast();
+    // SAFETY: the request names a device and points at a value that outlives the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let text = |bytes: &[u8; 32]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
+    Ok((text(&information.driver), text(&information.bus)))
 }
 
 /// Makes a link run another program, at once and without a gap. tcx and cgroup links: Linux 6.6 and 5.7.

@@ -38,6 +38,9 @@ names! {
         Leaving = "leaving", "the service is gone and the packet begins no known flow";
         NotReady = "not_ready", "the agent has not written the settings yet";
         Unchanged = "unchanged", "a flow whose packets need no change here";
+        LeftToTc = "left_to_tc", "XDP takes whole TCP and UDP packets that go on; tc does the rest";
+        PartialChecksum = "partial_checksum", "XDP: a device is still to complete its checksum, so it seems; tc can tell";
+        Accelerated = "accelerated", "translated by the XDP program of its device already";
     }
 }
 

@@ -21,6 +21,10 @@ pub trait Packet {
     /// Whether a VLAN tag lies in the bytes (XDP) and not in the packet's metadata (tc).
     fn has_tags(&self) -> bool;
 
+    /// Whether it is not in the stack yet (XDP): it cannot be answered from here on every device, and nothing
+    /// tells a checksum that a device is still to complete from a whole one.
+    fn is_frame(&self) -> bool;
+
     /// Copies `N` bytes. `at` must be a constant on each path of the program (`VERIFIER:` packet
     /// pointers with a variable part lose their bounds when the compiler adds them up twice).
     fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]>;

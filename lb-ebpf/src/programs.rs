@@ -9,6 +9,7 @@ use lb_common::scratch::Scratch;
 
 use crate::frame::Frame;
 use crate::kernel::{self, Kernel};
+use crate::mark;
 use crate::report::{self, Direction};
 use crate::skb::Skb;
 use crate::sock::{self, Family};
@@ -32,6 +33,10 @@ pub(crate) fn pod_egress(context: TcContext) -> i32 {
 /// Packets from outside.
 #[classifier]
 pub(crate) fn edge_ingress(context: TcContext) -> i32 {
+    if mark::is_set(&context) {
+        let verdict = Verdict::Pass(PassReason::Accelerated);
+        return report::tc(Hook::EdgeIngress, Direction::Ingress, 0, verdict);
+    }
     let mut skb = Skb::new(&context);
     let verdict = with(|scratch| forward::ingress(&mut skb, &Kernel, scratch, Role::Edge));
     report::tc(Hook::EdgeIngress, Direction::Ingress, skb.device(), verdict)
@@ -50,6 +55,9 @@ pub(crate) fn edge_egress(context: TcContext) -> i32 {
 pub(crate) fn edge_xdp(context: XdpContext) -> u32 {
     let mut frame = Frame(&context);
     let verdict = with(|scratch| forward::ingress(&mut frame, &Kernel, scratch, Role::Edge));
+    if let Verdict::Translated(_) = verdict {
+        mark::set(&context);
+    }
     report::xdp(Hook::EdgeXdp, verdict)
 }
 

@@ -54,6 +54,11 @@ impl Packet for Skb<'_> {
     }
 
     #[inline(always)]
+    fn is_frame(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
     fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let start = self.0.data() + at;
         if start + N > self.0.data_end() {

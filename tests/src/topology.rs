@@ -175,7 +175,7 @@ impl Builder {
         self
     }
 
-    /// Makes pods and nodes send whole checksums, as they would on a wire.
+    /// Makes everybody send whole checksums, as they would on a wire.
     #[must_use]
     pub const fn without_checksum_offload(mut self) -> Self {
         self.checksum_offload = false;
@@ -223,6 +223,11 @@ impl Builder {
         let netns = Netns::new(&territory.netns("client"))?;
         for segment in &self.segments {
             fabric.connect(&netns, "client", *segment, segment.host(address::CLIENT)?)?;
+        }
+        if !self.checksum_offload {
+            for segment in &self.segments {
+                offload::switch_checksum_offload_off(&netns, segment.device())?;
+            }
         }
         let addresses = Segment::First.host(address::CLIENT)?;
         Member::new(territory, "client", netns, addresses, None)

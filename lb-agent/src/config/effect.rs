@@ -7,8 +7,8 @@ use lb_common::addr::Ip;
 use lb_common::config::{Prefix, Settings};
 
 use super::{
-    Acceleration, Config, DetectLocalMode, Echo, Error, Masquerade, NodePortAddresses, Setting,
-    SocketLb, flags, values,
+    Config, DetectLocalMode, Echo, Error, Masquerade, NodePortAddresses, Setting, SocketLb, flags,
+    values,
 };
 use crate::cli::Run;
 use crate::datapath::find_cgroup2;
@@ -87,9 +87,6 @@ impl Config {
         }
         if !matches!(self.mode.value.as_str(), "" | "iptables" | "nftables") {
             self.warnings.push(format!("mode {}: ignored, the data path is eBPF", self.mode.value));
-        }
-        if self.acceleration.value == Acceleration::Native {
-            self.warnings.push("acceleration native: not there yet, taken as off".into());
         }
         Ok(())
     }

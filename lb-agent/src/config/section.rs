@@ -125,8 +125,14 @@ impl Section {
         found.filter(|found| !found.value.is_zero())
     }
 
-    /// One of a few words.
+    /// One of a few words. Without quotes, YAML takes `off` for a truth value.
     pub(super) fn word<T: Copy>(&mut self, key: &str, words: &[(&str, T)]) -> Option<Found<T>> {
+        if let Some(node) = self.entries.get_mut(key)
+            && matches!(node.value, Value::Bool(false))
+            && words.iter().any(|(word, _)| *word == "off")
+        {
+            node.value = Value::Text("off".to_owned());
+        }
         let allowed: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
         self.parse(key, &allowed.join(", "), |text| {
             let found = words.iter().find(|(word, _)| *word == text);

@@ -69,6 +69,14 @@ fn both_documents_are_one_configuration() {
 }
 
 #[test]
+fn off_needs_no_quotes() {
+    let config = agent("acceleration: off\nsocketLB: off").unwrap();
+    assert_eq!(config.acceleration.value, Acceleration::Off);
+    assert_eq!(config.socket_mode(), Settings::SOCKETS_OFF);
+    assert!(agent("echo: off").is_err(), "it has no such word");
+}
+
+#[test]
 fn an_error_has_its_place_its_field_and_what_is_allowed() {
     let text = agent("timeouts:\n  udp: soon\nmasquerade: always").unwrap_err().to_string();
     assert!(text.contains("line 4, column 8: timeouts.udp: \"soon\" is not allowed"), "{text}");

@@ -15,7 +15,7 @@ use aya::programs::{
     CgroupAttachMode, CgroupSockAddr, LinkOrder, ProgramError, SchedClassifier, TcAttachType,
 };
 
-use super::Error;
+use super::{Error, xdp};
 use crate::syscall;
 
 /// What a device is to us.
@@ -185,7 +185,7 @@ pub(super) fn detach_device(links: &Path, index: u32) -> Result<(), Error> {
     for direction in [Direction::Ingress, Direction::Egress] {
         remove_pin(&pin_of(links, index, direction))?;
     }
-    Ok(())
+    remove_pin(&xdp::pin_of(links, index))
 }
 
 /// Whether nothing of ours is attached yet.

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -21,8 +22,9 @@ use super::links::remove_pin;
 use super::packet_log::{PacketLog, Records};
 use super::{CLASSIFIERS, Error, SOCKET_HOOKS, cleanup, object};
 use crate::maps::SHAPES;
+use crate::syscall;
 
-/// The XDP program: there for those who attach it.
+/// The XDP program: loaded for those who attach it.
 const XDP: &str = "edge_xdp";
 
 /// Handles to the programs we attach.
@@ -31,7 +33,12 @@ pub(super) struct Programs {
     folder: PathBuf,
     classifiers: BTreeMap<&'static str, SchedClassifier>,
     sockets: BTreeMap<&'static str, CgroupSockAddr>,
+    xdp: Option<OwnedFd>,
     records: Option<Records>,
+    /// How the object is loaded again, for the XDP program.
+    maps: PathBuf,
+    sizes: BTreeMap<&'static str, u32>,
+    packet_log: PacketLog,
 }
 
 impl Programs {
@@ -54,11 +61,32 @@ impl Programs {
         } else {
             let began = Instant::now();
             fs::create_dir_all(&folder).map_err(pin(&folder))?;
+            // It may use maps that are no more.
+            remove_pin(&folder.join(XDP))?;
             let mut ebpf = load(&maps, &folder, sizes, packet_log)?;
             records = (packet_log != PacketLog::Off).then(|| Records::of(&mut ebpf)).flatten();
             info!(took = ?began.elapsed(), "programs loaded");
         }
-        Self::open(folder, records)
+        let mut programs = Self::open(folder, records, maps)?;
+        programs.sizes.clone_from(sizes);
+        programs.packet_log = packet_log;
+        Ok(programs)
+    }
+
+    /// The XDP program, loaded when it is asked for the first time.
+    pub(super) fn xdp(&mut self) -> Result<BorrowedFd<'_>, Error> {
+        let path = self.folder.join(XDP);
+        if self.xdp.is_none() && !path.exists() {
+            let mut ebpf = object_over(&self.maps, &self.sizes, self.packet_log)?;
+            load_program(&mut ebpf, XDP, Xdp::load)?;
+            pin_program(&mut ebpf, XDP, &self.folder)?;
+        }
+        let program = match self.xdp.take() {
+            Some(program) => program,
+            None => syscall::open_pin(&path).map_err(pin(&path))?,
+        };
+        let program: &OwnedFd = self.xdp.insert(program);
+        Ok(program.as_fd())
     }
 
     /// What the programs log, once.
@@ -87,7 +115,7 @@ impl Programs {
         Ok(())
     }
 
-    fn open(folder: PathBuf, records: Option<Records>) -> Result<Self, Error> {
+    fn open(folder: PathBuf, records: Option<Records>, maps: PathBuf) -> Result<Self, Error> {
         let classifier = |name: &'static str| {
             let program = SchedClassifier::from_pin(folder.join(name));
             Ok((name, program.map_err(|source| Error::Program { name, source })?))
@@ -99,8 +127,12 @@ impl Programs {
         Ok(Self {
             classifiers: CLASSIFIERS.into_iter().map(classifier).collect::<Result<_, Error>>()?,
             sockets: SOCKET_HOOKS.into_iter().map(socket).collect::<Result<_, Error>>()?,
+            xdp: None,
             folder,
             records,
+            maps,
+            sizes: BTreeMap::new(),
+            packet_log: PacketLog::Off,
         })
     }
 }
@@ -134,7 +166,7 @@ pub(super) fn attach_type(name: &str) -> u32 {
 }
 
 fn names() -> impl Iterator<Item = &'static str> {
-    CLASSIFIERS.into_iter().chain(SOCKET_HOOKS).chain([XDP])
+    CLASSIFIERS.into_iter().chain(SOCKET_HOOKS)
 }
 
 /// Whether every program is pinned there, and together they use every pinned map.
@@ -156,6 +188,23 @@ fn load(
     sizes: &BTreeMap<&'static str, u32>,
     packet_log: PacketLog,
 ) -> Result<Ebpf, Error> {
+    let mut ebpf = object_over(maps, sizes, packet_log)?;
+    for name in CLASSIFIERS {
+        load_program(&mut ebpf, name, SchedClassifier::load)?;
+    }
+    for name in SOCKET_HOOKS {
+        load_program(&mut ebpf, name, CgroupSockAddr::load)?;
+    }
+    names().try_for_each(|name| pin_program(&mut ebpf, name, folder))?;
+    Ok(ebpf)
+}
+
+/// The object over the pinned maps, its programs not yet verified.
+fn object_over(
+    maps: &Path,
+    sizes: &BTreeMap<&'static str, u32>,
+    packet_log: PacketLog,
+) -> Result<Ebpf, Error> {
     let mut loader = packet_log.loader();
     for shape in &SHAPES {
         let _: &mut EbpfLoader<'_> = loader.map_pin_path(shape.name, maps.join(shape.name));
@@ -163,22 +212,15 @@ fn load(
             let _: &mut EbpfLoader<'_> = loader.map_max_entries(shape.name, *entries);
         }
     }
-    let mut ebpf = loader.load(object())?;
-    for name in CLASSIFIERS {
-        load_program(&mut ebpf, name, SchedClassifier::load)?;
-    }
-    for name in SOCKET_HOOKS {
-        load_program(&mut ebpf, name, CgroupSockAddr::load)?;
-    }
-    load_program(&mut ebpf, XDP, Xdp::load)?;
-    for name in names() {
-        let path = folder.join(name);
-        remove_pin(&path)?;
-        let program = ebpf.program_mut(name).ok_or(Error::NoObject)?;
-        let pinned = program.pin(&path).map_err(|error| io::Error::other(error.to_string()));
-        pinned.map_err(pin(&path))?;
-    }
-    Ok(ebpf)
+    Ok(loader.load(object())?)
+}
+
+fn pin_program(ebpf: &mut Ebpf, name: &'static str, folder: &Path) -> Result<(), Error> {
+    let path = folder.join(name);
+    remove_pin(&path)?;
+    let program = ebpf.program_mut(name).ok_or(Error::NoObject)?;
+    let pinned = program.pin(&path).map_err(|error| io::Error::other(error.to_string()));
+    pinned.map_err(pin(&path))
 }
 
 /// Hands one program to the verifier.

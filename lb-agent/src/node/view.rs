@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use netlink_packet_route::address::{
     AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope,
 };
-use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{
+    InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
+};
 use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
 
 /// What kind of device a link is, as far as it matters here.
@@ -42,6 +44,8 @@ pub struct Link {
     pub peer: Option<u32>,
     /// That device is in another network namespace.
     pub peer_is_elsewhere: bool,
+    /// Number of the XDP program on it, ours or another's; 0 for none.
+    pub xdp: u32,
 }
 
 /// An address of a device.
@@ -152,6 +156,20 @@ fn link(message: &LinkMessage) -> Link {
             link.peer = Some(*index);
         } else if let LinkAttribute::LinkNetNsId(_) = attribute {
             link.peer_is_elsewhere = true;
+        } else if let LinkAttribute::Xdp(all) = attribute {
+            let numbers = all.iter().filter_map(|one| match one {
+                LinkXdp::ProgId(number) => Some(*number),
+                LinkXdp::Fd(_)
+                | LinkXdp::Attached(_)
+                | LinkXdp::Flags(_)
+                | LinkXdp::DrvProgId(_)
+                | LinkXdp::SkbProgId(_)
+                | LinkXdp::HwProgId(_)
+                | LinkXdp::ExpectedFd(_)
+                | LinkXdp::Other(_)
+                | _ => None,
+            });
+            link.xdp = numbers.fold(0, |_, number| number);
         } else if let LinkAttribute::LinkInfo(infos) = attribute {
             let kinds = infos.iter().filter_map(|info| match info {
                 LinkInfo::Kind(kind) => Some(kind_of(kind)),

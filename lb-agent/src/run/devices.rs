@@ -9,12 +9,13 @@ use lb_common::config::{Prefix, Settings};
 use tracing::{info, warn};
 
 use super::Error;
+use super::accelerator::Accelerator;
 use crate::config::Config;
 use crate::datapath::{Datapath, Findings, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::{
-    Assignment, Identity, Primary, View, addresses, assignments, doubtful, settings,
+    Assignment, Identity, Link, Primary, View, addresses, assignments, doubtful, settings,
 };
 use crate::plan::Family;
 use crate::snapshot::NodeSpec;
@@ -37,6 +38,9 @@ pub(super) struct Devices {
     is_held: bool,
     /// Devices whose role is a guess.
     doubtful: Vec<String>,
+    accelerator: Accelerator,
+    /// Where XDP is, or why it is not, is another than was last shown.
+    acceleration_changed: bool,
     /// What an earlier run left was compared with what should be.
     is_pruned: bool,
 }
@@ -60,6 +64,8 @@ impl Devices {
             attached: BTreeMap::new(),
             failed: BTreeSet::new(),
             doubtful: Vec::new(),
+            accelerator: Accelerator::default(),
+            acceleration_changed: false,
             is_pruned: false,
         })
     }
@@ -148,10 +154,25 @@ impl Devices {
         }
         self.put_addresses(&own);
         self.doubt(in_doubt);
+        self.accelerate();
         let of = |role| self.attached.values().filter(|it| it.role == role).count();
         let [pods, edges] = &numbers.devices;
         Numbers::set(pods, of(Role::Pod));
         Numbers::set(edges, of(Role::Edge));
+    }
+
+    /// Puts XDP before tc where that can be.
+    fn accelerate(&mut self) {
+        let Some(view) = &self.view else { return };
+        let edges = self.attached.values().filter(|device| device.role == Role::Edge);
+        let edges: Vec<&Link> = edges.filter_map(|device| view.links.get(&device.index)).collect();
+        let setting = self.config.acceleration.value;
+        self.acceleration_changed |= self.accelerator.apply(setting, &edges, &mut self.datapath);
+    }
+
+    /// Where XDP is (with an empty text) or why it is not, by device; nothing when that was told before.
+    pub(super) fn take_acceleration(&mut self) -> Option<BTreeMap<String, String>> {
+        std::mem::take(&mut self.acceleration_changed).then(|| self.accelerator.shown())
     }
 
     /// Whether another layout's programs serve still.
@@ -208,6 +229,8 @@ impl Devices {
     pub(super) fn retry(&mut self, is_known: bool, numbers: &Numbers) {
         if !self.failed.is_empty() || (is_known && !self.is_pruned) {
             self.apply(is_known, numbers);
+        } else {
+            self.accelerate();
         }
     }
 

@@ -30,6 +30,7 @@ pub struct State {
     changed: Option<Instant>,
     /// What was written of the view.
     stale: BTreeMap<String, String>,
+    acceleration: BTreeMap<String, String>,
     /// What was written, without names, and which names.
     told: Known,
     naming: Option<u64>,
@@ -48,6 +49,8 @@ pub struct Known {
     pub written: String,
     /// Kinds of objects whose changes did not arrive, since when, and why.
     pub stale: BTreeMap<String, String>,
+    /// Devices to the outside: nothing where XDP accelerates, else why it does not.
+    pub acceleration: BTreeMap<String, String>,
     /// Service ports by identity.
     pub names: BTreeMap<u32, String>,
     /// Service ports without room, and the map that is full.
@@ -92,10 +95,16 @@ impl State {
             view,
             changed: None,
             stale: BTreeMap::new(),
+            acceleration: BTreeMap::new(),
             told: Known::default(),
             naming: None,
             writing: None,
         }
+    }
+
+    pub(super) fn accelerates(&mut self, acceleration: BTreeMap<String, String>) {
+        self.acceleration = acceleration;
+        self.changed();
     }
 
     pub(super) fn changed(&mut self) {
@@ -159,6 +168,7 @@ impl State {
             node: self.node.clone(),
             pid: std::process::id(),
             stale: self.stale.clone(),
+            acceleration: self.acceleration.clone(),
             refused: programmer
                 .refused()
                 .map(|(key, refusal)| (name(key), refusal.map().to_owned()))

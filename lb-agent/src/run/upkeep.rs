@@ -90,6 +90,9 @@ impl Agent {
     }
 
     pub(super) fn report_ready(&mut self) {
+        if let Some(acceleration) = self.devices.take_acceleration() {
+            self.state.accelerates(acceleration);
+        }
         if self.tracker.is_synced() && self.devices.is_complete() && !self.is_settled {
             self.is_settled = true;
             self.devices.settle();

@@ -8,7 +8,7 @@ use lb_common::event::{Hook, Verdict, verdict_counter};
 use lb_common::service::Flags;
 
 use super::{Error, beside, open, words};
-use crate::datapath::{LAYOUT, SOCKET_HOOKS};
+use crate::datapath::{LAYOUT, SOCKET_HOOKS, is_accelerated};
 use crate::maps::Maps;
 use crate::run::Known;
 
@@ -23,6 +23,7 @@ pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error>
     line(&mut text, "Pins", &bpf_dir.join(LAYOUT).display().to_string());
     line(&mut text, "Socket hooks", &format!("{hooks} of {} attached", SOCKET_HOOKS.len()));
     devices(&mut text, &maps, &links)?;
+    acceleration(&mut text, &known, &maps, &links)?;
     if is_verbose {
         beside::attached(&mut text, &maps)?;
         beside::machine(&mut text);
@@ -79,6 +80,22 @@ fn devices(text: &mut String, maps: &Maps, links: &Path) -> Result<(), Error> {
             .map(|ip| words::ip(ip).to_string())
             .collect();
         line(text, "Device", &format!("{name:<15} {role:<8} {state}  {}", sources.join(" ")));
+    }
+    Ok(())
+}
+
+/// Devices to the outside that XDP serves before tc does, and why it does not serve the others.
+fn acceleration(text: &mut String, known: &Known, maps: &Maps, links: &Path) -> Result<(), Error> {
+    for (index, device) in maps.devices()? {
+        let Ok(name) = nix::net::if_::if_indextoname(index) else { continue };
+        let name = name.to_string_lossy().into_owned();
+        let why = known.acceleration.get(&name).filter(|why| !why.is_empty());
+        if is_accelerated(links, index) {
+            line(text, "XDP", &format!("{name:<15} attached"));
+        } else if device.flags & Device::LOCAL_CLIENTS == 0 {
+            let why = why.map_or("the agent has not tried yet", String::as_str);
+            line(text, "XDP", &format!("{name:<15} not attached: {why}"));
+        }
     }
     Ok(())
 }

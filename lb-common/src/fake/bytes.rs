@@ -48,6 +48,10 @@ impl Packet for Bytes {
         self.home == Home::Frame
     }
 
+    fn is_frame(&self) -> bool {
+        self.home == Home::Frame
+    }
+
     fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         self.data.get(at..)?.first_chunk().copied()
     }

@@ -10,6 +10,7 @@ use super::{Datagram, Fake, Fixture, Transport, at};
 use crate::addr::Protocol;
 use crate::wire::tcp;
 
+mod accelerator;
 mod cluster_ip;
 mod flows;
 mod icmp;
@@ -32,6 +33,7 @@ pub fn all() -> Vec<Fixture> {
         flows::all(),
         icmp::all(),
         shapes::all(),
+        accelerator::all(),
     ];
     parts.concat()
 }

@@ -11,7 +11,7 @@ use crate::packet::Packet;
 use crate::scratch::{Asker, Scratch};
 use crate::service::{Backend, Flags, Frontend};
 use crate::tables::Tables;
-use crate::wire::{self, Piece};
+use crate::wire::{self, Piece, View};
 
 /// Handles a packet that comes in by a device.
 #[inline(always)]
@@ -37,6 +37,9 @@ fn steps<P: Packet, T: Tables>(
     let Some(settings) = tables.settings() else {
         return pass(PassReason::NotReady);
     };
+    if packet.is_frame() && !is_common(&scratch.view) {
+        return pass(PassReason::LeftToTc);
+    }
     if scratch.view.protocol == Protocol::ICMP || scratch.view.protocol == Protocol::ICMP6 {
         return icmp::ingress(packet, tables, settings, scratch);
     }
@@ -68,6 +71,13 @@ fn steps<P: Packet, T: Tables>(
         }
     }
     follow(packet, tables, scratch)
+}
+
+/// What the accelerator takes: the rest is rare, and all of it is done at tc.
+#[inline(always)]
+fn is_common(view: &View) -> bool {
+    let is_known = view.protocol == Protocol::TCP || view.protocol == Protocol::UDP;
+    is_known && view.plain && view.piece == Piece::Whole
 }
 
 /// Whether the destination can only be a source that we made up: an own address with a port of our
@@ -205,6 +215,7 @@ pub(super) fn refuse<P: Packet, T: Tables>(
     match refusal {
         Refusal::Pass(reason) => pass(reason),
         Refusal::Drop(reason) => Err(Verdict::Drop(reason)),
+        Refusal::Reject(_) if packet.is_frame() => pass(PassReason::LeftToTc),
         Refusal::Reject(_) if !tables.may_reject() => Err(Verdict::Drop(DropReason::RejectLimited)),
         Refusal::Reject(turn) => reject::answer(packet, &scratch.key.tuple, &scratch.view, turn),
     }

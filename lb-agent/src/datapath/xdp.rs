@@ -1,0 +1,69 @@
+//! The XDP program on a device: run by its driver, pinned, and beside nobody else's; where that cannot be, tc does all of it.
+//!
+//! An accelerator, never needed: what goes wrong here is a reason to be told, not an error.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use super::Error;
+use super::links::remove_pin;
+use crate::syscall;
+
+/// Somebody else's program is in the way: to be tried again.
+pub const OCCUPIED: &str = "another XDP program is there, left alone";
+
+/// Name of the pin of its link.
+pub(super) fn pin_of(links: &Path, index: u32) -> PathBuf {
+    links.join(format!("{index}-xdp"))
+}
+
+/// Whether a device of this index has the program, as far as pins say.
+pub fn is_accelerated(links: &Path, index: u32) -> bool {
+    pin_of(links, index).exists()
+}
+
+/// Puts the program on a device, or in place of an earlier run's; else says why it is not there.
+pub(super) fn attach(links: &Path, program: BorrowedFd<'_>, index: u32) -> Result<(), String> {
+    let path = pin_of(links, index);
+    if let Ok(link) = syscall::open_pin(&path) {
+        let is_ours = syscall::link_info(link.as_fd()).is_ok_and(|info| info.device() == index);
+        if is_ours && syscall::update_link(link.as_fd(), program).is_ok() {
+            return Ok(());
+        }
+    }
+    detach(links, index).map_err(|error| error.to_string())?;
+    let link = syscall::link_xdp(program, index).map_err(|error| reason(&error))?;
+    syscall::pin(link.as_fd(), &path).map_err(|error| format!("pin {}: {error}", path.display()))
+}
+
+/// Takes the program off a device, if it is there.
+pub(super) fn detach(links: &Path, index: u32) -> Result<(), Error> {
+    remove_pin(&pin_of(links, index))
+}
+
+/// What the kernel's refusal means.
+fn reason(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EBUSY | libc::EEXIST) => OCCUPIED.to_owned(),
+        Some(libc::EOPNOTSUPP) => "its driver cannot".to_owned(),
+        Some(libc::EINVAL | libc::ERANGE | libc::ENOSPC | libc::ENOMEM) => {
+            format!("its driver refuses, for its MTU or its queues: {error}")
+        }
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_is_in_the_way() {
+        let said = |code| reason(&io::Error::from_raw_os_error(code));
+        assert_eq!(said(libc::EBUSY), OCCUPIED);
+        assert_eq!(said(libc::EOPNOTSUPP), "its driver cannot");
+        assert!(said(libc::ERANGE).starts_with("its driver refuses"));
+        assert!(said(libc::EPERM).contains("not permitted"));
+    }
+}

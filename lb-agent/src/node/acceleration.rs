@@ -1,0 +1,56 @@
+//! Where the XDP program belongs: a function of the setting and of what a device is.
+
+use super::{Link, LinkKind};
+use crate::config::Acceleration;
+
+/// What is known of the hardware behind a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hardware {
+    /// Name of the driver.
+    pub driver: String,
+    /// Where it is plugged in; empty for a device that is only software.
+    pub bus: String,
+}
+
+/// Why a device to the outside gets no XDP program, before its driver is asked; nothing where it shall be tried.
+pub fn refusal(setting: Acceleration, link: &Link, hardware: &Hardware) -> Option<String> {
+    let driver = &hardware.driver;
+    match setting {
+        Acceleration::Off => Some("acceleration is off".to_owned()),
+        Acceleration::Auto if link.kind != LinkKind::Other || hardware.bus.is_empty() => {
+            let kind = if driver.is_empty() { "software" } else { driver };
+            Some(format!("a device of software ({kind}) is the slower for it"))
+        }
+        // It gives up merged and unfinished packets, which costs bulk traffic more than XDP brings.
+        Acceleration::Auto if driver == "virtio_net" => {
+            Some("virtio_net gives up receive offloads for it".to_owned())
+        }
+        Acceleration::Auto | Acceleration::Native => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(setting: Acceleration, kind: LinkKind, driver: &str, bus: &str) -> bool {
+        let hardware = Hardware { driver: driver.to_owned(), bus: bus.to_owned() };
+        refusal(setting, &Link { kind, ..Link::default() }, &hardware).is_some()
+    }
+
+    #[test]
+    fn auto_means_hardware_and_native_means_everywhere() {
+        use Acceleration::{Auto, Native, Off};
+        let (veth, other) = (LinkKind::Veth, LinkKind::Other);
+        for (setting, kind, driver, bus, expected) in [
+            (Auto, other, "ice", "0000:00:05.0", false),
+            (Auto, other, "virtio_net", "virtio1", true),
+            (Auto, other, "bonding", "", true),
+            (Auto, veth, "veth", "", true),
+            (Native, veth, "veth", "", false),
+            (Off, other, "ice", "0000:00:05.0", true),
+        ] {
+            assert_eq!(refused(setting, kind, driver, bus), expected, "{setting:?} {driver}");
+        }
+    }
+}

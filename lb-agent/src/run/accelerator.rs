@@ -1,0 +1,86 @@
+//! Keeps the XDP program where it belongs, and knows for each device to the outside why it is not there.
+
+use std::collections::BTreeMap;
+
+use tracing::{info, warn};
+
+use crate::config::Acceleration;
+use crate::datapath::{Datapath, OCCUPIED};
+use crate::node::{Hardware, Link, refusal};
+use crate::syscall;
+
+/// What came of the last try.
+#[derive(Debug)]
+struct Outcome {
+    device: String,
+    /// The program that was there before.
+    found: u32,
+    refused: Option<String>,
+}
+
+/// The devices to the outside.
+#[derive(Debug, Default)]
+pub(super) struct Accelerator {
+    outcomes: BTreeMap<u32, Outcome>,
+}
+
+impl Accelerator {
+    /// Brings the program to those of these devices that can have it. Says whether anything is another now.
+    pub(super) fn apply(
+        &mut self,
+        setting: Acceleration,
+        edges: &[&Link],
+        datapath: &mut Datapath,
+    ) -> bool {
+        let before = self.outcomes.len();
+        self.outcomes.retain(|index, _| {
+            let stays = edges.iter().any(|link| link.index == *index);
+            if !stays && let Err(error) = datapath.decelerate(*index) {
+                warn!(index, error = crate::chain(&error), "XDP was not taken off");
+            }
+            stays
+        });
+        let mut changed = before != self.outcomes.len();
+        for link in edges {
+            // Who was in the way may have gone without a word (links are not told of), and ours may
+            // have been taken off.
+            let is_new = |last: &Outcome| {
+                let is_occupied = last.refused.as_deref() == Some(OCCUPIED);
+                is_occupied || last.found != link.xdp || last.device != link.name
+            };
+            if self.outcomes.get(&link.index).is_none_or(is_new) {
+                changed |= self.attempt(setting, link, datapath);
+            }
+        }
+        changed
+    }
+
+    fn attempt(&mut self, setting: Acceleration, link: &Link, datapath: &mut Datapath) -> bool {
+        let (driver, bus) = syscall::driver(&link.name).unwrap_or_default();
+        let refused = match refusal(setting, link, &Hardware { driver, bus }) {
+            Some(why) => {
+                let removed = datapath.decelerate(link.index);
+                Some(removed.map_or_else(|error| crate::chain(&error), |()| why))
+            }
+            None => datapath.accelerate(link.index).err(),
+        };
+        let device = link.name.clone();
+        let outcome = Outcome { device: device.clone(), found: link.xdp, refused };
+        let last = self.outcomes.get(&link.index).map(|last| &last.refused);
+        let changed = last != Some(&outcome.refused);
+        if changed {
+            match &outcome.refused {
+                None => info!(device, "XDP accelerates"),
+                Some(why) => info!(device, why, "XDP does not accelerate; tc does it all"),
+            }
+        }
+        drop(self.outcomes.insert(link.index, outcome));
+        changed
+    }
+
+    /// By device name: empty where the program is, else why it is not.
+    pub(super) fn shown(&self) -> BTreeMap<String, String> {
+        let outcomes = self.outcomes.values();
+        outcomes.map(|it| (it.device.clone(), it.refused.clone().unwrap_or_default())).collect()
+    }
+}

@@ -1,0 +1,192 @@
+//! XDP before tc on the devices to the outside: told to, since those of a topology are veths; and beside somebody else's.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use aya::programs::{Xdp, XdpMode};
+use aya::{Ebpf, EbpfLoader};
+use lb_agent::datapath;
+use lb_tests::agent::Agent;
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, ask, matrix, refused};
+use lb_tests::topology::{Builder, Node, Shape, Topology};
+use lb_tests::traffic::{Ask, Capture};
+use lb_tests::wait::wait_until_ok;
+
+in_both_shapes!(
+    node_ports_are_served_through_xdp,
+    unfinished_packets_are_left_to_tc,
+    xdp_stays_through_a_restart_and_goes_with_cleanup,
+);
+
+/// How long the agent may take to follow a change of a device.
+const SOON: Duration = Duration::from_secs(5);
+
+/// A near, a far and an unusable backend, and agents with a value of `acceleration`.
+fn start(builder: Builder, acceleration: &str) -> Result<Rig> {
+    let rig = Rig::build(builder)?;
+    let near = Service::new("near", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(0, 1)?]);
+    let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
+    let none = Service::new("none", 12)?.port(80, TARGET).node_port(30_082);
+    for service in [&near, &far, &none] {
+        rig.manifests().apply(service)?;
+    }
+    with_agents(rig, acceleration)
+}
+
+fn with_agents(mut rig: Rig, acceleration: &str) -> Result<Rig> {
+    let file = rig.topology().folder("settings")?.join("agent.yaml");
+    let text = format!(
+        "apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\nacceleration: {acceleration}\n"
+    );
+    fs::write(&file, text)?;
+    rig.start_agents(&[&format!("--config={}", file.display())])?;
+    Ok(rig)
+}
+
+/// The client outside is answered by near and far, from the address it asked, and refused by what has nobody.
+fn everything_is_answered(rig: &Rig) -> Result<()> {
+    let node = rig.node(0)?.addresses();
+    for (family, protocol) in matrix() {
+        for (port, server) in [(30_080, "pod-a2"), (30_081, "pod-b2")] {
+            let question = Ask::new(protocol, node.socket(family, port)).sized(901, 1_201);
+            let kept = rig.client().peer().keep(question)?;
+            for _ in 0..3 {
+                let answer = kept.ask().with_context(|| format!("{question:?}"))?;
+                ensure!(answer.server == server && answer.peer == question.to, "{answer:?}");
+                let sees_client = answer.client.ip() == rig.client().ip(family);
+                ensure!(sees_client == (port == 30_080), "whom the backend saw: {answer:?}");
+            }
+        }
+        refused(rig.client(), Ask::new(protocol, node.socket(family, 30_082)))?;
+    }
+    Ok(())
+}
+
+/// Waits until `status` says so of the device to the outside.
+fn until_shown(agent: &Agent, what: &str) -> Result<()> {
+    wait_until_ok(SOON, &format!("status shows {what:?}"), || {
+        let status = agent.command(&["status"])?;
+        let line = status.lines().find(|line| line.starts_with("XDP")).context("no line of XDP")?;
+        ensure!(line.contains("eth0") && line.contains(what), "{line}");
+        Ok(())
+    })
+}
+
+/// Whether an XDP program is on the device to the outside.
+fn is_on(node: &Node) -> Result<bool> {
+    Ok(node.netns().tool("ip", &["link", "show", "dev", "eth0"])?.contains("prog/xdp"))
+}
+
+fn counted(agent: &Agent, verdict: &str) -> Result<f64> {
+    agent.metric(&["lb_datapath_packets_total", "edge_xdp", verdict])
+}
+
+/// Packets that tc left as XDP had made them.
+fn known_at_tc(rig: &Rig) -> Result<f64> {
+    rig.agent(0)?.metric(&["lb_datapath_packets_total", "edge_ingress", "accelerated"])
+}
+
+fn node_ports_are_served_through_xdp(shape: Shape) -> Result<()> {
+    let rig = start(Topology::builder(shape).without_checksum_offload(), "native")?;
+    until_shown(rig.agent(0)?, "eth0            attached")?;
+    ensure!(is_on(rig.node(0)?)?, "no program on eth0");
+    let captures = [(rig.client(), "client"), (rig.pod(0, 1)?, "near"), (rig.node(0)?, "node")];
+    let captures = captures.map(|(member, name)| (Capture::start(member.netns(), "eth0"), name));
+    everything_is_answered(&rig)?;
+    for (capture, name) in captures {
+        capture?.ensure_checksums().context(name)?;
+    }
+    for verdict in ["new_flow", "forward", "left_to_tc"] {
+        ensure!(counted(rig.agent(0)?, verdict)? > 0.0, "{verdict} at edge_xdp");
+    }
+    // Nobody watches any more: whoever does has the kernel copy packets without their marks.
+    let before = [known_at_tc(&rig)?, counted(rig.agent(0)?, "translated")?];
+    everything_is_answered(&rig)?;
+    let after = [known_at_tc(&rig)?, counted(rig.agent(0)?, "translated")?];
+    let [known, translated] = [after[0] - before[0], after[1] - before[1]];
+    ensure!(known > 0.0 && known >= translated, "tc knew {known} of {translated} packets");
+    Ok(())
+}
+
+/// A sender on this machine leaves checksums to devices: XDP hands its packets on, and tc serves them.
+fn unfinished_packets_are_left_to_tc(shape: Shape) -> Result<()> {
+    let rig = start(Topology::builder(shape), "native")?;
+    until_shown(rig.agent(0)?, "eth0            attached")?;
+    everything_is_answered(&rig)?;
+    ensure!(counted(rig.agent(0)?, "partial_checksum")? > 0.0, "none was left to tc");
+    Ok(())
+}
+
+fn xdp_stays_through_a_restart_and_goes_with_cleanup(shape: Shape) -> Result<()> {
+    let mut rig = start(Topology::builder(shape).without_checksum_offload(), "native")?;
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    ensure!(is_on(rig.node(0)?)?, "it went with the agent");
+    everything_is_answered(&rig)?;
+    agent.start_again()?;
+    until_shown(&agent, "eth0            attached")?;
+    everything_is_answered(&rig)?;
+    agent.stop()?;
+    drop(agent.command(&["cleanup"])?);
+    ensure!(!is_on(rig.node(0)?)?, "it stays after cleanup");
+    Ok(())
+}
+
+#[test]
+fn a_veth_is_left_alone_unless_told_otherwise() -> Result<()> {
+    let mut rig = start(Topology::builder(Shape::Routed).nodes(2), "auto")?;
+    until_shown(rig.agent(0)?, "not attached: a device of software (veth)")?;
+    ensure!(!is_on(rig.node(0)?)?, "a program on eth0");
+    everything_is_answered(&rig)?;
+    // What an earlier run attached goes when the setting does.
+    for _ in 0..2 {
+        rig.take_agent(0)?.stop()?;
+    }
+    for (setting, expected) in [("native", true), ("off", false)] {
+        rig = with_agents(rig, setting)?;
+        until_shown(rig.agent(0)?, if expected { "attached" } else { "acceleration is off" })?;
+        ensure!(is_on(rig.node(0)?)? == expected, "acceleration {setting}");
+        for _ in 0..2 {
+            rig.take_agent(0)?.stop()?;
+        }
+    }
+    Ok(())
+}
+
+/// Somebody else's program (the same object over maps of its own, which passes everything) on a device.
+fn occupy(node: &Node) -> Result<Ebpf> {
+    let attach = || -> Result<Ebpf> {
+        let mut ebpf = EbpfLoader::new().load(datapath::object())?;
+        let Some(program) = ebpf.program_mut("edge_xdp") else { bail!("no XDP program") };
+        let program: &mut Xdp = program.try_into()?;
+        program.load()?;
+        let _: aya::programs::xdp::XdpLinkId = program.attach("eth0", XdpMode::Driver)?;
+        Ok(ebpf)
+    };
+    node.netns().run_in(attach)?
+}
+
+#[test]
+fn somebody_elses_program_is_left_alone_and_followed() -> Result<()> {
+    let rig = Rig::build(Topology::builder(Shape::Routed).without_checksum_offload())?;
+    let near = Service::new("near", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(0, 1)?]);
+    rig.manifests().apply(&near)?;
+    let other = occupy(rig.node(0)?)?;
+    let rig = with_agents(rig, "native")?;
+    until_shown(rig.agent(0)?, "another XDP program is there, left alone")?;
+    let to = |family| rig.node(0).map(|node| node.addresses().socket(family, 30_080));
+    for (family, protocol) in matrix() {
+        drop(ask(rig.client(), Ask::new(protocol, to(family)?))?);
+    }
+    ensure!(counted(rig.agent(0)?, "")? == 0.0, "ours ran");
+    drop(other);
+    until_shown(rig.agent(0)?, "eth0            attached")?;
+    for (family, protocol) in matrix() {
+        drop(ask(rig.client(), Ask::new(protocol, to(family)?))?);
+    }
+    ensure!(counted(rig.agent(0)?, "translated")? > 0.0, "XDP translated nothing");
+    Ok(())
+}
