@@ -202,7 +202,6 @@ fn health(world: &World) -> Result<(usize, Vec<String>)> {
 fn judge(found: &Found) -> Result<()> {
     let (counts, wrong): (Vec<usize>, Vec<Vec<String>>) = locked(found).drain(..).unzip();
     let (compared, wrong) = (counts.iter().sum::<usize>(), wrong.concat());
-    println!("{compared} questions compared");
     ensure!(wrong.is_empty(), "{} of {compared} are wrong:\n{}", wrong.len(), wrong.join("\n"));
     Ok(())
 }
