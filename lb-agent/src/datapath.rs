@@ -16,6 +16,8 @@ use crate::maps::{self, Maps, SHAPES};
 mod bpffs;
 mod check;
 mod cleanup;
+#[cfg(test)]
+mod layout;
 mod links;
 mod lock;
 mod packet_log;

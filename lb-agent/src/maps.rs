@@ -22,6 +22,8 @@ mod shape;
 mod walk;
 
 pub use kept::{Kept, kept};
+#[cfg(test)]
+pub(crate) use raw::FINGERPRINTS;
 use raw::Raw;
 pub use shape::{SHAPES, Shape, describe};
 pub(crate) use walk::copy;

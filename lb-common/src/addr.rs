@@ -7,6 +7,8 @@
 use core::cmp::Ordering;
 use core::hash::{Hash, Hasher};
 
+use crate::layout::{Plain, named, plain};
+
 /// An IPv6 address, or an IPv4 address mapped into `::ffff:0:0/96`. Network byte order.
 ///
 /// Kept as two halves in memory order: the bytes in memory are those of the wire, and the compiler
@@ -17,6 +19,11 @@ use core::hash::{Hash, Hasher};
 pub struct Ip([u64; 2]);
 
 const _: () = assert!(size_of::<Ip>() == 16 && align_of::<Ip>() == 4);
+
+// By hand: no reference to a packed field can be had.
+impl Plain for Ip {
+    const FINGERPRINT: u64 = named(<[u64; 2]>::FINGERPRINT, "Ip");
+}
 
 /// The third word of a mapped IPv4 address.
 const MAPPED: u32 = 0x0000_ffff_u32.to_be();
@@ -186,6 +193,8 @@ impl Ip {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Port(u16);
 
+plain!(Port = 2 { 0 });
+
 impl PartialOrd for Port {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
@@ -247,6 +256,8 @@ impl Port {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Protocol(pub u8);
 
+plain!(Protocol = 1 { 0 });
+
 impl Protocol {
     /// No protocol: the mark of a known address without a port.
     pub const NONE: Self = Self(0);
@@ -285,7 +296,7 @@ impl Endpoint {
     }
 }
 
-const _: () = assert!(size_of::<Endpoint>() == 24);
+plain!(Endpoint = 24 { ip, port, pad, rest });
 
 #[cfg(test)]
 mod tests {

@@ -3,6 +3,7 @@
 //! Everything here can change while packets flow, so nothing is compiled in.
 
 use crate::addr::{Ip, Port};
+use crate::layout::plain;
 
 /// A network prefix; bits beyond `bits` are zero in `ip`.
 #[repr(C)]
@@ -13,6 +14,8 @@ pub struct Prefix {
     /// The mask as four words in network order.
     pub mask: Ip,
 }
+
+plain!(Prefix = 32 { ip, mask });
 
 impl Prefix {
     /// Whether `ip` lies inside. A prefix with an all-zero mask matches nothing (it is unset).
@@ -146,7 +149,8 @@ pub const fn other(ip: &Ip) -> u8 {
     ((third ^ fourth).wrapping_mul(0x9e37_79b1) >> 24) as u8
 }
 
-const _: () = assert!(size_of::<Settings>() == 512 && align_of::<Settings>() == 8);
+plain!(Settings = 512 { netns_cookie, source_port_low, source_port_high, node_port_low, node_port_high, flags, socket_mode, removals, pad, hairpin4, hairpin6, cover, ranges, local, node4, node6, others });
+const _: () = assert!(align_of::<Settings>() == 8);
 
 /// The element of `SETTINGS`: the settings in use, and room for those that come next. Replaced by writing the
 /// half that is not in use and then `start`, so no packet sees half of a change.
@@ -163,7 +167,7 @@ pub struct SettingsPair {
     pub halves: [Settings; 2],
 }
 
-const _: () = assert!(size_of::<SettingsPair>() == 1_032);
+plain!(SettingsPair = 1_032 { start, pad, halves });
 
 impl SettingsPair {
     /// Bytes of a half, one bit.
@@ -204,7 +208,7 @@ impl Device {
     pub const LOCAL_CLIENTS: u32 = 1;
 }
 
-const _: () = assert!(size_of::<Device>() == 40);
+plain!(Device = 40 { source4, source6, bridge, flags });
 
 /// Bits of the values of `ADDRESSES`, keyed by [`Ip`].
 pub mod address {

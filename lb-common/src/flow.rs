@@ -6,6 +6,7 @@
 //! pair, made where it leaves the node: the *masquerade*.
 
 use crate::addr::{Endpoint, Ip, Port, Protocol};
+use crate::layout::plain;
 use crate::service::{BackendId, ServiceId};
 
 /// Source and destination of a packet.
@@ -22,7 +23,7 @@ pub struct Tuple {
     pub destination_port: Port,
 }
 
-const _: () = assert!(size_of::<Tuple>() == 36);
+plain!(Tuple = 36 { source, destination, source_port, destination_port });
 
 impl Tuple {
     /// Nothing.
@@ -71,6 +72,8 @@ impl Tuple {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Side(pub u8);
 
+plain!(Side = 1 { 0 });
+
 impl Side {
     /// Packets that come in by a device.
     pub const INGRESS: Self = Self(0);
@@ -93,7 +96,7 @@ pub struct FlowKey {
     pad: u16,
 }
 
-const _: () = assert!(size_of::<FlowKey>() == 40);
+plain!(FlowKey = 40 { tuple, protocol, side, pad });
 
 impl FlowKey {
     /// Key of a packet seen on a side.
@@ -139,6 +142,8 @@ impl FlowKey {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(pub u8);
+
+plain!(Kind = 1 { 0 });
 
 impl Kind {
     /// Client to frontend: the destination becomes the backend.
@@ -190,7 +195,8 @@ pub struct Flow {
     pub removals: u32,
 }
 
-const _: () = assert!(size_of::<Flow>() == 64 && align_of::<Flow>() == 8);
+plain!(Flow = 64 { to, service, backend, epoch, seen, kind, state, flags, pad, removals });
+const _: () = assert!(align_of::<Flow>() == 8);
 
 impl Flow {
     /// What [`Flow::seen`] becomes: the time, and the tick at which it was asked for.
@@ -253,7 +259,7 @@ pub struct Client {
     pub scope: u32,
 }
 
-const _: () = assert!(size_of::<Client>() == 24);
+plain!(Client = 24 { ip, service, scope });
 
 /// Value of `AFFINITY`.
 #[repr(C)]
@@ -267,7 +273,7 @@ pub struct Affinity {
     pub seen: u64,
 }
 
-const _: () = assert!(size_of::<Affinity>() == 16);
+plain!(Affinity = 16 { backend, epoch, seen });
 
 /// Value of `SOCKETS`, keyed by socket cookie: what a connected socket believes it talks to.
 #[repr(C)]
@@ -283,7 +289,7 @@ pub struct Peer {
     pub epoch: u32,
 }
 
-const _: () = assert!(size_of::<Peer>() == 56);
+plain!(Peer = 56 { frontend, backend, id, epoch });
 
 /// Key of `FRAGMENTS`: the packet a fragment belongs to (RFC 791 3.2, RFC 8200 4.5), and where it was seen.
 #[repr(C, align(8))]
@@ -302,7 +308,7 @@ pub struct Fragment {
     pad: u16,
 }
 
-const _: () = assert!(size_of::<Fragment>() == 40);
+plain!(Fragment = 40 { source, destination, id, protocol, side, pad });
 
 impl Fragment {
     /// Key of a packet in pieces.
@@ -327,3 +333,5 @@ pub struct Ports {
     /// Destination port.
     pub destination: Port,
 }
+
+plain!(Ports = 4 { source, destination });

@@ -2,7 +2,7 @@
 //!
 //! The same code is compiled for the kernel (`lb-ebpf`) and for the host (tests, `explain`). It holds
 //! no state, allocates nothing, knows no map and no kernel helper; see `ARCHITECTURE.md` for the path of a packet.
-//! Modules, each using only those above it: `addr`, `checksum`, `hash`, `service`, `flow`, `config`, `event`, `maglev`,
+//! Modules, each using only those above it: `layout`, `addr`, `checksum`, `hash`, `service`, `flow`, `config`, `event`, `maglev`,
 //! `packet`, `tables`, then the path itself.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -19,6 +19,7 @@ pub mod fake;
 pub mod flow;
 pub mod forward;
 pub mod hash;
+pub mod layout;
 pub mod maglev;
 pub mod packet;
 pub mod scratch;

@@ -4,6 +4,7 @@
 //! written by the agent and only read by the data path.
 
 use crate::addr::{Ip, Port, Protocol};
+use crate::layout::plain;
 
 /// What a client asks for: the key of `SERVICES`.
 ///
@@ -43,7 +44,7 @@ impl Frontend {
     }
 }
 
-const _: () = assert!(size_of::<Frontend>() == 24);
+plain!(Frontend = 24 { ip, port, protocol, pad, rest });
 
 /// Identity of one service (namespace, name, port name, protocol, family) on this node. Stable
 /// across restarts of the agent: affinity, sources and flows refer to it. 0 is never given out.
@@ -67,6 +68,8 @@ pub struct Set {
     /// Number of Maglev slots (a prime), 0 when there is at most one member.
     pub slots: u32,
 }
+
+plain!(Set = 12 { line, members, slots });
 
 /// One line of `SLOTS`: 64 bytes, so a choice touches few cache lines.
 pub type Line = [u8; LINE];
@@ -110,12 +113,15 @@ pub struct Service {
     pub local: Set,
 }
 
-const _: () = assert!(size_of::<Service>() == 40 && align_of::<Service>() == 4);
+plain!(Service = 40 { id, flags, affinity, generation, cluster, local });
+const _: () = assert!(align_of::<Service>() == 4);
 
 /// Bits of [`Service::flags`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(pub u32);
+
+plain!(Flags = 4 { 0 });
 
 impl Flags {
     /// `externalTrafficPolicy` governs (`NodePort`, external IP, VIP), else `internalTrafficPolicy` (ClusterIP).
@@ -167,7 +173,7 @@ pub struct Backend {
     pub pad: u32,
 }
 
-const _: () = assert!(size_of::<Backend>() == 32);
+plain!(Backend = 32 { ip, port, flags, epoch, service, pad });
 
 impl Backend {
     /// The endpoint's `nodeName` is this node.
@@ -191,7 +197,7 @@ pub struct Source {
     pad: u32,
 }
 
-const _: () = assert!(size_of::<Source>() == 24);
+plain!(Source = 24 { service, ip, pad });
 
 impl Source {
     /// A service and an address or network.

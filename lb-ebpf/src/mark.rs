@@ -26,6 +26,7 @@ pub(crate) fn set(context: &XdpContext) {
 
 /// Whether a packet is marked.
 #[inline(always)]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
 pub(crate) fn is_set(context: &TcContext) -> bool {
     // SAFETY: fields of the program's own context.
     let (meta, data) = unsafe { ((*context.skb.skb).data_meta, (*context.skb.skb).data) };

@@ -4,14 +4,20 @@ use aya::Pod;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, SettingsPair};
 use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
+use lb_common::layout;
 use lb_common::service::{Backend, Frontend, Service, Source};
 
-/// A type without padding for which any bytes are a value: `repr(C)`, made of integers and bytes,
-/// with its size asserted where it is defined.
-pub(crate) trait Plain: Copy + Default + 'static {}
+/// A type of maps: `repr(C)`, and proven to be without padding and without bytes that are no value.
+pub(crate) trait Plain: layout::Plain + Default + 'static {}
 
 macro_rules! plain {
-    ($($type:ty)*) => { $(impl Plain for $type {})* };
+    ($($type:ty)*) => {
+        $(impl Plain for $type {})*
+
+        /// What tells these types from what they were in another layout.
+        #[cfg(test)]
+        pub(crate) const FINGERPRINTS: &[u64] = &[$(<$type as layout::Plain>::FINGERPRINT),*];
+    };
 }
 
 plain! {

@@ -1,0 +1,34 @@
+//! What `LAYOUT` stands for: the fingerprint of everything that maps hold, committed beside its name.
+
+use lb_common::event::{Event, Hook, Verdict};
+use lb_common::layout::{named, number};
+
+use super::LAYOUT;
+use crate::maps::{FINGERPRINTS, SHAPES};
+
+/// Both move together; the second alone as long as no release has had the first.
+const COMMITTED: (&str, u64) = ("v2", 0x67c6_326d_17a6_90f3);
+
+/// Types of keys and values, kinds of maps, and the meaning of each counter by its position.
+fn fingerprint() -> u64 {
+    let types = FINGERPRINTS.iter().fold(0, |hash, of| number(hash, *of));
+    let maps = SHAPES.iter().fold(types, |hash, shape| {
+        let entries = if shape.is_sizable { 0 } else { shape.entries };
+        number(named(named(hash, shape.name), &shape.to_string()), entries.into())
+    });
+    let hooks = Hook::ALL.iter().map(|hook| hook.name());
+    let verdicts = Verdict::all().map(Verdict::name);
+    let events = Event::ALL.iter().map(|event| event.name());
+    hooks.chain(verdicts).chain(events).fold(maps, named)
+}
+
+#[test]
+fn the_layout_moves_with_what_maps_hold() {
+    let now = (LAYOUT, fingerprint());
+    assert_eq!(
+        now, COMMITTED,
+        "maps do not hold what this layout is known for: where a release has had it, move LAYOUT \
+         (ADR 0005); then commit ({:?}, {:#018x})",
+        now.0, now.1
+    );
+}
