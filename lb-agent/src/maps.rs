@@ -10,7 +10,8 @@ use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, HashMap, IterableMap as _, LpmTrie, MapData, MapError, PerCpuArray};
 use lb_common::addr::Ip;
 use lb_common::config::{Device, Settings, SettingsPair};
-use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
+use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Held, Peer, Ports};
+use lb_common::hash;
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 
 use crate::program::{Actual, Limits, Op, Usage};
@@ -67,6 +68,7 @@ pub struct Maps {
     services: HashMap<MapData, Raw<Frontend>, Raw<Service>>,
     slots: Array<MapData, Line>,
     backends: Array<MapData, Raw<Backend>>,
+    endpoints: Array<MapData, u64>,
     sources: LpmTrie<MapData, Raw<Source>, u32>,
     addresses: HashMap<MapData, Raw<Ip>, u32>,
     devices: HashMap<MapData, u32, Raw<Device>>,
@@ -76,6 +78,7 @@ pub struct Maps {
     affinity: HashMap<MapData, Raw<Client>, Raw<Affinity>>,
     sockets: HashMap<MapData, u64, Raw<Peer>>,
     fragments: HashMap<MapData, Raw<Fragment>, Raw<Ports>>,
+    held: HashMap<MapData, u32, Raw<Held>>,
 }
 
 /// Opens a pinned map under its name as the type it converts to.
@@ -99,6 +102,7 @@ impl Maps {
             services: open!(pins, "SERVICES", HashMap),
             slots: open!(pins, "SLOTS", Array),
             backends: open!(pins, "BACKENDS", Array),
+            endpoints: open!(pins, "ENDPOINTS", Array),
             sources: open!(pins, "SOURCES", LpmTrie),
             addresses: open!(pins, "ADDRESSES", HashMap),
             devices: open!(pins, "DEVICES", HashMap),
@@ -108,6 +112,7 @@ impl Maps {
             affinity: open!(pins, "AFFINITY", LruHashMap),
             sockets: open!(pins, "SOCKETS", LruHashMap),
             fragments: open!(pins, "FRAGMENTS", LruHashMap),
+            held: open!(pins, "HELD", HashMap),
         })
     }
 
@@ -122,6 +127,7 @@ impl Maps {
                     .map_err(named("SETTINGS"))
             }
             Op::PutBackend { id, row } => {
+                self.mark_endpoint(row)?;
                 self.backends.set(*id, Raw(*row), 0).map_err(named("BACKENDS"))
             }
             Op::WriteLines { line, lines } => {
@@ -143,6 +149,20 @@ impl Maps {
                 absent_is_fine(self.services.remove(&Raw(*frontend))).map_err(named("SERVICES"))
             }
         }
+    }
+
+    /// Sets the bit of a backend in `ENDPOINTS`. None is ever cleared: one too many costs a look-up.
+    fn mark_endpoint(&mut self, row: &Backend) -> Result<()> {
+        if row.service == 0 {
+            return Ok(());
+        }
+        let bit = hash::endpoint(&row.ip, row.port);
+        let word = self.endpoints.get(&(bit / 64), 0).map_err(named("ENDPOINTS"))?;
+        let marked = word | 1 << (bit % 64);
+        if marked == word {
+            return Ok(());
+        }
+        self.endpoints.set(bit / 64, marked, 0).map_err(named("ENDPOINTS"))
     }
 
     /// How much the maps that the agent fills can hold.
@@ -350,6 +370,7 @@ impl Maps {
             fill::<_, u32, Raw<Device>>(&self.devices, "DEVICES")?,
             fill::<_, u64, Raw<Peer>>(&self.sockets, "SOCKETS")?,
             fill::<_, Raw<Fragment>, Raw<Ports>>(&self.fragments, "FRAGMENTS")?,
+            fill::<_, u32, Raw<Held>>(&self.held, "HELD")?,
             ("BACKENDS", usage.backends, capacity(&self.backends, "BACKENDS")?),
             ("SOURCES", usage.sources, capacity(&self.sources, "SOURCES")?),
             ("SLOTS", usage.lines, capacity(&self.slots, "SLOTS")?),

@@ -150,7 +150,9 @@ impl Notes {
         let Some(twin) = twin else { return age(flow.seen) >= ALONE };
         // A row, or an epoch of one, that is newer than our look at them is nobody's end.
         let has_moved = |epoch: &u32| epoch.wrapping_sub(flow.epoch).cast_signed() > 0;
+        // A flow of service 0 goes straight to a backend that its client named.
         let is_renewed = key.protocol != Protocol::TCP
+            && flow.service != 0
             && self.epochs.get(flow.backend as usize).is_some_and(has_moved);
         let (forward, reply) = match flow.kind {
             Kind::REPLY => (twin.state, flow.state),
@@ -267,6 +269,10 @@ mod tests {
             half.epoch = 0;
         }
         assert_eq!(over(&flow), [true, true]);
+        for (_, half) in &mut flow {
+            (half.service, half.backend, half.epoch) = (0, 0, 0);
+        }
+        assert_eq!(over(&flow), [false, false], "of no service");
         let mut flow = pair(Protocol::TCP, 1, [1, 1]);
         for (_, half) in &mut flow {
             half.epoch = 0;

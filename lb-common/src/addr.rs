@@ -176,6 +176,19 @@ impl Ip {
         if self.is_v4() { Self::ANY_V4 } else { Self::ANY_V6 }
     }
 
+    /// Whether no packet on a wire may come from here (RFC 1122 3.2.1.3, RFC 4291 2.5 and 2.7), as Linux
+    /// sees it: loopback, unspecified, multicast, and of IPv4 also 0.0.0.0/8 and 255.255.255.255.
+    #[inline(always)]
+    pub const fn is_martian(&self) -> bool {
+        let [w0, w1, w2, w3] = self.words();
+        let [first, ..] = if self.is_v4() { w3.to_ne_bytes() } else { w0.to_ne_bytes() };
+        if self.is_v4() {
+            first == 0 || first == 127 || first >= 224 && first < 240 || w3 == u32::MAX
+        } else {
+            first == 0xff || w0 | w1 | w2 == 0 && (w3 == 0 || w3 == 1_u32.to_be())
+        }
+    }
+
     /// 127.0.0.0/8 or `::1`.
     #[inline(always)]
     pub const fn is_loopback(&self) -> bool {

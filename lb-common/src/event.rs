@@ -35,6 +35,7 @@ names! {
         OtherProtocol = "other_protocol", "an IP protocol that Services cannot name";
         Malformed = "malformed", "a header is cut short or contradicts itself: the stack judges it";
         UnknownFragment = "unknown_fragment", "a later fragment whose first one was not seen";
+        Martian = "martian", "a source that nobody can answer, or that is the destination: the stack judges it";
         Leaving = "leaving", "the service is gone and the packet begins no known flow";
         NotReady = "not_ready", "the agent has not written the settings yet";
         Unchanged = "unchanged", "a flow whose packets need no change here";
@@ -62,6 +63,7 @@ names! {
         Hairpin = "hairpin", "a pod reaches itself through a service";
         Echo = "echo", "ICMP echo to a ClusterIP, answered";
         NoBackend = "no_backend", "rejected: the service has no usable endpoint";
+        Fragment = "fragment", "a fragment that was held, sent in again behind the first of its datagram";
         UnknownPort = "unknown_port", "rejected: the ClusterIP has no such port";
     }
 }
@@ -78,6 +80,8 @@ names! {
         BadTable = "bad_table", "a selection table names a backend that is not there";
         RewriteFailed = "rewrite_failed", "the kernel refused to change the packet";
         RejectLimited = "reject_limited", "a rejection beyond the rate limit";
+        FragmentHeld = "fragment_held", "a fragment ahead of the first of its datagram, kept to be sent in again behind it";
+        FragmentLost = "fragment_lost", "a fragment that was held and had to make room for others";
         IcmpRedirect = "icmp_redirect", "an ICMP redirect that would tell a client to go around us";
     }
 }
@@ -94,6 +98,7 @@ names! {
         SocketRefused = "socket_refused", "a socket was refused: no usable endpoint";
         SocketRestored = "socket_restored", "a socket was shown the frontend it asked for";
         SocketNoMemory = "socket_no_memory", "no working memory for a socket call: it failed with ENOBUFS, or was shown no frontend";
+        FragmentsReleased = "fragments_released", "the first fragment came after others, which are sent in again";
         FragmentTableFull = "fragment_table_full", "no room to remember the ports of a packet in pieces";
     }
 }

@@ -324,14 +324,52 @@ impl Fragment {
     }
 }
 
+/// Elements of `DIRECT`, a power of two: hashes of packets from pods straight to a backend, each at its last bits.
+pub const DIRECT: u32 = 16_384;
+
 /// Value of `FRAGMENTS`: the ports that only the first fragment carries.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
     /// Source port.
     pub source: Port,
-    /// Destination port.
+    /// Destination port; none before the first fragment came.
     pub destination: Port,
+    /// How many others wait for it, or to be sent on behind it, in `HELD`.
+    pub held: u32,
 }
 
-plain!(Ports = 4 { source, destination });
+plain!(Ports = 8 { source, destination, held });
+
+/// Keys of `HELD`, a power of two. Which one a fragment has follows from its datagram and its place in
+/// the queue: one that nobody asks for any more is overwritten.
+pub const HELD: u32 = 512;
+
+/// Value of `HELD`: a later fragment that came before the first of its datagram, as it was.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The datagram.
+    pub fragment: Fragment,
+    /// Place in the queue.
+    pub index: u32,
+    /// Bytes in use of the packet.
+    pub length: u32,
+    /// The packet, from its link-layer header on.
+    pub bytes: [u8; Self::LARGEST],
+}
+
+plain!(Held = 1_584 { fragment, index, length, bytes });
+
+impl Held {
+    /// Bytes of the largest packet that is held: an Ethernet frame of the usual MTU and two tags.
+    pub const LARGEST: usize = 1_536;
+    /// Fragments of one datagram that are held at most: 64 KiB in pieces of the smallest MTU of IPv6.
+    pub const QUEUE: u32 = 64;
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self { fragment: Fragment::default(), index: 0, length: 0, bytes: [0; Self::LARGEST] }
+    }
+}

@@ -6,6 +6,7 @@
 
 mod choose;
 mod close;
+mod direct;
 mod egress;
 mod flows;
 mod fragments;

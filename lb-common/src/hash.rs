@@ -1,6 +1,6 @@
 //! The one hash: which slot a new flow takes. Equal on every node, so that any node continues a flow.
 
-use crate::addr::Protocol;
+use crate::addr::{Ip, Port, Protocol};
 use crate::flow::Tuple;
 
 /// Mixes two words: two rounds of xor, multiply, shift (constants of `splitmix64`).
@@ -15,6 +15,12 @@ pub const fn mix(left: u64, right: u64) -> u64 {
 /// Hash of a packet that begins a flow.
 #[inline(always)]
 pub const fn tuple(tuple: &Tuple, protocol: Protocol) -> u32 {
+    (whole(tuple, protocol) >> 32) as u32
+}
+
+/// All 64 bits of it.
+#[inline(always)]
+pub const fn whole(tuple: &Tuple, protocol: Protocol) -> u64 {
     let [s0, s1, s2, s3] = tuple.source.words();
     let [d0, d1, d2, d3] = tuple.destination.words();
     let ports = (tuple.source_port.get() as u64) << 32
@@ -22,5 +28,16 @@ pub const fn tuple(tuple: &Tuple, protocol: Protocol) -> u32 {
         | protocol.0 as u64;
     let source = mix((s0 as u64) << 32 | s1 as u64, (s2 as u64) << 32 | s3 as u64);
     let destination = mix((d0 as u64) << 32 | d1 as u64, (d2 as u64) << 32 | d3 as u64);
-    (mix(source ^ ports, destination) >> 32) as u32
+    mix(source ^ ports, destination)
+}
+
+/// Bits in `ENDPOINTS`.
+pub const ENDPOINT_BITS: u32 = 1 << 21;
+
+/// The bit of `ENDPOINTS` that stands for an address and a port. Cheap: asked of packets that are not ours.
+#[inline(always)]
+pub const fn endpoint(ip: &Ip, port: Port) -> u32 {
+    let [_, _, w2, w3] = ip.words();
+    let word = (w2 as u64) << 32 | (w3 ^ (port.get() as u32) << 13) as u64;
+    (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 43) as u32
 }

@@ -1,6 +1,7 @@
 //! What the data path may do to a packet: a trait with one adapter per home (skb, XDP frame, bytes).
 
 use crate::checksum::Difference;
+use crate::flow::Held;
 
 /// How a field takes part in a transport checksum, which decides what a device may still have to add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +73,15 @@ pub trait Packet {
     /// Cuts the packet to `keep` bytes and opens `room` bytes right behind the `link` bytes of the
     /// link-layer header. What the room holds is not defined.
     fn reshape(&mut self, keep: usize, link: usize, room: usize) -> Option<()>;
+
+    /// Copies the whole packet. Nothing where that cannot be (XDP), or where it is too large.
+    fn keep(&self, into: &mut Held) -> Option<()>;
+
+    /// Becomes a packet that was kept.
+    fn become_held(&mut self, held: &Held) -> Option<()>;
+
+    /// Lets a copy of the packet come in once more by the same device, behind what waits there.
+    fn again(&mut self) -> Option<()>;
 
     /// Bytes in all, link-layer header included. More than the MTU before segmentation.
     fn length(&self) -> usize;

@@ -7,7 +7,7 @@
 //! outlives a packet or a call.
 
 use crate::addr::Ip;
-use crate::flow::{Flow, FlowKey};
+use crate::flow::{Flow, FlowKey, Fragment};
 use crate::service::{Backend, BackendId, Frontend, Service};
 use crate::wire::View;
 
@@ -55,4 +55,6 @@ pub struct Scratch {
     pub id: [u8; 4],
     /// The set it was chosen from: 0 Cluster, 1 Local.
     pub scope: u32,
+    /// The datagram that a fragment is of.
+    pub fragment: Fragment,
 }

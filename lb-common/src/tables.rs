@@ -1,9 +1,9 @@
 //! The look-ups and the few writes that the data path needs, as one trait: kernel maps or fakes behind it.
 
-use crate::addr::Ip;
+use crate::addr::{Ip, Port};
 use crate::config::{Device, Settings};
 use crate::event::Event;
-use crate::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
+use crate::flow::{Affinity, Client, Flow, FlowKey, Fragment, Held, Peer, Ports};
 use crate::service::{Backend, BackendId, Frontend, Service, Source};
 
 /// What came of adding a flow that must not exist yet.
@@ -50,6 +50,13 @@ pub trait Tables {
     /// Removes a half, if it is there.
     fn remove_flow(&self, key: &FlowKey);
 
+    /// `ENDPOINTS`: whether some backend may have this address and port; at times true of others.
+    fn may_be_backend(&self, ip: &Ip, port: Port) -> bool;
+    /// `DIRECT`: whether a packet of this hash ([`crate::hash::whole`]) was seen on its way straight to a backend.
+    fn is_direct(&self, hash: u64) -> bool;
+    /// Remembers one, in place of another.
+    fn put_direct(&self, hash: u64);
+
     /// `AFFINITY`.
     fn affinity(&self, client: &Client) -> Option<Affinity>;
     /// Remembers a client's backend. False when there is no room.
@@ -64,6 +71,13 @@ pub trait Tables {
     fn fragment(&self, fragment: &Fragment) -> Option<Ports>;
     /// Remembers the ports of a packet in pieces. False when there is no room.
     fn put_fragment(&self, fragment: &Fragment, ports: &Ports) -> bool;
+    /// `HELD`: shows a fragment where it lies, too large to be copied; nothing when there is none.
+    fn read_held<R>(&self, key: u32, read: impl FnOnce(&Held) -> R) -> Option<R>;
+    /// Lends `fill` memory for a fragment, and keeps what it fills in place of what was there. False when it
+    /// could not, or when there is no room.
+    fn put_held(&self, key: u32, fill: impl FnOnce(&mut Held) -> Option<()>) -> bool;
+    /// Forgets one.
+    fn remove_held(&self, key: u32);
     /// `SOCKETS`, by socket cookie.
     fn socket(&self, cookie: u64) -> Option<Peer>;
     /// Remembers what a connected socket asked for.

@@ -292,6 +292,9 @@ fn transport<P: Packet>(packet: &P, scratch: &mut Scratch) -> Result<(), PassRea
         let rest: [u8; 8] = view.read(packet, 12).ok_or(PassReason::Malformed)?;
         let [_, flags, ..] = rest;
         view.tcp_flags = flags;
+    } else if view.protocol == Protocol::SCTP {
+        // So must the 12 bytes of the common header (RFC 9260 3.1).
+        let _checksum: [u8; 4] = view.read(packet, 8).ok_or(PassReason::Malformed)?;
     }
     Ok(())
 }

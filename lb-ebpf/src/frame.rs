@@ -5,6 +5,7 @@ use aya_ebpf::helpers::generated::{
 };
 use aya_ebpf::programs::XdpContext;
 use lb_common::checksum::Difference;
+use lb_common::flow::Held;
 use lb_common::packet::{Covered, Packet};
 
 /// An XDP frame as [`Packet`].
@@ -168,6 +169,21 @@ impl Packet for Frame<'_> {
             18 => self.move_link::<18>(room),
             _ => None,
         }
+    }
+
+    #[inline(always)]
+    fn keep(&self, _into: &mut Held) -> Option<()> {
+        None
+    }
+
+    #[inline(always)]
+    fn become_held(&mut self, _held: &Held) -> Option<()> {
+        None
+    }
+
+    #[inline(always)]
+    fn again(&mut self) -> Option<()> {
+        None
     }
 
     #[inline(always)]

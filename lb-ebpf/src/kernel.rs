@@ -3,17 +3,20 @@
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_coarse_ns};
-use lb_common::addr::Ip;
+use lb_common::addr::{Ip, Port};
 use lb_common::config::{Device, Settings, SettingsPair};
 use lb_common::event::{Event, event_counter};
-use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
+use lb_common::flow::{
+    Affinity, Client, DIRECT as DIRECTS, Flow, FlowKey, Fragment, Held, Peer, Ports,
+};
+use lb_common::hash;
 use lb_common::scratch::Scratch;
 use lb_common::service::{Backend, BackendId, Frontend, Service, Source};
 use lb_common::tables::{Added, Tables};
 
 use crate::maps::{
-    ADDRESSES, AFFINITY, BACKENDS, COUNTERS, DEVICES, FLOWS, FRAGMENTS, REJECTIONS, SCRATCH,
-    SERVICES, SETTINGS, SLOTS, SOCKETS, SOURCES,
+    ADDRESSES, AFFINITY, BACKENDS, COUNTERS, DEVICES, DIRECT, ENDPOINTS, FLOWS, FRAGMENTS, HELD,
+    HOLDING, REJECTIONS, SCRATCH, SERVICES, SETTINGS, SLOTS, SOCKETS, SOURCES,
 };
 
 /// Bits of a full `SOURCES` key.
@@ -168,6 +171,25 @@ impl Tables for Kernel {
     }
 
     #[inline(always)]
+    fn may_be_backend(&self, ip: &Ip, port: Port) -> bool {
+        let bit = hash::endpoint(ip, port);
+        ENDPOINTS.get(bit / 64).is_some_and(|word| word >> (bit % 64) & 1 != 0)
+    }
+
+    #[inline(always)]
+    fn is_direct(&self, hash: u64) -> bool {
+        DIRECT.get(hash as u32 % DIRECTS).is_some_and(|known| *known == hash)
+    }
+
+    #[inline(always)]
+    fn put_direct(&self, hash: u64) {
+        if let Some(known) = DIRECT.get_ptr_mut(hash as u32 % DIRECTS) {
+            // SAFETY: an aligned word of a live element; the last of two writers wins.
+            unsafe { *known = hash };
+        }
+    }
+
+    #[inline(always)]
     fn affinity(&self, client: &Client) -> Option<Affinity> {
         copy!(AFFINITY, client)
     }
@@ -200,6 +222,28 @@ impl Tables for Kernel {
     #[inline(always)]
     fn put_fragment(&self, fragment: &Fragment, ports: &Ports) -> bool {
         FRAGMENTS.insert(fragment, ports, 0).is_ok()
+    }
+
+    #[inline(always)]
+    fn read_held<R>(&self, key: u32, read: impl FnOnce(&Held) -> R) -> Option<R> {
+        // SAFETY: the element stays allocated until this program ends (RCU), and a new one takes its place
+        // instead of being written over it.
+        unsafe { HELD.get(key) }.map(read)
+    }
+
+    #[inline(always)]
+    fn put_held(&self, key: u32, fill: impl FnOnce(&mut Held) -> Option<()>) -> bool {
+        let Some(held) = HOLDING.get_ptr_mut(0) else {
+            return false;
+        };
+        // SAFETY: the element is this CPU's own, and the one program that runs on it now asks only once.
+        let held = unsafe { &mut *held };
+        fill(held).is_some() && HELD.insert(key, &*held, 0).is_ok()
+    }
+
+    #[inline(always)]
+    fn remove_held(&self, key: u32) {
+        let _gone: Result<(), i32> = HELD.remove(key);
     }
 
     #[inline(always)]

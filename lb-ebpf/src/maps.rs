@@ -7,7 +7,8 @@ use aya_ebpf::macros::btf_map;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, SettingsPair};
 use lb_common::event;
-use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
+use lb_common::flow::{self, Affinity, Client, Flow, FlowKey, Fragment, Held, Peer, Ports};
+use lb_common::hash;
 use lb_common::scratch::Scratch;
 use lb_common::service::{Backend, Frontend, Line, Service, Source};
 
@@ -45,6 +46,14 @@ pub(crate) static ADDRESSES: HashMap<Ip, u32, 1_024, GROWS> = HashMap::new();
 #[btf_map]
 pub(crate) static DEVICES: HashMap<u32, Device, 4_096, GROWS> = HashMap::new();
 
+/// One bit for each address and port that a backend had, by `hash::endpoint`. Written by the agent.
+#[btf_map]
+pub(crate) static ENDPOINTS: Array<u64, { hash::ENDPOINT_BITS as usize / 64 }> = Array::new();
+
+/// Hashes of packets that pods sent straight to a backend. Written by the data path.
+#[btf_map]
+pub(crate) static DIRECT: Array<u64, { flow::DIRECT as usize }> = Array::new();
+
 /// Connected sockets that were sent to a backend, by cookie. Written by the socket hooks.
 #[btf_map]
 pub(crate) static SOCKETS: LruHashMap<u64, Peer, 65_536> = LruHashMap::new();
@@ -52,6 +61,14 @@ pub(crate) static SOCKETS: LruHashMap<u64, Peer, 65_536> = LruHashMap::new();
 /// Ports of datagrams in pieces. Written by the data path.
 #[btf_map]
 pub(crate) static FRAGMENTS: LruHashMap<Fragment, Ports, 8_192> = LruHashMap::new();
+
+/// Fragments that wait for the first of their datagram. Written by the data path.
+#[btf_map]
+pub(crate) static HELD: HashMap<u32, Held, { flow::HELD as usize }, GROWS> = HashMap::new();
+
+/// A fragment on its way there.
+#[btf_map]
+pub(crate) static HOLDING: PerCpuArray<Held, 1> = PerCpuArray::new();
 
 /// Settings of the node. Written by the agent.
 #[btf_map]

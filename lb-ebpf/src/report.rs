@@ -4,7 +4,7 @@ use aya_ebpf::bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
 use aya_ebpf::helpers::generated::bpf_redirect;
 use aya_log_ebpf::macro_support::{Level, level_enabled};
 use aya_log_ebpf::{debug, trace};
-use lb_common::event::{Hook, Verdict, verdict_counter};
+use lb_common::event::{Hook, Turn, Verdict, verdict_counter};
 
 use crate::kernel::add_one;
 
@@ -24,11 +24,11 @@ pub(crate) fn tc(hook: Hook, direction: Direction, device: u32, verdict: Verdict
     match verdict {
         Verdict::Pass(_) | Verdict::Translated(_) => TC_ACT_UNSPEC,
         Verdict::Drop(_) => TC_ACT_SHOT,
-        Verdict::TurnedRound(_) => {
-            let flags = match direction {
-                Direction::Ingress => 0,
+        Verdict::TurnedRound(why) => {
+            let flags = match (direction, why) {
                 // What this host sent goes back up into it.
-                Direction::Egress => u64::from(BPF_F_INGRESS),
+                (Direction::Egress, _) | (_, Turn::Fragment) => u64::from(BPF_F_INGRESS),
+                (Direction::Ingress, _) => 0,
             };
             // SAFETY: the helper only records where the packet is to go.
             unsafe { bpf_redirect(device, flags) as i32 }

@@ -1,12 +1,15 @@
 //! A packet at the tc hooks. Checksums go through the kernel's helpers, which know what is partial.
 
-use aya_ebpf::bindings::{BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR};
+use aya_ebpf::bindings::{
+    BPF_F_INGRESS, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM,
+};
 use aya_ebpf::helpers::generated::{
-    bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_tail, bpf_skb_load_bytes,
-    bpf_skb_pull_data, bpf_skb_store_bytes,
+    bpf_clone_redirect, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_tail,
+    bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
 };
 use aya_ebpf::programs::TcContext;
 use lb_common::checksum::Difference;
+use lb_common::flow::Held;
 use lb_common::packet::{Covered, Packet};
 
 /// `BPF_ADJ_ROOM_MAC`: room is made between the link-layer header and the rest.
@@ -40,6 +43,20 @@ impl<'a> Skb<'a> {
             let _pulled: i64 = unsafe { bpf_skb_pull_data(skb, length) };
         }
     }
+}
+
+/// The length of a packet that is held, if it can be.
+///
+/// VERIFIER: seen together, both comparisons become one of the length less one, and the length itself
+/// stays without bounds.
+#[inline(always)]
+fn bounded(length: usize) -> Option<u32> {
+    if length > Held::LARGEST {
+        return None;
+    }
+    // SAFETY: a live local variable.
+    let length = unsafe { core::ptr::read_volatile(&raw const length) };
+    if length == 0 { None } else { Some(length as u32) }
 }
 
 impl Packet for Skb<'_> {
@@ -189,6 +206,39 @@ impl Packet for Skb<'_> {
         }
         // SAFETY: the skb is the program's own context.
         let result = unsafe { bpf_skb_adjust_room(skb, room as i32, BEHIND_LINK, 0) };
+        if result == 0 { Some(()) } else { None }
+    }
+
+    #[inline(always)]
+    fn keep(&self, into: &mut Held) -> Option<()> {
+        let length = bounded(self.length())?;
+        into.length = length;
+        let bytes = into.bytes.as_mut_ptr().cast();
+        // SAFETY: the helper writes exactly `length` bytes, which fit, or fails.
+        let result = unsafe { bpf_skb_load_bytes(self.0.skb.skb.cast(), 0, bytes, length) };
+        if result == 0 { Some(()) } else { None }
+    }
+
+    #[inline(always)]
+    fn become_held(&mut self, held: &Held) -> Option<()> {
+        let skb = self.0.skb.skb;
+        let length = bounded(held.length as usize)?;
+        // SAFETY: the skb is the program's own context.
+        if unsafe { bpf_skb_change_tail(skb, length, 0) } != 0 {
+            return None;
+        }
+        let (bytes, flags) = (held.bytes.as_ptr().cast(), u64::from(BPF_F_RECOMPUTE_CSUM));
+        // SAFETY: the helper reads exactly `length` bytes, and there are as many.
+        let result = unsafe { bpf_skb_store_bytes(skb, 0, bytes, length, flags) };
+        if result == 0 { Some(()) } else { None }
+    }
+
+    #[inline(always)]
+    fn again(&mut self) -> Option<()> {
+        let device = self.device();
+        // SAFETY: the skb is the program's own context; the helper leaves it its own data.
+        let result =
+            unsafe { bpf_clone_redirect(self.0.skb.skb, device, u64::from(BPF_F_INGRESS)) };
         if result == 0 { Some(()) } else { None }
     }
 

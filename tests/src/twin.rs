@@ -153,6 +153,20 @@ fn state(host: &Fake, kernel: &Kernel) -> Result<Option<String>> {
     if here != there {
         return Ok(Some(format!("AFFINITY: host {here:#?} kernel {there:#?}")));
     }
+    if *host.direct.borrow() != kernel.direct()? {
+        return Ok(Some(String::from("DIRECT")));
+    }
+    if *host.held.borrow() != kernel.held()? {
+        let brief = |all: &BTreeMap<u32, lb_common::flow::Held>| -> Vec<String> {
+            all.iter()
+                .map(|(key, held)| {
+                    format!("{key}: {:?} {} {}", held.fragment, held.index, held.length)
+                })
+                .collect()
+        };
+        let (here, there) = (brief(&host.held.borrow()), brief(&kernel.held()?));
+        return Ok(Some(format!("HELD: host {here:#?} kernel {there:#?}")));
+    }
     if *host.fragments.borrow() != kernel.fragments()? {
         return Ok(Some(String::from("FRAGMENTS")));
     }

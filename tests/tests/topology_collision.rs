@@ -13,6 +13,7 @@ use lb_tests::traffic::{Ask, Protocol};
 
 in_both_shapes!(
     pod_asks_two_services_of_one_backend_from_one_port,
+    pod_asks_a_service_and_its_backend_from_one_port,
     client_asks_two_node_ports_of_one_backend_from_one_port,
     client_asks_both_nodes_from_one_port,
     two_pods_ask_through_one_node_from_one_port,
@@ -64,6 +65,22 @@ fn pod_asks_two_services_of_one_backend_from_one_port(shape: Shape) -> Result<()
         for (family, protocol) in matrix() {
             let frontends = services.each_ref().map(|service| service.frontend(family));
             drop(from_one_port(rig.pod(0, 0)?, protocol, &frontends)?);
+        }
+    }
+    Ok(())
+}
+
+/// Whichever comes first, and whether anybody asked that backend before or not.
+fn pod_asks_a_service_and_its_backend_from_one_port(shape: Shape) -> Result<()> {
+    for node in [0, 1] {
+        let (rig, [service, other]) = twins(shape, node)?;
+        let backend = rig.pod(node, 1)?.addresses();
+        for (family, protocol) in matrix() {
+            let [direct, first, second] =
+                [backend.socket(family, TARGET), service.frontend(family), other.frontend(family)];
+            for frontends in [&[direct, first][..], &[first, direct], &[first, direct, second]] {
+                drop(from_one_port(rig.pod(0, 0)?, protocol, frontends)?);
+            }
         }
     }
     Ok(())

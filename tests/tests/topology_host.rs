@@ -14,6 +14,8 @@ const NODE_PORT: u16 = 30_080;
 in_both_shapes!(
     cluster_ip_answers_and_shows_itself_as_peer,
     node_port_answers_on_own_and_other_node,
+    node_port_answers_on_loopback,
+    service_wins_over_a_process_that_listens_on_its_numbers,
     unconnected_socket_talks_to_two_services,
     every_backend_gets_its_share,
     service_without_endpoints_is_refused,
@@ -53,6 +55,60 @@ fn node_port_answers_on_own_and_other_node(shape: Shape) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn node_port_answers_on_loopback(shape: Shape) -> Result<()> {
+    let (rig, _) = rig(shape)?;
+    for (family, protocol) in matrix() {
+        let loopback: &[&str] =
+            if family == Family::V4 { &["127.0.0.1", "127.9.9.9"] } else { &["::1"] };
+        for address in loopback {
+            let question = Ask::new(protocol, SocketAddr::new(address.parse()?, NODE_PORT));
+            for question in [question, question.unconnected()] {
+                let answer = ask(rig.node(0)?, question)?;
+                ensure!(answer.server.starts_with("pod-"), "{answer:?}");
+                ensure!(answer.peer == question.to, "{answer:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Contract 1.6 and 3.2: whoever listens on the number of a `NodePort`, or on an address and port
+/// of the node that a service has as an external one, does not see a packet of it.
+fn service_wins_over_a_process_that_listens_on_its_numbers(shape: Shape) -> Result<()> {
+    const VIP_PORT: u16 = 8_443;
+    let rig = Rig::shared(shape)?;
+    let own = rig.node(0)?.addresses();
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
+    let vip =
+        Service::new("vip", 11)?.port(VIP_PORT, TARGET).external_ips(&own.both()).pods(&rig.pods());
+    let rig = rig.start(&[&web, &vip])?;
+    let node = rig.node(0)?;
+    for protocol in Protocol::ALL {
+        for port in [NODE_PORT, VIP_PORT] {
+            node.peer().serve(protocol, &own.both(), port)?;
+        }
+    }
+    let asked = || -> Result<()> {
+        for (family, protocol) in matrix() {
+            for port in [NODE_PORT, VIP_PORT] {
+                let to = own.socket(family, port);
+                for from in [rig.client(), rig.pod(0, 0)?, rig.pod(1, 0)?, node.host()] {
+                    let answer = ask(from, Ask::new(protocol, to))?;
+                    ensure!(answer.server.starts_with("pod-"), "{} got {answer:?}", from.name());
+                }
+            }
+        }
+        Ok(())
+    };
+    let outcome = asked();
+    for protocol in Protocol::ALL {
+        for port in [NODE_PORT, VIP_PORT] {
+            node.peer().stop_serving(protocol, &own.both(), port)?;
+        }
+    }
+    outcome
 }
 
 fn unconnected_socket_talks_to_two_services(shape: Shape) -> Result<()> {

@@ -1,14 +1,17 @@
 //! Errors on the way back: a backend that does not listen, a hop that gives up, each seen by the client.
 
-use anyhow::{Result, ensure};
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, matrix, refused};
-use lb_tests::topology::{Member, Shape};
-use lb_tests::traffic::{Ask, Capture};
+use lb_tests::topology::{Family, Member, Shape};
+use lb_tests::traffic::{Ask, Capture, Handmade};
 
 in_both_shapes!(
     backend_that_does_not_listen_refuses_through_the_service,
+    router_that_gives_up_names_itself_and_quotes_what_was_sent,
     pods_are_not_told_to_go_around_their_node,
 );
 
@@ -28,6 +31,39 @@ fn backend_that_does_not_listen_refuses_through_the_service(shape: Shape) -> Res
             refused(rig.client(), Ask::new(protocol, node_port))?;
         }
         refused(rig.pod(0, 0)?, Ask::new(protocol, own.frontend(family)))?;
+    }
+    Ok(())
+}
+
+/// The error of a hop on the way shows the hop, not the frontend (contract 14, 11), and quotes the packet as its sender
+/// made it, so that its checksums are right.
+fn router_that_gives_up_names_itself_and_quotes_what_was_sent(shape: Shape) -> Result<()> {
+    let rig = Rig::shared(shape)?;
+    let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
+    let rig = rig.start(&[&far])?;
+    for family in Family::ALL {
+        let node_port = rig.node(0)?.addresses().socket(family, 30_081);
+        let askers: [(&Member, SocketAddr); 2] =
+            [(rig.pod(0, 0)?, far.frontend(family)), (rig.client(), node_port)];
+        for (from, to) in askers {
+            for hops in 1..=2 {
+                let own = from.addresses().socket(family, 27_000 + u16::from(hops));
+                let capture = Capture::start(from.netns(), "eth0")?;
+                let hand = Handmade::open(from, own)?;
+                hand.send_far(&hand.question(to, 100), to, hops)?;
+                let exceeded = if family == Family::V4 { (11, 0) } else { (3, 0) };
+                let what = format!("{} hears of its packet to {to} after {hops} hops", from.name());
+                let error = capture.wait_for(&what, |frame| frame.icmp() == Some(exceeded))?;
+                let router = error.source().map(|source| source.ip());
+                let cluster = far.cluster().of(family);
+                ensure!(router != Some(cluster), "{what}: the frontend shows as a hop");
+                let quoted = error.quoted().with_context(|| format!("{what}: no quote"))?;
+                let ends = (quoted.source(), quoted.destination());
+                ensure!(ends == (Some(own), Some(to)), "{what}: quotes {ends:?}");
+                let wrong = [error.wrong_checksums(), quoted.wrong_checksums()].concat();
+                ensure!(wrong.is_empty(), "{what}: wrong {}", wrong.join(", "));
+            }
+        }
     }
     Ok(())
 }

@@ -6,7 +6,8 @@ use aya::maps::{MapInfo, MapType};
 use lb_common::addr::Ip;
 use lb_common::config::{Device, SettingsPair};
 use lb_common::event;
-use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
+use lb_common::flow::{Affinity, Client, DIRECT, Flow, FlowKey, Fragment, HELD, Held, Peer, Ports};
+use lb_common::hash::ENDPOINT_BITS;
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 
 const NO_PREALLOC: u32 = 1;
@@ -46,7 +47,7 @@ const fn fixed(shape: Shape) -> Shape {
 pub(super) type SourceKey = [u32; 1 + size_of::<Source>() / size_of::<u32>()];
 
 /// Every map of the data path.
-pub const SHAPES: [Shape; 13] = [
+pub const SHAPES: [Shape; 16] = [
     shape::<Frontend, Service>("SERVICES", MapType::Hash, NO_PREALLOC, 65_536),
     shape::<u32, Line>("SLOTS", MapType::Array, 0, 262_144),
     shape::<BackendId, Backend>("BACKENDS", MapType::Array, 0, 131_072),
@@ -57,6 +58,9 @@ pub const SHAPES: [Shape; 13] = [
     shape::<u32, Device>("DEVICES", MapType::Hash, NO_PREALLOC, 4_096),
     memory(shape::<u64, Peer>("SOCKETS", MapType::LruHash, 0, 65_536)),
     memory(shape::<Fragment, Ports>("FRAGMENTS", MapType::LruHash, 0, 8_192)),
+    fixed(shape::<u32, Held>("HELD", MapType::Hash, NO_PREALLOC, HELD)),
+    fixed(shape::<u32, u64>("ENDPOINTS", MapType::Array, 0, ENDPOINT_BITS / 64)),
+    fixed(shape::<u32, u64>("DIRECT", MapType::Array, 0, DIRECT)),
     fixed(shape::<u32, SettingsPair>("SETTINGS", MapType::Array, 0, 1)),
     fixed(shape::<u32, u64>("COUNTERS", MapType::PerCpuArray, 0, event::COUNTERS)),
     fixed(shape::<u32, u64>("REJECTIONS", MapType::PerCpuArray, 0, 1)),

@@ -41,7 +41,12 @@ pub(crate) fn frontend(frontend: &Frontend) -> String {
 
 /// A service port by its name, or by its number where the name is not known.
 pub(crate) fn service(id: ServiceId, name: Option<&str>) -> String {
-    name.map_or_else(|| format!("#{id}"), str::to_owned)
+    match (name, id) {
+        (Some(name), _) => name.to_owned(),
+        // A flow of a pod that asks a backend by its own address (ADR 0013).
+        (None, 0) => "(direct)".to_owned(),
+        (None, id) => format!("#{id}"),
+    }
 }
 
 /// A client: an address, or the cookie of a network namespace or a socket, which no packet carries.

@@ -4,6 +4,7 @@ use std::vec;
 use std::vec::Vec;
 
 use crate::checksum::Difference;
+use crate::flow::Held;
 use crate::packet::{Covered, Packet};
 use crate::wire::ETHERNET;
 
@@ -28,12 +29,14 @@ pub struct Bytes {
     pub device: u32,
     /// Whether this host made it.
     pub from_host: bool,
+    /// Copies that come in again.
+    pub copies: u32,
 }
 
 impl Bytes {
     /// A packet on device 1 that came from elsewhere.
     pub const fn new(data: Vec<u8>, home: Home) -> Self {
-        Self { data, home, device: 1, from_host: false }
+        Self { data, home, device: 1, from_host: false, copies: 0 }
     }
 
     fn part<const N: usize>(&mut self, at: usize) -> Option<&mut [u8; N]> {
@@ -137,6 +140,22 @@ impl Packet for Bytes {
             return None;
         }
         drop(self.data.splice(link..link, vec![0; room]));
+        Some(())
+    }
+
+    fn keep(&self, into: &mut Held) -> Option<()> {
+        into.bytes.get_mut(..self.data.len())?.copy_from_slice(&self.data);
+        into.length = self.data.len() as u32;
+        Some(())
+    }
+
+    fn become_held(&mut self, held: &Held) -> Option<()> {
+        self.data = held.bytes.get(..held.length as usize)?.to_vec();
+        Some(())
+    }
+
+    fn again(&mut self) -> Option<()> {
+        self.copies += 1;
         Some(())
     }
 

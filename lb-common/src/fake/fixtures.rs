@@ -12,7 +12,9 @@ use crate::wire::tcp;
 
 mod accelerator;
 mod cluster_ip;
+mod direct;
 mod flows;
+mod fragments;
 mod icmp;
 mod masquerade;
 mod node_port;
@@ -31,6 +33,8 @@ pub fn all() -> Vec<Fixture> {
         refused::all(),
         removed::all(),
         flows::all(),
+        fragments::all(),
+        direct::all(),
         icmp::all(),
         shapes::all(),
         accelerator::all(),

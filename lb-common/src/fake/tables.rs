@@ -1,13 +1,14 @@
 //! The tables of a node, in memory. Full, slow and rate-limited on demand.
 
 use core::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
 
-use crate::addr::Ip;
+use crate::addr::{Ip, Port};
 use crate::config::{Device, Settings};
 use crate::event::Event;
-use crate::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports, Side};
+use crate::flow::{Affinity, Client, DIRECT, Flow, FlowKey, Fragment, Held, Peer, Ports, Side};
+use crate::hash;
 use crate::service::{Backend, BackendId, Frontend, LINE, Line, Service, Source};
 use crate::tables::{Added, Tables};
 
@@ -22,6 +23,8 @@ pub struct Fake {
     pub lines: Vec<Line>,
     /// `BACKENDS`, up to the last row written.
     pub backends: Vec<Backend>,
+    /// `ENDPOINTS`, the bits that are set.
+    pub endpoints: BTreeSet<u32>,
     /// `SOURCES`, with prefix lengths as [`Source`] counts them.
     pub sources: Vec<(u32, Source)>,
     /// `ADDRESSES`.
@@ -36,8 +39,12 @@ pub struct Fake {
     pub affinity: RefCell<BTreeMap<Client, Affinity>>,
     /// Most clients that `affinity` holds.
     pub affinity_capacity: usize,
+    /// `DIRECT`, the elements that are not 0.
+    pub direct: RefCell<BTreeMap<u32, u64>>,
     /// `FRAGMENTS`.
     pub fragments: RefCell<BTreeMap<Fragment, Ports>>,
+    /// `HELD`.
+    pub held: RefCell<BTreeMap<u32, Held>>,
     /// `SOCKETS`.
     pub sockets: RefCell<BTreeMap<u64, Peer>>,
     /// The clock.
@@ -55,6 +62,7 @@ impl Default for Fake {
             services: BTreeMap::new(),
             lines: Vec::new(),
             backends: Vec::new(),
+            endpoints: BTreeSet::new(),
             sources: Vec::new(),
             addresses: BTreeMap::new(),
             devices: BTreeMap::new(),
@@ -62,7 +70,9 @@ impl Default for Fake {
             flow_capacity: Self::FLOWS,
             affinity: RefCell::default(),
             affinity_capacity: usize::MAX,
+            direct: RefCell::default(),
             fragments: RefCell::default(),
+            held: RefCell::default(),
             sockets: RefCell::default(),
             // An hour after boot: timeouts have something to look back on.
             clock: Cell::new(3_600_000_000_000),
@@ -195,6 +205,18 @@ impl Tables for Fake {
         let _: Option<Flow> = self.flows.borrow_mut().remove(key);
     }
 
+    fn may_be_backend(&self, ip: &Ip, port: Port) -> bool {
+        self.endpoints.contains(&hash::endpoint(ip, port))
+    }
+
+    fn is_direct(&self, hash: u64) -> bool {
+        self.direct.borrow().get(&(hash as u32 % DIRECT)) == Some(&hash)
+    }
+
+    fn put_direct(&self, hash: u64) {
+        let _: Option<u64> = self.direct.borrow_mut().insert(hash as u32 % DIRECT, hash);
+    }
+
     fn affinity(&self, client: &Client) -> Option<Affinity> {
         self.affinity.borrow().get(client).copied()
     }
@@ -228,6 +250,23 @@ impl Tables for Fake {
     fn put_fragment(&self, fragment: &Fragment, ports: &Ports) -> bool {
         let _: Option<Ports> = self.fragments.borrow_mut().insert(*fragment, *ports);
         true
+    }
+
+    fn read_held<R>(&self, key: u32, read: impl FnOnce(&Held) -> R) -> Option<R> {
+        self.held.borrow().get(&key).map(read)
+    }
+
+    fn put_held(&self, key: u32, fill: impl FnOnce(&mut Held) -> Option<()>) -> bool {
+        let mut held = Held::default();
+        let filled = fill(&mut held).is_some();
+        if filled {
+            let _: Option<Held> = self.held.borrow_mut().insert(key, held);
+        }
+        filled
+    }
+
+    fn remove_held(&self, key: u32) {
+        let _: Option<Held> = self.held.borrow_mut().remove(&key);
     }
 
     fn socket(&self, cookie: u64) -> Option<Peer> {

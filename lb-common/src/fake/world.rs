@@ -6,6 +6,7 @@ use std::vec::Vec;
 use super::{Fake, at, ip};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::config::{Device, Prefix, Settings, address, other};
+use crate::hash;
 use crate::maglev;
 use crate::service::{
     Backend, BackendId, Flags, Frontend, LINE, MEMBERS_PER_LINE, NARROW, Service, ServiceId, Set,
@@ -82,6 +83,7 @@ impl Fake {
         let flags = place | Backend::IN_CLUSTER_SET;
         let id = self.backends.len() as BackendId;
         let epoch = 100 + id;
+        let _: bool = self.endpoints.insert(hash::endpoint(&end.ip, end.port));
         self.backends.push(Backend { ip: end.ip, port: end.port, flags, epoch, service, pad: 0 });
         id
     }

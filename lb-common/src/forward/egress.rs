@@ -35,7 +35,7 @@ fn steps<P: Packet, T: Tables>(
         return pass(PassReason::NotReady);
     };
     if scratch.view.protocol == Protocol::ICMP || scratch.view.protocol == Protocol::ICMP6 {
-        return icmp::egress(packet, tables, scratch);
+        return icmp::egress(packet, tables, settings, scratch, role);
     }
     if scratch.view.piece == Piece::Later {
         fragments::recall(tables, scratch)?;

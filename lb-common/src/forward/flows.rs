@@ -93,14 +93,17 @@ pub(super) fn is_live<T: Tables>(tables: &T, flow: &Flow, service: u32) -> bool 
 }
 
 /// How a new flow is made, beside what `Scratch` says of service and backend.
+///
+/// VERIFIER: in this order, because two flags written at once must be aligned on the stack.
+#[repr(C)]
 pub(super) struct Begin {
-    /// What its first packet shows.
-    pub(super) state: u8,
+    pub(super) now: u64,
     /// The source becomes ours where the packet leaves the node.
     pub(super) masquerade: bool,
     /// The client may be its own backend.
     pub(super) hairpin: bool,
-    pub(super) now: u64,
+    /// What its first packet shows.
+    pub(super) state: u8,
 }
 
 /// Makes both halves of the flow of `scratch.key` (and the mark of its masquerade), the forward half
@@ -182,13 +185,17 @@ pub(super) fn end_tail<T: Tables>(tables: &T, scratch: &mut Scratch) {
     }
 }
 
-/// Takes the reply tuple of a new flow. Where it belongs to another live flow, the source port is shifted.
+/// Takes the reply tuple of a new flow. Where it belongs to another live flow, or its client may use it to talk
+/// to the backend directly, the source port is shifted.
 #[inline(always)]
 fn reserve<T: Tables>(
     tables: &T,
     settings: &Settings,
     scratch: &mut Scratch,
 ) -> Result<(), DropReason> {
+    if tables.is_direct(hash::whole(&scratch.flow.to, scratch.key.protocol)) {
+        return shift(tables, settings, scratch);
+    }
     match tables.add_flow(&scratch.twin_key, &scratch.twin) {
         Added::Yes => return Ok(()),
         Added::Full => return Err(DropReason::FlowTableFull),

@@ -3,8 +3,8 @@
 //! An error travels in one direction of a flow and quotes a packet of the other. So its flow is found
 //! by the quoted tuple turned round, and what that half becomes says what the quoted packet was.
 
-use super::rewrite::Header;
-use super::{Refusal, Step, ingress::refuse, pass, rewrite};
+use super::rewrite::{Header, TCP_CHECKSUM, UDP_CHECKSUM};
+use super::{Refusal, Role, Step, ingress::refuse, pass, rewrite};
 use crate::addr::{Ip, Port, Protocol};
 use crate::checksum::Difference;
 use crate::config::Settings;
@@ -19,7 +19,7 @@ use crate::wire::{ETHERNET, IPV4, IPV6, Piece, View};
 const HEADER: usize = 8;
 const CHECKSUM: usize = 2;
 /// Bytes that matter of a quoted transport header: up to and with the checksum of TCP.
-const QUOTE: usize = 18;
+const QUOTE: usize = TCP_CHECKSUM + 2;
 
 /// What an ICMP message is to us.
 enum Message {
@@ -55,16 +55,21 @@ pub(super) fn ingress<P: Packet, T: Tables>(
     }
 }
 
-/// ICMP that goes out.
+/// ICMP that goes out; of echo requests, those of this host's own processes.
 #[inline(always)]
 pub(super) fn egress<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
+    settings: &Settings,
     scratch: &mut Scratch,
+    role: Role,
 ) -> Step<Verdict> {
     match message(&scratch.view) {
         Message::Error => error(packet, tables, scratch),
         Message::Redirect => redirect(packet, tables, scratch),
+        Message::EchoRequest if role == Role::Edge && packet.is_from_host() => {
+            echo(packet, tables, settings, scratch)
+        }
         Message::EchoRequest | Message::Other => pass(PassReason::NotOurs),
     }
 }
@@ -162,9 +167,41 @@ fn inner<P: Packet>(packet: &mut P, scratch: &mut Scratch, inside: Header) -> Op
     packet.set_words(inside.at + header, [after])?;
 
     let ports = Difference::NONE.word(before, after);
+    let both = ports.and(addresses);
+    let transport = inside.at + header;
+    let field = match scratch.twin_key.protocol {
+        Protocol::TCP => quoted_checksum(packet, transport + TCP_CHECKSUM, both, false),
+        Protocol::UDP => quoted_checksum(packet, transport + UDP_CHECKSUM, both, true),
+        _ => Difference::NONE,
+    };
     // In IPv4 the quoted header's own checksum changed against its addresses: the sum over it stays.
-    let change = if inside.v4 { ports } else { ports.and(addresses) };
-    scratch.view.checksum(packet, CHECKSUM, change, Covered::Payload)
+    let change = if inside.v4 { ports } else { both };
+    scratch.view.checksum(packet, CHECKSUM, change.and(field), Covered::Payload)
+}
+
+/// Brings the transport checksum of a quoted packet up to date, where the quote is long enough to have one.
+/// Returns how that changes the sum over the quote.
+///
+/// VERIFIER: where it lies depends on the protocol, so it is read as from an offset known only at run time.
+#[inline(never)]
+fn quoted_checksum<P: Packet>(
+    packet: &mut P,
+    at: usize,
+    change: Difference,
+    zero_is_none: bool,
+) -> Difference {
+    let old: [u8; 2] = match packet.read_at(at) {
+        Some(old) if !zero_is_none || old != [0; 2] => old,
+        _ => return Difference::NONE,
+    };
+    let mut new = change.apply(old);
+    if zero_is_none && new == [0; 2] {
+        new = [0xff; 2];
+    }
+    match packet.write_at(at, new) {
+        Some(()) => Difference::NONE.half(old, new),
+        None => Difference::NONE,
+    }
 }
 
 /// Answers an echo request to a ClusterIP, or rejects it; any other address is not ours.
@@ -203,11 +240,18 @@ fn reply<P: Packet>(packet: &mut P, scratch: &Scratch) -> Option<()> {
     view.checksum(packet, CHECKSUM, change, Covered::Payload)
 }
 
-/// Stops a redirect about a translated flow: its client must not be told to go around us.
+/// Stops a redirect about a translated flow: its client must not be told to go around us. The last packet of
+/// a flow takes it away before the stack sees that packet, so one about any backend is stopped.
 #[inline(never)]
 fn redirect<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) -> Step<Verdict> {
     // ICMPv6 redirects carry the packet in an option; the kernel sends none about off-link targets.
-    if quoted(packet, scratch).is_some() && tables.flow(&scratch.twin_key, &mut scratch.flow) {
+    if quoted(packet, scratch).is_none() {
+        return pass(PassReason::NotOurs);
+    }
+    let to = &scratch.twin_key.tuple;
+    if tables.may_be_backend(&to.source, to.source_port)
+        || tables.flow(&scratch.twin_key, &mut scratch.flow)
+    {
         return Err(Verdict::Drop(DropReason::IcmpRedirect));
     }
     pass(PassReason::NotOurs)

@@ -1,7 +1,7 @@
 //! Packets that come in: a client asks a frontend, or a backend answers one of our own addresses.
 
 use super::flows::{self, Begin};
-use super::{Refusal, Role, Step, choose, close, fragments, icmp, pass, reject, rewrite};
+use super::{Refusal, Role, Step, choose, close, direct, fragments, icmp, pass, reject, rewrite};
 use crate::addr::Protocol;
 use crate::config::{Device, Settings, address};
 use crate::event::{DropReason, PassReason, Translation, Turn, Verdict};
@@ -43,8 +43,8 @@ fn steps<P: Packet, T: Tables>(
     if scratch.view.protocol == Protocol::ICMP || scratch.view.protocol == Protocol::ICMP6 {
         return icmp::ingress(packet, tables, settings, scratch);
     }
-    if scratch.view.piece == Piece::Later {
-        fragments::recall(tables, scratch)?;
+    if scratch.view.piece != Piece::Whole {
+        fragments::place(packet, tables, scratch)?;
     }
     let asked = &scratch.key.tuple;
     let (ip, port) = (asked.destination, asked.destination_port);
@@ -64,9 +64,12 @@ fn steps<P: Packet, T: Tables>(
             located = choose::locate(tables, settings, scratch, is_near);
         }
         if let Err(refusal) = located {
-            return refuse(packet, tables, scratch, refusal);
-        }
-        if !known || !flows::still_good(tables, settings, scratch) {
+            let is_nobodys = refusal == Refusal::Pass(PassReason::NotOurs);
+            if role != Role::Pod || !is_nobodys || !is_to_backend(tables, scratch) {
+                return refuse(packet, tables, scratch, refusal);
+            }
+            direct::find(tables, settings, scratch)?;
+        } else if !known || !flows::still_good(tables, settings, scratch) {
             return first(packet, tables, settings, scratch, role);
         }
     }
@@ -78,6 +81,13 @@ fn steps<P: Packet, T: Tables>(
 fn is_common(view: &View) -> bool {
     let is_known = view.protocol == Protocol::TCP || view.protocol == Protocol::UDP;
     is_known && view.plain && view.piece == Piece::Whole
+}
+
+/// Whether the destination may be the address and port of a backend.
+#[inline(always)]
+fn is_to_backend<T: Tables>(tables: &T, scratch: &Scratch) -> bool {
+    let tuple = &scratch.key.tuple;
+    tables.may_be_backend(&tuple.destination, tuple.destination_port)
 }
 
 /// Whether the destination can only be a source that we made up: an own address with a port of our
@@ -124,6 +134,9 @@ fn first<P: Packet, T: Tables>(
 ) -> Step<Verdict> {
     let now = tables.now();
     let source = scratch.key.tuple.source;
+    if is_impossible(scratch) {
+        return pass(PassReason::Martian);
+    }
     let flags = scratch.service.flags;
     let own = flags.has(Flags::EXTERNAL)
         && flags.has(Flags::LOCAL_POLICY)
@@ -153,6 +166,13 @@ fn first<P: Packet, T: Tables>(
         return rewrite::turn_round(packet, Turn::Hairpin);
     }
     Ok(Verdict::Translated(Translation::NewFlow))
+}
+
+/// Whether nobody can be there to be answered, or the packet is from where it goes to ("land").
+#[inline(never)]
+fn is_impossible(scratch: &Scratch) -> bool {
+    let tuple = &scratch.key.tuple;
+    tuple.source.is_martian() || tuple.source == tuple.destination
 }
 
 /// "Detect local" (contract 3.4): by prefix where one is configured, else by the device.

@@ -20,6 +20,8 @@ const ICMP: usize = 8;
 const TCP: usize = 5;
 /// Where the checksum lies in it.
 const TCP_CHECKSUM: usize = 16;
+/// Words quoted of an SCTP header: with its checksum, as of TCP.
+const SCTP: usize = 3;
 /// Words quoted of any other transport header.
 const OTHER: usize = 2;
 /// Where the checksum lies in a UDP header.
@@ -45,9 +47,11 @@ pub(super) fn answer<P: Packet>(
     let done = match (view.v4, view.protocol) {
         (true, Protocol::TCP) => unreachable_v4::<P, TCP, TCP_CHECKSUM>(packet, link, asked),
         (true, Protocol::UDP) => unreachable_v4::<P, OTHER, UDP_CHECKSUM>(packet, link, asked),
+        (true, Protocol::SCTP) => unreachable_v4::<P, SCTP, NONE>(packet, link, asked),
         (true, _) => unreachable_v4::<P, OTHER, NONE>(packet, link, asked),
         (false, Protocol::TCP) => reset_v6(packet, view, asked),
         (false, Protocol::UDP) => unreachable_v6::<P, OTHER, UDP_CHECKSUM>(packet, link, asked),
+        (false, Protocol::SCTP) => unreachable_v6::<P, SCTP, NONE>(packet, link, asked),
         (false, _) => unreachable_v6::<P, OTHER, NONE>(packet, link, asked),
     };
     done.ok_or(Verdict::Drop(DropReason::RewriteFailed))?;

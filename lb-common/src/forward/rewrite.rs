@@ -17,9 +17,9 @@ const ADDRESSES_V6: usize = 8;
 /// Offset of the length of what follows in an IPv6 header.
 const LENGTH_V6: usize = 4;
 /// Offset of the checksum in a TCP header.
-const TCP_CHECKSUM: usize = 16;
+pub(super) const TCP_CHECKSUM: usize = 16;
 /// Offset of the checksum in a UDP header.
-const UDP_CHECKSUM: usize = 6;
+pub(super) const UDP_CHECKSUM: usize = 6;
 
 /// Makes the packet carry another tuple.
 #[inline(always)]

@@ -128,28 +128,32 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Frame> {
     let Ok(length) = usize::try_from(length) else {
         return Err(io::Error::last_os_error());
     };
+    let auxiliary = auxiliary(&message);
+    let status = auxiliary.map_or(0, |auxiliary| auxiliary.tp_status);
+    let tag = auxiliary.map(|auxiliary| auxiliary.tp_vlan_tci);
     Ok(Frame {
         bytes: buffer.get(..length).unwrap_or_default().to_vec(),
-        partial: is_partial(&message),
+        // The transport checksum is not computed yet.
+        partial: status & libc::TP_STATUS_CSUMNOTREADY != 0,
         outgoing: from.sll_pkttype == libc::PACKET_OUTGOING,
+        tag: tag.filter(|_| status & libc::TP_STATUS_VLAN_VALID != 0),
     })
 }
 
-/// Whether the kernel says that the transport checksum is not computed yet.
-fn is_partial(message: &libc::msghdr) -> bool {
+/// What the kernel says of a frame beside its bytes.
+fn auxiliary(message: &libc::msghdr) -> Option<libc::tpacket_auxdata> {
     // SAFETY: the message was filled by recvmsg; its control buffer is alive.
     let header = unsafe { libc::CMSG_FIRSTHDR(message) };
     if header.is_null() {
-        return false;
+        return None;
     }
     // SAFETY: not null, so it points into the control buffer, which is aligned for it.
     let kind = unsafe { *header }.cmsg_type;
     if kind != libc::PACKET_AUXDATA {
-        return false;
+        return None;
     }
     // SAFETY: a header of this kind is followed by its data.
     let data = unsafe { libc::CMSG_DATA(header) };
     // SAFETY: the kernel wrote a tpacket_auxdata there; it is read without claiming alignment.
-    let auxiliary = unsafe { data.cast::<libc::tpacket_auxdata>().read_unaligned() };
-    auxiliary.tp_status & libc::TP_STATUS_CSUMNOTREADY != 0
+    Some(unsafe { data.cast::<libc::tpacket_auxdata>().read_unaligned() })
 }

@@ -24,6 +24,8 @@ pub struct Frame {
     pub partial: bool,
     /// It left by the device; otherwise it came in.
     pub outgoing: bool,
+    /// VLAN tag that the kernel keeps beside the bytes.
+    pub tag: Option<u16>,
 }
 
 /// The addresses of a frame and where its transport header begins.
@@ -63,6 +65,15 @@ impl Frame {
         let network = self.network().filter(|n| n.protocol == ICMP || n.protocol == ICMPV6)?;
         let header = self.bytes.get(network.transport..network.transport + 2)?;
         Some((*header.first()?, *header.last()?))
+    }
+
+    /// Returns the packet that an ICMP error quotes, as a frame of its own.
+    pub fn quoted(&self) -> Option<Self> {
+        let network = self.network().filter(|n| n.protocol == ICMP || n.protocol == ICMPV6)?;
+        let quote = self.bytes.get(network.transport + 8..network.end)?;
+        let mut bytes = self.bytes.get(..ETHERNET)?.to_vec();
+        bytes.extend(quote);
+        Some(Self { bytes, partial: false, outgoing: self.outgoing, tag: None })
     }
 
     /// Names every checksum that is wrong; empty when all are right, or when there is none.
@@ -193,7 +204,7 @@ mod tests {
         let mut bytes = vec![0; 12];
         bytes.extend([0x08, 0x00, 0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0x66, 0xcd]);
         bytes.extend([10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 10, 0x83, 0x6b, b'h', b'i']);
-        Frame { bytes, partial: false, outgoing: true }
+        Frame { bytes, partial: false, outgoing: true, tag: None }
     }
 
     #[test]

@@ -23,7 +23,7 @@ plain! {
     u32 u64 [u32; 2] lb_common::addr::Ip lb_common::config::SettingsPair lb_common::config::Device
     lb_common::service::Frontend lb_common::service::Service lb_common::service::Backend
     lb_common::flow::FlowKey lb_common::flow::Flow lb_common::flow::Client
-    lb_common::flow::Affinity lb_common::flow::Fragment lb_common::flow::Ports
+    lb_common::flow::Affinity lb_common::flow::Held lb_common::flow::Fragment lb_common::flow::Ports
     Trie Line Context
 }
 
@@ -169,9 +169,9 @@ pub fn array(map: BorrowedFd<'_>, count: u32, values: &mut [u64]) -> io::Result<
 
 /// Reads a hash map whole; takes everything out of it if `take`.
 pub fn entries<K: Plain, V: Plain>(map: BorrowedFd<'_>, take: bool) -> io::Result<Vec<(K, V)>> {
-    const ROOM: usize = 4096;
-    let mut keys = vec![K::default(); ROOM];
-    let mut values = vec![V::default(); ROOM];
+    let room = (1 << 20) / size_of::<V>().max(256);
+    let mut keys = vec![K::default(); room];
+    let mut values = vec![V::default(); room];
     let (mut all, mut from, mut to) = (Vec::new(), 0_u64, 0_u64);
     loop {
         let mut batch = Batch {
@@ -179,7 +179,7 @@ pub fn entries<K: Plain, V: Plain>(map: BorrowedFd<'_>, take: bool) -> io::Resul
             to: std::ptr::from_mut(&mut to) as u64,
             keys: keys.as_mut_ptr() as u64,
             values: values.as_mut_ptr() as u64,
-            count: ROOM as u32,
+            count: room as u32,
             map: number(map),
             ..Batch::default()
         };

@@ -1,6 +1,6 @@
 //! The programs in the kernel, with maps of their own that nothing else sees.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
 
 use anyhow::{Context as _, Result};
@@ -11,7 +11,7 @@ use lb_agent::datapath::{self, PacketLog};
 use lb_common::config::SettingsPair;
 use lb_common::event::{COUNTERS, Hook, Verdict, verdict_counter};
 use lb_common::fake::{Fake, Step};
-use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Ports};
+use lb_common::flow::{Affinity, Client, DIRECT, Flow, FlowKey, Fragment, Held, Ports};
 use lb_common::service::{Frontend, Service};
 
 use super::bpf::{self, Line, Trie};
@@ -39,7 +39,10 @@ pub struct Kernel {
 }
 
 /// The maps the twin reads and writes.
-const MAPS: [&str; 12] = [
+const MAPS: [&str; 15] = [
+    "HELD",
+    "ENDPOINTS",
+    "DIRECT",
     "SERVICES",
     "SLOTS",
     "BACKENDS",
@@ -168,6 +171,18 @@ impl Kernel {
         for (index, row) in (0_u32..).zip(&tables.backends) {
             bpf::put(self.map("BACKENDS"), &index, row)?;
         }
+        for (word, bits) in words(&tables.endpoints) {
+            bpf::put(self.map("ENDPOINTS"), &word, &bits)?;
+        }
+        for (fragment, ports) in &*tables.fragments.borrow() {
+            bpf::put(self.map("FRAGMENTS"), fragment, ports)?;
+        }
+        for (key, held) in &*tables.held.borrow() {
+            bpf::put(self.map("HELD"), key, held)?;
+        }
+        for (index, hash) in &*tables.direct.borrow() {
+            bpf::put(self.map("DIRECT"), index, hash)?;
+        }
         for source in &tables.sources {
             bpf::put(self.map("SOURCES"), &trie(source), &1_u32)?;
         }
@@ -210,6 +225,13 @@ impl Kernel {
         let _gone: Vec<(FlowKey, Flow)> = bpf::entries(self.map("FLOWS"), true)?;
         let _gone: Vec<(Client, Affinity)> = bpf::entries(self.map("AFFINITY"), true)?;
         let _gone: Vec<(Fragment, Ports)> = bpf::entries(self.map("FRAGMENTS"), true)?;
+        for word in words(&self.loaded.endpoints).into_keys() {
+            bpf::put(self.map("ENDPOINTS"), &word, &0_u64)?;
+        }
+        let _gone: Vec<(u32, Held)> = bpf::entries(self.map("HELD"), true)?;
+        for index in self.direct()?.into_keys() {
+            bpf::put(self.map("DIRECT"), &index, &0_u64)?;
+        }
         for source in &self.loaded.sources {
             bpf::remove(self.map("SOURCES"), &trie(source));
         }
@@ -273,10 +295,37 @@ impl Kernel {
         Ok(bpf::entries(self.map("AFFINITY"), false)?.into_iter().collect())
     }
 
+    /// `HELD` as it is.
+    pub fn held(&self) -> Result<BTreeMap<u32, Held>> {
+        let all: Vec<(u32, Held)> = bpf::entries(self.map("HELD"), false)?;
+        // What lies behind a packet is left over from another.
+        let clean = |(key, mut held): (u32, Held)| {
+            held.bytes.iter_mut().skip(held.length as usize).for_each(|byte| *byte = 0);
+            (key, held)
+        };
+        Ok(all.into_iter().map(clean).collect())
+    }
+
+    /// The elements of `DIRECT` that are not 0.
+    pub fn direct(&self) -> Result<BTreeMap<u32, u64>> {
+        let mut hashes = vec![0; DIRECT as usize];
+        bpf::array(self.map("DIRECT"), DIRECT, &mut hashes)?;
+        Ok((0..).zip(hashes).filter(|(_, hash)| *hash != 0).collect())
+    }
+
     /// `FRAGMENTS` as it is.
     pub fn fragments(&self) -> Result<BTreeMap<Fragment, Ports>> {
         Ok(bpf::entries(self.map("FRAGMENTS"), false)?.into_iter().collect())
     }
+}
+
+/// Bits as the words of an array hold them.
+fn words(bits: &BTreeSet<u32>) -> BTreeMap<u32, u64> {
+    let mut words = BTreeMap::new();
+    for bit in bits {
+        *words.entry(bit / 64).or_default() |= 1 << (bit % 64);
+    }
+    words
 }
 
 const fn trie((bits, source): &(u32, lb_common::service::Source)) -> Trie {

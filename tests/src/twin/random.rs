@@ -97,6 +97,11 @@ const CLIENTS: [&[&str]; 2] = [
         "[fd00:96::99]:80",
     ],
 ];
+/// A pod, and a ClusterIP and a `NodePort` that it sends datagrams in pieces to.
+const PIECES: [[&str; 3]; 2] = [
+    ["10.1.0.5:40000", "10.96.0.10:80", "192.168.0.10:30080"],
+    ["[fd00:1::5]:40000", "[fd00:96::10]:80", "[fd00:c0::10]:30080"],
+];
 const PROTOCOLS: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::SCTP];
 
 fn tables(random: &mut Random, capacity: usize) -> Fake {
@@ -227,6 +232,15 @@ fn datagram(random: &mut Random, depth: u32) -> Datagram {
     made
 }
 
+fn piece(random: &mut Random) -> Datagram {
+    let family = random.below(2);
+    let [from, cluster, node] = PIECES[family];
+    let [from, to] = [from, random.of(&[cluster, node])].map(at);
+    let offset = random.of(&[0, 0, 16, 32]);
+    let made = Datagram::new(from, to, Transport::Udp(true)).with(&[7; 16]);
+    made.piece(offset, offset < 32, random.below(2) as u32)
+}
+
 /// Source and destination changed places: checksums stay right.
 fn answer(packet: &mut [u8]) {
     let Some(ethernet) = packet.get(12..14) else { return };
@@ -267,6 +281,8 @@ fn packet(random: &mut Random, seen: &[Vec<u8>]) -> Vec<u8> {
             let quoted = seen[random.below(seen.len())].clone();
             error_about(random, &quoted)
         }
+        // Pieces of few datagrams, so that they meet.
+        6 if random.one_in(2) => piece(random).build(),
         _ => datagram(random, 1).build(),
     };
     if packet.len() > 14 {

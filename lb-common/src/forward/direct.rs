@@ -1,0 +1,59 @@
+//! Packets of a pod straight to the address of a backend: none of our business, but for their tuple.
+//!
+//! A flow through a service becomes the same tuple when its client uses one port for both. Whichever
+//! of the two comes later gets another source port: what is seen here is noted for
+//! flows that begin later (`flows::reserve`), and shifted where such a flow was first (ADR 0013).
+
+use super::flows::{self, Begin};
+use super::{Step, pass};
+use crate::addr::Protocol;
+use crate::config::Settings;
+use crate::event::{Event, PassReason, Verdict};
+use crate::flow::{Kind, Side};
+use crate::hash;
+use crate::scratch::Scratch;
+use crate::service::{Backend, Service};
+use crate::tables::Tables;
+
+/// Finds or begins the flow of a packet from a pod to what may be a backend, where it needs one, into
+/// `scratch.flow`; most need none. What is shifted is a flow of service 0.
+#[inline(never)]
+pub(super) fn find<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) -> Step<()> {
+    let is_syn = scratch.view.is_syn();
+    if tables.flow(&scratch.key, &mut scratch.flow)
+        && scratch.flow.kind == Kind::FORWARD
+        && scratch.flow.service == 0
+    {
+        if !is_syn || scratch.flow.state == 0 {
+            return Ok(());
+        }
+        tables.count(Event::FlowReused);
+    } else {
+        let hash = hash::whole(&scratch.key.tuple, scratch.key.protocol);
+        if !is_syn && tables.is_direct(hash) {
+            return pass(PassReason::NotOurs);
+        }
+        let may_begin = is_syn || scratch.view.protocol != Protocol::TCP;
+        if !may_begin || !is_taken(tables, scratch) {
+            tables.put_direct(hash);
+            return pass(PassReason::NotOurs);
+        }
+    }
+    scratch.service = Service::default();
+    scratch.backend_id = 0;
+    scratch.backend = Backend::default();
+    scratch.backend.ip = scratch.key.tuple.destination;
+    scratch.backend.port = scratch.key.tuple.destination_port;
+    let state = flows::shown(&scratch.view);
+    let begin = Begin { state, now: tables.now(), masquerade: false, hairpin: false };
+    flows::begin(tables, settings, scratch, &begin).map_err(Verdict::Drop)
+}
+
+/// Whether the answers to this packet belong to a flow through a service.
+#[inline(always)]
+fn is_taken<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
+    scratch.key.tuple.write_reversed(&mut scratch.twin_key.tuple);
+    scratch.twin_key.protocol = scratch.key.protocol;
+    scratch.twin_key.side = Side::EGRESS;
+    tables.flow(&scratch.twin_key, &mut scratch.twin) && scratch.twin.service != 0
+}

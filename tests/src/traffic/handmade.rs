@@ -1,0 +1,104 @@
+//! Questions as packets made by hand, from the IP header on: pieces in any order, options, odd headers.
+//!
+//! Answers come to an ordinary socket of the port that the packets name.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_common::fake::{Datagram, Piece, Transport, at};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::topology::Member;
+
+/// How long an answer may take: an eternity within one machine.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// `IPPROTO_RAW`: the packets bring their IP header along.
+const WITH_HEADER: i32 = libc::IPPROTO_RAW;
+
+/// A member's UDP socket, and a raw one beside it.
+#[derive(Debug)]
+pub struct Handmade {
+    raw: Socket,
+    socket: UdpSocket,
+    from: SocketAddr,
+}
+
+impl Handmade {
+    /// Opens both in the namespace of a member, which must not be one whose sockets are translated.
+    pub fn open(member: &Member, from: SocketAddr) -> Result<Self> {
+        let open = || -> io::Result<(Socket, UdpSocket)> {
+            let raw = Socket::new(
+                Domain::for_address(from),
+                Type::RAW,
+                Some(Protocol::from(WITH_HEADER)),
+            )?;
+            let socket = UdpSocket::bind(from)?;
+            socket.set_read_timeout(Some(PATIENCE))?;
+            Ok((raw, socket))
+        };
+        let opened = member.netns().run_in(open)?;
+        let (raw, socket) = opened.with_context(|| format!("{} sends raw", member.name()))?;
+        Ok(Self { raw, socket, from })
+    }
+
+    /// A question of `size` bytes, as a datagram.
+    pub fn question(&self, to: SocketAddr, size: usize) -> Datagram {
+        let mut payload = b"ask 0 ".to_vec();
+        payload.resize(size.max(7) - 1, b'.');
+        payload.push(b'\n');
+        let [from, to] = [self.from, to].map(|end| at(&end.to_string()));
+        Datagram::new(from, to, Transport::Udp(true)).with(&payload)
+    }
+
+    /// Sends a datagram as it is.
+    pub fn send(&self, datagram: &Datagram, to: SocketAddr) -> Result<()> {
+        self.send_bytes(&datagram.network(), to)
+    }
+
+    /// Sends a datagram that `hops` routers may pass on.
+    pub fn send_far(&self, datagram: &Datagram, to: SocketAddr, hops: u8) -> Result<()> {
+        let mut packet = datagram.network();
+        // The kernel computes the header checksum of IPv4.
+        let at = if to.is_ipv4() { 8 } else { 7 };
+        *packet.get_mut(at).context("a whole header")? = hops;
+        self.send_bytes(&packet, to)
+    }
+
+    fn send_bytes(&self, packet: &[u8], to: SocketAddr) -> Result<()> {
+        // A raw socket of IPv6 takes no port.
+        let to = SocketAddr::new(to.ip(), 0);
+        let sent = self.raw.send_to(packet, &to.into()).with_context(|| format!("raw to {to}"))?;
+        ensure!(sent == packet.len(), "{sent} of {} bytes were sent", packet.len());
+        Ok(())
+    }
+
+    /// Waits for the answer to a question of `size` bytes, which must come from `to`.
+    pub fn answer(&self, to: SocketAddr, size: usize) -> Result<()> {
+        let mut bytes = [0; 1_024];
+        let (length, peer) = self.socket.recv_from(&mut bytes).context("no answer")?;
+        let text = String::from_utf8_lossy(bytes.get(..length).unwrap_or_default()).into_owned();
+        ensure!(peer == to, "{peer} answered, not {to}: {text}");
+        let received = text.split_ascii_whitespace().nth(2).map(str::to_owned);
+        ensure!(received == Some(size.to_string()), "of {size} bytes: {text}");
+        Ok(())
+    }
+}
+
+/// The pieces of a datagram, each with `size` bytes (a multiple of 8) behind its IP header.
+pub fn pieces(whole: &Datagram, size: usize, id: u32) -> Vec<Datagram> {
+    let network = whole.network();
+    let body = network.get(if whole.source.ip.is_v4() { 20 } else { 40 }..).unwrap_or_default();
+    let count = body.chunks(size).count();
+    let piece = |(index, chunk): (usize, &[u8])| {
+        let piece = Piece { offset: (index * size) as u16, more: index + 1 < count, id };
+        let part = Datagram {
+            transport: Transport::Other(whole.protocol().0),
+            piece: Some(piece),
+            ..whole.clone()
+        };
+        part.with(chunk)
+    };
+    body.chunks(size).enumerate().map(piece).collect()
+}
