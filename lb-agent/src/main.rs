@@ -177,8 +177,11 @@ fn agent(options: Run) -> Result<ExitCode> {
 fn diff(options: &Diff) -> Result<ExitCode> {
     let config = Config::load(&options.run)?;
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
-    let wanted = runtime.block_on(run::intent(&options.run, &config))?;
+    let (wanted, problems) = runtime.block_on(run::intent(&options.run, &config))?;
     runtime.shutdown_timeout(GOODBYE);
+    for problem in problems {
+        writeln!(io::stderr(), "warning: {problem}").context("write")?;
+    }
     let (text, is_same) = show::diff::diff(&config.bpf_dir.value, wanted, options.format)?;
     print(&text)?;
     Ok(if is_same { ExitCode::SUCCESS } else { ExitCode::from(FINDING) })

@@ -162,6 +162,7 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
             events: client.map(|client| Events::start(client, &name)).unwrap_or_default(),
             metrics: kube_proxy.clone(),
             refused: BTreeSet::new(),
+            losers: BTreeSet::new(),
         },
         numbers,
         state: State::at(&paths.bpf_dir, &name, view.clone()),

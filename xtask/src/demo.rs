@@ -128,8 +128,10 @@ fn explain_how_to_play(playground: &Playground) {
     println!("  {peer} at node-a ask tcp 10.96.0.10:80");
     println!("  ip netns exec lb-demo-client curl http://192.168.50.11:30080/");
     println!("  cp deploy/demo/later/web-third-pod.yaml {manifests}/");
-    println!("  {}", playground.agent_command(&["status"]));
-    println!("  {}", playground.agent_command(&["lb", "list"]));
+    println!("  rm {manifests}/web-third-pod.yaml");
+    for what in [&["status"][..], &["service", "list"], &["lb", "list"], &["ct", "list"]] {
+        println!("  {}", playground.agent_command(what));
+    }
     println!("  tail -f {}", log("lb-agent").display());
     println!("Remove it:");
     println!("  {peer} playground remove");

@@ -154,7 +154,7 @@ fn read(document: &str, found: &mut Vec<Object>) -> Result<(), Error> {
         with_deserializer_from_str_with_options(document, options(), seed)?;
     } else {
         let kind = header.kind.unwrap_or_default();
-        tracing::debug!(kind, "manifest of no use here");
+        tracing::info!(kind, "manifest of no use here");
     }
     Ok(())
 }

@@ -10,14 +10,19 @@ use crate::cli;
 use crate::config::Config;
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::program::Change;
-use crate::snapshot::ViewHealth;
+use crate::snapshot::{Finding, ViewHealth};
 
 /// How long the lists may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Everything that the source asks for now, as the agent of this node would see it. The node is the one of the
 /// last run where nobody names another.
-pub async fn intent(options: &cli::Run, config: &Config) -> Result<Vec<Change>, Error> {
+///
+/// Beside it, what is wrong with the source itself.
+pub async fn intent(
+    options: &cli::Run,
+    config: &Config,
+) -> Result<(Vec<Change>, Vec<Finding>), Error> {
     let known = Known::read(&config.bpf_dir.value);
     let is_named = config.hostname.is_set() || known.node.is_empty();
     let node = if is_named { config.node() } else { known.node };
@@ -37,5 +42,5 @@ pub async fn intent(options: &cli::Run, config: &Config) -> Result<Vec<Change>, 
         service,
         ports: translated.map(|translated| translated.ports).unwrap_or_default(),
     };
-    Ok(tracker.take().into_iter().map(change).collect())
+    Ok((tracker.take().into_iter().map(change).collect(), view.problems()))
 }

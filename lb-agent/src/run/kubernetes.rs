@@ -16,6 +16,7 @@ use crate::kube_events::Events;
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::plan::{Family, PortKey, ServiceName};
 use crate::program::Programmer;
+use crate::show::words;
 use crate::tracker::Tracker;
 use crate::translate::Translated;
 
@@ -30,6 +31,8 @@ pub(super) struct Shown {
     pub(super) metrics: KubeProxy,
     /// Service ports of which it was said that they are refused.
     pub(super) refused: BTreeSet<PortKey>,
+    /// Service ports of which it was said that others have a frontend of theirs.
+    pub(super) losers: BTreeSet<PortKey>,
 }
 
 impl Shown {
@@ -94,9 +97,21 @@ impl Shown {
         unwritten: Vec<(ServiceId, String)>,
     ) {
         let uid = |service: &ServiceName| tracker.uid(service).unwrap_or_default();
+        let mut losers = BTreeSet::new();
         for conflict in programmer.conflicts() {
             for loser in &conflict.losers {
                 let (winner, port) = (&conflict.winner.service, conflict.frontend.port.get());
+                let is_new = losers.insert(loser.clone()) && !self.losers.contains(loser);
+                if is_new && losers.len() <= NAMED {
+                    let (loser, winner) = (name(loser), name(&conflict.winner));
+                    let frontend = words::frontend(&conflict.frontend);
+                    warn!(
+                        loser,
+                        winner,
+                        frontend,
+                        "two Services ask for one address and port: the older has it; give the other its own"
+                    );
+                }
                 let text = format!(
                     "port {port} of one of its addresses is served for {winner}, which is older"
                 );
@@ -104,6 +119,7 @@ impl Shown {
                 self.events.warn(&loser.service, uid(&loser.service), reason, text);
             }
         }
+        self.losers = losers;
         let (mut refused, mut told) = (BTreeSet::new(), 0_usize);
         for (key, refusal) in programmer.refused() {
             let (service, map) = (name(key), refusal.map());

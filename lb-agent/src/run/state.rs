@@ -61,7 +61,12 @@ pub struct Known {
     pub doubtful: Vec<String>,
     /// Frontends several services ask for: the winner, then the others.
     pub conflicts: BTreeMap<String, Vec<String>>,
+    /// What is wrong with the source itself: files that cannot be read, objects of no use.
+    pub problems: Vec<String>,
 }
+
+/// Problems that are kept by name.
+const NAMED: usize = 20;
 
 /// Where a run over these pins keeps its state.
 pub fn state_file(bpf_dir: &Path) -> PathBuf {
@@ -115,7 +120,12 @@ impl State {
     pub(super) fn is_due(&self) -> bool {
         let is_free = self.writing.as_ref().is_none_or(JoinHandle::is_finished);
         let is_time = self.changed.is_some_and(|changed| changed.elapsed() >= PAUSE);
-        is_free && (is_time || self.stale != self.staleness())
+        is_free
+            && (is_time || self.stale != self.staleness() || self.told.problems != self.problems())
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.view.problems().iter().take(NAMED).map(ToString::to_string).collect()
     }
 
     fn staleness(&self) -> BTreeMap<String, String> {
@@ -169,6 +179,7 @@ impl State {
             pid: std::process::id(),
             stale: self.stale.clone(),
             acceleration: self.acceleration.clone(),
+            problems: self.problems(),
             refused: programmer
                 .refused()
                 .map(|(key, refusal)| (name(key), refusal.map().to_owned()))

@@ -47,8 +47,10 @@ pub(super) fn line(text: &mut String, name: &str, value: &str) {
 }
 
 fn agent(text: &mut String, known: &Known) {
-    let command = std::fs::read_to_string(format!("/proc/{}/comm", known.pid)).unwrap_or_default();
-    let runs = known.pid != 0 && command.trim() == "lb-agent";
+    let process = |file| std::fs::read_to_string(format!("/proc/{}/{file}", known.pid));
+    // A process that ended and was not waited for has a name, but no arguments.
+    let is_alive = process("cmdline").is_ok_and(|arguments| !arguments.is_empty());
+    let runs = is_alive && process("comm").is_ok_and(|name| name.trim() == "lb-agent");
     let value = if runs {
         format!("running (process {})", known.pid)
     } else {
@@ -174,6 +176,9 @@ fn findings(text: &mut String, known: &Known) {
     for device in &known.doubtful {
         let remedy = "say with --external-device or --pod-device";
         line(text, "In doubt", &format!("{device} is served as a pod's device: {remedy}"));
+    }
+    for problem in &known.problems {
+        line(text, "Problem", problem);
     }
     for (frontend, ports) in &known.conflicts {
         if let Some((winner, losers)) = ports.split_first() {

@@ -79,10 +79,11 @@ impl Playground {
         indented(&mut command)
     }
 
-    /// Spells a command of the agent, to be typed.
+    /// Spells a command of the agent, to be typed; in the node's namespace, for names of devices are its own.
     pub(crate) fn agent_command(&self, words: &[&str]) -> String {
         let (agent, words) = (binary("lb-agent"), words.join(" "));
-        format!("{} {words} --bpf-dir {}", agent.display(), self.fact("bpf-dir"))
+        let place = "ip netns exec lb-demo-node-a";
+        format!("{place} {} {words} --bpf-dir {}", agent.display(), self.fact("bpf-dir"))
     }
 
     /// Returns the folder that the agent watches.
