@@ -231,6 +231,10 @@ impl Tables for Kernel {
         unsafe { HELD.get(key) }.map(read)
     }
 
+    #[expect(
+        clippy::needless_borrows_for_generic_args,
+        reason = "without the borrow, a packet would be copied to the stack"
+    )]
     #[inline(always)]
     fn put_held(&self, key: u32, fill: impl FnOnce(&mut Held) -> Option<()>) -> bool {
         let Some(held) = HOLDING.get_ptr_mut(0) else {

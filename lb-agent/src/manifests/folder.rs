@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 use std::{fs, io};
 
 use ipnet::IpNet;
@@ -35,6 +36,8 @@ pub(super) struct Folder {
 struct Defined {
     /// Sorted.
     files: Vec<Arc<str>>,
+    /// When its file was written, as it was first seen: the age of a Service that does not tell its own, in seconds.
+    created: Option<i64>,
     said: Option<u64>,
 }
 
@@ -131,11 +134,17 @@ impl Folder {
                 return None;
             }
         };
-        let mut specs = BTreeMap::new();
+        let (written, mut specs) = (written(path), BTreeMap::new());
         for object in objects {
-            let Some((key, spec)) = cut(object, &self.node, &mut self.names, findings) else {
+            let Some((key, mut spec)) = cut(object, &self.node, &mut self.names, findings) else {
                 continue;
             };
+            if let Spec::Service(spec) = &mut spec
+                && spec.created == 0
+            {
+                let first = self.objects.get(&key).and_then(|defined| defined.created);
+                spec.created = first.unwrap_or(written);
+            }
             if let Some((key, _)) = specs.get_key_value(&key) {
                 let problem = format_args!("is defined more than once; the last one counts");
                 findings.wrong(key, problem, "delete the others");
@@ -172,6 +181,9 @@ impl Folder {
         if let Err(at) = defined.files.binary_search(name) {
             defined.files.reserve_exact(1);
             defined.files.insert(at, Arc::clone(name));
+        }
+        if let Spec::Service(spec) = &spec {
+            let _: &mut i64 = defined.created.get_or_insert(spec.created);
         }
         let counts = defined.files.last() == Some(name);
         if defined.files.len() > 1 {
@@ -241,6 +253,13 @@ fn text(path: &Path) -> io::Result<String> {
         return Err(io::Error::other("is not a regular file"));
     }
     fs::read_to_string(path)
+}
+
+/// When a file was written, in seconds; 0 where that is not known.
+fn written(path: &Path) -> i64 {
+    let time = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    since.map_or(0, |since| since.as_secs().cast_signed())
 }
 
 /// The name of a file, if it is one we read.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::time::UNIX_EPOCH;
 
 use tempfile::TempDir;
 use tokio::sync::mpsc;
@@ -137,6 +138,24 @@ async fn files_come_change_and_go() {
     assert_eq!(run.next().await, "+other 10.0.0.3");
     run.remove("a.yaml");
     assert_eq!(run.next().await, "-other");
+}
+
+#[tokio::test]
+async fn a_service_is_as_old_as_the_file_it_was_first_seen_in() {
+    let (mut run, _) = Run::with(&[]).await;
+    run.write(".new", &service("web", "10.0.0.1"));
+    let new = run.folder.path().join(".new");
+    let file = fs::File::open(&new).expect("a file");
+    file.set_modified(UNIX_EPOCH + Duration::from_secs(1000)).expect("a time");
+    fs::rename(&new, run.folder.path().join("a.yaml")).expect("moved");
+    for (ip, next) in [("10.0.0.1", "10.0.0.2"), ("10.0.0.2", "10.0.0.3")] {
+        let event = timeout(Duration::from_secs(10), run.events.recv()).await;
+        let Some(Event::ServiceApplied(spec)) = event.expect("an event in time") else {
+            panic!("a Service");
+        };
+        assert_eq!((spec.cluster.v4, spec.created), (Some(ip.parse().expect("an address")), 1000));
+        run.replace("a.yaml", &service("web", next));
+    }
 }
 
 #[tokio::test]
