@@ -23,8 +23,10 @@ impl Shape {
         let gateway = address::pod_gateway(number)?;
         match self {
             Self::Routed => Ok(()),
+            // With an address of its own, as CNI plugins give it: else it takes that of a port, and another one when
+            // the port goes, and pods go on sending to the first.
             Self::Bridged => node.ip(&format!(
-                "link add cni0 type bridge
+                "link add cni0 address 0a:58:00:00:00:{number:02x} type bridge
                  address add {v4}/24 dev cni0
                  address add {v6}/64 dev cni0 nodad
                  link set cni0 up",
