@@ -8,6 +8,8 @@ use lb_common::checksum::Difference;
 use lb_common::flow::Held;
 use lb_common::packet::{Covered, Packet};
 
+use crate::linear;
+
 /// An XDP frame as [`Packet`].
 pub(crate) struct Frame<'a>(pub(crate) &'a XdpContext);
 
@@ -46,32 +48,17 @@ impl Packet for Frame<'_> {
 
     #[inline(always)]
     fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
-        let start = self.0.data() + at;
-        if start + N > self.0.data_end() {
-            return None;
-        }
-        // SAFETY: the bounds were just checked; byte arrays have no alignment.
-        Some(unsafe { *(start as *const [u8; N]) })
+        linear::read(self.0.data(), self.0.data_end(), at)
     }
 
     #[inline(always)]
     fn words<const N: usize>(&self, at: usize) -> Option<[u32; N]> {
-        let start = self.0.data() + at;
-        if start + 4 * N > self.0.data_end() {
-            return None;
-        }
-        // SAFETY: the bounds were just checked; the read asks for no alignment.
-        Some(unsafe { (start as *const [u32; N]).read_unaligned() })
+        linear::read(self.0.data(), self.0.data_end(), at)
     }
 
     #[inline(always)]
     fn halves<const N: usize>(&self, at: usize) -> Option<[u64; N]> {
-        let start = self.0.data() + at;
-        if start + 8 * N > self.0.data_end() {
-            return None;
-        }
-        // SAFETY: the bounds were just checked; the read asks for no alignment.
-        Some(unsafe { (start as *const [u64; N]).read_unaligned() })
+        linear::read(self.0.data(), self.0.data_end(), at)
     }
 
     #[inline(always)]
@@ -86,35 +73,17 @@ impl Packet for Frame<'_> {
 
     #[inline(always)]
     fn write<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()> {
-        let start = self.0.data() + at;
-        if start + N > self.0.data_end() {
-            return None;
-        }
-        // SAFETY: the bounds were just checked; byte arrays have no alignment.
-        unsafe { *(start as *mut [u8; N]) = bytes };
-        Some(())
+        linear::write(self.0.data(), self.0.data_end(), at, bytes)
     }
 
     #[inline(always)]
     fn set_words<const N: usize>(&mut self, at: usize, words: [u32; N]) -> Option<()> {
-        let start = self.0.data() + at;
-        if start + 4 * N > self.0.data_end() {
-            return None;
-        }
-        // SAFETY: the bounds were just checked; the write asks for no alignment.
-        unsafe { (start as *mut [u32; N]).write_unaligned(words) };
-        Some(())
+        linear::write(self.0.data(), self.0.data_end(), at, words)
     }
 
     #[inline(always)]
     fn set_halves<const N: usize>(&mut self, at: usize, halves: [u64; N]) -> Option<()> {
-        let start = self.0.data() + at;
-        if start + 8 * N > self.0.data_end() {
-            return None;
-        }
-        // SAFETY: the bounds were just checked; the write asks for no alignment.
-        unsafe { (start as *mut [u64; N]).write_unaligned(halves) };
-        Some(())
+        linear::write(self.0.data(), self.0.data_end(), at, halves)
     }
 
     #[inline(always)]

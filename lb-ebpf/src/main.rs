@@ -1,7 +1,7 @@
 //! The eBPF programs of lb-agent: entry points of a few lines each, named after their hook.
 //!
-//! Everything they decide is in `lb-common`; here are only the maps (`maps`), the adapters (`skb`, `frame`, `sock`,
-//! `kernel`) and the translation of verdicts (`report`). Compiled for the host it is an empty program, so that the
+//! Everything they decide is in `lb-common`; here are only the maps (`maps`), the adapters (`skb` and `frame`,
+//! both over `linear`, `sock`, `kernel`) and the translation of verdicts (`report`). Compiled for the host it is an empty program, so that the
 //! whole workspace can be linted at once.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 #![cfg_attr(
@@ -16,6 +16,8 @@
 mod frame;
 #[cfg(target_arch = "bpf")]
 mod kernel;
+#[cfg(target_arch = "bpf")]
+mod linear;
 #[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]

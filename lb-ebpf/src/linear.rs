@@ -1,0 +1,28 @@
+//! Bytes of a packet by pointer: the linear part of an skb, or the first buffer of an XDP frame.
+//!
+//! For programs that may write, the kernel has made an skb's data private to the packet before they begin.
+
+use lb_common::layout::Plain;
+
+/// Copies a value from `at` bytes behind `start`; nothing where it would reach over `end`.
+#[inline(always)]
+pub(crate) const fn read<T: Plain>(start: usize, end: usize, at: usize) -> Option<T> {
+    let from = start + at;
+    if from + size_of::<T>() > end {
+        return None;
+    }
+    // SAFETY: the bounds were just checked, the read asks for no alignment, and any bytes are a value.
+    Some(unsafe { (from as *const T).read_unaligned() })
+}
+
+/// Overwrites a value; the same rule for `at`.
+#[inline(always)]
+pub(crate) const fn write<T: Plain>(start: usize, end: usize, at: usize, value: T) -> Option<()> {
+    let to = start + at;
+    if to + size_of::<T>() > end {
+        return None;
+    }
+    // SAFETY: the bounds were just checked, and the write asks for no alignment.
+    unsafe { (to as *mut T).write_unaligned(value) };
+    Some(())
+}
