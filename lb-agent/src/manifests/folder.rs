@@ -4,6 +4,7 @@ mod cut;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
+use std::fs::Metadata;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -118,8 +119,8 @@ impl Folder {
     /// What a file says: nothing when it is gone. `None` when it cannot be read: then it says what
     /// it said last.
     fn specs(&mut self, path: &Path, findings: &mut Findings) -> Option<BTreeMap<Arc<Key>, Spec>> {
-        let text = match text(path) {
-            Ok(text) => text,
+        let (text, written) = match text(path) {
+            Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(BTreeMap::new()),
             Err(error) => {
                 findings.wrong("content", format_args!("{error}; {STAYS}"), "make it readable");
@@ -134,7 +135,7 @@ impl Folder {
                 return None;
             }
         };
-        let (written, mut specs) = (written(path), BTreeMap::new());
+        let mut specs = BTreeMap::new();
         for object in objects {
             let Some((key, mut spec)) = cut(object, &self.node, &mut self.names, findings) else {
                 continue;
@@ -247,17 +248,18 @@ impl Folder {
 
 const STAYS: &str = "what the file said last stays";
 
-/// The content of a regular file. Others would make us wait, or have no end.
-fn text(path: &Path) -> io::Result<String> {
-    if !fs::metadata(path)?.is_file() {
+/// The content of a regular file, and when it was written. Others would make us wait, or have no end.
+fn text(path: &Path) -> io::Result<(String, i64)> {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
         return Err(io::Error::other("is not a regular file"));
     }
-    fs::read_to_string(path)
+    Ok((fs::read_to_string(path)?, written(&metadata)))
 }
 
 /// When a file was written, in seconds; 0 where that is not known.
-fn written(path: &Path) -> i64 {
-    let time = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+fn written(metadata: &Metadata) -> i64 {
+    let time = metadata.modified().ok();
     let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     since.map_or(0, |since| since.as_secs().cast_signed())
 }
