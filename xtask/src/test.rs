@@ -37,7 +37,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.selection.is_empty() {
         twin::compare(false)?;
     }
-    step("tests with root", "8 min", || root_tests(&options.selection))
+    step("tests with root", "11 min", || root_tests(&options.selection))
 }
 
 fn root_tests(selection: &[String]) -> Result<()> {
