@@ -174,19 +174,19 @@ pub(crate) fn delete_batch<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> io::Resul
     Ok(())
 }
 
+/// The part of `union bpf_attr` that pins use.
+#[repr(C)]
+struct PinAttributes {
+    path: u64,
+    fd: u32,
+    flags: u32,
+}
+
 /// Opens what is pinned at a path: a link, a map or a program.
 pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
-    #[repr(C)]
-    struct Attributes {
-        path: u64,
-        fd: u32,
-        flags: u32,
-    }
     let path = CString::new(path.as_os_str().as_bytes())?;
     let path_at = path.as_ptr().addr() as u64;
-    let fd = bpf(OBJ_GET, &mut Attributes { path: path_at, fd: 0, flags: 0 })?;
-    // SAFETY: the kernel just made this descriptor for us, and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    opened(OBJ_GET, &mut PinAttributes { path: path_at, fd: 0, flags: 0 })
 }
 
 /// Makes a link of an XDP program on a device, run by its driver. Linux 5.9.
@@ -200,22 +200,14 @@ pub(crate) fn link_xdp(program: BorrowedFd<'_>, device: u32) -> io::Result<Owned
     }
     let program = number(program);
     let (kind, flags) = (ATTACH_XDP, DRIVER_MODE);
-    let fd = bpf(LINK_CREATE, &mut Attributes { program, device, kind, flags })?;
-    // SAFETY: the kernel just made this descriptor for us, and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    opened(LINK_CREATE, &mut Attributes { program, device, kind, flags })
 }
 
 /// Pins a program, a map or a link.
 pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
-    #[repr(C)]
-    struct Attributes {
-        path: u64,
-        fd: u32,
-        flags: u32,
-    }
     let path = CString::new(path.as_os_str().as_bytes())?;
     let path_at = path.as_ptr().addr() as u64;
-    bpf(OBJ_PIN, &mut Attributes { path: path_at, fd: number(object), flags: 0 }).map(|_| ())
+    bpf(OBJ_PIN, &mut PinAttributes { path: path_at, fd: number(object), flags: 0 }).map(|_| ())
 }
 
 /// What `ETHTOOL_GDRVINFO` says of a device: its driver, and where its hardware is; nothing where there is none.
@@ -412,6 +404,13 @@ pub(crate) fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
 
 fn number(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd().cast_unsigned()
+}
+
+/// A call whose result is a new descriptor.
+fn opened<T>(command: u32, attributes: &mut T) -> io::Result<OwnedFd> {
+    let fd = bpf(command, attributes)?;
+    // SAFETY: the kernel just made this descriptor for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// bpf(2). Every caller passes a `repr(C)` prefix of `union bpf_attr` whose pointers outlive the call.
