@@ -13,6 +13,7 @@ mod fragments;
 mod host;
 mod icmp;
 mod ingress;
+mod ports;
 mod reject;
 mod rewrite;
 pub mod socket;

@@ -21,9 +21,20 @@ pub const fn tuple(tuple: &Tuple, protocol: Protocol) -> u32 {
 /// All 64 bits of it.
 #[inline(always)]
 pub const fn whole(tuple: &Tuple, protocol: Protocol) -> u64 {
+    ends(tuple, tuple.source_port, protocol)
+}
+
+/// Hash of whom a client asks from whatever port.
+#[inline(always)]
+pub const fn client(tuple: &Tuple, protocol: Protocol) -> u32 {
+    (ends(tuple, Port::NONE, protocol) >> 32) as u32
+}
+
+#[inline(always)]
+const fn ends(tuple: &Tuple, source_port: Port, protocol: Protocol) -> u64 {
     let [s0, s1, s2, s3] = tuple.source.words();
     let [d0, d1, d2, d3] = tuple.destination.words();
-    let ports = (tuple.source_port.get() as u64) << 32
+    let ports = (source_port.get() as u64) << 32
         | (tuple.destination_port.get() as u64) << 16
         | protocol.0 as u64;
     let source = mix((s0 as u64) << 32 | s1 as u64, (s2 as u64) << 32 | s3 as u64);

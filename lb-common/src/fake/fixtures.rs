@@ -7,7 +7,9 @@ use super::world::{
     REMOTE6,
 };
 use super::{Datagram, Fake, Fixture, Transport, at};
-use crate::addr::Protocol;
+use crate::addr::{Port, Protocol};
+use crate::flow::Tuple;
+use crate::hash;
 use crate::wire::tcp;
 
 mod accelerator;
@@ -40,6 +42,13 @@ pub fn all() -> Vec<Fixture> {
         accelerator::all(),
     ];
     parts.concat()
+}
+
+/// The `turn`-th source port that is tried for a tuple, of the range that a node of fixtures has.
+fn source_port(tuple: &Tuple, protocol: Protocol, turn: u32) -> Port {
+    let first = (hash::client(tuple, protocol) >> 16) + u32::from(tuple.source_port.get());
+    let wish = first.wrapping_add(0x9e37_79b9_u32.wrapping_mul(turn));
+    Port::new(61_000 + (wish % 4_001) as u16)
 }
 
 /// The addresses of one family.

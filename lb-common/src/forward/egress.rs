@@ -1,6 +1,6 @@
 //! Packets that go out: answers to a client, and flows that leave the node for a remote backend.
 
-use super::{Role, Step, close, flows, fragments, host, icmp, pass, rewrite};
+use super::{Role, Step, close, flows, fragments, host, icmp, pass, ports, rewrite};
 use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{PassReason, Translation, Verdict};
@@ -57,7 +57,7 @@ fn steps<P: Packet, T: Tables>(
             return pass(PassReason::Unchanged);
         }
         if scratch.flow.to.source == Ip::UNSPECIFIED {
-            flows::masquerade(tables, settings, scratch, packet.device()).map_err(Verdict::Drop)?;
+            ports::masquerade(tables, settings, scratch, packet.device()).map_err(Verdict::Drop)?;
         }
     }
     flows::touch(tables, scratch);

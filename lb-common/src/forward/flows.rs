@@ -1,18 +1,13 @@
 //! Making and following flows. Their two halves are made together or not at all.
 
-use super::choose::SECOND;
-use crate::addr::{Ip, Port, Protocol};
+use super::ports;
+use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{DropReason, Event};
 use crate::flow::{Flow, Kind, Side, Tuple, state};
-use crate::hash;
 use crate::scratch::Scratch;
-use crate::service::Frontend;
-use crate::tables::{Added, Tables};
+use crate::tables::Tables;
 use crate::wire::{View, tcp};
-
-/// Ports tried before a flow is refused.
-const TRIES: u32 = 16;
 
 /// What a packet adds to the state of its half.
 #[inline(always)]
@@ -136,7 +131,7 @@ pub(super) fn begin<T: Tables>(
     scratch.flow.write_half(twin_kind, &mut scratch.twin);
     scratch.key.tuple.write_reversed(&mut scratch.twin.to);
 
-    reserve(tables, settings, scratch)?;
+    ports::reserve(tables, settings, scratch)?;
     if new.masquerade {
         scratch.flow.write_half(Kind::MASQUERADE, &mut scratch.twin);
         scratch.twin.to = Tuple::NONE;
@@ -183,113 +178,4 @@ pub(super) fn end_tail<T: Tables>(tables: &T, scratch: &mut Scratch) {
             tables.remove_flow(&scratch.twin_key);
         }
     }
-}
-
-/// Takes the reply tuple of a new flow. Where it belongs to another live flow, or its client may use it to talk
-/// to the backend directly, the source port is shifted.
-#[inline(always)]
-fn reserve<T: Tables>(
-    tables: &T,
-    settings: &Settings,
-    scratch: &mut Scratch,
-) -> Result<(), DropReason> {
-    if tables.is_direct(hash::whole(&scratch.flow.to, scratch.key.protocol)) {
-        return shift(tables, settings, scratch);
-    }
-    match tables.add_flow(&scratch.twin_key, &scratch.twin) {
-        Added::Yes => return Ok(()),
-        Added::Full => return Err(DropReason::FlowTableFull),
-        Added::Taken => {}
-    }
-    if tables.flow(&scratch.twin_key, &mut scratch.other)
-        && (scratch.other.to == scratch.twin.to || is_over(&scratch.other, scratch.twin.seen))
-    {
-        // Our own half of an earlier try, or that of a connection that ended: its forward half, if
-        // any is left, is swept as an orphan.
-        let put = tables.put_flow(&scratch.twin_key, &scratch.twin);
-        return if put { Ok(()) } else { Err(DropReason::FlowTableFull) };
-    }
-    shift(tables, settings, scratch)
-}
-
-/// Whether a half can only belong to a connection that ended.
-#[inline(always)]
-const fn is_over(flow: &Flow, now: u64) -> bool {
-    flow.state & state::RST != 0
-        || flow.state & state::FIN != 0 && now.saturating_sub(flow.seen) >= 2 * SECOND
-}
-
-/// Finds a free source port towards the backend.
-#[inline(never)]
-fn shift<T: Tables>(
-    tables: &T,
-    settings: &Settings,
-    scratch: &mut Scratch,
-) -> Result<(), DropReason> {
-    let mut hash = hash::tuple(&scratch.key.tuple, scratch.key.protocol);
-    for _ in 0..TRIES {
-        let port = source_port(settings, hash);
-        hash = hash.wrapping_add(0x9e37_79b9);
-        scratch.twin_key.tuple.destination_port = port;
-        match tables.add_flow(&scratch.twin_key, &scratch.twin) {
-            Added::Yes => {
-                scratch.flow.to.source_port = port;
-                tables.count(Event::PortShifted);
-                return Ok(());
-            }
-            Added::Full => return Err(DropReason::FlowTableFull),
-            Added::Taken => {}
-        }
-    }
-    Err(DropReason::PortsExhausted)
-}
-
-/// A port of the range for translated sources.
-#[inline(always)]
-const fn source_port(settings: &Settings, hash: u32) -> Port {
-    let low = settings.source_port_low.get();
-    let width = settings.source_port_high.get().saturating_sub(low) as u64 + 1;
-    Port::new(low + ((hash as u64 * width) >> 32) as u16)
-}
-
-/// Gives the masqueraded flow of `scratch.key` (its EGRESS half) its source, on the first packet that leaves.
-#[inline(never)]
-pub(super) fn masquerade<T: Tables>(
-    tables: &T,
-    settings: &Settings,
-    scratch: &mut Scratch,
-    device: u32,
-) -> Result<(), DropReason> {
-    let device = tables.device(device).ok_or(DropReason::NoSourceAddress)?;
-    let v4 = scratch.key.tuple.destination.is_v4();
-    let source = if v4 { device.source4 } else { device.source6 };
-    if source == Ip::UNSPECIFIED {
-        return Err(DropReason::NoSourceAddress);
-    }
-    scratch.flow.write_half(Kind::UNMASQUERADE, &mut scratch.twin);
-    scratch.key.tuple.write_reversed(&mut scratch.twin.to);
-    scratch.flow.to = scratch.key.tuple;
-    scratch.flow.to.source = source;
-    scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
-    scratch.frontend = Frontend::node_port(source, Port::NONE, scratch.key.protocol);
-    let mut hash = hash::tuple(&scratch.key.tuple, scratch.key.protocol);
-    for _ in 0..TRIES {
-        let port = source_port(settings, hash);
-        hash = hash.wrapping_add(0x9e37_79b9);
-        scratch.frontend.port = port;
-        if tables.knows(&scratch.frontend) {
-            continue;
-        }
-        scratch.twin_key.tuple.destination_port = port;
-        match tables.add_flow(&scratch.twin_key, &scratch.twin) {
-            Added::Yes => {
-                scratch.flow.to.source_port = port;
-                let put = tables.put_flow(&scratch.key, &scratch.flow);
-                return if put { Ok(()) } else { Err(DropReason::FlowTableFull) };
-            }
-            Added::Full => return Err(DropReason::FlowTableFull),
-            Added::Taken => {}
-        }
-    }
-    Err(DropReason::PortsExhausted)
 }

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Endpoint;
 use lb_common::event::{Hook, PassReason, Translation, Verdict};
-use lb_common::fake::{Fake, at};
+use lb_common::fake::{Fake, Step, at};
 use lb_common::flow::{Flow, FlowKey, Kind as Half, Side, Tuple, state};
 use lb_common::service::{Backend, Flags, Frontend, Service, ServiceId};
 
@@ -13,6 +13,8 @@ use crate::twin::{Kernel, bpf};
 
 /// Room of the flow table: what it is when nobody says otherwise.
 const ROOM: usize = 262_144;
+/// Payloads that are tried for a ring; nearly all suit.
+const PAYLOADS: u64 = 64;
 
 /// Two frontends between which a ring swings.
 #[derive(Clone, Copy)]
@@ -53,7 +55,7 @@ pub(super) fn foreign(kind: Kind) -> Vec<u8> {
         Family::V4 => at("10.2.0.7:8080"),
         Family::V6 => at("[fd00:2::7]:8080"),
     };
-    ring::packet(ring::client(0, 1, kind.family), to, kind, false)
+    ring::packet(ring::client(0, 1, kind.family), to, kind, false).build()
 }
 
 /// A node whose flow table holds three rings: pods to ClusterIPs, the answers, clients to `NodePorts`.
@@ -130,9 +132,32 @@ fn chain(kind: Kind) -> Fake {
     node
 }
 
+/// A payload with which XDP translates the packet of every position: of whole checksums one in 65,536 looks
+/// unfinished, and such a packet is left to tc.
+fn payload(node: &Fake, kind: Kind, flows: usize) -> Option<[u8; 8]> {
+    let pair = Pair::node(kind.family);
+    (0..PAYLOADS).map(u64::to_be_bytes).find(|payload| {
+        (0..ring::entries(flows)).all(|position| {
+            let (from, to) = (ring::client(position, flows, kind.family), pair.at(position));
+            let packet = ring::packet(from, to, kind, false).with(payload).build();
+            let verdict = Verdict::Translated(Translation::Forward);
+            let step = Step { hook: Hook::EdgeXdp, from_host: false, packet, verdict, out: None };
+            lb_common::fake::run(&step, node).0 == verdict
+        })
+    })
+}
+
+/// A ring in the kernel, and what its packets carry.
+struct Ring {
+    kind: Kind,
+    flows: usize,
+    kernel: Kernel,
+    payload: [u8; 8],
+}
+
 /// Our programs: an object for each kind and ring, and one for first packets.
 pub(super) struct Scenes {
-    rings: Vec<(Kind, usize, Kernel)>,
+    rings: Vec<Ring>,
     first: Vec<(Kind, Kernel)>,
 }
 
@@ -143,8 +168,11 @@ impl Scenes {
         for kind in Kind::ALL {
             for flows in FLOWS {
                 let mut kernel = Kernel::new(ROOM)?;
-                kernel.load(&rings(kind, flows)).with_context(|| format!("{flows} flows"))?;
-                scenes.push((kind, flows, kernel));
+                let node = rings(kind, flows);
+                kernel.load(&node).with_context(|| format!("{flows} flows"))?;
+                let payload = payload(&node, kind, flows)
+                    .with_context(|| format!("{flows} flows: no payload suits all of them"))?;
+                scenes.push(Ring { kind, flows, kernel, payload });
             }
             first.push((kind, Kernel::new(ROOM)?));
         }
@@ -154,12 +182,11 @@ impl Scenes {
     /// Everything that is measured with them.
     pub(super) fn variants(&mut self) -> Vec<Variant<'_>> {
         let mut all = Vec::new();
-        for (kind, flows, kernel) in &self.rings {
-            let (kind, flows) = (*kind, *flows);
+        for ring in &self.rings {
             for hook in [Hook::PodIngress, Hook::PodEgress, Hook::EdgeIngress, Hook::EdgeXdp] {
-                all.push(established(kernel, kind, flows, hook));
-                if flows == 1 {
-                    all.push(not_ours(kernel, kind, hook));
+                all.push(established(ring, hook));
+                if ring.flows == 1 {
+                    all.push(not_ours(&ring.kernel, ring.kind, hook));
                 }
             }
         }
@@ -185,7 +212,8 @@ fn run(kernel: &Kernel, hook: Hook, packet: &[u8], repeat: u32, verdict: Verdict
     Ok(ran.nanoseconds.into())
 }
 
-fn established(kernel: &Kernel, kind: Kind, flows: usize, hook: Hook) -> Variant<'_> {
+fn established(ring: &Ring, hook: Hook) -> Variant<'_> {
+    let Ring { kind, flows, ref kernel, payload } = *ring;
     let pair = if matches!(hook, Hook::EdgeIngress | Hook::EdgeXdp) {
         Pair::node(kind.family)
     } else {
@@ -198,7 +226,7 @@ fn established(kernel: &Kernel, kind: Kind, flows: usize, hook: Hook) -> Variant
         verdict = Verdict::Translated(Translation::Reply);
     }
     let [from, to] = ends;
-    let packet = ring::packet(from, to, kind, false);
+    let packet = ring::packet(from, to, kind, false).with(&payload).build();
     let label = label(hook, Case::Established, flows, kind);
     Variant::new(label, packet.len(), move || {
         // Once round: a flow not seen for a tick is marked, which is not what is measured.
@@ -218,7 +246,7 @@ fn not_ours(kernel: &Kernel, kind: Kind, hook: Hook) -> Variant<'_> {
 
 fn begins(kernel: &mut Kernel, kind: Kind) -> Variant<'_> {
     let client = ring::client(0, 1, kind.family);
-    let packet = ring::packet(client, ring::frontend(0, kind.family), kind, true);
+    let packet = ring::packet(client, ring::frontend(0, kind.family), kind, true).build();
     let (hook, verdict) = (Hook::PodIngress, Verdict::Translated(Translation::NewFlow));
     let tables = chain(kind);
     Variant::new(label(hook, Case::First, 0, kind), packet.len(), move || {

@@ -233,7 +233,7 @@ fn established<'a>(
     name: &'static str,
 ) -> Variant<'a> {
     let from = ring::client(0, flows, kind.family);
-    let packet = ring::packet(from, destination(0, flows, kind.family), kind, false);
+    let packet = ring::packet(from, destination(0, flows, kind.family), kind, false).build();
     let label = label(name, Case::Established, flows, kind);
     Variant::new(label, packet.len(), move || {
         let _: f64 = object.run(name, &packet, ring::entries(flows) as u32, &packet)?;
@@ -252,8 +252,8 @@ fn untouched<'a>(object: &'a Object, kind: Kind, name: &'static str, case: Case)
 
 fn first(object: &Object, kind: Kind) -> Variant<'_> {
     let from = ring::client(0, 1, kind.family);
-    let [packet, last] =
-        [0, FIRST].map(|at| ring::packet(from, ring::frontend(at, kind.family), kind, true));
+    let [packet, last] = [0, FIRST]
+        .map(|at| ring::packet(from, ring::frontend(at, kind.family), kind, true).build());
     let name = "translate_tc";
     Variant::new(label(name, Case::First, 0, kind), packet.len(), move || {
         match kind.family {
