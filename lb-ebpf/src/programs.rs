@@ -86,5 +86,16 @@ socket_hooks! {
     connect4, connect6, connect4, connect6, sock::handle, socket::connect;
     sendmsg4, sendmsg6, sendmsg4, sendmsg6, sock::handle, socket::send;
     recvmsg4, recvmsg6, recvmsg4, recvmsg6, sock::show, socket::receive;
-    peername4, peername6, getpeername4, getpeername6, sock::show, socket::peer_name;
+}
+
+/// Whom a socket of IPv4 is connected to.
+#[cgroup_sock_addr(getpeername4)]
+pub(crate) fn peername4(context: SockAddrContext) -> i32 {
+    sock::name(&context, Family::V4)
+}
+
+/// Whom a socket of IPv6 is connected to.
+#[cgroup_sock_addr(getpeername6)]
+pub(crate) fn peername6(context: SockAddrContext) -> i32 {
+    sock::name(&context, Family::V6)
 }

@@ -8,7 +8,7 @@ use aya_ebpf::helpers::generated::{bpf_get_netns_cookie, bpf_get_socket_cookie, 
 use aya_ebpf::programs::SockAddrContext;
 use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use lb_common::event::Event;
-use lb_common::forward::socket::{Call, Outcome};
+use lb_common::forward::socket::{self, Call, Outcome};
 use lb_common::scratch::Scratch;
 use lb_common::tables::Tables as _;
 
@@ -31,7 +31,7 @@ pub(crate) enum Family {
     V6,
 }
 
-/// Asks the data path about a call and writes its answer. `None` for protocols it does not serve.
+/// Asks the data path about a call and writes its answer.
 #[inline(always)]
 pub(crate) fn handle(
     context: &SockAddrContext,
@@ -100,6 +100,19 @@ pub(crate) fn show(
     ALLOW
 }
 
+/// Shows a process the peer of its socket. Needs no working memory: `accept(2)` comes here, too.
+#[inline(always)]
+pub(crate) fn name(context: &SockAddrContext, family: Family) -> i32 {
+    if let Some(call) = call(context, family)
+        && let Outcome::Use(endpoint) = socket::peer_name(&Kernel, &call)
+    {
+        set(context.sock_addr, family, &endpoint);
+    }
+    ALLOW
+}
+
+/// What the call is about. `None` where it is left alone: for protocols that socket hooks do not serve, and network
+/// namespaces that they are not for.
 #[inline(always)]
 fn call(context: &SockAddrContext, family: Family) -> Option<Call> {
     let address = context.sock_addr;
@@ -110,14 +123,15 @@ fn call(context: &SockAddrContext, family: Family) -> Option<Call> {
     }
     // SAFETY: a field of the program's own context; the port lies in its first two bytes.
     let [a, b, ..] = unsafe { (*address).user_port }.to_ne_bytes();
-    Some(Call {
+    let call = Call {
         remote: Endpoint::new(ip(address, family), Port::from_wire([a, b])),
         protocol,
         // SAFETY: the helper takes the context of a socket address program.
         socket: unsafe { bpf_get_socket_cookie(context.as_ptr()) },
         // SAFETY: the helper takes the context of a socket address program.
         netns: unsafe { bpf_get_netns_cookie(context.as_ptr()) },
-    })
+    };
+    socket::is_served(&Kernel, &call).then_some(call)
 }
 
 #[inline(always)]

@@ -98,13 +98,10 @@ pub fn send<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Outcom
 /// `recvmsg(2)` of a UDP socket: the sender is shown as the frontend.
 #[inline(always)]
 pub fn receive<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Outcome {
-    if !is_served(tables, call) {
-        return Outcome::Leave;
-    }
     let socket = Endpoint::new(Ip::cookie(call.socket), Port::NONE);
     scratch.key = FlowKey::new(Tuple::new(call.remote, socket), call.protocol, Side::SOCKET);
     if !tables.flow(&scratch.key, &mut scratch.flow) {
-        return peer_name(tables, scratch, call);
+        return peer_name(tables, call);
     }
     let flow = &scratch.flow;
     let now = tables.now();
@@ -117,7 +114,7 @@ pub fn receive<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Out
 
 /// `getpeername(2)`: the peer of a connected socket is shown as the frontend.
 #[inline(always)]
-pub fn peer_name<T: Tables>(tables: &T, _scratch: &mut Scratch, call: &Call) -> Outcome {
+pub fn peer_name<T: Tables>(tables: &T, call: &Call) -> Outcome {
     match tables.socket(call.socket) {
         Some(peer) if peer.backend == call.remote => {
             tables.count(Event::SocketRestored);
@@ -127,8 +124,9 @@ pub fn peer_name<T: Tables>(tables: &T, _scratch: &mut Scratch, call: &Call) -> 
     }
 }
 
+/// Whether calls of this network namespace are answered at all: asked before any other function of this module.
 #[inline(always)]
-fn is_served<T: Tables>(tables: &T, call: &Call) -> bool {
+pub fn is_served<T: Tables>(tables: &T, call: &Call) -> bool {
     tables.settings().is_some_and(|settings| match settings.socket_mode {
         Settings::SOCKETS_HOST => settings.netns_cookie == call.netns,
         Settings::SOCKETS_ALL => true,
@@ -139,9 +137,6 @@ fn is_served<T: Tables>(tables: &T, call: &Call) -> bool {
 /// The service a call names, into `scratch`; what to do instead when it names none.
 #[inline(always)]
 fn find<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Result<(), Outcome> {
-    if !is_served(tables, call) {
-        return Err(Outcome::Leave);
-    }
     let settings = tables.settings().ok_or(Outcome::Leave)?;
     let Endpoint { ip, port, .. } = call.remote;
     if ip.is_loopback() {
