@@ -104,6 +104,16 @@ impl ControlPlane {
         ServiceAccount::new(&self.site.path(&format!("account-{name}")), self.address(), files)
     }
 
+    /// Returns the variables by which the kubelet tells every pod of the API server: its `ClusterIP`.
+    pub fn environment_of_pods(&self) -> Result<[(String, String); 2]> {
+        let address = ["get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"];
+        let port = ["get", "service", "kubernetes", "-o", "jsonpath={.spec.ports[0].port}"];
+        Ok([
+            ("KUBERNETES_SERVICE_HOST".into(), self.kubectl(&address)?),
+            ("KUBERNETES_SERVICE_PORT".into(), self.kubectl(&port)?),
+        ])
+    }
+
     /// Returns the address and port of the API server.
     pub const fn address(&self) -> SocketAddr {
         SocketAddr::new(self.site.options.address, self.site.options.port)
@@ -122,6 +132,12 @@ impl ControlPlane {
     /// Creates or changes the objects of `manifests`: any number of YAML or JSON documents.
     pub fn apply(&self, manifests: &str) -> Result<()> {
         self.kubectl.apply(manifests)
+    }
+
+    /// Has the API server look at `manifests` as if it should create the objects: by their schemas, with no
+    /// field that it does not know and none twice, through admission and authorisation; nothing is kept.
+    pub fn check(&self, manifests: &str) -> Result<String> {
+        self.kubectl.check(manifests)
     }
 
     /// Kills the API server as a crash would; the others stay and wait for it.

@@ -4,6 +4,7 @@ pub mod agent;
 pub mod bench;
 pub mod budget;
 pub mod cluster;
+pub mod container;
 pub mod control_plane;
 pub mod http;
 pub mod manifest;

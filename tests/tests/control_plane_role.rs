@@ -20,6 +20,7 @@ fn agent_works_with_the_role_of_the_daemon_set_and_nothing_else() -> Result<()> 
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/daemonset.yaml");
     let manifests =
         fs::read_to_string(&file).with_context(|| format!("manifests {}", file.display()))?;
+    every_object_is_valid(&cluster, &manifests)?;
     cluster.control_plane().apply(&manifests)?;
     for (verb, resource) in [
         ("list", "secrets"),
@@ -47,6 +48,20 @@ fn agent_works_with_the_role_of_the_daemon_set_and_nothing_else() -> Result<()> 
         let refused = agent.metric(&["rest_client_requests_total{", "code=\"403\""])?;
         ensure!(refused < 0.5, "{refused} requests were forbidden");
     }
+    Ok(())
+}
+
+/// By the schemas and the admission of a real API server, which knows every field of each object.
+fn every_object_is_valid(cluster: &Cluster, manifests: &str) -> Result<()> {
+    let said = cluster.control_plane().check(manifests)?;
+    for kind in ["serviceaccount", "clusterrole", "clusterrolebinding", "configmap", "daemonset"] {
+        let is_named = |line: &str| line.starts_with(kind) && line.contains("/lb-agent created");
+        ensure!(said.lines().any(is_named), "no {kind} in:\n{said}");
+    }
+    ensure!(said.lines().count() == 5, "others than these five:\n{said}");
+    let misspelt = manifests.replace("hostNetwork:", "hostNetworks:");
+    let refused = cluster.control_plane().check(&misspelt).err().context("any field is taken")?;
+    ensure!(format!("{refused:#}").contains("hostNetworks"), "{refused:#}");
     Ok(())
 }
 

@@ -63,9 +63,7 @@ fn build() -> Result<PathBuf> {
         .args(["build", "--release", "--package", "lb-agent", "--target", TARGET])
         .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols");
     shell::run(&mut cargo, "cargo xtask setup")?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let target = target.unwrap_or_else(|| workspace::root().join("target"));
-    Ok(target.join(TARGET).join("release/lb-agent"))
+    Ok(workspace::target().join(TARGET).join("release/lb-agent"))
 }
 
 /// A blob's digest and size.
@@ -110,7 +108,7 @@ fn config(content: &str) -> String {
     format!(
         concat!(
             r#"{{"architecture":"{}","os":"linux","config":{{"User":"0","#,
-            r#""Entrypoint":["/lb-agent"],"Cmd":["run"],"Labels":{{"#,
+            r#""Env":["PATH=/"],"Entrypoint":["/lb-agent"],"Cmd":["run"],"Labels":{{"#,
             r#""org.opencontainers.image.title":"lb-agent","#,
             r#""org.opencontainers.image.version":"{}","#,
             r#""org.opencontainers.image.licenses":"MIT OR Apache-2.0","#,

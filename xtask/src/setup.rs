@@ -11,12 +11,13 @@ mod rust_src;
 /// Brings everything that the build and the tests need.
 pub(crate) fn run() -> Result<()> {
     for_running()?;
+    packages::ensure("containerd and runc", &packages::CONTAINERS)?;
     control_plane::ensure()
 }
 
 /// Brings what building and running the agent on this machine need.
 pub(crate) fn for_running() -> Result<()> {
-    packages::ensure()?;
+    packages::ensure("system tools", &packages::TOOLS)?;
     for_building()
 }
 

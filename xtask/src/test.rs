@@ -10,7 +10,10 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::step::step;
-use crate::{check, setup, shell, twin};
+use crate::{check, image, setup, shell, twin};
+
+/// The file of tests that starts the image.
+const IMAGE_TEST: &str = "control_plane_image";
 
 /// What to test.
 #[derive(Args)]
@@ -36,6 +39,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     })?;
     if options.selection.is_empty() {
         twin::compare(false)?;
+    }
+    let tries_image =
+        |word: &String| word == IMAGE_TEST || word.ends_with(&format!("={IMAGE_TEST}"));
+    if options.selection.is_empty() || options.selection.iter().any(tries_image) {
+        step("image", "cold 5 min, warm 10 s", image::run)?;
     }
     step("tests with root", "11 min", || root_tests(&options.selection))
 }

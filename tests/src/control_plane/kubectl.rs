@@ -51,14 +51,23 @@ impl Kubectl {
         self.apply_with(manifests, &["--subresource=status"])
     }
 
-    /// Through a file, not a pipe: with many objects both sides of a pipe could wait for the other.
+    /// Says which objects would be created; fails when the server would not have one of them.
+    pub(crate) fn check(&self, manifests: &str) -> Result<String> {
+        self.with_file(manifests, &["create", "--dry-run=server", "--validate=strict"])
+    }
+
     fn apply_with(&self, manifests: &str, more: &[&str]) -> Result<()> {
+        let apply = ["apply", "--server-side", "--force-conflicts"];
+        self.with_file(manifests, &[&apply, more].concat()).map(drop)
+    }
+
+    /// Through a file, not a pipe: with many objects both sides of a pipe could wait for the other.
+    fn with_file(&self, manifests: &str, arguments: &[&str]) -> Result<String> {
         let mut file = NamedTempFile::with_suffix_in(".yaml", &self.home)
             .with_context(|| format!("manifest in {}", self.home.display()))?;
         file.write_all(manifests.as_bytes())
             .with_context(|| format!("manifest {}", file.path().display()))?;
         let path = file.path().display().to_string();
-        let apply = ["apply", "--server-side", "--force-conflicts", "-f", &path];
-        self.run(&[&apply, more].concat()).map(drop)
+        self.run(&[arguments, &["-f", &path]].concat())
     }
 }

@@ -194,15 +194,15 @@ fn remove_cgroup(cgroup: &Path) {
     drop(wait_until_ok(KILL, "empty cgroup", || Ok(fs::remove_dir(cgroup)?)));
 }
 
-/// Removes a folder and the mounts directly below its folders.
+/// Removes a folder and every mount in it.
 fn remove_folder(folder: &Path) {
     remove_states(folder);
-    for name in names_in(folder) {
-        // Fails when nothing is mounted there.
-        drop(
-            umount2(&folder.join(name).join("bpf"), MntFlags::MNT_DETACH)
-                .map_err(anyhow::Error::from),
-        );
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
+    let ours: Vec<&Path> = points.filter(|point| point.starts_with(folder)).collect();
+    // The last is on top of the others.
+    for point in ours.into_iter().rev() {
+        drop(umount2(point, MntFlags::MNT_DETACH).map_err(anyhow::Error::from));
     }
     drop(fs::remove_dir_all(folder));
 }

@@ -9,7 +9,10 @@ use crate::shell;
 use crate::step::{present, step};
 
 /// A command that must be found, and the Debian package that has it.
-const TOOLS: [(&str, &str); 6] = [
+pub(crate) type Tool = (&'static str, &'static str);
+
+/// What building and running call.
+pub(crate) const TOOLS: [Tool; 6] = [
     ("cc", "gcc"),
     ("ip", "iproute2"),
     ("nft", "nftables"),
@@ -18,12 +21,15 @@ const TOOLS: [(&str, &str); 6] = [
     ("tcpdump", "tcpdump"),
 ];
 
+/// What starts the image in a test.
+pub(crate) const CONTAINERS: [Tool; 2] = [("ctr", "containerd"), ("runc", "runc")];
+
 /// Installs the packages of the tools that are not found.
-pub(crate) fn ensure() -> Result<()> {
-    let missing: Vec<(&str, &str)> =
-        TOOLS.into_iter().filter(|(tool, _)| shell::find(tool).is_none()).collect();
+pub(crate) fn ensure(what: &str, tools: &[Tool]) -> Result<()> {
+    let missing: Vec<Tool> =
+        tools.iter().copied().filter(|(tool, _)| shell::find(tool).is_none()).collect();
     if missing.is_empty() {
-        present("system tools");
+        present(what);
         return Ok(());
     }
     let tools = missing.iter().map(|(tool, _)| *tool).collect::<Vec<_>>().join(", ");
@@ -39,7 +45,7 @@ pub(crate) fn ensure() -> Result<()> {
     if !shell::is_root() {
         bail!("not found: {tools}\nremedy: sudo apt-get install {packages_spelt}");
     }
-    step(format!("Debian packages {packages_spelt}"), "20 s", || {
+    step(format!("Debian packages {packages_spelt}"), "30 s", || {
         debian::refresh()?;
         shell::run(
             Command::new("apt-get")

@@ -1,0 +1,88 @@
+//! The archive that `cargo xtask image` writes, read as a registry would: every blob by its digest.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::process::run;
+
+/// What an archive of one image holds.
+#[derive(Debug)]
+pub struct Image {
+    archive: PathBuf,
+    /// Its name as containerd and the kubelet write it.
+    name: String,
+    config: Value,
+}
+
+impl Image {
+    /// Opens the archive of this workspace's version, or the one that `LB_IMAGE` names.
+    pub fn open() -> Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let built = concat!("target/image/lb-agent-", env!("CARGO_PKG_VERSION"), ".tar");
+        let archive = std::env::var_os("LB_IMAGE").map_or_else(|| root.join(built), PathBuf::from);
+        let is_there = archive.is_file();
+        ensure!(is_there, "no image {}\nremedy: cargo xtask image", archive.display());
+        let index = json(&archive, "index.json")?;
+        let entry = &index["manifests"][0];
+        let name = entry["annotations"]["io.containerd.image.name"].as_str();
+        let name = name.context("the index names no image")?.to_owned();
+        let manifest = blob(&archive, entry)?;
+        let config = blob(&archive, &manifest["config"])?;
+        Ok(Self { archive, name, config })
+    }
+
+    /// Returns the archive.
+    pub fn archive(&self) -> &Path {
+        &self.archive
+    }
+
+    /// Returns its size in bytes.
+    pub fn bytes(&self) -> Result<u64> {
+        Ok(self.archive.metadata().context("size of the archive")?.len())
+    }
+
+    /// Returns its name as containerd keeps it: with registry and tag.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns a label.
+    pub fn label(&self, name: &str) -> Option<&str> {
+        self.config["config"]["Labels"][name].as_str()
+    }
+
+    /// Returns the command before the arguments of a pod.
+    pub(super) fn entry_point(&self) -> impl Iterator<Item = String> {
+        let words = self.config["config"]["Entrypoint"].as_array().into_iter().flatten();
+        words.filter_map(|word| word.as_str().map(str::to_owned))
+    }
+}
+
+fn file(archive: &Path, name: &str) -> Result<String> {
+    run(
+        Command::new("tar")
+            .arg("--extract")
+            .arg("--to-stdout")
+            .arg("--file")
+            .args([archive, name.as_ref()]),
+        "",
+    )
+}
+
+fn json(archive: &Path, name: &str) -> Result<Value> {
+    serde_json::from_str(&file(archive, name)?).with_context(|| format!("{name} of the image"))
+}
+
+/// Reads what a descriptor points at, which must have the digest and the size that it says.
+fn blob(archive: &Path, descriptor: &Value) -> Result<Value> {
+    let digest = descriptor["digest"].as_str().context("a descriptor without digest")?;
+    let digest = digest.strip_prefix("sha256:").context("another digest than sha256")?;
+    let text = file(archive, &format!("blobs/sha256/{digest}"))?;
+    let found = run(&mut Command::new("sha256sum"), &text)?;
+    ensure!(found.starts_with(digest), "blob {digest} is {found}");
+    ensure!(descriptor["size"] == text.len(), "blob {digest} has {} bytes", text.len());
+    serde_json::from_str(&text).with_context(|| format!("blob {digest}"))
+}

@@ -1,0 +1,245 @@
+//! A kubelet as far as the agent's pod needs one: init container, container, probes, all as the manifest says.
+//!
+//! A field that it does not know is an error: what the manifest asks for is what is tested.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+
+use super::containerd::{Containerd, Task};
+use super::image::Image;
+use super::mounts;
+use crate::control_plane::{ControlPlane, SERVICE_ACCOUNT, ServiceAccount};
+use crate::http;
+use crate::netns::NAMES;
+use crate::topology::Node;
+use crate::wait::wait_until_ok;
+
+mod flags;
+
+use flags::{Place, container_flags, known, words};
+
+/// Fields of a pod's spec that say nothing about its containers, or that are honoured.
+const POD: [&str; 14] = [
+    "serviceAccountName",
+    "serviceAccount",
+    "hostNetwork",
+    "dnsPolicy",
+    "priorityClassName",
+    "terminationGracePeriodSeconds",
+    "nodeSelector",
+    "tolerations",
+    "initContainers",
+    "containers",
+    "volumes",
+    "restartPolicy",
+    "schedulerName",
+    "securityContext",
+];
+
+/// What runs pods on a node.
+#[derive(Debug)]
+pub struct Kubelet<'a> {
+    containerd: &'a Containerd,
+    image: &'a Image,
+    node: &'a Node,
+    /// Folders of the machine, and which of the node's stand for them.
+    places: BTreeMap<&'static str, PathBuf>,
+    folder: PathBuf,
+}
+
+/// A pod that runs.
+#[derive(Debug)]
+pub struct Pod<'a> {
+    kubelet: &'a Kubelet<'a>,
+    id: String,
+    spec: Value,
+    _account: ServiceAccount,
+}
+
+impl<'a> Kubelet<'a> {
+    /// A kubelet for a node on which no bpf filesystem is mounted yet. `hosts` is its `/etc/hosts`.
+    pub fn new(
+        containerd: &'a Containerd,
+        image: &'a Image,
+        node: &'a Node,
+        hosts: &str,
+    ) -> Result<Self> {
+        let folder = node.folder().join("kubelet");
+        let bpf = mounts::shared(folder.join("bpf"))?;
+        for (file, text) in [("hosts", hosts), ("resolv.conf", "")] {
+            let file = folder.join(file);
+            fs::write(&file, text).with_context(|| format!("file {}", file.display()))?;
+        }
+        let run = folder.join("run");
+        fs::create_dir_all(&run).with_context(|| format!("folder {}", run.display()))?;
+        let cgroup = node.cgroup().to_owned();
+        let places =
+            [("/sys/fs/bpf", bpf), ("/sys/fs/cgroup", cgroup), ("/run/lb-agent", run)].into();
+        Ok(Self { containerd, image, node, places, folder })
+    }
+
+    /// Whether the node has a bpf filesystem where pins go.
+    pub fn has_bpffs(&self) -> bool {
+        self.places.get("/sys/fs/bpf").is_some_and(|folder| mounts::is_bpffs(folder))
+    }
+
+    /// Runs the pod of a `DaemonSet` of the API server: the init containers to their ends, then its container, and
+    /// returns when all probes are content.
+    pub fn run(&'a self, control_plane: &ControlPlane, name: &str) -> Result<Pod<'a>> {
+        let (namespace, name) = name.split_once('/').context("a name without namespace")?;
+        let said =
+            control_plane.kubectl(&["get", "daemonset", "-n", namespace, name, "-o", "json"])?;
+        let object: Value = serde_json::from_str(&said).context("kubectl printed no JSON")?;
+        let spec = object["spec"]["template"]["spec"].clone();
+        known("the pod", &spec, &POD)?;
+        ensure!(spec["hostNetwork"] == true, "a network of the pod's own");
+        ensure!(spec["securityContext"] == serde_json::json!({}), "{}", spec["securityContext"]);
+        let account = spec["serviceAccountName"].as_str().context("no service account")?;
+        let account = control_plane.service_account(namespace, account)?;
+        let id = format!("{}-{name}", self.node.name());
+        let volumes = self.volumes(control_plane, namespace, &spec)?;
+        let place = Place {
+            netns: format!("{NAMES}/{}", self.node.netns().name()),
+            volumes,
+            always: vec![
+                (self.folder.join("hosts"), "/etc/hosts".into()),
+                (self.folder.join("resolv.conf"), "/etc/resolv.conf".into()),
+                (account.folder().to_owned(), SERVICE_ACCOUNT.into()),
+            ],
+            environment: control_plane.environment_of_pods()?.into(),
+            node: self.node.name().to_owned(),
+        };
+        for container in spec["initContainers"].as_array().into_iter().flatten() {
+            let task = self.prepared(format!("{id}-init"), container, &place)?;
+            let (code, said) = self.containerd.run_to_end(self.image, &task)?;
+            ensure!(code == 0, "the init container ended with {code}: {said}");
+        }
+        let [container] = spec["containers"].as_array().map_or(&[][..], Vec::as_slice) else {
+            bail!("not one container");
+        };
+        let task = self.prepared(id.clone(), container, &place)?;
+        self.containerd.start_container(self.image, &task)?;
+        let pod = Pod { kubelet: self, id, spec: container.clone(), _account: account };
+        for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+            pod.probe(probe)
+                .with_context(|| format!("{probe}; the log ends so:\n{}", pod.log()))?;
+        }
+        Ok(pod)
+    }
+
+    /// Runs the image once with the node's pins and every privilege, as `docs/install.md` has an operator do it on a
+    /// node, and returns what it printed.
+    pub fn run_once(&self, words: &[&str]) -> Result<String> {
+        let pins = self.places.get("/sys/fs/bpf").context("no place for pins")?;
+        let state = self.places.get("/run/lb-agent").context("no place for the state")?;
+        let flags = vec![
+            "--privileged".to_owned(),
+            flags::mount(pins, "/sys/fs/bpf".as_ref(), "rbind:rw"),
+            flags::mount(state, "/run/lb-agent".as_ref(), "rbind:rw"),
+        ];
+        let all = self.image.entry_point().chain(words.iter().map(|&word| word.to_owned()));
+        let task = Task { id: format!("{}-once", self.node.name()), flags, words: all.collect() };
+        let (code, said) = self.containerd.run_to_end(self.image, &task)?;
+        ensure!(code == 0, "{words:?} ended with {code}: {said}");
+        Ok(said)
+    }
+
+    fn prepared(&self, id: String, container: &Value, place: &Place) -> Result<Task> {
+        let name = container["image"].as_str().context("a container without image")?;
+        // As containerd completes names for a kubelet.
+        let full = format!("docker.io/library/{name}");
+        ensure!(full == self.image.name(), "{name} is not {}", self.image.name());
+        let (flags, environment) = container_flags(container, place)?;
+        let words = self.image.entry_point().chain(words(container, &environment)?).collect();
+        Ok(Task { id, flags, words })
+    }
+
+    /// Where each volume of the pod is on this machine.
+    fn volumes(
+        &self,
+        control_plane: &ControlPlane,
+        namespace: &str,
+        spec: &Value,
+    ) -> Result<BTreeMap<String, PathBuf>> {
+        let volumes = spec["volumes"].as_array().into_iter().flatten();
+        let found = volumes.map(|volume| {
+            let name = volume["name"].as_str().context("a volume without name")?.to_owned();
+            let host = volume["hostPath"]["path"].as_str();
+            let map = volume["configMap"]["name"].as_str();
+            let folder = match (host, map) {
+                (Some(path), None) => {
+                    let found = self.places.get(path).cloned();
+                    found.with_context(|| format!("nothing stands for {path}"))?
+                }
+                (None, Some(map)) => self.config_map(control_plane, namespace, map)?,
+                (Some(_), Some(_)) | (None, None) => bail!("a volume of another kind: {volume}"),
+            };
+            Ok((name, folder))
+        });
+        found.collect()
+    }
+
+    fn config_map(&self, from: &ControlPlane, namespace: &str, name: &str) -> Result<PathBuf> {
+        let said = from.kubectl(&["get", "configmap", "-n", namespace, name, "-o", "json"])?;
+        let object: Value = serde_json::from_str(&said).context("kubectl printed no JSON")?;
+        let folder = self.folder.join(format!("config-{name}"));
+        fs::create_dir_all(&folder).with_context(|| format!("folder {}", folder.display()))?;
+        for (file, text) in object["data"].as_object().context("a ConfigMap without data")? {
+            let text = text.as_str().context("data that is no text")?;
+            fs::write(folder.join(file), text).with_context(|| format!("file {file}"))?;
+        }
+        Ok(folder)
+    }
+}
+
+impl Pod<'_> {
+    /// Asks until the container's probe is content, as long as it may take.
+    fn probe(&self, name: &str) -> Result<()> {
+        let probe = &self.spec[name];
+        let path = probe["httpGet"]["path"].as_str().context("not by HTTP")?;
+        let port = &probe["httpGet"]["port"];
+        let named = self.spec["ports"].as_array().into_iter().flatten();
+        let named = named.into_iter().find(|row| row["name"] == *port);
+        let port = named.map_or(port, |row| &row["containerPort"]);
+        let port = u16::try_from(port.as_u64().context("no port")?)?;
+        let times = |field: &str| probe[field].as_u64().context("no number");
+        let patience = Duration::from_secs(times("periodSeconds")? * times("failureThreshold")?);
+        // The kubelet asks the address of the node.
+        let address = self.kubelet.node.addresses().v4;
+        wait_until_ok(patience, path, || {
+            let (status, text) = http::get(self.kubelet.node.home(), (address, port).into(), path)?;
+            ensure!(status == 200, "{status}: {text}");
+            Ok(())
+        })
+    }
+
+    /// Returns the process id of its container.
+    pub fn process(&self) -> Result<u32> {
+        let found = self.kubelet.containerd.process(&self.id)?;
+        found.with_context(|| format!("{} has ended:\n{}", self.id, self.log()))
+    }
+
+    /// Runs a command in its container, as `kubectl exec` does, and returns what it printed.
+    pub fn execute(&self, words: &[&str]) -> Result<String> {
+        let id = format!("--exec-id={}", words.join("-").replace(['/', ' '], ""));
+        self.kubelet.containerd.ctr(&[&["tasks", "exec", &id, &self.id], words].concat())
+    }
+
+    /// Ends it as a kubelet does and returns its exit code.
+    pub fn stop(self) -> Result<i32> {
+        self.kubelet.containerd.end(&self.id, "SIGTERM")
+    }
+
+    /// Returns the end of what its container printed.
+    pub fn log(&self) -> String {
+        let log = fs::read_to_string(self.kubelet.containerd.log(&self.id)).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let (_, end) = lines.split_at(lines.len().saturating_sub(30));
+        end.join("\n")
+    }
+}

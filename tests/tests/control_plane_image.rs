@@ -1,0 +1,112 @@
+//! The image of `cargo xtask image` as containerd and runc start it: the pod of `deploy/daemonset.yaml` on two nodes, with
+//! the privileges, mounts and probes that the manifest says and no others, serves traffic.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::cluster::{Cluster, until_answered_by};
+use lb_tests::container::{Containerd, Image, Kubelet, Pod};
+use lb_tests::topology::Shape;
+use lb_tests::wait::wait_until_ok;
+
+/// BPF, PERFMON and `NET_ADMIN`, as bits of `capabilities(7)`.
+const CAPABILITIES: u64 = 1 << 39 | 1 << 38 | 1 << 12;
+const SOON: Duration = Duration::from_secs(10);
+/// Largest image that somebody is asked to pull.
+const MOST_BYTES: u64 = 10 << 20;
+/// A name that the certificate of the API server has. Names must work: where there are several API servers, the
+/// manifest names a load balancer.
+const SERVER: &str = "kubernetes.default.svc";
+
+#[test]
+fn image_serves_as_the_pod_of_the_daemon_set() -> Result<()> {
+    let image = Image::open()?;
+    ensure!(image.bytes()? < MOST_BYTES, "{} bytes", image.bytes()?);
+    let version = image.label("org.opencontainers.image.version");
+    ensure!(version == Some(env!("CARGO_PKG_VERSION")), "{image:?}");
+
+    let cluster = Cluster::without_agents(Shape::Routed)?;
+    let (control_plane, rig) = (cluster.control_plane(), cluster.rig());
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/daemonset.yaml");
+    let manifests =
+        fs::read_to_string(&file).with_context(|| format!("manifests {}", file.display()))?;
+    control_plane.apply(&manifests.replace("CONTROL_PLANE_ADDRESS", SERVER))?;
+
+    let host = rig.node(0)?;
+    let containerd = Containerd::start(host.folder(), host.home())?;
+    containerd.import(&image)?;
+    let hosts = format!("127.0.0.1 localhost\n{} {SERVER}\n", control_plane.address().ip());
+    let nodes = rig.topology().nodes().iter();
+    let kubelets: Vec<Kubelet<'_>> =
+        nodes.map(|node| Kubelet::new(&containerd, &image, node, &hosts)).collect::<Result<_>>()?;
+    ensure!(!kubelets.iter().any(Kubelet::has_bpffs), "a bpf filesystem before anybody made one");
+    let pods: Vec<Pod<'_>> = kubelets
+        .iter()
+        .map(|kubelet| kubelet.run(control_plane, "kube-system/lb-agent"))
+        .collect::<Result<_>>()?;
+    // Made by the init container, seen by host and agent.
+    ensure!(kubelets.iter().all(Kubelet::has_bpffs), "no bpf filesystem on the node");
+    for pod in &pods {
+        has_what_the_manifest_grants(pod)?;
+    }
+
+    let web = cluster.publish("web", false)?;
+    for backend in [rig.pod(1, 1)?, rig.pod(0, 1)?] {
+        cluster.endpoints(&web, &[backend])?;
+        for (from, question) in cluster.askers(&web)? {
+            until_answered_by(from, question, &[backend.name()])?;
+        }
+    }
+    for pod in &pods {
+        let status = pod.execute(&["lb-agent", "status"])?;
+        ensure!(status.contains("Agent          running"), "{status}");
+        // Names are written down once a second.
+        wait_until_ok(SOON, "services have their names", || {
+            let services = pod.execute(&["lb-agent", "service", "list"])?;
+            ensure!(services.contains("default/web"), "{services}");
+            Ok(())
+        })?;
+    }
+    for pod in pods {
+        let code = pod.stop()?;
+        ensure!(code == 0, "it ends with {code}");
+    }
+    // Without an agent nodes serve what they know, and forget it when they are told to.
+    for (from, question) in cluster.askers(&web)? {
+        until_answered_by(from, question, &["pod-a2"])?;
+    }
+    for kubelet in &kubelets {
+        let said = kubelet.run_once(&["cleanup"])?;
+        ensure!(said.contains("removed /sys/fs/bpf/lb"), "{said}");
+    }
+    for (from, question) in cluster.askers(&web)? {
+        ensure!(from.peer().ask(question.within(200)).is_err(), "{} is answered", from.name());
+    }
+    Ok(())
+}
+
+/// Three capabilities, none to be had, calls filtered, and nothing of the image can be written.
+fn has_what_the_manifest_grants(pod: &Pod<'_>) -> Result<()> {
+    let process = format!("/proc/{}", pod.process()?);
+    let status = fs::read_to_string(format!("{process}/status"))?;
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.map(str::trim).with_context(|| format!("no {name} in {status}"))
+    };
+    for set in ["CapEff", "CapPrm", "CapBnd"] {
+        let found = u64::from_str_radix(field(set)?, 16)?;
+        ensure!(found == CAPABILITIES, "{set} is {found:x}");
+    }
+    ensure!(field("NoNewPrivs")? == "1" && field("Seccomp")? == "2", "{status}");
+    let mounts = fs::read_to_string(format!("{process}/mountinfo"))?;
+    let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let root = mounts.find(|fields| fields.get(4) == Some(&"/")).context("no root")?;
+    ensure!(root.get(5).is_some_and(|options| options.starts_with("ro")), "{root:?}");
+    // Nothing but the binary, and what runtimes mount.
+    let binary = fs::metadata(format!("{process}/root/lb-agent"))?;
+    ensure!(binary.mode() & 0o111 != 0, "the binary is no program");
+    Ok(())
+}
