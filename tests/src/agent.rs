@@ -44,6 +44,7 @@ pub struct Agent {
     node: String,
     log: PathBuf,
     capabilities: Option<String>,
+    is_hushed: bool,
 }
 
 impl Agent {
@@ -82,8 +83,18 @@ impl Agent {
         let first = before.as_deref().unwrap_or(&binary);
         let command = home.command(existing(first)?)?;
         let program = launch(command, &arguments, &log, &environment)?;
-        let (node, capabilities) = (node.name().to_owned(), None);
-        Ok(Self { program, home, binary, arguments, environment, node, log, capabilities })
+        let node = node.name().to_owned();
+        Ok(Self {
+            program,
+            home,
+            binary,
+            arguments,
+            environment,
+            node,
+            log,
+            capabilities: None,
+            is_hushed: false,
+        })
     }
 
     /// Waits until it has programmed everything it knows of.
@@ -105,6 +116,13 @@ impl Agent {
     pub fn stop(&mut self) -> Result<()> {
         let status = self.program.terminate()?;
         ensure!(status.success(), "lb-agent of {} ended with {status}", self.node);
+        Ok(())
+    }
+
+    /// The same where no test runner hides what a test prints: its log is not shown when it ended well.
+    pub fn stop_quietly(&mut self) -> Result<()> {
+        self.stop()?;
+        self.is_hushed = true;
         Ok(())
     }
 
@@ -246,7 +264,9 @@ impl Agent {
 impl Drop for Agent {
     #[expect(clippy::print_stdout, reason = "the test runner shows it when a test fails")]
     fn drop(&mut self) {
-        println!("--- lb-agent of {}:\n{}", self.node, self.program.log_end(SHOWN_LINES));
+        if !self.is_hushed {
+            println!("--- lb-agent of {}:\n{}", self.node, self.program.log_end(SHOWN_LINES));
+        }
     }
 }
 

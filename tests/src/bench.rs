@@ -1,4 +1,4 @@
-//! Measuring: `packet` here, `traffic` in its module; see `docs/bench/README.md`.
+//! Measuring: `packet` here, the others in their modules; see `docs/bench/README.md`.
 //!
 //! Packet: nanoseconds per packet by `BPF_PROG_TEST_RUN`, ours beside reference programs.
 //!
@@ -13,9 +13,16 @@ use anyhow::{Context as _, Result};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
+pub mod churn;
+pub mod compare;
 mod figures;
+mod load;
+mod machine;
+mod memory;
 mod ours;
+mod record;
 mod reference;
+pub mod report;
 mod results;
 mod ring;
 pub mod scale;
@@ -23,9 +30,10 @@ pub mod traffic;
 mod variant;
 
 use figures::Figure;
+use machine::Machine;
 use ours::Scenes;
 use reference::References;
-use results::{Machine, Results, Row};
+use results::{Packets, Row};
 use variant::Variant;
 
 /// What to measure, and what to say of it.
@@ -33,7 +41,7 @@ use variant::Variant;
 pub struct Options<'a> {
     /// The compiled reference programs.
     pub reference: &'a Path,
-    /// Folder for `results.json` and `table.md`.
+    /// Folder for `results.json`, `report.html` and `table.md`.
     pub folder: &'a Path,
     /// How often every variant is measured.
     pub rounds: usize,
@@ -50,19 +58,15 @@ pub fn packet(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
     let mut scenes = Scenes::load().context("our programs")?;
     let mut variants = references.variants();
     variants.extend(scenes.variants());
-    let load = Machine::load()?;
+    let machine = Machine::here(Some(cpu))?;
     let figures = rounds(&mut variants, options.rounds, out)?;
     let rows = variants.iter().map(|variant| Row::of(variant, &variants, &figures)).collect();
-    let machine = Machine::here(cpu, [load, Machine::load()?])?;
-    let results = Results::new(options.commit.to_owned(), options.rounds, machine, rows);
-    let table = results.table();
-    fs::create_dir_all(options.folder)
-        .with_context(|| format!("folder {}", options.folder.display()))?;
-    for (name, text) in [("results.json", results.json()?), ("table.md", table.clone())] {
-        let file = options.folder.join(name);
-        fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
-    }
-    writeln!(out, "{table}").context("standard output")
+    let (commit, machine) = (options.commit.to_owned(), machine.afterwards()?);
+    let packets = Packets { commit, rounds: options.rounds, machine, rows };
+    packets.results().write(options.folder, out)?;
+    let file = options.folder.join("table.md");
+    fs::write(&file, packets.table()).with_context(|| format!("write {}", file.display()))?;
+    writeln!(out, "{}", packets.table()).context("standard output")
 }
 
 /// A B C, A B C: what disturbs one variant disturbs its neighbours as well.

@@ -69,6 +69,11 @@ impl Cluster {
         &mut self.rig
     }
 
+    /// Returns both apart; the control plane must go before the namespaces that it lives in.
+    pub fn into_parts(self) -> (ControlPlane, Rig) {
+        (self.control_plane, self.rig)
+    }
+
     /// Ends the control plane and returns the rest: agents go on with what they know.
     pub fn into_rig(self) -> Rig {
         self.rig

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use nix::sys::signal::Signal;
 
 mod account;
 pub mod binaries;
@@ -23,8 +24,9 @@ pub use account::ServiceAccount;
 use kubectl::Kubectl;
 pub use objects::{Node, Pod};
 use site::Site;
+pub(crate) use site::home;
 
-use crate::process::Program;
+use crate::process::{Home, Program};
 use crate::wait::{try_wait_until, wait_until_ok};
 
 /// What a start may take: 3 s alone, many times that beside a compiler on two cores.
@@ -65,7 +67,7 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct ControlPlane {
     // Dropped in this order: clients before servers, the folder last.
-    _controller_manager: Program,
+    controller_manager: Program,
     api_server: Option<Program>,
     etcd: Program,
     kubectl: Kubectl,
@@ -81,13 +83,7 @@ impl ControlPlane {
         let mut etcd = site.etcd()?;
         let api_server = start_api_server(&site, &kubectl, &mut etcd)?;
         let controller_manager = site.controller_manager()?;
-        Ok(Self {
-            _controller_manager: controller_manager,
-            api_server: Some(api_server),
-            etcd,
-            kubectl,
-            site,
-        })
+        Ok(Self { controller_manager, api_server: Some(api_server), etcd, kubectl, site })
     }
 
     /// Returns the kubeconfig of a user who may do everything; valid in any namespace that has a
@@ -117,6 +113,26 @@ impl ControlPlane {
     /// Returns the address and port of the API server.
     pub const fn address(&self) -> SocketAddr {
         SocketAddr::new(self.site.options.address, self.site.options.port)
+    }
+
+    /// Returns where its processes live.
+    pub(crate) const fn home(&self) -> &Home {
+        &self.site.home
+    }
+
+    /// Holds its processes, so that a measurement has the machine for itself.
+    pub(crate) fn pause(&self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)
+    }
+
+    /// Lets them go on.
+    pub(crate) fn resume(&self) -> Result<()> {
+        self.signal(Signal::SIGCONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let servers = [&self.etcd, &self.controller_manager];
+        servers.into_iter().chain(&self.api_server).try_for_each(|server| server.signal(signal))
     }
 
     /// Returns the client of this control plane.

@@ -134,10 +134,15 @@ impl Program {
         Ok(self.child.wait()?)
     }
 
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal)
+            .with_context(|| format!("{signal} to {}", self.name))
+    }
+
     /// Asks it to end and waits until it has.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
-        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM)
-            .with_context(|| self.name.clone())?;
+        self.signal(Signal::SIGTERM)?;
         let child = &mut self.child;
         wait_until(FAREWELL, &format!("{} ends after SIGTERM", self.name), || {
             child.try_wait().ok().flatten()

@@ -1,165 +1,141 @@
-//! `cargo xtask bench`: builds what is measured and what it is measured against, then runs `lb-test-bench`.
+//! `cargo xtask bench`: measures, reports and compares. What is measured with, `lb-test-bench`, does the work.
 
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
 
-use crate::step::step;
-use crate::{setup, shell, workspace};
+mod tool;
 
-/// What to measure.
+use crate::shell;
+
+/// What to measure, or to do with what was measured.
 #[derive(Subcommand)]
 pub(crate) enum Bench {
-    /// Nanoseconds per packet by test runs, ours beside reference programs (cold 7 min, warm 3 min)
+    /// Nanoseconds per packet by test runs, ours beside reference programs (cold 9 min, warm 3 min)
     ///
     /// Results go to target/bench/packet; docs/bench/README.md says what they mean. Attaches nothing.
-    Packet(Packet),
-    /// Connections, requests and bytes a second through namespaces, ours beside plain routing and the real
-    /// kube-proxy (cold 20 min, warm 14 min; --quick: warm 3 min)
-    ///
-    /// Results go to target/bench/traffic; docs/bench/README.md says what they mean.
+    Packet(Quick),
+    /// Connections, requests and bytes a second through namespaces, with up to 50,000 services: plain routing, the
+    /// real kube-proxy and ours (cold 60 min, warm 45 min; --quick: warm 4 min)
     Traffic(Traffic),
+    /// From a change in the API to the first packet that obeys it, and cold starts: ours and the real kube-proxy
+    /// (cold 50 min, warm 35 min; --quick: warm 3 min)
+    Churn(Quick),
     /// Memory of the agent, its start and how fast a change reaches the maps, at 10,000 and 50,000 services
-    /// (cold 8 min, warm 3 min)
+    /// (cold 12 min, warm 6 min)
     ///
     /// Runs a release agent in a namespace of its own on generated manifests.
-    Scale(Scale),
+    Scale(Quick),
+    /// All of these one after the other, and one report of all: target/bench/report.html (--quick: 12 min)
+    All(Quick),
+    /// One report, target/bench/report.html, of results that are there
+    Report {
+        /// Files, or folders that hold results.json
+        #[arg(required = true)]
+        results: Vec<PathBuf>,
+    },
+    /// What changed beyond noise; exit code 1 when ours became worse
+    Compare {
+        /// A file, or a folder that holds results.json
+        old: PathBuf,
+        /// The same of a later run
+        new: PathBuf,
+    },
 }
 
 /// How much to measure.
 #[derive(Args)]
-pub(crate) struct Scale {
-    /// Few services only: does it run
+pub(crate) struct Quick {
+    /// Few short rounds and few services: does it run, is something far off
     #[arg(long)]
     quick: bool,
 }
 
-/// How long to measure, and how pods hang on their nodes.
+/// How much to measure, and how pods hang on their nodes.
 #[derive(Args)]
 pub(crate) struct Traffic {
-    /// Few short rounds
-    #[arg(long)]
-    quick: bool,
+    #[command(flatten)]
+    quick: Quick,
     /// Pods as ports of a bridge, in place of routed veths
     #[arg(long)]
     bridged: bool,
-    /// Only these routes (pod-far, port-near, port-far), operations (connect, kept, kept16, udp, bulk) and ways
+    /// Only these routes (pod-far, port-near, port-far, loopback), operations (connect, kept, kept16, udp, bulk) and
+    /// ways (kube-proxy-nftables, kube-proxy-iptables, ours, ours-sockets, ours-xdp)
     only: Vec<String>,
 }
 
-/// How long to measure.
-#[derive(Args)]
-pub(crate) struct Packet {
-    /// Few rounds: under a minute, and a wider spread
-    #[arg(long)]
-    quick: bool,
-}
-
-/// Rounds of a measurement that shall stand.
-const ROUNDS: u32 = 41;
-/// Rounds that show whether something is far off.
-const QUICK: u32 = 7;
-
-/// Measures.
+/// Does it.
 pub(crate) fn run(bench: &Bench) -> Result<()> {
+    match bench {
+        Bench::Report { results } => return tool::report(results),
+        Bench::Compare { old, new } => return tool::compare(old, new),
+        Bench::Packet(_)
+        | Bench::Traffic(_)
+        | Bench::Churn(_)
+        | Bench::Scale(_)
+        | Bench::All(_) => {}
+    }
     ensure!(
         shell::is_root(),
         "loading eBPF programs needs root\n\
          remedy: sudo -E env \"PATH=$PATH\" cargo xtask bench with the same arguments"
     );
     match bench {
-        Bench::Packet(options) => packet(options),
+        Bench::Packet(options) => packet(options.quick),
         Bench::Traffic(options) => traffic(options),
-        Bench::Scale(options) => scale(options),
+        Bench::Churn(options) => churn(options.quick),
+        Bench::Scale(options) => scale(options.quick),
+        Bench::All(options) => all(options.quick),
+        Bench::Report { .. } | Bench::Compare { .. } => Ok(()),
     }
 }
 
-fn packet(options: &Packet) -> Result<()> {
-    setup::for_running()?;
-    step("build", "cold 5 min, warm 5 s", || {
-        // The kernel takes the time: how user space is compiled does not show.
-        let arguments = ["build", "--package", "lb-tests", "--bin", "lb-test-bench"];
-        shell::run(shell::cargo().args(arguments), "mend what cargo names")
-    })?;
-    let object = step("build the reference programs", "cold 1 min, warm 1 s", reference)?;
-    let rounds = if options.quick { QUICK } else { ROUNDS };
-    step(format!("measure, {rounds} rounds"), "4 s a round", || {
-        let cargo = [
-            "run",
-            "--quiet",
-            "--release",
-            "--package",
-            "lb-tests",
-            "--bin",
-            "lb-test-bench",
-            "--",
-        ];
-        let mut command = shell::cargo();
-        let _: &mut _ = command.args(cargo).arg("packet").arg(object);
-        let _: &mut _ = command.arg(workspace::target().join("bench/packet"));
-        let _: &mut _ = command.args([rounds.to_string(), commit()?]);
-        shell::run(&mut command, "the message names the program and what it did not do")
-    })
+fn all(quick: bool) -> Result<()> {
+    packet(quick)?;
+    traffic(&Traffic { quick: Quick { quick }, bridged: false, only: Vec::new() })?;
+    churn(quick)?;
+    scale(quick)?;
+    let folders = ["traffic", "churn", "scale", "packet"].map(tool::folder);
+    tool::report(&folders)
 }
 
-fn scale(options: &Scale) -> Result<()> {
-    setup::for_running()?;
-    step("build for release", "cold 6 min, warm 5 s", || {
-        let arguments =
-            ["build", "--release", "--package", "lb-agent", "--package", "lb-tests", "--bins"];
-        shell::run(shell::cargo().args(arguments), "mend what cargo names")
-    })?;
-    let release = workspace::target().join("release");
-    step("measure", "2 min", || {
-        let mut command = std::process::Command::new(release.join("lb-test-bench"));
-        let _: &mut _ = command.arg("scale").args(options.quick.then_some("quick"));
-        let _: &mut _ = command.env("LB_AGENT", release.join("lb-agent"));
-        shell::run(&mut command, "the message says what was not measured")
-    })
+fn packet(quick: bool) -> Result<()> {
+    let reference = tool::reference()?.display().to_string();
+    let rounds = if quick { "7" } else { "41" };
+    let expected = format!("{rounds} rounds of 4 s");
+    tool::measure(
+        "packet",
+        &expected,
+        &[&reference, &tool::results("packet"), rounds, &tool::commit()?],
+    )
 }
 
 fn traffic(options: &Traffic) -> Result<()> {
-    setup::run()?;
-    step("build", "cold 5 min, warm 5 s", || {
-        let arguments = ["build", "--package", "lb-agent", "--package", "lb-tests", "--bins"];
-        shell::run(shell::cargo().args(arguments), "mend what cargo names")
-    })?;
-    let (rounds, milliseconds) = if options.quick { ("15", "100") } else { ("41", "250") };
-    step(format!("measure, {rounds} rounds"), "8 s a round, --quick, else 18 s", || {
-        let cargo = ["run", "--quiet", "--package", "lb-tests", "--bin", "lb-test-bench", "--"];
-        let shape = if options.bridged { "bridged" } else { "routed" };
-        let mut command = shell::cargo();
-        let _: &mut _ = command.args(cargo).arg("traffic");
-        let _: &mut _ = command.arg(workspace::target().join("bench/traffic"));
-        let _: &mut _ = command.args([rounds, milliseconds, shape, &commit()?]);
-        let _: &mut _ = command.args(&options.only);
-        shell::run(&mut command, "the message names the way and the route that does not answer")
-    })
+    let (rounds, milliseconds, services, expected) = if options.quick.quick {
+        ("5", "100", "10,1000", "3 min")
+    } else {
+        ("15", "250", "10,1000,10000,50000", "45 min")
+    };
+    let shape = if options.bridged { "bridged" } else { "routed" };
+    let (folder, commit) = (tool::results("traffic"), tool::commit()?);
+    let mut arguments = vec![&*folder, rounds, milliseconds, services, shape, &commit];
+    arguments.extend(options.only.iter().map(String::as_str));
+    tool::measure("traffic", expected, &arguments)
 }
 
-/// Compiles the reference programs for the kernel, with the flags that aya-build gives ours.
-fn reference() -> Result<PathBuf> {
-    const TARGET: &str =
-        if cfg!(target_endian = "big") { "bpfeb-unknown-none" } else { "bpfel-unknown-none" };
-    const BINARY: &str = "lb-ebpf-reference";
-    let folder = workspace::target().join("bench/ebpf");
-    let mut command = shell::cargo();
-    let _: &mut _ = command
-        .args(["build", "--quiet", "--release", "--package", "lb-ebpf", "--bin", BINARY])
-        .args(["--features", "reference", "--target", TARGET, "-Z", "build-std=core"])
-        .arg("--target-dir")
-        .arg(&folder)
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("CARGO_ENCODED_RUSTFLAGS", "-Cdebuginfo=2\x1f-Clink-arg=--btf");
-    shell::run(&mut command, "cargo xtask setup installs bpf-linker and rust-src")?;
-    Ok(folder.join(TARGET).join("release").join(BINARY))
+fn churn(quick: bool) -> Result<()> {
+    let (rounds, changes, services, expected) =
+        if quick { ("2", "8", "10,1000", "2 min") } else { ("5", "20", "10,1000,10000", "35 min") };
+    let (folder, commit) = (tool::results("churn"), tool::commit()?);
+    tool::measure("churn", expected, &[&folder, rounds, changes, services, &commit])
 }
 
-/// The commit that is measured, marked when something differs from it.
-fn commit() -> Result<String> {
-    let mut git = std::process::Command::new("git");
-    let _: &mut _ =
-        git.args(["describe", "--always", "--dirty", "--abbrev=10"]).current_dir(workspace::root());
-    Ok(shell::output(&mut git, "run it in a clone, with git installed")?.trim().to_owned())
+fn scale(quick: bool) -> Result<()> {
+    let (folder, commit) = (tool::results("scale"), tool::commit()?);
+    if quick {
+        return tool::measure("scale", "30 s", &[&folder, "1", &commit, "quick"]);
+    }
+    tool::measure("scale", "5 min", &[&folder, "3", &commit])?;
+    tool::measure("scale", "2 min", &["grow"])
 }

@@ -48,7 +48,7 @@ enum Command {
     ///
     /// Verdict, bytes and state must be equal; the smallest case that differs is printed as a fixture. Needs root.
     FuzzTwin(twin::Fuzz),
-    /// Measure: ours beside reference programs, in interleaved rounds. Needs root
+    /// Measure: ours beside plain routing, the real kube-proxy and reference programs, in interleaved rounds. Needs root
     #[command(subcommand)]
     Bench(bench::Bench),
     /// Watch Services being answered in a playground of namespaces (cold 8 min, warm 15 s)

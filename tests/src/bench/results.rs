@@ -1,75 +1,29 @@
-//! What is written: `results.json`, and the same as a table for people.
-
-use std::fs;
-
-use anyhow::{Context as _, Result};
-use serde::Serialize;
+//! What `bench packet` found: as rows of results, and the same as a table for people.
 
 use super::figures::{Figure, Spread};
+use super::machine::Machine;
+use super::record;
 use super::variant::{Case, Kind, Label, Variant};
 
-/// Version of the schema of `results.json` (`docs/bench/README.md`).
-const SCHEMA: u32 = 1;
-
-/// Where it was measured.
-#[derive(Debug, Serialize)]
-pub(super) struct Machine {
-    kernel: String,
-    processor: String,
-    /// CPUs there are.
-    cpus: usize,
-    /// The CPU that the programs ran on.
-    cpu: usize,
-    /// Processes that wanted to run in the last minute, before and after.
-    load: [f64; 2],
-}
-
-impl Machine {
-    /// The machine we run on.
-    pub(super) fn here(cpu: usize, load: [f64; 2]) -> Result<Self> {
-        let kernel = read("/proc/sys/kernel/osrelease")?.trim().to_owned();
-        let text = read("/proc/cpuinfo")?;
-        let model = text.lines().find_map(|line| line.strip_prefix("model name"));
-        let model = model.and_then(|rest| rest.split(": ").nth(1)).unwrap_or("unknown");
-        let cpus = text.lines().filter(|line| line.starts_with("processor")).count();
-        Ok(Self { kernel, processor: model.to_owned(), cpus, cpu, load })
-    }
-
-    /// Where and how busy, in words.
-    pub(super) fn words(&self) -> String {
-        let Self { kernel, processor, cpus, load: [before, after], .. } = self;
-        format!("{processor}, {cpus} CPUs, Linux {kernel}, load {before} to {after}")
-    }
-
-    /// Processes that wanted to run in the last minute.
-    pub(super) fn load() -> Result<f64> {
-        let text = read("/proc/loadavg")?;
-        let first = text.split(' ').next().context("/proc/loadavg is empty")?;
-        first.parse().context("/proc/loadavg")
-    }
-}
-
-fn read(file: &str) -> Result<String> {
-    fs::read_to_string(file).with_context(|| format!("read {file}"))
-}
+/// Programs of the reference: what they cost is nobody's regression.
+const REFERENCES: [&str; 4] = ["empty", "parse", "look_up", "translate"];
 
 /// A variant beside a reference program of the same rounds.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Beside {
     program: &'static str,
     /// Ours over theirs.
-    ratio: Spread,
+    ratio: Figure,
     /// The same after the empty program's time is taken from both.
-    net: Spread,
+    net: Figure,
 }
 
 /// A variant and its figures.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(super) struct Row {
-    #[serde(flatten)]
     label: Label,
     bytes: usize,
-    nanoseconds: Spread,
+    nanoseconds: Figure,
     beside: Vec<Beside>,
 }
 
@@ -99,50 +53,64 @@ impl Row {
         let beside = wanted.iter().filter_map(|(base, case, flows)| {
             let program = name(base)?;
             let other = find(program, *case, *flows)?;
-            let (ratio, net) = (own.times(other, None).spread(), own.times(other, empty).spread());
+            let (ratio, net) = (own.times(other, None), own.times(other, empty));
             (program != label.program).then_some(Beside { program, ratio, net })
         });
-        Self { label, bytes: variant.bytes, nanoseconds: own.spread(), beside: beside.collect() }
+        let beside = beside.collect();
+        Self { label, bytes: variant.bytes, nanoseconds: own, beside }
+    }
+
+    /// As rows of results; only ratios to a reference of the same rounds are judged.
+    fn records(&self) -> Vec<record::Row> {
+        let Label { program, xdp, case, flows, kind } = self.label;
+        let (flows, bytes) = (flows.to_string(), self.bytes.to_string());
+        let labels = [
+            ("program", program),
+            ("hook", if xdp { "xdp" } else { "tc" }),
+            ("case", case.name()),
+            ("flows", &flows),
+            ("family", kind.family.name()),
+            ("transport", kind.transport.name()),
+            ("bytes", &bytes),
+        ];
+        let is_ours = !REFERENCES.iter().any(|name| program.starts_with(name));
+        let mut rows = vec![record::Row::new(&labels, ("time", "ns"), &self.nanoseconds)];
+        for Beside { program, ratio, net } in &self.beside {
+            let ratio_to = format!("ratio to {program}");
+            rows.push(record::Row::new(&labels, (&ratio_to, "x"), ratio).judged(is_ours));
+            let net_to = format!("net ratio to {program}");
+            rows.push(record::Row::new(&labels, (&net_to, "x"), net));
+        }
+        rows
     }
 }
 
 /// All of it.
-#[derive(Debug, Serialize)]
-pub(super) struct Results {
-    schema: u32,
-    bench: &'static str,
-    commit: String,
-    rounds: usize,
-    machine: Machine,
-    rows: Vec<Row>,
+#[derive(Debug)]
+pub(super) struct Packets {
+    pub(super) commit: String,
+    pub(super) rounds: usize,
+    pub(super) machine: Machine,
+    pub(super) rows: Vec<Row>,
 }
 
-impl Results {
-    /// From its parts.
-    pub(super) const fn new(
-        commit: String,
-        rounds: usize,
-        machine: Machine,
-        rows: Vec<Row>,
-    ) -> Self {
-        Self { schema: SCHEMA, bench: "packet", commit, rounds, machine, rows }
-    }
-
-    /// For machines.
-    pub(super) fn json(&self) -> Result<String> {
-        Ok(serde_json::to_string_pretty(self)? + "\n")
+impl Packets {
+    /// For machines and the report.
+    pub(super) fn results(&self) -> record::Results {
+        let rows = self.rows.iter().flat_map(Row::records).collect();
+        record::Results::new("packet", &self.commit, self.machine.clone(), rows)
     }
 
     /// For people: a line a program, case and number of flows; a column a kind of packet.
     pub(super) fn table(&self) -> String {
         let Self { commit, rounds, machine, .. } = self;
-        let Machine { kernel, processor, cpus, cpu, load: [before, after] } = machine;
         let mut text = format!(
-            "{processor}, {cpus} CPUs (on {cpu}), Linux {kernel}, load {before} to {after}, commit {commit}, \
-             {rounds} rounds.\n\
+            "{}, on CPU {}, commit {commit}, {rounds} rounds.\n\
              Nanoseconds per packet (quarter to quarter); x: times the reference, by column; net: both less `empty`.\n\n\
              | program | case | flows | v4 tcp | v4 udp | v6 tcp | v6 udp | x reference |\n\
-             | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |\n"
+             | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |\n",
+            machine.words(),
+            machine.cpu.unwrap_or_default(),
         );
         for row in &self.rows {
             if row.label.kind == Kind::ALL[0] {
@@ -162,10 +130,11 @@ impl Results {
         put(format!("| `{program}` | {case} | {flows} |"));
         for kind in Kind::ALL {
             let row = self.rows.iter().filter(same).find(|row| row.label.kind == kind);
-            let Some(Row { nanoseconds: Spread { median, low, high }, .. }) = row else {
+            let Some(Row { nanoseconds, .. }) = row else {
                 put(" |".to_owned());
                 continue;
             };
+            let Spread { median, low, high } = nanoseconds.spread();
             put(format!(" {median:.0} ({low:.0}-{high:.0}) |"));
         }
         for (index, beside) in first.beside.iter().enumerate() {
@@ -173,7 +142,8 @@ impl Results {
             let list = |pick: fn(&Beside) -> f64| {
                 others().map(|other| format!("{:.2}", pick(other))).collect::<Vec<_>>().join(" ")
             };
-            let (ratios, nets) = (list(|one| one.ratio.median), list(|one| one.net.median));
+            let (ratios, nets) =
+                (list(|one| one.ratio.spread().median), list(|one| one.net.spread().median));
             put(format!(" `{}`: {ratios}; net {nets} ", beside.program));
         }
         put(" |\n".to_owned());

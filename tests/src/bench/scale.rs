@@ -4,17 +4,21 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::Ipv4Addr;
-use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::LAYOUT;
 use lb_agent::maps::Maps;
-use lb_common::addr::{Ip, Port, Protocol};
-use lb_common::service::Frontend;
 
+mod generated;
+
+use generated::{Probe, generate};
+
+use super::figures::{Figure, Spread};
+use super::machine::Machine;
+use super::memory;
+use super::record::{Results, Row};
 use crate::agent::{Agent, Source};
 use crate::topology::{Node, Shape, Topology};
 use crate::wait::{wait_until, wait_until_ok};
@@ -28,45 +32,68 @@ pub const QUICK: [Size; 2] = [(0, 0), (1_000, 3)];
 
 /// Changes of which the slowest hundredth counts.
 const CHANGES: u32 = 400;
-/// Services of one file.
-const PER_FILE: u32 = 500;
 /// Reading 100,000 objects as YAML takes a while; that is not what is measured.
 const PATIENCE: Duration = Duration::from_mins(5);
-const SECOND: Duration = Duration::from_secs(1);
 
-/// What was measured at one size.
+/// What was measured, and of what.
 #[derive(Debug)]
-struct Figures {
-    anonymous: u64,
-    highest: u64,
-    start: Duration,
-    median: Duration,
-    slowest: Duration,
+pub struct Options<'a> {
+    /// Folder for `results.json` and `report.html`.
+    pub folder: &'a Path,
+    /// What was measured.
+    pub commit: &'a str,
+    /// What is measured.
+    pub sizes: &'a [Size],
+    /// How often.
+    pub rounds: u32,
 }
 
-/// Measures each size, and prints a row for each.
-pub fn run(sizes: &[Size], to: &mut impl Write) -> Result<()> {
-    writeln!(to, "load {}", fs::read_to_string("/proc/loadavg")?.trim())?;
-    writeln!(
-        to,
-        "| services x endpoints | anonymous memory, MB | peak, MB | lists to programmed, s | change to map, median / p99, ms |"
-    )?;
-    writeln!(to, "| --- | --- | --- | --- | --- |")?;
-    for (services, endpoints) in sizes {
-        let Figures { anonymous, highest, start, median, slowest } =
-            measure(*services, *endpoints)?;
-        let milliseconds = |time: Duration| time.as_secs_f64() * 1_000.0;
-        writeln!(
-            to,
-            "| {services} x {endpoints} | {:.1} | {:.1} | {:.2} | {:.1} / {:.1} |",
-            anonymous as f64 / 1e6,
-            highest as f64 / 1e6,
-            start.as_secs_f64(),
-            milliseconds(median),
-            milliseconds(slowest),
-        )?;
+/// What was measured at one size, a value each round.
+#[derive(Debug, Default)]
+struct Figures {
+    anonymous: Figure,
+    highest: Figure,
+    maps: Figure,
+    start: Figure,
+    changes: Figure,
+}
+
+impl Figures {
+    fn rows(&self, (services, endpoints): Size) -> Vec<Row> {
+        let (services, endpoints) = (services.to_string(), endpoints.to_string());
+        let labels = [("way", "ours"), ("services", &*services), ("endpoints", &endpoints)];
+        let row = |measure, of: &Figure| Row::new(&labels, measure, of).judged(true);
+        let mut late = row(("change to map 99 %", "ms"), &self.changes);
+        late.spread = self.changes.late();
+        vec![
+            row(("anonymous memory", "MB"), &self.anonymous),
+            row(("peak memory", "MB"), &self.highest),
+            row(("map memory", "MB"), &self.maps),
+            row(("lists to programmed", "s"), &self.start),
+            row(("change to map 50 %", "ms"), &self.changes),
+            late,
+        ]
     }
-    Ok(())
+}
+
+/// Measures each size in turn, and writes what came of it.
+pub fn run(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
+    let machine = Machine::here(None)?;
+    let mut all: Vec<Figures> = options.sizes.iter().map(|_| Figures::default()).collect();
+    for round in 1..=options.rounds {
+        for (size, figures) in options.sizes.iter().zip(&mut all) {
+            measure(*size, figures)?;
+            let (services, endpoints) = size;
+            writeln!(out, "round {round} of {}: {services} x {endpoints}", options.rounds)?;
+        }
+    }
+    let rows = options.sizes.iter().zip(&all).flat_map(|(size, figures)| figures.rows(*size));
+    let rows: Vec<Row> = rows.collect();
+    for row in &rows {
+        let Row { measure, unit, spread: Spread { median, low, high }, .. } = row;
+        writeln!(out, "{}: {measure} {median} ({low} to {high}) {unit}", row.name())?;
+    }
+    Results::new("scale", options.commit, machine.afterwards()?, rows).write(options.folder, out)
 }
 
 /// A cluster that outgrows its maps while the agent runs: it gets larger ones, and serves everybody.
@@ -93,116 +120,29 @@ pub fn grow(to: &mut impl Write) -> Result<()> {
         "From {BEFORE} to {AFTER} services while it runs, SERVICES outgrown: {:.1} s.",
         began.elapsed().as_secs_f64()
     )?;
-    agent.stop()
+    agent.stop_quietly()
 }
 
-fn measure(services: u32, endpoints: u32) -> Result<Figures> {
+fn measure((services, endpoints): Size, figures: &mut Figures) -> Result<()> {
     let topology = Topology::builder(Shape::Routed).nodes(1).pods(1).build()?;
     let node = topology.node(0)?;
     let folder = topology.folder("scale")?;
     generate(&folder, 0..services, endpoints)?;
-    let probe =
-        Probe { file: folder.join("probe.yaml"), staged: topology.folder("staged")?.join("probe") };
-    probe.write(0)?;
+    let probe = Probe::new(&folder, &topology.folder("staged")?)?;
     let mut agent = Agent::spawn(node, Source::Manifests(&folder), &[])?;
     wait_until(PATIENCE, "the agent is ready", || agent.wait_ready().ok())?;
-    let start = from_lists_to_ready(node)?;
-    let maps = Maps::open(&node.bpf().join(LAYOUT).join("maps"))?;
+    figures.start.add(from_lists_to_ready(node)?.as_secs_f64());
+    let pins = node.bpf().join(LAYOUT).join("maps");
+    let maps = Maps::open(&pins)?;
     let entries = maps.services()?.len() as u32;
     ensure!(entries == 2 * (services + 1), "{entries} entries of SERVICES");
-    let mut times: Vec<Duration> =
-        (1..=CHANGES).map(|number| probe.change(&maps, number)).collect::<Result<_>>()?;
-    times.sort();
-    let at = |part: usize| times.get(times.len() * part / 100).copied().unwrap_or_default();
-    let anonymous = settled(agent.id())?;
-    let highest = memory(agent.id(), "VmHWM:")?;
-    agent.stop()?;
-    Ok(Figures { anonymous, highest, start, median: at(50), slowest: at(99) })
-}
-
-/// A service that changes.
-struct Probe {
-    file: PathBuf,
-    staged: PathBuf,
-}
-
-const PROBE: Ipv4Addr = Ipv4Addr::new(10, 111, 255, 254);
-
-impl Probe {
-    fn write(&self, number: u32) -> Result<()> {
-        let text = documents("probe", PROBE, number, 3);
-        fs::write(&self.staged, text)?;
-        fs::rename(&self.staged, &self.file).context("probe")
+    for number in 1..=CHANGES {
+        figures.changes.add(probe.change(&maps, number)?.as_secs_f64() * 1_000.0);
     }
-
-    /// From the file's new content to another set in the map.
-    fn change(&self, maps: &Maps, number: u32) -> Result<Duration> {
-        let frontend = Frontend::new(Ip::v4(PROBE.octets()), Port::new(80), Protocol::TCP);
-        let generation = || -> Result<u32> {
-            Ok(maps.service(&frontend)?.context("the probe is not there")?.generation)
-        };
-        let before = generation()?;
-        let began = Instant::now();
-        self.write(number)?;
-        // Without a pause: one would be measured too.
-        while generation()? == before {
-            ensure!(began.elapsed() < SECOND * 10, "change {number} does not reach the map");
-            std::thread::yield_now();
-        }
-        Ok(began.elapsed())
-    }
-}
-
-fn generate(folder: &Path, services: Range<u32>, endpoints: u32) -> Result<()> {
-    for first in services.clone().step_by(PER_FILE as usize) {
-        let mut text = String::new();
-        for number in first..services.end.min(first + PER_FILE) {
-            let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 96, 0, 1)) + number);
-            let name = format!("service-{number}");
-            text.push_str(&documents(&name, address, number * endpoints, endpoints));
-            text.push_str("\n---\n");
-        }
-        fs::write(folder.join(format!("{first}.yaml")), text)?;
-    }
-    Ok(())
-}
-
-/// A Service and its slice, as an API server would have them where it matters.
-fn documents(name: &str, address: Ipv4Addr, first: u32, endpoints: u32) -> String {
-    let endpoint = |number: u32| {
-        let ip = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 128, 0, 1)) + first + number);
-        let node = (first + number) % 100;
-        format!(
-            r#"{{"addresses":["{ip}"],"conditions":{{"ready":true,"serving":true,"terminating":false}},"nodeName":"node-{node}"}}"#
-        )
-    };
-    let slice: Vec<String> = (0..endpoints).map(endpoint).collect();
-    let slice = slice.join(",");
-    format!(
-        r#"{{"apiVersion":"v1","kind":"Service","metadata":{{"name":"{name}","namespace":"scale"}},"spec":{{"type":"ClusterIP","clusterIP":"{address}","clusterIPs":["{address}"],"ipFamilies":["IPv4"],"ports":[{{"name":"http","protocol":"TCP","port":80,"targetPort":8080}}]}}}}
----
-{{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{{"name":"{name}-abcde","namespace":"scale","labels":{{"kubernetes.io/service-name":"{name}"}}}},"addressType":"IPv4","ports":[{{"name":"http","protocol":"TCP","port":8080}}],"endpoints":[{slice}]}}"#
-    )
-}
-
-/// Its anonymous memory once that stays as it is, in bytes.
-fn settled(process: u32) -> Result<u64> {
-    let mut before = (Instant::now(), 0);
-    wait_until_ok(SECOND * 60, "the memory stays as it is", || {
-        let now = memory(process, "RssAnon:")?;
-        if now.abs_diff(before.1) > now / 100 {
-            before = (Instant::now(), now);
-        }
-        ensure!(before.0.elapsed() > SECOND * 3, "it was {} bytes", before.1);
-        Ok(now)
-    })
-}
-
-fn memory(process: u32, field: &str) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix(field)).context("no such field")?;
-    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
-    Ok(kilobytes * 1_024)
+    figures.anonymous.add(memory::settled(agent.id())? as f64 / 1e6);
+    figures.highest.add(memory::highest(agent.id())? as f64 / 1e6);
+    figures.maps.add(memory::of_maps(&pins)? as f64 / 1e6);
+    agent.stop_quietly()
 }
 
 /// From complete lists to everything programmed, by the agent's log.
@@ -237,14 +177,5 @@ mod tests {
     fn times_of_a_log_are_read() {
         let line = "2026-11-21T16:20:00.250000Z  INFO the first lists are complete";
         assert_eq!(time_of_day(line).unwrap().as_millis(), (16 * 3_600 + 20 * 60) * 1_000 + 250);
-    }
-
-    #[test]
-    fn what_is_generated_is_json() {
-        let text = documents("a", PROBE, 7, 2);
-        let [service, slice] = text.split("---").collect::<Vec<_>>().try_into().unwrap();
-        drop(serde_json::from_str::<serde_json::Value>(service).unwrap());
-        let slice: serde_json::Value = serde_json::from_str(slice).unwrap();
-        assert_eq!(slice["endpoints"].as_array().unwrap().len(), 2);
     }
 }

@@ -1,39 +1,45 @@
-//! Connections, requests and bytes a second through namespaces: plain routing, the real kube-proxy and ours, in turn.
+//! Connections, requests and bytes a second through namespaces: plain routing, the real kube-proxy and ours, in turn,
+//! with few services and with many.
 //!
 //! Refuses a figure of a path that does not answer: every generator ends with an error when an answer is missing.
 
-use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
 pub mod generator;
-mod results;
+pub mod server;
 mod site;
+mod turns;
+mod way;
 
 use generator::Operation;
-use results::{Row, Traffic};
-use site::{Route, Site, Way};
+use site::{Services, Site};
+use turns::Series;
+use way::{Question, Route, Way};
 
-use super::results::Machine;
+use super::machine::Machine;
+use super::record::Results;
+use crate::cluster::Cluster;
+use crate::control_plane::ControlPlane;
+use crate::population::Population;
 use crate::topology::Shape;
-
-/// A round counts when plain routing at its end is within this of plain routing at its beginning.
-const CALM: f64 = 0.15;
 
 /// What to measure, and what to say of it.
 #[derive(Debug)]
 pub struct Options<'a> {
-    /// Folder for `results.json` and `table.md`.
+    /// Folder for `results.json` and `report.html`.
     pub folder: &'a Path,
-    /// Rounds that shall count; as many again may be dropped.
+    /// Rounds that shall count.
     pub rounds: usize,
     /// How long one generator runs.
     pub time: Duration,
     /// How pods hang on their nodes.
     pub shape: Shape,
+    /// Numbers of services, from the smallest.
+    pub services: &'a [u32],
     /// Names of routes, operations and ways; what none of them names is measured whole.
     pub only: &'a [&'a str],
     /// What was measured.
@@ -48,81 +54,105 @@ impl Options<'_> {
 
     fn ways(&self) -> Vec<Way> {
         let all = Way::ALL.map(Way::name);
-        let wanted = |way: &Way| *way == Way::Plain || self.wants(way.name(), &all);
-        Way::ALL.into_iter().filter(wanted).collect()
+        let wanted = |way: &Way| self.wants(way.name(), &all);
+        let of = |way: &Way| Way::ALL.iter().any(|one| wanted(one) && one.plain() == *way);
+        let is_in = |way: &Way| *way == Way::Plain || wanted(way) || of(way);
+        Way::ALL.into_iter().filter(is_in).collect()
     }
 
-    fn pairs(&self) -> Vec<(Route, Operation)> {
-        let (routes, operations) =
-            (Route::ALL.map(Route::name), Operation::ALL.map(Operation::name));
-        let routes = Route::ALL.into_iter().filter(|it| self.wants(it.name(), &routes));
-        let wanted = |it: &Operation| self.wants(it.name(), &operations);
-        let pair = |route| Operation::ALL.into_iter().filter(wanted).map(move |it| (route, it));
-        routes.flat_map(pair).collect()
+    fn questions(&self, is_first: bool) -> Vec<Question> {
+        let routes = Route::ALL.map(Route::name);
+        let operations = Operation::ALL.map(Operation::name);
+        let wanted = |question: &Question| {
+            self.wants(question.route.name(), &routes)
+                && self.wants(question.operation.name(), &operations)
+        };
+        way::questions(is_first).into_iter().filter(wanted).collect()
     }
+}
+
+/// All clusters, and the API server that tells them.
+struct World {
+    // Before the namespaces that it lives in.
+    control_plane: ControlPlane,
+    population: Population,
+    services: Services,
+    sites: Vec<Site>,
 }
 
 /// Builds a cluster for each way, measures them in turn, and writes what came of it.
 pub fn traffic(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
-    let load = Machine::load()?;
-    let mut sites = Vec::new();
-    for way in options.ways() {
-        writeln!(out, "build the cluster of {}", way.name())?;
-        sites.push(Site::build(way, options.shape).with_context(|| way.name())?);
-    }
+    let machine = Machine::here(None)?;
+    let mut world = World::build(options, out)?;
     let mut rows = Vec::new();
-    for (route, operation) in options.pairs() {
-        let ways = sites.iter().filter(|site| site.way.serves(route));
-        rows.extend(ways.map(|site| Row::new(route, operation, site.way)));
-    }
-    for round in 1..=options.rounds {
-        for (route, operation) in options.pairs() {
-            measure(options, &sites, (route, operation), &mut rows)?;
+    let mut notes = vec![format!(
+        "{:?} pods, {} rounds of {} ms a measurement; kube-proxy with its defaults.",
+        options.shape,
+        options.rounds,
+        options.time.as_millis()
+    )];
+    for (index, services) in options.services.iter().copied().enumerate() {
+        let began = Instant::now();
+        world.populate(services).with_context(|| format!("{services} services"))?;
+        let seconds = began.elapsed().as_secs_f64();
+        writeln!(out, "{services} services are programmed, after {seconds:.0} s")?;
+        for way in options.ways().into_iter().filter(|way| services > way.most_services()) {
+            notes.push(format!(
+                "{} is not measured with {services} services: programming them takes it longer than this run.",
+                way.name()
+            ));
         }
-        writeln!(out, "round {round} of {}", options.rounds)?;
+        let questions = options.questions(index == 0).into_iter();
+        let mut all: Vec<Series> = questions.map(|it| Series::new(it, services)).collect();
+        for round in 1..=options.rounds {
+            for series in &mut all {
+                series.measure(&world.sites, &world.services, options.time)?;
+            }
+            writeln!(out, "round {round} of {} with {services} services", options.rounds)?;
+        }
+        rows.extend(all.iter().flat_map(Series::rows));
     }
-    let machine = Machine::here(0, [load, Machine::load()?])?;
-    let traffic = Traffic::new(options, machine, &rows);
-    fs::create_dir_all(options.folder)
-        .with_context(|| format!("folder {}", options.folder.display()))?;
-    for (name, text) in [("results.json", traffic.json()?), ("table.md", traffic.table())] {
-        let file = options.folder.join(name);
-        fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
-    }
-    writeln!(out, "{}", traffic.table()).context("standard output")
+    let mut results = Results::new("traffic", options.commit, machine.afterwards()?, rows);
+    results.notes = notes;
+    results.write(options.folder, out)
 }
 
-/// Every way once, and plain routing again at the end: a disturbed turn is done again once, then kept as disturbed.
-fn measure(
-    options: &Options<'_>,
-    sites: &[Site],
-    (route, operation): (Route, Operation),
-    rows: &mut [Row],
-) -> Result<()> {
-    for is_last in [false, true] {
-        let mut counts = Vec::new();
-        for site in sites.iter().filter(|site| site.way.serves(route)) {
-            counts.push((site.way, site.measure(route, operation, options.time)?));
+impl World {
+    fn build(options: &Options<'_>, out: &mut impl Write) -> Result<Self> {
+        let ways = options.ways();
+        writeln!(out, "build {} clusters", ways.len())?;
+        let cluster = Cluster::without_agents(options.shape)?;
+        let [near, far] = [cluster.publish("near", false)?, cluster.publish("far", false)?];
+        cluster.endpoints(&near, &[cluster.rig().pod(0, 1)?])?;
+        cluster.endpoints(&far, &[cluster.rig().pod(1, 0)?])?;
+        let (control_plane, rig) = cluster.into_parts();
+        let api_server = control_plane.address();
+        let hub = rig.topology().fabric().name().to_owned();
+        // The API server lives beside plain routing, which asks it nothing.
+        let mut sites = vec![Site::around(Way::Plain, rig)?];
+        for way in ways.into_iter().filter(|way| *way != Way::Plain) {
+            let mut site = Site::build(way, options.shape).with_context(|| way.name())?;
+            site.reach(api_server, &hub)?;
+            sites.push(site);
         }
-        let (Some(plain), Some((_, first))) = (sites.first(), counts.first()) else {
-            return Ok(());
-        };
-        let again = plain.measure(route, operation, options.time)?;
-        let is_calm = (again.rate / first.rate - 1.0).abs() <= CALM;
-        let drift = again.rate / first.rate;
-        if !is_calm && !is_last {
-            rows.iter_mut().filter(|row| row.is(route, operation)).for_each(Row::disturbed);
-            continue;
-        }
-        // Both ends of the turn: what drifts through it is met in the middle.
-        let plain = f64::midpoint(first.rate, again.rate);
-        for (way, count) in &counts {
-            let row = rows.iter_mut().find(|row| row.is(route, operation) && row.way == *way);
-            if let Some(row) = row {
-                row.add(count, plain, drift);
-            }
-        }
-        return Ok(());
+        let (population, services) = (Population::default(), Services { near, far });
+        Ok(Self { control_plane, population, services, sites })
     }
-    Ok(())
+
+    /// Has all sites programmed with so many services, and the API server held.
+    fn populate(&mut self, services: u32) -> Result<()> {
+        self.control_plane.resume()?;
+        let backend = self.sites.first().context("no site")?.backend()?;
+        let newest = self.population.grow(&self.control_plane, services, &[backend])?;
+        for site in &mut self.sites {
+            if services > site.way.most_services() {
+                continue;
+            }
+            site.stop_serving()?;
+            let kubeconfig = self.control_plane.kubeconfig();
+            site.program(&kubeconfig, &self.services, newest).with_context(|| site.way.name())?;
+            site.serve(&self.services)?;
+        }
+        self.control_plane.pause()
+    }
 }

@@ -4,19 +4,16 @@ use std::fmt;
 
 use anyhow::Result;
 use lb_common::addr::Protocol;
-use serde::Serialize;
 
 /// IP family of a variant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     V4,
     V6,
 }
 
 /// Transport of a variant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     Tcp,
     Udp,
@@ -24,7 +21,7 @@ pub(super) enum Transport {
 
 impl Family {
     /// For people.
-    const fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::V4 => "v4",
             Self::V6 => "v6",
@@ -34,7 +31,7 @@ impl Family {
 
 impl Transport {
     /// For people.
-    const fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
@@ -51,7 +48,7 @@ impl Transport {
 }
 
 /// Family and transport of the packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
     pub(super) family: Family,
     pub(super) transport: Transport,
@@ -68,8 +65,7 @@ impl Kind {
 }
 
 /// What happens to the packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Case {
     /// The cost of the measurement, or of reading headers: no table decides.
     Bare,
@@ -94,7 +90,7 @@ impl Case {
 }
 
 /// Name of a variant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Label {
     /// The program.
     pub(super) program: &'static str,
@@ -103,7 +99,6 @@ pub(super) struct Label {
     pub(super) case: Case,
     /// Flows that the packets belong to in turn; 0 where there are none.
     pub(super) flows: usize,
-    #[serde(flatten)]
     pub(super) kind: Kind,
 }
 

@@ -1,70 +1,111 @@
-//! What `cargo xtask bench` drives: it loads the programs into the kernel and measures.
+//! What `cargo xtask bench` drives: it measures, writes results and reports, and compares results.
 
 use std::io::{self, Write as _, stdout};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use lb_tests::bench::traffic::{self, generator};
-use lb_tests::bench::{self, Options, scale};
+use lb_tests::bench::traffic::{self, generator, server};
+use lb_tests::bench::{self, churn, compare, report, scale};
+use lb_tests::relay;
 use lb_tests::topology::Shape;
 
-const USAGE: &str = "usage:
-  lb-test-bench packet REFERENCE FOLDER ROUNDS COMMIT  nanoseconds per packet, results into FOLDER
-  lb-test-bench traffic FOLDER ROUNDS MILLISECONDS routed|bridged COMMIT [NAME ...]
-                         plain routing, kube-proxy and ours, results into FOLDER
-  lb-test-bench scale [quick|grow]  memory, start and changes of the agent that LB_AGENT names
-for the harness: traffic-serve ADDRESS:PORT, traffic-ask OPERATION ADDRESS:PORT MILLISECONDS";
+const USAGE: &str = "usage, results and report into FOLDER, SERVICES with commas:
+  lb-test-bench packet REFERENCE FOLDER ROUNDS COMMIT  nanoseconds per packet
+  lb-test-bench traffic FOLDER ROUNDS MILLISECONDS SERVICES routed|bridged COMMIT [NAME ...]
+                         plain routing, kube-proxy and ours
+  lb-test-bench churn FOLDER ROUNDS CHANGES SERVICES COMMIT
+                         from a change in the API to a packet, kube-proxy and the agent that LB_AGENT names
+  lb-test-bench scale FOLDER ROUNDS COMMIT [quick]  memory, start and changes of the agent that LB_AGENT names
+  lb-test-bench scale grow           the same agent outgrows its maps
+  lb-test-bench report FILE RESULTS ...  one report of several results
+  lb-test-bench compare OLD NEW      exit code 1 when ours became worse
+for the harness: traffic-serve ADDRESS:PORT ..., traffic-ask OPERATION ADDRESS:PORT MILLISECONDS,
+  relay ADDRESS:PORT NETNS";
 
 fn main() -> ExitCode {
     match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             drop(writeln!(io::stderr(), "lb-test-bench: {error:#}"));
-            ExitCode::FAILURE
+            ExitCode::from(2)
         }
     }
 }
 
-fn run(arguments: &[String]) -> Result<()> {
+fn run(arguments: &[String]) -> Result<ExitCode> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
+        ["compare", old, new] => {
+            let is_fine = compare::compare(Path::new(old), Path::new(new), &mut stdout())?;
+            Ok(if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        ["report", to, from @ ..] => {
+            let from: Vec<PathBuf> = from.iter().map(PathBuf::from).collect();
+            report::write(&from, Path::new(to)).map(|()| ExitCode::SUCCESS)
+        }
+        words => measure(words).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn measure(words: &[&str]) -> Result<()> {
+    match words {
         ["packet", reference, folder, rounds, commit] => {
-            let options = Options {
-                reference: reference.as_ref(),
-                folder: folder.as_ref(),
-                rounds: rounds.parse().context("number of rounds")?,
-                commit,
-            };
+            let (reference, folder) = (reference.as_ref(), folder.as_ref());
+            let options = bench::Options { reference, folder, rounds: number(rounds)?, commit };
             bench::packet(&options, &mut stdout())
         }
-        ["traffic", folder, rounds, milliseconds, shape, commit, only @ ..] => {
+        ["traffic", folder, rounds, milliseconds, services, shape, commit, only @ ..] => {
             let options = traffic::Options {
                 folder: folder.as_ref(),
-                rounds: rounds.parse().context("number of rounds")?,
+                rounds: number(rounds)?,
                 time: time(milliseconds)?,
+                services: &list(services)?,
                 shape: if *shape == "bridged" { Shape::Bridged } else { Shape::Routed },
                 only,
                 commit,
             };
             traffic::traffic(&options, &mut stdout())
         }
-        ["scale"] => {
-            scale::run(&scale::SIZES, &mut stdout())?;
-            scale::grow(&mut stdout())
+        ["churn", folder, rounds, changes, services, commit] => {
+            let (folder, services) = (folder.as_ref(), &list(services)?);
+            let (rounds, changes) = (number(rounds)?, number(changes)?);
+            let options = churn::Options { folder, commit, services, rounds, changes };
+            churn::churn(&options, &mut stdout())
         }
         ["scale", "grow"] => scale::grow(&mut stdout()),
-        ["scale", "quick"] => scale::run(&scale::QUICK, &mut stdout()),
-        ["traffic-serve", at] => generator::serve(at.parse().context("address and port")?),
+        ["scale", folder, rounds, commit, quick @ ..] => {
+            let sizes: &[scale::Size] =
+                if quick.is_empty() { &scale::SIZES } else { &scale::QUICK };
+            let (folder, rounds) = (folder.as_ref(), number(rounds)?);
+            scale::run(&scale::Options { folder, commit, sizes, rounds }, &mut stdout())
+        }
+        ["traffic-serve", at @ ..] => {
+            let at = at.iter().map(|at| at.parse().context("address and port"));
+            server::serve(&at.collect::<Result<Vec<SocketAddr>>>()?)
+        }
         ["traffic-ask", operation, to, milliseconds] => {
             let to = to.parse().context("address and port")?;
             let count = generator::ask(operation.parse()?, to, time(milliseconds)?)?;
             Ok(writeln!(stdout(), "{}", serde_json::to_string(&count)?)?)
         }
+        ["relay", address, netns] => {
+            relay::run(address.parse().context("address and port")?, netns)
+        }
         _ => bail!("{USAGE}"),
     }
 }
 
+fn number<T: std::str::FromStr<Err = std::num::ParseIntError>>(text: &str) -> Result<T> {
+    text.parse().with_context(|| format!("{text} is no number"))
+}
+
+fn list(text: &str) -> Result<Vec<u32>> {
+    text.split(',').map(number).collect()
+}
+
 fn time(milliseconds: &str) -> Result<Duration> {
-    Ok(Duration::from_millis(milliseconds.parse().context("milliseconds")?))
+    Ok(Duration::from_millis(number(milliseconds)?))
 }

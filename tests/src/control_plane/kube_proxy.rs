@@ -1,6 +1,7 @@
 //! The real kube-proxy in a network namespace: an oracle for behaviour and the peer to measure.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::binaries::binary;
 use super::folder;
 use super::site::home;
 use crate::http;
-use crate::process::{Home, Program, run};
+use crate::process::{Home, Program};
 use crate::wait::try_wait_until;
 
 /// Its health server, inside of its namespace.
@@ -107,6 +108,13 @@ pub struct KubeProxy {
 impl KubeProxy {
     /// Starts kube-proxy and returns when it has programmed all Services that exist.
     pub fn start(options: &Options<'_>) -> Result<Self> {
+        let mut proxy = Self::spawn(options)?;
+        proxy.wait_ready(START)?;
+        Ok(proxy)
+    }
+
+    /// Starts kube-proxy and returns at once.
+    pub fn spawn(options: &Options<'_>) -> Result<Self> {
         let folder = folder::create("kube-proxy")?;
         let config = folder.path().join("kube-proxy.json");
         fs::write(&config, options.configuration())
@@ -115,13 +123,20 @@ impl KubeProxy {
         let mut command = home.command(&binary("kube-proxy")?)?;
         let _: &mut _ = command.arg(format!("--config={}", config.display()));
         let log = folder.path().join("kube-proxy.log");
-        let mut process = Program::spawn("kube-proxy", command, &log)?;
-        try_wait_until(START, "kube-proxy /healthz", || {
-            process.ensure_running()?;
-            Ok(is_healthy(&home, folder.path())?.then_some(()))
-        })
-        .with_context(|| format!("kube-proxy's log ends so:\n{}", process.log_end(20)))?;
+        let process = Program::spawn("kube-proxy", command, &log)?;
         Ok(Self { process, home, _folder: folder })
+    }
+
+    /// Waits until it has programmed all Services that exist.
+    pub fn wait_ready(&mut self, within: Duration) -> Result<()> {
+        let (process, home) = (&mut self.process, &self.home);
+        let health: SocketAddr = HEALTH.parse()?;
+        let ready = try_wait_until(within, "kube-proxy /healthz", || {
+            process.ensure_running()?;
+            let answer = http::get(home, health, "/healthz");
+            Ok(answer.is_ok_and(|(status, _)| status == 200).then_some(()))
+        });
+        ready.with_context(|| format!("kube-proxy's log ends so:\n{}", self.process.log_end(20)))
     }
 
     /// Returns its metrics as it writes them.
@@ -135,18 +150,4 @@ impl KubeProxy {
     pub fn id(&self) -> u32 {
         self.process.id()
     }
-}
-
-/// Asks the health server with kubectl, which is at hand and speaks plain HTTP too.
-fn is_healthy(place: &Home, home: &Path) -> Result<bool> {
-    let mut kubectl = place.command(&binary("kubectl")?)?;
-    let asked = run(
-        kubectl
-            .args(["get", "--raw", "/healthz", "--request-timeout=5s"])
-            .arg(format!("--server=http://{HEALTH}"))
-            .env("KUBECONFIG", "/dev/null")
-            .env("HOME", home),
-        "",
-    );
-    Ok(asked.is_ok())
 }

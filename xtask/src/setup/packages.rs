@@ -24,6 +24,9 @@ pub(crate) const TOOLS: [Tool; 6] = [
 /// What starts the image in a test.
 pub(crate) const CONTAINERS: [Tool; 2] = [("ctr", "containerd"), ("runc", "runc")];
 
+/// What looks at the report of benchmarks in a test.
+pub(crate) const BROWSER: [Tool; 1] = [("chromium", "chromium")];
+
 /// Installs the packages of the tools that are not found.
 pub(crate) fn ensure(what: &str, tools: &[Tool]) -> Result<()> {
     let missing: Vec<Tool> =
@@ -45,7 +48,7 @@ pub(crate) fn ensure(what: &str, tools: &[Tool]) -> Result<()> {
     if !shell::is_root() {
         bail!("not found: {tools}\nremedy: sudo apt-get install {packages_spelt}");
     }
-    step(format!("Debian packages {packages_spelt}"), "30 s", || {
+    step(format!("Debian packages {packages_spelt}"), "1 min", || {
         debian::refresh()?;
         shell::run(
             Command::new("apt-get")

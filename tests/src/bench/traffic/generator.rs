@@ -1,31 +1,27 @@
-//! Both ends of a measurement: a server that only answers, and a client that asks for a while and counts.
-//!
-//! The first byte of a connection says what it is for: [`ONCE`] is answered and closed by the server (so no client port
-//! waits for the end of a connection), [`KEPT`] goes on, [`BULK`] is read and thrown away.
+//! The client of a measurement: asks for a while, and counts what it got, how long it took and what it cost.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::str::FromStr;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a request, and of an answer.
-const SIZE: usize = 64;
-/// Bytes of one write of bulk traffic.
-const BULK_SIZE: usize = 256 * 1024;
-/// Threads that accept connections.
-const ACCEPTORS: usize = 2;
+use super::super::load;
+use super::server::{BULK, BULK_SIZE, KEPT, ONCE, SIZE};
+
 /// How long one answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Part of the time that is not counted: caches fill, windows open.
 const WARM_UP: u32 = 8;
-
-const ONCE: u8 = b'o';
-const KEPT: u8 = b'k';
-const BULK: u8 = b'b';
+/// The longest answer that is told from longer ones, in nanoseconds.
+const LONGEST: u64 = 10_000_000_000;
+/// Datagrams without an answer after which nobody is there.
+const LOST: u64 = 10;
 
 /// What a client does over and over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,12 +54,19 @@ impl Operation {
         }
     }
 
-    /// What is counted, each second.
-    pub const fn unit(self) -> &'static str {
+    /// What is counted each second, and what of it CPU time is given for.
+    pub const fn units(self) -> (&'static str, &'static str) {
         match self {
-            Self::Connect => "connections",
-            Self::Kept | Self::Kept16 | Self::Udp => "requests",
-            Self::Bulk => "bytes",
+            Self::Connect => ("connections/s", "us a connection"),
+            Self::Kept | Self::Kept16 | Self::Udp => ("requests/s", "us a request"),
+            Self::Bulk => ("bit/s", "us a megabyte"),
+        }
+    }
+
+    const fn clients(self) -> usize {
+        match self {
+            Self::Kept16 => 16,
+            Self::Connect | Self::Kept | Self::Udp | Self::Bulk => 1,
         }
     }
 }
@@ -80,108 +83,115 @@ impl FromStr for Operation {
 /// What a client counted.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Count {
-    /// Connections, requests or bytes a second.
+    /// Connections, requests or bits a second.
     pub rate: f64,
-    /// Microseconds of the middle answer; 0 for bulk traffic.
-    pub middle: f64,
-    /// Microseconds that 99 of 100 answers did not exceed.
-    pub late: f64,
+    /// Microseconds that 50, 90 and 99 of 100 answers did not exceed; nothing for bulk traffic.
+    pub latency: Option<[f64; 3]>,
+    /// Microseconds that all CPUs were busy with a connection, a request or a megabyte, whoever was.
+    pub cpu: f64,
     /// Datagrams that were not answered.
     pub lost: u64,
 }
 
-/// Answers at an address until it is killed.
-pub fn serve(at: SocketAddr) -> Result<()> {
-    let listener = TcpListener::bind(at).with_context(|| format!("listen at {at}"))?;
-    let socket = UdpSocket::bind(at).with_context(|| format!("listen at {at} by UDP"))?;
-    for _ in 0..ACCEPTORS {
-        let listener = listener.try_clone()?;
-        drop(thread::spawn(move || {
-            loop {
-                if let Ok((stream, _)) = listener.accept() {
-                    // A client that goes away is no fault of ours.
-                    drop(talk(stream));
-                }
-            }
-        }));
-    }
-    let mut datagram = [0; 2_048];
-    loop {
-        let Ok((length, client)) = socket.recv_from(&mut datagram) else { continue };
-        drop(socket.send_to(datagram.get(..length).unwrap_or_default(), client));
-    }
-}
-
-/// A short connection at once, others on a thread of their own.
-fn talk(mut stream: TcpStream) -> Result<()> {
-    let mut request = [0; SIZE];
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.read_exact(&mut request)?;
-    let [kind, ..] = request;
-    match kind {
-        ONCE => Ok(stream.write_all(&request)?),
-        KEPT => {
-            stream.set_read_timeout(None)?;
-            stream.set_nodelay(true)?;
-            drop(thread::spawn(move || -> Result<()> {
-                loop {
-                    stream.write_all(&request)?;
-                    stream.read_exact(&mut request)?;
-                }
-            }));
-            Ok(())
-        }
-        BULK => {
-            drop(thread::spawn(move || {
-                let mut thrown = vec![0; BULK_SIZE];
-                while stream.read(&mut thrown).is_ok_and(|length| length > 0) {}
-            }));
-            Ok(())
-        }
-        other => bail!("a connection begins with {other}"),
-    }
+/// What one of the clients did.
+struct Share {
+    histogram: Histogram<u64>,
+    lost: u64,
 }
 
 /// Asks `to` for a while and counts.
 pub fn ask(operation: Operation, to: SocketAddr, time: Duration) -> Result<Count> {
-    match operation {
-        Operation::Connect => repeat(time, || once(to)),
-        Operation::Kept => kept(to, time),
-        Operation::Kept16 => {
-            let clients: Vec<_> = (0..16).map(|_| thread::spawn(move || kept(to, time))).collect();
-            let mut all = Count { rate: 0.0, middle: 0.0, late: 0.0, lost: 0 };
-            for client in clients {
-                let one = client.join().ok().context("a client ended")??;
-                all.rate += one.rate;
-                all.middle += one.middle / 16.0;
-                all.late = all.late.max(one.late);
-            }
-            Ok(all)
-        }
-        Operation::Udp => udp(to, time),
-        Operation::Bulk => bulk(to, time),
+    let barrier = Arc::new(Barrier::new(operation.clients() + 1));
+    let start = || {
+        let barrier = Arc::clone(&barrier);
+        thread::spawn(move || client(operation, to, time, &barrier))
+    };
+    let clients: Vec<_> = (0..operation.clients()).map(|_| start()).collect();
+    // All are warm; from here on it counts.
+    let _: std::sync::BarrierWaitResult = barrier.wait();
+    let (began, before) = (Instant::now(), load::busy()?);
+    let mut all = Share { histogram: histogram()?, lost: 0 };
+    for client in clients {
+        let share = client.join().ok().context("a client ended")??;
+        all.histogram.add(share.histogram)?;
+        all.lost += share.lost;
     }
+    let (seconds, busy) = (began.elapsed().as_secs_f64(), load::busy()? - before);
+    let times = all.histogram.len() as f64;
+    let at = |percent| all.histogram.value_at_percentile(percent) as f64 / 1_000.0;
+    let (amount, of_cpu, latency) = match operation {
+        Operation::Bulk => (times * BULK_SIZE as f64 * 8.0, times * BULK_SIZE as f64 / 1e6, None),
+        Operation::Connect | Operation::Kept | Operation::Kept16 | Operation::Udp => {
+            (times, times, Some([50.0, 90.0, 99.0].map(at)))
+        }
+    };
+    Ok(Count { rate: amount / seconds, latency, cpu: busy * 1e6 / of_cpu.max(1.0), lost: all.lost })
 }
 
-/// Does something for a while; its first part is not counted.
-#[expect(clippy::cast_sign_loss, reason = "a share of a length is not negative")]
-fn repeat(time: Duration, mut what: impl FnMut() -> Result<()>) -> Result<Count> {
-    let warm = Instant::now();
-    while warm.elapsed() < time / WARM_UP {
-        what()?;
-    }
-    let (began, mut took) = (Instant::now(), Vec::new());
+fn histogram() -> Result<Histogram<u64>> {
+    Histogram::new_with_bounds(1, LONGEST, 3).context("histogram")
+}
+
+/// Opens what it needs and does something over and over. Whatever fails, it comes to the barrier.
+fn client(
+    operation: Operation,
+    to: SocketAddr,
+    time: Duration,
+    barrier: &Barrier,
+) -> Result<Share> {
+    let warm = |what: &mut dyn FnMut() -> Result<u64>| -> Result<()> {
+        let began = Instant::now();
+        while began.elapsed() < time / WARM_UP {
+            let _: u64 = what()?;
+        }
+        Ok(())
+    };
+    let mut what = action(operation, to);
+    let ready = what.as_mut().map_or_else(|error| Err(anyhow::anyhow!("{error:#}")), |it| warm(it));
+    let _: std::sync::BarrierWaitResult = barrier.wait();
+    ready?;
+    let (mut what, mut share) = (what?, Share { histogram: histogram()?, lost: 0 });
+    let began = Instant::now();
     let mut last = began;
     while last - began < time {
-        what()?;
+        share.lost += what()?;
+        ensure!(share.lost < LOST, "{to} does not answer");
         let now = Instant::now();
-        took.push((now - last).as_nanos() as f64 / 1_000.0);
+        share.histogram.saturating_record((now - last).as_nanos() as u64);
         last = now;
     }
-    let rate = took.len() as f64 / (last - began).as_secs_f64();
-    took.sort_by(f64::total_cmp);
-    let at = |share: f64| took.get((took.len() as f64 * share) as usize).copied().unwrap_or(0.0);
-    Ok(Count { rate, middle: at(0.5), late: at(0.99), lost: 0 })
+    Ok(share)
+}
+
+/// What is done over and over; it returns how many questions were not answered.
+type Action = Box<dyn FnMut() -> Result<u64>>;
+
+fn action(operation: Operation, to: SocketAddr) -> Result<Action> {
+    Ok(match operation {
+        Operation::Connect => Box::new(move || once(to).map(|()| 0)),
+        Operation::Kept | Operation::Kept16 => {
+            let mut stream = connect(to)?;
+            Box::new(move || {
+                stream.write_all(&[KEPT; SIZE])?;
+                Ok(stream.read_exact(&mut [0; SIZE]).map(|()| 0)?)
+            })
+        }
+        Operation::Udp => {
+            let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse()?;
+            let socket = UdpSocket::bind(any)?;
+            socket.connect(to)?;
+            socket.set_read_timeout(Some(Duration::from_millis(50)))?;
+            Box::new(move || {
+                let _: usize = socket.send(&[KEPT; SIZE])?;
+                Ok(u64::from(socket.recv(&mut [0; SIZE]).is_err()))
+            })
+        }
+        Operation::Bulk => {
+            let mut stream = connect(to)?;
+            let buffer = vec![BULK; BULK_SIZE];
+            Box::new(move || Ok(stream.write_all(&buffer).map(|()| 0)?))
+        }
+    })
 }
 
 fn connect(to: SocketAddr) -> Result<TcpStream> {
@@ -201,32 +211,29 @@ fn once(to: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-fn kept(to: SocketAddr, time: Duration) -> Result<Count> {
-    let mut stream = connect(to)?;
-    repeat(time, || {
-        stream.write_all(&[KEPT; SIZE])?;
-        Ok(stream.read_exact(&mut [0; SIZE])?)
-    })
-}
+#[cfg(test)]
+mod tests {
+    use super::super::server::serve;
+    use super::*;
 
-fn udp(to: SocketAddr, time: Duration) -> Result<Count> {
-    let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse()?;
-    let socket = UdpSocket::bind(any)?;
-    socket.connect(to)?;
-    socket.set_read_timeout(Some(Duration::from_millis(50)))?;
-    let mut lost = 0;
-    let count = repeat(time, || {
-        let _: usize = socket.send(&[KEPT; SIZE])?;
-        lost += u64::from(socket.recv(&mut [0; SIZE]).is_err());
-        ensure!(lost < 10, "{to} does not answer");
-        Ok(())
-    })?;
-    Ok(Count { lost, ..count })
-}
+    #[test]
+    fn every_operation_is_counted() {
+        let at = free_port();
+        drop(thread::spawn(move || serve(&[at])));
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while TcpStream::connect(at).is_err() && Instant::now() < deadline {
+            thread::yield_now();
+        }
+        for operation in Operation::ALL {
+            let count = ask(operation, at, Duration::from_millis(40)).unwrap();
+            assert!(count.rate > 0.0 && count.cpu >= 0.0, "{operation:?}: {count:?}");
+            let is_ordered =
+                count.latency.is_none_or(|[middle, _, late]| 0.0 < middle && middle <= late);
+            assert!(is_ordered, "{operation:?}: {count:?}");
+        }
+    }
 
-fn bulk(to: SocketAddr, time: Duration) -> Result<Count> {
-    let mut stream = connect(to)?;
-    let buffer = vec![BULK; BULK_SIZE];
-    let count = repeat(time, || Ok(stream.write_all(&buffer)?))?;
-    Ok(Count { rate: count.rate * BULK_SIZE as f64, middle: 0.0, late: 0.0, lost: 0 })
+    fn free_port() -> SocketAddr {
+        std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    }
 }

@@ -1,214 +1,227 @@
-//! A cluster for each way of serving Services, all alike but for that.
+//! A cluster for each way of serving Services, all alike but for that, and all told by one API server.
 //!
 //! What programs them has ended before anything is measured (a data path goes on without its agent, rules without
-//! kube-proxy, and neither needs the API server), so that nothing runs beside client and server.
+//! kube-proxy), and the API server is held: nothing runs beside client and server.
 
 use std::env;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use serde::{Deserialize, Serialize};
 
 use super::generator::{Count, Operation};
-use crate::agent::Source;
-use crate::cluster::{Cluster, Published, until_answered_by};
-use crate::control_plane::kube_proxy::{self, KubeProxy, Mode};
+use super::way::{self, Question, Route, Way};
+use crate::agent::{Agent, Source};
+use crate::cluster::{Published, until_answered_by};
+use crate::control_plane::kube_proxy::{self, KubeProxy};
 use crate::process::{Program, run};
+use crate::relay;
 use crate::rig::{Rig, TARGET};
-use crate::topology::{Family, Member, Shape};
+use crate::topology::{Family, Member, Node, Shape, Topology};
 use crate::traffic::{Ask, Protocol};
-use crate::wait::wait_until_ok;
+use crate::wait::{try_wait_until, wait_until_ok};
 
 /// How long a server may take until it answers.
 const START: Duration = Duration::from_secs(10);
+/// How long programming may take: kube-proxy writes 10,000 services to iptables for minutes.
+const PATIENCE: Duration = Duration::from_mins(10);
 /// Everything pods have addresses from.
 const PODS: &str = "10.244.0.0/16,fd00:244::/32";
 
-/// Who serves Services.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Way {
-    /// Nobody: the client asks the backend itself, over the same hops.
-    Plain,
-    /// kube-proxy with nftables, as it comes.
-    KubeProxy,
-    /// Ours, as it comes.
-    Ours,
-    /// Ours with socket hooks for pods too.
-    OursSockets,
-}
-
-impl Way {
-    /// In the order of a round.
-    pub(super) const ALL: [Self; 4] = [Self::Plain, Self::KubeProxy, Self::Ours, Self::OursSockets];
-
-    /// Its name in tables.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::KubeProxy => "kube-proxy",
-            Self::Ours => "ours",
-            Self::OursSockets => "ours-sockets",
-        }
-    }
-
-    /// What our configuration document says; nothing where the agent is not ours.
-    const fn settings(self) -> Option<&'static str> {
-        match self {
-            Self::Plain | Self::KubeProxy => None,
-            Self::Ours => Some(""),
-            Self::OursSockets => Some("socketLB: all\n"),
-        }
-    }
-
-    /// Whether it differs from the others on a path.
-    pub(super) const fn serves(self, path: Route) -> bool {
-        !matches!((self, path), (Self::OursSockets, Route::PortNear | Route::PortFar))
-    }
-}
-
-/// Who asks whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Route {
-    /// A pod asks a `ClusterIP` whose backend is on another node.
-    PodFar,
-    /// Outside asks a `NodePort` whose backend is on that node.
-    PortNear,
-    /// Outside asks a `NodePort` whose backend is on another node.
-    PortFar,
-}
-
-impl Route {
-    pub(super) const ALL: [Self; 3] = [Self::PodFar, Self::PortNear, Self::PortFar];
-
-    /// Its name in tables.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::PodFar => "pod-far",
-            Self::PortNear => "port-near",
-            Self::PortFar => "port-far",
-        }
-    }
+/// What the API server knows that is asked for.
+#[derive(Debug)]
+pub(super) struct Services {
+    /// Its backend is a pod of the node that is asked.
+    pub(super) near: Published,
+    /// Its backend is a pod of another node.
+    pub(super) far: Published,
 }
 
 /// A cluster whose Services are served in one way.
 pub(super) struct Site {
     pub(super) way: Way,
     // Before the namespaces that they live in.
-    _servers: Vec<Program>,
+    servers: Vec<Program>,
+    relay: Option<Program>,
     rig: Rig,
-    near: Option<Published>,
-    far: Option<Published>,
+}
+
+/// What runs while a site is programmed.
+enum Running {
+    Agent(Box<Agent>),
+    KubeProxy(Box<KubeProxy>),
+}
+
+impl Running {
+    fn wait_ready(&mut self) -> Result<()> {
+        match self {
+            Self::Agent(agent) => try_wait_until(PATIENCE, "the agent is ready", || {
+                agent.ensure_running()?;
+                Ok(agent.wait_ready().ok())
+            }),
+            Self::KubeProxy(proxy) => proxy.wait_ready(PATIENCE),
+        }
+    }
 }
 
 impl Site {
-    /// Builds it; everything answers when this returns.
+    /// Builds the namespaces; nothing serves yet.
     pub(super) fn build(way: Way, shape: Shape) -> Result<Self> {
-        let (rig, services) = if way == Way::Plain {
-            (Rig::build(crate::topology::Topology::builder(shape))?, [None, None])
-        } else {
-            let (rig, [near, far]) = served(way, shape)?;
-            (rig, [Some(near), Some(far)])
-        };
+        let builder = Topology::builder(shape);
+        let builder =
+            if way.has_whole_checksums() { builder.without_checksum_offload() } else { builder };
+        Self::around(way, Rig::build(builder)?)
+    }
+
+    /// Takes over namespaces that are there.
+    pub(super) fn around(way: Way, rig: Rig) -> Result<Self> {
         same_hops(&rig)?;
-        let servers = vec![serve(rig.pod(0, 1)?)?, serve(rig.pod(1, 0)?)?];
-        let [near, far] = services;
-        let site = Self { way, _servers: servers, rig, near, far };
-        for path in Route::ALL {
-            for operation in [Operation::Connect, Operation::Udp] {
-                wait_until_ok(
-                    START,
-                    &format!("{} answers on {}", way.name(), path.name()),
-                    || site.measure(path, operation, Duration::from_millis(5)).map(drop),
-                )?;
+        Ok(Self { way, servers: Vec::new(), relay: None, rig })
+    }
+
+    /// Lets the nodes reach an API server that lives in another site, under the address that it has there.
+    pub(super) fn reach(&mut self, api_server: SocketAddr, netns: &str) -> Result<()> {
+        self.relay = Some(relay::start(self.rig.topology(), api_server, netns)?);
+        Ok(())
+    }
+
+    /// Who answers services that nobody asks.
+    pub(super) fn backend(&self) -> Result<String> {
+        Ok(self.rig.pod(1, 0)?.ip(Family::V4).to_string())
+    }
+
+    /// Has both nodes programmed with everything, then ends what did it. `newest` is that of many.
+    pub(super) fn program(
+        &self,
+        kubeconfig: &Path,
+        services: &Services,
+        newest: SocketAddr,
+    ) -> Result<()> {
+        let nodes = self.rig.topology().nodes().iter();
+        // Both at once: they do not know each other.
+        let started = nodes.filter_map(|node| self.start(node, kubeconfig).transpose());
+        let mut running: Vec<Running> = started.collect::<Result<_>>()?;
+        running.iter_mut().try_for_each(Running::wait_ready)?;
+        if !running.is_empty() {
+            self.ensure_answered(services, newest)?;
+        }
+        for one in running {
+            if let Running::Agent(mut agent) = one {
+                agent.stop_quietly()?;
             }
         }
-        Ok(site)
+        Ok(())
+    }
+
+    fn start(&self, node: &Node, kubeconfig: &Path) -> Result<Option<Running>> {
+        match self.way.agent() {
+            way::Agent::None => Ok(None),
+            way::Agent::KubeProxy(mode) => {
+                let options =
+                    kube_proxy::Options::new(node.netns().name(), mode, kubeconfig, node.name());
+                let options = kube_proxy::Options { cluster_cidr: Some(PODS), ..options };
+                Ok(Some(Running::KubeProxy(Box::new(KubeProxy::spawn(&options)?))))
+            }
+            way::Agent::Ours(settings) => {
+                let flag = format!("--config={}", self.settings(settings)?.display());
+                let agent = Agent::spawn(node, Source::Kubeconfig(kubeconfig), &[&flag])?;
+                Ok(Some(Running::Agent(Box::new(agent))))
+            }
+        }
+    }
+
+    fn settings(&self, lines: &str) -> Result<PathBuf> {
+        let file = self.rig.topology().folder("settings")?.join("agent.yaml");
+        let text = format!("apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\n{lines}");
+        std::fs::write(&file, text).with_context(|| format!("configuration {}", file.display()))?;
+        Ok(file)
+    }
+
+    fn ensure_answered(&self, services: &Services, newest: SocketAddr) -> Result<()> {
+        let (pod, client) = (self.rig.pod(0, 0)?, self.rig.client());
+        // kube-proxy calls itself healthy while it still writes.
+        drop(wait_until_ok(PATIENCE, "the newest service is answered", || {
+            Ok(pod.peer().ask(Ask::tcp(newest).within(500))?)
+        })?);
+        for (service, backend) in [(&services.near, "pod-a2"), (&services.far, "pod-b1")] {
+            for family in Family::ALL {
+                for protocol in Protocol::ALL {
+                    let to = service.cluster_ip(family);
+                    until_answered_by(pod, Ask::new(protocol, to), &[backend])?;
+                    let to = service.node_port(self.rig.node(0)?, family, protocol)?;
+                    until_answered_by(client, Ask::new(protocol, to), &[backend])?;
+                }
+            }
+        }
+        until_answered_by(pod, Ask::tcp(newest), &["pod-b1"])
+    }
+
+    /// Replaces what answers tests by what answers measurements.
+    pub(super) fn serve(&mut self, services: &Services) -> Result<()> {
+        self.servers = vec![serve(self.rig.pod(0, 1)?)?, serve(self.rig.pod(1, 0)?)?];
+        for question in way::questions(true).into_iter().filter(|it| self.way.serves(it.route)) {
+            let what = format!("{} answers {question:?}", self.way.name());
+            let ask = || self.measure(question, services, Duration::from_millis(5)).map(drop);
+            wait_until_ok(START, &what, ask)?;
+        }
+        Ok(())
+    }
+
+    /// Lets what answers tests answer again.
+    pub(super) fn stop_serving(&mut self) -> Result<()> {
+        if self.servers.is_empty() {
+            return Ok(());
+        }
+        self.servers.clear();
+        for backend in [self.rig.pod(0, 1)?, self.rig.pod(1, 0)?] {
+            for protocol in Protocol::ALL {
+                backend.peer().serve(protocol, &backend.addresses().both(), TARGET)?;
+            }
+        }
+        Ok(())
     }
 
     /// Asks for a while and counts.
     pub(super) fn measure(
         &self,
-        path: Route,
-        operation: Operation,
+        question: Question,
+        services: &Services,
         time: Duration,
     ) -> Result<Count> {
-        let (from, to): (&Member, _) = match path {
-            Route::PodFar => (self.rig.pod(0, 0)?, self.target(path, operation)?),
-            Route::PortNear | Route::PortFar => (self.rig.client(), self.target(path, operation)?),
+        let to = self.target(question, services)?;
+        let from: &Member = match question.route {
+            Route::PodFar => self.rig.pod(0, 0)?,
+            Route::PortNear | Route::PortFar => self.rig.client(),
+            Route::Loopback => self.rig.pod(1, 0)?,
         };
         let mut command = from.home().command(&env::current_exe()?)?;
-        let _: &mut _ = command.args(["traffic-ask", operation.name(), &to.to_string()]);
+        let _: &mut _ = command.args(["traffic-ask", question.operation.name(), &to.to_string()]);
         let _: &mut _ = command.arg(time.as_millis().to_string());
         let said = run(&mut command, "")
-            .with_context(|| format!("{}, {}, {}", self.way.name(), path.name(), to))?;
+            .with_context(|| format!("{}, {question:?}, {to}", self.way.name()))?;
         serde_json::from_str(&said).with_context(|| format!("the generator said {said}"))
     }
 
-    fn target(&self, path: Route, operation: Operation) -> Result<SocketAddr> {
-        let family = Family::V4;
+    fn target(&self, question: Question, services: &Services) -> Result<SocketAddr> {
+        let Question { route, operation, family } = question;
         let protocol = if operation == Operation::Udp { Protocol::Udp } else { Protocol::Tcp };
-        let (service, backend) = match path {
-            Route::PodFar | Route::PortFar => (&self.far, self.rig.pod(1, 0)?),
-            Route::PortNear => (&self.near, self.rig.pod(0, 1)?),
+        let (service, backend) = match route {
+            Route::PodFar | Route::PortFar | Route::Loopback => {
+                (&services.far, self.rig.pod(1, 0)?)
+            }
+            Route::PortNear => (&services.near, self.rig.pod(0, 1)?),
         };
-        match (service, path) {
-            (None, _) => Ok(backend.addresses().socket(family, TARGET)),
-            (Some(service), Route::PodFar) => Ok(service.cluster_ip(family)),
-            (Some(service), Route::PortNear | Route::PortFar) => {
+        match (self.way.agent(), route) {
+            (way::Agent::None, _) | (_, Route::Loopback) => {
+                Ok(backend.addresses().socket(family, TARGET))
+            }
+            (_, Route::PodFar) => Ok(service.cluster_ip(family)),
+            (_, Route::PortNear | Route::PortFar) => {
                 service.node_port(self.rig.node(0)?, family, protocol)
             }
         }
     }
-}
-
-/// A cluster with a real API server, whose two Services are programmed when this returns; then only the rules stay.
-fn served(way: Way, shape: Shape) -> Result<(Rig, [Published; 2])> {
-    let mut cluster = Cluster::without_agents(shape)?;
-    let services = [cluster.publish("near", false)?, cluster.publish("far", false)?];
-    let [near, far] = &services;
-    cluster.endpoints(near, &[cluster.rig().pod(0, 1)?])?;
-    cluster.endpoints(far, &[cluster.rig().pod(1, 0)?])?;
-    let kubeconfig = cluster.control_plane().kubeconfig();
-    let mut proxies = Vec::new();
-    if let Some(settings) = way.settings() {
-        agents(cluster.rig_mut(), &kubeconfig, settings)?;
-    } else {
-        for node in cluster.rig().topology().nodes() {
-            let netns = node.netns().name();
-            let options = kube_proxy::Options::new(netns, Mode::Nftables, &kubeconfig, node.name());
-            let options = kube_proxy::Options { cluster_cidr: Some(PODS), ..options };
-            proxies.push(KubeProxy::start(&options)?);
-        }
-    }
-    let rig = cluster.rig();
-    for (service, backend) in [(near, "pod-a2"), (far, "pod-b1")] {
-        for protocol in Protocol::ALL {
-            let to = service.cluster_ip(Family::V4);
-            until_answered_by(rig.pod(0, 0)?, Ask::new(protocol, to), &[backend])?;
-            let to = service.node_port(rig.node(0)?, Family::V4, protocol)?;
-            until_answered_by(rig.client(), Ask::new(protocol, to), &[backend])?;
-        }
-    }
-    drop(proxies);
-    let mut rig = cluster.into_rig();
-    if way.settings().is_some() {
-        for _ in 0..2 {
-            rig.take_agent(0)?.stop()?;
-        }
-    }
-    Ok((rig, services))
-}
-
-fn agents(rig: &mut Rig, kubeconfig: &Path, settings: &str) -> Result<()> {
-    let file = rig.topology().folder("settings")?.join("agent.yaml");
-    let text = format!("apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\n{settings}");
-    std::fs::write(&file, text).with_context(|| format!("configuration {}", file.display()))?;
-    let flag = format!("--config={}", file.display());
-    rig.start_agents_from(Source::Kubeconfig(kubeconfig), &[&flag])
 }
 
 /// A backend on node-b is asked through node-a and answers through it, as a `NodePort` of node-a makes it.
@@ -220,18 +233,26 @@ fn same_hops(rig: &Rig) -> Result<()> {
             node.netns().sysctl(&format!("net.ipv4.conf.{which}.send_redirects"), "0")?;
         }
     }
-    let [backend, host] = [rig.pod(1, 0)?.addresses().v4, near.addresses().v4];
-    client.netns().ip(&format!("route add {backend}/32 via {host}"))?;
-    far.netns().ip(&format!("route add {}/32 via {host}", client.addresses().v4))
+    for which in ["all", "eth0"] {
+        client.netns().sysctl(&format!("net.ipv6.conf.{which}.accept_redirects"), "0")?;
+    }
+    for family in Family::ALL {
+        let length = if family == Family::V4 { 32 } else { 128 };
+        let [backend, host] = [rig.pod(1, 0)?.ip(family), near.ip(family)];
+        client.netns().ip(&format!("route add {backend}/{length} via {host}"))?;
+        far.netns().ip(&format!("route add {}/{length} via {host}", client.ip(family)))?;
+    }
+    Ok(())
 }
 
-/// Replaces what answers tests by what answers measurements.
 fn serve(backend: &Member) -> Result<Program> {
     for protocol in Protocol::ALL {
         backend.peer().stop_serving(protocol, &backend.addresses().both(), TARGET)?;
     }
     let mut command = backend.home().command(&env::current_exe()?)?;
-    let at = backend.addresses().socket(Family::V4, TARGET).to_string();
-    let _: &mut _ = command.args(["traffic-serve", &at]);
+    let _: &mut _ = command.arg("traffic-serve");
+    for family in Family::ALL {
+        let _: &mut _ = command.arg(backend.addresses().socket(family, TARGET).to_string());
+    }
     Program::spawn("server", command, Path::new("/dev/null"))
 }

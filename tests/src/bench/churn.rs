@@ -1,0 +1,247 @@
+//! From a change in the API to the first packet that obeys it, and from a start to the first answer: ours and the real
+//! kube-proxy, beside few services and many.
+//!
+//! A time begins when the request to the API server does. Refuses a change that was there before it was made.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+mod api;
+mod probe;
+mod way;
+
+use api::Changer;
+use way::{Running, Way};
+
+use super::figures::Figure;
+use super::load::Usage;
+use super::machine::Machine;
+use super::record::{Results, Row};
+use crate::cluster::Cluster;
+use crate::population::Population;
+use crate::topology::{Family, Shape};
+
+/// Endpoints of each of the services that nobody asks.
+const ENDPOINTS: usize = 3;
+/// How long a change may take.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// After a rest of this length nobody is busy with the change before: kube-proxy waits a second between two.
+const REST: Duration = Duration::from_secs(2);
+
+/// What to measure, and what to say of it.
+#[derive(Debug)]
+pub struct Options<'a> {
+    /// Folder for `results.json` and `report.html`.
+    pub folder: &'a Path,
+    /// What was measured.
+    pub commit: &'a str,
+    /// Numbers of services, from the smallest.
+    pub services: &'a [u32],
+    /// How often each way is started.
+    pub rounds: usize,
+    /// Changes of each kind after a start.
+    pub changes: u32,
+}
+
+/// A kind of change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    /// A slice gets another backend, as soon as packets obey the change before.
+    Endpoints,
+    /// The same after a rest.
+    Alone,
+    /// A Service appears.
+    Service,
+}
+
+impl Change {
+    const ALL: [Self; 3] = [Self::Endpoints, Self::Alone, Self::Service];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Endpoints => "endpoints",
+            Self::Alone => "endpoints after 2 s of rest",
+            Self::Service => "service",
+        }
+    }
+}
+
+/// What was found of a way at a number of services.
+#[derive(Debug, Default)]
+struct Figures {
+    changes: [Figure; 3],
+    start: Figure,
+    anonymous: Figure,
+    maps: Figure,
+    disturbed: usize,
+}
+
+/// Measures every way at every number of services in turn, and writes what came of it.
+pub fn churn(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
+    let machine = Machine::here(None)?;
+    let cluster = Cluster::without_agents(Shape::Routed)?;
+    let mut bench = Bench::new(&cluster)?;
+    let mut rows = Vec::new();
+    for services in options.services.iter().copied() {
+        bench.populate(services)?;
+        let mut all = Way::ALL.map(|way| (way, Figures::default()));
+        for round in 1..=options.rounds {
+            for (way, figures) in &mut all {
+                let what = || format!("{} with {services} services", way.name());
+                bench.round(*way, options.changes, figures).with_context(what)?;
+                writeln!(out, "round {round} of {}: {}", options.rounds, what())?;
+            }
+        }
+        rows.extend(all.iter().flat_map(|(way, figures)| figures.rows(*way, services)));
+    }
+    let mut results = Results::new("churn", options.commit, machine.afterwards()?, rows);
+    results.notes.push(format!(
+        "{} rounds, each a start and {} changes of each kind; kube-proxy with its defaults, which wait a second between \
+         two writes. Every service beside has {ENDPOINTS} endpoints. The time of the request to the API server is part of a figure.",
+        options.rounds, options.changes
+    ));
+    results.write(options.folder, out)
+}
+
+impl Figures {
+    fn rows(&self, way: Way, services: u32) -> Vec<Row> {
+        let (services, endpoints) = (services.to_string(), ENDPOINTS.to_string());
+        let labels = [("way", way.name()), ("services", &*services), ("endpoints", &endpoints)];
+        let row = |labels: &[(&str, &str)], measure, of: &Figure| {
+            let row = Row::new(labels, measure, of).judged(way == Way::Ours);
+            // Nothing is dropped: a change that other work delayed was late all the same.
+            Row { disturbed: self.disturbed > 0, ..row }
+        };
+        let mut rows = Vec::new();
+        for (change, times) in Change::ALL.iter().zip(&self.changes) {
+            let labels = [&labels[..], &[("change", change.name())]].concat();
+            rows.push(row(&labels, ("latency 50 %", "ms"), times));
+            rows.push(Row { spread: times.late(), ..row(&labels, ("latency 99 %", "ms"), times) });
+        }
+        rows.push(row(&labels, ("cold start", "s"), &self.start));
+        rows.push(row(&labels, ("anonymous memory", "MB"), &self.anonymous));
+        if self.maps.len() > 0 {
+            rows.push(row(&labels, ("map memory", "MB"), &self.maps));
+        }
+        rows
+    }
+}
+
+/// A cluster in which things change.
+struct Bench<'a> {
+    cluster: &'a Cluster,
+    population: Population,
+    changer: Changer,
+    /// Whether the service is there whose endpoints change; it is the newest of all.
+    has_probe: bool,
+}
+
+/// Its name.
+const PROBE: &str = "probe";
+/// The two backends that it has in turn.
+const BACKENDS: [&str; 2] = ["pod-b1", "pod-b2"];
+
+impl<'a> Bench<'a> {
+    fn new(cluster: &'a Cluster) -> Result<Self> {
+        let mut population = Population::default();
+        // Its namespace is that of the services which change.
+        let _: SocketAddr = population.grow(cluster.control_plane(), 1, &backends(cluster))?;
+        let changer = Changer::new(cluster.control_plane())?;
+        Ok(Self { cluster, population, changer, has_probe: false })
+    }
+
+    fn populate(&mut self, services: u32) -> Result<()> {
+        let all = backends(self.cluster);
+        let _: SocketAddr = self.population.grow(self.cluster.control_plane(), services, &all)?;
+        if self.has_probe {
+            self.changer.remove(PROBE)?;
+        }
+        self.has_probe = true;
+        self.changer.make(PROBE, Changer::probe_address(), &self.address(0)?).map(drop)
+    }
+
+    /// The address of one of the two backends.
+    fn address(&self, index: usize) -> Result<String> {
+        Ok(self.cluster.rig().pod(1, index)?.ip(Family::V4).to_string())
+    }
+
+    /// Starts a way, changes things, and ends it.
+    fn round(&mut self, way: Way, changes: u32, figures: &mut Figures) -> Result<()> {
+        let before = Usage::now()?;
+        let probe = Changer::probe_address();
+        let _: Instant = self.changer.point(PROBE, &self.address(0)?)?;
+        let kubeconfig = self.cluster.control_plane().kubeconfig();
+        let rig = self.cluster.rig();
+        let (running, took): (Running<'_>, Duration) =
+            way.start(rig, &kubeconfig, (probe, BACKENDS[0]))?;
+        figures.start.add(took.as_secs_f64());
+        let [endpoints, alone, service] = &mut figures.changes;
+        for number in 1..=changes {
+            endpoints.add(self.endpoints(probe, number)?);
+        }
+        for number in 1..=changes.div_ceil(4) {
+            std::thread::park_timeout(REST);
+            alone.add(self.endpoints(probe, changes + number)?);
+        }
+        for number in 1..=changes {
+            service.add(self.service(number)?);
+        }
+        let memory = running.memory()?;
+        figures.anonymous.add(memory.anonymous as f64 / 1e6);
+        if let Some(maps) = memory.maps {
+            figures.maps.add(maps as f64 / 1e6);
+        }
+        figures.disturbed += usize::from(!before.was_calm(&Usage::now()?));
+        running.end()
+    }
+
+    /// Gives the probe its other backend; returns milliseconds until a packet went there.
+    fn endpoints(&self, probe: SocketAddr, number: u32) -> Result<f64> {
+        let index = number as usize % 2;
+        let (address, server) = (self.address(index)?, BACKENDS[index]);
+        let pod = self.cluster.rig().pod(0, 0)?;
+        let asked = std::thread::scope(|scope| -> Result<(Instant, Instant)> {
+            let wait = move || probe::until_answered_by(probe, server, PATIENCE);
+            let probing = scope.spawn(move || pod.home().run_in(wait));
+            let began = self.changer.point(PROBE, &address)?;
+            let answered = probing.join().ok().context("the probe ended")???;
+            Ok((began, answered))
+        });
+        milliseconds(asked.with_context(|| format!("change {number}"))?)
+    }
+
+    /// Makes a Service; returns milliseconds until it was answered, and removes it.
+    fn service(&mut self, number: u32) -> Result<f64> {
+        let pod = self.cluster.rig().pod(0, 0)?;
+        let name = format!("new-{number}");
+        let to = self.changer.next_address();
+        let early = pod.home().run_in(|| probe::is_answered(to))??;
+        ensure!(!early, "{to} was answered before {name} was made");
+        let backend = self.address(0)?;
+        let asked = std::thread::scope(|scope| -> Result<(Instant, Instant)> {
+            let wait = move || probe::until_answered_by(to, BACKENDS[0], PATIENCE);
+            let probing = scope.spawn(move || pod.home().run_in(wait));
+            let began = self.changer.make(&name, to, &backend)?;
+            let answered = probing.join().ok().context("the probe ended")???;
+            Ok((began, answered))
+        });
+        let milliseconds = milliseconds(asked.with_context(|| name.clone())?)?;
+        self.changer.remove(&name)?;
+        Ok(milliseconds)
+    }
+}
+
+fn milliseconds((began, answered): (Instant, Instant)) -> Result<f64> {
+    let took = answered.checked_duration_since(began).context("answered before the change")?;
+    Ok(took.as_secs_f64() * 1_000.0)
+}
+
+fn backends(cluster: &Cluster) -> Vec<String> {
+    let pods = cluster.rig().pods();
+    let addresses = pods.iter().take(ENDPOINTS).map(|pod| pod.ip(Family::V4).to_string());
+    addresses.collect()
+}

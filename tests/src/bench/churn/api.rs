@@ -1,0 +1,124 @@
+//! The one who changes things: a client of the API server that keeps its connection, so that a change costs a request.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use lb_agent::snapshot::ViewHealth;
+use lb_agent::watch::client::Server;
+use serde_json::json;
+use tokio::runtime::Runtime;
+
+use crate::control_plane::ControlPlane;
+use crate::population::{NAMESPACE, slice};
+use crate::rig::TARGET;
+
+/// The port of the services that change.
+const PORT: u16 = 80;
+/// An API server gives the first 256 addresses of a large range only to who names one: ours.
+const PROBE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 20);
+/// So many after it are used in turn.
+const ADDRESSES: u32 = 200;
+
+/// What changes, and through what.
+pub(super) struct Changer {
+    runtime: Runtime,
+    client: Client,
+    made: u32,
+}
+
+impl Changer {
+    /// Connects to the API server of `control_plane`, which has the namespace of the population.
+    pub(super) fn new(control_plane: &ControlPlane) -> Result<Self> {
+        let server = Server { kubeconfig: Some(control_plane.kubeconfig()), master: None };
+        let (runtime, client) = control_plane.home().run_in(|| -> Result<_> {
+            // Its threads are made here and stay in the namespace of the server.
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_all()
+                .build()?;
+            let client = runtime.block_on(server.client(&ViewHealth::default(), None))?;
+            Ok((runtime, client))
+        })??;
+        Ok(Self { runtime, client, made: 0 })
+    }
+
+    /// Where the next Service will be asked.
+    pub(super) fn next_address(&mut self) -> SocketAddr {
+        self.made += 1;
+        let address = Ipv4Addr::from(u32::from(PROBE) + 1 + self.made % ADDRESSES);
+        SocketAddr::from((address, PORT))
+    }
+
+    /// Where the Service is asked that stays.
+    pub(super) fn probe_address() -> SocketAddr {
+        SocketAddr::from((PROBE, PORT))
+    }
+
+    /// Makes a Service at an address, and says when that request began; its slice is there before it.
+    pub(super) fn make(&self, name: &str, to: SocketAddr, backend: &str) -> Result<Instant> {
+        let slice = slice(name, ("dns", "UDP"), &[backend.to_owned()])?;
+        let service: Service = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "clusterIP": to.ip(),
+                "ports": [{"name": "dns", "protocol": "UDP", "port": PORT, "targetPort": TARGET}],
+            },
+        }))?;
+        let (slices, services) = (self.slices(), self.services());
+        let began = self.ask(async move || {
+            let options = PostParams::default();
+            drop(slices.create(&options, &slice).await?);
+            let began = Instant::now();
+            drop(services.create(&options, &service).await?);
+            Ok(began)
+        });
+        began.with_context(|| format!("make {name}"))
+    }
+
+    /// Gives a Service another backend, and says when the request began.
+    pub(super) fn point(&self, name: &str, backend: &str) -> Result<Instant> {
+        let endpoints = json!({
+            "endpoints": [{"addresses": [backend], "conditions": {"ready": true}}],
+        });
+        let (slices, owned) = (self.slices(), name.to_owned());
+        let began = self.ask(async move || {
+            let began = Instant::now();
+            let patch = Patch::Merge(&endpoints);
+            drop(slices.patch(&owned, &PatchParams::default(), &patch).await?);
+            Ok(began)
+        });
+        began.with_context(|| format!("another backend of {name}"))
+    }
+
+    /// Removes a Service and its slice.
+    pub(super) fn remove(&self, name: &str) -> Result<()> {
+        let (slices, services, owned) = (self.slices(), self.services(), name.to_owned());
+        let removed = self.ask(async move || {
+            drop(services.delete(&owned, &DeleteParams::default()).await?);
+            drop(slices.delete(&owned, &DeleteParams::default()).await?);
+            Ok(())
+        });
+        removed.with_context(|| format!("remove {name}"))
+    }
+
+    fn services(&self) -> Api<Service> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    fn slices(&self) -> Api<EndpointSlice> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// On a thread of the runtime: a connection that has to be made anew is made in its namespace.
+    fn ask<T: Send + 'static, F>(&self, work: impl FnOnce() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        self.runtime.block_on(self.runtime.spawn(work())).context("a request ended")?
+    }
+}

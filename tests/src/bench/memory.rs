@@ -1,0 +1,46 @@
+//! The memory of a process, and of the maps that it filled.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::wait::wait_until_ok;
+
+/// How long memory may go on changing.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Memory that is the same for so long stays.
+const STILL: Duration = Duration::from_secs(3);
+
+/// Anonymous memory of a process once it stays as it is, in bytes.
+pub(super) fn settled(process: u32) -> Result<u64> {
+    let mut before = (Instant::now(), 0);
+    wait_until_ok(PATIENCE, "the memory stays as it is", || {
+        let now = field(process, "RssAnon:")?;
+        if now.abs_diff(before.1) > now / 100 {
+            before = (Instant::now(), now);
+        }
+        ensure!(before.0.elapsed() > STILL, "it was {} bytes", before.1);
+        Ok(now)
+    })
+}
+
+/// The most that a process ever had, in bytes.
+pub(super) fn highest(process: u32) -> Result<u64> {
+    field(process, "VmHWM:")
+}
+
+/// What the kernel has for all maps pinned in a folder, in bytes.
+pub(super) fn of_maps(pins: &Path) -> Result<u64> {
+    Ok(lb_agent::maps::kept(pins)?.iter().map(|map| map.bytes).sum())
+}
+
+fn field(process: u32, name: &str) -> Result<u64> {
+    let file = format!("/proc/{process}/status");
+    let status = fs::read_to_string(&file).with_context(|| format!("read {file}"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let line = line.with_context(|| format!("{file} has no {name}"))?;
+    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kilobytes * 1_024)
+}

@@ -1,0 +1,179 @@
+//! The one form in which every bench writes what it found: `results.json` (`docs/bench/README.md`).
+//!
+//! A row is one figure: labels say of what, a measure says which, a spread says how sure. Reports and comparisons
+//! read nothing else, so a figure without its spread cannot be shown.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::figures::{Figure, Spread};
+use super::machine::Machine;
+use super::report;
+
+/// Version of the schema.
+const SCHEMA: u32 = 2;
+/// Tells what a person wrote to begin this.
+const COMMAND: &str = "LB_BENCH_COMMAND";
+/// The file of results in a bench's folder.
+const FILE: &str = "results.json";
+
+/// Which direction of a figure is an improvement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Better {
+    More,
+    Less,
+}
+
+/// One figure of one thing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Row {
+    /// Of what: `way`, `route`, `services`.
+    pub(super) labels: BTreeMap<String, String>,
+    /// Which figure.
+    pub(super) measure: String,
+    pub(super) unit: String,
+    pub(super) better: Better,
+    /// Whether a change of it for the worse is a regression: of ours, and not of what is beside it.
+    pub(super) judged: bool,
+    #[serde(flatten)]
+    pub(super) spread: Spread,
+    /// Rounds that it comes from.
+    pub(super) rounds: usize,
+    /// Rounds that were dropped because something else used the machine.
+    pub(super) dropped: usize,
+    /// Too few rounds were calm: this comes from all of them, and says little.
+    pub(super) disturbed: bool,
+}
+
+impl Row {
+    /// A figure that nothing disturbed, judged where `better` is given.
+    pub(super) fn new(labels: &[(&str, &str)], (measure, unit): (&str, &str), of: &Figure) -> Self {
+        let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Self {
+            labels: labels.collect(),
+            measure: measure.to_owned(),
+            unit: unit.to_owned(),
+            better: Better::Less,
+            judged: false,
+            spread: of.spread(),
+            rounds: of.len(),
+            dropped: 0,
+            disturbed: false,
+        }
+    }
+
+    /// More of it is better.
+    #[must_use]
+    pub(super) const fn more_is_better(mut self) -> Self {
+        self.better = Better::More;
+        self
+    }
+
+    /// A change for the worse is a regression where `is_ours`.
+    #[must_use]
+    pub(super) const fn judged(mut self, is_ours: bool) -> Self {
+        self.judged = is_ours;
+        self
+    }
+
+    /// A label's value; nothing where it has none.
+    pub(super) fn label(&self, name: &str) -> &str {
+        self.labels.get(name).map_or("", String::as_str)
+    }
+
+    /// All labels in one line.
+    pub(super) fn name(&self) -> String {
+        let labels = self.labels.iter().map(|(name, value)| format!("{name} {value}"));
+        labels.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// What one run of one bench found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Results {
+    schema: u32,
+    pub(super) bench: String,
+    pub(super) commit: String,
+    /// What repeats it.
+    pub(super) command: String,
+    /// When it ended: seconds since 1970.
+    pub(super) time: u64,
+    pub(super) machine: Machine,
+    /// What a reader must know: settings, and what was not measured and why.
+    pub(super) notes: Vec<String>,
+    pub(super) rows: Vec<Row>,
+}
+
+impl Results {
+    /// What was found just now.
+    pub(super) fn new(bench: &str, commit: &str, machine: Machine, rows: Vec<Row>) -> Self {
+        let time = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs());
+        Self {
+            schema: SCHEMA,
+            bench: bench.to_owned(),
+            commit: commit.to_owned(),
+            command: env::var(COMMAND).unwrap_or_else(|_| format!("cargo xtask bench {bench}")),
+            time,
+            machine,
+            notes: Vec::new(),
+            rows,
+        }
+    }
+
+    /// Reads results, or those in a folder.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let file = if path.is_dir() { path.join(FILE) } else { path.to_owned() };
+        let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let what = || format!("{} holds no results of schema {SCHEMA}", file.display());
+        let results: Self = serde_json::from_str(&text).with_context(what)?;
+        ensure!(results.schema == SCHEMA, "{}, but of {}", what(), results.schema);
+        Ok(results)
+    }
+
+    /// Writes `results.json` and `report.html` into a folder, and says where.
+    pub(super) fn write(&self, folder: &Path, out: &mut impl Write) -> Result<()> {
+        fs::create_dir_all(folder).with_context(|| format!("folder {}", folder.display()))?;
+        let put = |name: &str, text: String| -> Result<PathBuf> {
+            let file = folder.join(name);
+            fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+            Ok(file)
+        };
+        let json = put(FILE, serde_json::to_string_pretty(self)? + "\n")?;
+        let page = put("report.html", report::page(std::slice::from_ref(self)))?;
+        writeln!(out, "results: {}\nreport: {}", json.display(), page.display())
+            .context("standard output")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_read_as_they_were_written() {
+        let figure: Figure = [3.0, 1.0, 2.0].into_iter().collect();
+        let labels = [("way", "ours"), ("services", "10")];
+        let row = Row::new(&labels, ("rate", "requests/s"), &figure).more_is_better().judged(true);
+        let results = Results::new("traffic", "abc", Machine::here(None).unwrap(), vec![row]);
+        let folder = tempfile::tempdir().unwrap();
+        results.write(folder.path(), &mut Vec::new()).unwrap();
+        let read = Results::read(folder.path()).unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), serde_json::to_value(&results).unwrap());
+        assert_eq!(read.rows[0].name(), "services 10, way ours");
+    }
+
+    #[test]
+    fn an_older_schema_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(FILE), r#"{"schema": 1}"#).unwrap();
+        let error = Results::read(folder.path()).unwrap_err();
+        assert!(format!("{error:#}").contains("holds no results of schema 2"), "{error:#}");
+    }
+}

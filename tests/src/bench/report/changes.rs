@@ -1,0 +1,56 @@
+//! Pictures of `bench churn`: from a change in the API to the first packet that obeys it, starts, and memory.
+
+use super::super::record::Row;
+use super::charts::{self, Series};
+use super::figure;
+use super::pick::{by_services, legend, of_ways, rows, values};
+use super::svg::{escape, number};
+
+/// All of them.
+pub(super) fn pictures(all: &[Row]) -> String {
+    let mut text = legend(all);
+    text.push_str("<div class=\"grid\">");
+    for change in values(all, "change") {
+        text.push_str(&latency(all, change));
+    }
+    text.push_str("</div>");
+    for services in values(all, "services") {
+        let mut figures = String::new();
+        for measure in ["cold start", "anonymous memory", "map memory"] {
+            let labels = [("services", services)];
+            let Some(first) = rows(all, &labels, measure).next() else { continue };
+            let endpoints = first.label("endpoints");
+            let small = format!("{}, {services} x {endpoints}", first.unit);
+            let drawing = charts::bars(measure, &of_ways(all, &labels, measure), None);
+            figures.push_str(&figure(measure, &small, &drawing));
+        }
+        if !figures.is_empty() {
+            let services = escape(services);
+            text.extend([format!(
+                "<h3>With {services} services</h3><div class=\"grid\">{figures}</div>"
+            )]);
+        }
+    }
+    text
+}
+
+/// The middle as a whole line, the slowest hundredth as a broken one.
+fn latency(all: &[Row], change: &str) -> String {
+    let labels = [("change", change)];
+    let mut series = by_services(all, &labels, "latency 50 %");
+    let late = by_services(all, &labels, "latency 99 %");
+    let said: Vec<String> = series.iter().map(|one| said(one, &late)).collect();
+    series.extend(late.into_iter().map(|one| Series { class: one.class + " late", ..one }));
+    let title = format!("{change}: change to packet");
+    let drawing = charts::lines(&title, "ms", &series, true);
+    figure(&title, &format!("middle, and 99 % broken. {}", said.join("; ")), &drawing)
+}
+
+fn said(one: &Series, late: &[Series]) -> String {
+    let points = |series: &Series| {
+        let points = series.points.iter().map(|(_, spread)| number(spread.median));
+        points.collect::<Vec<_>>().join(", ")
+    };
+    let late = late.iter().find(|other| other.name == one.name).map(points).unwrap_or_default();
+    format!("{}: {} (99 %: {late})", one.name, points(one))
+}

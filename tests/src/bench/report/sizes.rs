@@ -1,0 +1,42 @@
+//! Pictures of `bench scale`: memory, start and changes against the size of the cluster.
+
+use super::super::record::Row;
+use super::charts::{self, Entry};
+use super::figure;
+use super::pick::{class, rows};
+use super::svg::number;
+
+/// Measures, and which others of the same thing stand in the same picture.
+const MEASURES: [&str; 6] = [
+    "anonymous memory",
+    "peak memory",
+    "map memory",
+    "lists to programmed",
+    "change to map 50 %",
+    "change to map 99 %",
+];
+
+/// All of them.
+pub(super) fn pictures(all: &[Row]) -> String {
+    let figures: String = MEASURES.iter().map(|measure| picture(all, measure)).collect();
+    format!("<div class=\"grid\">{figures}</div>")
+}
+
+fn picture(all: &[Row], measure: &str) -> String {
+    let entry = |row: &Row| Entry {
+        name: format!("{} x {}", row.label("services"), row.label("endpoints")),
+        class: class("ours").to_owned(),
+        values: vec![row.spread],
+        said: number(row.spread.median),
+    };
+    let entries: Vec<Entry> = rows(all, &[], measure).map(entry).collect();
+    let unit = rows(all, &[], measure).next().map_or("", |row| row.unit.as_str());
+    if entries.is_empty() {
+        return String::new();
+    }
+    figure(
+        measure,
+        &format!("{unit}, services x endpoints"),
+        &charts::bars(measure, &entries, None),
+    )
+}

@@ -1,0 +1,188 @@
+//! Measuring in turn: every way once, plain routing again at the end; A B C A, A B C A.
+//!
+//! A turn does not count when something else had the machine, or when plain routing at its end was far from that at its
+//! beginning. It is done again, as long as that does not become the rule.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::super::figures::Figure;
+use super::super::load::Usage;
+use super::super::record::Row;
+use super::generator::Count;
+use super::site::{Services, Site};
+use super::way::{Question, Route, Way};
+use crate::topology::Family;
+
+/// A turn counts when plain routing at its end is within this of plain routing at its beginning.
+const CALM: f64 = 0.15;
+/// With fewer calm turns than this, all count, and the figure says so.
+const ENOUGH: usize = 3;
+
+/// Every way once.
+struct Turn {
+    counts: Vec<(Way, Count)>,
+    /// Plain routing at its end.
+    again: Count,
+    is_calm: bool,
+}
+
+/// All turns of a question.
+pub(super) struct Series {
+    question: Question,
+    services: u32,
+    turns: Vec<Turn>,
+}
+
+impl Series {
+    pub(super) const fn new(question: Question, services: u32) -> Self {
+        Self { question, services, turns: Vec::new() }
+    }
+
+    fn disturbed(&self) -> usize {
+        self.turns.iter().filter(|turn| !turn.is_calm).count()
+    }
+
+    /// Asks every way once; a disturbed turn is followed by another one while most are calm.
+    pub(super) fn measure(
+        &mut self,
+        sites: &[Site],
+        services: &Services,
+        time: Duration,
+    ) -> Result<()> {
+        loop {
+            let turn = self.turn(sites, services, time)?;
+            let is_calm = turn.is_calm;
+            self.turns.push(turn);
+            if is_calm || self.disturbed() * 2 > self.turns.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn turn(&self, sites: &[Site], services: &Services, time: Duration) -> Result<Turn> {
+        let before = Usage::now()?;
+        let serves = |site: &&Site| {
+            site.way.serves(self.question.route) && self.services <= site.way.most_services()
+        };
+        let mut counts = Vec::new();
+        for site in sites.iter().filter(serves) {
+            counts.push((site.way, site.measure(self.question, services, time)?));
+        }
+        let (plain, first) = match (sites.first(), counts.first()) {
+            (Some(plain), Some((_, first))) => (plain, *first),
+            _ => anyhow::bail!("no site to measure"),
+        };
+        let again = plain.measure(self.question, services, time)?;
+        let is_steady = (again.rate / first.rate - 1.0).abs() <= CALM;
+        let is_calm = is_steady && before.was_calm(&Usage::now()?);
+        Ok(Turn { counts, again, is_calm })
+    }
+
+    /// What the turns say of each way.
+    pub(super) fn rows(&self) -> Vec<Row> {
+        let dropped = self.disturbed();
+        let is_enough = self.turns.len() - dropped >= ENOUGH.min(self.turns.len());
+        let counted: Vec<&Turn> =
+            self.turns.iter().filter(|turn| turn.is_calm || !is_enough).collect();
+        let mut rows = Vec::new();
+        let ways = counted.first().into_iter().flat_map(|turn| &turn.counts);
+        for (way, _) in ways {
+            rows.extend(self.of_way(*way, &counted));
+        }
+        for row in &mut rows {
+            row.dropped = if is_enough { dropped } else { 0 };
+            row.disturbed = !is_enough;
+        }
+        rows
+    }
+
+    fn of_way(&self, way: Way, turns: &[&Turn]) -> Vec<Row> {
+        let Question { route, operation, family } = self.question;
+        let services = self.services.to_string();
+        let name = if route == Route::Loopback { "generator" } else { way.name() };
+        let labels = [
+            ("way", name),
+            ("route", route.name()),
+            ("operation", operation.name()),
+            ("family", if family == Family::V4 { "IPv4" } else { "IPv6" }),
+            ("services", &services),
+        ];
+        let find = |turn: &Turn, way: Way| {
+            turn.counts.iter().find(|(other, _)| *other == way).map(|(_, count)| *count)
+        };
+        let counts: Vec<Count> = turns.iter().filter_map(|turn| find(turn, way)).collect();
+        let figure = |pick: &dyn Fn(&Count) -> f64| counts.iter().map(pick).collect::<Figure>();
+        let (unit, cpu) = operation.units();
+        let rate = Row::new(&labels, ("rate", unit), &figure(&|count| count.rate));
+        let mut rows = vec![rate.more_is_better()];
+        if route != Route::Loopback {
+            let ratios = turns.iter().filter_map(|turn| ratio(turn, way, find)).collect::<Figure>();
+            let row = Row::new(&labels, ("ratio", "x plain routing"), &ratios);
+            rows.push(row.more_is_better().judged(way.is_ours()));
+        }
+        for (index, percent) in [50, 90, 99].into_iter().enumerate() {
+            let pick = |count: &Count| Some(count.latency?.get(index).copied().unwrap_or_default());
+            let latency: Figure = counts.iter().filter_map(pick).collect();
+            if latency.len() > 0 {
+                rows.push(Row::new(&labels, (&format!("latency {percent} %"), "us"), &latency));
+            }
+        }
+        rows.push(Row::new(&labels, ("cpu", cpu), &figure(&|count| count.cpu)));
+        rows
+    }
+}
+
+/// To plain routing of the same turn. What drifts through a turn is met in its middle; that of plain routing itself is
+/// how far it drifted: the noise, inside of which nothing is said.
+fn ratio(turn: &Turn, way: Way, find: impl Fn(&Turn, Way) -> Option<Count>) -> Option<f64> {
+    let rate = find(turn, way)?.rate;
+    let plain = find(turn, way.plain())?.rate;
+    Some(match way {
+        Way::Plain => turn.again.rate / rate,
+        Way::PlainWhole | Way::OursXdp => rate / plain,
+        Way::Nftables | Way::Iptables | Way::Ours | Way::OursSockets => {
+            rate / f64::midpoint(plain, turn.again.rate)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::generator::Operation;
+    use super::*;
+
+    fn turn(ours: f64, is_calm: bool) -> Turn {
+        let count = |rate| Count { rate, latency: Some([1.0, 2.0, 3.0]), cpu: 4.0, lost: 0 };
+        let counts = vec![(Way::Plain, count(90.0)), (Way::Ours, count(ours))];
+        Turn { counts, again: count(110.0), is_calm }
+    }
+
+    fn rows(turns: Vec<Turn>) -> Vec<Row> {
+        let question =
+            Question { route: Route::PodFar, operation: Operation::Udp, family: Family::V4 };
+        Series { question, services: 10, turns }.rows()
+    }
+
+    fn ours(rows: &[Row]) -> &Row {
+        let is_it = |row: &&Row| row.label("way") == "ours" && row.measure == "ratio";
+        rows.iter().find(is_it).unwrap()
+    }
+
+    #[test]
+    fn disturbed_turns_are_dropped_and_said() {
+        let rows =
+            rows(vec![turn(100.0, true), turn(50.0, false), turn(100.0, true), turn(100.0, true)]);
+        let row = ours(&rows);
+        assert_eq!((row.spread.median, row.rounds, row.dropped, row.disturbed), (1.0, 3, 1, false));
+        assert!(row.judged);
+    }
+
+    #[test]
+    fn without_calm_turns_all_count_and_the_figure_says_so() {
+        let rows = rows(vec![turn(100.0, true), turn(50.0, false), turn(50.0, false)]);
+        let row = ours(&rows);
+        assert_eq!((row.spread.median, row.rounds, row.disturbed), (0.5, 3, true));
+    }
+}

@@ -1,0 +1,192 @@
+//! Who serves Services, who asks whom, and which of these are measured.
+
+use crate::control_plane::kube_proxy::Mode;
+use crate::topology::Family;
+
+use super::generator::Operation;
+
+/// Who serves Services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Nobody: the client asks the backend itself, over the same hops.
+    Plain,
+    /// kube-proxy with nftables, as it comes.
+    Nftables,
+    /// kube-proxy with iptables, as it comes.
+    Iptables,
+    /// Ours, as it comes.
+    Ours,
+    /// Ours with socket hooks for pods too.
+    OursSockets,
+    /// Nobody, where everybody sends whole checksums as over a wire: what [`Way::OursXdp`] is compared with.
+    PlainWhole,
+    /// Ours with XDP on the edge. XDP leaves packets of unfinished checksums to tc, so all are whole.
+    OursXdp,
+}
+
+/// What a way runs on a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Agent {
+    /// Nothing.
+    None,
+    /// The real kube-proxy.
+    KubeProxy(Mode),
+    /// Ours, with these lines of its configuration.
+    Ours(&'static str),
+}
+
+impl Way {
+    /// In the order of a turn.
+    pub(super) const ALL: [Self; 7] = [
+        Self::Plain,
+        Self::Nftables,
+        Self::Iptables,
+        Self::Ours,
+        Self::OursSockets,
+        Self::PlainWhole,
+        Self::OursXdp,
+    ];
+
+    /// Its name in results.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Nftables => "kube-proxy-nftables",
+            Self::Iptables => "kube-proxy-iptables",
+            Self::Ours => "ours",
+            Self::OursSockets => "ours-sockets",
+            Self::PlainWhole => "plain-whole",
+            Self::OursXdp => "ours-xdp",
+        }
+    }
+
+    /// What it runs.
+    pub(super) const fn agent(self) -> Agent {
+        match self {
+            Self::Plain | Self::PlainWhole => Agent::None,
+            Self::Nftables => Agent::KubeProxy(Mode::Nftables),
+            Self::Iptables => Agent::KubeProxy(Mode::Iptables),
+            Self::Ours => Agent::Ours(""),
+            Self::OursSockets => Agent::Ours("socketLB: all\n"),
+            Self::OursXdp => Agent::Ours("acceleration: native\n"),
+        }
+    }
+
+    /// Whether it is what we are judged by.
+    pub(super) const fn is_ours(self) -> bool {
+        matches!(self.agent(), Agent::Ours(_))
+    }
+
+    /// Whether everybody sends whole checksums.
+    pub(super) const fn has_whole_checksums(self) -> bool {
+        matches!(self, Self::PlainWhole | Self::OursXdp)
+    }
+
+    /// The way without Services that it is beside.
+    pub(super) const fn plain(self) -> Self {
+        if self.has_whole_checksums() { Self::PlainWhole } else { Self::Plain }
+    }
+
+    /// The most services that it is measured with: iptables is written as a whole, for minutes.
+    pub(super) const fn most_services(self) -> u32 {
+        if matches!(self, Self::Iptables) { 10_000 } else { u32::MAX }
+    }
+
+    /// Whether it differs from the others on a route.
+    pub(super) const fn serves(self, route: Route) -> bool {
+        match (self, route) {
+            (Self::OursSockets, Route::PortNear | Route::PortFar)
+            | (Self::PlainWhole | Self::OursXdp, Route::PodFar) => false,
+            (_, Route::Loopback) => matches!(self, Self::Plain),
+            (_, Route::PodFar | Route::PortNear | Route::PortFar) => true,
+        }
+    }
+}
+
+/// Who asks whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// A pod asks a `ClusterIP` whose backend is on another node.
+    PodFar,
+    /// Outside asks a `NodePort` whose backend is on that node.
+    PortNear,
+    /// Outside asks a `NodePort` whose backend is on another node.
+    PortFar,
+    /// A backend asks itself: what the generator can do where no network is.
+    Loopback,
+}
+
+impl Route {
+    /// All.
+    pub(super) const ALL: [Self; 4] = [Self::PodFar, Self::PortNear, Self::PortFar, Self::Loopback];
+
+    /// Its name in results.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::PodFar => "pod-far",
+            Self::PortNear => "port-near",
+            Self::PortFar => "port-far",
+            Self::Loopback => "loopback",
+        }
+    }
+}
+
+/// One thing that every way is asked in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Question {
+    pub(super) route: Route,
+    pub(super) operation: Operation,
+    pub(super) family: Family,
+}
+
+/// What is asked at a number of services: everything at the first, what a number may change at the others.
+pub(super) fn questions(is_first: bool) -> Vec<Question> {
+    let mut questions = Vec::new();
+    for family in Family::ALL {
+        for route in Route::ALL {
+            for operation in Operation::ALL {
+                if is_asked(is_first, family, route, operation) {
+                    questions.push(Question { route, operation, family });
+                }
+            }
+        }
+    }
+    questions
+}
+
+const fn is_asked(is_first: bool, family: Family, route: Route, operation: Operation) -> bool {
+    let is_some = matches!(operation, Operation::Connect | Operation::Kept | Operation::Udp);
+    match (is_first, family, route) {
+        (true, Family::V4, _) => true,
+        (true, Family::V6, Route::PodFar | Route::PortFar) | (false, Family::V4, Route::PodFar) => {
+            is_some
+        }
+        (false, Family::V4, Route::PortNear | Route::PortFar) => {
+            matches!(operation, Operation::Connect)
+        }
+        (true, Family::V6, Route::PortNear | Route::Loopback)
+        | (false, Family::V4, Route::Loopback)
+        | (false, Family::V6, _) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_but_the_plain_ones_is_beside_a_plain_one_on_each_of_its_routes() {
+        for way in Way::ALL {
+            for route in Route::ALL.into_iter().filter(|route| way.serves(*route)) {
+                assert!(way.plain().serves(route), "{way:?} {route:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_of_services_is_asked_less_than_the_first() {
+        let (all, some) = (questions(true), questions(false));
+        assert!(some.iter().all(|question| all.contains(question)));
+        assert_eq!((all.len(), some.len()), (4 * 5 + 2 * 3, 3 + 2));
+    }
+}

@@ -1,0 +1,104 @@
+//! `lb-test-bench` and what it needs: built for release, told where results go.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, exit};
+
+use anyhow::{Context as _, Result};
+
+use crate::step::step;
+use crate::{setup, shell, workspace};
+
+/// Where a bench puts its results.
+pub(super) fn folder(bench: &str) -> PathBuf {
+    workspace::target().join("bench").join(bench)
+}
+
+/// The same as an argument.
+pub(super) fn results(bench: &str) -> String {
+    folder(bench).display().to_string()
+}
+
+/// Builds everything, and measures.
+pub(super) fn measure(bench: &str, expected: &str, arguments: &[&str]) -> Result<()> {
+    // Only these two ask an API server.
+    if ["traffic", "churn"].contains(&bench) {
+        setup::run()?;
+    } else {
+        setup::for_running()?;
+    }
+    let release = build()?;
+    step(format!("measure {bench}"), expected, || {
+        let written: Vec<String> = env::args().skip(1).collect();
+        let mut command = Command::new(release.join("lb-test-bench"));
+        let _: &mut _ = command
+            .arg(bench)
+            .args(arguments)
+            .env("LB_AGENT", release.join("lb-agent"))
+            .env("LB_BENCH_COMMAND", format!("cargo xtask {}", written.join(" ")));
+        shell::run(&mut command, "the message says what was not measured")
+    })
+}
+
+/// Writes one report of several results.
+pub(super) fn report(results: &[PathBuf]) -> Result<()> {
+    let file = workspace::target().join("bench/report.html");
+    let mut command = Command::new(build()?.join("lb-test-bench"));
+    let _: &mut _ = command.arg("report").arg(&file).args(results);
+    shell::run(&mut command, "measure with the same version of this command")?;
+    println!("report: {}", file.display());
+    Ok(())
+}
+
+/// Prints what changed, and ends this process as the comparison ends.
+pub(super) fn compare(old: &Path, new: &Path) -> Result<()> {
+    let mut command = Command::new(build()?.join("lb-test-bench"));
+    let status = command.arg("compare").args([old, new]).status().context("lb-test-bench")?;
+    if !status.success() {
+        #[expect(
+            clippy::exit,
+            reason = "the exit code is the answer, and a worse figure no error"
+        )]
+        exit(status.code().unwrap_or(2));
+    }
+    Ok(())
+}
+
+/// What is measured, and measures, is optimised: beside its time that of the kernel would not show.
+fn build() -> Result<PathBuf> {
+    step("build for release", "cold 8 min, warm 1 s", || {
+        let arguments =
+            ["build", "--release", "--package", "lb-agent", "--package", "lb-tests", "--bins"];
+        shell::run(shell::cargo().args(arguments), "mend what cargo names")
+    })?;
+    Ok(workspace::target().join("release"))
+}
+
+/// Compiles the reference programs for the kernel, with the flags that aya-build gives ours.
+pub(super) fn reference() -> Result<PathBuf> {
+    const TARGET: &str =
+        if cfg!(target_endian = "big") { "bpfeb-unknown-none" } else { "bpfel-unknown-none" };
+    const BINARY: &str = "lb-ebpf-reference";
+    setup::for_building()?;
+    let folder = workspace::target().join("bench/ebpf");
+    let mut command = shell::cargo();
+    let _: &mut _ = command
+        .args(["build", "--quiet", "--release", "--package", "lb-ebpf", "--bin", BINARY])
+        .args(["--features", "reference", "--target", TARGET, "-Z", "build-std=core"])
+        .arg("--target-dir")
+        .arg(&folder)
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_ENCODED_RUSTFLAGS", "-Cdebuginfo=2\x1f-Clink-arg=--btf");
+    step("build the reference programs", "cold 1 min, warm 1 s", || {
+        shell::run(&mut command, "cargo xtask setup installs bpf-linker and rust-src")
+    })?;
+    Ok(folder.join(TARGET).join("release").join(BINARY))
+}
+
+/// The commit that is measured, marked when something differs from it.
+pub(super) fn commit() -> Result<String> {
+    let mut git = Command::new("git");
+    let _: &mut _ =
+        git.args(["describe", "--always", "--dirty", "--abbrev=10"]).current_dir(workspace::root());
+    Ok(shell::output(&mut git, "run it in a clone, with git installed")?.trim().to_owned())
+}
