@@ -277,7 +277,7 @@ impl Default for Config {
             interface_name_prefix: Setting::default(),
             masquerade_all: Setting::default(),
             node_port_addresses: Setting::default(),
-            localhost_node_ports: Setting::new(true),
+            localhost_node_ports: Setting::default(),
             oom_score_adj: Setting::new(-999),
             masquerade: Setting::default(),
             socket_lb: Setting::default(),

@@ -148,6 +148,14 @@ impl Maps {
             Op::RemoveService { frontend } => {
                 absent_is_fine(self.services.remove(&Raw(*frontend))).map_err(named("SERVICES"))
             }
+            Op::ForgetClients { service } => {
+                let known = self.affinities()?.into_iter().map(|(client, _)| client);
+                for client in known.filter(|client| client.service == *service) {
+                    absent_is_fine(self.affinity.remove(&Raw(client)))
+                        .map_err(named("AFFINITY"))?;
+                }
+                Ok(())
+            }
         }
     }
 

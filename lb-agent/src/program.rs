@@ -84,6 +84,11 @@ pub enum Op {
         /// Key.
         frontend: Frontend,
     },
+    /// Removes from `AFFINITY` what it remembers of the clients of a service, whose affinity was switched off.
+    ForgetClients {
+        /// Whose.
+        service: ServiceId,
+    },
 }
 
 /// A frontend that several services ask for.

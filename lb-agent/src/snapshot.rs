@@ -23,7 +23,9 @@ pub use self::finding::{Finding, Findings, ObjectName};
 pub use self::names::Names;
 pub use self::node::{NodeContext, NodeSpec};
 pub use self::service::{ClusterIps, PROXY_NAME_LABEL, PortSpec, ServiceKind, ServiceSpec};
-pub use self::slice::{EndpointSpec, Hints, SERVICE_NAME_LABEL, SliceName, SlicePort, SliceSpec};
+pub use self::slice::{
+    EndpointSpec, HEADLESS_LABEL, Hints, SERVICE_NAME_LABEL, SliceName, SlicePort, SliceSpec,
+};
 pub use self::view::{KindView, Stale, ViewHealth};
 use crate::plan::ServiceName;
 

@@ -133,7 +133,7 @@ impl Notes {
         let note = Note { state: flow.state, seen: flow.seen };
         let pair = self.hasher.hash_one((key, key.other(flow)));
         let _: Option<Note> = self.halves.insert(pair, note);
-        if flow.kind == Kind::REPLY {
+        if matches!(flow.kind, Kind::REPLY | Kind::HAIRPIN) {
             let _: bool = self.replies.insert(self.hasher.hash_one(key));
         }
     }

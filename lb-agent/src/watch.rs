@@ -19,7 +19,7 @@ use tokio::sync::mpsc::Sender;
 
 use self::follow::{Follow, Pace};
 use self::objects::{Cidrs, Nodes, Services, Slices};
-use crate::snapshot::{Event, PROXY_NAME_LABEL, ViewHealth};
+use crate::snapshot::{Event, HEADLESS_LABEL, PROXY_NAME_LABEL, ViewHealth};
 
 /// What to follow.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ impl Watch {
         };
         let services = follow(Some(self.service_labels()), Some(NOT_HEADLESS.to_owned()));
         // By owner, not by the slice's own proxy-name label: the tracker joins them.
-        let slices = follow(Some(NOT_HEADLESS_LABEL.to_owned()), None);
+        let slices = follow(Some(format!("!{HEADLESS_LABEL}")), None);
         let node = follow(None, Some(format!("metadata.name={}", self.node)));
         let cidrs = follow(None, None);
         let ((), (), (), ()) = tokio::join!(
@@ -73,14 +73,13 @@ impl Watch {
     /// Contract 1.1: the server filters, so that a label set on a live Service acts as a deletion.
     fn service_labels(&self) -> String {
         match &self.service_proxy_name {
-            Some(name) => format!("{PROXY_NAME_LABEL}={name},{NOT_HEADLESS_LABEL}"),
-            None => format!("!{PROXY_NAME_LABEL},{NOT_HEADLESS_LABEL}"),
+            Some(name) => format!("{PROXY_NAME_LABEL}={name}"),
+            None => format!("!{PROXY_NAME_LABEL}"),
         }
     }
 }
 
 const NOT_HEADLESS: &str = "spec.clusterIP!=None";
-const NOT_HEADLESS_LABEL: &str = "!service.kubernetes.io/headless";
 
 #[cfg(test)]
 mod tests;

@@ -65,6 +65,7 @@ names! {
         NoBackend = "no_backend", "rejected: the service has no usable endpoint";
         Fragment = "fragment", "a fragment that was held, sent in again behind the first of its datagram";
         UnknownPort = "unknown_port", "rejected: the ClusterIP has no such port";
+        Host = "host", "a process of this host that no socket hook serves: its question, or the answer to it";
     }
 }
 

@@ -116,6 +116,19 @@ impl View {
         }
     }
 
+    /// Reads a word of the transport header in memory order, `at` bytes into it.
+    ///
+    /// VERIFIER: bytes are put together before it is known that there are any, and then it is a pointer that is shifted.
+    #[inline(always)]
+    pub fn word<P: Packet>(&self, packet: &P, at: usize) -> Option<u32> {
+        if self.plain {
+            let [word] = packet.words(self.transport(packet) + at)?;
+            Some(word)
+        } else {
+            packet.read_at(self.behind as usize + at).map(u32::from_ne_bytes)
+        }
+    }
+
     /// Writes `N` bytes of the transport header, `at` bytes into it.
     #[inline(always)]
     pub fn write<P: Packet, const N: usize>(

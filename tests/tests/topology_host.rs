@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{Rig, Shared, TARGET, ask, matrix, refused, servers};
-use lb_tests::topology::{Family, Shape};
+use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::{Ask, Protocol};
 
 const NODE_PORT: u16 = 30_080;
@@ -14,7 +14,8 @@ const NODE_PORT: u16 = 30_080;
 in_both_shapes!(
     cluster_ip_answers_and_shows_itself_as_peer,
     node_port_answers_on_own_and_other_node,
-    node_port_answers_on_loopback,
+    node_port_answers_on_loopback_where_it_is_asked_for,
+    node_port_is_not_on_loopback_by_itself,
     service_wins_over_a_process_that_listens_on_its_numbers,
     unconnected_socket_talks_to_two_services,
     every_backend_gets_its_share,
@@ -57,8 +58,11 @@ fn node_port_answers_on_own_and_other_node(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-fn node_port_answers_on_loopback(shape: Shape) -> Result<()> {
-    let (rig, _) = rig(shape)?;
+fn node_port_answers_on_loopback_where_it_is_asked_for(shape: Shape) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
+    rig.manifests().apply(&web)?;
+    rig.start_agents(&["--iptables-localhost-nodeports"])?;
     for (family, protocol) in matrix() {
         let loopback: &[&str] =
             if family == Family::V4 { &["127.0.0.1", "127.9.9.9"] } else { &["::1"] };
@@ -70,6 +74,17 @@ fn node_port_answers_on_loopback(shape: Shape) -> Result<()> {
                 ensure!(answer.peer == question.to, "{answer:?}");
             }
         }
+    }
+    Ok(())
+}
+
+/// Contract 13: only where somebody asks for it. Nobody else listens there.
+fn node_port_is_not_on_loopback_by_itself(shape: Shape) -> Result<()> {
+    let (rig, _) = rig(shape)?;
+    for (family, protocol) in matrix() {
+        let loopback = if family == Family::V4 { "127.0.0.1" } else { "::1" };
+        let to = SocketAddr::new(loopback.parse()?, NODE_PORT);
+        refused(rig.node(0)?, Ask::new(protocol, to))?;
     }
     Ok(())
 }

@@ -45,7 +45,7 @@ pub struct ProxyFlags {
     /// Translate the source of everything that asks a ClusterIP.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub masquerade_all: Option<bool>,
-    /// NodePorts on loopback.
+    /// NodePorts on loopback [default: false].
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub iptables_localhost_nodeports: Option<bool>,
     /// `oom_score_adj` of the agent.

@@ -48,7 +48,7 @@ fn what_kubeadm_writes_is_read_without_a_warning() {
     assert_eq!(config.healthz.value.unwrap().to_string(), "0.0.0.0:10256");
     assert_eq!(config.healthz.origin, Origin::Default, "empty is not set");
     assert_eq!(config.timeouts, Timeouts::default());
-    assert!(config.localhost_node_ports.value);
+    assert!(!config.localhost_node_ports.value, "on loopback only where somebody asks for it");
 }
 
 #[test]
@@ -209,6 +209,9 @@ fn node_ports_are_served_where_the_list_says() {
     assert!(!accepts("[0.0.0.0/0]", "127.0.0.1", primary), "loopback is for the socket hooks");
     assert!(!file("nodePortAddresses: [primary]").unwrap().localhost_node_ports.value);
     assert!(file("nodePortAddresses: [localhost]").unwrap().localhost_node_ports.value);
+    assert!(!file("mode: iptables").unwrap().localhost_node_ports.value, "contract 13");
+    let asked = file("iptables: {localhostNodePorts: true}").unwrap();
+    assert!(asked.localhost_node_ports.value);
 }
 
 #[test]

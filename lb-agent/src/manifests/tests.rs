@@ -141,6 +141,24 @@ async fn files_come_change_and_go() {
 }
 
 #[tokio::test]
+async fn a_slice_goes_when_it_is_labelled_as_one_of_a_headless_service() {
+    let slice = |label: &str| {
+        format!(
+            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n\
+             metadata: {{ name: web-1, labels: {{ kubernetes.io/service-name: web{label} }} }}\n\
+             endpoints: [{{ addresses: [10.1.0.1] }}]\n"
+        )
+    };
+    let (mut run, first) = Run::with(&[("a.yaml", &slice(""))]).await;
+    assert_eq!(first, ["+web-1 1"]);
+    run.replace("a.yaml", &slice(", service.kubernetes.io/headless: ''"));
+    assert_eq!(run.next().await, "-web-1");
+    run.replace("a.yaml", &slice(""));
+    assert_eq!(run.next().await, "+web-1 1");
+    assert_eq!(run.view.problems(), []);
+}
+
+#[tokio::test]
 async fn a_service_is_as_old_as_the_file_it_was_first_seen_in() {
     let (mut run, _) = Run::with(&[]).await;
     run.write(".new", &service("web", "10.0.0.1"));

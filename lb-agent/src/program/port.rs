@@ -288,6 +288,9 @@ impl Programmer {
         let Some(port) = self.ports.get_mut(&id) else {
             return;
         };
+        if port.plan.affinity.is_some() && plan.affinity.is_none() {
+            stage.after.push(Op::ForgetClients { service: id });
+        }
         let old = claims(&port.plan);
         let new = claims(&plan);
         port.plan = plan;

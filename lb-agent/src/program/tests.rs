@@ -153,3 +153,14 @@ fn a_change_costs_what_changed() {
     assert_eq!(kinds(|op| matches!(op, Op::PutService { .. })), 2, "one per frontend");
     assert_eq!(ops.len(), 4);
 }
+
+#[test]
+fn clients_are_forgotten_when_their_affinity_is_switched_off() {
+    let mut world = World::new(LIMITS);
+    let [sticky, plain] = [16, 0].map(|more| plan(1, Protocol::TCP, more, &[(1, 2)]));
+    let mut forgets = |plan: &PortPlan| {
+        let ops = world.programmer.plan(world.now, vec![change(1, Some(plan.clone()))]);
+        matches!(ops.last(), Some(Op::ForgetClients { service: 1 }))
+    };
+    assert_eq!([&sticky, &plain, &sticky].map(&mut forgets), [false, true, false]);
+}

@@ -43,7 +43,10 @@ impl Entry {
             Op::PutSource { bits, source } | Op::RemoveSource { bits, source } => {
                 Some(Self::Source(*source, *bits))
             }
-            Op::PutSettings(_) | Op::PutBackend { .. } | Op::WriteLines { .. } => None,
+            Op::PutSettings(_)
+            | Op::PutBackend { .. }
+            | Op::WriteLines { .. }
+            | Op::ForgetClients { .. } => None,
         }
     }
 }
@@ -107,7 +110,8 @@ impl<T: Table> Writer<T> {
             | Op::PutBackend { .. }
             | Op::WriteLines { .. }
             | Op::RemoveSource { .. }
-            | Op::RemoveService { .. } => None,
+            | Op::RemoveService { .. }
+            | Op::ForgetClients { .. } => None,
         });
         unwritten.collect()
     }
@@ -167,7 +171,8 @@ impl<T: Table> Writer<T> {
             | Op::PutBackend { .. }
             | Op::WriteLines { .. }
             | Op::RemoveSource { .. }
-            | Op::RemoveService { .. } => false,
+            | Op::RemoveService { .. }
+            | Op::ForgetClients { .. } => false,
         }
     }
 
@@ -220,7 +225,8 @@ mod tests {
                 | Op::PutBackend { .. }
                 | Op::WriteLines { .. }
                 | Op::PutSource { .. }
-                | Op::RemoveSource { .. } => {
+                | Op::RemoveSource { .. }
+                | Op::ForgetClients { .. } => {
                     if self.is_broken {
                         return Err(full());
                     }

@@ -88,7 +88,7 @@ struct Image {
 impl Image {
     fn apply(&mut self, op: &Op) {
         match op {
-            Op::PutSettings(_) => {}
+            Op::PutSettings(_) | Op::ForgetClients { .. } => {}
             Op::PutBackend { id, row } => {
                 let _: Option<Backend> = self.backends.insert(*id, *row);
             }

@@ -117,6 +117,7 @@ fn shown(
         idle_seconds: now.saturating_sub(seen) / 1_000_000_000,
         at: match (key.side, flow.kind) {
             (Side::SOCKET, _) => "socket",
+            (Side::EGRESS, Kind::HAIRPIN) => "host",
             (_, Kind::HAIRPIN) => "hairpin",
             (_, _) => "packet",
         },

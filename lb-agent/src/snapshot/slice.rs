@@ -15,6 +15,9 @@ use crate::plan::Family;
 
 /// Label that names the Service a slice belongs to.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+/// Label of the slices of a headless Service, which no proxy serves, whatever its value (contract 1.1). A Service with this
+/// label and an address is served, as by kube-proxy since 1.36.
+pub const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 /// When the change was made that led to this slice, for the latency metric of contract 7.
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
@@ -32,7 +35,8 @@ pub struct SliceName {
 pub struct SliceSpec {
     /// Namespace and name.
     pub name: SliceName,
-    /// The Service it belongs to, in the same namespace; `None` when the label is missing or empty.
+    /// The Service it belongs to, in the same namespace; `None` when the label is missing or empty, or when
+    /// the slice is labelled as one of a headless Service.
     pub service: Option<Arc<str>>,
     /// `addressType`; `None` (and no endpoints) for anything but IPv4 and IPv6.
     pub family: Option<Family>,
@@ -89,7 +93,8 @@ impl SliceSpec {
         let meta = &object.metadata;
         let name = meta.name.as_deref().filter(|name| !name.is_empty())?;
         let namespace = meta.namespace.as_deref().unwrap_or_default();
-        let owner = meta.labels.as_ref().and_then(|labels| labels.get(SERVICE_NAME_LABEL));
+        let label = |name: &str| meta.labels.as_ref()?.get(name);
+        let owner = label(SERVICE_NAME_LABEL).filter(|_| label(HEADLESS_LABEL).is_none());
         let stamp = meta.annotations.as_ref().and_then(|notes| notes.get(TRIGGER_TIME));
         let mut findings = Findings::of("EndpointSlice", namespace, name);
         let family = match object.address_type.as_str() {

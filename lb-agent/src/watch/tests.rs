@@ -116,7 +116,7 @@ async fn only_what_is_ours_is_asked_for() {
         [
             "/api/v1/nodes?fieldSelector=metadata.name=here&resourceVersion=0&resourceVersionMatch=NotOlderThan",
             "/api/v1/services?fieldSelector=spec.clusterIP!=None\
-             &labelSelector=!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless\
+             &labelSelector=!service.kubernetes.io/service-proxy-name\
              &resourceVersion=0&resourceVersionMatch=NotOlderThan",
             "/apis/discovery.k8s.io/v1/endpointslices?labelSelector=!service.kubernetes.io/headless\
              &resourceVersion=0&resourceVersionMatch=NotOlderThan",
@@ -128,7 +128,7 @@ async fn only_what_is_ours_is_asked_for() {
 #[tokio::test]
 async fn an_adopted_proxy_name_is_asked_for() {
     let run = run(Script::new(|_| Answer::Hang), Some("mine"), ListMode::AtOnce);
-    let wanted = "service.kubernetes.io/service-proxy-name=mine,";
+    let wanted = "labelSelector=service.kubernetes.io/service-proxy-name=mine&";
     run.until("the label", |run| run.script.asked().iter().any(|a| a.contains(wanted))).await;
 }
 

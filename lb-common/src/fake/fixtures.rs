@@ -17,6 +17,7 @@ mod cluster_ip;
 mod direct;
 mod flows;
 mod fragments;
+mod host;
 mod icmp;
 mod masquerade;
 mod node_port;
@@ -36,6 +37,7 @@ pub fn all() -> Vec<Fixture> {
         removed::all(),
         flows::all(),
         fragments::all(),
+        host::all(),
         direct::all(),
         icmp::all(),
         shapes::all(),

@@ -40,7 +40,10 @@ pub(super) fn locate<T: Tables>(
     if !is_near && !settings.may_be_other(&scratch.frontend.ip) {
         return Err(Refusal::Pass(PassReason::NotOurs));
     }
-    if tables.service(&scratch.frontend, &mut scratch.service) {
+    // A ClusterIP that is gone is to whoever begins something what any other port or address of its range is.
+    if tables.service(&scratch.frontend, &mut scratch.service)
+        && !(scratch.service.flags.has(Flags::LEAVING) && in_ranges(settings, &scratch.frontend.ip))
+    {
         return Ok(());
     }
     if !is_near {

@@ -21,7 +21,8 @@ pub(super) fn after<T: Tables>(tables: &T, scratch: &mut Scratch) {
         return;
     }
     let flow = &scratch.flow;
-    let passes_on = flow.kind == Kind::FORWARD && flow.flags & Flow::MASQUERADED != 0;
+    let passes_on =
+        matches!(flow.kind, Kind::FORWARD | Kind::HAIRPIN) && flow.flags & Flow::MASQUERADED != 0;
     let may_end = flow.state & state::FIN != 0 && scratch.view.tcp_flags & NOT_LAST == 0;
     if may_end && !passes_on && flow.kind != Kind::UNMASQUERADE {
         end(tables, scratch);
@@ -45,7 +46,9 @@ fn end<T: Tables>(tables: &T, scratch: &mut Scratch) {
                 return;
             }
             scratch.other.to.write_reversed(&mut scratch.key.tuple);
-            scratch.key.side = Side::INGRESS;
+            // This host's own packets are met where they leave.
+            let is_hosts = scratch.other.kind == Kind::HAIRPIN;
+            scratch.key.side = if is_hosts { Side::EGRESS } else { Side::INGRESS };
             if !tables.flow(&scratch.key, &mut scratch.twin) {
                 return;
             }

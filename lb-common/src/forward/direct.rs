@@ -4,7 +4,7 @@
 //! of the two comes later gets another source port: what is seen here is noted for
 //! flows that begin later (`flows::reserve`), and shifted where such a flow was first (ADR 0013).
 
-use super::flows::{self, Begin};
+use super::flows::{self, Begin, Turned};
 use super::{Step, pass};
 use crate::addr::Protocol;
 use crate::config::Settings;
@@ -45,7 +45,7 @@ pub(super) fn find<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scr
     scratch.backend.ip = scratch.key.tuple.destination;
     scratch.backend.port = scratch.key.tuple.destination_port;
     let state = flows::shown(&scratch.view);
-    let begin = Begin { state, now: tables.now(), masquerade: false, hairpin: false };
+    let begin = Begin { state, now: tables.now(), masquerade: false, turn: Turned::Nobody };
     flows::begin(tables, settings, scratch, &begin).map_err(Verdict::Drop)
 }
 

@@ -3,7 +3,7 @@
 use super::{Role, Step, close, flows, fragments, host, icmp, pass, ports, rewrite};
 use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
-use crate::event::{PassReason, Translation, Verdict};
+use crate::event::{PassReason, Translation, Turn, Verdict};
 use crate::flow::{Kind, Side};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
@@ -40,15 +40,17 @@ fn steps<P: Packet, T: Tables>(
     if scratch.view.piece == Piece::Later {
         fragments::recall(tables, scratch)?;
     }
-    if !tables.flow(&scratch.key, &mut scratch.flow) {
-        if role == Role::Edge && packet.is_from_host() {
-            return host::egress(packet, tables, settings, scratch);
-        }
+    let known = tables.flow(&scratch.key, &mut scratch.flow);
+    let is_hosts = if known { scratch.flow.kind == Kind::HAIRPIN } else { packet.is_from_host() };
+    if role == Role::Edge && is_hosts {
+        host::find(packet, tables, settings, scratch, known)?;
+    } else if !known {
         return pass(PassReason::NotOurs);
     }
     let what = match scratch.flow.kind {
-        Kind::REPLY => Translation::Reply,
-        Kind::MASQUERADE => Translation::Masquerade,
+        Kind::REPLY => Verdict::Translated(Translation::Reply),
+        Kind::MASQUERADE => Verdict::Translated(Translation::Masquerade),
+        Kind::HAIRPIN if role == Role::Edge => Verdict::TurnedRound(Turn::Host),
         _ => return pass(PassReason::Unchanged),
     };
     if scratch.flow.kind == Kind::MASQUERADE {
@@ -64,5 +66,8 @@ fn steps<P: Packet, T: Tables>(
     fragments::remember(tables, scratch);
     rewrite::packet(packet, &scratch.view, &scratch.key.tuple, &scratch.flow.to)?;
     close::after(tables, scratch);
-    Ok(Verdict::Translated(what))
+    if what == Verdict::TurnedRound(Turn::Host) {
+        return rewrite::turn_round(packet, Turn::Host);
+    }
+    Ok(what)
 }

@@ -87,6 +87,17 @@ pub(super) fn is_live<T: Tables>(tables: &T, flow: &Flow, service: u32) -> bool 
     flow.service == service && tables.epoch(flow.backend) == flow.epoch
 }
 
+/// Whose packets are turned round on their device, under an address that stands for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turned {
+    /// Nobody's.
+    Nobody,
+    /// A client's that is its own backend.
+    Itself,
+    /// This host's.
+    Host,
+}
+
 /// How a new flow is made, beside what `Scratch` says of service and backend.
 ///
 /// VERIFIER: in this order, because two flags written at once must be aligned on the stack.
@@ -95,8 +106,8 @@ pub(super) struct Begin {
     pub(super) now: u64,
     /// The source becomes ours where the packet leaves the node.
     pub(super) masquerade: bool,
-    /// The client may be its own backend.
-    pub(super) hairpin: bool,
+    /// Who may be turned round.
+    pub(super) turn: Turned,
     /// What its first packet shows.
     pub(super) state: u8,
 }
@@ -110,7 +121,8 @@ pub(super) fn begin<T: Tables>(
     scratch: &mut Scratch,
     new: &Begin,
 ) -> Result<(), DropReason> {
-    let hairpin = new.hairpin && scratch.backend.ip == scratch.key.tuple.source;
+    let itself = new.turn == Turned::Itself && scratch.backend.ip == scratch.key.tuple.source;
+    let hairpin = itself || new.turn == Turned::Host;
     let kind = if hairpin { Kind::HAIRPIN } else { Kind::FORWARD };
     scratch.flow.to = scratch.key.tuple;
     scratch.flow.kind = kind;
@@ -118,7 +130,9 @@ pub(super) fn begin<T: Tables>(
     scratch.flow.to.destination = scratch.backend.ip;
     scratch.flow.to.destination_port = scratch.backend.port;
     if hairpin {
-        scratch.flow.to.source = hairpin_address(settings, scratch.backend.ip.is_v4());
+        let v4 = scratch.backend.ip.is_v4();
+        scratch.flow.to.source =
+            if itself { hairpin_address(settings, v4) } else { host_address(settings, v4) };
     }
     scratch.flow.service = scratch.service.id;
     scratch.flow.backend = scratch.backend_id;
@@ -159,6 +173,14 @@ pub(super) fn begin<T: Tables>(
 #[inline(always)]
 pub(super) const fn hairpin_address(settings: &Settings, v4: bool) -> Ip {
     if v4 { settings.hairpin4 } else { settings.hairpin6 }
+}
+
+/// The address that stands for this host, where its own packets are turned round: beside the one that stands for a
+/// pod, since both may talk to one backend from one port.
+#[inline(always)]
+pub(super) const fn host_address(settings: &Settings, v4: bool) -> Ip {
+    let [first, second, third, last] = hairpin_address(settings, v4).words();
+    Ip::from_words([first, second, third, last ^ u32::from_ne_bytes([0, 0, 0, 4])])
 }
 
 /// Removes all halves that belong to `scratch.key` as it was in `scratch.twin`, but the forward one.

@@ -7,6 +7,7 @@
 
 use super::{Step, pass};
 use crate::addr::Port;
+use crate::config::Settings;
 use crate::event::{DropReason, Event, PassReason, Turn, Verdict};
 use crate::flow::{FlowKey, Fragment, HELD, Held, Ports, Tuple};
 use crate::hash;
@@ -28,6 +29,7 @@ const fn key(scratch: &Scratch) -> Fragment {
 pub(super) fn place<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
+    settings: &Settings,
     scratch: &mut Scratch,
 ) -> Step<()> {
     scratch.fragment = key(scratch);
@@ -39,12 +41,12 @@ pub(super) fn place<P: Packet, T: Tables>(
             scratch.key.tuple.destination_port = known.destination;
             return Ok(());
         }
-        return hold(packet, tables, scratch, known.held);
+        return hold(packet, tables, settings, scratch, known.held);
     }
     if known.held > 0 && has_first {
         return carry(packet, tables, scratch, known.held);
     }
-    if known.held > 0 || may_be_frontend(tables, scratch) {
+    if known.held > 0 || may_be_frontend(tables, settings, scratch) {
         write(tables, scratch, known.held);
     }
     if known.held > 0 && packet.again().is_some() {
@@ -55,9 +57,10 @@ pub(super) fn place<P: Packet, T: Tables>(
 
 /// Whether frontends may be at the address that a packet goes to.
 #[inline(always)]
-fn may_be_frontend<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    scratch.frontend = Frontend::cluster_address(scratch.key.tuple.destination);
-    tables.knows(&scratch.frontend) || tables.address(&scratch.key.tuple.destination) != 0
+fn may_be_frontend<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) -> bool {
+    let to = scratch.key.tuple.destination;
+    scratch.frontend = Frontend::cluster_address(to);
+    settings.may_be_other(&to) || tables.knows(&scratch.frontend) || tables.address(&to) != 0
 }
 
 /// Where in `HELD` the fragment at a place in the queue of its datagram lies.
@@ -75,13 +78,14 @@ fn slot(fragment: &Fragment, index: u32) -> u32 {
 fn hold<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
+    settings: &Settings,
     scratch: &mut Scratch,
     index: u32,
 ) -> Step<()> {
     let waiting = Ports { held: index + 1, ..Ports::default() };
     let slot = slot(&scratch.fragment, index);
     if index < Held::QUEUE
-        && may_be_frontend(tables, scratch)
+        && may_be_frontend(tables, settings, scratch)
         && tables.put_held(slot, |held| {
             (held.fragment, held.index) = (scratch.fragment, index);
             packet.keep(held)

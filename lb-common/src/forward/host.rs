@@ -1,37 +1,91 @@
 //! Packets of this host's own processes that the socket hooks did not translate.
 //!
 //! What a policy or a source range forbids is left to the packet by the hooks (a socket call cannot
-//! be lost silently), and it is dropped or rejected here.
+//! be lost silently), and it is dropped or rejected here. What is allowed comes from a process that no hook
+//! serves (another cgroup, `socketLB: off`, a raw socket, SCTP): it is translated and turned round on its device, into
+//! the stack, as if a client outside had sent it from an address that stands for this host; so is the answer
+//! (ADR 0018).
 
+use super::flows::{self, Begin, Turned};
 use super::{Refusal, Step, choose, ingress, pass};
 use crate::config::Settings;
 use crate::event::{PassReason, Verdict};
+use crate::hash;
 use crate::packet::Packet;
 use crate::scratch::{Asker, Scratch};
-use crate::service::Frontend;
+use crate::service::{Backend, Frontend};
 use crate::tables::Tables;
 
-/// Handles a packet of this host that is on its way to a frontend.
+/// Finds or begins the flow of a packet that may be on its way to a frontend, or an answer to one, into
+/// `scratch.flow`. `known`: it is there already.
 #[inline(never)]
-pub(super) fn egress<P: Packet, T: Tables>(
+pub(super) fn find<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     settings: &Settings,
     scratch: &mut Scratch,
-) -> Step<Verdict> {
-    let tuple = scratch.key.tuple;
-    if !settings.has(Settings::OTHER_FRONTENDS) && !choose::in_ranges(settings, &tuple.destination)
-    {
+    known: bool,
+) -> Step<()> {
+    let is_answer = scratch.key.tuple.destination == flows::host_address(settings, scratch.view.v4);
+    if known && (is_answer || flows::is_current(tables, settings, scratch, false)) {
+        return Ok(());
+    }
+    if is_answer {
         return pass(PassReason::NotOurs);
     }
-    scratch.frontend =
-        Frontend::new(tuple.destination, tuple.destination_port, scratch.view.protocol);
-    scratch.asker = Asker { client: tuple.source, source: tuple.source, hash: 0, local: 1 };
-    let chosen = choose::locate(tables, settings, scratch, true)
-        .and_then(|()| choose::choose(tables, scratch, tables.now()));
-    let refusal = match chosen {
-        Ok(()) => Refusal::Pass(PassReason::NotOurs),
-        Err(refusal) => refusal,
+    let mut found = locate(tables, settings, scratch);
+    if found.is_ok() {
+        if known && flows::still_good(tables, settings, scratch) {
+            return Ok(());
+        }
+        found = choose(tables, scratch);
+    }
+    match found {
+        Ok(()) => begin(tables, settings, scratch),
+        Err(refusal) => match ingress::refuse(packet, tables, scratch, refusal) {
+            Ok(verdict) | Err(verdict) => Err(verdict),
+        },
+    }
+}
+
+/// Finds the service that a process asks for.
+#[inline(always)]
+fn locate<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+) -> Result<(), Refusal> {
+    let tuple = &scratch.key.tuple;
+    let (ip, port) = (tuple.destination, tuple.destination_port);
+    let is_near = choose::is_near(settings, &ip, port, scratch.view.v4);
+    scratch.frontend = Frontend::new(ip, port, scratch.view.protocol);
+    choose::locate(tables, settings, scratch, is_near)
+}
+
+/// Chooses a backend for a process, which external policies do not bind.
+#[inline(always)]
+fn choose<T: Tables>(tables: &T, scratch: &mut Scratch) -> Result<(), Refusal> {
+    let tuple = &scratch.key.tuple;
+    if tuple.source.is_martian() || tuple.source == tuple.destination {
+        return Err(Refusal::Pass(PassReason::Martian));
+    }
+    let hash = hash::tuple(tuple, scratch.view.protocol);
+    scratch.asker = Asker { client: tuple.source, source: tuple.source, hash, local: 1 };
+    choose::choose(tables, scratch, tables.now())
+}
+
+/// Begins the flow. A backend elsewhere sees the node: its answer must come back.
+#[inline(always)]
+fn begin<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) -> Step<()> {
+    let now = tables.now();
+    let elsewhere = scratch.backend.flags & Backend::LOCAL == 0;
+    let begin = Begin {
+        state: flows::shown(&scratch.view),
+        now,
+        masquerade: elsewhere || settings.has(Settings::MASQUERADE_KUBE_PROXY),
+        turn: Turned::Host,
     };
-    ingress::refuse(packet, tables, scratch, refusal)
+    flows::begin(tables, settings, scratch, &begin).map_err(Verdict::Drop)?;
+    choose::remember(tables, scratch, scratch.key.tuple.source, now);
+    Ok(())
 }

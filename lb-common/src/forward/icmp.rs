@@ -9,7 +9,7 @@ use crate::addr::{Ip, Port, Protocol};
 use crate::checksum::Difference;
 use crate::config::Settings;
 use crate::event::{DropReason, PassReason, Translation, Turn, Verdict};
-use crate::flow::Kind;
+use crate::flow::{Kind, Side};
 use crate::packet::{Covered, Packet};
 use crate::scratch::Scratch;
 use crate::service::Frontend;
@@ -128,7 +128,8 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
     let done = outside(packet, scratch).and_then(|()| inner(packet, scratch, inside));
     done.ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
     if scratch.flow.kind == Kind::HAIRPIN {
-        return rewrite::turn_round(packet, Turn::Hairpin);
+        let is_hosts = scratch.key.side == Side::EGRESS;
+        return rewrite::turn_round(packet, if is_hosts { Turn::Host } else { Turn::Hairpin });
     }
     Ok(Verdict::Translated(Translation::IcmpError))
 }

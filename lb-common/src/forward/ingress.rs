@@ -1,6 +1,6 @@
 //! Packets that come in: a client asks a frontend, or a backend answers one of our own addresses.
 
-use super::flows::{self, Begin};
+use super::flows::{self, Begin, Turned};
 use super::{Refusal, Role, Step, choose, close, direct, fragments, icmp, pass, reject, rewrite};
 use crate::addr::Protocol;
 use crate::config::{Device, Settings, address};
@@ -44,7 +44,7 @@ fn steps<P: Packet, T: Tables>(
         return icmp::ingress(packet, tables, settings, scratch);
     }
     if scratch.view.piece != Piece::Whole {
-        fragments::place(packet, tables, scratch)?;
+        fragments::place(packet, tables, settings, scratch)?;
     }
     let asked = &scratch.key.tuple;
     let (ip, port) = (asked.destination, asked.destination_port);
@@ -156,7 +156,11 @@ fn first<P: Packet, T: Tables>(
         state: flows::shown(&scratch.view),
         now,
         masquerade: masquerades(settings, scratch, role, Origin { pod, own, detector }),
-        hairpin: role == Role::Pod && !settings.has(Settings::MASQUERADE_KUBE_PROXY),
+        turn: if role == Role::Pod && !settings.has(Settings::MASQUERADE_KUBE_PROXY) {
+            Turned::Itself
+        } else {
+            Turned::Nobody
+        },
     };
     flows::begin(tables, settings, scratch, &begin).map_err(Verdict::Drop)?;
     choose::remember(tables, scratch, source, now);

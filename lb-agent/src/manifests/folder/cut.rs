@@ -8,7 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::manifests::parse::Object;
 use crate::plan::ServiceName;
 use crate::snapshot::{
-    Findings, Names, NodeSpec, SERVICE_NAME_LABEL, ServiceSpec, SliceName, SliceSpec, service_cidrs,
+    Findings, HEADLESS_LABEL, Names, NodeSpec, SERVICE_NAME_LABEL, ServiceSpec, SliceName,
+    SliceSpec, service_cidrs,
 };
 
 /// Which object.
@@ -40,7 +41,7 @@ pub(super) enum Spec {
     ServiceCidr(Box<str>, Vec<IpNet>),
 }
 
-/// Cuts one object down. `None` when it has no name, or is another node.
+/// Cuts one object down. `None` when it has no name, is another node, or a slice that no proxy shall serve.
 pub(super) fn cut(
     object: Object,
     node: &str,
@@ -54,6 +55,8 @@ pub(super) fn cut(
             let spec = ServiceSpec::of(&object);
             spec.map(|spec| (Key::Service(spec.name.clone()), Spec::Service(Box::new(spec))))
         }
+        // An API server would not show it (contract 1.1).
+        Object::Slice(object) if is_of_a_headless_service(&object.metadata) => return None,
         Object::Slice(mut object) => {
             in_a_namespace(&mut object.metadata);
             for port in object.ports.iter_mut().flatten() {
@@ -94,6 +97,10 @@ pub(super) fn cut(
         Some(_) => {}
     }
     found
+}
+
+fn is_of_a_headless_service(meta: &ObjectMeta) -> bool {
+    meta.labels.as_ref().is_some_and(|labels| labels.contains_key(HEADLESS_LABEL))
 }
 
 fn in_a_namespace(meta: &mut ObjectMeta) {

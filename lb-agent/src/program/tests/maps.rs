@@ -51,6 +51,8 @@ impl Maps {
                 let _: Option<Service> = self.services.insert(*frontend, *service);
             }
             Op::RemoveService { frontend } => assert!(self.services.remove(frontend).is_some()),
+            // What packets remember is not here.
+            Op::ForgetClients { .. } => {}
         }
     }
 

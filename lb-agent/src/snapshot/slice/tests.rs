@@ -25,7 +25,8 @@ fn the_owning_service_is_a_label() {
     }));
     assert_eq!(owned.service.as_deref(), Some("web"));
     assert_eq!(owned.family, Some(Family::V6));
-    for labels in [json!({}), json!({ SERVICE_NAME_LABEL: "" })] {
+    let headless = json!({ SERVICE_NAME_LABEL: "web", HEADLESS_LABEL: "" });
+    for labels in [json!({}), json!({ SERVICE_NAME_LABEL: "" }), headless] {
         let orphan = slice(json!({
             "metadata": { "namespace": "d", "name": "x", "labels": labels },
             "addressType": "IPv4",
