@@ -12,10 +12,12 @@ mod question;
 mod routes;
 mod services;
 mod setup;
+mod stale;
 mod world;
 
 pub use beyond::{
-    HEALTH_CHECKS, NODE_PORT_ADDRESSES, STICKY, Step, node_port_cases, steps, without_addresses,
+    BRIEFLY_STICKY, HEALTH_CHECKS, NODE_PORT_ADDRESSES, SCTP, STICKY, Step, node_port_cases, steps,
+    without_addresses,
 };
 pub use contract::expected;
 pub use hub::Hub;
@@ -24,4 +26,5 @@ pub use question::{
 };
 pub use services::services;
 pub use setup::{Detector, Proxy, Setup};
+pub use stale::{Answers, Row, SECOND_TARGET, STALE, Stage, rows};
 pub use world::World;

@@ -29,6 +29,8 @@ pub struct Outcome {
     pub difference: Option<Difference>,
     /// How each packet ended on this host; nothing where the kernel runs no program on it.
     pub verdicts: Vec<Option<(Hook, Verdict)>>,
+    /// What was counted on the way.
+    pub events: BTreeMap<Event, u64>,
 }
 
 impl Outcome {
@@ -57,6 +59,9 @@ pub fn compare(
         };
         let (verdict, bytes) = run(step, &host);
         outcome.verdicts.push(Some((step.hook, verdict)));
+        for (event, count) in &*host.events.borrow() {
+            *outcome.events.entry(*event).or_default() += count;
+        }
         let here = Run {
             code: code(step.hook, verdict),
             bytes,

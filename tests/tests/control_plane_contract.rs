@@ -5,17 +5,19 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use lb_tests::control_plane::kube_proxy::Mode;
 use lb_tests::http;
 use lb_tests::matrix::{
-    Case, Destination, Detector, HEALTH_CHECKS, Hub, NODE_PORT_ADDRESSES, Outcome, Proxy, STICKY,
-    Setup, Source, Step, World, frontend, node_port_cases, services, steps, without_addresses,
+    BRIEFLY_STICKY, Case, Destination, Detector, HEALTH_CHECKS, Hub, NODE_PORT_ADDRESSES, Outcome,
+    Proxy, SCTP, STICKY, Setup, Source, Step, World, frontend, node_port_cases, services, steps,
+    without_addresses,
 };
-use lb_tests::rig::matrix;
-use lb_tests::traffic::Ask;
+use lb_tests::rig::{TARGET, matrix};
+use lb_tests::topology::Family;
+use lb_tests::traffic::{Ask, Protocol, Sctp};
 use lb_tests::wait::{wait_until, wait_until_ok};
 
 /// How long packets may take to follow a change: kube-proxy waits a second between two of its own.
@@ -125,7 +127,7 @@ fn publish(hub: &Hub, step: &Step) -> Result<()> {
 fn ask(world: &World, step: &Step, is_first: bool) -> Result<(usize, Vec<String>)> {
     let (mut count, mut wrong) = settle(world, step.name, &(step.cases)(world.setup())?)?;
     if is_first {
-        for check in [affinity, health] {
+        for check in [affinity, affinity_ends, health, sctp] {
             let (more, lines) = check(world)?;
             count += more;
             wrong.extend(lines);
@@ -174,6 +176,62 @@ fn affinity(world: &World) -> Result<(usize, Vec<String>)> {
         count += asks.len();
         if servers.len() != 1 {
             wrong.push(format!("{source:?} by {family} {protocol} is answered by {servers:?}"));
+        }
+    }
+    Ok((count, wrong))
+}
+
+/// Contract 4: a client that asks rarely enough is not remembered.
+fn affinity_ends(world: &World) -> Result<(usize, Vec<String>)> {
+    let rarely = Duration::from_millis(1_300);
+    let askers = [
+        (Source::Pod, Destination::ClusterIp, Family::V4, Protocol::Tcp),
+        (Source::Host, Destination::ClusterIp, Family::V6, Protocol::Udp),
+        (Source::Outside, Destination::NodePort, Family::V6, Protocol::Tcp),
+        (Source::Outside, Destination::Vip, Family::V4, Protocol::Udp),
+    ];
+    let mut wrong = Vec::new();
+    for (source, destination, family, protocol) in askers {
+        let asks = [Ask::new(protocol, frontend(destination, BRIEFLY_STICKY, family)?)];
+        let first = world.servers(source, &asks, 1)?;
+        let mut last = Instant::now();
+        let other = wait_until(Duration::from_secs(40), "another backend", || {
+            // Each question begins the second anew.
+            if last.elapsed() < rarely {
+                return None;
+            }
+            last = Instant::now();
+            let found = world.servers(source, &asks, 1).ok()?;
+            (found != first).then_some(())
+        });
+        wrong.extend(other.err().map(|error| format!("{source:?} by {protocol}: {error:#}")));
+    }
+    Ok((askers.len(), wrong))
+}
+
+/// Contract 3.11: SCTP is translated as the others are, for pods, for clients outside and for the host.
+fn sctp(world: &World) -> Result<(usize, Vec<String>)> {
+    let (mut count, mut wrong) = (0, Vec::new());
+    let rig = world.rig();
+    for (number, server) in SCTP.into_iter().zip([rig.pod(0, 1)?, rig.pod(1, 1)?]) {
+        for (source, destination) in [
+            (Source::Pod, Destination::ClusterIp),
+            (Source::Pod, Destination::NodePort),
+            (Source::Host, Destination::ClusterIp),
+            (Source::Host, Destination::Vip),
+            (Source::Outside, Destination::NodePort),
+            (Source::Outside, Destination::ExternalIp),
+        ] {
+            for family in Family::ALL {
+                count += 1;
+                let member = world.member(source)?;
+                let own = member.addresses().socket(family, 26_000 + count as u16);
+                let there = Sctp::open(server, server.addresses().socket(family, TARGET))?;
+                let to = frontend(destination, number, family)?;
+                let associated = Sctp::open(member, own)?.associate(&there, to);
+                let failed = |error| format!("{source:?} associates with {to}: {error:#}");
+                wrong.extend(associated.err().map(failed));
+            }
         }
     }
     Ok((count, wrong))

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, matrix, servers, until};
@@ -16,6 +16,7 @@ const NODE_PORT: u16 = 30_080;
 in_both_shapes!(
     new_flows_follow_a_changed_backend,
     tcp_connection_outlives_its_endpoint,
+    connections_go_on_when_their_flows_are_forgotten,
     udp_flow_moves_on_when_its_endpoint_leaves,
     connected_socket_of_the_host_is_ended_when_its_endpoint_leaves,
     udp_flow_that_was_refused_is_answered_once_there_is_an_endpoint,
@@ -75,6 +76,28 @@ fn tcp_connection_outlives_its_endpoint(shape: Shape) -> Result<()> {
         ensure!(later.server == "pod-a2", "{} {}: {later:?}", from.name(), question.to);
         rig.change(&web()?, (from, question), |outcome| *outcome == Err(Failure::Refused))?;
         ensure!(kept.ask()?.server == "pod-a2", "{} {}", from.name(), question.to);
+    }
+    Ok(())
+}
+
+/// A packet in the middle of a connection that nobody remembers finds the backend of before: a flow that was
+/// evicted, a table that was lost.
+fn connections_go_on_when_their_flows_are_forgotten(shape: Shape) -> Result<()> {
+    let rig = Rig::shared(shape)?;
+    let web = web()?.pods(&rig.pods());
+    let rig = rig.start(&[&web])?;
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        for (from, question) in askers(&rig, &web, Protocol::Tcp)? {
+            let kept = from.peer().keep(question)?;
+            open.push((kept.ask()?.server, format!("{} asks {}", from.name(), question.to), kept));
+        }
+    }
+    let said = rig.agent(0)?.command(&["ct", "flush"])?;
+    ensure!(said.contains("forgot"), "{said}");
+    for (server, who, kept) in &open {
+        let answer = kept.ask().with_context(|| who.clone())?;
+        ensure!(answer.server == *server, "{who}: {server} before, {} after", answer.server);
     }
     Ok(())
 }

@@ -42,6 +42,9 @@ fn fuzz(packets: u64, seed: u64, out: &mut impl io::Write) -> Result<()> {
     for (verdict, count) in summary.verdicts() {
         writeln!(out, "{count:>12}  {} {}", verdict.class(), verdict.name())?;
     }
+    for (event, count) in summary.events() {
+        writeln!(out, "{count:>12}  event {}", event.name())?;
+    }
     let seconds = began.elapsed().as_secs_f64();
     writeln!(out, "{} packets equal in {seconds:.1} s, seed {seed}", summary.equal)?;
     writeln!(out, "{} skipped: the kernel runs no program on them", summary.skipped)?;

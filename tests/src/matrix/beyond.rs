@@ -8,15 +8,20 @@ use serde_json::{Value, json};
 
 mod first;
 mod later;
+mod more;
 mod published;
 
 use super::objects::{PORTS, slices};
-use super::question::{Case, Destination, FIRST, Outcome, Seen, Source, frontend, node_port};
+use super::question::{
+    Case, Destination, FIRST, Outcome, Seen, Source, addresses, frontend, node_port,
+};
 use super::setup::Setup;
 use crate::topology::{Addresses, Family};
 use crate::traffic::Protocol;
+use more::HEADLESS;
+pub use more::SCTP;
 pub(super) use published::BOUND;
-pub use published::{HEALTH_CHECKS, STICKY};
+pub use published::{BRIEFLY_STICKY, HEALTH_CHECKS, STICKY};
 use published::{PROXY_NAME, a2};
 
 /// Stands for any address that a server may have seen.
@@ -62,6 +67,8 @@ pub fn steps() -> Result<Vec<Step>> {
     }});
     let local = json!({"spec": {"externalTrafficPolicy": "Local"}});
     let withdrawn = json!({"status": {"loadBalancer": {"ingress": []}}});
+    let first_vips = addresses(Destination::Vip, 129)?.both().map(|ip| json!({"ip": ip}));
+    let one_vip = json!({"status": {"loadBalancer": {"ingress": first_vips}}});
     let changed = Step {
         name: "changed",
         // Under another name: the slice now belongs to another Service.
@@ -71,6 +78,8 @@ pub fn steps() -> Result<Vec<Step>> {
             patch("named", &external_name, None),
             patch("policy", &local, None),
             patch("withdrawn", &withdrawn, Some("--subresource=status")),
+            patch("vips-129", &one_vip, Some("--subresource=status")),
+            label_slices(&format!("{HEADLESS}=")),
             zone("zone-b"),
             words(&["delete", "service", "deleted"]),
         ],
@@ -81,6 +90,7 @@ pub fn steps() -> Result<Vec<Step>> {
         objects: Vec::new(),
         commands: vec![
             words(&["label", "service", "labelled", &format!("{PROXY_NAME}-")]),
+            label_slices(&format!("{HEADLESS}-")),
             zone("zone-a"),
         ],
         cases: later::changed_back,
@@ -96,6 +106,11 @@ fn patch(service: &str, change: &Value, flag: Option<&str>) -> Vec<String> {
     let change = change.to_string();
     let patch = ["patch", "service", service, "--type=merge", "-p", &change];
     patch.into_iter().chain(flag).map(str::to_owned).collect()
+}
+
+/// Labels the slices of both families that have the endpoint on `node-a`.
+fn label_slices(label: &str) -> Vec<String> {
+    words(&["label", "endpointslice", "relabelled-here-ipv4", "relabelled-here-ipv6", label])
 }
 
 fn zone(name: &str) -> Vec<String> {

@@ -8,6 +8,7 @@ use aya::maps::Map;
 use aya::programs::{Program, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use lb_agent::datapath::{self, PacketLog};
+use lb_agent::program::Op;
 use lb_common::config::SettingsPair;
 use lb_common::event::{COUNTERS, Hook, Verdict, verdict_counter};
 use lb_common::fake::{Fake, Step};
@@ -209,6 +210,30 @@ impl Kernel {
         let granted = if tables.rejects.get() { 0 } else { u64::MAX };
         self.put_each_cpu("REJECTIONS", granted)?;
         self.loaded = tables.clone();
+        Ok(())
+    }
+
+    /// Does what the agent would do, but for the settings, which are those of [`Kernel::load`].
+    pub fn apply(&self, op: &Op) -> Result<()> {
+        match op {
+            Op::PutSettings(_) | Op::ForgetClients { .. } => {}
+            Op::PutBackend { id, row } => bpf::put(self.map("BACKENDS"), id, row)?,
+            Op::WriteLines { line, lines } => {
+                for (index, line) in (*line..).zip(lines) {
+                    bpf::put(self.map("SLOTS"), &index, &Line(*line))?;
+                }
+            }
+            Op::PutSource { bits, source } => {
+                bpf::put(self.map("SOURCES"), &trie(&(*bits, *source)), &1_u32)?;
+            }
+            Op::RemoveSource { bits, source } => {
+                bpf::remove(self.map("SOURCES"), &trie(&(*bits, *source)));
+            }
+            Op::PutService { frontend, service } => {
+                bpf::put(self.map("SERVICES"), frontend, service)?;
+            }
+            Op::RemoveService { frontend } => bpf::remove(self.map("SERVICES"), frontend),
+        }
         Ok(())
     }
 

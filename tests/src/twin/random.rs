@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
 use lb_common::addr::{Endpoint, Port, Protocol};
-use lb_common::event::{Hook, PassReason, Verdict};
+use lb_common::event::{Event, Hook, PassReason, Verdict};
 use lb_common::fake::{Datagram, Fake, Piece, Step, Transport, at, run as run_here};
+use lb_common::flow::{Fragment, Ports, Side};
 use lb_common::service::{Flags, Service};
 
 use super::{Kernel, Outcome, compare};
@@ -111,7 +112,7 @@ fn tables(random: &mut Random, capacity: usize) -> Fake {
     if random.one_in(8) {
         tables.settings.source_port_high = Port::new(61000 + random.below(4) as u16);
     }
-    if random.one_in(16) {
+    if random.one_in(5) {
         tables.devices.clear();
     }
     let [local4, local6] = &mut tables.settings.local;
@@ -148,7 +149,23 @@ fn tables(random: &mut Random, capacity: usize) -> Fake {
         let row = 1 + random.below(tables.backends.len() - 1);
         tables.backends[row].epoch = random.of(&[0, 7]);
     }
+    if random.one_in(4) {
+        lose_a_fragment(random, &tables);
+    }
     tables
+}
+
+/// A datagram some of whose pieces were held, and had to make room for others.
+fn lose_a_fragment(random: &mut Random, tables: &Fake) {
+    let family = random.below(2);
+    let [from, cluster, node] = PIECES[family];
+    let [from, to] = [from, random.of(&[cluster, node])].map(at);
+    let id = random.below(2) as u8;
+    let id = if family == 0 { [0, id, 0, 0] } else { [0, 0, 0, id] };
+    let datagram = Fragment::new(from.ip, to.ip, id, Protocol::UDP, Side::INGRESS);
+    let held = 1 + random.below(2) as u32;
+    let ports = Ports { source: from.port, destination: to.port, held };
+    let _: Option<Ports> = tables.fragments.borrow_mut().insert(datagram, ports);
 }
 
 fn flavour(random: &mut Random, service: Service) -> Service {
@@ -353,6 +370,10 @@ fn lose_a_frontend(random: &mut Random, tables: &mut Fake) {
         let frontend = tables.services.keys().nth(number).copied();
         let _: Option<Service> = frontend.and_then(|frontend| tables.services.remove(&frontend));
     }
+    // And endpoints, which datagram flows leave.
+    for row in tables.backends.iter_mut().skip(1) {
+        row.epoch += u32::from(random.one_in(3)) * 1_000;
+    }
     tables.settings.removals += 1;
     tables.events.borrow_mut().clear();
     // The twin begins without.
@@ -368,6 +389,7 @@ pub struct Summary {
     pub skipped: u64,
     /// How often each verdict was given, over all hooks, by its index.
     verdicts: BTreeMap<u32, u64>,
+    events: BTreeMap<Event, u64>,
 }
 
 impl Summary {
@@ -377,7 +399,16 @@ impl Summary {
         Verdict::all().map(move |verdict| (verdict, count(verdict)))
     }
 
+    /// How often each event was counted, those that were never counted too.
+    pub fn events(&self) -> impl Iterator<Item = (Event, u64)> {
+        let count = |event: Event| (event, self.events.get(&event).copied().unwrap_or(0));
+        Event::ALL.iter().copied().map(count)
+    }
+
     fn add(&mut self, outcome: &Outcome) {
+        for (event, count) in &outcome.events {
+            *self.events.entry(*event).or_default() += count;
+        }
         for ended in &outcome.verdicts {
             if let Some((_, verdict)) = ended {
                 self.equal += 1;

@@ -3,11 +3,12 @@
 use anyhow::Result;
 
 use super::Expect::{By, Refused, Silence};
+use super::more::{SECOND_VIPS, SHADOWED};
 use super::{BOTH, Cases, Expect, HERE, THERE};
-use crate::matrix::question::{Case, Destination, PORT, Source};
+use crate::matrix::question::{Case, Destination, FIRST, PORT, Source, node_port};
 use crate::matrix::setup::Setup;
-use crate::topology::Family;
 use crate::topology::address::{self, Segment};
+use crate::topology::{Addresses, Family};
 use crate::traffic::Protocol;
 
 /// Who asks everything: a pod, a process of the node, a client outside.
@@ -17,7 +18,7 @@ const OUTWARD: [Destination; 3] =
     [Destination::NodePort, Destination::ExternalIp, Destination::Vip];
 
 /// Services that everybody asks by all addresses, and who answers.
-const PLAIN: [(u8, Expect); 14] = [
+const PLAIN: [(u8, Expect); 16] = [
     (100, HERE),
     (101, BOTH),
     (102, BOTH),
@@ -32,6 +33,8 @@ const PLAIN: [(u8, Expect); 14] = [
     (117, Refused),
     (118, HERE),
     (123, By(&["pod-a2", "pod-b1"])),
+    (129, BOTH),
+    (132, BOTH),
 ];
 
 pub(super) fn cases(setup: &Setup) -> Result<Vec<Case>> {
@@ -66,6 +69,7 @@ fn kinds(all: &mut Cases<'_>, source: Source) -> Result<()> {
         all.one((Family::V4, protocol), source, asked, BOTH)?;
         all.one((Family::V6, protocol), source, asked, Refused)?;
     }
+    all.add(source, Destination::ClusterIp, 133, BOTH)?;
     all.add(source, Destination::ClusterIp, 121, BOTH)?;
     let short = if source == Source::Outside { HERE } else { BOTH };
     all.add(source, Destination::ExternalIp, 121, short)?;
@@ -73,12 +77,22 @@ fn kinds(all: &mut Cases<'_>, source: Source) -> Result<()> {
     all.add(source, Destination::NodePort, 130, Refused)?;
     let own = Segment::First.host(address::node(1))?;
     all.to("an external IP that is the node's own", source, (own, 8_443), THERE);
+    // By address before by `NodePort` (contract 3.2).
+    let shadowed = (own, node_port(SHADOWED));
+    all.to("an external IP and port that is a NodePort", source, shadowed, THERE);
+    all.add(source, Destination::ClusterIp, SHADOWED, HERE)?;
+    for (_, second) in SECOND_VIPS.into_iter().take(1) {
+        all.add(source, Destination::Vip, second, BOTH)?;
+    }
     all.to("a port of nobody at a ClusterIP", source, (address::cluster_ip(100)?, 81), Refused);
     all.to("a ClusterIP of nobody", source, (address::cluster_ip(250)?, PORT), Silence);
     Ok(())
 }
 
 fn policies(all: &mut Cases<'_>) -> Result<()> {
+    // Contract 13: only where somebody asks for it, which nobody does here.
+    let loopback = Addresses::parse("127.0.0.1", "::1")?;
+    all.to("node-port on loopback", Source::Host, (loopback, node_port(FIRST)), Refused);
     for destination in OUTWARD {
         for (source, zones, nowhere, external) in [
             (Source::Outside, HERE, Silence, Silence),
@@ -111,6 +125,9 @@ fn ranges(all: &mut Cases<'_>) -> Result<()> {
     for source in Source::ALL {
         let of_client = if source == Source::Outside { BOTH } else { Silence };
         all.add(source, vip, 106, of_client)?;
+        let [_, (two, second)] = SECOND_VIPS;
+        all.add(source, vip, two, of_client)?;
+        all.add(source, vip, second, of_client)?;
         all.add(source, vip, 108, if NODES.contains(&source) { BOTH } else { Silence })?;
         for number in [106, 108] {
             for other in [Destination::ClusterIp, Destination::NodePort, Destination::ExternalIp] {

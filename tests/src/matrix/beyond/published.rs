@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::OTHER_TARGET;
+use super::{OTHER_TARGET, more};
 use crate::control_plane::kube_proxy::merge;
 use crate::matrix::objects::{PORTS, SlicePort, endpoint, service, slices};
 use crate::matrix::question::{Destination, PORT, addresses, node_port};
@@ -15,6 +15,8 @@ use crate::traffic::Protocol;
 pub(super) const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 /// The Service that remembers its clients.
 pub const STICKY: u8 = 126;
+/// The Service that remembers its clients for a second.
+pub const BRIEFLY_STICKY: u8 = 139;
 /// The Service whose load balancer address the node has itself (contract 3.8).
 pub(in crate::matrix) const BOUND: u8 = 108;
 /// Health checks (contract 6.1): port, endpoints on this node.
@@ -30,10 +32,10 @@ pub(super) fn b2(more: &Value) -> Result<(Addresses, Value)> {
 
 /// Objects in the making.
 #[derive(Default)]
-struct Objects(Vec<Value>);
+pub(super) struct Objects(pub(super) Vec<Value>);
 
 impl Objects {
-    fn add(
+    pub(super) fn add(
         &mut self,
         (number, name): (u8, &str),
         more: &Value,
@@ -44,7 +46,7 @@ impl Objects {
         Ok(())
     }
 
-    fn slices(
+    pub(super) fn slices(
         &mut self,
         name: &str,
         of: &str,
@@ -57,6 +59,7 @@ impl Objects {
 
 pub(super) fn objects() -> Result<Vec<Value>> {
     let mut all = Objects::default();
+    more::objects(&mut all)?;
     hints(&mut all)?;
     ranges(&mut all)?;
     policies(&mut all)?;
@@ -111,7 +114,11 @@ fn policies(all: &mut Objects) -> Result<()> {
     let external = json!({"spec": {"externalTrafficPolicy": "Local"}});
     all.add((128, "external-local"), &external, &remote)?;
     let sticky = json!({"spec": {"sessionAffinity": "ClientIP"}});
-    all.add((STICKY, "sticky"), &sticky, &[a2(&plain)?, b2(&plain)?])
+    all.add((STICKY, "sticky"), &sticky, &[a2(&plain)?, b2(&plain)?])?;
+    let briefly = json!({"spec": {
+        "sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 1}},
+    }});
+    all.add((BRIEFLY_STICKY, "briefly-sticky"), &briefly, &[a2(&plain)?, b2(&plain)?])
 }
 
 fn kinds(all: &mut Objects) -> Result<()> {

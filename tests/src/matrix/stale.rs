@@ -1,0 +1,160 @@
+//! The rows of contract 5: what becomes of UDP flows, and of a connection, whose endpoint or Service changes.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::objects::{endpoint, service, slices};
+use super::question::Destination;
+use crate::rig::TARGET;
+use crate::topology::Addresses;
+use crate::topology::address::{self, Segment};
+use crate::traffic::Protocol;
+
+/// Another port that the pod of `node-a` serves while the rows are asked.
+pub const SECOND_TARGET: u16 = 9_191;
+/// The number of the Service of all rows.
+pub const STALE: u8 = 140;
+/// Its name.
+const NAME: &str = "stale";
+
+/// Who answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answers {
+    /// A server of this name.
+    By(&'static str),
+    /// Nobody, and the client is told or not.
+    Nobody,
+}
+
+/// One state of the Service, and what it means to flows.
+#[derive(Debug)]
+pub struct Stage {
+    /// Objects to create or change; none: the Service is deleted.
+    pub objects: Vec<Value>,
+    /// Who answers a flow that begins now.
+    pub new: Answers,
+    /// Who answers one that began in the first state.
+    pub old: Answers,
+    /// The same with kube-proxy 1.36 (contract 14, row 1).
+    pub old_with_kube_proxy: Answers,
+}
+
+/// A row: states one after the other.
+#[derive(Debug)]
+pub struct Row {
+    /// Its number in the contract, and what it is about.
+    pub name: &'static str,
+    /// By which addresses it is asked.
+    pub destinations: &'static [Destination],
+    /// Whether a connection is asked about, not datagrams.
+    pub is_tcp: bool,
+    /// Its states; the flows begin in the first.
+    pub stages: Vec<Stage>,
+}
+
+const A2: Answers = Answers::By("pod-a2");
+const B2: Answers = Answers::By("pod-b2");
+const BOTH_WAYS: &[Destination] = &[Destination::ClusterIp, Destination::NodePort];
+const INSIDE: &[Destination] = &[Destination::ClusterIp];
+
+/// A state in which new flows and old ones are answered by these.
+const fn stage(objects: Vec<Value>, new: Answers, old: Answers) -> Stage {
+    Stage { objects, new, old, old_with_kube_proxy: old }
+}
+
+fn objects(more: &Value, port: u16, endpoints: &[(Addresses, Value)]) -> Result<Vec<Value>> {
+    let ports = [("tcp", Protocol::Tcp, port), ("udp", Protocol::Udp, port)];
+    let mut all = vec![service(NAME, STALE, more)?];
+    all.extend(slices(NAME, NAME, &ports, endpoints));
+    Ok(all)
+}
+
+fn here(more: &Value) -> Result<(Addresses, Value)> {
+    Ok(endpoint(address::pod(1, 2)?, "node-a", more))
+}
+
+fn there(more: &Value) -> Result<(Addresses, Value)> {
+    Ok(endpoint(address::pod(2, 2)?, "node-b", more))
+}
+
+/// All rows but CT8, which is about somebody else's flow, and CT12, which is about who asks.
+pub fn rows() -> Result<Vec<Row>> {
+    let plain = json!({});
+    let conditions = |ready: bool, serving: bool, terminating: bool| json!({"conditions": {"ready": ready, "serving": serving, "terminating": terminating}});
+    let row = |name, stages| Row { name, destinations: BOTH_WAYS, is_tcp: false, stages };
+    let of = |endpoints: &[(Addresses, Value)]| objects(&plain, TARGET, endpoints);
+    let first = || Ok::<_, anyhow::Error>(stage(of(&[here(&plain)?])?, A2, A2));
+    let nobody = || Ok::<_, anyhow::Error>(stage(of(&[])?, Answers::Nobody, Answers::Nobody));
+    let unready = here(&conditions(false, false, false))?;
+    let draining = here(&conditions(false, true, true))?;
+    let gone = stage(of(&[there(&plain)?])?, B2, B2);
+    let mut all = vec![
+        row("CT1: the endpoint goes, another is there", vec![first()?, gone]),
+        row(
+            "CT2: the endpoint is neither ready nor serving",
+            vec![first()?, stage(of(&[unready.clone(), there(&plain)?])?, B2, B2)],
+        ),
+        row(
+            "CT3: the endpoint goes away and still serves",
+            vec![first()?, stage(of(&[draining, there(&plain)?])?, B2, A2)],
+        ),
+        row("CT5: the first endpoint comes", vec![nobody()?, first()?]),
+        row(
+            "CT6: the first endpoint is not ready yet",
+            vec![nobody()?, stage(of(&[unready])?, Answers::Nobody, Answers::Nobody), first()?],
+        ),
+        row(
+            "CT7: another port of the same endpoint",
+            vec![first()?, stage(objects(&plain, SECOND_TARGET, &[here(&plain)?])?, A2, A2)],
+        ),
+        row(
+            "CT9: the last endpoint goes",
+            vec![first()?, Stage { old_with_kube_proxy: A2, ..nobody()? }],
+        ),
+        row(
+            "CT10: the Service is deleted",
+            vec![
+                first()?,
+                Stage {
+                    old_with_kube_proxy: A2,
+                    ..stage(Vec::new(), Answers::Nobody, Answers::Nobody)
+                },
+            ],
+        ),
+    ];
+    all.push(Row {
+        is_tcp: true,
+        ..row(
+            "CT11: the endpoint of a connection goes",
+            vec![first()?, stage(of(&[there(&plain)?])?, B2, A2)],
+        )
+    });
+    all.extend(local(&plain)?);
+    Ok(all)
+}
+
+/// Rows in which the internal policy is, or becomes, Local.
+fn local(plain: &Value) -> Result<Vec<Row>> {
+    let local = json!({"spec": {"internalTrafficPolicy": "Local"}});
+    let cluster = json!({"spec": {"internalTrafficPolicy": "Cluster"}});
+    let host = endpoint(Segment::First.host(address::node(1))?, "node-a", plain);
+    let row = |name, stages| Row { name, destinations: INSIDE, is_tcp: false, stages };
+    let by_host = Answers::By("node-a");
+    Ok(vec![
+        row(
+            "CT4a: the local endpoint goes, another local one comes",
+            vec![
+                stage(objects(&local, TARGET, &[here(plain)?])?, A2, A2),
+                stage(objects(&local, TARGET, &[there(plain)?])?, Answers::Nobody, Answers::Nobody),
+                stage(objects(&local, TARGET, &[there(plain)?, host])?, by_host, by_host),
+            ],
+        ),
+        row(
+            "CT4b: the endpoint serves, but not under the policy of now",
+            vec![
+                stage(objects(&cluster, TARGET, &[there(plain)?])?, B2, B2),
+                stage(objects(&local, TARGET, &[here(plain)?, there(plain)?])?, A2, B2),
+            ],
+        ),
+    ])
+}

@@ -1,0 +1,219 @@
+//! Flows whose endpoints change, row by row of contract 5, with the real kube-proxy and with ours.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::control_plane::kube_proxy::Mode;
+use lb_tests::matrix::{
+    Answers, Destination, Detector, Hub, Proxy, Row, SECOND_TARGET, STALE, Setup, Source, Stage,
+    World, frontend, rows, services,
+};
+use lb_tests::rig::TARGET;
+use lb_tests::topology::Family;
+use lb_tests::traffic::{Answer, Ask, Failure, Kept, Protocol};
+use lb_tests::wait::wait_until;
+
+/// How long packets may take to follow a change: kube-proxy waits a second between two of its own.
+const SOON: Duration = Duration::from_secs(20);
+/// How long an answer may take.
+const PATIENCE: u64 = 400;
+/// Anything but a port of a Service.
+const PLAIN_PORT: u16 = 8_472;
+
+/// A flow that began in the first state.
+struct Old<'a> {
+    who: String,
+    ask: Ask,
+    from: Source,
+    kept: Kept<'a>,
+}
+
+#[test]
+fn flows_follow_their_endpoints_as_the_contract_says() -> Result<()> {
+    let hub = Hub::start()?;
+    hub.publish(&services()?)?;
+    let proxies = [Proxy::KubeProxy(Mode::Nftables), Proxy::Ours, Proxy::OursMasquerading];
+    let worlds = proxies.map(|proxy| World::start(Setup::new(proxy, Detector::NodeCidr), &hub));
+    let worlds: Vec<World> = worlds.into_iter().collect::<Result<_>>()?;
+    for world in &worlds {
+        let pod = world.rig().pod(0, 1)?;
+        pod.peer().serve(Protocol::Udp, &pod.addresses().both(), SECOND_TARGET)?;
+    }
+    let mut wrong = Vec::new();
+    for row in rows()? {
+        wrong.extend(ask_row(&hub, &worlds, &row).err().map(|error| format!("{error:#}")));
+    }
+    ensure!(wrong.is_empty(), "{} rows are wrong:\n{}", wrong.len(), wrong.join("\n"));
+    Ok(())
+}
+
+fn ask_row(hub: &Hub, worlds: &[World], row: &Row) -> Result<()> {
+    let mut old: Vec<(&World, Vec<Old<'_>>)> = Vec::new();
+    for (number, stage) in row.stages.iter().enumerate() {
+        let at = || format!("{}, state {number}", row.name);
+        publish(hub, stage).with_context(at)?;
+        for world in worlds {
+            for (from, ask) in asks(row)? {
+                new_flow_is_answered(world, from, ask, stage.new).with_context(at)?;
+            }
+        }
+        if number == 0 {
+            for world in worlds {
+                old.push((world, begin(world, row)?));
+            }
+        }
+        if row.name.starts_with("CT7") && number == 1 {
+            // Only who still sends to the port of before notices.
+            serve(worlds, false)?;
+        }
+        for (world, flows) in &old {
+            for flow in flows {
+                let expected = if world.setup().is_kube_proxy() {
+                    stage.old_with_kube_proxy
+                } else {
+                    stage.old
+                };
+                let outcome = is_answered(flow, expected);
+                let proxy = world.setup().proxy;
+                outcome.with_context(|| format!("{}: {proxy:?}, {}", at(), flow.who))?;
+            }
+        }
+        if row.name.starts_with("CT7") && number == 1 {
+            serve(worlds, true)?;
+        }
+    }
+    drop(old);
+    publish(
+        hub,
+        &Stage {
+            objects: Vec::new(),
+            new: Answers::Nobody,
+            old: Answers::Nobody,
+            old_with_kube_proxy: Answers::Nobody,
+        },
+    )
+}
+
+/// Whether the pod of `node-a` serves datagrams at the usual port.
+fn serve(worlds: &[World], serves: bool) -> Result<()> {
+    for world in worlds {
+        let pod = world.rig().pod(0, 1)?;
+        let (peer, own) = (pod.peer(), pod.addresses().both());
+        if serves {
+            peer.serve(Protocol::Udp, &own, TARGET)?;
+        } else {
+            peer.stop_serving(Protocol::Udp, &own, TARGET)?;
+        }
+    }
+    Ok(())
+}
+
+fn publish(hub: &Hub, stage: &Stage) -> Result<()> {
+    if stage.objects.is_empty() {
+        let words = ["delete", "service", "stale", "--ignore-not-found"];
+        return hub.control_plane().kubectl(&words).map(drop);
+    }
+    hub.publish(&stage.objects)
+}
+
+/// Who asks, and whom: a pod and the host by the ClusterIP, a client outside by the `NodePort` (CT12).
+fn asks(row: &Row) -> Result<Vec<(Source, Ask)>> {
+    let protocol = if row.is_tcp { Protocol::Tcp } else { Protocol::Udp };
+    let mut all = Vec::new();
+    for destination in row.destinations {
+        let askers: &[Source] = if *destination == Destination::ClusterIp {
+            &[Source::Pod, Source::Host]
+        } else {
+            &[Source::Outside]
+        };
+        for family in Family::ALL {
+            let ask = Ask::new(protocol, frontend(*destination, STALE, family)?).within(PATIENCE);
+            // A connected socket of the host is ended instead (ADR 0010).
+            let ask = |from| if from == Source::Host { ask.unconnected() } else { ask };
+            all.extend(askers.iter().map(|from| (*from, ask(*from))));
+        }
+    }
+    Ok(all)
+}
+
+fn new_flow_is_answered(world: &World, from: Source, ask: Ask, by: Answers) -> Result<()> {
+    let mut last = None;
+    let peer = world.member(from)?.peer();
+    let answered = wait_until(SOON, "new flows follow", || {
+        let outcome = peer.ask(ask);
+        let is_so = matches(&outcome, by);
+        last = Some(outcome);
+        is_so.then_some(())
+    });
+    answered
+        .with_context(|| format!("{:?}: {from:?} asks {}: {last:?}", world.setup().proxy, ask.to))
+}
+
+fn begin<'a>(world: &'a World, row: &Row) -> Result<Vec<Old<'a>>> {
+    let begin = |(from, ask): (Source, Ask)| {
+        let kept = world.member(from)?.peer().keep(ask)?;
+        let who = format!("{from:?} asks {}", ask.to);
+        Ok(Old { who, ask, from, kept })
+    };
+    asks(row)?.into_iter().map(begin).collect()
+}
+
+fn is_answered(flow: &Old<'_>, by: Answers) -> Result<()> {
+    let mut last = None;
+    let answered = wait_until(SOON, "the flow of before follows", || {
+        let outcome = flow.kept.ask();
+        let is_so = matches(&outcome, by);
+        last = Some(outcome);
+        is_so.then_some(())
+    });
+    answered.with_context(|| format!("{:?} {:?}: {last:?}", flow.from, flow.ask.protocol))?;
+    // And it stays so.
+    for _ in 0..3 {
+        let outcome = flow.kept.ask();
+        ensure!(matches(&outcome, by), "{outcome:?} after {by:?}");
+    }
+    Ok(())
+}
+
+fn matches(outcome: &Result<Answer, Failure>, by: Answers) -> bool {
+    match (outcome, by) {
+        (Ok(answer), Answers::By(name)) => answer.server == name,
+        (Err(_), Answers::Nobody) => true,
+        (Ok(_), Answers::Nobody) | (Err(_), Answers::By(_)) => false,
+    }
+}
+
+/// CT8: what goes to another port of an external IP that is the node's own is nobody's business.
+#[test]
+fn flows_of_others_to_an_address_of_a_service_are_left_alone() -> Result<()> {
+    let hub = Hub::start()?;
+    hub.publish(&services()?)?;
+    for proxy in [Proxy::KubeProxy(Mode::Nftables), Proxy::Ours] {
+        let world = World::start(Setup::new(proxy, Detector::NodeCidr), &hub)?;
+        let (node, client) = (world.rig().node(0)?, world.rig().client());
+        node.peer().serve(Protocol::Udp, &node.addresses().both(), PLAIN_PORT)?;
+        let plain = |family| Ask::udp(node.addresses().socket(family, PLAIN_PORT));
+        let kept = Family::ALL.map(|family| client.peer().keep(plain(family)));
+        let kept: Vec<Kept<'_>> = kept.into_iter().collect::<Result<_, _>>()?;
+        kept.iter().try_for_each(|kept| kept.ask().map(drop))?;
+        let own: Vec<_> = node.addresses().both().iter().map(ToString::to_string).collect();
+        for row in rows()?.into_iter().filter(|row| row.name.starts_with("CT1:")) {
+            for stage in row.stages {
+                let mut objects = stage.objects;
+                if let Some(service) = objects.first_mut() {
+                    service["spec"]["externalIPs"] = own.clone().into();
+                }
+                hub.publish(&objects)?;
+                for family in Family::ALL {
+                    let ask = Ask::udp(node.addresses().socket(family, 80)).within(PATIENCE);
+                    new_flow_is_answered(&world, Source::Outside, ask, stage.new)?;
+                }
+                for kept in &kept {
+                    let answer = kept.ask()?;
+                    ensure!(answer.server == "node-a", "{proxy:?}: {answer:?}");
+                }
+            }
+        }
+    }
+    Ok(())
+}

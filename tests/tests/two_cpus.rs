@@ -1,0 +1,189 @@
+//! Backends change while packets of two CPUs ask for them, through the programs in the kernel: every packet
+//! finds the old set or the new one, and the new one once the change stands.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use lb_agent::plan::{
+    EndpointPlan, Family, FrontendKind, FrontendPlan, PortKey, PortPlan, ServiceName,
+};
+use lb_agent::program::{Change, Limits, Programmer};
+use lb_common::addr::{Endpoint, Ip, Port, Protocol};
+use lb_common::event::Hook;
+use lb_common::fake::{Datagram, Fake, Transport, at};
+use lb_common::wire::tcp;
+use lb_tests::twin::{Kernel, bpf};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// How long it goes on: rows and lines are given to others after a second.
+const LASTS: Duration = Duration::from_secs(5);
+/// Halves of flows that there is room for.
+const FLOWS: usize = 1 << 21;
+/// Flows of each transport and CPU that are new, ...
+const NEW: u32 = 200_000;
+/// ... and UDP flows that go on through all changes.
+const KEPT: u32 = 256;
+const FRONTEND: [u8; 4] = [10, 96, 0, 10];
+const LIMITS: Limits = Limits { services: 1_000, backends: 4_000, lines: 4_000, sources: 100 };
+
+/// What a question begins with: a SYN or a datagram of a new flow, or a datagram of one that is there.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Connects,
+    Asks,
+    GoesOn,
+}
+
+#[test]
+fn every_packet_of_two_cpus_finds_the_old_set_or_the_new_one() -> Result<()> {
+    let mut kernel = Kernel::new(FLOWS)?;
+    let mut tables = Fake::node();
+    tables.flow_capacity = FLOWS;
+    kernel.load(&tables)?;
+    let began = Instant::now();
+    let mut programmer = Programmer::new(LIMITS);
+    for op in programmer.plan(began.elapsed(), vec![change(0)]) {
+        kernel.apply(&op)?;
+    }
+    // 2n: set n is in use; 2n + 1: it is being replaced by set n + 1.
+    let state = AtomicU64::new(0);
+    let cpus = cpus()?;
+    let program = kernel.program(Hook::PodIngress);
+    let (changes, asked) = thread::scope(|scope| -> Result<(u64, u64)> {
+        let ask = |(number, cpu)| {
+            let state = &state;
+            scope.spawn(move || questions(program, (number, cpu), state, began))
+        };
+        let asking: Vec<_> = (0_u8..).zip(cpus).map(ask).collect();
+        let mut changed = 0;
+        while began.elapsed() < LASTS {
+            state.store(2 * changed + 1, Ordering::SeqCst);
+            let mut ops = programmer.tick(began.elapsed());
+            ops.extend(programmer.plan(began.elapsed(), vec![change(changed + 1)]));
+            ops.iter().try_for_each(|op| kernel.apply(op))?;
+            ensure!(programmer.refused().count() == 0, "set {} finds no room", changed + 1);
+            changed += 1;
+            state.store(2 * changed, Ordering::SeqCst);
+            // So that there are packets that find it at rest.
+            let rest = Instant::now();
+            while rest.elapsed() < Duration::from_millis(40) {
+                thread::yield_now();
+            }
+        }
+        let asked = asking.into_iter().map(|thread| thread.join().expect("no panic"));
+        Ok((changed, asked.sum::<Result<u64>>()?))
+    })?;
+    println!("{asked} questions from two CPUs during {changes} changes");
+    ensure!(changes > 50 && asked > 10_000, "{asked} questions, {changes} changes");
+    Ok(())
+}
+
+/// Two CPUs, or the one there is twice.
+fn cpus() -> Result<[usize; 2]> {
+    let allowed = sched_getaffinity(Pid::from_raw(0))?;
+    let mut all = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
+    let first = all.next().context("a CPU")?;
+    Ok([first, all.next().unwrap_or(first)])
+}
+
+/// How many endpoints set `number` has, and whose they are: no two sets in a row share any.
+fn members(number: u64) -> (u8, u8) {
+    let sizes = [1, 3, 2, 10, 40];
+    let size = sizes.get((number % 5) as usize).copied().unwrap_or(1);
+    ((number % 7) as u8, size)
+}
+
+fn change(number: u64) -> Change {
+    let service = ServiceName { namespace: "default".into(), name: "web".into() };
+    let (network, size) = members(number);
+    let endpoint = |host| EndpointPlan {
+        ip: IpAddr::V4(Ipv4Addr::new(10, 2, network, host)),
+        port: 8_080,
+        on_this_node: false,
+        cluster: true,
+        local: false,
+    };
+    let plan = |protocol| PortPlan {
+        key: PortKey {
+            service: service.clone(),
+            port: String::new(),
+            protocol,
+            family: Family::V4,
+        },
+        age: (1, "uid".into()),
+        frontends: vec![FrontendPlan {
+            kind: FrontendKind::ClusterIp,
+            ip: IpAddr::V4(FRONTEND.into()),
+            port: 80,
+            local_policy: false,
+            sources: false,
+        }],
+        affinity: None,
+        sources: Vec::new(),
+        endpoints: (1..=size).map(endpoint).collect(),
+        anywhere: true,
+    };
+    Change { service: service.clone(), ports: [Protocol::TCP, Protocol::UDP].map(plan).into() }
+}
+
+/// Asks from one CPU until the end; returns how often.
+fn questions(
+    program: BorrowedFd<'_>,
+    (number, cpu): (u8, usize),
+    state: &AtomicU64,
+    began: Instant,
+) -> Result<u64> {
+    let mut only = CpuSet::new();
+    only.set(cpu)?;
+    sched_setaffinity(Pid::from_raw(0), &only)?;
+    let mut asked = 0;
+    let mut out = vec![0; 512];
+    while began.elapsed() < LASTS {
+        let kinds = [Kind::Connects, Kind::Asks, Kind::GoesOn];
+        let kind = kinds[(asked % 3) as usize];
+        let packet = question(number, asked as u32, kind);
+        let before = state.load(Ordering::SeqCst);
+        let context = bpf::Context::default();
+        let ran = bpf::test_run(program, &packet, &mut out, Some(&context), 1)?;
+        let after = state.load(Ordering::SeqCst);
+        ensure!(ran.code == u32::MAX, "{kind:?} in {before}..{after} ended with {}", ran.code);
+        let Some([a, b, network, host]) = out.get(30..34) else { bail!("{} bytes", ran.length) };
+        // In use before, and whatever came until the packet was done.
+        let sets = before / 2..=after.div_ceil(2);
+        let is_of = |set: u64| {
+            let (of, size) = members(set);
+            *network == of && (1..=size).contains(host)
+        };
+        ensure!(
+            [*a, *b] == [10, 2] && sets.clone().any(is_of),
+            "{kind:?} went to {a}.{b}.{network}.{host} while sets {sets:?} were in use"
+        );
+        asked += 1;
+    }
+    Ok(asked)
+}
+
+fn question(number: u8, asked: u32, kind: Kind) -> Vec<u8> {
+    let (index, transport) = match kind {
+        Kind::Connects => (asked % NEW, Transport::Tcp(tcp::SYN)),
+        Kind::Asks => (asked % NEW, Transport::Udp(true)),
+        Kind::GoesOn => (asked % KEPT, Transport::Udp(true)),
+    };
+    let kept = if matches!(kind, Kind::GoesOn) { 64 } else { 0 };
+    let [_, high, ..] = index.to_be_bytes();
+    let source = Ip::v4([10, 128 + 16 * number + kept, 1, high]);
+    let source = Endpoint::new(source, Port::new(index as u16));
+    Datagram::new(source, at("10.96.0.10:80"), transport).build()
+}
+
+#[test]
+fn sets_that_follow_each_other_share_no_endpoint() {
+    let all: BTreeMap<u64, u8> = (0..200).map(|number| (number, members(number).0)).collect();
+    assert!(all.values().zip(all.values().skip(1)).all(|(one, next)| one != next));
+}
