@@ -1,8 +1,10 @@
 //! The command line: what can be typed, as plain structs. What it means is elsewhere.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgMatches, Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use crate::config::flags::ProxyFlags;
 use crate::datapath::PacketLog;
@@ -180,6 +182,22 @@ pub struct Status {
     pub watch: bool,
 }
 
+/// Every flag of `run` with its value, empty where it has none, for `/flagz`; none when these arguments are not of `run`.
+pub fn flags(arguments: impl IntoIterator<Item = OsString>) -> BTreeMap<String, String> {
+    let command = Cli::command();
+    let matches = command.clone().try_get_matches_from(arguments).ok();
+    let Some(("run", matches)) = matches.as_ref().and_then(ArgMatches::subcommand) else {
+        return BTreeMap::new();
+    };
+    let values = |argument: &Arg| {
+        let values = matches.try_get_raw(argument.get_id().as_str()).ok().flatten();
+        let values = values.into_iter().flatten().map(|value| value.to_string_lossy());
+        values.collect::<Vec<_>>().join(",")
+    };
+    let all = command.find_subcommand("run").into_iter().flat_map(clap::Command::get_arguments);
+    all.filter_map(|argument| Some((argument.get_long()?.to_owned(), values(argument)))).collect()
+}
+
 fn size(text: &str) -> Result<(String, u32), String> {
     let (name, entries) = text.split_once('=').ok_or("write it as MAP=ENTRIES")?;
     let entries = entries.parse().map_err(|error| format!("{entries:?}: {error}"))?;
@@ -203,7 +221,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        use clap::CommandFactory as _;
         Cli::command().debug_assert();
     }
 
@@ -214,6 +231,18 @@ mod tests {
         let config = crate::config::Config::of(&run, None).unwrap();
         assert_eq!(config.healthz.value.unwrap().port(), 10_256);
         assert_eq!(config.metrics.value.unwrap().to_string(), "127.0.0.1:10249");
+    }
+
+    #[test]
+    fn flags_are_listed_with_what_they_are() {
+        let given = ["lb-agent", "run", "--map-size=flows=9", "--map-size=services=8", "-v4"];
+        let flags = flags(given.map(OsString::from));
+        let value = |name: &str| flags.get(name).map(String::as_str);
+        assert_eq!(value("map-size"), Some("flows=9,services=8"));
+        assert_eq!((value("v"), value("bpf-dir")), (Some("4"), Some("/sys/fs/bpf/lb")));
+        assert_eq!((value("kubeconfig"), value("profiling")), (Some(""), Some("")));
+        assert_eq!(value("cleanup"), Some("false"));
+        assert_eq!(super::flags(["lb-agent", "status"].map(OsString::from)), BTreeMap::new());
     }
 
     #[test]

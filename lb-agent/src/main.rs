@@ -212,12 +212,14 @@ fn cleanup(options: &Cleanup) -> Result<ExitCode> {
     if let Some(dir) = &removed.unmounted {
         print(&format!("unmounted {}\n", dir.display()))?;
     }
-    let state = run::state_file(dir);
-    if std::fs::remove_file(&state).is_ok() {
-        // Stays where somebody else keeps something in it.
-        drop(state.parent().map(std::fs::remove_dir));
-        print(&format!("removed {}\n", state.display()))?;
+    let (state, synced) = (run::state_file(dir), run::sync_file(dir));
+    for file in [&synced, &state] {
+        if std::fs::remove_file(file).is_ok() {
+            print(&format!("removed {}\n", file.display()))?;
+        }
     }
+    // Stays where somebody else keeps something in it.
+    drop(state.parent().map(std::fs::remove_dir));
     if removed.pins.is_empty() && removed.unmounted.is_none() {
         print(&format!("nothing to remove in {}\n", dir.display()))?;
     }

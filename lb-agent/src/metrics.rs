@@ -1,5 +1,6 @@
 //! `/metrics`: read from the maps when somebody asks, nothing is kept twice.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +9,6 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tracing::warn;
 
@@ -22,6 +22,7 @@ mod collect;
 pub mod kube_proxy;
 mod process;
 mod text;
+mod zpages;
 
 /// Numbers that the event loop keeps for `/metrics`.
 #[derive(Debug, Default)]
@@ -89,16 +90,22 @@ pub struct Sources {
     pub turn: Arc<tokio::sync::Mutex<()>>,
     /// The configuration, for `/configz`.
     pub configz: Arc<str>,
+    /// Flags and their values, for `/flagz`.
+    pub flags: Arc<BTreeMap<String, String>>,
 }
+
+/// Everything that answers.
+const PATHS: [&str; 6] = ["/configz", "/flagz", "/healthz", "/metrics", "/proxyMode", "/statusz"];
 
 /// The paths.
 pub fn router(sources: Sources) -> Router {
+    let zpages = zpages::router(Arc::clone(&sources.flags), &PATHS);
     Router::new()
         .route("/metrics", get(metrics))
         .route("/proxyMode", get(async || "ebpf"))
         .route("/configz", get(configz))
-        .route("/healthz", get(async || "ok"))
         .with_state(sources)
+        .merge(zpages)
 }
 
 async fn configz(State(sources): State<Sources>) -> Response {
@@ -135,7 +142,5 @@ fn page(sources: &Sources) -> Result<String, String> {
     registry.register_collector(Box::new(snapshot));
     registry.register_collector(Box::new(process::Process));
     kube_proxy.register(&mut registry);
-    let mut text = String::new();
-    encode(&mut text, &registry).map_err(|error| error.to_string())?;
-    Ok(text)
+    text::encoded(&registry)
 }

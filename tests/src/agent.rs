@@ -31,6 +31,8 @@ pub enum Source<'a> {
     Kubeconfig(&'a Path),
     /// An API server that it finds as a pod does.
     InPod(&'a ServiceAccount),
+    /// What a file of `--config` names, read as a pod of this account.
+    Config(&'a Path, &'a ServiceAccount),
 }
 
 /// An agent that runs, or ran, on a node.
@@ -67,15 +69,21 @@ impl Agent {
                 home = home.with_service_account(account.folder());
                 environment.extend(account.environment());
             }
+            Source::Config(file, account) => {
+                home = home.with_service_account(account.folder());
+                arguments.push(format!("--config={}", file.display()));
+            }
         }
         for (flag, value) in [
             ("--hostname-override", node.name()),
             ("--bpf-dir", &node.bpf().to_string_lossy()),
             ("--cgroup", &node.cgroup().to_string_lossy()),
-            ("--healthz-bind-address", &Self::healthz().to_string()),
-            ("--metrics-bind-address", &Self::metrics_address().to_string()),
         ] {
             arguments.extend([flag.to_owned(), value.to_owned()]);
+        }
+        if !matches!(source, Source::Config(..)) {
+            arguments.push(format!("--healthz-bind-address={}", Self::healthz()));
+            arguments.push(format!("--metrics-bind-address={}", Self::metrics_address()));
         }
         arguments.extend(more.iter().map(|&argument| argument.to_owned()));
         let log = node.folder().join("lb-agent.log");
@@ -220,6 +228,11 @@ impl Agent {
     /// Returns status and body of a path of the health server.
     pub fn health(&self, path: &str) -> Result<(u16, String)> {
         http::get(&self.home, Self::healthz(), path)
+    }
+
+    /// Returns status and body of a path of the metrics server, in a form that `Accept` names.
+    pub fn page(&self, path: &str, accept: &str) -> Result<(u16, String)> {
+        http::get_as(&self.home, Self::metrics_address(), path, accept)
     }
 
     /// Runs another command of the agent beside it, such as `lb list`, with the pins of this node.

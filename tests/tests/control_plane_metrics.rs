@@ -5,52 +5,37 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use lb_tests::agent::Agent;
 use lb_tests::cluster::{Cluster, until_answered_by};
 use lb_tests::control_plane::kube_proxy::{KubeProxy, Mode, Options};
 use lb_tests::topology::Shape;
 use lb_tests::wait::wait_until;
+use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(30);
 
 /// Shown only after a transaction failed.
 const ON_FAILURE: &str = "kubeproxy_sync_proxy_rules_nftables_*";
 
-/// Names of kube-proxy that the agent does not serve, and why. A star stands for any end.
-const ABSENT: &[(&str, &str)] = &[
-    ("go_*", "the agent is not written in Go"),
-    ("aggregator_*", "of the API server, linked into kube-proxy and never counted there"),
-    ("apiserver_*", "of the API server, linked into kube-proxy and never counted there"),
-    ("cardinality_enforcement_unexpected_categorizations_total", "of the Go metrics library"),
-    ("disabled_metrics_total", "of the Go metrics library"),
-    ("hidden_metrics_total", "of the Go metrics library"),
-    ("registered_metrics_total", "of the Go metrics library"),
-    ("kubernetes_feature_enabled", "the agent has no feature gates"),
-    (
-        "kubeproxy_conntrack_reconciler_*",
-        "no conntrack entries: flows are the agent's own, see lb_flows_swept",
-    ),
-    ("kubeproxy_iptables_*", "no iptables rules"),
-    ("kubeproxy_sync_proxy_rules_iptables_*", "no iptables rules"),
-    (ON_FAILURE, "no nftables rules: see lb_map_failures"),
-    ("process_max_fds", "a limit, not a use: the five values that dashboards ask for are served"),
-    ("process_virtual_memory_max_bytes", "a limit, not a use"),
-    ("process_network_*", "of the whole namespace, not of the process: the node's own business"),
-    ("rest_client_exec_plugin_*", "the agent keeps no account of credential plugins"),
-    (
-        "rest_client_rate_limiter_duration_seconds",
-        "the agent's client is not limited: it only watches",
-    ),
-    ("rest_client_request_size_bytes", "watches and small Events: nothing to size"),
-    ("rest_client_response_size_bytes", "watches have no end to measure at"),
-    ("rest_client_transport_*", "of the Go client's cache of connections"),
+/// kube-proxy shows these once somebody asked `/livez`, and once something changed after its start. Here their
+/// types are those of its source.
+const LATER: [(&str, &str); 3] = [
+    ("kubeproxy_network_programming_duration_seconds", "histogram"),
+    ("kubeproxy_proxy_livez_total", "counter"),
+    ("kubeproxy_sync_partial_proxy_rules_duration_seconds", "histogram"),
 ];
+
+/// What is told to people: names of kube-proxy that the agent serves, those that it does not and why (a star stands for
+/// any end), and its own.
+const TOLD: &str = include_str!("../../docs/metrics.md");
 
 #[test]
 fn metrics_have_the_names_and_types_of_kube_proxy_or_a_reason() -> Result<()> {
     let cluster = Cluster::start(Shape::Routed)?;
     let rig = cluster.rig();
-    let web = cluster.publish("web", false)?;
-    cluster.endpoints(&web, &[rig.pod(1, 1)?])?;
+    // By the controller, which says when the pods changed.
+    let web = cluster.publish("web", true)?;
+    cluster.pod_object("web", rig.pod(1, 1)?, true)?;
     for (from, question) in cluster.askers(&web)? {
         until_answered_by(from, question, &["pod-b2"])?;
     }
@@ -71,9 +56,10 @@ fn metrics_have_the_names_and_types_of_kube_proxy_or_a_reason() -> Result<()> {
             let theirs = types(&kube_proxy.metrics().ok()?);
             theirs.contains_key("kubeproxy_sync_proxy_rules_duration_seconds").then_some(theirs)
         })?;
+        pages_are_alike(rig.agent(0)?, &kube_proxy)?;
         for (name, kind) in theirs {
             match (ours.get(&name), reason(&name)) {
-                (Some(our_kind), None) if *our_kind == kind => drop(alike.insert(name)),
+                (Some(our_kind), None) if *our_kind == kind => drop(alike.insert((name, kind))),
                 (None, Some(reason)) => drop(absent.insert(reason)),
                 (found, reason) => {
                     wrong
@@ -82,11 +68,14 @@ fn metrics_have_the_names_and_types_of_kube_proxy_or_a_reason() -> Result<()> {
             }
         }
     }
-    // Every one of kube-proxy's own that has a meaning here, and the common ones.
-    ensure!(alike.len() >= 18, "only {alike:?} are compared");
-    let seen =
-        |(pattern, reason): &&(&str, &str)| absent.contains(reason) || *pattern == ON_FAILURE;
-    for (pattern, reason) in ABSENT.iter().filter(|row| !seen(row)) {
+    let later = LATER.map(|(name, kind)| (name.to_owned(), kind.to_owned()));
+    alike.extend(later.into_iter().filter(|(name, kind)| ours.get(name) == Some(kind)));
+    wrong.extend(differences("As kube-proxy", &alike));
+    let own = ours.iter().filter(|(name, _)| name.starts_with("lb_"));
+    let own = own.map(|(name, kind)| (name.clone(), kind.clone())).collect();
+    wrong.extend(differences("The agent's own", &own));
+    let seen = |(pattern, reason): &(&str, &str)| absent.contains(reason) || *pattern == ON_FAILURE;
+    for (pattern, reason) in rows("Of kube-proxy").filter(|row| !seen(row)) {
         wrong.push(format!("{pattern}: kube-proxy serves no such name ({reason})"));
     }
     for name in ours.keys().filter(|name| reason(name).is_some()) {
@@ -96,12 +85,97 @@ fn metrics_have_the_names_and_types_of_kube_proxy_or_a_reason() -> Result<()> {
     Ok(())
 }
 
+/// The other pages of port 10249: who asks both of them gets the same status, and the same fields.
+fn pages_are_alike(ours: &Agent, theirs: &KubeProxy) -> Result<()> {
+    let document = |kind: &str, version: &str| {
+        format!("application/json;v={version};g=config.k8s.io;as={kind}")
+    };
+    for (path, accept) in [
+        ("/healthz", String::new()),
+        ("/healthz/ping", String::new()),
+        ("/proxyMode", String::new()),
+        ("/configz", String::new()),
+        ("/metrics/slis", String::new()),
+        ("/statusz", String::new()),
+        ("/statusz", "*/*".to_owned()),
+        ("/statusz", "application/json".to_owned()),
+        ("/statusz", document("Statusz", "v1beta1")),
+        ("/statusz", document("Statusz", "v1alpha1")),
+        ("/statusz", document("Statusz", "v7")),
+        ("/flagz", String::new()),
+        ("/flagz", document("Flagz", "v1beta1")),
+        ("/flagz", document("Statusz", "v1beta1")),
+        ("/", String::new()),
+        ("/nowhere", String::new()),
+    ] {
+        let (expected, theirs) = theirs.page(path, &accept)?;
+        let (found, ours) = ours.page(path, &accept)?;
+        ensure!(found == expected, "{path} as {accept:?}: {found}, not {expected} {theirs}");
+        let (theirs, ours) = (shape(path, &theirs), shape(path, &ours));
+        ensure!(
+            expected != 200 || theirs == ours,
+            "{path} as {accept:?}: {ours:?}, not {theirs:?}"
+        );
+    }
+    Ok(())
+}
+
+/// What of a page does not depend on who answers.
+fn shape(path: &str, page: &str) -> Vec<String> {
+    // What stands for a Go program alone.
+    const THEIRS: [&str; 4] = ["Go version", "Emulation version", "emulationVersion", "go_"];
+    let is_common = |name: &String| !THEIRS.iter().any(|theirs| name.starts_with(theirs));
+    let names: Vec<String> = match (path, serde_json::from_str::<Value>(page)) {
+        // The group of kube-proxy's settings; ours has a second one.
+        ("/configz", Ok(all)) => vec![all["kubeproxy.config.k8s.io"]["kind"].to_string()],
+        // Other flags; one of both stands for all.
+        ("/flagz", Ok(all)) => {
+            vec![all["kind"].to_string(), all["flags"]["config"].is_string().to_string()]
+        }
+        (_, Ok(all)) => {
+            all.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect()
+        }
+        ("/metrics/slis", Err(_)) => {
+            types(page).into_iter().map(|(name, kind)| name + &kind).collect()
+        }
+        ("/flagz", Err(_)) => page.lines().skip(2).take(1).map(str::to_owned).collect(),
+        ("/proxyMode", Err(_)) => Vec::new(),
+        // kube-proxy separates by another sign each time.
+        (_, Err(_)) => page
+            .lines()
+            .skip_while(|line| line.is_empty() || line.ends_with('z'))
+            .map(|line| line.split([':', '=']).next().unwrap_or_default().to_owned())
+            .map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" ").trim().to_owned())
+            .collect(),
+    };
+    let mut names: Vec<String> =
+        names.into_iter().filter(is_common).filter(|it| !it.is_empty()).collect();
+    names.sort();
+    names
+}
+
+/// The rows of the table below a heading that begins so.
+fn rows(heading: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let sections = TOLD.split("\n## ").filter(move |section| section.starts_with(heading));
+    let lines = sections.flat_map(str::lines).filter_map(|line| line.strip_prefix("| `"));
+    lines.filter_map(|line| line.strip_suffix(" |")?.split_once("` | "))
+}
+
+/// What a table tells and is not, and what is and it does not tell.
+fn differences(heading: &str, found: &BTreeSet<(String, String)>) -> Vec<String> {
+    let told = rows(heading).map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect();
+    let other = found.symmetric_difference(&told);
+    other
+        .map(|(name, kind)| format!("{name} {kind}: in docs/metrics.md or served, not both"))
+        .collect()
+}
+
 fn reason(name: &str) -> Option<&'static str> {
     let matches = |pattern: &str| match pattern.strip_suffix('*') {
         Some(begin) => name.starts_with(begin),
         None => name == pattern,
     };
-    ABSENT.iter().find(|(pattern, _)| matches(pattern)).map(|(_, reason)| *reason)
+    rows("Of kube-proxy").find(|(pattern, _)| matches(pattern)).map(|(_, reason)| reason)
 }
 
 /// Types by name as samples carry it. OpenMetrics, our format, declares a counter without its `_total`.

@@ -23,33 +23,66 @@ mod field {
     pub(super) const RESIDENT_PAGES: usize = 21;
 }
 
+/// `/proc/self/stat`.
+struct Stat(String);
+
+impl Stat {
+    fn read() -> Self {
+        Self(fs::read_to_string("/proc/self/stat").unwrap_or_default())
+    }
+
+    fn number(&self, at: usize) -> u64 {
+        // The name in parentheses may hold spaces: begin behind it.
+        let fields = self.0.rsplit_once(')').map_or("", |(_, fields)| fields);
+        fields.split_whitespace().nth(at).and_then(|it| it.parse().ok()).unwrap_or(0)
+    }
+
+    fn start_time(&self) -> f64 {
+        boot_time() + self.number(field::START_TICKS) as f64 / system(SysconfVar::CLK_TCK) as f64
+    }
+}
+
+fn system(variable: SysconfVar) -> u64 {
+    sysconf(variable).ok().flatten().map_or(1, |value| value.max(1).cast_unsigned())
+}
+
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The name in parentheses may hold spaces: begin behind it.
-        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-        let fields: Vec<&str> = fields.split_whitespace().collect();
-        let number =
-            |at: usize| -> u64 { fields.get(at).and_then(|it| it.parse().ok()).unwrap_or(0) };
-        let system = |variable| -> u64 {
-            sysconf(variable).ok().flatten().map_or(1, |value| value.max(1).cast_unsigned())
-        };
+        let stat = Stat::read();
         let ticks = system(SysconfVar::CLK_TCK) as f64;
-        let cpu = (number(field::USER_TICKS) + number(field::SYSTEM_TICKS)) as f64 / ticks;
-        let resident = number(field::RESIDENT_PAGES) * system(SysconfVar::PAGE_SIZE);
-        let started = boot_time() + number(field::START_TICKS) as f64 / ticks;
+        let cpu = stat.number(field::USER_TICKS) + stat.number(field::SYSTEM_TICKS);
+        let resident = stat.number(field::RESIDENT_PAGES) * system(SysconfVar::PAGE_SIZE);
         let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
 
         let to = &mut encoder;
-        let counter = ConstCounter::new(cpu);
+        let counter = ConstCounter::new(cpu as f64 / ticks);
         let name = "process_cpu_seconds";
         counter.encode(to.encode_descriptor(name, "CPU time", None, MetricType::Counter)?)?;
         gauge(to, "process_resident_memory_bytes", "Resident memory", resident as f64)?;
-        let virtual_bytes = number(field::VIRTUAL_BYTES) as f64;
+        let virtual_bytes = stat.number(field::VIRTUAL_BYTES) as f64;
         gauge(to, "process_virtual_memory_bytes", "Virtual memory", virtual_bytes)?;
         gauge(to, "process_open_fds", "Open file descriptors", open as f64)?;
-        gauge(to, "process_start_time_seconds", "Start, seconds since 1970", started)
+        started(to)
     }
+}
+
+/// The one value that `/metrics/slis` has too.
+#[derive(Debug)]
+pub(super) struct Start;
+
+impl Collector for Start {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        started(&mut encoder)
+    }
+}
+
+/// Seconds from 1970 to the start of this process.
+pub(super) fn start_time() -> f64 {
+    Stat::read().start_time()
+}
+
+fn started(to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    gauge(to, "process_start_time_seconds", "Start, seconds since 1970", start_time())
 }
 
 fn gauge(to: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {

@@ -6,6 +6,9 @@
 
 use std::fmt::Write as _;
 
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+
 /// Content types of the two formats.
 pub(super) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// That of the older one.
@@ -14,6 +17,13 @@ pub(super) const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Whether an `Accept` header asks for `OpenMetrics`.
 pub(super) fn is_open_metrics(accept: &str) -> bool {
     accept.split(',').any(|kind| kind.trim().starts_with("application/openmetrics-text"))
+}
+
+/// Writes a page of the newer one.
+pub(super) fn encoded(registry: &Registry) -> Result<String, String> {
+    let mut text = String::new();
+    encode(&mut text, registry).map_err(|error| error.to_string())?;
+    Ok(text)
 }
 
 /// Rewrites a page.

@@ -219,6 +219,7 @@ impl Agent {
         }
         self.shown.programmed(&mut self.tracker, began.elapsed(), !self.is_programmed);
         self.is_programmed = true;
+        self.state.synced();
         self.state.changed();
         debug!(services, operations, took = ?began.elapsed(), "services programmed");
         self.update_node();

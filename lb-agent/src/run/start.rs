@@ -13,6 +13,7 @@ use tracing::info;
 use super::agent::Agent;
 use super::stop::Stop;
 use super::{Error, servers};
+use crate::cli;
 use crate::config::Config;
 use crate::datapath::{self, Datapath};
 use crate::manifests::Manifests;
@@ -55,6 +56,7 @@ pub(super) async fn start_servers(
         view,
         turn: Arc::default(),
         configz: config.configz().to_string().into(),
+        flags: Arc::new(cli::flags(std::env::args_os())),
     };
     let listeners = [
         ("FailedToStartProxierHealthcheck", "health", config.healthz.value),

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use lb_common::service::ServiceId;
 use serde::{Deserialize, Serialize};
 use tokio::task::{JoinHandle, spawn_blocking};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::plan::PortKey;
 use crate::program::Programmer;
@@ -34,6 +34,9 @@ pub struct State {
     /// What was written, without names, and which names.
     told: Known,
     naming: Option<u64>,
+    /// When everything that came was programmed last, and whether that is written.
+    synced: Option<Timestamp>,
+    is_synced_written: bool,
     writing: Option<JoinHandle<()>>,
 }
 
@@ -83,6 +86,17 @@ pub fn state_file(bpf_dir: &Path) -> PathBuf {
     Path::new("/run/lb-agent").join(name.join("-")).join("state.json")
 }
 
+/// Where a run over these pins keeps the time of its last sync: beside the state, which is megabytes of names and not
+/// for every change.
+pub fn sync_file(bpf_dir: &Path) -> PathBuf {
+    state_file(bpf_dir).with_file_name("synced")
+}
+
+/// When everything that had come was programmed last by a run over these pins.
+pub(crate) fn last_sync(bpf_dir: &Path) -> Option<Timestamp> {
+    fs::read_to_string(sync_file(bpf_dir)).ok()?.trim().parse().ok()
+}
+
 impl Known {
     /// What the last run over these pins knew; nothing when it left no file.
     pub fn read(bpf_dir: &Path) -> Self {
@@ -103,6 +117,8 @@ impl State {
             acceleration: BTreeMap::new(),
             told: Known::default(),
             naming: None,
+            synced: None,
+            is_synced_written: true,
             writing: None,
         }
     }
@@ -114,6 +130,24 @@ impl State {
 
     pub(super) fn changed(&mut self) {
         let _: &mut Instant = self.changed.get_or_insert_with(Instant::now);
+    }
+
+    /// Everything that came is programmed.
+    pub(super) fn synced(&mut self) {
+        (self.synced, self.is_synced_written) = (Some(Timestamp::now()), false);
+    }
+
+    /// Once a second: writes the time of the last sync, if that is another.
+    pub(super) fn write_sync(&mut self) {
+        let Some(synced) = self.synced.filter(|_| !self.is_synced_written) else { return };
+        let file = self.path.with_file_name("synced");
+        let folder = file.parent().unwrap_or_else(|| Path::new("/run"));
+        let written =
+            fs::create_dir_all(folder).and_then(|()| fs::write(&file, format!("{synced:.3}\n")));
+        if let Err(error) = written {
+            debug!(path = %file.display(), %error, "the time of the last sync is not kept");
+        }
+        self.is_synced_written = true;
     }
 
     /// Whether something changed, and long enough ago; at once when the view became old or fresh.

@@ -24,6 +24,7 @@ const GROWTH: Duration = Duration::from_secs(20);
 impl Agent {
     /// Writes what `status` and lists want to know, done when this returns.
     pub(super) fn write_state(&mut self) {
+        self.state.write_sync();
         let (unwritten, doubtful) = (self.writer.unwritten(), self.devices.doubtful());
         self.state.write_now(&self.programmer, unwritten, doubtful);
     }
@@ -57,6 +58,7 @@ impl Agent {
         self.shown.tick(&self.tracker, self.health.is_fresh());
         self.shown.changes(&self.tracker);
         self.report_ready();
+        self.state.write_sync();
         if self.state.is_due() {
             self.count();
             self.shown.shortcomings(&self.tracker, &self.programmer, self.writer.unwritten());

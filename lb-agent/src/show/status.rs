@@ -10,7 +10,7 @@ use lb_common::service::Flags;
 use super::{Error, beside, open, words};
 use crate::datapath::{LAYOUT, SOCKET_HOOKS, is_accelerated};
 use crate::maps::Maps;
-use crate::run::Known;
+use crate::run::{Known, last_sync};
 
 /// The screen, as text; and whether all is well.
 pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error> {
@@ -19,6 +19,9 @@ pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error>
     let links = bpf_dir.join(LAYOUT).join("links");
     let mut text = String::new();
     agent(&mut text, &known);
+    if let Some(synced) = last_sync(bpf_dir) {
+        line(&mut text, "Last sync", &format!("{synced:.0}"));
+    }
     let hooks = SOCKET_HOOKS.iter().filter(|hook| links.join(hook).exists()).count();
     line(&mut text, "Pins", &bpf_dir.join(LAYOUT).display().to_string());
     line(&mut text, "Socket hooks", &format!("{hooks} of {} attached", SOCKET_HOOKS.len()));

@@ -146,6 +146,11 @@ impl KubeProxy {
         Ok(text)
     }
 
+    /// Returns status and body of a path of its metrics server, in a form that `Accept` names.
+    pub fn page(&self, path: &str, accept: &str) -> Result<(u16, String)> {
+        http::get_as(&self.home, METRICS.parse()?, path, accept)
+    }
+
     /// Returns the process id, for measuring.
     pub fn id(&self) -> u32 {
         self.process.id()

@@ -1,0 +1,142 @@
+//! Events as `kubectl describe` shows them, by an agent that has the role of `deploy/daemonset.yaml` and nothing else.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::agent::{Agent, Source};
+use lb_tests::cluster::Cluster;
+use lb_tests::control_plane::ServiceAccount;
+use lb_tests::topology::{Family, Node, Shape};
+use lb_tests::wait::{wait_until, wait_until_ok};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(20);
+const HEALTH_PORT: u16 = 31_999;
+
+#[test]
+fn what_is_wrong_is_told_once_about_whom_it_concerns() -> Result<()> {
+    let mut cluster = Cluster::without_agents(Shape::Routed)?;
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/daemonset.yaml");
+    let manifests =
+        fs::read_to_string(&file).with_context(|| format!("manifests {}", file.display()))?;
+    cluster.control_plane().apply(&manifests)?;
+    let account = cluster.control_plane().service_account("kube-system", "lb-agent")?;
+    listeners_that_must_be_had_end_the_agent(&cluster, &account)?;
+    let taken = cluster.rig().node(0)?.addresses().socket(Family::V4, HEALTH_PORT);
+    let listener = listen(cluster.rig().node(0)?, taken)?;
+    cluster.rig_mut().start_agents_from(Source::InPod(&account), &[])?;
+    the_younger_of_two_services_hears_who_has_its_address(&cluster)?;
+    a_taken_health_check_port_is_told_by_its_node(&cluster)?;
+    drop(listener);
+    Ok(())
+}
+
+/// `bindAddressHardFail`, as kube-proxy has it: an Event about the node, and the end.
+fn listeners_that_must_be_had_end_the_agent(
+    cluster: &Cluster,
+    account: &ServiceAccount,
+) -> Result<()> {
+    let node = cluster.rig().node(0)?;
+    for (port, reason) in
+        [(10_256, "FailedToStartProxierHealthcheck"), (10_249, "FailedToStartMetricServer")]
+    {
+        let taken = SocketAddr::from(([127, 0, 0, 1], port));
+        let listener = listen(node, taken)?;
+        let hard = ["--bind-address-hard-fail=true"];
+        let mut agent = Agent::spawn(node, Source::InPod(account), &hard)?;
+        agent.refuses_to_run(&["cannot listen on", &taken.to_string(), "bindAddressHardFail"])?;
+        let [event] = until_told(cluster, ("Node", "node-a"), reason)?;
+        ensure!(event["regarding"]["uid"] == "node-a", "as the kubelet names nodes: {event}");
+        is_as_it_should_be(&event, "StartKubeProxy", "node-a")?;
+        drop(listener);
+    }
+    Ok(())
+}
+
+fn the_younger_of_two_services_hears_who_has_its_address(cluster: &Cluster) -> Result<()> {
+    let service = |name: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+            "spec": {"ports": [{"port": 80}], "externalIPs": ["203.0.113.7"]},
+        })
+    };
+    let control_plane = cluster.control_plane();
+    control_plane.apply(&service("a-first").to_string())?;
+    let second = || SystemTime::UNIX_EPOCH.elapsed().map(|since| since.as_secs());
+    let made = second()?;
+    // API servers tell the time of creation in seconds.
+    wait_until(SOON, "another second", || second().is_ok_and(|now| now > made).then_some(()))?;
+    control_plane.apply(&service("b-second").to_string())?;
+    let events: [Value; 2] = until_told(cluster, ("Service", "b-second"), "FrontendTaken")?;
+    let uid =
+        control_plane.kubectl(&["get", "service", "b-second", "-o", "jsonpath={.metadata.uid}"])?;
+    for event in &events {
+        let node = event["reportingInstance"].as_str().context("nobody reports")?;
+        is_as_it_should_be(event, "Program", node)?;
+        let about = &event["regarding"];
+        ensure!(about["uid"] == uid && about["namespace"] == "default", "{about}, not {uid}");
+        ensure!(about["apiVersion"] == "v1", "{about}");
+        let note = event["note"].as_str().unwrap_or_default();
+        ensure!(note.contains("default/a-first") && note.contains("80"), "{note}");
+    }
+    // It changes, and the same is still the case; what is told of a third comes after all that was told before.
+    for number in 0..3 {
+        let label = format!("touched={number}");
+        drop(control_plane.kubectl(&["label", "--overwrite", "service", "b-second", &label])?);
+    }
+    control_plane.apply(&service("c-third").to_string())?;
+    drop::<[Value; 2]>(until_told(cluster, ("Service", "c-third"), "FrontendTaken")?);
+    drop::<[Value; 2]>(until_told(cluster, ("Service", "b-second"), "FrontendTaken")?);
+    Ok(())
+}
+
+fn a_taken_health_check_port_is_told_by_its_node(cluster: &Cluster) -> Result<()> {
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "balanced"},
+        "spec": {
+            "type": "LoadBalancer", "externalTrafficPolicy": "Local",
+            "healthCheckNodePort": HEALTH_PORT, "ports": [{"port": 80}],
+        },
+    });
+    cluster.control_plane().apply(&service.to_string())?;
+    let about = ("Service", "balanced");
+    let [event] = until_told(cluster, about, "FailedToStartServiceHealthcheck")?;
+    is_as_it_should_be(&event, "Listen", "node-a")?;
+    let note = event["note"].as_str().unwrap_or_default();
+    ensure!(note.contains(&HEALTH_PORT.to_string()), "{note}");
+    Ok(())
+}
+
+/// Takes a port of a node.
+fn listen(node: &Node, at: SocketAddr) -> Result<TcpListener> {
+    node.netns().run_in(|| TcpListener::bind(at))?.with_context(|| format!("listen on {at}"))
+}
+
+/// Waits until an object has exactly so many Events of a reason, and returns them.
+fn until_told<const N: usize>(
+    cluster: &Cluster,
+    (kind, name): (&str, &str),
+    reason: &str,
+) -> Result<[Value; N]> {
+    let what = format!("{N} of {reason} about {kind} {name}");
+    wait_until_ok(SOON, &what, || {
+        let about = format!("regarding.kind={kind},regarding.name={name},reason={reason}");
+        let get = ["get", "events.events.k8s.io", "-A", "-o", "json", "--field-selector", &about];
+        let said = cluster.control_plane().kubectl(&get)?;
+        let mut list: Value = serde_json::from_str(&said).context("kubectl printed no JSON")?;
+        let items = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        let found = items.len();
+        items.try_into().ok().with_context(|| format!("{found} are told"))
+    })
+}
+
+fn is_as_it_should_be(event: &Value, action: &str, node: &str) -> Result<()> {
+    ensure!(event["type"] == "Warning" && event["action"] == action, "{event}");
+    ensure!(event["reportingController"] == "lb-agent", "{event}");
+    ensure!(event["reportingInstance"] == node, "{event}");
+    ensure!(event["eventTime"].is_string(), "{event}");
+    Ok(())
+}

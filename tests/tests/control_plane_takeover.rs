@@ -1,0 +1,127 @@
+//! The steps of `docs/install.md`, from the real kube-proxy to the agent and back, while clients ask without pause.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::agent::{Agent, Source};
+use lb_tests::cluster::{Cluster, Published, until_answered_by};
+use lb_tests::control_plane::kube_proxy::{KubeProxy, Mode, Options};
+use lb_tests::rig::{matrix, servers};
+use lb_tests::topology::{Member, Node, Shape};
+use lb_tests::traffic::{Ask, Load};
+
+/// Milliseconds between two questions of one client.
+const PAUSE: u64 = 5;
+/// Questions on their way at the moment of a change, of each client: kube-proxy's connections are its own.
+const IN_FLIGHT: u64 = 2;
+/// Changes of who translates: to the agent, away from old rules, to kube-proxy's rules, away from the programs.
+const CHANGES: u64 = 4;
+/// Nobody waits longer for an answer: a SYN is sent again after a second.
+const GAP: u64 = 2_500;
+const POD_RANGES: &str = "10.244.0.0/16,fd00:244::/32";
+
+#[test]
+fn nftables_mode_is_taken_over_and_given_back() -> Result<()> {
+    taken_over_and_given_back(Mode::Nftables)
+}
+
+#[test]
+fn iptables_mode_is_taken_over_and_given_back() -> Result<()> {
+    taken_over_and_given_back(Mode::Iptables)
+}
+
+fn taken_over_and_given_back(mode: Mode) -> Result<()> {
+    let cluster = Cluster::without_agents(Shape::Routed)?;
+    let (rig, kubeconfig) = (cluster.rig(), cluster.control_plane().kubeconfig());
+    let nodes = rig.topology().nodes();
+    let web = cluster.publish("web", false)?;
+    cluster.endpoints(&web, &[rig.pod(1, 1)?])?;
+    let start = |node: &Node| {
+        KubeProxy::start(&Options {
+            cluster_cidr: Some(POD_RANGES),
+            min_sync_period: Duration::from_millis(100),
+            ..Options::new(node.netns().name(), mode, &kubeconfig, node.name())
+        })
+    };
+    let proxies: Vec<KubeProxy> = nodes.iter().map(start).collect::<Result<_>>()?;
+    for (from, question) in cluster.askers(&web)? {
+        until_answered_by(from, question, &["pod-b2"])?;
+    }
+    let loads = loads(&cluster, &web)?;
+
+    // Step 2: kube-proxy goes, its rules stay. Step 3: the agent comes. Step 4: the rules go.
+    drop(proxies);
+    let source = Source::Kubeconfig(&kubeconfig);
+    let mut agents: Vec<Agent> =
+        nodes.iter().map(|node| Agent::start(node, source, &[])).collect::<Result<_>>()?;
+    for node in nodes {
+        remove_rules(node, mode)?;
+    }
+    all_are_answered(&cluster, &web).context("with the agent alone")?;
+    cluster.endpoints(&web, &[rig.pod(0, 1)?])?;
+    for (from, question) in cluster.askers(&web)? {
+        until_answered_by(from, question, &["pod-a2"])?;
+    }
+
+    // And back: programs serve until kube-proxy's rules are there again.
+    agents.iter_mut().try_for_each(Agent::stop)?;
+    let proxies: Vec<KubeProxy> = nodes.iter().map(start).collect::<Result<_>>()?;
+    for agent in &agents {
+        let said = agent.command(&["cleanup"])?;
+        ensure!(said.contains("removed"), "{said}");
+    }
+    all_are_answered(&cluster, &web).context("with kube-proxy alone")?;
+    cluster.endpoints(&web, &[rig.pod(1, 1)?])?;
+    for (from, question) in cluster.askers(&web)? {
+        until_answered_by(from, question, &["pod-b2"])?;
+    }
+    for (from, question, load) in loads {
+        let tally = load.finish()?;
+        let what = format!("{} asks {} by {}", from.name(), question.to, question.protocol);
+        let is_well = tally.failed() <= IN_FLIGHT * CHANGES && tally.answered() > 100;
+        ensure!(is_well && tally.longest_gap_milliseconds < GAP, "{what}: {tally:?}");
+    }
+    drop(proxies);
+    Ok(())
+}
+
+/// Those who ask without pause, through new sockets: a pod and a host the `ClusterIP`, the client outside a `NodePort`.
+fn loads<'a>(cluster: &'a Cluster, web: &Published) -> Result<Vec<(&'a Member, Ask, Load<'a>)>> {
+    let rig = cluster.rig();
+    let mut loads = Vec::new();
+    for (family, protocol) in matrix() {
+        let node_port = web.node_port(rig.node(0)?, family, protocol)?;
+        let askers: [(&Member, _); 3] = [
+            (rig.pod(0, 0)?, web.cluster_ip(family)),
+            (rig.node(0)?, web.cluster_ip(family)),
+            (rig.client(), node_port),
+        ];
+        for (from, to) in askers {
+            let question = Ask::new(protocol, to);
+            loads.push((from, question, from.peer().load(question, false, PAUSE)?));
+        }
+    }
+    Ok(loads)
+}
+
+fn all_are_answered(cluster: &Cluster, web: &Published) -> Result<()> {
+    for (from, question) in cluster.askers(web)? {
+        drop(servers(from, question, 10)?);
+    }
+    Ok(())
+}
+
+/// As `docs/install.md` says it.
+fn remove_rules(node: &Node, mode: Mode) -> Result<()> {
+    let commands: &[&str] = match mode {
+        Mode::Nftables => &["nft delete table ip kube-proxy", "nft delete table ip6 kube-proxy"],
+        Mode::Iptables => &[
+            "iptables-save | grep -v KUBE | iptables-restore",
+            "ip6tables-save | grep -v KUBE | ip6tables-restore",
+        ],
+    };
+    for command in commands {
+        drop(node.netns().tool("sh", &["-c", command])?);
+    }
+    Ok(())
+}
