@@ -11,15 +11,17 @@ use std::time::Instant;
 use aya::programs::ProgramError;
 use tracing::{info, warn};
 
-use crate::maps::{self, Maps, SHAPES};
+use crate::maps::{self, Maps, Newer, SHAPES};
 
 mod bpffs;
 mod check;
 mod cleanup;
+mod handover;
 #[cfg(test)]
 mod layout;
 mod links;
 mod lock;
+mod meaning;
 mod packet_log;
 mod previous;
 mod programs;
@@ -30,6 +32,7 @@ mod xdp;
 pub use crate::syscall::Hooked;
 pub use check::{Requirement, capabilities, find_cgroup2, requirements};
 pub use cleanup::{Removed, cleanup};
+use handover::Place;
 pub use links::{Direction, Role};
 use lock::Lock;
 pub use packet_log::{PacketLog, Records};
@@ -161,6 +164,8 @@ pub struct Datapath {
     insisted: watchdog::Insisted,
     /// Maps that were replaced by ones of another size, until the programs let go of them.
     replaced: Vec<reuse::Replaced>,
+    /// An earlier run had begun to take over and did not end it.
+    is_resumed: bool,
     /// What serves until everything is programmed.
     previous: Option<Previous>,
     since: Instant,
@@ -197,15 +202,17 @@ impl Datapath {
                 source,
             })?;
         }
+        meaning::note(&dir, &options.bpf_dir)?;
         let replaced = reuse::prepare(&dir.join("maps"), &options.bpf_dir, &sizes)?;
         let programs = Programs::prepare(&dir, &sizes, options.packet_log)?;
         let maps = dir.join("maps");
         reuse::verify(&maps, &options.bpf_dir)?;
-        replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
+        replaced.iter().try_for_each(|replaced| replaced.copy(&maps, Newer::Ours))?;
+        let is_resumed = replaced.iter().any(reuse::Replaced::is_resumed);
         let is_begun = !links::is_empty(&dir.join("links"));
         if let Some(previous) = &previous {
             info!("another version's data path serves until this one is programmed");
-            previous.copy(&maps, !is_begun)?;
+            previous.copy(&maps, !is_begun, Newer::Ours)?;
         }
         Ok(Self {
             programs,
@@ -214,6 +221,7 @@ impl Datapath {
             cgroup: None,
             insisted: watchdog::Insisted::new(),
             replaced,
+            is_resumed: is_resumed || is_begun && previous.is_some(),
             previous,
             since,
             _lock: lock,
@@ -249,10 +257,12 @@ impl Datapath {
             return Ok(());
         }
         let links = self.dir.join("links");
-        for direction in [Direction::Ingress, Direction::Egress] {
+        // Answers first: nobody is asked before his answer is known.
+        for direction in [Direction::Egress, Direction::Ingress] {
             self.take_over(&links::pin_of(&links, index, direction))?;
+            let place = Place::at_device(role, direction, self.hands_over());
             let program = self.programs.classifier(role.program(direction))?;
-            links::attach_device(&links, program, (index, name), direction)
+            links::attach_device(&links, program, (index, name), direction, place)
                 .map_err(|error| error.named(role.program(direction)))?;
         }
         drop(self.attached.insert(index, (name.to_owned(), role)));
@@ -297,10 +307,12 @@ impl Datapath {
             source,
         })?;
         let links = self.dir.join("links");
-        for name in SOCKET_HOOKS {
+        // Answers first, as at devices.
+        for name in SOCKET_HOOKS.into_iter().rev() {
             self.take_over(&links.join(name))?;
+            let place = Place::at_hook(name, self.hands_over());
             let program = self.programs.socket(name)?;
-            links::attach_cgroup(&links, program, name, &folder)
+            links::attach_cgroup(&links, program, name, &folder, place)
                 .map_err(|error| error.named(name))?;
         }
         self.cgroup = Some(folder);
@@ -311,26 +323,41 @@ impl Datapath {
     /// is missing between that and [`Datapath::settle`].
     pub fn carry(&self) -> Result<(), Error> {
         let maps = self.dir.join("maps");
-        self.replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
-        self.previous.as_ref().map_or(Ok(()), |previous| previous.copy(&maps, false))
+        let is_before = self.attached.is_empty() && !self.is_resumed;
+        let newer = if is_before { Newer::Theirs } else { Newer::Ours };
+        self.replaced.iter().try_for_each(|replaced| replaced.copy(&maps, newer))?;
+        self.previous.as_ref().map_or(Ok(()), |previous| previous.copy(&maps, false, newer))
     }
 
-    /// To be called when every program that an earlier run left was replaced: moves over what went
-    /// into maps of the old size meanwhile.
+    /// Whether ours and an earlier run's programs do not write the same maps.
+    fn hands_over(&self) -> bool {
+        self.previous.is_some() || self.replaced.iter().any(reuse::Replaced::is_memory)
+    }
+
+    /// To be called when every question meets our programs: moves over what went into the maps of an earlier run
+    /// meanwhile, then takes its programs off.
     pub fn settle(&mut self) -> Result<(), Error> {
-        let maps = self.dir.join("maps");
+        let (maps, links) = (self.dir.join("maps"), self.dir.join("links"));
+        if self.hands_over() {
+            crate::syscall::wait_for_programs();
+        }
+        let mut over = Vec::new();
         for replaced in self.replaced.drain(..) {
-            if let Err(error) = replaced.copy(&maps) {
+            if let Err(error) = replaced.copy(&maps, Newer::Ours) {
                 warn!(map = replaced.name(), %error, "some late entries were not copied");
             }
-            replaced.forget()?;
+            over.push(replaced);
         }
-        if let Some(previous) = self.previous.take() {
-            if let Err(error) = previous.copy(&maps, false) {
-                warn!(error = crate::chain(&error), "some late entries were not carried over");
-            }
-            previous.forget()?;
+        let previous = self.previous.take();
+        if let Some(previous) = &previous
+            && let Err(error) = previous.copy(&maps, false, Newer::Ours)
+        {
+            warn!(error = crate::chain(&error), "some late entries were not carried over");
         }
+        // Their programs first: they answer from these maps.
+        handover::forget(&links)?;
+        over.into_iter().try_for_each(reuse::Replaced::forget)?;
+        previous.map_or(Ok(()), Previous::forget)?;
         self.programs.forget_others()
     }
 

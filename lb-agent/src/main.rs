@@ -244,13 +244,8 @@ fn print(text: &str) -> Result<()> {
 }
 
 fn log(options: Log) {
-    let level = match options.v {
-        0..=2 => "info",
-        3..=4 => "debug",
-        5.. => "trace",
-    };
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new(format!("warn,lb_ebpf=trace,lb_agent={level}")));
+    let filter =
+        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(filter(options.v)));
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
@@ -261,9 +256,26 @@ fn log(options: Log) {
     }
 }
 
+/// What is logged where `RUST_LOG` says nothing. A server that is away is told by us, with what follows from it; the
+/// client's own lines about each attempt are for those who look closer.
+fn filter(verbosity: u8) -> String {
+    let (ours, client) = match verbosity {
+        0..=2 => ("info", "off"),
+        3..=4 => ("debug", "warn"),
+        5.. => ("trace", "warn"),
+    };
+    format!("warn,kube_client={client},kube_runtime={client},lb_ebpf=trace,lb_agent={ours}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_client_of_the_api_server_is_silent_unless_asked_for() {
+        assert!(filter(2).contains("kube_client=off"));
+        assert!(filter(3).contains("kube_client=warn") && filter(3).contains("lb_agent=debug"));
+    }
 
     fn fails_with(arguments: &[&str]) -> (u8, String) {
         let command = Cli::parse_from([&["lb-agent"], arguments].concat()).command;

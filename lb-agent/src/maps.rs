@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
+use std::time::Instant;
 
 use aya::Pod;
 use aya::maps::lpm_trie::Key;
@@ -14,7 +15,7 @@ use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Held, Peer, Por
 use lb_common::hash;
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 
-use crate::program::{Actual, Limits, Op, Usage};
+use crate::program::{Actual, GRACE, Limits, Op, Usage};
 use crate::syscall;
 
 mod kept;
@@ -27,8 +28,8 @@ pub use kept::{Kept, kept};
 pub(crate) use raw::FINGERPRINTS;
 use raw::Raw;
 pub use shape::{SHAPES, Shape, describe};
-pub(crate) use walk::copy;
 use walk::walk;
+pub(crate) use walk::{Newer, copy};
 
 /// Why a map could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +74,8 @@ pub struct Maps {
     addresses: HashMap<MapData, Raw<Ip>, u32>,
     devices: HashMap<MapData, u32, Raw<Device>>,
     settings: Array<MapData, Raw<SettingsPair>>,
+    /// When the settings were switched last, by us or, as far as we know, by an earlier run.
+    switched: Instant,
     counters: PerCpuArray<MapData, u64>,
     flows: HashMap<MapData, Raw<FlowKey>, Raw<Flow>>,
     affinity: HashMap<MapData, Raw<Client>, Raw<Affinity>>,
@@ -107,6 +110,7 @@ impl Maps {
             addresses: open!(pins, "ADDRESSES", HashMap),
             devices: open!(pins, "DEVICES", HashMap),
             settings: open!(pins, "SETTINGS", Array),
+            switched: Instant::now(),
             counters: open!(pins, "COUNTERS", PerCpuArray),
             flows: open!(pins, "FLOWS", HashMap),
             affinity: open!(pins, "AFFINITY", LruHashMap),
@@ -119,13 +123,7 @@ impl Maps {
     /// Applies one operation.
     pub fn apply(&mut self, op: &Op) -> Result<()> {
         match op {
-            Op::PutSettings(settings) => {
-                let pair = self.settings.get(&0, 0).map_err(named("SETTINGS"))?.0;
-                let mut writes = pair.replaced(**settings).into_iter();
-                writes
-                    .try_for_each(|pair| self.settings.set(0, Raw(pair), 0))
-                    .map_err(named("SETTINGS"))
-            }
+            Op::PutSettings(settings) => self.put_settings(settings).map_err(named("SETTINGS")),
             Op::PutBackend { id, row } => {
                 self.mark_endpoint(row)?;
                 self.backends.set(*id, Raw(*row), 0).map_err(named("BACKENDS"))
@@ -157,6 +155,20 @@ impl Maps {
                 Ok(())
             }
         }
+    }
+
+    /// Writes the half that is not in use, and switches to it. A packet that began before the last switch may still
+    /// read that half: where the last switch was just now, such packets are waited for.
+    fn put_settings(&mut self, settings: &Settings) -> std::result::Result<(), MapError> {
+        if self.switched.elapsed() < GRACE {
+            syscall::wait_for_programs();
+        }
+        let pair = self.settings.get(&0, 0)?.0;
+        for pair in pair.replaced(*settings) {
+            self.settings.set(0, Raw(pair), 0)?;
+        }
+        self.switched = Instant::now();
+        Ok(())
     }
 
     /// Sets the bit of a backend in `ENDPOINTS`. None is ever cleared: one too many costs a look-up.

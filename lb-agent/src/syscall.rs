@@ -7,9 +7,11 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use aya::Pod;
 
+const MAP_LOOKUP: u32 = 1;
 const MAP_UPDATE: u32 = 2;
 const OBJ_PIN: u32 = 6;
 const OBJ_GET: u32 = 7;
@@ -117,6 +119,16 @@ pub(crate) fn lookup_batch<K: Pod, V: Pod>(
     }
 }
 
+/// The part of `union bpf_attr` that single entries use.
+#[repr(C)]
+struct EntryAttributes {
+    map: u32,
+    pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
 /// Adds an entry that must not exist yet, or (`flags` 0) writes one.
 pub(crate) fn update<K: Pod, V: Pod>(
     map: BorrowedFd<'_>,
@@ -124,17 +136,22 @@ pub(crate) fn update<K: Pod, V: Pod>(
     value: &V,
     flags: u64,
 ) -> io::Result<()> {
-    #[repr(C)]
-    struct Attributes {
-        map: u32,
-        pad: u32,
-        key: u64,
-        value: u64,
-        flags: u64,
-    }
     let (key, value): (*const K, *const V) = (key, value);
     let (key, value) = (key.addr() as u64, value.addr() as u64);
-    bpf(MAP_UPDATE, &mut Attributes { map: number(map), pad: 0, key, value, flags }).map(|_| ())
+    let mut entry = EntryAttributes { map: number(map), pad: 0, key, value, flags };
+    bpf(MAP_UPDATE, &mut entry).map(|_| ())
+}
+
+/// Reads an entry of a map whose values have this size; `ENOENT` where there is none.
+pub(crate) fn lookup<K: Pod, V: Pod>(
+    map: BorrowedFd<'_>,
+    key: &K,
+    value: &mut V,
+) -> io::Result<()> {
+    let (key, value): (*const K, *mut V) = (key, value);
+    let (key, value) = (key.addr() as u64, value.addr() as u64);
+    let mut entry = EntryAttributes { map: number(map), pad: 0, key, value, flags: 0 };
+    bpf(MAP_LOOKUP, &mut entry).map(|_| ())
 }
 
 /// Writes entries; those that exist are replaced. Linux 5.6.
@@ -172,6 +189,22 @@ pub(crate) fn delete_batch<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> io::Resul
         }
     }
     Ok(())
+}
+
+/// Returns when no program that ran when this was called runs any more: programs run inside of RCU's read side, and
+/// `MEMBARRIER_CMD_GLOBAL` waits for its grace period (some milliseconds, Linux 4.3). On one CPU it has nobody to wait
+/// for: the kernel finished a packet before it came back to us.
+pub(crate) fn wait_for_programs() {
+    const GLOBAL: i32 = 1;
+    // SAFETY: takes no pointers; it only waits.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
+    if result != 0 {
+        // A kernel with CPUs that take no interrupts refuses. No packet is this long in a program.
+        let (began, enough) = (Instant::now(), Duration::from_millis(20));
+        while began.elapsed() < enough {
+            std::thread::park_timeout(enough);
+        }
+    }
 }
 
 /// The part of `union bpf_attr` that pins use.

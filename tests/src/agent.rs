@@ -295,8 +295,8 @@ fn launch(
     log: &Path,
     environment: &[(String, String)],
 ) -> Result<Program> {
-    let _: &mut Command =
-        command.args(arguments).env("RUST_LOG", "info,lb_ebpf=trace").env("NO_COLOR", "1");
+    // It logs what it logs where nobody says otherwise.
+    let _: &mut Command = command.args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1");
     let _: &mut Command = command.envs(environment.iter().cloned());
     Program::spawn("lb-agent", command, log)
 }

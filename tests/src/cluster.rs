@@ -16,7 +16,7 @@ use crate::wait::{wait_until, wait_until_ok};
 
 mod service;
 
-pub use service::Published;
+pub use service::{Published, slices_of};
 
 /// How long a change may take from kubectl through controllers and agents to packets, beside compilers.
 const SOON: Duration = Duration::from_secs(40);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lb_tests::agent::Agent;
-use lb_tests::cluster::{Cluster, Published, askers, until_answered_by};
+use lb_tests::cluster::{Cluster, Published, askers, slices_of, until_answered_by};
 use lb_tests::rig::Rig;
 use lb_tests::topology::{Member, Pod, Shape};
 use lb_tests::traffic::{Ask, Load};
@@ -51,6 +51,7 @@ fn no_question_is_lost_while_the_agent_is_stopped_or_killed_and_started() -> Res
 #[test]
 fn no_question_is_lost_while_the_api_server_is_killed_and_started() -> Result<()> {
     let (mut cluster, web) = start()?;
+    let other = cluster.publish("other", false)?;
     {
         let (control_plane, rig) = cluster.split();
         let before = [failed_requests(rig.agent(0)?)?, failed_requests(rig.agent(1)?)?];
@@ -63,12 +64,28 @@ fn no_question_is_lost_while_the_api_server_is_killed_and_started() -> Result<()
             })?;
         }
         control_plane.restart_api_server()?;
+        // Changed before agents ask again: they learn of it by what they missed.
+        control_plane.apply(&slices_of(&other, &[rig.pod(1, 1)?]))?;
         wait_until(BACK, "the view is fresh again", || {
             (rig.agent(0).ok()?.metric(&[STALE]).ok()? < 0.5).then_some(())
         })?;
         traffic.finish()?;
+        says_it_once(rig.agent(0)?)?;
+    }
+    for (from, question) in cluster.askers(&other)? {
+        until_answered_by(from, question, &["pod-b2"])?;
     }
     change_arrives(&cluster, &web)
+}
+
+/// What it means is said by us, and the client's library says nothing beside.
+fn says_it_once(agent: &Agent) -> Result<()> {
+    let log = agent.log_end(1_000);
+    ensure!(log.contains("changes are not seen, the last view stays"), "not said:\n{log}");
+    for noise in ["failed with error", "eof in poll"] {
+        ensure!(!log.contains(noise), "{noise:?} is said:\n{log}");
+    }
+    Ok(())
 }
 
 /// Metrics and `status` name the kinds of objects whose changes do not arrive.

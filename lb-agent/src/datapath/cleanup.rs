@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use nix::mount::umount;
 
 use super::lock::Lock;
-use super::{Error, bpffs};
+use super::{Error, bpffs, meaning};
+
+/// What is in a layout's folder. Links first: nothing looks at a map that is half gone.
+const PARTS: [&str; 4] = ["links", "programs", "maps", meaning::FOLDER];
 
 /// What was removed.
 #[derive(Debug, Default)]
@@ -28,11 +31,7 @@ pub fn cleanup(dir: &Path) -> Result<Removed, Error> {
     }
     let lock = Lock::take(dir)?;
     for layout in layouts(dir)? {
-        // Links first: nothing looks at a map that is half gone.
-        for folder in ["links", "programs", "maps"] {
-            remove(&layout.join(folder), &mut removed.pins)?;
-        }
-        remove(&layout, &mut removed.pins)?;
+        remove_layout(&layout, &mut removed.pins)?;
     }
     drop(lock);
     if bpffs::is_ours(dir) && is_empty(dir) {
@@ -62,6 +61,12 @@ pub(super) fn layouts(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut layouts = list(dir)?;
     layouts.retain(is_layout);
     Ok(layouts)
+}
+
+/// Removes everything of one layout.
+pub(super) fn remove_layout(layout: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {
+    PARTS.iter().try_for_each(|part| remove(&layout.join(part), removed))?;
+    remove(layout, removed)
 }
 
 pub(super) fn remove(folder: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {

@@ -15,6 +15,7 @@ use aya::programs::{
     CgroupAttachMode, CgroupSockAddr, LinkOrder, ProgramError, SchedClassifier, TcAttachType,
 };
 
+use super::handover::{self, Place};
 use super::{Error, xdp};
 use crate::syscall;
 
@@ -93,14 +94,16 @@ pub(super) fn pin_of(links: &Path, index: u32, direction: Direction) -> PathBuf 
     links.join(format!("{index}-{}", direction.name()))
 }
 
-/// Replaces the program of a pinned tcx link, or makes the link. Linux 6.6.
+/// Replaces the program of a pinned tcx link, or makes the link, also beside an earlier run's. Linux 6.6.
 pub(super) fn attach_device(
     links: &Path,
     program: &mut SchedClassifier,
     (index, name): (u32, &str),
     direction: Direction,
+    place: Place,
 ) -> Result<(), Failure> {
     let path = pin_of(links, index, direction);
+    handover::make_room(&path, place)?;
     let same = |info: &syscall::LinkInfo| info.device() == index;
     if replace(&path, program.fd().map_err(Failure::Program)?.as_fd(), same)? {
         return Ok(());
@@ -122,8 +125,10 @@ pub(super) fn attach_cgroup(
     program: &mut CgroupSockAddr,
     name: &str,
     cgroup: &File,
+    place: Place,
 ) -> Result<(), Failure> {
     let path = links.join(name);
+    handover::make_room(&path, place)?;
     let failed = |error| Failure::Pin(path.clone(), error);
     let inode = inode(cgroup).map_err(failed)?;
     let same = |info: &syscall::LinkInfo| info.cgroup() == inode;
@@ -183,7 +188,9 @@ fn pin<E>(link: Result<FdLink, E>, path: &Path) -> Result<(), Failure> {
 /// Removes the links of a device.
 pub(super) fn detach_device(links: &Path, index: u32) -> Result<(), Error> {
     for direction in [Direction::Ingress, Direction::Egress] {
-        remove_pin(&pin_of(links, index, direction))?;
+        let path = pin_of(links, index, direction);
+        remove_pin(&handover::aside(&path))?;
+        remove_pin(&path)?;
     }
     remove_pin(&xdp::pin_of(links, index))
 }

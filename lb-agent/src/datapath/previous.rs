@@ -1,7 +1,8 @@
 //! The data path of another layout that a run of another version left: it serves until ours is built beside it and
 //! programmed, then its links are taken over, one by one and each at once.
 //!
-//! What has the same shape in both layouts is carried over; what has not begins anew, and that is said.
+//! What has the same shape and the same meaning in both layouts is carried over; what has not begins anew, and that is
+//! said.
 
 use std::fs;
 use std::io;
@@ -10,8 +11,8 @@ use std::path::{Path, PathBuf};
 use aya::maps::{MapData, MapInfo};
 use tracing::{info, warn};
 
-use super::{Error, LAYOUT, cleanup};
-use crate::maps::{SHAPES, Shape, copy};
+use super::{Error, LAYOUT, cleanup, meaning};
+use crate::maps::{Newer, SHAPES, Shape, copy};
 
 /// Folders of other layouts that have links; usually one.
 #[derive(Debug)]
@@ -30,13 +31,12 @@ impl Previous {
         Ok((!layouts.is_empty()).then_some(Self { layouts }))
     }
 
-    /// Carries over what our maps can take, and when called again what came meanwhile. What is in ours stays.
-    pub(super) fn copy(&self, maps: &Path, is_first: bool) -> Result<(), Error> {
+    /// Carries over what our maps can take, and when called again what came meanwhile.
+    pub(super) fn copy(&self, maps: &Path, is_first: bool, newer: Newer) -> Result<(), Error> {
         for layout in &self.layouts {
             for shape in SHAPES.iter().filter(|shape| shape.is_sizable) {
-                let from = layout.join("maps").join(shape.name);
                 if is_first || shape.may_shrink {
-                    copy_one(shape, &from, &maps.join(shape.name), is_first)?;
+                    copy_one(shape, layout, &maps.join(shape.name), (is_first, newer))?;
                 }
             }
         }
@@ -58,29 +58,33 @@ impl Previous {
     /// Removes what is left of it.
     pub(super) fn forget(self) -> Result<(), Error> {
         for layout in self.layouts {
-            for folder in ["links", "programs", "maps"] {
-                cleanup::remove(&layout.join(folder), &mut Vec::new())?;
-            }
-            cleanup::remove(&layout, &mut Vec::new())?;
+            cleanup::remove_layout(&layout, &mut Vec::new())?;
             info!(layout = %layout.display(), "the data path of another version is gone");
         }
         Ok(())
     }
 }
 
-fn copy_one(shape: &Shape, from: &Path, to: &Path, is_first: bool) -> Result<(), Error> {
+fn copy_one(
+    shape: &Shape,
+    layout: &Path,
+    to: &Path,
+    (is_first, newer): (bool, Newer),
+) -> Result<(), Error> {
+    let from = &layout.join("maps").join(shape.name);
     let pin = |path: &Path, error: &dyn std::fmt::Display| Error::Pin {
         path: path.to_owned(),
         source: io::Error::other(error.to_string()),
     };
     let fits = from.exists() && MapInfo::from_pin(from).is_ok_and(|info| shape.fits(&info));
-    if !fits {
+    if !fits || !meaning::is_same(layout, shape) {
         if is_first {
-            warn!(map = shape.name, "has another shape in the other layout; it begins empty");
+            let (map, layout) = (shape.name, layout.display());
+            warn!(map, %layout, "holds something else in the other layout; it begins empty");
         }
         return Ok(());
     }
     let old = MapData::from_pin(from).map_err(|error| pin(from, &error))?;
     let new = MapData::from_pin(to).map_err(|error| pin(to, &error))?;
-    copy(shape.name, &old, &new).map_err(|error| pin(to, &error))
+    copy(shape.name, &old, &new, newer).map_err(|error| pin(to, &error))
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 
+use super::handover::Place;
 use super::links::{self, Direction};
 use super::{Datapath, Error, SOCKET_HOOKS};
 use crate::syscall::{self, Hooked};
@@ -135,7 +136,7 @@ impl Datapath {
             let_go(&path).map_err(failed)?;
         }
         let program = self.programs.classifier(role.program(direction))?;
-        links::attach_device(&links, program, (index, name), direction)
+        links::attach_device(&links, program, (index, name), direction, Place::Instead)
             .map_err(|error| error.named(role.program(direction)))?;
         let (direction, fault_name) = (direction.name(), fault.name());
         warn!(device = name, direction, fault = fault_name, "programs are attached again");
@@ -168,7 +169,8 @@ impl Datapath {
             let_go(&path).map_err(failed)?;
         }
         let program = self.programs.socket(name)?;
-        links::attach_cgroup(&links, program, name, cgroup).map_err(|error| error.named(name))?;
+        links::attach_cgroup(&links, program, name, cgroup, Place::Instead)
+            .map_err(|error| error.named(name))?;
         warn!(hook = name, fault = fault.name(), "socket hook is attached again");
         Ok(Some(fault))
     }
@@ -201,7 +203,7 @@ fn look(path: &Path, program: u32, same: impl Fn(&syscall::LinkInfo) -> bool) ->
 }
 
 /// Ends a link that is not where it should be; its place must be free before the next one is made.
-fn let_go(path: &Path) -> io::Result<()> {
+pub(super) fn let_go(path: &Path) -> io::Result<()> {
     match syscall::open_pin(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         // One that leads nowhere any more cannot be detached; it goes with its pin.

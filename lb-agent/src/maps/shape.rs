@@ -8,6 +8,7 @@ use lb_common::config::{Device, SettingsPair};
 use lb_common::event;
 use lb_common::flow::{Affinity, Client, DIRECT, Flow, FlowKey, Fragment, HELD, Held, Peer, Ports};
 use lb_common::hash::ENDPOINT_BITS;
+use lb_common::layout::{Plain, named, number};
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 
 const NO_PREALLOC: u32 = 1;
@@ -21,6 +22,8 @@ pub struct Shape {
     key: u32,
     value: u32,
     flags: u32,
+    /// Fingerprint of the types of keys and values, field by field: what bytes of these sizes mean.
+    pub meaning: u64,
     /// Entries when nobody says otherwise.
     pub entries: u32,
     /// Whether the number of entries may be configured.
@@ -29,9 +32,15 @@ pub struct Shape {
     pub may_shrink: bool,
 }
 
-const fn shape<K, V>(name: &'static str, kind: MapType, flags: u32, entries: u32) -> Shape {
+const fn shape<K: Plain, V: Plain>(
+    name: &'static str,
+    kind: MapType,
+    flags: u32,
+    entries: u32,
+) -> Shape {
     let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
-    Shape { name, kind, key, value, flags, entries, is_sizable: true, may_shrink: false }
+    let meaning = number(named(K::FINGERPRINT, name), V::FINGERPRINT);
+    Shape { name, kind, key, value, flags, meaning, entries, is_sizable: true, may_shrink: false }
 }
 
 /// Written by packets.

@@ -7,7 +7,7 @@ use aya::Pod;
 use aya::maps::{MapData, MapType};
 use lb_common::addr::Ip;
 use lb_common::config::Device;
-use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Peer, Ports};
+use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Kind, Peer, Ports, Side};
 use lb_common::service::{Backend, Frontend, Service};
 
 use super::Raw;
@@ -52,13 +52,23 @@ pub(crate) fn walk<K: Pod, V: Pod>(
     }
 }
 
-/// Copies the entries of a map by name into another of its shape. What is there stays, what does not fit is left.
-pub(crate) fn copy(name: &str, from: &MapData, to: &MapData) -> io::Result<()> {
+/// Whose flow it is that both maps have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Newer {
+    /// The one that is copied: no packet has begun a flow in the other map yet, and ports are used again.
+    Theirs,
+    /// The one that is there: questions meet the programs of that map already.
+    Ours,
+}
+
+/// Copies the entries of a map by name into another of its shape. What is there stays, except for flows where
+/// [`Newer`] says otherwise; what does not fit is left.
+pub(crate) fn copy(name: &str, from: &MapData, to: &MapData, newer: Newer) -> io::Result<()> {
     match name {
         "SERVICES" => copy_as(from, to, (Raw::<Frontend>::default(), Raw::<Service>::default())),
         "SLOTS" => copy_as(from, to, (0_u32, [0_u8; 64])),
         "BACKENDS" => copy_as(from, to, (0_u32, Raw::<Backend>::default())),
-        "FLOWS" => copy_as(from, to, (Raw::<FlowKey>::default(), Raw::<Flow>::default())),
+        "FLOWS" => copy_flows(from, to, newer),
         "AFFINITY" => copy_as(from, to, (Raw::<Client>::default(), Raw::<Affinity>::default())),
         "SOURCES" => copy_as(from, to, (SourceKey::default(), 0_u32)),
         "ADDRESSES" => copy_as(from, to, (Raw::<Ip>::default(), 0_u32)),
@@ -72,10 +82,39 @@ pub(crate) fn copy(name: &str, from: &MapData, to: &MapData) -> io::Result<()> {
 fn copy_as<K: Pod, V: Pod>(from: &MapData, to: &MapData, zero: (K, V)) -> io::Result<()> {
     // An array has every element already: there, the content of the old one is put over it.
     let kind = to.info().and_then(|info| info.map_type());
-    let flags = if kind.is_ok_and(|kind| kind == MapType::Array) { 0 } else { NO_EXIST };
+    let is_array = kind.is_ok_and(|kind| kind == MapType::Array);
+    copy_unless(from, to, zero, |_, _| !is_array)
+}
+
+/// Sockets have programs of ours before devices do: their flows stay. Of a masquerade the one that has its source has
+/// shown it to a backend, where programs of both maps are attached: it stands.
+fn copy_flows(from: &MapData, to: &MapData, newer: Newer) -> io::Result<()> {
+    let zero = (Raw::<FlowKey>::default(), Raw::<Flow>::default());
+    if newer == Newer::Theirs {
+        return copy_unless(from, to, zero, |key, _| key.0.side == Side::SOCKET);
+    }
+    let fd = to.fd().as_fd();
+    let has_source =
+        |flow: &Flow| flow.kind == Kind::MASQUERADE && flow.to.source != Ip::UNSPECIFIED;
+    copy_unless(from, to, zero, |key, flow| {
+        let mut there = zero.1;
+        !has_source(&flow.0)
+            || syscall::lookup(fd, key, &mut there).is_ok()
+                && (there.0.kind != Kind::MASQUERADE || has_source(&there.0))
+    })
+}
+
+/// Copies entries; of those that are there already only the ones that need not `stay`.
+fn copy_unless<K: Pod, V: Pod>(
+    from: &MapData,
+    to: &MapData,
+    zero: (K, V),
+    stays: impl Fn(&K, &V) -> bool,
+) -> io::Result<()> {
     let fd = to.fd().as_fd();
     let mut left = 0;
     walk(from, zero, |key, value| {
+        let flags = if stays(key, value) { NO_EXIST } else { 0 };
         match syscall::update(fd, key, value, flags) {
             Err(error) if error.raw_os_error() != Some(libc::EEXIST) => left += 1,
             Ok(()) | Err(_) => {}

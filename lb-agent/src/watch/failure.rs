@@ -57,6 +57,11 @@ pub(super) fn words(error: &watcher::Error, kind: Kind) -> String {
     }
 }
 
+/// Whether it says who we are or what we may, and nothing of what is there.
+pub(super) fn is_about_us(error: &watcher::Error) -> bool {
+    status(error).is_some_and(|status| matches!(status.code, 401 | 403))
+}
+
 fn status(error: &watcher::Error) -> Option<&Status> {
     match error {
         watcher::Error::WatchError(status)

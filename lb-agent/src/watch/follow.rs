@@ -10,7 +10,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::{sleep, timeout};
 
 use super::ListMode;
-use super::failure::{Consequence, consequence, words};
+use super::failure::{Consequence, consequence, is_about_us, words};
 use super::objects::Objects;
 use crate::snapshot::{Event, Kind, ViewHealth};
 
@@ -66,6 +66,8 @@ enum End {
 struct Place {
     listing: bool,
     streaming: bool,
+    /// A list of this kind was complete once.
+    known: bool,
     delay: Delay,
 }
 
@@ -73,7 +75,8 @@ impl Follow {
     /// Follows until nobody receives the events any more.
     pub(super) async fn run<O: Objects>(mut self, api: Api<O::Object>, mut objects: O) {
         let listener = self.events.clone();
-        let mut place = Place { listing: true, streaming: false, delay: Delay::new(self.pace) };
+        let delay = Delay::new(self.pace);
+        let mut place = Place { listing: true, streaming: false, known: false, delay };
         loop {
             (place.listing, place.streaming) = (true, false);
             let stream = watcher(api.clone(), self.config());
@@ -205,9 +208,14 @@ impl Follow {
         true
     }
 
-    /// What Services can be served without is reported as empty, so that nobody waits for it.
+    /// What Services can be served without is reported as empty, so that nobody waits for it. What is known already
+    /// stays, where only we are refused: a token that is being renewed, a server that has not read its rules yet.
     async fn refused(&self, error: &watcher::Error, kind: Kind, place: &mut Place) -> End {
         let reason = words(error, kind);
+        if place.known && is_about_us(error) {
+            self.view.stale(kind, &reason);
+            return End::Later(place.delay.next());
+        }
         let told = match kind {
             Kind::ServiceCidr => {
                 tracing::debug!(reason, "no ServiceCIDRs");
@@ -245,7 +253,7 @@ impl Place {
                 self.listing = true;
                 self.streaming = list == ListMode::Streaming;
             }
-            watcher::Event::InitDone => self.listing = false,
+            watcher::Event::InitDone => (self.listing, self.known) = (false, true),
             watcher::Event::InitApply(_) | watcher::Event::Apply(_) | watcher::Event::Delete(_) => {
             }
         }

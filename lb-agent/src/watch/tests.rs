@@ -208,6 +208,40 @@ async fn while_the_server_is_away_the_view_says_so_and_recovers() {
     run.until("fresh", |run| run.view.oldest().is_none()).await;
 }
 
+/// A token that ran out before its successor was read: nothing that is known is taken back.
+#[tokio::test]
+async fn a_token_that_is_refused_for_a_while_costs_no_object() {
+    let script = Script::new(|asked| match (asked.resource(), asked.count()) {
+        ("services", 0) => Answer::list("Service", &["a", "b"], 5),
+        ("services", 1..5) => Answer::status(401, "Unauthorized", "Unauthorized"),
+        ("services", 5) => Answer::stream(&[("MODIFIED", "Service", "b", 6)]),
+        _ => Answer::Hang,
+    });
+    let mut run = run(script, None, ListMode::AtOnce);
+    let events = run.events(Kind::Service, 5).await;
+    assert_eq!(events, ["list", "+a", "+b", "synced", "+b"]);
+    run.until("fresh", |run| run.view.oldest().is_none()).await;
+}
+
+/// A server that starts again refuses everybody until it has read who may what: the Node it told of is still there.
+#[tokio::test]
+async fn a_list_that_is_refused_later_takes_nothing_back() {
+    for code in [401, 403] {
+        let script = Script::new(move |asked| match (asked.resource(), asked.count()) {
+            ("nodes", 0) => Answer::list("Node", &["here"], 5),
+            ("nodes", 1) => Answer::status(410, "Expired", "too old"),
+            ("nodes", 2..5) => Answer::status(code, "Refused", "not yet"),
+            ("nodes", 5) => Answer::list("Node", &["here"], 9),
+            _ => Answer::Hang,
+        });
+        let mut run = run(script, None, ListMode::AtOnce);
+        let events = run.events(Kind::Node, 9).await;
+        let lists = ["list", "list", "list", "list", "+here", "synced"];
+        assert_eq!(events, [&["list", "+here", "synced"], &lists[..]].concat(), "{code}");
+        run.until("fresh", |run| run.view.oldest().is_none()).await;
+    }
+}
+
 #[tokio::test]
 async fn staleness_names_the_failure() {
     let script = Script::new(|asked| match asked.resource() {

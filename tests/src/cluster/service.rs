@@ -49,8 +49,7 @@ impl Cluster {
 
     /// Writes the slices of a Service without selector: these pods, all ready.
     pub fn endpoints(&self, service: &Published, pods: &[&Pod]) -> Result<()> {
-        let [v4, v6] = slices(&service.name, pods);
-        self.control_plane.apply(&format!("{v4}\n---\n{v6}"))
+        self.control_plane.apply(&slices_of(service, pods))
     }
 
     /// Creates or changes the Pod object of a pod of the topology, which has the label `app: APP`.
@@ -88,6 +87,12 @@ fn object(name: &str, has_selector: bool) -> Value {
         service["spec"]["selector"] = json!({"app": name});
     }
     service
+}
+
+/// Returns the slices of a Service without selector as one text: these pods, all ready.
+pub fn slices_of(service: &Published, pods: &[&Pod]) -> String {
+    let [v4, v6] = slices(&service.name, pods);
+    format!("{v4}\n---\n{v6}")
 }
 
 /// Returns slices as somebody without a controller writes them, one for each family.

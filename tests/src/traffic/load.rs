@@ -1,8 +1,8 @@
 //! Questions without pause on a thread of their own, and the account of how they went.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -45,40 +45,49 @@ impl Tally {
 #[derive(Debug)]
 pub(crate) struct Stream {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Tally>,
+    tally: Arc<Mutex<Tally>>,
+    thread: JoinHandle<()>,
 }
 
 impl Stream {
     /// Starts asking every `pause`: through one socket for all (`kept`), or through a new one each time.
     pub(crate) fn start(ask: Ask, kept: bool, pause: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&stop);
-        let thread = thread::spawn(move || stream(&ask, kept, pause, &flag));
-        Self { stop, thread }
+        let tally = Arc::<Mutex<Tally>>::default();
+        let (flag, account) = (Arc::clone(&stop), Arc::clone(&tally));
+        let thread = thread::spawn(move || stream(&ask, kept, pause, (&flag, &account)));
+        Self { stop, tally, thread }
+    }
+
+    /// The account so far.
+    pub(crate) fn so_far(&self) -> Tally {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Ends it and returns the account.
     pub(crate) fn finish(self) -> Tally {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap_or_default()
+        drop(self.thread.join());
+        std::mem::take(&mut *self.tally.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-fn stream(ask: &Ask, kept: bool, pause: Duration, stop: &AtomicBool) -> Tally {
-    let mut tally = Tally::default();
+fn stream(ask: &Ask, kept: bool, pause: Duration, shared: (&AtomicBool, &Mutex<Tally>)) {
+    let (stop, tally) = shared;
     let mut conversation: Option<Conversation> = None;
     let mut last = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         let outcome = if kept { ask_kept(&mut conversation, ask) } else { once(ask) };
+        let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
         if outcome.is_ok() {
             let gap = u64::try_from(last.elapsed().as_millis()).unwrap_or(u64::MAX);
             tally.longest_gap_milliseconds = tally.longest_gap_milliseconds.max(gap);
             last = Instant::now();
         }
         tally.count(outcome);
+        drop(tally);
         thread::park_timeout(pause);
     }
-    tally
 }
 
 /// Asks through the socket that there is; a failed one is replaced, and the failure counts.

@@ -194,6 +194,11 @@ pub struct Load<'a> {
 }
 
 impl Load<'_> {
+    /// Returns how the questions went until now.
+    pub fn so_far(&self) -> Result<Tally, Failure> {
+        self.peer.tallied(&Order::LoadSoFar { id: self.id })
+    }
+
     /// Ends it and returns how the questions went.
     pub fn finish(self) -> Result<Tally, Failure> {
         self.peer.tallied(&Order::StopLoad { id: self.id })

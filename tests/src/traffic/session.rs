@@ -33,6 +33,8 @@ pub(crate) enum Order {
     Close { id: u64 },
     /// Ask without pause from now on.
     StartLoad { id: u64, ask: Ask, kept: bool, pause_milliseconds: u64 },
+    /// Say how that goes.
+    LoadSoFar { id: u64 },
     /// Stop that.
     StopLoad { id: u64 },
 }
@@ -96,6 +98,9 @@ impl Session {
                 let pause = Duration::from_millis(pause_milliseconds);
                 drop(self.loads.insert(id, Stream::start(ask, kept, pause)));
                 Report::Done(Ok(()))
+            }
+            Order::LoadSoFar { id } => {
+                Report::Tallied(self.loads.get(&id).map(Stream::so_far).unwrap_or_default())
             }
             Order::StopLoad { id } => {
                 Report::Tallied(self.loads.remove(&id).map(Stream::finish).unwrap_or_default())

@@ -31,7 +31,8 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    const fn below(&mut self, limit: usize) -> usize {
+    /// One of the numbers below `limit`, which is not 0.
+    pub const fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 
@@ -39,7 +40,8 @@ impl Random {
         self.below(limit) == 0
     }
 
-    fn of<T: Copy>(&mut self, items: &[T]) -> T {
+    /// One of these, of which there must be some.
+    pub fn of<T: Copy>(&mut self, items: &[T]) -> T {
         *items.get(self.below(items.len())).expect("a choice of something")
     }
 }

@@ -1,0 +1,100 @@
+//! From the programs of one set of maps to those of another, where packets write: the earlier run's programs stay beside
+//! ours until everything they know was carried over.
+//!
+//! One by one, links would be switched while packets are on their way: a flow that the programs of one map began at one
+//! device would be answered through a device where those of the other map already are, which do not know it. So where
+//! answers pass, both are attached: each translates what it knows and hands on what it does not. A packet goes through
+//! them like through shells, ours the outer one at the client's side: what ours translated is nobody's frontend to
+//! theirs. Where only questions come in, by devices of pods, ours take over at once, by one update.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::links::{Direction, Failure, Role};
+use super::{Error, cleanup, watchdog};
+
+/// What ends the name of the pin of an earlier run's link that stays for a while.
+const ASIDE: &str = "-old";
+
+/// Where a program goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Into the link that an earlier run left, in place of its program.
+    Instead,
+    /// Beside the link that an earlier run left.
+    Beside,
+}
+
+impl Place {
+    /// At a device. A pod's device brings its questions, and the answers to itself, which turn round right there.
+    pub(super) const fn at_device(role: Role, direction: Direction, hands_over: bool) -> Self {
+        let has_answers = !matches!((role, direction), (Role::Pod, Direction::Ingress));
+        if hands_over && has_answers { Self::Beside } else { Self::Instead }
+    }
+
+    /// At a socket hook: `connect` and `sendmsg` are questions.
+    pub(super) fn at_hook(name: &str, hands_over: bool) -> Self {
+        let is_answer = name.starts_with("recvmsg") || name.starts_with("peername");
+        if hands_over && is_answer { Self::Beside } else { Self::Instead }
+    }
+}
+
+/// The pin of what stays beside a link of ours.
+pub(super) fn aside(link: &Path) -> PathBuf {
+    let mut name: OsString = link.into();
+    name.push(ASIDE);
+    name.into()
+}
+
+/// Gives the name of a link to one beside it. Where an earlier attempt ended halfway, the link of before that stays.
+pub(super) fn make_room(link: &Path, place: Place) -> Result<(), Failure> {
+    let aside = aside(link);
+    if place == Place::Instead || aside.exists() {
+        return Ok(());
+    }
+    match fs::rename(link, &aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Failure::Pin(link.to_owned(), error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Takes off what an earlier run left beside ours.
+pub(super) fn forget(links: &Path) -> Result<(), Error> {
+    for path in cleanup::list(links)? {
+        if path.to_string_lossy().ends_with(ASIDE) {
+            watchdog::let_go(&path).map_err(|source| Error::Pin { path, source })?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::links;
+    use super::*;
+
+    #[test]
+    fn what_stays_beside_is_still_of_its_device() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = links::pin_of(folder.path(), 7, Direction::Egress);
+        fs::write(&link, "").unwrap();
+        assert!(make_room(&link, Place::Beside).is_ok() && aside(&link).exists());
+        assert!(!link.exists());
+        assert_eq!(links::devices(folder.path()).unwrap(), [7]);
+    }
+
+    #[test]
+    fn only_where_answers_pass_both_are_there() {
+        let place = |role, direction| Place::at_device(role, direction, true);
+        assert_eq!(place(Role::Pod, Direction::Ingress), Place::Instead);
+        assert_eq!(place(Role::Pod, Direction::Egress), Place::Beside);
+        assert_eq!(place(Role::Edge, Direction::Ingress), Place::Beside);
+        assert_eq!(Place::at_hook("sendmsg6", true), Place::Instead);
+        assert_eq!(Place::at_hook("recvmsg6", true), Place::Beside);
+        assert_eq!(Place::at_hook("recvmsg6", false), Place::Instead);
+    }
+}

@@ -1,0 +1,98 @@
+//! Thousands of changes of endpoints while everybody asks: an answer comes from a backend that the service has had, and
+//! no question is without one.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, matrix};
+use lb_tests::topology::{Member, Pod, Shape, Topology};
+use lb_tests::traffic::{Ask, Load, Protocol};
+use lb_tests::twin::random::Random;
+use lb_tests::wait::wait_until;
+
+/// How many changes are written at least.
+const WRITTEN: u32 = 5_000;
+/// How many times the agent programs what changed, at least: of two that come at once it sees the last.
+const SYNCS: f64 = 1_000.0;
+/// How long that may take.
+const PATIENCE: Duration = Duration::from_mins(2);
+/// How long the agent may take to program the last change.
+const SOON: Duration = Duration::from_secs(5);
+const NODE_PORTS: [u16; 2] = [30_080, 30_081];
+
+#[test]
+fn every_answer_is_from_a_backend_of_the_service_through_thousands_of_changes() -> Result<()> {
+    let rig = Rig::build(Topology::builder(Shape::Routed))?;
+    let service = |which: usize| -> Result<Service> {
+        let (name, index) = (["web", "rival"][which], [10, 11][which]);
+        let service = Service::new(name, index)?.port(80, TARGET).node_port(NODE_PORTS[which]);
+        Ok(service.pods(&pods_of(&rig, which)?))
+    };
+    let services = [service(0)?, service(1)?];
+    let rig = rig.start(&[&services[0], &services[1]])?;
+    let agent = rig.agent(0)?;
+    let syncs = || agent.metric(&["kubeproxy_sync_proxy_rules_duration_seconds_count", "IPv4"]);
+    let (before, began) = (syncs()?, Instant::now());
+    let mut askings = Vec::new();
+    for which in [0, 1] {
+        let loads = everybody_asks(&rig, &services[which], NODE_PORTS[which])?;
+        let names: BTreeSet<&str> = pods_of(&rig, which)?.iter().map(|pod| pod.name()).collect();
+        askings.extend(loads.into_iter().map(|load| (names.clone(), load)));
+    }
+    let (mut random, mut written) = (Random::new(11), 0);
+    while written < WRITTEN || syncs()? - before < SYNCS {
+        ensure!(began.elapsed() < PATIENCE, "{written} written, {} programmed", syncs()? - before);
+        for _ in 0..50 {
+            // Rows and lines that one service gives up the other gets.
+            let which = random.below(2);
+            let pods = pods_of(&rig, which)?;
+            let some = [&pods[..1], &pods[1..], &pods[..]][random.below(3)];
+            rig.manifests().apply(&services[which].clone().pods(some))?;
+            written += 1;
+        }
+    }
+    let (programmed, took) = (syncs()? - before, began.elapsed());
+    let mut total = 0;
+    for (allowed, (what, load)) in askings {
+        let tally = load.finish()?;
+        let found: BTreeSet<&str> = tally.servers.keys().map(String::as_str).collect();
+        ensure!(tally.failed() == 0 && found == allowed, "{what}: {tally:?}");
+        total += tally.answered();
+    }
+    println!("{total} answers, {written} changes written, {programmed} times programmed, {took:?}");
+    let folder = rig.manifests().folder().to_str().context("a path in UTF-8")?.to_owned();
+    wait_until(SOON, "the maps are what was written last", || {
+        agent.command(&["lb", "diff", "--manifests", &folder]).is_ok().then_some(())
+    })
+}
+
+/// The pods of a service: one on each node. Nobody else has them.
+fn pods_of(rig: &Rig, which: usize) -> Result<[&Pod; 2]> {
+    Ok([rig.pod(0, which)?, rig.pod(1, which)?])
+}
+
+/// Pods, the host and the client outside, in both families and by both transports, each through new sockets.
+fn everybody_asks<'a>(
+    rig: &'a Rig,
+    service: &Service,
+    node_port: u16,
+) -> Result<Vec<(String, Load<'a>)>> {
+    let mut loads = Vec::new();
+    for (family, protocol) in matrix() {
+        let outside = Ask::new(protocol, rig.node(0)?.addresses().socket(family, node_port));
+        let inside = Ask::new(protocol, service.frontend(family));
+        let mut askers: Vec<(&Member, Ask)> =
+            vec![(rig.pod(0, 0)?, inside), (rig.client(), outside)];
+        // A connected UDP socket of the host is ended when its backend leaves (ADR 0010).
+        if protocol == Protocol::Tcp {
+            askers.push((rig.node(0)?, inside));
+        }
+        for (from, question) in askers {
+            let what = format!("{} asks {} by {protocol}", from.name(), question.to);
+            loads.push((what, from.peer().load(question, false, 2)?));
+        }
+    }
+    Ok(loads)
+}

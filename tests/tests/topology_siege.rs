@@ -1,0 +1,158 @@
+//! A hundred thousand questions while one node's agent is stopped, killed at any moment, resized and replaced by another
+//! build's: every one is answered, and no TCP segment has to be sent twice.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::agent::Agent;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, matrix};
+use lb_tests::topology::{Member, Shape, Topology};
+use lb_tests::traffic::{Ask, Load};
+use lb_tests::twin::random::Random;
+use lb_tests::wait::try_wait_until;
+
+const NODE_PORT: u16 = 30_080;
+/// How many are asked at least.
+const QUESTIONS: u64 = 100_000;
+/// Milliseconds between an answer and the next question of one asker: all together leave the agent some time on two CPUs.
+const PAUSE: u64 = 5;
+/// How many times the agent is ended and started again at least.
+const LIVES: u32 = 12;
+/// How long asking them may take, on a busy machine too.
+const PATIENCE: Duration = Duration::from_mins(2);
+/// How long an agent may take to say something.
+const SOON: Duration = Duration::from_secs(20);
+/// Services that are others at each start, so that each start writes maps.
+const OTHERS: u8 = 60;
+/// What an agent says on its way: before programs are switched, while they are, before and after maps are written.
+const MOMENTS: [&str; 5] = [
+    "agent runs",
+    "map gets another size",
+    "programs attached",
+    "the first lists are complete",
+    "everything is programmed",
+];
+
+/// Equal seeds end the agent at equal moments of its schedule.
+const SEED: u64 = 7;
+
+#[test]
+fn of_a_hundred_thousand_questions_none_is_lost_whatever_becomes_of_the_agent() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
+    rig.manifests().apply(&web)?;
+    change_others(&rig, 0)?;
+    rig.start_agents(&[])?;
+    let mut agent = rig.take_agent(0)?;
+    let before = sent_again(&rig)?;
+    let began = Instant::now();
+    let loads = everybody_asks(&rig, &web)?;
+    let (mut random, mut lives) = (Random::new(SEED), 0);
+    while lives < LIVES || answered(&loads)? < QUESTIONS {
+        ensure!(began.elapsed() < PATIENCE, "{lives} lives, {} answers", answered(&loads)?);
+        lives += 1;
+        one_life(&rig, &mut agent, &mut random).with_context(|| format!("life {lives}"))?;
+    }
+    let mut total = 0;
+    for (what, load) in loads {
+        let tally = load.finish()?;
+        ensure!(tally.failed() == 0 && tally.answered() > 100, "{what}: {tally:?}");
+        ensure!(!what.ends_with("kept") || tally.servers.len() == 1, "{what}: {tally:?}");
+        total += tally.answered();
+    }
+    let again = sent_again(&rig)? - before;
+    println!("{total} answers, {lives} lives, {:?}; segments sent again: {again}", began.elapsed());
+    ensure!(again == 0, "{again} TCP segments were sent again");
+    Ok(())
+}
+
+/// Pods, the host and the client outside, in both families, by both transports, through sockets that stay and new ones.
+fn everybody_asks<'a>(rig: &'a Rig, web: &Service) -> Result<Vec<(String, Load<'a>)>> {
+    let mut loads = Vec::new();
+    for (family, protocol) in matrix() {
+        let node_port = Ask::new(protocol, rig.node(0)?.addresses().socket(family, NODE_PORT));
+        let cluster_ip = Ask::new(protocol, web.frontend(family));
+        let askers: [(&Member, Ask); 3] =
+            [(rig.pod(0, 0)?, cluster_ip), (rig.node(0)?, cluster_ip), (rig.client(), node_port)];
+        for (from, question) in askers {
+            for (kept, how) in [(true, "kept"), (false, "new")] {
+                let load = from.peer().load(question, kept, PAUSE)?;
+                let (name, to) = (from.name(), question.to);
+                loads.push((format!("{name} asks {to} by {protocol}, {how}"), load));
+            }
+        }
+    }
+    Ok(loads)
+}
+
+fn answered(loads: &[(String, Load<'_>)]) -> Result<u64> {
+    loads.iter().map(|(_, load)| Ok(load.so_far()?.answered())).sum()
+}
+
+/// Ends the agent, starts it as another build or with another size of a map, kills it on its way, and lets it come up.
+fn one_life(rig: &Rig, agent: &mut Agent, random: &mut Random) -> Result<()> {
+    if random.below(2) == 0 {
+        agent.stop()?;
+    } else {
+        agent.kill9()?;
+    }
+    // Programs that log are other programs: as of another build.
+    agent.set_flag("--packet-log", random.of(&["off", "drops"]));
+    agent.set_flag("--map-size", random.of(&["FLOWS=524288", "FLOWS=262144", "SOCKETS=32768"]));
+    for _ in 0..random.below(4) {
+        change_others(rig, random.below(250) as u8)?;
+        agent.spawn_again(&[])?;
+        if random.below(2) == 0 {
+            thread::park_timeout(Duration::from_millis(random.below(700) as u64));
+        } else {
+            wait_to_hear(agent, random.of(&MOMENTS))?;
+        }
+        agent.kill9()?;
+    }
+    change_others(rig, random.below(250) as u8)?;
+    agent.start_again()
+}
+
+/// Waits until the agent says this, or is ready and will not say it any more.
+fn wait_to_hear(agent: &mut Agent, moment: &str) -> Result<()> {
+    const READY: &str = "everything is programmed";
+    let said = |agent: &Agent| {
+        let log = agent.log_end(usize::MAX);
+        [moment, READY].map(|line| log.matches(line).count())
+    };
+    let before = said(agent);
+    try_wait_until(SOON, &format!("the agent says {moment:?}"), || {
+        agent.ensure_running()?;
+        Ok((said(agent) != before).then_some(()))
+    })
+}
+
+/// Gives each of the other services other endpoints.
+fn change_others(rig: &Rig, number: u8) -> Result<()> {
+    let pods = rig.pods();
+    for index in 0..OTHERS {
+        let chosen = pods.iter().enumerate().filter(|(at, _)| number >> at & 1 == index & 1);
+        let chosen: Vec<_> = chosen.map(|(_, pod)| *pod).collect();
+        let name = format!("other-{index}");
+        rig.manifests().apply(&Service::new(&name, 100 + index)?.port(80, TARGET).pods(&chosen))?;
+    }
+    Ok(())
+}
+
+/// TCP segments that anybody had to send again: a packet of a connection that was lost.
+fn sent_again(rig: &Rig) -> Result<u64> {
+    let of = |member: &&Member| -> Result<u64> {
+        let read = || fs::read_to_string("/proc/thread-self/net/snmp");
+        let text = member.home().run_in(read)??;
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+        let (names, values) = (lines.next(), lines.next());
+        let (names, values) = names.zip(values).context("counters of TCP")?;
+        let mut both = names.split(' ').zip(values.split(' '));
+        let (_, value) = both.find(|(name, _)| *name == "RetransSegs").context("RetransSegs")?;
+        Ok(value.parse()?)
+    };
+    rig.topology().members().iter().map(of).sum()
+}
