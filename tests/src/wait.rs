@@ -37,7 +37,21 @@ pub fn try_wait_until<T>(
         if left.is_zero() {
             bail!("{what}: not within {} s", within.as_secs_f64());
         }
-        thread::park_timeout(PAUSE.min(left));
+        pass(PAUSE.min(left));
+    }
+}
+
+/// Lets time pass: a pause between two looks, or a schedule that is drawn by chance. No way to wait for anything.
+///
+/// A thread that was joined may have left a wake-up behind (scoped ones do), which ends one park at once.
+pub fn pass(time: Duration) {
+    let end = Instant::now() + time;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        thread::park_timeout(left);
     }
 }
 

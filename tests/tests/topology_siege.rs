@@ -2,7 +2,6 @@
 //! build's: every one is answered, and no TCP segment has to be sent twice.
 
 use std::fs;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -12,7 +11,7 @@ use lb_tests::rig::{Rig, TARGET, matrix};
 use lb_tests::topology::{Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Load};
 use lb_tests::twin::random::Random;
-use lb_tests::wait::try_wait_until;
+use lb_tests::wait::{pass, try_wait_until};
 
 const NODE_PORT: u16 = 30_080;
 /// How many are asked at least.
@@ -42,7 +41,9 @@ const SEED: u64 = 7;
 #[test]
 fn of_a_hundred_thousand_questions_none_is_lost_whatever_becomes_of_the_agent() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(Shape::Routed))?;
-    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
+    // Not the pod that asks: what it answers to itself passes where programs are switched at once (ADR 0005).
+    let pods = [rig.pod(0, 1)?, rig.pod(1, 0)?, rig.pod(1, 1)?];
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&pods);
     rig.manifests().apply(&web)?;
     change_others(&rig, 0)?;
     rig.start_agents(&[])?;
@@ -106,7 +107,7 @@ fn one_life(rig: &Rig, agent: &mut Agent, random: &mut Random) -> Result<()> {
         change_others(rig, random.below(250) as u8)?;
         agent.spawn_again(&[])?;
         if random.below(2) == 0 {
-            thread::park_timeout(Duration::from_millis(random.below(700) as u64));
+            pass(Duration::from_millis(random.below(700) as u64));
         } else {
             wait_to_hear(agent, random.of(&MOMENTS))?;
         }
@@ -142,8 +143,10 @@ fn change_others(rig: &Rig, number: u8) -> Result<()> {
     Ok(())
 }
 
-/// TCP segments that anybody had to send again: a packet of a connection that was lost.
+/// TCP segments that pods and the client had to send again: a packet of a connection that was lost. Hosts are left out:
+/// there the test itself knocks at the agent's door until somebody opens.
 fn sent_again(rig: &Rig) -> Result<u64> {
+    let hosts: Vec<&str> = rig.topology().nodes().iter().map(|node| node.name()).collect();
     let of = |member: &&Member| -> Result<u64> {
         let read = || fs::read_to_string("/proc/thread-self/net/snmp");
         let text = member.home().run_in(read)??;
@@ -154,5 +157,6 @@ fn sent_again(rig: &Rig) -> Result<u64> {
         let (_, value) = both.find(|(name, _)| *name == "RetransSegs").context("RetransSegs")?;
         Ok(value.parse()?)
     };
-    rig.topology().members().iter().map(of).sum()
+    let members = rig.topology().members();
+    members.iter().filter(|member| !hosts.contains(&member.name())).map(of).sum()
 }
