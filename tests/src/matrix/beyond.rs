@@ -69,20 +69,22 @@ pub fn steps() -> Result<Vec<Step>> {
     let withdrawn = json!({"status": {"loadBalancer": {"ingress": []}}});
     let first_vips = addresses(Destination::Vip, 129)?.both().map(|ip| json!({"ip": ip}));
     let one_vip = json!({"status": {"loadBalancer": {"ingress": first_vips}}});
+    let mut commands = vec![
+        words(&["label", "service", "labelled", &format!("{PROXY_NAME}=another")]),
+        patch("named", &external_name, None),
+        patch("policy", &local, None),
+        patch("withdrawn", &withdrawn, Some("--subresource=status")),
+        patch("vips-129", &one_vip, Some("--subresource=status")),
+        label_slices(&format!("{HEADLESS}=")),
+        zone("zone-b"),
+        words(&["delete", "service", "deleted"]),
+    ];
+    commands.extend(more::changes().map(|(service, change)| patch(&service, &change, None)));
     let changed = Step {
         name: "changed",
         // Under another name: the slice now belongs to another Service.
         objects: slices("moves", "moved-to", &PORTS, &[a2(&json!({}))?]),
-        commands: vec![
-            words(&["label", "service", "labelled", &format!("{PROXY_NAME}=another")]),
-            patch("named", &external_name, None),
-            patch("policy", &local, None),
-            patch("withdrawn", &withdrawn, Some("--subresource=status")),
-            patch("vips-129", &one_vip, Some("--subresource=status")),
-            label_slices(&format!("{HEADLESS}=")),
-            zone("zone-b"),
-            words(&["delete", "service", "deleted"]),
-        ],
+        commands,
         cases: later::changed,
     };
     let back = Step {

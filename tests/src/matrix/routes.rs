@@ -47,10 +47,11 @@ pub(super) fn lead_to_node_a(rig: &Rig) -> Result<()> {
         proxied.v4, via.v4, proxied.v6, via.v6
     ))?;
     // Nobody is told that a withdrawn address leads nowhere: the kernel tells so only once a second.
-    let [vips4, vips6] = VIPS;
-    rig.topology()
-        .fabric()
-        .ip(&format!("route add blackhole {vips4}\nroute add blackhole {vips6}"))?;
+    for [v4, v6] in [VIPS, EXTERNAL] {
+        rig.topology()
+            .fabric()
+            .ip(&format!("route add blackhole {v4}\nroute add blackhole {v6}"))?;
+    }
     let other = rig.pod(1, 0)?;
     for protocol in Protocol::ALL {
         // One that serves elsewhere than all others.

@@ -18,7 +18,7 @@ const OUTWARD: [Destination; 3] =
     [Destination::NodePort, Destination::ExternalIp, Destination::Vip];
 
 /// Services that everybody asks by all addresses, and who answers.
-const PLAIN: [(u8, Expect); 16] = [
+const PLAIN: [(u8, Expect); 21] = [
     (100, HERE),
     (101, BOTH),
     (102, BOTH),
@@ -35,6 +35,11 @@ const PLAIN: [(u8, Expect); 16] = [
     (123, By(&["pod-a2", "pod-b1"])),
     (129, BOTH),
     (132, BOTH),
+    (142, BOTH),
+    (143, BOTH),
+    (144, BOTH),
+    (145, BOTH),
+    (146, BOTH),
 ];
 
 pub(super) fn cases(setup: &Setup) -> Result<Vec<Case>> {

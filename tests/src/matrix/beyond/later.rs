@@ -4,10 +4,11 @@ use anyhow::Result;
 
 use super::Expect::{Lost, Refused, Silence};
 use super::first::ASKERS;
-use super::more::SECOND_VIPS;
+use super::more::{CHANGING, OTHER, SECOND_VIPS};
 use super::{BOTH, Cases, HERE, THERE};
 use crate::matrix::question::{Case, Destination, Source};
 use crate::matrix::setup::Setup;
+use crate::topology::address::{self, Segment};
 
 pub(super) fn changed(setup: &Setup) -> Result<Vec<Case>> {
     let mut all = Cases::of(setup);
@@ -31,8 +32,35 @@ pub(super) fn changed(setup: &Setup) -> Result<Vec<Case>> {
         let policy = if source == Source::Outside { Silence } else { THERE };
         all.add(source, Destination::NodePort, 114, policy)?;
         all.add(source, Destination::ClusterIp, 114, THERE)?;
+        parts_that_changed(&mut all, source)?;
     }
     Ok(all.cases)
+}
+
+/// Parts of a Service that are others now; the rest of it is as it was.
+fn parts_that_changed(all: &mut Cases<'_>, source: Source) -> Result<()> {
+    let [of_node_port, of_port, of_type, of_ranges, of_addresses] = CHANGING;
+    let own = Segment::First.host(address::node(1))?;
+    let (port, node_port) = OTHER;
+    all.add(source, Destination::NodePort, of_node_port, Refused)?;
+    all.to("node-port that is new", source, (own, node_port), BOTH);
+    all.add(source, Destination::ClusterIp, of_node_port, BOTH)?;
+
+    all.add(source, Destination::ClusterIp, of_port, Refused)?;
+    all.to("a port that is new", source, (address::cluster_ip(of_port)?, port), BOTH);
+    all.add(source, Destination::NodePort, of_port, BOTH)?;
+
+    all.add(source, Destination::NodePort, of_type, Refused)?;
+    for destination in [Destination::ClusterIp, Destination::ExternalIp] {
+        all.add(source, destination, of_type, BOTH)?;
+    }
+
+    let of_client = if source == Source::Outside { BOTH } else { Silence };
+    all.add(source, Destination::Vip, of_ranges, of_client)?;
+    all.add(source, Destination::NodePort, of_ranges, BOTH)?;
+
+    all.add(source, Destination::ExternalIp, of_addresses, Lost)?;
+    all.add(source, Destination::Vip, of_addresses, BOTH)
 }
 
 pub(super) fn changed_back(setup: &Setup) -> Result<Vec<Case>> {

@@ -19,9 +19,45 @@ pub(super) const SHADOWED: u8 = 135;
 /// Label of what belongs to a headless Service.
 pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
 
+/// Services that change while they are asked: their `NodePort`, port, type, ranges, external addresses.
+pub(super) const CHANGING: [u8; 5] = [142, 143, 144, 145, 146];
+/// The port and `NodePort` that some of them change to.
+pub(super) const OTHER: (u16, u16) = (81, 30_087);
+
 pub(super) fn objects(all: &mut Objects) -> Result<()> {
     several_addresses(all)?;
+    for number in CHANGING {
+        let both = [a2(&json!({}))?, b2(&json!({}))?];
+        all.add((number, &changing(number)), &json!({}), &both)?;
+    }
     sctp(all)
+}
+
+fn changing(number: u8) -> String {
+    format!("changing-{number}")
+}
+
+/// What becomes of the Services that change: their names, and what is laid over them.
+pub(super) fn changes() -> [(String, Value); 5] {
+    let ports = |port: u16, node_port: u16| {
+        let port = |(name, protocol, _): SlicePort<'_>| {
+            json!({
+                "name": name, "protocol": protocol.name(), "port": port, "targetPort": TARGET,
+                "nodePort": node_port,
+            })
+        };
+        json!({"spec": {"ports": PORTS.map(port)}})
+    };
+    let (port, other) = OTHER;
+    let [of_node_port, of_port, of_type, of_ranges, of_addresses] = CHANGING;
+    [
+        (of_node_port, ports(PORT, other)),
+        (of_port, ports(port, node_port(of_port))),
+        (of_type, json!({"spec": {"type": "ClusterIP"}})),
+        (of_ranges, json!({"spec": {"loadBalancerSourceRanges": of_client()}})),
+        (of_addresses, json!({"spec": {"externalIPs": null}})),
+    ]
+    .map(|(number, change)| (changing(number), change))
 }
 
 /// Services with two load balancer addresses, and one whose external IP and port are another's `NodePort`.
