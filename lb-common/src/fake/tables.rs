@@ -53,6 +53,8 @@ pub struct Fake {
     pub rejects: Cell<bool>,
     /// How often each event was counted.
     pub events: RefCell<BTreeMap<Event, u64>>,
+    /// How often a hash table was asked for a key.
+    pub look_ups: Cell<u64>,
 }
 
 impl Default for Fake {
@@ -78,6 +80,7 @@ impl Default for Fake {
             clock: Cell::new(3_600_000_000_000),
             rejects: Cell::new(true),
             events: RefCell::default(),
+            look_ups: Cell::new(0),
         }
     }
 }
@@ -98,6 +101,11 @@ impl Fake {
     /// How often an event was counted.
     pub fn counted(&self, event: Event) -> u64 {
         self.events.borrow().get(&event).copied().unwrap_or(0)
+    }
+
+    /// Counts a look-up that is about to be made.
+    fn looks_up(&self) {
+        self.look_ups.set(self.look_ups.get() + 1);
     }
 
     fn line(&self, line: u32) -> Option<Line> {
@@ -138,10 +146,12 @@ impl Tables for Fake {
     }
 
     fn service(&self, frontend: &Frontend, into: &mut Service) -> bool {
+        self.looks_up();
         self.services.get(frontend).map(|service| *into = *service).is_some()
     }
 
     fn knows(&self, frontend: &Frontend) -> bool {
+        self.looks_up();
         self.services.contains_key(frontend)
     }
 
@@ -166,6 +176,7 @@ impl Tables for Fake {
     }
 
     fn flow(&self, key: &FlowKey, into: &mut Flow) -> bool {
+        self.looks_up();
         self.flows.borrow().get(key).map(|flow| *into = *flow).is_some()
     }
 
@@ -218,6 +229,7 @@ impl Tables for Fake {
     }
 
     fn affinity(&self, client: &Client) -> Option<Affinity> {
+        self.looks_up();
         self.affinity.borrow().get(client).copied()
     }
 
@@ -236,14 +248,17 @@ impl Tables for Fake {
     }
 
     fn address(&self, ip: &Ip) -> u32 {
+        self.looks_up();
         self.addresses.get(ip).copied().unwrap_or(0)
     }
 
     fn device(&self, index: u32) -> Option<Device> {
+        self.looks_up();
         self.devices.get(&index).copied()
     }
 
     fn fragment(&self, fragment: &Fragment) -> Option<Ports> {
+        self.looks_up();
         self.fragments.borrow().get(fragment).copied()
     }
 

@@ -60,6 +60,31 @@ fn what_is_dropped_or_passed_is_untouched() {
     }
 }
 
+#[test]
+fn what_is_not_ours_costs_one_look_up_at_most() {
+    for (pod, remote, client) in [
+        (world::POD4, world::REMOTE4, world::CLIENT4),
+        (world::POD6, world::REMOTE6, world::CLIENT6),
+    ] {
+        let mut tables = Fake::node();
+        let service = tables.add_service(1, &[(world::LOCAL4, true)]);
+        tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
+        tables.cluster_ip(world::CLUSTER6, Protocol::TCP, service);
+        for hook in Hook::ALL.iter().copied().take(5) {
+            for (from, to) in [(pod, remote), (remote, pod), (pod, client), (client, pod)] {
+                for transport in [Transport::Tcp(tcp::SYN), Transport::Udp(true)] {
+                    tables.look_ups.set(0);
+                    let packet = Datagram::new(at(from), at(to), transport).build();
+                    let (verdict, _) = run(&step(hook, packet), &tables);
+                    let what = std::format!("{hook:?}: {from} to {to} by {transport:?}");
+                    assert_eq!(verdict, Verdict::Pass(PassReason::NotOurs), "{what}");
+                    assert!(tables.look_ups.get() <= 1, "{what}: {}", tables.look_ups.get());
+                }
+            }
+        }
+    }
+}
+
 fn address(v4: bool, bytes: [u8; 16]) -> Ip {
     let [a, b, c, d, ..] = bytes;
     if v4 { Ip::v4([a, b, c, d]) } else { Ip::v6(bytes) }
