@@ -19,7 +19,7 @@ pub mod snapshot;
 pub mod sockets;
 pub mod sweep;
 #[expect(unsafe_code, reason = "raw kernel calls; beside it only maps/raw promises something")]
-mod syscall;
+pub mod syscall;
 pub mod tracker;
 pub mod translate;
 pub mod watch;

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use aya::Pod;
 
+pub mod attributes;
+
 const MAP_LOOKUP: u32 = 1;
 const MAP_UPDATE: u32 = 2;
 const OBJ_PIN: u32 = 6;
@@ -32,20 +34,6 @@ const SO_NETNS_COOKIE: i32 = 71;
 
 /// Where a walk through a map stands. The kernel wants room for a key, or for a bucket's number.
 pub(crate) type Position = [u8; 64];
-
-/// The part of `union bpf_attr` that batches use.
-#[repr(C)]
-#[derive(Default)]
-struct BatchAttributes {
-    in_batch: u64,
-    out_batch: u64,
-    keys: u64,
-    values: u64,
-    count: u32,
-    map: u32,
-    element_flags: u64,
-    flags: u64,
-}
 
 /// A piece of a walk through a map.
 pub(crate) struct Batch {
@@ -101,14 +89,14 @@ pub(crate) fn lookup_batch<K: Pod, V: Pod>(
     values: &mut [V],
 ) -> io::Result<Batch> {
     let mut next: Position = [0; 64];
-    let mut attributes = BatchAttributes {
-        in_batch: from.map_or(0, |from| from.as_ptr().addr() as u64),
-        out_batch: next.as_mut_ptr().addr() as u64,
+    let mut attributes = attributes::Batch {
+        from: from.map_or(0, |from| from.as_ptr().addr() as u64),
+        to: next.as_mut_ptr().addr() as u64,
         keys: keys.as_mut_ptr().addr() as u64,
         values: values.as_mut_ptr().addr() as u64,
         count: keys.len().min(values.len()) as u32,
         map: number(map),
-        ..BatchAttributes::default()
+        ..attributes::Batch::default()
     };
     let result = bpf(MAP_LOOKUP_BATCH, &mut attributes);
     let count = attributes.count as usize;
@@ -117,16 +105,6 @@ pub(crate) fn lookup_batch<K: Pod, V: Pod>(
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Batch { count, next: None }),
         Err(error) => Err(error),
     }
-}
-
-/// The part of `union bpf_attr` that single entries use.
-#[repr(C)]
-struct EntryAttributes {
-    map: u32,
-    pad: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
 }
 
 /// Adds an entry that must not exist yet, or (`flags` 0) writes one.
@@ -138,7 +116,7 @@ pub(crate) fn update<K: Pod, V: Pod>(
 ) -> io::Result<()> {
     let (key, value): (*const K, *const V) = (key, value);
     let (key, value) = (key.addr() as u64, value.addr() as u64);
-    let mut entry = EntryAttributes { map: number(map), pad: 0, key, value, flags };
+    let mut entry = attributes::Element { map: number(map), pad: 0, key, value, flags };
     bpf(MAP_UPDATE, &mut entry).map(|_| ())
 }
 
@@ -150,7 +128,7 @@ pub(crate) fn lookup<K: Pod, V: Pod>(
 ) -> io::Result<()> {
     let (key, value): (*const K, *mut V) = (key, value);
     let (key, value) = (key.addr() as u64, value.addr() as u64);
-    let mut entry = EntryAttributes { map: number(map), pad: 0, key, value, flags: 0 };
+    let mut entry = attributes::Element { map: number(map), pad: 0, key, value, flags: 0 };
     bpf(MAP_LOOKUP, &mut entry).map(|_| ())
 }
 
@@ -160,12 +138,12 @@ pub(crate) fn update_batch<K: Pod, V: Pod>(
     keys: &[K],
     values: &[V],
 ) -> io::Result<()> {
-    let mut attributes = BatchAttributes {
+    let mut attributes = attributes::Batch {
         keys: keys.as_ptr().addr() as u64,
         values: values.as_ptr().addr() as u64,
         count: keys.len().min(values.len()) as u32,
         map: number(map),
-        ..BatchAttributes::default()
+        ..attributes::Batch::default()
     };
     if attributes.count == 0 { Ok(()) } else { bpf(MAP_UPDATE_BATCH, &mut attributes).map(|_| ()) }
 }
@@ -174,11 +152,11 @@ pub(crate) fn update_batch<K: Pod, V: Pod>(
 pub(crate) fn delete_batch<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> io::Result<()> {
     let mut rest = keys;
     while !rest.is_empty() {
-        let mut attributes = BatchAttributes {
+        let mut attributes = attributes::Batch {
             keys: rest.as_ptr().addr() as u64,
             count: rest.len() as u32,
             map: number(map),
-            ..BatchAttributes::default()
+            ..attributes::Batch::default()
         };
         match bpf(MAP_DELETE_BATCH, &mut attributes) {
             Ok(_) => break,
@@ -332,17 +310,11 @@ impl LinkInfo {
 
 /// Asks about a link.
 pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
-    #[repr(C)]
-    struct Attributes {
-        fd: u32,
-        length: u32,
-        info: u64,
-    }
     let mut info = LinkInfo::default();
     let info_at = (&raw mut info).addr() as u64;
     let length = size_of::<LinkInfo>() as u32;
-    let _: RawFd =
-        bpf(OBJ_GET_INFO_BY_FD, &mut Attributes { fd: number(link), length, info: info_at })?;
+    let mut attributes = attributes::Info { object: number(link), length, info: info_at };
+    let _: RawFd = bpf(OBJ_GET_INFO_BY_FD, &mut attributes)?;
     Ok(info)
 }
 
@@ -448,9 +420,6 @@ fn opened<T>(command: u32, attributes: &mut T) -> io::Result<OwnedFd> {
 
 /// bpf(2). Every caller passes a `repr(C)` prefix of `union bpf_attr` whose pointers outlive the call.
 fn bpf<T>(command: u32, attributes: &mut T) -> io::Result<RawFd> {
-    let attributes: *mut T = attributes;
-    // SAFETY: the kernel reads (and for counts writes) `size_of::<T>()` bytes behind the pointer, and what
-    // the addresses inside point to: slices that the callers above borrow, as long as they say.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<T>()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as RawFd) }
+    // SAFETY: the addresses inside lead to slices and values that the callers above borrow, as long as they say.
+    unsafe { attributes::bpf(command, attributes) }
 }

@@ -4,13 +4,15 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-const LOOKUP: i32 = 1;
-const UPDATE: i32 = 2;
-const DELETE: i32 = 3;
-const TEST_RUN: i32 = 10;
-const OBJECT_INFO: i32 = 15;
-const LOOKUP_BATCH: i32 = 24;
-const TAKE_BATCH: i32 = 25;
+use lb_agent::syscall::attributes::{Batch, Element, Info, bpf};
+
+const LOOKUP: u32 = 1;
+const UPDATE: u32 = 2;
+const DELETE: u32 = 3;
+const TEST_RUN: u32 = 10;
+const OBJECT_INFO: u32 = 15;
+const LOOKUP_BATCH: u32 = 24;
+const TAKE_BATCH: u32 = 25;
 
 /// A type that is plain bytes: `repr(C)`, no padding.
 pub trait Plain: Copy + Default {}
@@ -61,29 +63,6 @@ impl Default for Context {
 
 #[repr(C)]
 #[derive(Default)]
-struct Element {
-    map: u32,
-    pad: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct Batch {
-    from: u64,
-    to: u64,
-    keys: u64,
-    values: u64,
-    count: u32,
-    map: u32,
-    element_flags: u64,
-    flags: u64,
-}
-
-#[repr(C)]
-#[derive(Default)]
 struct Test {
     program: u32,
     code: u32,
@@ -103,11 +82,9 @@ struct Test {
     pad: u32,
 }
 
-fn call<T>(command: i32, attributes: &mut T) -> io::Result<()> {
-    // SAFETY: `attributes` is a whole, initialised, writable `bpf_attr` of the size given.
-    let result =
-        unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<T>()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+fn call<T>(command: u32, attributes: &mut T) -> io::Result<()> {
+    // SAFETY: whole, initialised `bpf_attr`s; the addresses inside lead to what the callers borrow.
+    unsafe { bpf(command, attributes) }.map(drop)
 }
 
 fn pointer<T>(value: &T) -> u64 {
@@ -213,16 +190,10 @@ struct ProgramInfo {
 
 /// Reads a program's instructions, as the verifier left them.
 pub fn instructions(program: BorrowedFd<'_>) -> io::Result<Vec<[u8; 8]>> {
-    #[repr(C)]
-    struct Attributes {
-        object: u32,
-        length: u32,
-        info: u64,
-    }
     let ask = |info: &mut ProgramInfo| {
         let length = size_of::<ProgramInfo>() as u32;
         let info = std::ptr::from_mut(info) as u64;
-        call(OBJECT_INFO, &mut Attributes { object: number(program), length, info })
+        call(OBJECT_INFO, &mut Info { object: number(program), length, info })
     };
     let mut info = ProgramInfo::default();
     ask(&mut info)?;
