@@ -15,6 +15,7 @@ use tracing::warn;
 use crate::datapath::Fault;
 use crate::health::Health;
 use crate::maps::Maps;
+use crate::node::Told;
 use crate::program::Usage;
 use crate::snapshot::ViewHealth;
 
@@ -45,6 +46,8 @@ pub struct Numbers {
     pub devices: [AtomicU64; 2],
     /// Attachments that somebody else undid and that were repaired, in the order of [`Fault::ALL`].
     pub repairs: [AtomicU64; 4],
+    /// Devices that got programs, by what told of them, in the order of [`Told::ALL`].
+    pub attached: [AtomicU64; 3],
     /// What the book says of its maps.
     pub usage: Mutex<Usage>,
 }
@@ -63,6 +66,14 @@ impl Numbers {
     /// Counts a repair.
     pub fn repaired(&self, fault: Fault) {
         let place = Fault::ALL.iter().zip(&self.repairs).find(|(of, _)| **of == fault);
+        if let Some((_, number)) = place {
+            Self::add(number, 1);
+        }
+    }
+
+    /// Counts a device that got programs.
+    pub fn attached(&self, told: Told) {
+        let place = Told::ALL.iter().zip(&self.attached).find(|(of, _)| **of == told);
         if let Some((_, number)) = place {
             Self::add(number, 1);
         }

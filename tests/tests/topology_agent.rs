@@ -18,13 +18,14 @@ use serde_json::Value;
 
 in_both_shapes!(
     pod_that_appears_later_is_served,
+    pods_are_attached_by_the_event_that_tells_of_them,
     device_that_vanishes_leaves_the_others_served,
     only_devices_that_are_named_are_those_of_pods,
     malformed_manifest_leaves_other_services_alone,
     status_and_list_speak_with_and_without_an_agent,
     second_agent_on_one_node_is_refused,
     agent_that_must_listen_and_cannot_ends,
-    verdicts_are_counted,
+    verdicts_and_entries_are_counted,
     packets_are_logged_when_asked_for,
     three_capabilities_are_enough_and_missing_ones_are_named,
 );
@@ -42,6 +43,24 @@ fn pod_that_appears_later_is_served(shape: Shape) -> Result<()> {
     for (family, protocol) in matrix() {
         until(late, Ask::new(protocol, web.frontend(family)), Result::is_ok)?;
     }
+    Ok(())
+}
+
+/// Everything is listed again every half minute, and what failed is tried again every second: it is neither of the
+/// two that serves a new pod.
+fn pods_are_attached_by_the_event_that_tells_of_them(shape: Shape) -> Result<()> {
+    let (mut rig, web) = start(shape)?;
+    let attached = |rig: &Rig, by: &str| -> Result<f64> {
+        rig.agent(0)?.metric(&["lb_devices_attached_total", &format!("told_by=\"{by}\"")])
+    };
+    let before = attached(&rig, "event")?;
+    for count in 1..=3 {
+        drop(rig.add_pod(0)?.name().to_owned());
+        until(rig.pod(0, 1 + count)?, Ask::tcp(web.frontend(Family::V6)), Result::is_ok)?;
+    }
+    let (by_event, by_retry) = (attached(&rig, "event")? - before, attached(&rig, "retry")?);
+    // A list may by chance be asked for just when a device appears.
+    ensure!(by_event > 1.5 && by_retry < 0.5, "{by_event} by events, {by_retry} tried again");
     Ok(())
 }
 
@@ -96,6 +115,7 @@ fn only_devices_that_are_named_are_those_of_pods(shape: Shape) -> Result<()> {
 fn malformed_manifest_leaves_other_services_alone(shape: Shape) -> Result<()> {
     let (mut rig, web) = start(shape)?;
     rig.manifests().write_text("broken", "kind: [Service\n")?;
+    rig.manifests().write_text("misspelt", "apiVersion: v1\nkind: Servcie\n")?;
     rig.manifests().write_text("nameless", "apiVersion: v1\nkind: Service\nspec: {}\n")?;
     let other = Service::new("other", 11)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
     let question = Ask::tcp(other.frontend(Family::V4));
@@ -103,7 +123,9 @@ fn malformed_manifest_leaves_other_services_alone(shape: Shape) -> Result<()> {
     drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
     let mut agent = rig.take_agent(0)?;
     agent.ensure_running()?;
-    ensure!(agent.log_end(200).contains("broken.yaml"), "the log does not name the file");
+    let log = agent.log_end(200);
+    ensure!(log.contains("broken.yaml"), "the log does not name the file: {log}");
+    ensure!(log.contains("misspelt.yaml: line 1, kind: \"v1 Servcie\""), "not named: {log}");
     Ok(())
 }
 
@@ -152,7 +174,7 @@ fn agent_that_must_listen_and_cannot_ends(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-fn verdicts_are_counted(shape: Shape) -> Result<()> {
+fn verdicts_and_entries_are_counted(shape: Shape) -> Result<()> {
     let (rig, web) = start(shape)?;
     let agent = rig.agent(0)?;
     let before = agent.metric(&["new_flow"])?;
@@ -161,6 +183,13 @@ fn verdicts_are_counted(shape: Shape) -> Result<()> {
     }
     let counted = agent.metric(&["new_flow"])? - before;
     ensure!((counted - 10.0).abs() < 0.5, "{counted} new flows were counted, not 10");
+    let names: Vec<String> = agent.metrics()?.into_keys().collect();
+    ensure!(names.iter().any(|name| name.starts_with("lb_drops_total{reason=")), "{names:?}");
+    for map in ["SERVICES", "SLOTS", "BACKENDS", "FLOWS"] {
+        let of = |name| agent.metric(&[name, &format!("map=\"{map}\"")]);
+        let (used, room) = (of("lb_map_entries")?, of("lb_map_capacity")?);
+        ensure!(used > 0.5 && used < room, "{map}: {used} entries of {room}");
+    }
     Ok(())
 }
 

@@ -13,6 +13,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use super::Sources;
 use crate::datapath::Fault;
 use crate::maps::Error;
+use crate::node::Told;
 use crate::program::Usage;
 use crate::snapshot::{Kind, KindView};
 
@@ -97,6 +98,11 @@ impl Collector for Snapshot {
             repairs.map(|(fault, number)| ([("fault", fault.name())], load(number))).collect();
         let help = "Attachments that somebody else undid, repaired";
         counters(to, "lb_attachment_repairs", help, &repairs)?;
+        let attached = Told::ALL.iter().zip(&numbers.attached);
+        let attached: Vec<_> =
+            attached.map(|(told, number)| ([("told_by", told.name())], load(number))).collect();
+        let help = "Devices that got programs, by what told of them";
+        counters(to, "lb_devices_attached", help, &attached)?;
         let Usage { backends, .. } = numbers.usage();
         let now = [
             ("lb_backends", "Backends in use", backends as u64),

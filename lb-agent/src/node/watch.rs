@@ -31,6 +31,34 @@ const GROUPS: [MulticastGroup; 5] = [
     MulticastGroup::Ipv6Route,
 ];
 
+/// What told of a device that got programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Told {
+    /// The kernel, at once.
+    Event,
+    /// A list of everything, at the start and every half minute.
+    List,
+    /// Nobody: it failed before, and was tried again.
+    Retry,
+}
+
+impl Told {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Event, Self::List, Self::Retry];
+
+    /// As metrics name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Event => "event",
+            Self::List => "list",
+            Self::Retry => "retry",
+        }
+    }
+}
+
+/// The namespace as it is now, and what told of the change.
+pub type Shown = Option<(View, Told)>;
+
 type Messages = UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, SocketAddr)>;
 
 /// Why the namespace could not be read.
@@ -48,7 +76,7 @@ pub enum Error {
 }
 
 /// Shows the namespace to `views` until nobody looks any more.
-pub async fn run(views: Sender<Option<View>>) {
+pub async fn run(views: Sender<Shown>) {
     while !views.is_closed() {
         if let Err(error) = follow(&views).await {
             warn!(error = %crate::chain(&error), "links are not followed; trying again");
@@ -57,7 +85,7 @@ pub async fn run(views: Sender<Option<View>>) {
     }
 }
 
-async fn follow(views: &Sender<Option<View>>) -> Result<(), Error> {
+async fn follow(views: &Sender<Shown>) -> Result<(), Error> {
     let (connection, handle, mut messages) = rtnetlink::new_multicast_connection(&GROUPS)?;
     let connection = tokio::spawn(connection);
     let result = show(&handle, &mut messages, views).await;
@@ -68,11 +96,11 @@ async fn follow(views: &Sender<Option<View>>) -> Result<(), Error> {
 async fn show(
     handle: &Handle,
     messages: &mut Messages,
-    views: &Sender<Option<View>>,
+    views: &Sender<Shown>,
 ) -> Result<(), Error> {
     loop {
         let mut view = dump(handle).await?;
-        publish(views, &view);
+        publish(views, &view, Told::List);
         let again = tokio::time::sleep(AGAIN);
         tokio::pin!(again);
         loop {
@@ -88,16 +116,16 @@ async fn show(
             if routes {
                 view.default_routes = dump_routes(handle).await?;
             }
-            publish(views, &view);
+            publish(views, &view, Told::Event);
         }
     }
 }
 
-fn publish(views: &Sender<Option<View>>, view: &View) {
+fn publish(views: &Sender<Shown>, view: &View, told: Told) {
     let _: bool = views.send_if_modified(|shown| {
-        let differs = shown.as_ref() != Some(view);
+        let differs = shown.as_ref().is_none_or(|(shown, _)| shown != view);
         if differs {
-            *shown = Some(view.clone());
+            *shown = Some((view.clone(), told));
         }
         differs
     });

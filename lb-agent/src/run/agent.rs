@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 
 use super::End;
 use super::devices::Devices;
-use super::kubernetes::Shown;
+use super::kubernetes;
 use super::orphans::{Orphans, may_orphan};
 use super::service_manager::ServiceManager;
 use super::state::State;
@@ -23,7 +23,7 @@ use super::writer::Writer;
 use crate::health::{Health, NodeState};
 use crate::maps::{self, Maps};
 use crate::metrics::Numbers;
-use crate::node::View;
+use crate::node::watch::Shown;
 use crate::plan::Family;
 use crate::program::{Change, Op, Programmer};
 use crate::snapshot::Event;
@@ -45,7 +45,7 @@ pub(super) struct Agent {
     pub(super) orphans: Orphans,
     pub(super) devices: Devices,
     pub(super) health: Health,
-    pub(super) shown: Shown,
+    pub(super) shown: kubernetes::Shown,
     pub(super) numbers: Arc<Numbers>,
     pub(super) state: State,
     pub(super) manager: ServiceManager,
@@ -87,8 +87,8 @@ impl Agent {
                 biased;
                 () = stop.asked() => return End::Asked,
                 Ok(()) = views.changed() => {
-                    let view = views.borrow_and_update().clone();
-                    self.take_view(view);
+                    let shown = views.borrow_and_update().clone();
+                    self.take_view(shown);
                 }
                 Some(event) = events.recv() => self.take_events(event, &mut events),
                 Some(result) = OptionFuture::from(sweeping.as_mut()) => {
@@ -113,9 +113,9 @@ impl Agent {
     }
 
     /// Links or addresses are others.
-    fn take_view(&mut self, view: Option<View>) {
-        let Some(view) = view else { return };
-        self.devices.set_view(view);
+    fn take_view(&mut self, shown: Shown) {
+        let Some((view, told)) = shown else { return };
+        self.devices.set_view(view, told);
         self.update_node();
         self.inspect();
     }

@@ -15,7 +15,7 @@ use crate::datapath::{Datapath, Findings, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::{
-    Assignment, Identity, Link, Primary, View, addresses, assignments, doubtful, settings,
+    Assignment, Identity, Link, Primary, Told, View, addresses, assignments, doubtful, settings,
 };
 use crate::plan::Family;
 use crate::snapshot::NodeSpec;
@@ -31,6 +31,8 @@ pub(super) struct Devices {
     local: [Prefix; 2],
     config: Arc<Config>,
     view: Option<View>,
+    /// What told of it.
+    told: Told,
     attached: BTreeMap<u32, Assignment>,
     failed: BTreeSet<u32>,
     addresses: BTreeMap<Ip, u32>,
@@ -61,6 +63,7 @@ impl Devices {
             local: before.local,
             config,
             view: None,
+            told: Told::List,
             attached: BTreeMap::new(),
             failed: BTreeSet::new(),
             doubtful: Vec::new(),
@@ -76,8 +79,8 @@ impl Devices {
     }
 
     /// Links and addresses are these now.
-    pub(super) fn set_view(&mut self, view: View) {
-        self.view = Some(view);
+    pub(super) fn set_view(&mut self, view: View, told: Told) {
+        (self.view, self.told) = (Some(view), told);
     }
 
     /// The Node object is this now.
@@ -134,7 +137,7 @@ impl Devices {
         let indices: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
         for device in wanted {
             if self.attached.get(&device.index) != Some(&device) {
-                self.attach(device);
+                self.attach(device, numbers);
             }
         }
         let gone: Vec<u32> =
@@ -228,13 +231,14 @@ impl Devices {
     /// Tries again what failed.
     pub(super) fn retry(&mut self, is_known: bool, numbers: &Numbers) {
         if !self.failed.is_empty() || (is_known && !self.is_pruned) {
+            self.told = Told::Retry;
             self.apply(is_known, numbers);
         } else {
             self.accelerate();
         }
     }
 
-    fn attach(&mut self, device: Assignment) {
+    fn attach(&mut self, device: Assignment, numbers: &Numbers) {
         let put = self.maps.put_device(device.index, &device.device);
         let attached = put
             .map_err(Into::into)
@@ -242,6 +246,7 @@ impl Devices {
         match attached {
             Ok(()) => {
                 let _: bool = self.failed.remove(&device.index);
+                numbers.attached(self.told);
                 drop(self.attached.insert(device.index, device));
             }
             Err(error) => {
