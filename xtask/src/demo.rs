@@ -133,7 +133,7 @@ fn explain_how_to_play(playground: &Playground) {
         println!("  {}", playground.agent_command(what));
     }
     println!("  tail -f {}", log("lb-agent").display());
-    println!("Remove it:");
+    println!("Remove it (the next demo does, too):");
     println!("  {peer} playground remove");
 }
 

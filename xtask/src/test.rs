@@ -1,8 +1,8 @@
 //! `cargo xtask test`: set-up, checks, build, and then the tests that need root.
 //!
-//! Test binaries run one after the other, and by default one test at a time in each of them: every
-//! test has its own namespaces and could run beside others, but on two cores a control plane beside
-//! a traffic test turns deadlines into luck. `RUST_TEST_THREADS` overrides this.
+//! The files of root tests run in two lanes side by side, and by default one test at a time in each of them: every
+//! test has its own namespaces, and mostly waits for a kernel, an agent or a control plane. More at once would on two
+//! cores turn deadlines into luck. `--lanes` and `RUST_TEST_THREADS` override this.
 
 use std::env;
 
@@ -15,9 +15,15 @@ use crate::{check, image, setup, shell, twin};
 /// The file of tests that starts the image.
 const IMAGE_TEST: &str = "control_plane_image";
 
+mod binaries;
+mod lanes;
+
 /// What to test.
 #[derive(Args)]
 pub(crate) struct Options {
+    /// How many files of root tests run at once
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    lanes: u8,
     /// Passed to cargo test in place of "all root tests", such as `--test control_plane_smoke`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     selection: Vec<String>,
@@ -31,32 +37,44 @@ pub(crate) fn run(options: &Options) -> Result<()> {
          remedy: sudo -E env \"PATH=$PATH\" cargo xtask test (`cargo xtask check` does not need it)"
     );
     setup::run()?;
-    if options.selection.is_empty() {
-        check::run()?;
+    if !options.selection.is_empty() {
+        build()?;
+        let tries_image =
+            |word: &String| word == IMAGE_TEST || word.ends_with(&format!("={IMAGE_TEST}"));
+        if options.selection.iter().any(tries_image) {
+            image()?;
+        }
+        return step("selected tests with root", "depends", || selected(&options.selection));
     }
-    step("build", "cold 5 min, warm 5 s", || {
-        shell::run(shell::cargo().args(["build", "--workspace"]), "mend what cargo names")
-    })?;
-    if options.selection.is_empty() {
-        twin::compare(false)?;
-    }
-    let tries_image =
-        |word: &String| word == IMAGE_TEST || word.ends_with(&format!("={IMAGE_TEST}"));
-    if options.selection.is_empty() || options.selection.iter().any(tries_image) {
-        step("image", "cold 5 min, warm 10 s", image::run)?;
-    }
-    step("tests with root", "11 min", || root_tests(&options.selection))
+    check::run()?;
+    build()?;
+    twin::compare(false)?;
+    image()?;
+    let binaries = step("build of the tests with root", "cold 1 min, warm 1 s", binaries::built)?;
+    step("tests with root", "11 min", || lanes::run(binaries, options.lanes.into(), &threads()))
 }
 
-fn root_tests(selection: &[String]) -> Result<()> {
-    let threads = env::var("RUST_TEST_THREADS").unwrap_or_else(|_| "1".to_owned());
-    let everything = ["--test".to_owned(), "*".to_owned()];
-    let selection = if selection.is_empty() { &everything } else { selection };
+fn build() -> Result<()> {
+    step("build", "cold 5 min, warm 5 s", || {
+        shell::run(shell::cargo().args(["build", "--workspace"]), "mend what cargo names")
+    })
+}
+
+fn image() -> Result<()> {
+    step("image", "cold 5 min, warm 10 s", image::run)
+}
+
+fn selected(selection: &[String]) -> Result<()> {
     shell::run(
         shell::cargo()
             .args(["test", "--workspace", "--no-fail-fast"])
             .args(selection)
-            .env("RUST_TEST_THREADS", threads),
+            .env("RUST_TEST_THREADS", threads()),
         "read the failure above; `cargo xtask test --test NAME` runs one file of tests",
     )
+}
+
+/// Tests at once within one file.
+fn threads() -> String {
+    env::var("RUST_TEST_THREADS").unwrap_or_else(|_| "1".to_owned())
 }

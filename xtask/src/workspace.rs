@@ -29,3 +29,42 @@ pub(crate) fn cache() -> Result<PathBuf> {
     };
     Ok(base.join("lb-agent"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::Value;
+
+    use crate::shell;
+
+    /// What each member depends on, as its manifest says: not what only its tests need.
+    fn dependencies() -> BTreeMap<String, Vec<String>> {
+        let mut cargo = shell::cargo();
+        let _: &mut _ = cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
+        let metadata: Value =
+            serde_json::from_str(&shell::output(&mut cargo, "").unwrap()).unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let of = |package: &Value| {
+            let all = package["dependencies"].as_array().unwrap().iter();
+            let needed = all.filter(|dependency| dependency["kind"] != "dev");
+            (text(&package["name"]), needed.map(|dependency| text(&dependency["name"])).collect())
+        };
+        metadata["packages"].as_array().unwrap().iter().map(of).collect()
+    }
+
+    #[test]
+    fn members_know_only_whom_they_may() {
+        let all = dependencies();
+        assert!(all["lb-common"].is_empty(), "the data path depends on {:?}", all["lb-common"]);
+        for (name, may_know) in [
+            ("lb-ebpf", &["lb-common"][..]),
+            ("lb-agent", &["lb-common"]),
+            ("lb-tests", &["lb-agent", "lb-common"]),
+            ("xtask", &[]),
+        ] {
+            let ours = all[name].iter().filter(|name| all.contains_key(*name));
+            assert_eq!(ours.collect::<Vec<_>>(), may_know, "{name}");
+        }
+    }
+}

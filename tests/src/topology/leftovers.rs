@@ -191,7 +191,11 @@ fn remove_cgroup(cgroup: &Path) {
     for name in inner {
         remove_cgroup(&cgroup.join(name));
     }
-    drop(wait_until_ok(KILL, "empty cgroup", || Ok(fs::remove_dir(cgroup)?)));
+    drop(wait_until_ok(KILL, "empty cgroup", || match fs::remove_dir(cgroup) {
+        // A janitor and a topology that begins may sweep the same.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => Ok(removed?),
+    }));
 }
 
 /// Removes a folder and every mount in it.

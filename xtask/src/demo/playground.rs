@@ -24,6 +24,9 @@ pub(crate) struct Playground {
 impl Playground {
     /// Makes it, in place of one that somebody left.
     pub(crate) fn make() -> Result<Self> {
+        if Path::new(FOLDER).exists() {
+            println!("  removing the playground that an earlier demo left in {FOLDER}");
+        }
         let mut holder = Command::new(binary("lb-test-peer"))
             .args(["playground", "hold"])
             .stdin(Stdio::piped())

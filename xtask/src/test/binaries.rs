@@ -1,0 +1,73 @@
+//! The programs that cargo makes of the files of root tests: built here, run by whoever likes to.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::shell;
+
+/// One file of tests, built.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Binary {
+    /// Name of the file, as `cargo test --test` takes it.
+    pub(crate) name: String,
+    /// The program.
+    pub(crate) program: PathBuf,
+    /// Folder of its package, in which cargo would run it.
+    pub(crate) folder: PathBuf,
+}
+
+/// Builds every file of root tests, and returns them sorted by name.
+pub(crate) fn built() -> Result<Vec<Binary>> {
+    let mut cargo = shell::cargo();
+    let _: &mut _ = cargo
+        .args(["test", "--workspace", "--test", "*", "--no-run", "--quiet"])
+        .args(["--message-format", "json-render-diagnostics"]);
+    let mut binaries = parse(&shell::output(&mut cargo, "mend what cargo names")?)?;
+    ensure!(
+        !binaries.is_empty(),
+        "cargo names no file of root tests: have they moved from tests/tests?"
+    );
+    binaries.sort_by(|left, right| left.name.cmp(&right.name));
+    Ok(binaries)
+}
+
+/// Reads the messages of cargo, one a line: of its artifacts, those that are files of tests.
+fn parse(messages: &str) -> Result<Vec<Binary>> {
+    let messages = messages.lines().map(|line| {
+        serde_json::from_str::<Value>(line).with_context(|| format!("message of cargo: {line}"))
+    });
+    let binaries = messages.map(|message| message.map(|message| binary(&message)));
+    binaries.filter_map(Result::transpose).collect()
+}
+
+fn binary(message: &Value) -> Option<Binary> {
+    let target = message.get("target")?;
+    let is_tests = target.get("kind")?.as_array()?.iter().any(|kind| kind == "test");
+    let program = message.get("executable")?.as_str().filter(|_| is_tests)?;
+    let folder = Path::new(message.get("manifest_path")?.as_str()?).parent()?;
+    let name = target.get("name")?.as_str()?.to_owned();
+    Some(Binary { name, program: program.into(), folder: folder.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_cargo_built_only_files_of_tests_are_taken() {
+        let messages = r#"{"reason":"compiler-artifact","manifest_path":"/c/tests/Cargo.toml","target":{"kind":["bin"],"name":"peer"},"executable":"/t/peer"}
+{"reason":"compiler-artifact","manifest_path":"/c/lb/Cargo.toml","target":{"kind":["lib"],"name":"lb"},"executable":null}
+{"reason":"compiler-artifact","manifest_path":"/c/tests/Cargo.toml","target":{"kind":["test"],"name":"prog_run"},"executable":"/t/prog_run-1"}
+{"reason":"build-finished","success":true}
+"#;
+        let expected = Binary {
+            name: "prog_run".to_owned(),
+            program: "/t/prog_run-1".into(),
+            folder: "/c/tests".into(),
+        };
+        assert_eq!(parse(messages).unwrap(), [expected]);
+        assert!(parse("warning: no JSON").is_err());
+    }
+}

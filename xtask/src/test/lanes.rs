@@ -1,0 +1,110 @@
+//! Programs of tests side by side: each has its output in a file of its own, which is shown whole at its end.
+//!
+//! The first lane takes them from the front of the list, all others from its back: those whose names begin alike
+//! (control planes, the heaviest) so never meet.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::binaries::Binary;
+use crate::workspace;
+
+/// Runs all, `lanes` of them at a time with `threads` tests at once in each; an error names those that failed.
+pub(crate) fn run(binaries: Vec<Binary>, lanes: usize, threads: &str) -> Result<()> {
+    let logs = workspace::target().join("test-logs");
+    fs::create_dir_all(&logs).with_context(|| format!("folder {}", logs.display()))?;
+    let (count, waiting) = (binaries.len(), Mutex::new(VecDeque::from(binaries)));
+    let lane = |number: usize| -> Result<Vec<String>> {
+        let mut failed = Vec::new();
+        while let Some(binary) = next(&waiting, number == 0) {
+            if !passes(&binary, &logs, threads)? {
+                failed.push(binary.name);
+            }
+        }
+        Ok(failed)
+    };
+    let failed = thread::scope(|scope| {
+        let lane = &lane;
+        let lanes: Vec<_> = (0..lanes).map(|number| scope.spawn(move || lane(number))).collect();
+        let ends = lanes.into_iter().map(|lane| lane.join().expect("a lane does not panic"));
+        ends.collect::<Result<Vec<_>>>()
+    })?;
+    let failed = failed.concat();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "{} of {count} files of tests failed: {}\n\
+         remedy: read the failure above; `cargo xtask test --test NAME` runs one file of tests",
+        failed.len(),
+        failed.join(", ")
+    );
+}
+
+fn next(waiting: &Mutex<VecDeque<Binary>>, is_first: bool) -> Option<Binary> {
+    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_first { waiting.pop_front() } else { waiting.pop_back() }
+}
+
+/// Runs one to its end and shows what it said.
+fn passes(binary: &Binary, logs: &Path, threads: &str) -> Result<bool> {
+    let Binary { name, program, folder } = binary;
+    let log = logs.join(format!("{name}.log"));
+    let said = File::create(&log).with_context(|| format!("file {}", log.display()))?;
+    let (start, complaints) = (Instant::now(), said.try_clone()?);
+    let mut command = Command::new(program);
+    let _: &mut _ = command
+        .current_dir(folder)
+        .env("RUST_TEST_THREADS", threads)
+        .stdin(Stdio::null())
+        .stdout(said)
+        .stderr(complaints);
+    let status = command.status().with_context(|| format!("tests {}", program.display()))?;
+    let text = fs::read(&log).with_context(|| format!("file {}", log.display()))?;
+    let seconds = start.elapsed().as_secs_f64();
+    let end =
+        if status.success() { String::new() } else { format!("{name} ended with {status}\n") };
+    let (program, text) = (program.display(), String::from_utf8_lossy(&text));
+    // In one piece: another lane may want to say something, too.
+    print!("\n  {name} ({seconds:.1} s, {program})\n{text}{end}");
+    Ok(status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn binary(name: &str, program: &str) -> Binary {
+        Binary { name: name.to_owned(), program: program.into(), folder: "/".into() }
+    }
+
+    #[test]
+    fn lanes_take_from_both_ends() {
+        let all = ["control_plane_a", "control_plane_b", "topology_a"].map(|name| binary(name, ""));
+        let waiting = Mutex::new(VecDeque::from(all));
+        let taken = [true, false, true, false].map(|first| next(&waiting, first).map(|it| it.name));
+        let expected = [Some("control_plane_a"), Some("topology_a"), Some("control_plane_b"), None];
+        assert_eq!(taken.each_ref().map(Option::as_deref), expected);
+    }
+
+    #[test]
+    fn those_that_fail_are_named_and_the_others_run() {
+        let all = vec![binary("good", "/bin/true"), binary("bad", "/bin/false")];
+        let error = run(all, 2, "1").unwrap_err().to_string();
+        assert!(error.starts_with("1 of 2 files of tests failed: bad\n"), "{error}");
+        assert!(workspace::target().join("test-logs/good.log").is_file());
+    }
+
+    #[test]
+    fn program_that_is_not_there_is_named() {
+        let error = run(vec![binary("gone", "/nowhere/gone")], 1, "1").unwrap_err();
+        assert_eq!(error.to_string(), "tests /nowhere/gone");
+    }
+}
