@@ -8,6 +8,7 @@ use clap::{Arg, ArgMatches, Args, CommandFactory as _, Parser, Subcommand, Value
 
 use crate::config::flags::ProxyFlags;
 use crate::datapath::PacketLog;
+use crate::maps::Shape;
 use crate::node::Pattern;
 
 mod show;
@@ -199,7 +200,9 @@ pub fn flags(arguments: impl IntoIterator<Item = OsString>) -> BTreeMap<String, 
 }
 
 fn size(text: &str) -> Result<(String, u32), String> {
-    let (name, entries) = text.split_once('=').ok_or("write it as MAP=ENTRIES")?;
+    let (name, entries) = text
+        .split_once('=')
+        .ok_or_else(|| format!("write it as MAP=ENTRIES, of the maps {}", Shape::sizable()))?;
     let entries = entries.parse().map_err(|error| format!("{entries:?}: {error}"))?;
     if entries == 0 {
         Err("a map needs an entry".into())

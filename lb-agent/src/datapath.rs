@@ -108,7 +108,10 @@ pub enum Error {
         dir: PathBuf,
     },
     /// No such map, or not one whose size can be chosen.
-    #[error("map {0} does not exist or has a fixed size")]
+    #[error(
+        "map {0} does not exist or has a fixed size; choose among {all}",
+        all = maps::Shape::sizable()
+    )]
     UnknownMap(String),
     /// The agent was built without its programs.
     #[error("this build carries no programs (AYA_BUILD_SKIP was set): build again without it")]

@@ -177,14 +177,19 @@ fn agent(options: Run) -> Result<ExitCode> {
 fn diff(options: &Diff) -> Result<ExitCode> {
     let config = Config::load(&options.run)?;
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
-    let (wanted, problems) = runtime.block_on(run::intent(&options.run, &config))?;
+    let intent = runtime.block_on(run::intent(&options.run, &config))?;
     runtime.shutdown_timeout(GOODBYE);
-    for problem in problems {
+    for problem in intent.problems {
         writeln!(io::stderr(), "warning: {problem}").context("write")?;
     }
-    let (text, is_same) = show::diff::diff(&config.bpf_dir.value, wanted, options.format)?;
+    let (text, is_same) = show::diff::diff(&config.bpf_dir.value, intent.changes, options.format)?;
     print(&text)?;
-    Ok(if is_same { ExitCode::SUCCESS } else { ExitCode::from(FINDING) })
+    Ok(match (intent.is_whole, is_same) {
+        (true, true) => ExitCode::SUCCESS,
+        (true, false) => ExitCode::from(FINDING),
+        // What an agent knows of the rest cannot be held against anything.
+        (false, _) => ExitCode::from(UNREACHABLE),
+    })
 }
 
 fn migrate(file: &Path) -> Result<ExitCode> {

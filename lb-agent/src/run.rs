@@ -43,7 +43,7 @@ mod writer;
 
 use agent::Agent;
 use devices::Devices;
-pub use intent::intent;
+pub use intent::{Intent, intent};
 use kubernetes::Shown;
 use orphans::Orphans;
 use service_manager::{ServiceManager, take_resources};

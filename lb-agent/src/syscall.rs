@@ -1,5 +1,7 @@
-//! The few kernel calls that aya and nix lack, each one a safe function: batches of map entries, links by their pin, XDP
-//! links, the driver of a device, the cookie of a network namespace, the limit of open files. The only file of the agent that talks to the kernel by raw pointers.
+//! The few kernel calls that aya and nix lack, each one a safe function.
+//!
+//! Batches of map entries, links by their pin, XDP links, the driver of a device, the cookie of a network namespace,
+//! the limit of open files. Only here the agent talks to the kernel by raw pointers.
 
 use std::ffi::CString;
 use std::io;

@@ -160,7 +160,7 @@ fn run_that_cannot_begin_says_why(shape: Shape) -> Result<()> {
     // What cannot be meant is 2, what is not there is 1.
     let cases: [(&[&str], i32, &str); 9] = [
         (&["--no-such-flag"], 2, "--no-such-flag"),
-        (&["--manifests", &folder, "--map-size", "NOPE=1"], 2, "map NOPE does not exist"),
+        (&["--manifests", &folder, "--map-size", "NOPE=1"], 2, "choose among SERVICES, SLOTS,"),
         (&["--manifests", &folder, "--map-size", "FLOWS=0"], 2, "a map needs an entry"),
         (&["--manifests", &folder, "--config", &broken], 2, &broken),
         (&["--master", "10.0.0.1"], 2, "write it as https://10.0.0.1:6443"),
@@ -191,6 +191,10 @@ fn maps_that_lag_behind_the_source_are_a_finding(shape: Shape) -> Result<()> {
     ensure!(code == 1, "a source that went on: {code}, {text}");
     let (code, _) = agent.exit_code(&["lb", "diff", "--manifests", "/nowhere"])?;
     ensure!(code == 3, "a source that is not there: {code}");
+    rig.manifests().write_text("broken", "kind: [Service\n")?;
+    let (code, text) = agent.exit_code(&diff)?;
+    ensure!(code == 3, "a manifest that cannot be read: {code}, {text}");
+    std::fs::remove_file(rig.manifests().folder().join("broken.yaml"))?;
     agent.start_again()?;
     says(&agent, &diff, &["no differences"])
 }

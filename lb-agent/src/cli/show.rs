@@ -20,7 +20,8 @@ pub enum ServiceVerb {
 pub enum Lb {
     /// Frontends and their backends.
     List(LbList),
-    /// What the source asks for against what the maps hold. Exit code 1 when they differ, 3 when that cannot be told.
+    /// What the source asks for against what the maps hold. Exit code 0 when they are the same, 1 when they differ; 2 for
+    /// usage; 3 when it cannot be told: no data path, no source, or a manifest that cannot be read (the rest is compared).
     Diff(Box<Diff>),
 }
 

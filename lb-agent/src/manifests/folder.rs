@@ -15,7 +15,7 @@ use ipnet::IpNet;
 
 use self::cut::{Key, Spec, cut};
 use super::notify::Changes;
-use super::parse;
+use super::parse::{self, Contents};
 use crate::snapshot::{Event, Finding, Findings, Names, ViewHealth};
 
 /// The files, and what was said of their objects.
@@ -110,7 +110,9 @@ impl Folder {
     ) {
         let path = self.path.join(&**name);
         let mut findings = Findings::of("file", "", &path.display().to_string());
-        if let Some(specs) = self.specs(&path, &mut findings) {
+        let specs = self.specs(&path, &mut findings);
+        view.unread(name, specs.is_none());
+        if let Some(specs) = specs {
             self.say(name, specs, events, waiting);
         }
         report(name, findings.into_list(), view);
@@ -127,14 +129,17 @@ impl Folder {
                 return None;
             }
         };
-        let objects = match parse::objects(&text) {
-            Ok(objects) => objects,
+        let Contents { objects, others } = match parse::contents(&text) {
+            Ok(contents) => contents,
             Err(wrong) => {
                 let place = format_args!("line {}, column {}", wrong.line, wrong.column);
                 findings.wrong(place, format_args!("{}; {STAYS}", wrong.message), "correct it");
                 return None;
             }
         };
+        for other in others {
+            other.tell(path, findings);
+        }
         let mut specs = BTreeMap::new();
         for object in objects {
             let Some((key, mut spec)) = cut(object, &self.node, &mut self.names, findings) else {

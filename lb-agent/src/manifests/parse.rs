@@ -1,5 +1,7 @@
 //! The objects of one file: several documents, lists, YAML or JSON.
 
+mod other;
+
 use std::fmt;
 
 use k8s_openapi::api::core::v1::{Node, Service};
@@ -8,6 +10,8 @@ use k8s_openapi::api::networking::v1::ServiceCIDR;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Error, Options, with_deserializer_from_str_with_options};
+
+pub(super) use self::other::Other;
 
 /// An object of a kind we read.
 #[derive(Debug)]
@@ -30,6 +34,15 @@ impl Object {
     }
 }
 
+/// What a file holds.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    /// The objects of kinds that are read.
+    pub(super) objects: Vec<Object>,
+    /// The others; of lists only their objects of kinds that are read are looked at.
+    pub(super) others: Vec<Other>,
+}
+
 /// Why a file cannot be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable {
@@ -42,10 +55,10 @@ pub(super) struct Unreadable {
 }
 
 /// Reads every object of a file that is of a kind we know.
-pub(super) fn objects(text: &str) -> Result<Vec<Object>, Unreadable> {
-    let mut found = Vec::new();
+pub(super) fn contents(text: &str) -> Result<Contents, Unreadable> {
+    let mut found = Contents::default();
     for (line, document) in documents(text.strip_prefix('\u{feff}').unwrap_or(text)) {
-        read(document, &mut found).map_err(|error| unreadable(&error, line))?;
+        read((line, document), &mut found).map_err(|error| unreadable(&error, line))?;
     }
     Ok(found)
 }
@@ -137,7 +150,8 @@ impl Header {
     }
 }
 
-fn read(document: &str, found: &mut Vec<Object>) -> Result<(), Error> {
+fn read((line, document): (u64, &str), contents: &mut Contents) -> Result<(), Error> {
+    let found = &mut contents.objects;
     let header = match Header::at_a_glance(document) {
         Some(header) => header,
         None => serde_saphyr::from_str_with_options(document, options())?,
@@ -153,8 +167,9 @@ fn read(document: &str, found: &mut Vec<Object>) -> Result<(), Error> {
             |de: serde_saphyr::Deserializer<'_, '_>| List { kinds: &kinds, found }.deserialize(de);
         with_deserializer_from_str_with_options(document, options(), seed)?;
     } else {
-        let kind = header.kind.unwrap_or_default();
-        tracing::info!(kind, "manifest of no use here");
+        let (api_version, kind) = (header.api_version, header.kind);
+        let (api_version, kind) = (api_version.unwrap_or_default(), kind.unwrap_or_default());
+        contents.others.push(Other { line: line + 1, api_version, kind });
     }
     Ok(())
 }

@@ -81,6 +81,12 @@ impl Shape {
         SHAPES.iter().find(|shape| shape.name == name)
     }
 
+    /// Names of the maps whose size can be chosen.
+    pub fn sizable() -> String {
+        let names = SHAPES.iter().filter(|shape| shape.is_sizable).map(|shape| shape.name);
+        names.collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether a map of the kernel has this shape; capacity aside, except where it is fixed.
     pub fn fits(&self, info: &MapInfo) -> bool {
         info.map_type().is_ok_and(|kind| kind == self.kind)

@@ -15,14 +15,20 @@ use crate::snapshot::{Finding, ViewHealth};
 /// How long the lists may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// What a source asks for.
+#[derive(Debug)]
+pub struct Intent {
+    /// Every Service.
+    pub changes: Vec<Change>,
+    /// What is wrong with the source itself.
+    pub problems: Vec<Finding>,
+    /// Every part of the source could be read; else an agent may know more, from before.
+    pub is_whole: bool,
+}
+
 /// Everything that the source asks for now, as the agent of this node would see it. The node is the one of the
 /// last run where nobody names another.
-///
-/// Beside it, what is wrong with the source itself.
-pub async fn intent(
-    options: &cli::Run,
-    config: &Config,
-) -> Result<(Vec<Change>, Vec<Finding>), Error> {
+pub async fn intent(options: &cli::Run, config: &Config) -> Result<Intent, Error> {
     let known = Known::read(&config.bpf_dir.value);
     let is_named = config.hostname.is_set() || known.node.is_empty();
     let node = if is_named { config.node() } else { known.node };
@@ -42,5 +48,6 @@ pub async fn intent(
         service,
         ports: translated.map(|translated| translated.ports).unwrap_or_default(),
     };
-    Ok((tracker.take().into_iter().map(change).collect(), view.problems()))
+    let changes = tracker.take().into_iter().map(change).collect();
+    Ok(Intent { changes, problems: view.problems(), is_whole: view.is_whole() })
 }

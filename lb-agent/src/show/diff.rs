@@ -68,12 +68,17 @@ fn compare(limits: Limits, wanted: Vec<Change>, actual: &Actual, known: &Known) 
                     note(format!("not asked for: {rule}"));
                 }
             }
-            (Some(_), None) => note("missing: the frontend".into()),
-            (None, Some(_)) => note("not asked for: the frontend".into()),
+            (Some(_), None) => note(format!("missing: {}", what(frontend))),
+            (None, Some(_)) => note(format!("not asked for: {}", what(frontend))),
             (None, None) => {}
         }
     }
     all
+}
+
+/// What an entry is: a frontend, or the mark by which the other ports of its address are refused.
+fn what(frontend: &Frontend) -> &'static str {
+    if words::is_mark(frontend) { "refusal of ports that no service has" } else { "the frontend" }
 }
 
 /// The maps as operations leave them.

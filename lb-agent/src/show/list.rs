@@ -1,6 +1,6 @@
 //! `lb list`: what the kernel maps hold, frontend by frontend.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use lb_common::service::{Backend, Flags, Frontend, Line, MEMBERS_PER_LINE, Service, Set};
@@ -61,6 +61,15 @@ pub(super) fn entries(maps: &Maps, known: &Known) -> Result<Vec<Entry>, Error> {
     Ok(shown.map(entry).collect())
 }
 
+/// How many backends the frontends of `services` have, each counted once for each service port.
+pub(super) fn backends(maps: &Maps, services: &[(Frontend, Service)]) -> Result<usize, Error> {
+    let lines = maps.lines(Actual::lines_in_use(services))?;
+    let live = services.iter().filter(|(_, service)| !service.flags.has(Flags::LEAVING));
+    let sets = live.flat_map(|(_, service)| [service.cluster, service.local]);
+    let ids: BTreeSet<u32> = sets.flat_map(|set| rows(set, &lines).collect::<Vec<_>>()).collect();
+    Ok(ids.len())
+}
+
 fn entry(
     frontend: &Frontend,
     service: &Service,
@@ -83,11 +92,17 @@ fn entry(
     }
 }
 
-fn members(set: Set, lines: &[Line], backends: &[Backend]) -> Vec<Endpoint> {
-    let member = |index: u32| {
+/// The rows of a set's members.
+fn rows(set: Set, lines: &[Line]) -> impl Iterator<Item = u32> {
+    (0..set.members).filter_map(move |index| {
         let line = lines.get((set.line + index / MEMBERS_PER_LINE) as usize)?;
         let (words, _) = line.as_chunks::<4>();
-        let id = u32::from_ne_bytes(*words.get((index % MEMBERS_PER_LINE) as usize)?);
+        Some(u32::from_ne_bytes(*words.get((index % MEMBERS_PER_LINE) as usize)?))
+    })
+}
+
+fn members(set: Set, lines: &[Line], backends: &[Backend]) -> Vec<Endpoint> {
+    let member = |id: u32| {
         let row = backends.get(id as usize)?;
         Some(Endpoint {
             address: words::endpoint(row.ip, row.port).to_string(),
@@ -96,7 +111,7 @@ fn members(set: Set, lines: &[Line], backends: &[Backend]) -> Vec<Endpoint> {
             on_this_node: row.flags & Backend::LOCAL != 0,
         })
     };
-    (0..set.members).filter_map(member).collect()
+    rows(set, lines).filter_map(member).collect()
 }
 
 impl Row for Entry {

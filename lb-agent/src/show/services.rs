@@ -193,12 +193,14 @@ fn page(port: &ServicePort) -> String {
         line("", "");
         line(entry.kind, &entry.frontend);
         line("  Policy", &format!("{}{affinity}{leaving}", entry.policy));
-        for (set, backends) in [("  Cluster", &entry.cluster), ("  Local", &entry.local)] {
+        for (policy, backends) in [("Cluster", &entry.cluster), ("Local", &entry.local)] {
+            // An empty set is news only where its policy governs; elsewhere most frontends have none.
+            if backends.is_empty() && (policy != entry.policy || entry.leaving) {
+                continue;
+            }
             let backends: Vec<String> = backends.iter().map(list::Endpoint::in_table).collect();
-            line(
-                set,
-                if backends.is_empty() { "(none)".into() } else { backends.join(" ") }.as_str(),
-            );
+            let shown = if backends.is_empty() { "(none)".to_owned() } else { backends.join(" ") };
+            line(&format!("  {policy}"), &shown);
         }
     }
     text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()

@@ -7,7 +7,7 @@ use lb_common::config::{Device, Settings, address};
 use lb_common::event::{Hook, Verdict, verdict_counter};
 use lb_common::service::Flags;
 
-use super::{Error, beside, open, words};
+use super::{Error, beside, list, open, words};
 use crate::datapath::{LAYOUT, SOCKET_HOOKS, is_accelerated};
 use crate::maps::Maps;
 use crate::run::{Known, last_sync};
@@ -132,8 +132,13 @@ fn services(text: &mut String, maps: &Maps) -> Result<(), Error> {
         |is: fn(Flags) -> bool| services.iter().filter(|(_, service)| is(service.flags)).count();
     let leaving = count(|flags| flags.has(Flags::LEAVING));
     let frontends = count(|flags| !flags.has(Flags::ADDRESS) && !flags.has(Flags::LEAVING));
-    let backends = maps.backends()?.iter().filter(|row| row.service != 0).count();
-    let value = format!("{frontends} frontends, {backends} backends, {leaving} leaving");
+    let served = list::backends(maps, &services)?;
+    let rows = maps.backends()?.iter().filter(|row| row.service != 0).count();
+    let left = match rows.saturating_sub(served) {
+        0 => String::new(),
+        left => format!(" ({left} more have left)"),
+    };
+    let value = format!("{frontends} frontends, {served} backends{left}, {leaving} leaving");
     line(text, "Services", &value);
     Ok(())
 }

@@ -25,12 +25,19 @@ pub(crate) fn protocol(protocol: Protocol) -> String {
     }
 }
 
-/// `10.96.0.1:80/TCP`; a `NodePort` is `*:30080/TCP` or `[*]:30080/TCP`.
+/// Whether it is no frontend but the mark of an address: ports that no service has there are refused.
+pub(crate) fn is_mark(frontend: &Frontend) -> bool {
+    *frontend == Frontend::cluster_address(frontend.ip)
+}
+
+/// `10.96.0.1:80/TCP`; a `NodePort` is `*:30080/TCP` or `[*]:30080/TCP`; the mark of an address is `10.96.0.1 (mark)`.
 pub(crate) fn frontend(frontend: &Frontend) -> String {
     let protocol = protocol(frontend.protocol);
     let port = frontend.port.get();
     let at = frontend.ip;
-    if at == Ip::ANY_V4 {
+    if is_mark(frontend) {
+        format!("{} (mark)", ip(at))
+    } else if at == Ip::ANY_V4 {
         format!("*:{port}/{protocol}")
     } else if at == Ip::ANY_V6 {
         format!("[*]:{port}/{protocol}")

@@ -2,7 +2,7 @@
 //!
 //! The data path never waits for this: when a source is away, what was programmed stays.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
@@ -17,6 +17,7 @@ pub struct ViewHealth(Arc<Mutex<State>>);
 struct State {
     kinds: BTreeMap<Kind, KindView>,
     problems: BTreeMap<String, Vec<Finding>>,
+    unread: BTreeSet<String>,
 }
 
 /// The view of one kind of objects.
@@ -80,6 +81,21 @@ impl ViewHealth {
         }
     }
 
+    /// Whether one part of the source, a file for example, cannot be read as it is now.
+    pub fn unread(&self, part: &str, is_unread: bool) {
+        let mut state = self.state();
+        let _: bool = if is_unread {
+            state.unread.insert(part.to_owned())
+        } else {
+            state.unread.remove(part)
+        };
+    }
+
+    /// Whether every part of the source can be read.
+    pub fn is_whole(&self) -> bool {
+        self.state().unread.is_empty()
+    }
+
     /// The view of each kind that was ever asked for.
     pub fn kinds(&self) -> BTreeMap<Kind, KindView> {
         self.state().kinds.clone()
@@ -137,5 +153,17 @@ mod tests {
         assert_eq!(fields, ["three", "two"]);
         view.problems_of("a.yaml", Vec::new());
         assert_eq!(view.problems().len(), 1);
+    }
+
+    #[test]
+    fn a_source_is_whole_when_every_part_can_be_read() {
+        let view = ViewHealth::default();
+        view.unread("a.yaml", false);
+        assert!(view.is_whole());
+        view.unread("a.yaml", true);
+        view.unread("b.yaml", false);
+        assert!(!view.is_whole());
+        view.unread("a.yaml", false);
+        assert!(view.is_whole());
     }
 }

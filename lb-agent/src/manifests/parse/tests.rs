@@ -2,6 +2,10 @@
 
 use super::*;
 
+fn objects(text: &str) -> Result<Vec<Object>, Unreadable> {
+    contents(text).map(|contents| contents.objects)
+}
+
 fn kinds(text: &str) -> Vec<&'static str> {
     objects(text).expect("readable").iter().map(Object::kind).collect()
 }
@@ -175,4 +179,12 @@ fn a_bomb_of_aliases_is_refused() {
     let mut text: String = (0..12).map(row).collect();
     text.push_str("kind: Service\napiVersion: v1\nmetadata: { name: a }\n");
     assert!(objects(&text).is_err());
+}
+
+#[test]
+fn documents_of_other_kinds_are_told_with_their_line() {
+    let text = "# one\n---\napiVersion: v1\nkind: Servcie\n---\nkind: Node\n---\nspec: {}\n";
+    let others = contents(text).expect("readable").others;
+    let told: Vec<_> = others.iter().map(|it| (it.line, &*it.api_version, &*it.kind)).collect();
+    assert_eq!(told, [(2, "v1", "Servcie"), (7, "", "")]);
 }

@@ -1,0 +1,118 @@
+//! Objects of kinds that are not read: most are meant for somebody else, some are one of ours misspelt.
+
+use std::path::Path;
+
+use tracing::info;
+
+use crate::snapshot::{Findings, quoted};
+
+/// An object of a kind that is not read.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::manifests) struct Other {
+    /// Line at which its document begins, from 1.
+    pub(in crate::manifests) line: u64,
+    /// As it is written; empty where nothing is.
+    pub(in crate::manifests) api_version: String,
+    /// As it is written; empty where nothing is.
+    pub(in crate::manifests) kind: String,
+}
+
+/// The kinds that are read: version and name.
+const READ: [(&str, &str); 4] = [
+    ("v1", "Service"),
+    ("discovery.k8s.io/v1", "EndpointSlice"),
+    ("v1", "Node"),
+    ("networking.k8s.io/v1", "ServiceCIDR"),
+];
+
+impl Other {
+    /// Tells of it: a problem of its file where one of ours was meant.
+    pub(in crate::manifests) fn tell(&self, file: &Path, findings: &mut Findings) {
+        let Self { line, api_version, kind } = self;
+        let field = format_args!("line {line}, kind");
+        if kind.is_empty() {
+            let problem = "is missing; the object is left out";
+            findings.wrong(field, problem, "write kind and apiVersion");
+        } else if let Some((version, meant)) = self.meant() {
+            let written = quoted(&format!("{api_version} {kind}"));
+            let problem = format_args!("{written} is left out: {version} {meant} would be read");
+            findings.wrong(field, problem, "correct it if that is meant");
+        } else {
+            let file = file.display();
+            info!(%file, line, api_version, kind, "object in a manifest is of no use here");
+        }
+    }
+
+    /// Version and kind that were probably meant; nothing where the object is somebody else's.
+    fn meant(&self) -> Option<(&'static str, &'static str)> {
+        let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
+        let is_ours = READ.iter().any(|(version, _)| group(version) == group(&self.api_version));
+        let written = self.kind.to_lowercase();
+        let resembles = |kind: &str| {
+            // One letter of a short name, two of a long one.
+            distance(&written, &kind.to_lowercase()) <= (kind.len() / 3).min(2)
+        };
+        READ.into_iter().find(|(_, kind)| is_ours && resembles(kind))
+    }
+}
+
+/// How many letters must be put, taken or replaced to make one word of the other (Levenshtein).
+fn distance(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (line, letter) in (1..).zip(left.chars()) {
+        let mut next = vec![line];
+        for ((before, above), other) in row.iter().zip(row.iter().skip(1)).zip(&right) {
+            let replaced = before + usize::from(letter != *other);
+            let beside = next.last().map_or(replaced, |beside| beside + 1);
+            next.push(replaced.min(beside).min(above + 1));
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meant(api_version: &str, kind: &str) -> Option<&'static str> {
+        let other = Other { line: 1, api_version: api_version.into(), kind: kind.into() };
+        other.meant().map(|(_, kind)| kind)
+    }
+
+    #[test]
+    fn misspelt_kinds_are_told_from_those_of_others() {
+        for (version, kind, expected) in [
+            ("v1", "Servcie", "Service"),
+            ("v1", "service", "Service"),
+            ("", "Services", "Service"),
+            ("v1", "Nod", "Node"),
+            ("discovery.k8s.io/v1", "EndpointSlices", "EndpointSlice"),
+            // The right kind of the wrong group.
+            ("v1", "EndpointSlice", "EndpointSlice"),
+        ] {
+            assert_eq!(meant(version, kind), Some(expected), "{version} {kind}");
+        }
+        for (version, kind) in [
+            ("apps/v1", "Deployment"),
+            ("v1", "Secret"),
+            ("v1", "Pod"),
+            ("v1", "Endpoints"),
+            ("v1", ""),
+            ("serving.knative.dev/v1", "Service"),
+            ("rbac.authorization.k8s.io/v1", "Role"),
+        ] {
+            assert_eq!(meant(version, kind), None, "{version} {kind}");
+        }
+    }
+
+    #[test]
+    fn distance_counts_letters() {
+        for (left, right, expected) in
+            [("", "", 0), ("node", "", 4), ("", "node", 4), ("node", "mode", 1), ("ab", "ba", 2)]
+        {
+            assert_eq!(distance(left, right), expected, "{left} {right}");
+        }
+    }
+}
