@@ -12,7 +12,7 @@ use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
 use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::{Ask, Protocol};
-use lb_tests::wait::wait_until;
+use lb_tests::wait::{wait_until, wait_until_ok};
 use nix::net::if_::if_nametoindex;
 use serde_json::Value;
 
@@ -185,12 +185,15 @@ fn verdicts_and_entries_are_counted(shape: Shape) -> Result<()> {
     ensure!((counted - 10.0).abs() < 0.5, "{counted} new flows were counted, not 10");
     let names: Vec<String> = agent.metrics()?.into_keys().collect();
     ensure!(names.iter().any(|name| name.starts_with("lb_drops_total{reason=")), "{names:?}");
-    for map in ["SERVICES", "SLOTS", "BACKENDS", "FLOWS"] {
-        let of = |name| agent.metric(&[name, &format!("map=\"{map}\"")]);
-        let (used, room) = (of("lb_map_entries")?, of("lb_map_capacity")?);
-        ensure!(used > 0.5 && used < room, "{map}: {used} entries of {room}");
-    }
-    Ok(())
+    // The agent counts its own entries once a second.
+    wait_until_ok(Duration::from_secs(10), "entries and capacity of maps are told", || {
+        for map in ["SERVICES", "SLOTS", "BACKENDS", "FLOWS"] {
+            let of = |name| agent.metric(&[name, &format!("map=\"{map}\"")]);
+            let (used, room) = (of("lb_map_entries")?, of("lb_map_capacity")?);
+            ensure!(used > 0.5 && used < room, "{map}: {used} entries of {room}");
+        }
+        Ok(())
+    })
 }
 
 fn packets_are_logged_when_asked_for(shape: Shape) -> Result<()> {

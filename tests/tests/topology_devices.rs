@@ -69,7 +69,9 @@ fn detached_programs_are_attached_again_and_counted(shape: Shape) -> Result<()> 
     wait_until_ok(SOON, "what was detached is attached again", || {
         let of = |fault| rig.agent(0)?.metric(&["lb_attachment_repairs_total", fault]);
         let (unpinned, detached) = (of("unpinned")?, of("detached")?);
-        ensure!(unpinned > 2.5 && detached > 0.5, "{unpinned} and {detached} repairs");
+        // A pin that goes while the agent looks at it was there, and its link is not.
+        let is_told = unpinned > 1.5 && detached > 0.5 && unpinned + detached > 3.5;
+        ensure!(is_told, "{unpinned} and {detached} repairs");
         is_served(&rig, &web)
     })
 }

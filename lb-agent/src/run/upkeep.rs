@@ -24,6 +24,7 @@ const GROWTH: Duration = Duration::from_secs(20);
 impl Agent {
     /// Writes what `status` and lists want to know, done when this returns.
     pub(super) fn write_state(&mut self) {
+        self.count();
         self.state.write_sync();
         let (unwritten, doubtful) = (self.writer.unwritten(), self.devices.doubtful());
         self.state.write_now(&self.programmer, unwritten, doubtful);
