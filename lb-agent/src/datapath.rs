@@ -162,6 +162,8 @@ pub struct Datapath {
     dir: PathBuf,
     /// By interface index: the device's name, and what it is.
     attached: BTreeMap<u32, (String, Role)>,
+    /// By interface index: devices with the XDP program.
+    accelerated: BTreeSet<u32>,
     /// The folder of the cgroup whose sockets are served.
     cgroup: Option<File>,
     insisted: watchdog::Insisted,
@@ -221,6 +223,7 @@ impl Datapath {
             programs,
             dir,
             attached: BTreeMap::new(),
+            accelerated: BTreeSet::new(),
             cgroup: None,
             insisted: watchdog::Insisted::new(),
             replaced,
@@ -273,21 +276,35 @@ impl Datapath {
         Ok(())
     }
 
-    /// Puts the XDP program on a device too, which is loaded when the first one asks for it; else says why not.
+    /// Puts the XDP program on a device too, which is loaded when the first one asks for it; else says why not. One
+    /// that an earlier run left there does not stay without its successor: it may go by maps that are no more.
     pub fn accelerate(&mut self, index: u32) -> Result<(), String> {
         let links = self.dir.join("links");
-        let program = self.programs.xdp().map_err(|error| crate::chain(&error))?;
-        xdp::attach(&links, program, index)
+        let attached = match self.programs.xdp() {
+            Ok(program) => xdp::attach(&links, program, index),
+            Err(error) => {
+                let why = crate::chain(&error);
+                xdp::detach(&links, index).map_err(|error| crate::chain(&error))?;
+                Err(why)
+            }
+        };
+        let _: bool = match attached {
+            Ok(()) => self.accelerated.insert(index),
+            Err(_) => self.accelerated.remove(&index),
+        };
+        attached
     }
 
     /// Takes the XDP program off a device.
     pub fn decelerate(&mut self, index: u32) -> Result<(), Error> {
+        let _: bool = self.accelerated.remove(&index);
         xdp::detach(&self.dir.join("links"), index)
     }
 
     /// Takes the programs off a device, or forgets one that is gone.
     pub fn detach(&mut self, index: u32) -> Result<(), Error> {
         drop(self.attached.remove(&index));
+        let _: bool = self.accelerated.remove(&index);
         links::detach_device(&self.dir.join("links"), index)
     }
 

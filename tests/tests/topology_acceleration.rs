@@ -1,12 +1,13 @@
 //! XDP before tc on the devices to the outside: told to, since those of a topology are veths; and beside somebody else's.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use aya::programs::{Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};
-use lb_agent::datapath;
+use lb_agent::datapath::{self, LAYOUT};
 use lb_tests::agent::Agent;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
@@ -133,6 +134,54 @@ fn xdp_stays_through_a_restart_and_goes_with_cleanup(shape: Shape) -> Result<()>
     drop(agent.command(&["cleanup"])?);
     ensure!(!is_on(rig.node(0)?)?, "it stays after cleanup");
     Ok(())
+}
+
+/// A folder where node-a keeps its pins.
+fn pins(rig: &Rig, name: &str) -> Result<PathBuf> {
+    Ok(rig.node(0)?.bpf().join(LAYOUT).join(name))
+}
+
+#[test]
+fn a_program_that_somebody_detaches_is_attached_again_and_counted() -> Result<()> {
+    let builder = Topology::builder(Shape::Routed).without_checksum_offload();
+    let rig = start(builder, "native")?;
+    until_shown(rig.agent(0)?, "attached")?;
+    let index = rig.node(0)?.device_number("eth0", "ifindex")?;
+    let pin = pins(&rig, "links")?.join(format!("{index}-xdp"));
+    let path = pin.to_str().context("a path in UTF-8")?;
+    let repaired = |fault, times: f64| {
+        wait_until_ok(SOON, &format!("{fault} is repaired"), || {
+            let count = rig.agent(0)?.metric(&["lb_attachment_repairs_total", fault])?;
+            ensure!(count == times && is_on(rig.node(0)?)?, "{count} repairs");
+            Ok(())
+        })
+    };
+    drop(rig.node(0)?.netns().tool("bpftool", &["link", "detach", "pinned", path])?);
+    repaired("detached", 1.0)?;
+    fs::remove_file(&pin)?;
+    repaired("unpinned", 1.0)?;
+    until_shown(rig.agent(0)?, "attached")?;
+    everything_is_answered(&rig)
+}
+
+/// What an earlier run attached may go by maps that are no more.
+#[test]
+fn an_earlier_program_goes_when_its_successor_cannot_be_had() -> Result<()> {
+    let builder = Topology::builder(Shape::Routed).without_checksum_offload();
+    let mut rig = start(builder, "native")?;
+    until_shown(rig.agent(0)?, "attached")?;
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    for object in fs::read_dir(pins(&rig, "programs")?)? {
+        let program = object?.path().join("edge_xdp");
+        fs::remove_file(&program)?;
+        // Whatever is there, it is no program.
+        fs::create_dir(&program)?;
+    }
+    agent.start_again()?;
+    until_shown(&agent, "not attached: pin")?;
+    ensure!(!is_on(rig.node(0)?)?, "the earlier program is there still");
+    everything_is_answered(&rig)
 }
 
 #[test]

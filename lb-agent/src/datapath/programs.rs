@@ -89,6 +89,12 @@ impl Programs {
         Ok(program.as_fd())
     }
 
+    /// Number of the XDP program, once it was asked for.
+    pub(super) fn xdp_id(&self) -> Result<u32, Error> {
+        let info = ProgramInfo::from_pin(self.folder.join(XDP));
+        Ok(info.map_err(|source| Error::Program { name: XDP, source })?.id())
+    }
+
     /// What the programs log, once.
     pub(super) const fn take_packet_log(&mut self) -> Option<Records> {
         self.records.take()

@@ -15,7 +15,7 @@ use tracing::warn;
 
 use super::handover::Place;
 use super::links::{self, Direction};
-use super::{Datapath, Error, SOCKET_HOOKS};
+use super::{Datapath, Error, SOCKET_HOOKS, xdp};
 use crate::syscall::{self, Hooked};
 
 /// How often our place among others is taken back.
@@ -56,6 +56,8 @@ pub struct Findings {
     pub repaired: Vec<Fault>,
     /// Devices on which one could not be.
     pub failed: Vec<u32>,
+    /// Devices that have lost the XDP program, and why it was not put back.
+    pub decelerated: Vec<(u32, String)>,
 }
 
 /// When our place was taken back, by pin.
@@ -79,6 +81,12 @@ impl Datapath {
                         findings.failed.push(index);
                     }
                 }
+            }
+        }
+        for index in self.accelerated.clone() {
+            match self.inspect_accelerated(index) {
+                Ok(fault) => findings.repaired.extend(fault),
+                Err(why) => findings.decelerated.push((index, why)),
             }
         }
         if let Some(cgroup) = self.cgroup.take() {
@@ -140,6 +148,17 @@ impl Datapath {
             .map_err(|error| error.named(role.program(direction)))?;
         let (direction, fault_name) = (direction.name(), fault.name());
         warn!(device = name, direction, fault = fault_name, "programs are attached again");
+        Ok(Some(fault))
+    }
+
+    /// Nobody can put another program in the place of a link, so the link tells all.
+    fn inspect_accelerated(&mut self, index: u32) -> Result<Option<Fault>, String> {
+        let id = self.programs.xdp_id().map_err(|error| crate::chain(&error))?;
+        let path = xdp::pin_of(&self.dir.join("links"), index);
+        let look = look(&path, id, |info| info.device() == index);
+        let Look::Fault(fault) = look.map_err(|error| error.to_string())? else { return Ok(None) };
+        self.accelerate(index)?;
+        warn!(index, fault = fault.name(), "XDP program is attached again");
         Ok(Some(fault))
     }
 

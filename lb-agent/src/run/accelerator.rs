@@ -78,6 +78,14 @@ impl Accelerator {
         changed
     }
 
+    /// A device has lost the program, and for this reason it was not put back. Says whether that is news.
+    pub(super) fn lose(&mut self, index: u32, why: String) -> bool {
+        let Some(outcome) = self.outcomes.get_mut(&index) else { return false };
+        let device = &outcome.device;
+        warn!(device, why, "XDP does not accelerate any more; tc does it all");
+        outcome.refused.replace(why).is_none()
+    }
+
     /// By device name: empty where the program is, else why it is not.
     pub(super) fn shown(&self) -> BTreeMap<String, String> {
         let outcomes = self.outcomes.values();

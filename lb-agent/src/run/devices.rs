@@ -206,13 +206,16 @@ impl Devices {
 
     /// Puts right what somebody else did to our attachments. Says whether something was.
     pub(super) fn inspect(&mut self, numbers: &Numbers) -> bool {
-        let Findings { repaired, failed } = self.datapath.inspect();
+        let Findings { repaired, failed, decelerated } = self.datapath.inspect();
         for index in failed {
             drop(self.attached.remove(&index));
             let _: bool = self.failed.insert(index);
         }
         for fault in &repaired {
             numbers.repaired(*fault);
+        }
+        for (index, why) in decelerated {
+            self.acceleration_changed |= self.accelerator.lose(index, why);
         }
         !repaired.is_empty()
     }
