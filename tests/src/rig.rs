@@ -153,6 +153,23 @@ pub fn matrix() -> impl Iterator<Item = (Family, Protocol)> {
     Family::ALL.into_iter().flat_map(|family| Protocol::ALL.map(|protocol| (family, protocol)))
 }
 
+/// Who asks a Service, and what: a pod and the host of node-a its `ClusterIP`, the client outside its `NodePort`; in
+/// both families and by both transports.
+pub fn askers<'a>(
+    rig: &'a Rig,
+    service: &Service,
+    node_port: u16,
+) -> Result<Vec<(&'a Member, Ask)>> {
+    let mut askers: Vec<(&Member, Ask)> = Vec::new();
+    for (family, protocol) in matrix() {
+        let outside = Ask::new(protocol, rig.node(0)?.addresses().socket(family, node_port));
+        let inside = Ask::new(protocol, service.frontend(family));
+        askers.extend([(&**rig.pod(0, 0)?, inside), (&**rig.node(0)?, inside)]);
+        askers.push((rig.client(), outside));
+    }
+    Ok(askers)
+}
+
 /// Asks, and fails with the whole question in words when there is no answer.
 pub fn ask(from: &Member, ask: Ask) -> Result<Answer> {
     from.peer().ask(ask).with_context(|| {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, matrix};
+use lb_tests::rig::{Rig, TARGET, askers};
 use lb_tests::topology::{Member, Pod, Shape, Topology};
 use lb_tests::traffic::{Ask, Load, Protocol};
 use lb_tests::twin::random::Random;
@@ -79,18 +79,14 @@ fn everybody_asks<'a>(
     service: &Service,
     node_port: u16,
 ) -> Result<Vec<(String, Load<'a>)>> {
+    // A connected UDP socket of the host is ended when its backend leaves (ADR 0010).
+    let host = rig.node(0)?.name();
+    let is_ended =
+        |from: &Member, question: &Ask| from.name() == host && question.protocol == Protocol::Udp;
     let mut loads = Vec::new();
-    for (family, protocol) in matrix() {
-        let outside = Ask::new(protocol, rig.node(0)?.addresses().socket(family, node_port));
-        let inside = Ask::new(protocol, service.frontend(family));
-        let mut askers: Vec<(&Member, Ask)> =
-            vec![(rig.pod(0, 0)?, inside), (rig.client(), outside)];
-        // A connected UDP socket of the host is ended when its backend leaves (ADR 0010).
-        if protocol == Protocol::Tcp {
-            askers.push((rig.node(0)?, inside));
-        }
-        for (from, question) in askers {
-            let what = format!("{} asks {} by {protocol}", from.name(), question.to);
+    for (from, question) in askers(rig, service, node_port)? {
+        if !is_ended(from, &question) {
+            let what = format!("{} asks {} by {}", from.name(), question.to, question.protocol);
             loads.push((what, from.peer().load(question, false, 2)?));
         }
     }

@@ -7,7 +7,7 @@ use lb_agent::datapath::LAYOUT;
 use lb_tests::agent::Agent;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, ask, matrix, servers, until};
+use lb_tests::rig::{Rig, TARGET, ask, askers, matrix, servers, until};
 use lb_tests::topology::{Family, Member, Node, Shape, Topology};
 use lb_tests::traffic::{Ask, Load};
 use lb_tests::wait::wait_until;
@@ -62,15 +62,9 @@ fn while_everybody_asks(
 ) -> Result<()> {
     let mut agent = rig.take_agent(0)?;
     let mut loads: Vec<(&Member, Ask, Load<'_>)> = Vec::new();
-    for (family, protocol) in matrix() {
-        let node_port = Ask::new(protocol, rig.node(0)?.addresses().socket(family, NODE_PORT));
-        let cluster_ip = Ask::new(protocol, web.frontend(family));
-        let askers: [(&Member, Ask); 3] =
-            [(rig.pod(0, 0)?, cluster_ip), (rig.node(0)?, cluster_ip), (rig.client(), node_port)];
-        for (from, question) in askers {
-            for kept in [true, false] {
-                loads.push((from, question, from.peer().load(question, kept, 2)?));
-            }
+    for (from, question) in askers(&rig, &web, NODE_PORT)? {
+        for kept in [true, false] {
+            loads.push((from, question, from.peer().load(question, kept, 2)?));
         }
     }
     for _ in 0..2 {

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::agent::Agent;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, matrix};
+use lb_tests::rig::{Rig, TARGET, askers};
 use lb_tests::topology::{Member, Shape, Topology};
-use lb_tests::traffic::{Ask, Load};
+use lb_tests::traffic::Load;
 use lb_tests::twin::random::Random;
 use lb_tests::wait::{pass, try_wait_until};
 
@@ -73,17 +73,11 @@ fn of_a_hundred_thousand_questions_none_is_lost_whatever_becomes_of_the_agent() 
 /// Pods, the host and the client outside, in both families, by both transports, through sockets that stay and new ones.
 fn everybody_asks<'a>(rig: &'a Rig, web: &Service) -> Result<Vec<(String, Load<'a>)>> {
     let mut loads = Vec::new();
-    for (family, protocol) in matrix() {
-        let node_port = Ask::new(protocol, rig.node(0)?.addresses().socket(family, NODE_PORT));
-        let cluster_ip = Ask::new(protocol, web.frontend(family));
-        let askers: [(&Member, Ask); 3] =
-            [(rig.pod(0, 0)?, cluster_ip), (rig.node(0)?, cluster_ip), (rig.client(), node_port)];
-        for (from, question) in askers {
-            for (kept, how) in [(true, "kept"), (false, "new")] {
-                let load = from.peer().load(question, kept, PAUSE)?;
-                let (name, to) = (from.name(), question.to);
-                loads.push((format!("{name} asks {to} by {protocol}, {how}"), load));
-            }
+    for (from, question) in askers(rig, web, NODE_PORT)? {
+        for (kept, how) in [(true, "kept"), (false, "new")] {
+            let load = from.peer().load(question, kept, PAUSE)?;
+            let (name, to, protocol) = (from.name(), question.to, question.protocol);
+            loads.push((format!("{name} asks {to} by {protocol}, {how}"), load));
         }
     }
     Ok(loads)
