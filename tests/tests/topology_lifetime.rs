@@ -1,18 +1,85 @@
-//! What the life of an agent leaves on its node: it ends within a second of SIGTERM, and no sysctl is another.
+//! What the life of an agent leaves on its node: it ends within a second of SIGTERM, no sysctl is another, a start over what
+//! is there writes no service, and after `cleanup` the kernel has nothing of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use aya::maps::{MapInfo, loaded_maps};
+use aya::programs::{ProgramInfo, loaded_links, loaded_programs};
+use lb_agent::datapath::LAYOUT;
+use lb_agent::maps::SHAPES;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, matrix};
-use lb_tests::topology::{Node, Shape, Topology};
+use lb_tests::topology::{Family, Node, Shape, Topology};
 use lb_tests::traffic::Ask;
+use lb_tests::wait::wait_until;
 
 /// From SIGTERM to the end.
 const SHUTDOWN: Duration = Duration::from_secs(1);
+/// How long the kernel may take to free what nothing holds any more: it waits for readers first.
+const FREED: Duration = Duration::from_secs(20);
+
+fn start() -> Result<(Rig, Service)> {
+    let rig = Rig::build(Topology::builder(Shape::Routed))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(30_080).pods(&rig.pods());
+    Ok((rig.start(&[&web])?, web))
+}
+
+/// Contract 8.2, and what makes recovery a diff: the maps are read, compared, and found right. One write says that another
+/// run began, so that flows look at their frontends again, whatever the run before was about to do.
+#[test]
+fn a_start_over_what_is_there_writes_only_that_it_began() -> Result<()> {
+    let (mut rig, web) = start()?;
+    let mut agent = rig.take_agent(0)?;
+    let first = agent.metric(&["lb_map_operations"])?;
+    ensure!(first > 10.0, "{first} writes for a Service");
+    agent.kill9()?;
+    agent.start_again()?;
+    let again = agent.metric(&["lb_map_operations"])?;
+    ensure!(again < 1.5, "{again} writes, and nothing had changed");
+    drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
+    Ok(())
+}
+
+#[test]
+fn cleanup_leaves_no_program_map_or_link() -> Result<()> {
+    let (mut rig, _) = start()?;
+    let mut agent = rig.take_agent(0)?;
+    let pins = rig.node(0)?.bpf().join(LAYOUT);
+    let programs = programs(&pins.join("programs"))?;
+    let maps =
+        SHAPES.iter().map(|shape| Ok(MapInfo::from_pin(pins.join("maps").join(shape.name))?.id()));
+    let maps: BTreeSet<u32> = maps.collect::<Result<_>>()?;
+    ensure!(programs.len() >= 12 && links_of(&programs) >= 12, "{programs:?} are attached");
+    agent.stop()?;
+    drop(agent.command(&["cleanup"])?);
+    wait_until(FREED, "the kernel has none of our links, programs and maps", || {
+        let alive = loaded_programs().flatten().any(|program| programs.contains(&program.id()))
+            || loaded_maps().flatten().any(|map| maps.contains(&map.id()))
+            || links_of(&programs) > 0;
+        (!alive).then_some(())
+    })?;
+    Ok(())
+}
+
+/// Numbers of the programs that are pinned below a folder.
+fn programs(folder: &Path) -> Result<BTreeSet<u32>> {
+    let mut found = BTreeSet::new();
+    for build in fs::read_dir(folder)? {
+        for pin in fs::read_dir(build?.path())? {
+            let _: bool = found.insert(ProgramInfo::from_pin(pin?.path())?.id());
+        }
+    }
+    Ok(found)
+}
+
+/// How many links in the kernel run one of these programs.
+fn links_of(programs: &BTreeSet<u32>) -> usize {
+    loaded_links().flatten().filter(|link| programs.contains(&link.program_id())).count()
+}
 
 #[test]
 fn agent_ends_within_a_second_and_changes_no_sysctl() -> Result<()> {
