@@ -130,7 +130,7 @@ pub enum Acceleration {
     /// On hardware whose driver can.
     #[default]
     Auto,
-    /// On every device whose driver can, virtual ones too.
+    /// On every device whose driver can, virtual ones too; and there it sends past the stack (ADR 0019).
     Native,
     /// Nowhere.
     Off,

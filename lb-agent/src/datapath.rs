@@ -16,6 +16,7 @@ use crate::maps::{self, Maps, Newer, SHAPES};
 mod bpffs;
 mod check;
 mod cleanup;
+mod features;
 mod handover;
 #[cfg(test)]
 mod layout;
@@ -293,6 +294,18 @@ impl Datapath {
             Err(_) => self.accelerated.remove(&index),
         };
         attached
+    }
+
+    /// Whether XDP programs may send by a device that has ours; else why not.
+    pub fn takes_frames(&self, index: u32) -> Result<(), String> {
+        if !self.accelerated.contains(&index) {
+            return Err("it has no XDP program of ours".to_owned());
+        }
+        match features::takes_frames(index) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(features::NO_FRAMES.to_owned()),
+            Err(error) => Err(format!("its driver's features are not known: {error}")),
+        }
     }
 
     /// Takes the XDP program off a device.

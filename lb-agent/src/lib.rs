@@ -10,6 +10,7 @@ pub mod kube_events;
 pub mod manifests;
 pub mod maps;
 pub mod metrics;
+mod netlink;
 pub mod node;
 pub mod plan;
 pub mod program;

@@ -104,6 +104,8 @@ impl Settings {
     pub const LOCAL_BY_PREFIX: u32 = 128;
     /// "Local" is told by [`Device::LOCAL_CLIENTS`], not by what kind of device it is.
     pub const LOCAL_BY_DEVICE: u32 = 256;
+    /// XDP sends out itself what goes to other nodes, by devices that are [`Device::TAKES_FRAMES`].
+    pub const SENDS: u32 = 512;
 
     /// No socket is touched.
     pub const SOCKETS_OFF: u32 = 0;
@@ -199,16 +201,22 @@ pub struct Device {
     pub source6: Ip,
     /// Index of the bridge this device is a port of, 0 for none.
     pub bridge: u32,
-    /// [`Device::LOCAL_CLIENTS`].
+    /// [`Device::LOCAL_CLIENTS`], [`Device::TAKES_FRAMES`].
     pub flags: u32,
+    /// Its link-layer address; zeroes where it has none of this length.
+    pub hardware: [u8; 6],
+    /// Zero.
+    pub pad: u16,
 }
 
 impl Device {
     /// Packets that come in here are from pods of this node (bridge or prefix detector, or a pod device).
     pub const LOCAL_CLIENTS: u32 = 1;
+    /// What other XDP programs send by this device gets onto its wire.
+    pub const TAKES_FRAMES: u32 = 2;
 }
 
-plain!(Device = 40 { source4, source6, bridge, flags });
+plain!(Device = 48 { source4, source6, bridge, flags, hardware, pad });
 
 /// Bits of the values of `ADDRESSES`, keyed by [`Ip`].
 pub mod address {

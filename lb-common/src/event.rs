@@ -70,6 +70,14 @@ names! {
 }
 
 names! {
+    /// What XDP sent out itself.
+    Sent {
+        Forward = "to_backend", "to a backend of another node under our address, by XDP and not through the stack";
+        Reply = "to_client", "answer of a backend of another node, by XDP and not through the stack";
+    }
+}
+
+names! {
     /// Why a packet was dropped.
     DropReason {
         NoLocalBackend = "no_local_backend", "traffic policy Local without an endpoint on this node";
@@ -100,6 +108,12 @@ names! {
         SocketRestored = "socket_restored", "a socket was shown the frontend it asked for";
         SocketNoMemory = "socket_no_memory", "no working memory for a socket call: it failed with ENOBUFS, or was shown no frontend";
         FragmentsReleased = "fragments_released", "the first fragment came after others, which are sent in again";
+        KeptHopLimit = "kept_hop_limit", "XDP did not send a packet itself: its hop limit ends here, as the stack will say";
+        KeptTooBig = "kept_too_big", "XDP did not send a packet itself: larger than the MTU, as the stack will say";
+        KeptNeighbour = "kept_neighbour", "XDP did not send a packet itself: the stack must ask who the next hop is";
+        KeptRoute = "kept_route", "XDP did not send a packet itself: no route, or none that goes without the stack";
+        KeptDevice = "kept_device", "XDP did not send a packet itself: its device takes none from XDP";
+        KeptLink = "kept_link", "XDP did not send a packet itself: tagged, or sent to another address on its link";
         FragmentTableFull = "fragment_table_full", "no room to remember the ports of a packet in pieces";
     }
 }
@@ -113,26 +127,32 @@ pub enum Verdict {
     Translated(Translation),
     /// Out again by the device it came from.
     TurnedRound(Turn),
+    /// Rewritten, and out by a device without the stack.
+    Sent(Sent),
     /// Untouched and gone.
     Drop(DropReason),
 }
 
 impl Verdict {
     /// Verdicts there are: the width of one hook's counters.
-    pub const COUNT: u32 =
-        (PassReason::ALL.len() + Translation::ALL.len() + Turn::ALL.len() + DropReason::ALL.len())
-            as u32;
+    pub const COUNT: u32 = (PassReason::ALL.len()
+        + Translation::ALL.len()
+        + Turn::ALL.len()
+        + Sent::ALL.len()
+        + DropReason::ALL.len()) as u32;
 
     /// Position among the counters of a hook.
     #[inline(always)]
     pub const fn index(self) -> u32 {
         const TRANSLATED: u32 = PassReason::ALL.len() as u32;
         const TURNED: u32 = TRANSLATED + Translation::ALL.len() as u32;
-        const DROPPED: u32 = TURNED + Turn::ALL.len() as u32;
+        const SENT: u32 = TURNED + Turn::ALL.len() as u32;
+        const DROPPED: u32 = SENT + Sent::ALL.len() as u32;
         match self {
             Self::Pass(reason) => reason as u32,
             Self::Translated(what) => TRANSLATED + what as u32,
             Self::TurnedRound(why) => TURNED + why as u32,
+            Self::Sent(what) => SENT + what as u32,
             Self::Drop(reason) => DROPPED + reason as u32,
         }
     }
@@ -142,16 +162,18 @@ impl Verdict {
         let pass = PassReason::ALL.iter().map(|reason| Self::Pass(*reason));
         let translated = Translation::ALL.iter().map(|what| Self::Translated(*what));
         let turned = Turn::ALL.iter().map(|why| Self::TurnedRound(*why));
+        let sent = Sent::ALL.iter().map(|what| Self::Sent(*what));
         let dropped = DropReason::ALL.iter().map(|reason| Self::Drop(*reason));
-        pass.chain(translated).chain(turned).chain(dropped)
+        pass.chain(translated).chain(turned).chain(sent).chain(dropped)
     }
 
-    /// The class: `pass`, `translated`, `turned_round`, `drop`.
+    /// The class: `pass`, `translated`, `turned_round`, `sent`, `drop`.
     pub const fn class(self) -> &'static str {
         match self {
             Self::Pass(_) => "pass",
             Self::Translated(_) => "translated",
             Self::TurnedRound(_) => "turned_round",
+            Self::Sent(_) => "sent",
             Self::Drop(_) => "drop",
         }
     }
@@ -162,6 +184,7 @@ impl Verdict {
             Self::Pass(reason) => reason.name(),
             Self::Translated(what) => what.name(),
             Self::TurnedRound(why) => why.name(),
+            Self::Sent(what) => what.name(),
             Self::Drop(reason) => reason.name(),
         }
     }

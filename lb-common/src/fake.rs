@@ -18,7 +18,7 @@ mod tables;
 pub mod world;
 
 pub use build::{Datagram, Piece, Transport};
-pub use bytes::{Bytes, Home};
+pub use bytes::{Bytes, Home, Road};
 pub use dissect::{assert_packet_eq, fields, wrong_checksums};
 pub use fixture::{Fixture, Step, run};
 pub use tables::Fake;

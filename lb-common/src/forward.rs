@@ -16,6 +16,7 @@ mod ingress;
 mod ports;
 mod reject;
 mod rewrite;
+mod send;
 pub mod socket;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //! The same code is compiled for the kernel (`lb-ebpf`) and for the host (tests, `explain`). It holds
 //! no state, allocates nothing, knows no map and no kernel helper; see `ARCHITECTURE.md` for the path of a packet.
 //! Modules, each using only those above it: `layout`, `addr`, `checksum`, `hash`, `service`, `flow`, `config`, `event`, `maglev`,
-//! `packet`, `tables`, then the path itself.
+//! `route`, `packet`, `tables`, then the path itself.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,7 @@ pub mod hash;
 pub mod layout;
 pub mod maglev;
 pub mod packet;
+pub mod route;
 pub mod scratch;
 pub mod sctp;
 pub mod service;

@@ -1,7 +1,9 @@
 //! What the data path may do to a packet: a trait with one adapter per home (skb, XDP frame, bytes).
 
+use crate::addr::Protocol;
 use crate::checksum::Difference;
-use crate::flow::Held;
+use crate::flow::{Held, Tuple};
+use crate::route::{Route, Traffic, Way};
 
 /// How a field takes part in a transport checksum, which decides what a device may still have to add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +87,10 @@ pub trait Packet {
 
     /// Bytes in all, link-layer header included. More than the MTU before segmentation.
     fn length(&self) -> usize;
+
+    /// Asks the kernel by which way a packet of this tuple goes on that came in by this one's device. There is none
+    /// but for a frame.
+    fn route(&self, tuple: &Tuple, protocol: Protocol, traffic: Traffic, into: &mut Route) -> Way;
 
     /// Index of the device it came in by or goes out by.
     fn device(&self) -> u32;

@@ -8,6 +8,7 @@
 
 use crate::addr::Ip;
 use crate::flow::{Flow, FlowKey, Fragment};
+use crate::route::Route;
 use crate::service::{Backend, BackendId, Frontend, Service};
 use crate::wire::View;
 
@@ -57,4 +58,6 @@ pub struct Scratch {
     pub scope: u32,
     /// The datagram that a fragment is of.
     pub fragment: Fragment,
+    /// The way of a packet that XDP sends out itself.
+    pub route: Route,
 }

@@ -4,11 +4,13 @@ use aya_ebpf::helpers::generated::{
     bpf_xdp_adjust_head, bpf_xdp_adjust_tail, bpf_xdp_load_bytes, bpf_xdp_store_bytes,
 };
 use aya_ebpf::programs::XdpContext;
+use lb_common::addr::Protocol;
 use lb_common::checksum::Difference;
-use lb_common::flow::Held;
+use lb_common::flow::{Held, Tuple};
 use lb_common::packet::{Covered, Packet};
+use lb_common::route::{Route, Traffic, Way};
 
-use crate::linear;
+use crate::{fib, linear};
 
 /// An XDP frame as [`Packet`].
 pub(crate) struct Frame<'a>(pub(crate) &'a XdpContext);
@@ -160,6 +162,11 @@ impl Packet for Frame<'_> {
         // VERIFIER: hidden, for the difference of two packet pointers is folded into arithmetic it refuses. A
         // frame in several buffers never gets here: the program does not declare that it takes them.
         core::hint::black_box(self.0.data_end() - self.0.data())
+    }
+
+    #[inline(always)]
+    fn route(&self, tuple: &Tuple, protocol: Protocol, traffic: Traffic, into: &mut Route) -> Way {
+        fib::look_up(self.0, self.device(), (tuple, protocol, traffic), into)
     }
 
     #[inline(always)]

@@ -13,6 +13,8 @@
 )]
 
 #[cfg(target_arch = "bpf")]
+mod fib;
+#[cfg(target_arch = "bpf")]
 mod frame;
 #[cfg(target_arch = "bpf")]
 mod kernel;

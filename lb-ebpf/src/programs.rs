@@ -54,11 +54,18 @@ pub(crate) fn edge_egress(context: TcContext) -> i32 {
 #[xdp]
 pub(crate) fn edge_xdp(context: XdpContext) -> u32 {
     let mut frame = Frame(&context);
-    let verdict = with(|scratch| forward::ingress(&mut frame, &Kernel, scratch, Role::Edge));
+    let mut to = 0;
+    let verdict = with(|scratch| {
+        let verdict = forward::ingress(&mut frame, &Kernel, scratch, Role::Edge);
+        if let Verdict::Sent(_) = verdict {
+            to = scratch.route.device;
+        }
+        verdict
+    });
     if let Verdict::Translated(_) = verdict {
         mark::set(&context);
     }
-    report::xdp(Hook::EdgeXdp, verdict)
+    report::xdp(Hook::EdgeXdp, verdict, to)
 }
 
 /// Lends a program the working memory of its CPU.

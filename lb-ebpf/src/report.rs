@@ -22,7 +22,8 @@ pub(crate) fn tc(hook: Hook, direction: Direction, device: u32, verdict: Verdict
     add_one(counter);
     log(counter, device, verdict);
     match verdict {
-        Verdict::Pass(_) | Verdict::Translated(_) => TC_ACT_UNSPEC,
+        // Nothing is sent from here.
+        Verdict::Pass(_) | Verdict::Translated(_) | Verdict::Sent(_) => TC_ACT_UNSPEC,
         Verdict::Drop(_) => TC_ACT_SHOT,
         Verdict::TurnedRound(why) => {
             let flags = match (direction, why) {
@@ -36,9 +37,9 @@ pub(crate) fn tc(hook: Hook, direction: Direction, device: u32, verdict: Verdict
     }
 }
 
-/// The verdict of the XDP program.
+/// The verdict of the XDP program. `to`: the device by which it sends a packet out.
 #[inline(always)]
-pub(crate) fn xdp(hook: Hook, verdict: Verdict) -> u32 {
+pub(crate) fn xdp(hook: Hook, verdict: Verdict, to: u32) -> u32 {
     let counter = verdict_counter(hook, verdict);
     add_one(counter);
     log(counter, 0, verdict);
@@ -46,6 +47,9 @@ pub(crate) fn xdp(hook: Hook, verdict: Verdict) -> u32 {
         Verdict::Pass(_) | Verdict::Translated(_) => xdp_action::XDP_PASS,
         Verdict::Drop(_) => xdp_action::XDP_DROP,
         Verdict::TurnedRound(_) => xdp_action::XDP_TX,
+        // To its own device as to another: a veth whose other end has no XDP program leaves frames of `XDP_TX` lying.
+        // SAFETY: the helper only records where the packet is to go.
+        Verdict::Sent(_) => unsafe { bpf_redirect(to, 0) as u32 },
     }
 }
 
@@ -56,7 +60,9 @@ pub(crate) fn xdp(hook: Hook, verdict: Verdict) -> u32 {
 fn log(counter: u32, device: u32, verdict: Verdict) {
     let (is_drop, level) = match verdict {
         Verdict::Drop(_) => (1, Level::Debug),
-        Verdict::Pass(_) | Verdict::Translated(_) | Verdict::TurnedRound(_) => (0, Level::Trace),
+        Verdict::Pass(_) | Verdict::Translated(_) | Verdict::TurnedRound(_) | Verdict::Sent(_) => {
+            (0, Level::Trace)
+        }
     };
     if level_enabled(level) {
         write_log(counter, device, is_drop);

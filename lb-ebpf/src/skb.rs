@@ -8,9 +8,11 @@ use aya_ebpf::helpers::generated::{
     bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
 };
 use aya_ebpf::programs::TcContext;
+use lb_common::addr::Protocol;
 use lb_common::checksum::Difference;
-use lb_common::flow::Held;
+use lb_common::flow::{Held, Tuple};
 use lb_common::packet::{Covered, Packet};
+use lb_common::route::{Route, Traffic, Way};
 
 use crate::linear;
 
@@ -214,6 +216,11 @@ impl Packet for Skb<'_> {
     fn length(&self) -> usize {
         // SAFETY: a field of the program's own context.
         unsafe { (*self.0.skb.skb).len as usize }
+    }
+
+    #[inline(always)]
+    fn route(&self, _: &Tuple, _: Protocol, _: Traffic, _: &mut Route) -> Way {
+        Way::None
     }
 
     #[inline(always)]

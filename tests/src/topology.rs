@@ -47,6 +47,7 @@ pub struct Topology {
 
 /// What a topology shall look like.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each a switch of its own")]
 pub struct Builder {
     pub(crate) shape: Shape,
     nodes: u8,
@@ -55,6 +56,7 @@ pub struct Builder {
     overlay: bool,
     pub(crate) rp_filter: u8,
     pub(crate) checksum_offload: bool,
+    pub(crate) polls: bool,
     pub(crate) firewall: bool,
     name: Option<String>,
 }
@@ -70,6 +72,7 @@ impl Topology {
             overlay: false,
             rp_filter: 1,
             checksum_offload: true,
+            polls: false,
             firewall: false,
             name: None,
         }
@@ -93,6 +96,11 @@ impl Topology {
     /// Returns the namespace of the segments.
     pub const fn fabric(&self) -> &Netns {
         self.fabric.netns()
+    }
+
+    /// Makes the other end of a node's device poll, or no longer: see [`Builder::polling`].
+    pub fn poll(&self, node: &Node, device: &str, polls: bool) -> Result<()> {
+        offload::switch_polling(self.fabric(), &format!("{device}-{}", node.name()), polls)
     }
 
     /// Returns a folder that lives as long as the topology.
@@ -179,6 +187,13 @@ impl Builder {
     #[must_use]
     pub const fn without_checksum_offload(mut self) -> Self {
         self.checksum_offload = false;
+        self
+    }
+
+    /// Makes the other ends of the nodes' devices poll, so that they take frames that XDP sends.
+    #[must_use]
+    pub const fn polling(mut self) -> Self {
+        self.polls = true;
         self
     }
 

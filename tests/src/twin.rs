@@ -12,6 +12,7 @@ use lb_common::flow::{Affinity, Client, Flow, FlowKey};
 pub mod bpf;
 mod kernel;
 pub mod random;
+mod roads;
 
 pub use kernel::{Kernel, Run};
 
@@ -96,7 +97,9 @@ const fn code(hook: Hook, verdict: Verdict) -> u32 {
         (Hook::EdgeXdp, Verdict::Pass(_) | Verdict::Translated(_)) => 2,
         (Hook::EdgeXdp, Verdict::TurnedRound(_)) => 3,
         (Hook::EdgeXdp, Verdict::Drop(_)) => 1,
-        (_, Verdict::Pass(_) | Verdict::Translated(_)) => u32::MAX,
+        // `XDP_REDIRECT`.
+        (Hook::EdgeXdp, Verdict::Sent(_)) => 4,
+        (_, Verdict::Pass(_) | Verdict::Translated(_) | Verdict::Sent(_)) => u32::MAX,
         (_, Verdict::TurnedRound(_)) => 7,
         (_, Verdict::Drop(_)) => 2,
     }

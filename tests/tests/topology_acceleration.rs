@@ -1,6 +1,7 @@
 //! XDP before tc on the devices to the outside: told to, since those of a topology are veths; and beside somebody else's.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,13 +12,14 @@ use lb_agent::datapath::{self, LAYOUT};
 use lb_tests::agent::Agent;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, ask, matrix, refused};
-use lb_tests::topology::{Builder, Node, Shape, Topology};
-use lb_tests::traffic::{Ask, Capture};
+use lb_tests::rig::{Rig, TARGET, ask, dropped, matrix, refused};
+use lb_tests::topology::{Builder, Family, Node, Segment, Shape, Topology};
+use lb_tests::traffic::{Ask, Capture, Protocol};
 use lb_tests::wait::wait_until_ok;
 
 in_both_shapes!(
     node_ports_are_served_through_xdp,
+    xdp_sends_out_what_goes_to_other_nodes,
     unfinished_packets_are_left_to_tc,
     xdp_stays_through_a_restart_and_goes_with_cleanup,
 );
@@ -37,6 +39,7 @@ fn start(builder: Builder, acceleration: &str) -> Result<Rig> {
     with_agents(rig, acceleration)
 }
 
+/// Agents with a value of `acceleration`, and what may follow it in the file.
 fn with_agents(mut rig: Rig, acceleration: &str) -> Result<Rig> {
     let file = rig.topology().folder("settings")?.join("agent.yaml");
     let text = format!(
@@ -109,6 +112,113 @@ fn node_ports_are_served_through_xdp(shape: Shape) -> Result<()> {
     let after = [known_at_tc(&rig)?, counted(rig.agent(0)?, "translated")?];
     let [known, translated] = [after[0] - before[0], after[1] - before[1]];
     ensure!(known > 0.0 && known >= translated, "tc knew {known} of {translated} packets");
+    Ok(())
+}
+
+fn event(agent: &Agent, event: &str) -> Result<f64> {
+    agent.metric(&["lb_events_total", event])
+}
+
+/// Neither direction of a connection that has begun meets the stack.
+fn is_sent_out(rig: &Rig, to: impl Fn(Family) -> SocketAddr) -> Result<()> {
+    for (family, protocol) in matrix() {
+        let question = Ask::new(protocol, to(family)).sized(901, 1_201);
+        let kept = rig.client().peer().keep(question)?;
+        // Twice, until each direction has an answer that the stack has seen.
+        for _ in 0..2 {
+            drop(kept.ask().with_context(|| format!("{question:?}"))?);
+        }
+        let agent = rig.agent(0)?;
+        let sent = |what| counted(agent, what);
+        let stack = || agent.metric(&["lb_datapath_packets_total", "edge_egress", "masquerade"]);
+        let before = [sent("to_backend")?, sent("to_client")?, stack()?];
+        for _ in 0..10 {
+            let answer = kept.ask().with_context(|| format!("{question:?}"))?;
+            ensure!(answer.server == "pod-b2" && answer.peer == question.to, "{answer:?}");
+        }
+        let after = [sent("to_backend")?, sent("to_client")?, stack()?];
+        let [forward, reply, stack] = [0, 1, 2].map(|what| after[what] - before[what]);
+        let figures = format!("{question:?}: {forward} out, {reply} back, {stack} by the stack");
+        ensure!(forward >= 10.0 && reply >= 10.0 && stack == 0.0, "{figures}");
+    }
+    Ok(())
+}
+
+fn xdp_sends_out_what_goes_to_other_nodes(shape: Shape) -> Result<()> {
+    let rig = start(Topology::builder(shape).without_checksum_offload().polling(), "native")?;
+    until_shown(rig.agent(0)?, "attached, sends out itself")?;
+    let captures = [(rig.client(), "client"), (rig.pod(1, 1)?, "far")];
+    let captures = captures.map(|(member, name)| (Capture::start(member.netns(), "eth0"), name));
+    everything_is_answered(&rig)?;
+    for (capture, name) in captures {
+        capture?.ensure_checksums().context(name)?;
+    }
+    let node = rig.node(0)?;
+    is_sent_out(&rig, |family| node.addresses().socket(family, 30_081))?;
+    // Nobody takes frames at the other end any more: what was sent meanwhile is lost, and then the stack sends.
+    rig.topology().poll(node, "eth0", false)?;
+    until_shown(rig.agent(0)?, "attached, hands on: its driver takes no frames")?;
+    let before = counted(rig.agent(0)?, "sent")?;
+    everything_is_answered(&rig)?;
+    ensure!(counted(rig.agent(0)?, "sent")? == before, "packets were sent to nobody");
+    Ok(())
+}
+
+/// By one device in and by another out, both ways.
+#[test]
+fn xdp_sends_out_by_another_device() -> Result<()> {
+    let builder = Topology::builder(Shape::Routed).two_segments().rp_filter(2);
+    let rig = Rig::build(builder.without_checksum_offload().polling())?;
+    let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
+    rig.manifests().apply(&far)?;
+    let rig = with_agents(
+        rig,
+        "native
+externalDevices: [eth*]
+---
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+nodePortAddresses: [0.0.0.0/0, '::/0']",
+    )?;
+    wait_until_ok(SOON, "both devices send", || {
+        let status = rig.agent(0)?.command(&["status"])?;
+        let sending = status.lines().filter(|line| line.ends_with("sends out itself")).count();
+        ensure!(sending == 2, "{status}");
+        Ok(())
+    })?;
+    let second = Segment::Second.host(11)?;
+    is_sent_out(&rig, |family| second.socket(family, 30_081))
+}
+
+/// What the stack must answer or refuse is handed to it.
+#[test]
+fn what_only_the_stack_can_do_is_left_to_it() -> Result<()> {
+    let builder = Topology::builder(Shape::Routed).without_checksum_offload().polling();
+    let rig = start(builder, "native")?;
+    until_shown(rig.agent(0)?, "attached, sends out itself")?;
+    let (node, agent) = (rig.node(0)?, rig.agent(0)?);
+    for family in Family::ALL {
+        let to = node.addresses().socket(family, 30_081);
+        let kept = rig.client().peer().keep(Ask::new(Protocol::Tcp, to).sized(4_001, 4_001))?;
+        for _ in 0..3 {
+            drop(kept.ask()?);
+        }
+        // The way gets narrower: the client must be told.
+        let before = event(agent, "kept_too_big")?;
+        let (far, via) = (rig.node(1)?.pod_ranges(), rig.node(1)?.addresses());
+        let [far4, far6] = far;
+        let range = if family == Family::V4 { far4 } else { far6 };
+        node.netns().ip(&format!("route change {range} via {} mtu lock 1300", via.of(family)))?;
+        drop(kept.ask().with_context(|| format!("{to} by a narrow way"))?);
+        ensure!(event(agent, "kept_too_big")? > before, "nothing was too big");
+    }
+    // A firewall decides about connections that begin.
+    let rules = "table inet wall { chain forward { type filter hook forward priority 0; \
+                 tcp dport 8080 drop; udp dport 8080 drop; }; }";
+    drop(node.netns().tool_fed("nft", &["-f", "-"], rules)?);
+    for (family, protocol) in matrix() {
+        dropped(rig.client(), Ask::new(protocol, node.addresses().socket(family, 30_081)))?;
+    }
     Ok(())
 }
 

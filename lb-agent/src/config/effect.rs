@@ -7,8 +7,8 @@ use lb_common::addr::Ip;
 use lb_common::config::{Prefix, Settings};
 
 use super::{
-    Config, DetectLocalMode, Echo, Error, Masquerade, NodePortAddresses, Setting, SocketLb, flags,
-    values,
+    Acceleration, Config, DetectLocalMode, Echo, Error, Masquerade, NodePortAddresses, Setting,
+    SocketLb, flags, values,
 };
 use crate::cli::Run;
 use crate::datapath::find_cgroup2;
@@ -103,6 +103,7 @@ impl Config {
             (Settings::NO_DETECTOR, no_detector),
             (Settings::LOCAL_BY_PREFIX, self.is_local_by_prefix()),
             (Settings::LOCAL_BY_DEVICE, self.is_local_by_device()),
+            (Settings::SENDS, self.acceleration.value == Acceleration::Native),
         ];
         all.iter().filter(|(_, is_set)| *is_set).fold(0, |flags, (flag, _)| flags | flag)
     }

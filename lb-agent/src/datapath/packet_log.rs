@@ -91,7 +91,10 @@ impl Log for Names {
         let (hook, class, reason) = (hook.name(), verdict.class(), verdict.name());
         match verdict {
             Verdict::Drop(_) => debug!(target: "lb_ebpf", hook, reason, device, "packet dropped"),
-            Verdict::Pass(_) | Verdict::Translated(_) | Verdict::TurnedRound(_) => {
+            Verdict::Pass(_)
+            | Verdict::Translated(_)
+            | Verdict::TurnedRound(_)
+            | Verdict::Sent(_) => {
                 trace!(target: "lb_ebpf", hook, verdict = class, reason, device, "packet");
             }
         }

@@ -157,6 +157,8 @@ fn device(link: &Link, role: Role, view: &View, node: &Identity) -> Device {
         source6: source(link, view, node.primary.v6, IpAddr::is_ipv6),
         bridge: link.controller.filter(is_bridge).unwrap_or(0),
         flags: if is_local(link, role, view, node) { Device::LOCAL_CLIENTS } else { 0 },
+        hardware: link.hardware.unwrap_or_default(),
+        pad: 0,
     }
 }
 

@@ -46,6 +46,8 @@ pub struct Link {
     pub peer_is_elsewhere: bool,
     /// Number of the XDP program on it, ours or another's; 0 for none.
     pub xdp: u32,
+    /// Its link-layer address, where it has one as Ethernet does.
+    pub hardware: Option<[u8; 6]>,
 }
 
 /// An address of a device.
@@ -150,6 +152,8 @@ fn link(message: &LinkMessage) -> Link {
     for attribute in &message.attributes {
         if let LinkAttribute::IfName(name) = attribute {
             link.name.clone_from(name);
+        } else if let LinkAttribute::Address(address) = attribute {
+            link.hardware = address.as_slice().try_into().ok();
         } else if let LinkAttribute::Controller(index) = attribute {
             link.controller = Some(*index);
         } else if let LinkAttribute::Link(index) = attribute {

@@ -1,6 +1,6 @@
 //! Keeps the XDP program where it belongs, and knows for each device to the outside why it is not there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tracing::{info, warn};
 
@@ -16,6 +16,8 @@ struct Outcome {
     /// The program that was there before.
     found: u32,
     refused: Option<String>,
+    /// Why it sends nothing out itself, where the program is.
+    keeps: Option<String>,
 }
 
 /// The devices to the outside.
@@ -51,8 +53,30 @@ impl Accelerator {
             if self.outcomes.get(&link.index).is_none_or(is_new) {
                 changed |= self.attempt(setting, link, datapath);
             }
+            changed |= self.look_out(setting, link.index, datapath);
         }
         changed
+    }
+
+    /// Whether a device takes what XDP sends can change at any time.
+    fn look_out(&mut self, setting: Acceleration, index: u32, datapath: &Datapath) -> bool {
+        let Some(outcome) = self.outcomes.get_mut(&index) else { return false };
+        let keeps = if outcome.refused.is_some() {
+            None
+        } else if setting == Acceleration::Native {
+            datapath.takes_frames(index).err()
+        } else {
+            Some("only `acceleration: native` sends past netfilter".to_owned())
+        };
+        let changed = outcome.keeps != keeps;
+        outcome.keeps = keeps;
+        changed
+    }
+
+    /// Devices that XDP may send by.
+    pub(super) fn sending(&self) -> BTreeSet<u32> {
+        let sends = |outcome: &Outcome| outcome.refused.is_none() && outcome.keeps.is_none();
+        self.outcomes.iter().filter(|(_, it)| sends(it)).map(|(index, _)| *index).collect()
     }
 
     fn attempt(&mut self, setting: Acceleration, link: &Link, datapath: &mut Datapath) -> bool {
@@ -65,9 +89,10 @@ impl Accelerator {
             None => datapath.accelerate(link.index).err(),
         };
         let device = link.name.clone();
-        let outcome = Outcome { device: device.clone(), found: link.xdp, refused };
-        let last = self.outcomes.get(&link.index).map(|last| &last.refused);
-        let changed = last != Some(&outcome.refused);
+        let last = self.outcomes.remove(&link.index);
+        let changed = last.as_ref().is_none_or(|last| last.refused != refused);
+        let keeps = last.and_then(|last| last.keeps);
+        let outcome = Outcome { device: device.clone(), found: link.xdp, refused, keeps };
         if changed {
             match &outcome.refused {
                 None => info!(device, "XDP accelerates"),
@@ -86,9 +111,10 @@ impl Accelerator {
         outcome.refused.replace(why).is_none()
     }
 
-    /// By device name: empty where the program is, else why it is not.
+    /// By device name: empty where the program is and sends, else why it does not, or is not there.
     pub(super) fn shown(&self) -> BTreeMap<String, String> {
+        let why = |it: &Outcome| it.refused.clone().or_else(|| it.keeps.clone());
         let outcomes = self.outcomes.values();
-        outcomes.map(|it| (it.device.clone(), it.refused.clone().unwrap_or_default())).collect()
+        outcomes.map(|it| (it.device.clone(), why(it).unwrap_or_default())).collect()
     }
 }

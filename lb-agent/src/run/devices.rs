@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use lb_common::addr::Ip;
-use lb_common::config::{Prefix, Settings};
+use lb_common::config::{Device, Prefix, Settings};
 use tracing::{info, warn};
 
 use super::Error;
@@ -41,6 +41,8 @@ pub(super) struct Devices {
     /// Devices whose role is a guess.
     doubtful: Vec<String>,
     accelerator: Accelerator,
+    /// Devices that the programs know XDP may send by.
+    sending: BTreeSet<u32>,
     /// Where XDP is, or why it is not, is another than was last shown.
     acceleration_changed: bool,
     /// What an earlier run left was compared with what should be.
@@ -68,6 +70,7 @@ impl Devices {
             failed: BTreeSet::new(),
             doubtful: Vec::new(),
             accelerator: Accelerator::default(),
+            sending: BTreeSet::new(),
             acceleration_changed: false,
             is_pruned: false,
         })
@@ -171,6 +174,31 @@ impl Devices {
         let edges: Vec<&Link> = edges.filter_map(|device| view.links.get(&device.index)).collect();
         let setting = self.config.acceleration.value;
         self.acceleration_changed |= self.accelerator.apply(setting, &edges, &mut self.datapath);
+        self.send_by(&self.accelerator.sending());
+    }
+
+    /// Tells the programs by which devices XDP may send.
+    fn send_by(&mut self, wanted: &BTreeSet<u32>) {
+        for (index, assignment) in &self.attached {
+            let may_send = wanted.contains(index);
+            if self.sending.contains(index) == may_send {
+                continue;
+            }
+            let mut device = assignment.device;
+            if may_send {
+                device.flags |= Device::TAKES_FRAMES;
+            }
+            let name = &assignment.name;
+            if let Err(error) = self.maps.put_device(*index, &device) {
+                warn!(device = name, error = crate::chain(&error), "device was not written");
+            } else if may_send {
+                let _: bool = self.sending.insert(*index);
+                info!(device = name, "XDP sends out itself");
+            } else {
+                let _: bool = self.sending.remove(index);
+                info!(device = name, "XDP leaves sending to the stack");
+            }
+        }
     }
 
     /// Where XDP is (with an empty text) or why it is not, by device; nothing when that was told before.
@@ -242,6 +270,7 @@ impl Devices {
     }
 
     fn attach(&mut self, device: Assignment, numbers: &Numbers) {
+        let _: bool = self.sending.remove(&device.index);
         let put = self.maps.put_device(device.index, &device.device);
         let attached = put
             .map_err(Into::into)
@@ -271,6 +300,7 @@ impl Devices {
 
     /// Takes off the links and the row of a device, each whatever becomes of the other.
     fn forget(&mut self, index: u32) -> Result<(), String> {
+        let _: bool = self.sending.remove(&index);
         let detached = self.datapath.detach(index).map_err(|error| crate::chain(&error));
         let removed = self.maps.remove_device(index).map_err(|error| crate::chain(&error));
         detached.and(removed)

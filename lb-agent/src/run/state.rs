@@ -52,7 +52,7 @@ pub struct Known {
     pub written: String,
     /// Kinds of objects whose changes did not arrive, since when, and why.
     pub stale: BTreeMap<String, String>,
-    /// Devices to the outside: nothing where XDP accelerates, else why it does not.
+    /// Devices to the outside: nothing where XDP accelerates and sends, else why it does not.
     pub acceleration: BTreeMap<String, String>,
     /// Service ports by identity.
     pub names: BTreeMap<u32, String>,

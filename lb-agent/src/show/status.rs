@@ -89,14 +89,19 @@ fn devices(text: &mut String, maps: &Maps, links: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Devices to the outside that XDP serves before tc does, and why it does not serve the others.
+/// Devices to the outside that XDP serves before tc does, whether it sends by them, and why it does not serve the others.
 fn acceleration(text: &mut String, known: &Known, maps: &Maps, links: &Path) -> Result<(), Error> {
     for (index, device) in maps.devices()? {
         let Ok(name) = nix::net::if_::if_indextoname(index) else { continue };
         let name = name.to_string_lossy().into_owned();
         let why = known.acceleration.get(&name).filter(|why| !why.is_empty());
         if is_accelerated(links, index) {
-            line(text, "XDP", &format!("{name:<15} attached"));
+            let sends = match why {
+                _ if device.flags & Device::TAKES_FRAMES != 0 => "sends out itself".to_owned(),
+                Some(why) => format!("hands on: {why}"),
+                None => "hands on".to_owned(),
+            };
+            line(text, "XDP", &format!("{name:<15} attached, {sends}"));
         } else if device.flags & Device::LOCAL_CLIENTS == 0 {
             let why = why.map_or("the agent has not tried yet", String::as_str);
             line(text, "XDP", &format!("{name:<15} not attached: {why}"));
@@ -149,7 +154,7 @@ fn packets(text: &mut String, maps: &Maps) -> Result<(), Error> {
         let hooks = Hook::ALL.iter().map(|hook| verdict_counter(*hook, verdict));
         hooks.filter_map(|index| counters.get(index as usize)).sum()
     };
-    for class in ["translated", "turned_round", "drop"] {
+    for class in ["translated", "turned_round", "sent", "drop"] {
         let of_class = Verdict::all().filter(|verdict| verdict.class() == class);
         let counted: Vec<String> = of_class
             .map(|verdict| (verdict.name(), sum(verdict)))

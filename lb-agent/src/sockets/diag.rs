@@ -8,13 +8,8 @@ use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use netlink_sys::{Socket, SocketAddr};
 
-/// `linux/netlink.h`.
-const HEADER: usize = 16;
-const ERROR: u16 = 2;
-const DONE: u16 = 3;
-const REQUEST: u16 = 1;
-const ACKNOWLEDGE: u16 = 4;
-const DUMP: u16 = 0x300;
+use crate::netlink::{ACKNOWLEDGE, DONE, DUMP, ERROR, message, next, verdict};
+
 /// `linux/sock_diag.h`.
 const BY_FAMILY: u16 = 20;
 const DESTROY: u16 = 21;
@@ -97,35 +92,12 @@ impl Diagnosis {
     }
 }
 
-/// `struct nlmsghdr` and `struct inet_diag_req_v2`.
+/// With `struct inet_diag_req_v2`.
 fn request(kind: u16, flags: u16, family: u8, identity: &[u8; IDENTITY]) -> Vec<u8> {
-    let mut message = Vec::with_capacity(HEADER + 8 + IDENTITY);
-    message.extend(((HEADER + 8 + IDENTITY) as u32).to_ne_bytes());
-    message.extend(kind.to_ne_bytes());
-    message.extend((flags | REQUEST).to_ne_bytes());
-    message.extend([0; 8]);
-    message.extend([family, Protocol::UDP.0, 0, 0]);
-    message.extend((1_u32 << CONNECTED).to_ne_bytes());
-    message.extend(identity);
-    message
-}
-
-/// Takes the first message from a datagram: its type and what follows its header.
-fn next<'a>(rest: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
-    let length = u32::from_ne_bytes(*rest.first_chunk()?) as usize;
-    let kind = u16::from_ne_bytes(*rest.get(4..)?.first_chunk()?);
-    let body = rest.get(HEADER..length)?;
-    *rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-    Some((kind, body))
-}
-
-/// `struct nlmsgerr`: zero acknowledges.
-fn verdict(body: &[u8]) -> io::Result<()> {
-    match body.first_chunk().map(|code| i32::from_ne_bytes(*code)) {
-        Some(0) => Ok(()),
-        Some(code) => Err(io::Error::from_raw_os_error(-code)),
-        None => Err(io::ErrorKind::UnexpectedEof.into()),
-    }
+    let mut body = vec![family, Protocol::UDP.0, 0, 0];
+    body.extend((1_u32 << CONNECTED).to_ne_bytes());
+    body.extend(identity);
+    message(kind, flags, &body)
 }
 
 /// `struct inet_diag_msg`.
@@ -170,23 +142,5 @@ mod tests {
         assert!(found.iter().all(|socket| socket.identity.starts_with(&own) && socket.cookie != 0));
         let other = port(&other).octets();
         assert!(!all.iter().any(|socket| socket.identity.starts_with(&other)), "{all:?}");
-    }
-
-    #[test]
-    fn a_refusal_of_the_kernel_is_an_error_with_its_number() {
-        assert_eq!(verdict(&0_i32.to_ne_bytes()).ok(), Some(()));
-        let error = verdict(&(-libc::EPERM).to_ne_bytes()).expect_err("refused");
-        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
-        assert!(verdict(&[]).is_err(), "cut short");
-    }
-
-    #[test]
-    fn messages_are_taken_one_by_one_and_a_cut_one_ends_the_walk() {
-        let message = request(BY_FAMILY, DUMP, 2, &[0; IDENTITY]);
-        let datagram = [message.as_slice(), message.as_slice(), &message[..20]].concat();
-        let mut rest = datagram.as_slice();
-        let taken: Vec<u16> =
-            std::iter::from_fn(|| next(&mut rest)).map(|(kind, _)| kind).collect();
-        assert_eq!(taken, [BY_FAMILY; 2]);
     }
 }

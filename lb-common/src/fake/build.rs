@@ -7,6 +7,9 @@ use super::dissect::{crc32c, internet, pseudo_sum};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::wire::tcp;
 
+/// The link-layer address that packets are sent to.
+pub(super) const DEVICE_HARDWARE: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
 /// What a datagram carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
@@ -44,6 +47,10 @@ pub struct Datagram {
     pub transport: Transport,
     /// Behind the transport header.
     pub payload: Vec<u8>,
+    /// Link-layer addresses: destination and source.
+    pub hardware: [[u8; 6]; 2],
+    /// Hop limit.
+    pub hops: u8,
     /// VLAN tags, outermost first.
     pub tags: Vec<u16>,
     /// IPv4 options (a multiple of 4 bytes).
@@ -62,6 +69,8 @@ impl Datagram {
             destination,
             transport,
             payload: b"payload.".to_vec(),
+            hardware: [DEVICE_HARDWARE, [2, 0, 0, 0, 0, 2]],
+            hops: 63,
             tags: Vec::new(),
             options: Vec::new(),
             extensions: Vec::new(),
@@ -138,7 +147,7 @@ impl Datagram {
 
     /// The packet from its Ethernet header on.
     pub fn build(&self) -> Vec<u8> {
-        let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+        let mut bytes = self.hardware.concat();
         for (index, tag) in self.tags.iter().enumerate() {
             let outer = index + 1 < self.tags.len();
             bytes.extend(if outer { [0x88, 0xa8] } else { [0x81, 0x00] });
@@ -164,7 +173,7 @@ impl Datagram {
         bytes.extend(((header + body.len()) as u16).to_be_bytes());
         bytes.extend((piece.id as u16).to_be_bytes());
         bytes.extend(offset.to_be_bytes());
-        bytes.extend([63, self.protocol().0, 0, 0]);
+        bytes.extend([self.hops, self.protocol().0, 0, 0]);
         bytes.extend(self.source.ip.v4_octets());
         bytes.extend(self.destination.ip.v4_octets());
         bytes.extend(&self.options);
@@ -191,7 +200,7 @@ impl Datagram {
         }
         let mut bytes = vec![0x60, 0, 0, 0];
         bytes.extend(((chain.len() + body.len()) as u16).to_be_bytes());
-        bytes.extend([kinds.first().copied().unwrap_or(59), 63]);
+        bytes.extend([kinds.first().copied().unwrap_or(59), self.hops]);
         bytes.extend(self.source.ip.octets());
         bytes.extend(self.destination.ip.octets());
         bytes.extend(chain);

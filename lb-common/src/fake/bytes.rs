@@ -1,11 +1,14 @@
 //! A packet of plain bytes that behaves as the kernel's two homes of packets do.
 
+use std::collections::BTreeMap;
 use std::vec;
 use std::vec::Vec;
 
+use crate::addr::{Ip, Protocol};
 use crate::checksum::Difference;
-use crate::flow::Held;
+use crate::flow::{Held, Tuple};
 use crate::packet::{Covered, Packet};
+use crate::route::{Route, Traffic, Way};
 use crate::wire::ETHERNET;
 
 /// Where a packet lives: the two differ in what they refuse.
@@ -31,12 +34,23 @@ pub struct Bytes {
     pub from_host: bool,
     /// Copies that come in again.
     pub copies: u32,
+    /// The kernel's routes: see [`Road`].
+    pub roads: BTreeMap<Ip, Road>,
+}
+
+/// Where the kernel would send packets for an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Road {
+    /// Largest IP packet.
+    pub mtu: u16,
+    /// The way; nothing as long as the next hop was not asked for its address.
+    pub route: Option<Route>,
 }
 
 impl Bytes {
     /// A packet on device 1 that came from elsewhere.
     pub const fn new(data: Vec<u8>, home: Home) -> Self {
-        Self { data, home, device: 1, from_host: false, copies: 0 }
+        Self { data, home, device: 1, from_host: false, copies: 0, roads: BTreeMap::new() }
     }
 
     fn part<const N: usize>(&mut self, at: usize) -> Option<&mut [u8; N]> {
@@ -161,6 +175,19 @@ impl Packet for Bytes {
 
     fn length(&self) -> usize {
         self.data.len()
+    }
+
+    fn route(&self, tuple: &Tuple, _: Protocol, traffic: Traffic, into: &mut Route) -> Way {
+        match self.roads.get(&tuple.destination) {
+            _ if self.home == Home::Skb || traffic.v4 != tuple.destination.is_v4() => Way::None,
+            None => Way::None,
+            Some(road) if traffic.length > road.mtu => Way::TooBig,
+            Some(Road { route: None, .. }) => Way::NoNeighbour,
+            Some(Road { route: Some(route), .. }) => {
+                *into = *route;
+                Way::Known
+            }
+        }
     }
 
     fn device(&self) -> u32 {

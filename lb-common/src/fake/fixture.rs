@@ -116,6 +116,7 @@ pub fn run(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
     let home = if step.hook == Hook::EdgeXdp { Home::Frame } else { Home::Skb };
     let mut packet = Bytes::new(step.packet.clone(), home);
     packet.from_host = step.from_host;
+    packet.roads.clone_from(&tables.roads);
     let mut scratch = Scratch::default();
     let verdict = match step.hook {
         Hook::PodIngress => ingress(&mut packet, tables, &mut scratch, Role::Pod),

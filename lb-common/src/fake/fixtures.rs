@@ -24,6 +24,7 @@ mod node_port;
 mod policy;
 mod refused;
 mod removed;
+mod sent;
 mod shapes;
 
 /// All of them.
@@ -42,6 +43,7 @@ pub fn all() -> Vec<Fixture> {
         icmp::all(),
         shapes::all(),
         accelerator::all(),
+        sent::all(),
     ];
     parts.concat()
 }

@@ -4,6 +4,7 @@ use core::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
 
+use super::Road;
 use crate::addr::{Ip, Port};
 use crate::config::{Device, Settings};
 use crate::event::Event;
@@ -31,6 +32,8 @@ pub struct Fake {
     pub addresses: BTreeMap<Ip, u32>,
     /// `DEVICES`.
     pub devices: BTreeMap<u32, Device>,
+    /// What the kernel knows of the world around: no table, but beside them.
+    pub roads: BTreeMap<Ip, Road>,
     /// `FLOWS`.
     pub flows: RefCell<BTreeMap<FlowKey, Flow>>,
     /// Most halves that `flows` holds.
@@ -68,6 +71,7 @@ impl Default for Fake {
             sources: Vec::new(),
             addresses: BTreeMap::new(),
             devices: BTreeMap::new(),
+            roads: BTreeMap::new(),
             flows: RefCell::default(),
             flow_capacity: Self::FLOWS,
             affinity: RefCell::default(),

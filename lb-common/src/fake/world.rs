@@ -3,11 +3,13 @@
 use std::vec;
 use std::vec::Vec;
 
-use super::{Fake, at, ip};
+use super::build::DEVICE_HARDWARE;
+use super::{Fake, Road, at, ip};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::config::{Device, Prefix, Settings, address, other};
 use crate::hash;
 use crate::maglev;
+use crate::route::Route;
 use crate::service::{
     Backend, BackendId, Flags, Frontend, LINE, MEMBERS_PER_LINE, NARROW, Service, ServiceId, Set,
     Source,
@@ -46,8 +48,38 @@ pub fn prefix(network: &str, bits: u32) -> Prefix {
     Prefix { ip: network, mask: Ip::v6(mask.to_be_bytes()) }
 }
 
+/// Index of the device by which every road leads ...
+pub const OUT: u32 = 2;
+/// ... and its address.
+pub const OUT_HARDWARE: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
+/// The address of every next hop.
+pub const HOP_HARDWARE: [u8; 6] = [2, 0, 0, 0, 0, 0x23];
+/// Its MTU: the least that IPv6 allows.
+pub const OUT_MTU: u16 = 1_280;
+/// To whom a road leads, and whether the next hop is known. Nobody else is reached.
+pub const ROADS: [(&str, bool); 6] = [
+    ("10.2.0.7", true),
+    ("10.2.0.8", false),
+    ("203.0.113.9", true),
+    ("fd00:2::7", true),
+    ("fd00:2::8", false),
+    ("2001:db8::9", true),
+];
+
+/// [`ROADS`] as the kernel has them.
+fn roads() -> impl Iterator<Item = (Ip, Road)> {
+    let [a, b, c, d, e, f] = HOP_HARDWARE;
+    let [g, h, i, j, k, l] = OUT_HARDWARE;
+    let hardware = [[a, b, c, d], [e, f, g, h], [i, j, k, l]].map(u32::from_ne_bytes);
+    let route = Route { device: OUT, hardware };
+    ROADS.into_iter().map(move |(to, is_known)| {
+        (ip(to), Road { mtu: OUT_MTU, route: is_known.then_some(route) })
+    })
+}
+
 impl Fake {
-    /// A node without services: addresses, one device (index 1), service ranges, ports to translate to.
+    /// A node without services: addresses, one device (index 1) and one more that packets only leave by, service
+    /// ranges, ports to translate to.
     pub fn node() -> Self {
         let mut node = Self::default();
         let (node4, node6) = (at(NODE4).ip, at(NODE6).ip);
@@ -71,8 +103,15 @@ impl Fake {
         for own in [node4, node6] {
             let _: Option<u32> = node.addresses.insert(own, address::NODE | address::NODE_PORTS);
         }
-        let device = Device { source4: node4, source6: node6, bridge: 0, flags: 0 };
-        let _: Option<Device> = node.devices.insert(1, device);
+        let own = Device {
+            source4: node4,
+            source6: node6,
+            hardware: DEVICE_HARDWARE,
+            ..Device::default()
+        };
+        let out = Device { flags: Device::TAKES_FRAMES, hardware: OUT_HARDWARE, ..own };
+        node.devices = [(1, own), (OUT, out)].into();
+        node.roads = roads().collect();
         node.backends.push(Backend::default());
         node
     }

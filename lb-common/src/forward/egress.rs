@@ -62,7 +62,7 @@ fn steps<P: Packet, T: Tables>(
             ports::masquerade(tables, settings, scratch, packet.device()).map_err(Verdict::Drop)?;
         }
     }
-    flows::touch(tables, scratch);
+    flows::touch(tables, &scratch.key, &scratch.flow, &scratch.view);
     fragments::remember(tables, scratch);
     rewrite::packet(packet, &scratch.view, &scratch.key.tuple, &scratch.flow.to)?;
     close::after(tables, scratch);

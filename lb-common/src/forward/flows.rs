@@ -4,7 +4,7 @@ use super::ports;
 use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{DropReason, Event};
-use crate::flow::{Flow, Kind, Side, Tuple, state};
+use crate::flow::{Flow, FlowKey, Kind, Side, Tuple, state};
 use crate::scratch::Scratch;
 use crate::tables::Tables;
 use crate::wire::{View, tcp};
@@ -23,13 +23,13 @@ pub(super) const fn shown(view: &View) -> u8 {
     fin | established
 }
 
-/// Marks the packet's half as seen, once a tick or when its state moves: the clock itself is asked only then.
+/// Marks a packet's half as seen, once a tick or when its state moves: the clock itself is asked only then.
 #[inline(always)]
-pub(super) fn touch<T: Tables>(tables: &T, scratch: &Scratch) {
-    let state = scratch.flow.state | shown(&scratch.view);
+pub(super) fn touch<T: Tables>(tables: &T, key: &FlowKey, flow: &Flow, view: &View) {
+    let state = flow.state | shown(view);
     let tick = tables.tick();
-    if state != scratch.flow.state || tick != scratch.flow.tick() {
-        tables.touch_flow(&scratch.key, Flow::seen_at(tables.now(), tick), state);
+    if state != flow.state || tick != flow.tick() {
+        tables.touch_flow(key, Flow::seen_at(tables.now(), tick), state);
     }
 }
 

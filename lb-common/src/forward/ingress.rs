@@ -1,7 +1,9 @@
 //! Packets that come in: a client asks a frontend, or a backend answers one of our own addresses.
 
 use super::flows::{self, Begin, Turned};
-use super::{Refusal, Role, Step, choose, close, direct, fragments, icmp, pass, reject, rewrite};
+use super::{
+    Refusal, Role, Step, choose, close, direct, fragments, icmp, pass, reject, rewrite, send,
+};
 use crate::addr::Protocol;
 use crate::config::{Device, Settings, address};
 use crate::event::{DropReason, PassReason, Translation, Turn, Verdict};
@@ -73,7 +75,7 @@ fn steps<P: Packet, T: Tables>(
             return first(packet, tables, settings, scratch, role);
         }
     }
-    follow(packet, tables, scratch)
+    follow(packet, tables, settings, scratch)
 }
 
 /// What the accelerator takes: the rest is rare, and all of it is done at tc.
@@ -109,11 +111,18 @@ fn is_to_translated_source(settings: &Settings, scratch: &Scratch, role: Role) -
 fn follow<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
+    settings: &Settings,
     scratch: &mut Scratch,
 ) -> Step<Verdict> {
-    flows::touch(tables, scratch);
+    flows::touch(tables, &scratch.key, &scratch.flow, &scratch.view);
     fragments::remember(tables, scratch);
+    let is_sent = packet.is_frame()
+        && settings.has(Settings::SENDS)
+        && send::prepare(packet, tables, scratch);
     rewrite::packet(packet, &scratch.view, &scratch.key.tuple, &scratch.flow.to)?;
+    if is_sent {
+        return send::out(packet, tables, scratch);
+    }
     let kind = scratch.flow.kind;
     close::after(tables, scratch);
     match kind {

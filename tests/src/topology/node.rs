@@ -9,7 +9,7 @@ use super::address::{self, Addresses, Segment};
 use super::fabric::Fabric;
 use super::leftovers::Territory;
 use super::member::Member;
-use super::offload::switch_checksum_offload_off;
+use super::offload::{switch_checksum_offload_off, switch_polling};
 use super::{Builder, firewall};
 use crate::netns::{NAMES, Netns};
 
@@ -46,6 +46,9 @@ impl Node {
         for segment in &builder.segments {
             let addresses = segment.host(address::node(number))?;
             fabric.connect(&netns, &name, *segment, addresses)?;
+            if builder.polls {
+                switch_polling(fabric.netns(), &format!("{}-{name}", segment.device()), true)?;
+            }
         }
         builder.shape.prepare(&netns, number)?;
         if builder.firewall {

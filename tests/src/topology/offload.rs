@@ -1,4 +1,4 @@
-//! Switches the checksum offload of a device off, as `ethtool -K DEVICE tx off` does.
+//! Switches the checksum offload of a device off, as `ethtool -K DEVICE tx off` does, and the polling of a veth.
 //!
 //! Between namespaces the kernel never computes transport checksums on its own: packets carry a partial one.
 //! With the offload off, they carry a full one, as they would from a wire.
@@ -14,6 +14,9 @@ use crate::netns::Netns;
 /// `ETHTOOL_STXCSUM`; segmentation offload, which depends on it, goes with it.
 const SET_TX_CHECKSUM: u32 = 0x17;
 
+/// `ETHTOOL_SGRO`: a veth that merges what it gets polls for it.
+const SET_MERGING: u32 = 0x2c;
+
 #[repr(C)]
 struct Value {
     command: u32,
@@ -25,6 +28,13 @@ pub(crate) fn switch_checksum_offload_off(netns: &Netns, device: &str) -> Result
     netns
         .run_in(|| set(device, SET_TX_CHECKSUM, 0))?
         .with_context(|| format!("checksum offload of {device} in {}", netns.name()))
+}
+
+/// Makes a veth poll, or no longer: only then it takes what XDP at its other end sends.
+pub(crate) fn switch_polling(netns: &Netns, device: &str, polls: bool) -> Result<()> {
+    netns
+        .run_in(|| set(device, SET_MERGING, polls.into()))?
+        .with_context(|| format!("polling of {device} in {}", netns.name()))
 }
 
 fn set(device: &str, command: u32, data: u32) -> io::Result<()> {

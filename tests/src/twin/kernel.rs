@@ -16,6 +16,7 @@ use lb_common::flow::{Affinity, Client, DIRECT, Flow, FlowKey, Fragment, Held, P
 use lb_common::service::{Frontend, Service};
 
 use super::bpf::{self, Line, Trie};
+use super::roads;
 
 /// What one packet came to.
 #[derive(Debug)]
@@ -92,8 +93,9 @@ impl Kernel {
         Self::with(datapath::object(), flows)
     }
 
-    /// Loads an object that has the product's maps.
+    /// Loads an object that has the product's maps. From then on this thread is in a network namespace of its own.
     pub fn with(object: &[u8], flows: usize) -> Result<Self> {
+        roads::enter().context("roads")?;
         let mut loader = PacketLog::Off.loader();
         let sizes = [
             ("SERVICES", 1024),

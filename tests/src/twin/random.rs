@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
 use lb_common::addr::{Endpoint, Port, Protocol};
+use lb_common::config::Settings;
 use lb_common::event::{Event, Hook, PassReason, Verdict};
 use lb_common::fake::{Datagram, Fake, Piece, Step, Transport, at, run as run_here};
 use lb_common::flow::{Fragment, Ports, Side};
@@ -122,6 +123,9 @@ fn tables(random: &mut Random, capacity: usize) -> Fake {
     *local6 = lb_common::fake::world::prefix("fd00:1::", 32);
     if random.one_in(40) {
         tables.settings.source_port_high = Port::new(0);
+    }
+    if random.one_in(2) {
+        tables.settings.flags |= Settings::SENDS;
     }
     tables.rejects.set(!random.one_in(8));
     for id in 1..=random.below(10) as u32 {

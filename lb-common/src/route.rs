@@ -1,0 +1,35 @@
+//! What XDP asks the kernel's routes before it sends a packet out itself, and their answer.
+
+/// How a packet is to be treated on its way, as far as routes are chosen by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// IPv4, else IPv6.
+    pub v4: bool,
+    /// IPv4: type of service in the first byte in memory; IPv6: the header's first word in memory without the version.
+    pub class: u32,
+    /// Bytes of the IP packet.
+    pub length: u16,
+}
+
+/// Whether there is a way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Forwarding is on, and the next hop is known.
+    Known,
+    /// Larger than the route's MTU.
+    TooBig,
+    /// The next hop was not asked for its link-layer address yet.
+    NoNeighbour,
+    /// Not forwarded at all, or only as the stack can: no route, one to this node, forwarding off, an encapsulation.
+    None,
+}
+
+/// The way.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// Index of the device.
+    pub device: u32,
+    /// The addresses of a frame that goes there, as it begins: destination and source, in memory order.
+    pub hardware: [u32; 3],
+}
