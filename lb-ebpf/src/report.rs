@@ -49,7 +49,7 @@ pub(crate) fn xdp(hook: Hook, verdict: Verdict, to: u32) -> u32 {
         Verdict::TurnedRound(_) => xdp_action::XDP_TX,
         // To its own device as to another: a veth whose other end has no XDP program leaves frames of `XDP_TX` lying.
         // SAFETY: the helper only records where the packet is to go.
-        Verdict::Sent(_) => unsafe { bpf_redirect(to, 0) as u32 },
+        Verdict::Sent(_) => unsafe { bpf_redirect(to, 0) }.cast_unsigned() as u32,
     }
 }
 
