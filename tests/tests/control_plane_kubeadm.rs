@@ -54,8 +54,13 @@ fn config_map_and_account_of_kube_proxy_are_all_it_needs() -> Result<()> {
             until_answered_by(from, question, &pods.map(|pod| pod.name()))?;
         }
         for agent in agents {
-            let services = until_shown(agent, before.frontends + FRONTENDS)?;
-            ensure!(services.contains("default/web"), "{services}");
+            drop(until_shown(agent, before.frontends + FRONTENDS)?);
+            // Names are written behind what they name: packets do not wait for them.
+            wait_until_ok(SOON, "the service has its name", || {
+                let services = agent.command(&["service", "list"])?;
+                ensure!(services.contains("default/web"), "{services}");
+                Ok(())
+            })?;
         }
         drop(cluster.control_plane().kubectl(&["delete", "service", "web"])?);
         for pod in pods {
