@@ -18,7 +18,8 @@ mod lifetime;
 pub use lifetime::Lifetimes;
 use lifetime::lifetime;
 
-/// A half without a twin is given this time: its twin may just be on its way into the table.
+/// A half without a twin is given this time (its twin may just be on its way into the table), and so is a flow whose
+/// backend left (an answer may be on its way).
 const ALONE: Duration = Duration::from_secs(5);
 
 /// What a sweep must know of the services.
@@ -158,9 +159,9 @@ impl Notes {
             Kind::REPLY => (twin.state, flow.state),
             _ => (flow.state, twin.state),
         };
-        is_renewed
-            || age(flow.seen.max(twin.seen))
-                >= lifetime(&self.lifetimes, key.protocol, forward, reply)
+        let allowed = lifetime(&self.lifetimes, key.protocol, forward, reply);
+        let allowed = if is_renewed { allowed.min(ALONE) } else { allowed };
+        age(flow.seen.max(twin.seen)) >= allowed
     }
 }
 
@@ -263,12 +264,15 @@ mod tests {
     }
 
     #[test]
-    fn datagram_flows_of_a_backend_that_left_are_over() {
-        let mut flow = pair(Protocol::UDP, 1, [1, 1]);
-        for (_, half) in &mut flow {
-            half.epoch = 0;
+    fn quiet_datagram_flows_of_a_backend_that_left_are_over() {
+        for (seconds, expected) in [(1, false), (5, true)] {
+            let mut flow = pair(Protocol::UDP, seconds, [1, 1]);
+            for (_, half) in &mut flow {
+                half.epoch = 0;
+            }
+            assert_eq!(over(&flow), [expected; 2], "quiet for {seconds} s");
         }
-        assert_eq!(over(&flow), [true, true]);
+        let mut flow = pair(Protocol::UDP, 5, [1, 1]);
         for (_, half) in &mut flow {
             (half.service, half.backend, half.epoch) = (0, 0, 0);
         }
@@ -278,7 +282,7 @@ mod tests {
             half.epoch = 0;
         }
         assert_eq!(over(&flow), [false, false], "TCP goes on");
-        let mut flow = pair(Protocol::UDP, 1, [1, 1]);
+        let mut flow = pair(Protocol::UDP, 5, [1, 1]);
         for (_, half) in &mut flow {
             half.epoch = 2;
         }
