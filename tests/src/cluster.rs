@@ -9,10 +9,10 @@ use anyhow::{Result, ensure};
 
 use crate::agent::Source;
 use crate::control_plane::{self, ControlPlane, Options};
-use crate::rig::{Rig, servers};
+use crate::rig::{IMPATIENT, Rig, servers, until_within};
 use crate::topology::{Family, Member, Node, Segment, Shape, Topology};
 use crate::traffic::{Answer, Ask, Failure, Protocol};
-use crate::wait::{wait_until, wait_until_ok};
+use crate::wait::wait_until_ok;
 
 mod service;
 
@@ -22,8 +22,6 @@ pub use service::{Published, slices_of};
 const SOON: Duration = Duration::from_secs(40);
 /// Questions that show who answers: of three servers, each is seen but once in a hundred thousand times.
 const QUESTIONS: u32 = 30;
-/// Patience of one question of a wait: it is asked again.
-const IMPATIENT: u64 = 500;
 
 /// A cluster with a real control plane.
 #[derive(Debug)]
@@ -74,11 +72,6 @@ impl Cluster {
         (self.control_plane, self.rig)
     }
 
-    /// Ends the control plane and returns the rest: agents go on with what they know.
-    pub fn into_rig(self) -> Rig {
-        self.rig
-    }
-
     /// Returns both, so that the control plane may come and go while the others talk.
     pub const fn split(&mut self) -> (&mut ControlPlane, &Rig) {
         (&mut self.control_plane, &self.rig)
@@ -127,16 +120,7 @@ pub fn until(
     ask: Ask,
     expected: impl Fn(&Result<Answer, Failure>) -> bool,
 ) -> Result<()> {
-    let mut last = None;
-    let found = wait_until(SOON, "the change reaches packets", || {
-        let outcome = from.peer().ask(ask.within(IMPATIENT));
-        let found = expected(&outcome).then_some(());
-        last = Some(outcome);
-        found
-    });
-    found.map_err(|error| {
-        error.context(format!("{} asks {} by {}: {last:?}", from.name(), ask.to, ask.protocol))
-    })
+    until_within(SOON, from, ask, expected)
 }
 
 fn register(control_plane: &ControlPlane, node: &Node) -> Result<()> {

@@ -19,6 +19,8 @@ pub use shared::Shared;
 pub const TARGET: u16 = 8_080;
 /// How long a change may take until packets follow it: an eternity beside the milliseconds it takes.
 const CHANGE: Duration = Duration::from_secs(5);
+/// Milliseconds of patience of one question of a wait: it is asked again.
+pub(crate) const IMPATIENT: u64 = 500;
 
 /// How long a refusal may take: less than the second after which a SYN is sent again.
 const AT_ONCE: Duration = Duration::from_millis(800);
@@ -138,14 +140,26 @@ pub fn until(
     ask: Ask,
     expected: impl Fn(&Result<Answer, Failure>) -> bool,
 ) -> Result<()> {
+    until_within(CHANGE, from, ask, expected)
+}
+
+/// The same for a change that may take longer.
+pub fn until_within(
+    patience: Duration,
+    from: &Member,
+    ask: Ask,
+    expected: impl Fn(&Result<Answer, Failure>) -> bool,
+) -> Result<()> {
     let mut last = None;
-    let found = wait_until(CHANGE, "the change reaches packets", || {
-        let outcome = from.peer().ask(ask.within(500));
+    let found = wait_until(patience, "the change reaches packets", || {
+        let outcome = from.peer().ask(ask.within(IMPATIENT));
         let found = expected(&outcome).then_some(());
         last = Some(outcome);
         found
     });
-    found.with_context(|| format!("{} asks {}: last {last:?}", from.name(), ask.to))
+    found.with_context(|| {
+        format!("{} asks {} by {}: last {last:?}", from.name(), ask.to, ask.protocol)
+    })
 }
 
 /// Every family with every transport.

@@ -24,6 +24,7 @@ use super::record::{Results, Row};
 use crate::cluster::Cluster;
 use crate::population::Population;
 use crate::topology::{Family, Shape};
+use crate::wait::pass;
 
 /// Endpoints of each of the services that nobody asks.
 const ENDPOINTS: usize = 3;
@@ -184,7 +185,7 @@ impl<'a> Bench<'a> {
             endpoints.add(self.endpoints(probe, number)?);
         }
         for number in 1..=changes.div_ceil(4) {
-            std::thread::park_timeout(REST);
+            pass(REST);
             alone.add(self.endpoints(probe, changes + number)?);
         }
         for number in 1..=changes {

@@ -10,8 +10,6 @@ use anyhow::{Context as _, Result};
 
 /// What pods of all nodes have in common.
 pub const POD_RANGES: [&str; 2] = ["10.244.0.0/16", "fd00:244::/32"];
-/// Where `ClusterIP`s come from.
-pub const SERVICE_RANGES: [&str; 2] = ["10.96.0.0/16", "fd00:10:96::/112"];
 
 /// An address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

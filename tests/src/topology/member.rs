@@ -1,6 +1,5 @@
 //! Whoever can talk: a namespace with addresses, and in it a process that asks and answers for us.
 
-use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
@@ -92,11 +91,5 @@ impl Member {
         let link = links.get(0).with_context(|| format!("device {device} of {}", self.name))?;
         let value = link.get(file).with_context(|| format!("{file} of {device}"))?;
         Ok(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
-    }
-
-    /// Returns the counters of the namespace from `/proc/net/snmp6`-like files, for diagnosis.
-    pub fn kernel_counters(&self) -> Result<String> {
-        let read = || fs::read_to_string("/proc/thread-self/net/netstat");
-        self.netns.run_in(read)?.context("counters of the namespace")
     }
 }

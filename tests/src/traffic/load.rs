@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::ask::{Answer, Ask, Conversation, Failure, once, open};
+use crate::wait::pass;
 
 /// How many questions were answered by whom, and how many were not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,7 +87,7 @@ fn stream(ask: &Ask, kept: bool, pause: Duration, shared: (&AtomicBool, &Mutex<T
         }
         tally.count(outcome);
         drop(tally);
-        thread::park_timeout(pause);
+        pass(pause);
     }
 }
 
