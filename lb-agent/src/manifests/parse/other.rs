@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use strsim::levenshtein;
 use tracing::info;
 
 use crate::snapshot::{Findings, quoted};
@@ -50,26 +51,10 @@ impl Other {
         let written = self.kind.to_lowercase();
         let resembles = |kind: &str| {
             // One letter of a short name, two of a long one.
-            distance(&written, &kind.to_lowercase()) <= (kind.len() / 3).min(2)
+            levenshtein(&written, &kind.to_lowercase()) <= (kind.len() / 3).min(2)
         };
         READ.into_iter().find(|(_, kind)| is_ours && resembles(kind))
     }
-}
-
-/// How many letters must be put, taken or replaced to make one word of the other (Levenshtein).
-fn distance(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (line, letter) in (1..).zip(left.chars()) {
-        let mut next = vec![line];
-        for ((before, above), other) in row.iter().zip(row.iter().skip(1)).zip(&right) {
-            let replaced = before + usize::from(letter != *other);
-            let beside = next.last().map_or(replaced, |beside| beside + 1);
-            next.push(replaced.min(beside).min(above + 1));
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -112,7 +97,7 @@ mod tests {
         for (left, right, expected) in
             [("", "", 0), ("node", "", 4), ("", "node", 4), ("node", "mode", 1), ("ab", "ba", 2)]
         {
-            assert_eq!(distance(left, right), expected, "{left} {right}");
+            assert_eq!(levenshtein(left, right), expected, "{left} {right}");
         }
     }
 }
