@@ -1,0 +1,115 @@
+//! Entries of maps, one by one and in batches.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use aya::Pod;
+
+use super::{attributes, bpf, number};
+
+const MAP_LOOKUP: u32 = 1;
+const MAP_UPDATE: u32 = 2;
+const MAP_LOOKUP_BATCH: u32 = 24;
+const MAP_UPDATE_BATCH: u32 = 26;
+const MAP_DELETE_BATCH: u32 = 27;
+
+/// Where a walk through a map stands. The kernel wants room for a key, or for a bucket's number.
+pub(crate) type Position = [u8; 64];
+
+/// A piece of a walk through a map.
+pub(crate) struct Batch {
+    /// Entries read.
+    pub(crate) count: usize,
+    /// Where to go on; nothing at the end of the map.
+    pub(crate) next: Option<Position>,
+}
+
+/// Reads entries into `keys` and `values`, from the beginning or from a position. Linux 5.6.
+///
+/// An entry that is added or removed meanwhile may be missed. `ENOSPC` asks for longer slices.
+pub(crate) fn lookup_batch<K: Pod, V: Pod>(
+    map: BorrowedFd<'_>,
+    from: Option<&Position>,
+    keys: &mut [K],
+    values: &mut [V],
+) -> io::Result<Batch> {
+    let mut next: Position = [0; 64];
+    let mut attributes = attributes::Batch {
+        from: from.map_or(0, |from| from.as_ptr().addr() as u64),
+        to: next.as_mut_ptr().addr() as u64,
+        keys: keys.as_mut_ptr().addr() as u64,
+        values: values.as_mut_ptr().addr() as u64,
+        count: keys.len().min(values.len()) as u32,
+        map: number(map),
+        ..attributes::Batch::default()
+    };
+    let result = bpf(MAP_LOOKUP_BATCH, &mut attributes);
+    let count = attributes.count as usize;
+    match result {
+        Ok(_) => Ok(Batch { count, next: Some(next) }),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Batch { count, next: None }),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads an entry of a map whose values have this size; `ENOENT` where there is none.
+pub(crate) fn lookup<K: Pod, V: Pod>(
+    map: BorrowedFd<'_>,
+    key: &K,
+    value: &mut V,
+) -> io::Result<()> {
+    let (key, value): (*const K, *mut V) = (key, value);
+    let (key, value) = (key.addr() as u64, value.addr() as u64);
+    let mut entry = attributes::Element { map: number(map), pad: 0, key, value, flags: 0 };
+    bpf(MAP_LOOKUP, &mut entry).map(|_| ())
+}
+
+/// Adds an entry that must not exist yet, or (`flags` 0) writes one.
+pub(crate) fn update<K: Pod, V: Pod>(
+    map: BorrowedFd<'_>,
+    key: &K,
+    value: &V,
+    flags: u64,
+) -> io::Result<()> {
+    let (key, value): (*const K, *const V) = (key, value);
+    let (key, value) = (key.addr() as u64, value.addr() as u64);
+    let mut entry = attributes::Element { map: number(map), pad: 0, key, value, flags };
+    bpf(MAP_UPDATE, &mut entry).map(|_| ())
+}
+
+/// Writes entries; those that exist are replaced. Linux 5.6.
+pub(crate) fn update_batch<K: Pod, V: Pod>(
+    map: BorrowedFd<'_>,
+    keys: &[K],
+    values: &[V],
+) -> io::Result<()> {
+    let mut attributes = attributes::Batch {
+        keys: keys.as_ptr().addr() as u64,
+        values: values.as_ptr().addr() as u64,
+        count: keys.len().min(values.len()) as u32,
+        map: number(map),
+        ..attributes::Batch::default()
+    };
+    if attributes.count == 0 { Ok(()) } else { bpf(MAP_UPDATE_BATCH, &mut attributes).map(|_| ()) }
+}
+
+/// Removes entries. One that is not there any more is skipped. Linux 5.6.
+pub(crate) fn delete_batch<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> io::Result<()> {
+    let mut rest = keys;
+    while !rest.is_empty() {
+        let mut attributes = attributes::Batch {
+            keys: rest.as_ptr().addr() as u64,
+            count: rest.len() as u32,
+            map: number(map),
+            ..attributes::Batch::default()
+        };
+        match bpf(MAP_DELETE_BATCH, &mut attributes) {
+            Ok(_) => break,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                rest = rest.get(attributes.count as usize + 1..).unwrap_or_default();
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! What is attached at a place, in the order in which it runs.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use super::{bpf, number};
+
+const PROG_QUERY: u32 = 16;
+
+/// Programs asked for at once; a kernel allows 64 at a place of a device, and as many in each cgroup.
+const HOOKED: usize = 512;
+
+/// A program that is attached somewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hooked {
+    /// Number of the program.
+    pub program: u32,
+    /// Number of its link; 0 when it was attached without one.
+    pub link: u32,
+}
+
+/// The part of `union bpf_attr` that asks what is attached.
+#[repr(C)]
+#[derive(Default)]
+struct QueryAttributes {
+    target: u32,
+    kind: u32,
+    flags: u32,
+    attach_flags: u32,
+    programs: u64,
+    count: u32,
+    pad: u32,
+    program_flags: u64,
+    links: u64,
+    link_flags: u64,
+    revision: u64,
+}
+
+/// What is attached to a device at a place, in the order in which it runs. Linux 6.6.
+pub(crate) fn attached_to_device(index: u32, kind: u32) -> io::Result<Vec<Hooked>> {
+    let mut programs = [0_u32; HOOKED];
+    let mut links = [0_u32; HOOKED];
+    let count = query(QueryAttributes {
+        target: index,
+        kind,
+        programs: programs.as_mut_ptr().addr() as u64,
+        links: links.as_mut_ptr().addr() as u64,
+        ..QueryAttributes::default()
+    })?;
+    let hooked = programs
+        .iter()
+        .zip(&links)
+        .map(|(program, link)| Hooked { program: *program, link: *link });
+    Ok(hooked.take(count).collect())
+}
+
+/// The programs that run for sockets of a cgroup at a place, those of its ancestors included.
+pub(crate) fn effective_in_cgroup(cgroup: BorrowedFd<'_>, kind: u32) -> io::Result<Vec<u32>> {
+    const EFFECTIVE: u32 = 1;
+    let mut programs = [0_u32; HOOKED];
+    let count = query(QueryAttributes {
+        target: number(cgroup),
+        kind,
+        flags: EFFECTIVE,
+        programs: programs.as_mut_ptr().addr() as u64,
+        ..QueryAttributes::default()
+    })?;
+    Ok(programs.into_iter().take(count).collect())
+}
+
+/// How many there are; what the slices of `attributes` have no room for is not told.
+fn query(mut attributes: QueryAttributes) -> io::Result<usize> {
+    attributes.count = HOOKED as u32;
+    match bpf(PROG_QUERY, &mut attributes) {
+        Ok(_) => Ok(attributes.count as usize),
+        // Nothing was ever attached to the device there.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(0),
+        Err(error) => Err(error),
+    }
+}

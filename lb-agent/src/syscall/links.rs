@@ -1,0 +1,116 @@
+//! Links and pins: made, opened, led to another program, taken off, asked about.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use super::{attributes, bpf, number, opened};
+
+const OBJ_PIN: u32 = 6;
+const OBJ_GET: u32 = 7;
+const OBJ_GET_INFO_BY_FD: u32 = 15;
+const LINK_CREATE: u32 = 28;
+const LINK_UPDATE: u32 = 29;
+const LINK_DETACH: u32 = 34;
+/// `BPF_XDP` of `enum bpf_attach_type`.
+const ATTACH_XDP: u32 = 37;
+/// `XDP_FLAGS_DRV_MODE`: by the driver, or not at all.
+const DRIVER_MODE: u32 = 4;
+
+/// The part of `union bpf_attr` that pins use.
+#[repr(C)]
+struct PinAttributes {
+    path: u64,
+    fd: u32,
+    flags: u32,
+}
+
+/// Opens what is pinned at a path: a link, a map or a program.
+pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let path_at = path.as_ptr().addr() as u64;
+    opened(OBJ_GET, &mut PinAttributes { path: path_at, fd: 0, flags: 0 })
+}
+
+/// Pins a program, a map or a link.
+pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let path_at = path.as_ptr().addr() as u64;
+    bpf(OBJ_PIN, &mut PinAttributes { path: path_at, fd: number(object), flags: 0 }).map(|_| ())
+}
+
+/// Makes a link of an XDP program on a device, run by its driver. Linux 5.9.
+pub(crate) fn link_xdp(program: BorrowedFd<'_>, device: u32) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attributes {
+        program: u32,
+        device: u32,
+        kind: u32,
+        flags: u32,
+    }
+    let program = number(program);
+    let (kind, flags) = (ATTACH_XDP, DRIVER_MODE);
+    opened(LINK_CREATE, &mut Attributes { program, device, kind, flags })
+}
+
+/// Makes a link run another program, at once and without a gap. tcx and cgroup links: Linux 6.6 and 5.7.
+pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    #[repr(C)]
+    struct Attributes {
+        link: u32,
+        program: u32,
+        flags: u32,
+        old_program: u32,
+    }
+    let (link, program) = (number(link), number(program));
+    bpf(LINK_UPDATE, &mut Attributes { link, program, flags: 0, old_program: 0 }).map(|_| ())
+}
+
+/// Takes a link off what it is attached to, done when this returns; without its pin it would go some time later.
+/// Linux 5.9.
+pub(crate) fn detach_link(link: BorrowedFd<'_>) -> io::Result<()> {
+    #[repr(C)]
+    struct Attributes {
+        link: u32,
+    }
+    bpf(LINK_DETACH, &mut Attributes { link: number(link) }).map(|_| ())
+}
+
+/// What the kernel says about a link.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LinkInfo {
+    kind: u32,
+    /// Number of the link.
+    pub(crate) id: u32,
+    /// Number of its program.
+    pub(crate) program: u32,
+    pad: u32,
+    /// tcx: interface index and attach type; cgroup: the cgroup's number.
+    target: u64,
+    rest: [u64; 8],
+}
+
+impl LinkInfo {
+    /// Interface index of a tcx link; 0 when the interface is gone.
+    pub(crate) const fn device(&self) -> u32 {
+        self.target as u32
+    }
+
+    /// Number of the cgroup (its inode).
+    pub(crate) const fn cgroup(&self) -> u64 {
+        self.target
+    }
+}
+
+/// Asks about a link.
+pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
+    let mut info = LinkInfo::default();
+    let info_at = (&raw mut info).addr() as u64;
+    let length = size_of::<LinkInfo>() as u32;
+    let mut attributes = attributes::Info { object: number(link), length, info: info_at };
+    let _: RawFd = bpf(OBJ_GET_INFO_BY_FD, &mut attributes)?;
+    Ok(info)
+}

@@ -1,0 +1,62 @@
+//! Questions about a device and a network namespace that netlink does not answer.
+
+use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd as _};
+
+/// `SO_NETNS_COOKIE`, Linux 5.14; neither nix nor libc name it for every target.
+const SO_NETNS_COOKIE: i32 = 71;
+
+/// What `ETHTOOL_GDRVINFO` says of a device: its driver, and where its hardware is; nothing where there is none.
+pub(crate) fn driver(device: &str) -> io::Result<(String, String)> {
+    const GET_DRIVER: u32 = 3;
+    #[repr(C)]
+    struct Information {
+        command: u32,
+        driver: [u8; 32],
+        version: [u8; 32],
+        firmware: [u8; 32],
+        bus: [u8; 32],
+        expansion: [u8; 32],
+        rest: [u8; 12],
+        numbers: [u32; 5],
+    }
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).or_else(|_| {
+        // A namespace without a loopback device that is up.
+        UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+    })?;
+    // SAFETY: all zeroes is valid for plain numbers and bytes.
+    let mut information: Information = unsafe { std::mem::zeroed() };
+    information.command = GET_DRIVER;
+    // SAFETY: all zeroes is a valid ifreq: an empty name and a null pointer.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays: names end with a zero.
+    for (to, from) in request.ifr_name.iter_mut().take(15).zip(device.bytes()) {
+        *to = from.cast_signed();
+    }
+    request.ifr_ifru.ifru_data = (&raw mut information).cast();
+    // SAFETY: the request names a device and points at a value that outlives the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let text = |bytes: &[u8; 32]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
+    Ok((text(&information.driver), text(&information.bus)))
+}
+
+/// The cookie of the network namespace that a socket lives in. Linux 5.14.
+pub(crate) fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
+    let mut cookie = 0_u64;
+    let mut length = size_of_val(&cookie) as libc::socklen_t;
+    // SAFETY: both pointers lead to live variables, and `length` says how large the first one is.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+}
