@@ -7,11 +7,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use nix::sched::{CloneFlags, setns};
-use nix::unistd::geteuid;
 
-use crate::process::run;
+use crate::process::{ensure_root, run};
 
 /// Where `ip netns` keeps names.
 pub(crate) const NAMES: &str = "/run/netns";
@@ -27,10 +26,7 @@ pub struct Netns {
 impl Netns {
     /// Makes a namespace; a leftover of the same name is replaced.
     pub fn new(name: &str) -> Result<Self> {
-        ensure!(
-            geteuid().is_root(),
-            "network namespace {name}: only root can make one\nremedy: run the tests as root"
-        );
+        ensure_root()?;
         let path = PathBuf::from(NAMES).join(name);
         if path.exists() {
             drop(run(Command::new("ip").args(["netns", "delete", name]), "")?);

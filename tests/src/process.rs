@@ -12,12 +12,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, geteuid};
 
 use crate::control_plane::SERVICE_ACCOUNT;
 use crate::netns::run_in;
@@ -182,6 +182,16 @@ pub fn workspace_binary(name: &str, variable: &str) -> Result<PathBuf> {
     found.into_iter().find(|file| file.is_file()).with_context(|| {
         format!("binary {name} is not beside {}\nremedy: cargo build --workspace", test.display())
     })
+}
+
+/// Namespaces, mounts and BPF are root's: says so before anything else fails for want of it.
+pub(crate) fn ensure_root() -> Result<()> {
+    ensure!(
+        geteuid().is_root(),
+        "this test makes network namespaces and loads eBPF programs: only root can\n\
+         remedy: run the tests as root (`cargo xtask check` runs those that need none)"
+    );
+    Ok(())
 }
 
 /// Runs a tool to its end; all that it said is part of the error. `input` is what it reads.

@@ -139,7 +139,7 @@ fn index(manifest: &Blob) -> String {
             r#""manifests":[{{"mediaType":"application/vnd.oci.image.manifest.v1+json","#,
             r#""digest":"sha256:{}","size":{},"platform":{{"architecture":"{}","os":"linux"}},"#,
             r#""annotations":{{"org.opencontainers.image.ref.name":"{}","#,
-            r#""io.containerd.image.name":"docker.io/library/lb-agent:{}"}}}}]}}"#
+            r#""io.containerd.image.name":"localhost/lb-agent:{}"}}}}]}}"#
         ),
         manifest.digest, manifest.bytes, ARCHITECTURE, VERSION, VERSION
     )

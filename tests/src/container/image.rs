@@ -44,7 +44,7 @@ impl Image {
         Ok(self.archive.metadata().context("size of the archive")?.len())
     }
 
-    /// Returns its name as containerd keeps it: with registry and tag.
+    /// Returns its name as containerd keeps it: with host and tag.
     pub fn name(&self) -> &str {
         &self.name
     }

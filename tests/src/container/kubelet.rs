@@ -151,9 +151,7 @@ impl<'a> Kubelet<'a> {
 
     fn prepared(&self, id: String, container: &Value, place: &Place) -> Result<Task> {
         let name = container["image"].as_str().context("a container without image")?;
-        // As containerd completes names for a kubelet.
-        let full = format!("docker.io/library/{name}");
-        ensure!(full == self.image.name(), "{name} is not {}", self.image.name());
+        ensure!(name == self.image.name(), "{name} is not {}", self.image.name());
         let (flags, environment) = container_flags(container, place)?;
         let words = self.image.entry_point().chain(words(container, &environment)?).collect();
         Ok(Task { id, flags, words })

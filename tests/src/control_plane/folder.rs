@@ -7,6 +7,8 @@ use std::process;
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 
+use crate::process::ensure_root;
+
 /// Where everything of the tests lies, by the process id of its owner; what a killed owner leaves
 /// there is swept by the next topology.
 const FOLDERS: &str = "/run/lb-test";
@@ -15,6 +17,7 @@ const FOLDERS: &str = "/run/lb-test";
 ///
 /// With `LB_TESTS_KEEP` in the environment it stays until the next sweep, for a look at the logs.
 pub(crate) fn create(purpose: &str) -> Result<TempDir> {
+    ensure_root()?;
     fs::create_dir_all(FOLDERS).with_context(|| format!("folder {FOLDERS}"))?;
     tempfile::Builder::new()
         .prefix(&format!("{}-{purpose}-", process::id()))

@@ -18,7 +18,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::unistd::setsid;
 
 use crate::netns::NAMES;
-use crate::process::{run, workspace_binary};
+use crate::process::{ensure_root, run, workspace_binary};
 use crate::wait::wait_until_ok;
 
 const NETNS: &str = "lbt-";
@@ -61,6 +61,7 @@ impl Territory {
     }
 
     fn new(netns_prefix: String, folder: PathBuf, cgroup: &str) -> Result<Self> {
+        ensure_root()?;
         let cgroup = cgroup2()?.join(cgroup);
         for path in [&folder, &cgroup] {
             fs::create_dir_all(path).with_context(|| format!("folder {}", path.display()))?;

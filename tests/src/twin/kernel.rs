@@ -17,6 +17,7 @@ use lb_common::service::{Frontend, Service};
 
 use super::bpf::{self, Line, Trie};
 use super::roads;
+use crate::process::ensure_root;
 
 /// What one packet came to.
 #[derive(Debug)]
@@ -95,6 +96,7 @@ impl Kernel {
 
     /// Loads an object that has the product's maps. From then on this thread is in a network namespace of its own.
     pub fn with(object: &[u8], flows: usize) -> Result<Self> {
+        ensure_root()?;
         roads::enter().context("roads")?;
         let mut loader = PacketLog::Off.loader();
         let sizes = [

@@ -1,0 +1,93 @@
+//! The commands of the README as a person types them: the demo from its first line to its last, and what somebody
+//! without root is told.
+
+use std::env;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::process::workspace_binary;
+use lb_tests::topology::{Shape, Topology};
+
+/// `nobody`.
+const NOBODY: u32 = 65534;
+
+fn xtask(words: &[&str]) -> Result<Output> {
+    let program = workspace_binary("xtask", "LB_XTASK")?;
+    let output = Command::new(&program).args(words).output();
+    output.with_context(|| format!("{} {words:?}", program.display()))
+}
+
+/// Runs a program of ours as `nobody`, who may not be able to enter the folder where it lies.
+fn as_nobody(program: &Path, words: &[&str]) -> Result<Output> {
+    let folder = tempfile::tempdir()?;
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
+    let copy = folder.path().join("program");
+    let _: u64 = fs::copy(program, &copy)?;
+    let mut command = Command::new(&copy);
+    let command = command.args(words).current_dir("/").uid(NOBODY).gid(NOBODY);
+    command.output().with_context(|| format!("{} as nobody", program.display()))
+}
+
+fn said(output: &Output) -> String {
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+/// Asks for what a newcomer is promised: both frontends in both families through both transports, one pod for one
+/// client where affinity is asked for, and a backend that comes and goes.
+#[test]
+fn demo_shows_services_being_answered_and_cleans_up() -> Result<()> {
+    let output = xtask(&["demo"])?;
+    let said = said(&output);
+    ensure!(output.status.success(), "the demo ended with {}:\n{said}", output.status);
+    for asker in ["pod-a3 asks the ClusterIP", "client asks the NodePort"] {
+        for family in ["IPv4", "IPv6"] {
+            for transport in ["tcp", "udp"] {
+                let question = format!("{asker}, {family}, {transport}:\n    pod-a");
+                ensure!(said.contains(&question), "no answer to {question:?} in:\n{said}");
+            }
+        }
+    }
+    for promise in
+        ["Spread: 300", " 300\n", "pod-a3 answers", "pod-a3 no longer answers", "clean up: done"]
+    {
+        ensure!(said.contains(promise), "no {promise:?} in:\n{said}");
+    }
+    let left = fs::read_dir("/run/netns")?.filter_map(Result::ok).map(|entry| entry.file_name());
+    let left = left.filter(|name| name.to_string_lossy().starts_with("lb-demo-"));
+    assert_eq!(left.count(), 0, "namespaces of the demo stayed behind");
+    ensure!(!Path::new("/run/lb-demo").exists(), "the folder of the demo stayed behind");
+    Ok(())
+}
+
+#[test]
+fn commands_that_need_root_say_so() -> Result<()> {
+    let program = workspace_binary("xtask", "LB_XTASK")?;
+    for command in ["test", "demo"] {
+        let output = as_nobody(&program, &[command])?;
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{command}: {said}");
+        ensure!(said.contains("need root") || said.contains("needs root"), "{command}: {said}");
+        ensure!(said.contains("remedy: sudo"), "{command}: {said}");
+    }
+    Ok(())
+}
+
+/// Run by the test below as somebody who is not root, and in its own right as root.
+#[test]
+fn topology_is_made() -> Result<()> {
+    Topology::builder(Shape::Routed).nodes(1).pods(1).build().map(drop)
+}
+
+#[test]
+fn test_that_needs_root_fails_without_it_and_says_so() -> Result<()> {
+    let output = as_nobody(&env::current_exe()?, &["--exact", "topology_is_made"])?;
+    let said = said(&output);
+    ensure!(!output.status.success(), "it passed without root: {said}");
+    ensure!(said.contains("run the tests as root"), "{said}");
+    Ok(())
+}
