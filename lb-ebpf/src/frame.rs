@@ -35,6 +35,8 @@ fn changed(old: [u8; 2], change: Difference, zero_is_none: bool) -> Option<[u8; 
 }
 
 impl Packet for Frame<'_> {
+    linear::access!();
+
     #[inline(always)]
     fn reach(&self, _length: usize) {}
 
@@ -49,21 +51,6 @@ impl Packet for Frame<'_> {
     }
 
     #[inline(always)]
-    fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
-        linear::read(self.0.data(), self.0.data_end(), at)
-    }
-
-    #[inline(always)]
-    fn words<const N: usize>(&self, at: usize) -> Option<[u32; N]> {
-        linear::read(self.0.data(), self.0.data_end(), at)
-    }
-
-    #[inline(always)]
-    fn halves<const N: usize>(&self, at: usize) -> Option<[u64; N]> {
-        linear::read(self.0.data(), self.0.data_end(), at)
-    }
-
-    #[inline(always)]
     fn read_at<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         // SAFETY: the helper writes exactly `N` bytes or fails (kernel 5.18).
@@ -71,21 +58,6 @@ impl Packet for Frame<'_> {
             bpf_xdp_load_bytes(self.0.ctx, at as u32, bytes.as_mut_ptr().cast(), N as u32)
         };
         if result == 0 { Some(bytes) } else { None }
-    }
-
-    #[inline(always)]
-    fn write<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()> {
-        linear::write(self.0.data(), self.0.data_end(), at, bytes)
-    }
-
-    #[inline(always)]
-    fn set_words<const N: usize>(&mut self, at: usize, words: [u32; N]) -> Option<()> {
-        linear::write(self.0.data(), self.0.data_end(), at, words)
-    }
-
-    #[inline(always)]
-    fn set_halves<const N: usize>(&mut self, at: usize, halves: [u64; N]) -> Option<()> {
-        linear::write(self.0.data(), self.0.data_end(), at, halves)
     }
 
     #[inline(always)]

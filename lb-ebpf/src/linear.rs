@@ -26,3 +26,39 @@ pub(crate) const fn write<T: Plain>(start: usize, end: usize, at: usize, value: 
     unsafe { (to as *mut T).write_unaligned(value) };
     Some(())
 }
+
+/// The part of [`lb_common::packet::Packet`] that every packet has alike which aya lends as `self.0`.
+macro_rules! access {
+    () => {
+        #[inline(always)]
+        fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+            linear::read(self.0.data(), self.0.data_end(), at)
+        }
+
+        #[inline(always)]
+        fn words<const N: usize>(&self, at: usize) -> Option<[u32; N]> {
+            linear::read(self.0.data(), self.0.data_end(), at)
+        }
+
+        #[inline(always)]
+        fn halves<const N: usize>(&self, at: usize) -> Option<[u64; N]> {
+            linear::read(self.0.data(), self.0.data_end(), at)
+        }
+
+        #[inline(always)]
+        fn write<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()> {
+            linear::write(self.0.data(), self.0.data_end(), at, bytes)
+        }
+
+        #[inline(always)]
+        fn set_words<const N: usize>(&mut self, at: usize, words: [u32; N]) -> Option<()> {
+            linear::write(self.0.data(), self.0.data_end(), at, words)
+        }
+
+        #[inline(always)]
+        fn set_halves<const N: usize>(&mut self, at: usize, halves: [u64; N]) -> Option<()> {
+            linear::write(self.0.data(), self.0.data_end(), at, halves)
+        }
+    };
+}
+pub(crate) use access;

@@ -25,6 +25,8 @@ mod maps;
 #[cfg(target_arch = "bpf")]
 mod mark;
 #[cfg(target_arch = "bpf")]
+mod object;
+#[cfg(target_arch = "bpf")]
 mod programs;
 #[cfg(target_arch = "bpf")]
 mod report;
@@ -35,17 +37,3 @@ mod sock;
 
 #[cfg(not(target_arch = "bpf"))]
 fn main() {}
-
-/// The verifier refuses any object in which this could be reached.
-#[cfg(target_arch = "bpf")]
-#[panic_handler]
-#[expect(clippy::missing_const_for_fn, reason = "the language wants this signature")]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
-
-/// The kernel lends some helpers only to GPL-compatible programs.
-#[cfg(target_arch = "bpf")]
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -16,6 +16,8 @@
 fn main() {}
 
 #[cfg(target_arch = "bpf")]
+mod object;
+#[cfg(target_arch = "bpf")]
 mod reference_packet;
 
 #[cfg(target_arch = "bpf")]
@@ -140,16 +142,3 @@ mod programs {
         if translate(&context).is_some() { xdp_action::XDP_PASS } else { xdp_action::XDP_DROP }
     }
 }
-
-/// The verifier refuses any object in which this could be reached.
-#[cfg(target_arch = "bpf")]
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
-
-/// The kernel lends some helpers only to GPL-compatible programs.
-#[cfg(target_arch = "bpf")]
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -64,6 +64,8 @@ fn bounded(length: usize) -> Option<u32> {
 }
 
 impl Packet for Skb<'_> {
+    linear::access!();
+
     #[inline(always)]
     fn reach(&self, length: usize) {
         self.pull(length as u32);
@@ -80,21 +82,6 @@ impl Packet for Skb<'_> {
     }
 
     #[inline(always)]
-    fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
-        linear::read(self.0.data(), self.0.data_end(), at)
-    }
-
-    #[inline(always)]
-    fn words<const N: usize>(&self, at: usize) -> Option<[u32; N]> {
-        linear::read(self.0.data(), self.0.data_end(), at)
-    }
-
-    #[inline(always)]
-    fn halves<const N: usize>(&self, at: usize) -> Option<[u64; N]> {
-        linear::read(self.0.data(), self.0.data_end(), at)
-    }
-
-    #[inline(always)]
     fn read_at<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         // SAFETY: the helper writes exactly `N` bytes or fails.
@@ -107,21 +94,6 @@ impl Packet for Skb<'_> {
             )
         };
         if result == 0 { Some(bytes) } else { None }
-    }
-
-    #[inline(always)]
-    fn write<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()> {
-        linear::write(self.0.data(), self.0.data_end(), at, bytes)
-    }
-
-    #[inline(always)]
-    fn set_words<const N: usize>(&mut self, at: usize, words: [u32; N]) -> Option<()> {
-        linear::write(self.0.data(), self.0.data_end(), at, words)
-    }
-
-    #[inline(always)]
-    fn set_halves<const N: usize>(&mut self, at: usize, halves: [u64; N]) -> Option<()> {
-        linear::write(self.0.data(), self.0.data_end(), at, halves)
     }
 
     #[inline(always)]
