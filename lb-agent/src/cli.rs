@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Arg, ArgMatches, Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgAction, ArgMatches, Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use crate::config::flags::ProxyFlags;
 use crate::datapath::PacketLog;
@@ -122,10 +122,10 @@ pub struct Run {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Remove everything, as `lb-agent cleanup` does, and exit.
-    #[arg(long, conflicts_with = "init_only")]
+    #[arg(long, conflicts_with = "init_only", value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value_t = false, hide_default_value = true)]
     pub cleanup: bool,
     /// Do what needs a privileged container, as `lb-agent init` does, and exit.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value_t = false, hide_default_value = true)]
     pub init_only: bool,
     /// Write the configuration as two documents to a file, and exit.
     #[arg(long, value_name = "FILE")]

@@ -210,7 +210,8 @@ impl Datapath {
         }
         meaning::note(&dir, &options.bpf_dir)?;
         let replaced = reuse::prepare(&dir.join("maps"), &options.bpf_dir, &sizes)?;
-        let programs = Programs::prepare(&dir, &sizes, options.packet_log)?;
+        let is_beside = replaced.iter().any(reuse::Replaced::is_memory);
+        let programs = Programs::prepare(&dir, &sizes, options.packet_log, is_beside)?;
         let maps = dir.join("maps");
         reuse::verify(&maps, &options.bpf_dir)?;
         replaced.iter().try_for_each(|replaced| replaced.copy(&maps, Newer::Ours))?;

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
+use axum::routing::any;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -17,6 +17,8 @@ use crate::plan::Family;
 
 /// A change that waits longer than this means that we are stuck: twice kube-proxy's sync period.
 const STALE: Duration = Duration::from_mins(1);
+/// What Go, and so kube-proxy, writes for a time that has not come yet.
+const NEVER: &str = "0001-01-01T00:00:00Z";
 
 /// What the agent says of itself; cheap to clone, all clones are one.
 #[derive(Clone, Debug, Default)]
@@ -110,12 +112,12 @@ impl Health {
         let is_fresh = told.pending_since.is_none_or(|since| since.elapsed() < STALE);
         let is_eligible = told.node == NodeState::Eligible;
         let now = Timestamp::now();
-        let updated = if is_fresh { now } else { told.updated.unwrap_or(now) }.to_string();
+        let updated = told.updated.map_or_else(|| NEVER.to_owned(), |at| at.to_string());
         let family = |family: Family| {
             (family.name(), FamilyBody { last_updated: updated.clone(), healthy: is_fresh })
         };
         let body = Body {
-            last_updated: updated.clone(),
+            last_updated: if is_fresh { now.to_string() } else { updated.clone() },
             current_time: now.to_string(),
             healthy: is_fresh,
             node_eligible: counts_node.then_some(is_eligible),
@@ -134,12 +136,12 @@ impl Health {
     }
 }
 
-/// The paths.
+/// The paths, by any method, as with kube-proxy.
 pub fn router(health: Health) -> Router {
     Router::new()
-        .route("/healthz", get(async |State(health): State<Health>| health.answer("healthz", true)))
-        .route("/livez", get(async |State(health): State<Health>| health.answer("livez", false)))
-        .route("/readyz", get(readyz))
+        .route("/healthz", any(async |State(health): State<Health>| health.answer("healthz", true)))
+        .route("/livez", any(async |State(health): State<Health>| health.answer("livez", false)))
+        .route("/readyz", any(readyz))
         .with_state(health)
 }
 
@@ -178,5 +180,35 @@ mod tests {
         assert_eq!((code(&health, true), code(&health, false)), (503, 503));
         health.updated();
         assert_eq!(code(&health, true), 200);
+    }
+    async fn body(health: &Health) -> serde_json::Value {
+        let answer = health.answer("healthz", true).into_body();
+        let bytes = axum::body::to_bytes(answer, 10_000).await.expect("a short text");
+        serde_json::from_slice(&bytes).expect("a document")
+    }
+
+    #[tokio::test]
+    async fn families_tell_of_their_last_update_and_the_whole_of_now() {
+        let health = Health::default();
+        let before = body(&health).await;
+        assert_eq!(before["status"]["IPv6"]["lastUpdated"], NEVER);
+        assert_eq!(before["lastUpdated"], before["currentTime"], "nothing waits");
+        health.updated();
+        let (first, second) = (body(&health).await, body(&health).await);
+        assert_ne!(first["status"]["IPv4"]["lastUpdated"], NEVER);
+        assert_eq!(first["status"], second["status"], "no update between them");
+        health.pending(Instant::now().checked_sub(STALE));
+        let stale = body(&health).await;
+        assert_eq!(stale["lastUpdated"], stale["status"]["IPv4"]["lastUpdated"]);
+        assert_eq!((&stale["healthy"], &stale["status"]), (&false.into(), &stale_status(&first)));
+    }
+
+    /// The same times, but nobody is well.
+    fn stale_status(body: &serde_json::Value) -> serde_json::Value {
+        let mut status = body["status"].clone();
+        for family in status.as_object_mut().expect("families").values_mut() {
+            family["healthy"] = false.into();
+        }
+        status
     }
 }

@@ -8,7 +8,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
+use axum::routing::any;
 use prometheus_client::registry::Registry;
 use tracing::warn;
 
@@ -112,9 +112,9 @@ const PATHS: [&str; 6] = ["/configz", "/flagz", "/healthz", "/metrics", "/proxyM
 pub fn router(sources: Sources) -> Router {
     let zpages = zpages::router(Arc::clone(&sources.flags), &PATHS);
     Router::new()
-        .route("/metrics", get(metrics))
-        .route("/proxyMode", get(async || "ebpf"))
-        .route("/configz", get(configz))
+        .route("/metrics", any(metrics))
+        .route("/proxyMode", any(async || "ebpf"))
+        .route("/configz", any(configz))
         .with_state(sources)
         .merge(zpages)
 }

@@ -21,6 +21,7 @@ in_both_shapes!(
     traffic_goes_on_while_the_data_path_of_another_layout_is_taken_over,
     traffic_goes_on_while_programs_of_another_build_come_and_go,
     traffic_goes_on_while_maps_get_another_size,
+    a_size_that_was_asked_for_by_a_run_that_was_killed_is_taken_back,
     another_configuration_is_taken_over_under_traffic,
     change_during_absence_is_caught_up,
     cleanup_removes_everything,
@@ -119,6 +120,28 @@ fn traffic_goes_on_while_maps_get_another_size(shape: Shape) -> Result<()> {
         let [now, next] = sizes.get();
         agent.set_flag("--map-size", now);
         sizes.set([next, now]);
+        Ok(())
+    })
+}
+
+/// What is attached are the programs of the size before, whose map another run had put aside when it was killed.
+fn a_size_that_was_asked_for_by_a_run_that_was_killed_is_taken_back(shape: Shape) -> Result<()> {
+    let sizes = std::cell::Cell::new(["FLOWS=65536", "FLOWS=131072"]);
+    nothing_is_lost_on_the_move(shape, |agent, node| {
+        agent.stop()?;
+        let [now, before] = sizes.get();
+        agent.set_flag("--map-size", before);
+        agent.start_again()?;
+        agent.stop()?;
+        agent.set_flag("--map-size", now);
+        agent.spawn_again(&[])?;
+        let maps = node.bpf().join(LAYOUT).join("maps");
+        wait_until(SOON, "both maps are there", || {
+            ["FLOWS-old", "FLOWS"].iter().all(|name| maps.join(name).exists()).then_some(())
+        })?;
+        agent.kill9()?;
+        ensure!(maps.join("FLOWS-old").exists(), "the run was killed too late");
+        agent.set_flag("--map-size", before);
         Ok(())
     })
 }

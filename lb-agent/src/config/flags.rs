@@ -49,7 +49,7 @@ pub struct ProxyFlags {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub iptables_localhost_nodeports: Option<bool>,
     /// `oom_score_adj` of the agent.
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(i64).range(-1_000..=1_000))]
     pub oom_score_adj: Option<i64>,
     /// How long an idle open connection is kept.
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
@@ -181,11 +181,12 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     );
     let prefix = proxy.pod_interface_name_prefix.clone();
     t.flag(&mut config.interface_name_prefix, "pod-interface-name-prefix", prefix);
-    if let Some(list) = proxy.nodeport_addresses.as_ref().filter(|list| !list.is_empty()) {
-        let wanted: Result<Vec<_>, _> = list.iter().map(|text| node_port_address(text)).collect();
-        let wanted = wanted.map_err(|error| format!("--nodeport-addresses: {error}"))?;
-        t.flag(&mut config.node_port_addresses, "nodeport-addresses", Some(accepted(&wanted)));
-    }
+    let list = proxy.nodeport_addresses.iter().flatten().filter(|text| !text.is_empty());
+    let wanted: Result<Vec<_>, _> = list.map(|text| node_port_address(text)).collect();
+    let wanted = wanted.map_err(|error| format!("--nodeport-addresses: {error}"))?;
+    // As with kube-proxy, an empty list is none.
+    let accepted = (!wanted.is_empty()).then(|| accepted(&wanted));
+    t.flag(&mut config.node_port_addresses, "nodeport-addresses", accepted);
     t.flag(&mut config.masquerade_all, "masquerade-all", proxy.masquerade_all);
     let localhost = proxy.iptables_localhost_nodeports;
     t.flag(&mut config.localhost_node_ports, "iptables-localhost-nodeports", localhost);

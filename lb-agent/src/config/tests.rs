@@ -141,6 +141,8 @@ fn kube_proxys_flags_count_without_a_file() {
     assert!(config.localhost_node_ports.value);
     assert_eq!(config.timeouts, Timeouts::default(), "zero leaves it alone");
     assert_eq!(config.warnings.len(), 3, "{:?}", config.warnings);
+    let empty = flags(&["--nodeport-addresses=", "--init-only=false"]).unwrap();
+    assert!(empty.node_port_addresses.value.primary && !empty.node_port_addresses.is_set());
     for wrong in
         ["--detect-local-mode=Cluster", "--nodeport-addresses=x", "--metrics-bind-address=x:1"]
     {

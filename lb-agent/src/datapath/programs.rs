@@ -44,11 +44,13 @@ pub(super) struct Programs {
 impl Programs {
     /// Finds the programs of our object over these maps, or loads them.
     ///
-    /// Programs that log are always loaded anew: their ring buffer is not pinned.
+    /// Programs that log are always loaded anew: their ring buffer is not pinned. So are those that go beside what is
+    /// attached (`is_beside`): a device takes no program twice, and what is attached may be what is found.
     pub(super) fn prepare(
         dir: &Path,
         sizes: &BTreeMap<&'static str, u32>,
         packet_log: PacketLog,
+        is_beside: bool,
     ) -> Result<Self, Error> {
         let (maps, mut name) = (dir.join("maps"), name_of(object()));
         let mut records = None;
@@ -56,13 +58,13 @@ impl Programs {
             name = format!("{name}-log{}", packet_log.level());
         }
         let folder = dir.join("programs").join(name);
-        if packet_log == PacketLog::Off && is_usable(&folder, &maps) {
+        if packet_log == PacketLog::Off && !is_beside && is_usable(&folder, &maps) {
             debug!(folder = %folder.display(), "programs are there already");
         } else {
             let began = Instant::now();
             fs::create_dir_all(&folder).map_err(pin(&folder))?;
-            // It may use maps that are no more.
-            remove_pin(&folder.join(XDP))?;
+            // They may use maps that are no more. None stays, so that an end halfway leaves no mixture of two runs.
+            names().chain([XDP]).try_for_each(|name| remove_pin(&folder.join(name)))?;
             let mut ebpf = load(&maps, &folder, sizes, packet_log)?;
             records = (packet_log != PacketLog::Off).then(|| Records::of(&mut ebpf)).flatten();
             info!(took = ?began.elapsed(), "programs loaded");
@@ -223,7 +225,6 @@ fn object_over(
 
 fn pin_program(ebpf: &mut Ebpf, name: &'static str, folder: &Path) -> Result<(), Error> {
     let path = folder.join(name);
-    remove_pin(&path)?;
     let program = ebpf.program_mut(name).ok_or(Error::NoObject)?;
     let pinned = program.pin(&path).map_err(|error| io::Error::other(error.to_string()));
     pinned.map_err(pin(&path))

@@ -249,12 +249,15 @@ impl<'de> Visitor<'de> for Items<'_, '_> {
     }
 }
 
-/// Files are the operator's own: large ones are read, bombs made of aliases are not.
+/// Files are the operator's own: large ones are read, bombs made of aliases are not. What a program dumps repeats one
+/// anchor as often as it has endpoints.
 fn options() -> Options {
     serde_saphyr::options! {
         with_snippet: false,
-        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 100_000 },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 2_000_000 },
         budget: serde_saphyr::budget! {
+            enforce_alias_anchor_ratio: false,
+            max_aliases: 1_000_000,
             max_events: 200_000_000,
             max_nodes: 100_000_000,
             max_total_scalar_bytes: 1 << 30,

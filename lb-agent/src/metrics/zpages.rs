@@ -10,7 +10,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
+use axum::routing::any;
 use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family as Labelled;
@@ -56,11 +56,11 @@ pub(super) fn router(
 ) -> Router {
     let (healthy, checks) = (Labelled::default(), Labelled::default());
     Router::new()
-        .route("/healthz", get(healthz))
-        .route("/healthz/ping", get(healthz))
-        .route("/metrics/slis", get(slis))
-        .route("/statusz", get(statusz))
-        .route("/flagz", get(flagz))
+        .route("/healthz", any(healthz))
+        .route("/healthz/ping", any(healthz))
+        .route("/metrics/slis", any(slis))
+        .route("/statusz", any(statusz))
+        .route("/flagz", any(flagz))
         .with_state(Pages { flags, paths, healthy, checks })
 }
 

@@ -5,14 +5,16 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::Ipv6V6Only;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, trace, warn};
@@ -21,6 +23,8 @@ use tracing::{debug, info, trace, warn};
 const PAUSE: Duration = Duration::from_secs(5);
 /// After an accept that failed, for example for want of file descriptors.
 const BREATH: Duration = Duration::from_millis(100);
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1_024;
 /// Connections at a time.
 const CONNECTIONS: usize = 256;
 /// The head of a request must come within this.
@@ -31,13 +35,13 @@ const HEAD_BYTES: usize = 8 * 1_024;
 const CONNECTION: Duration = Duration::from_mins(2);
 
 /// Serves paths in a task of its own. An error only where the listener must be had at once.
-pub(super) async fn start(
+pub(super) fn start(
     address: SocketAddr,
     what: &'static str,
     router: Router,
     is_needed: bool,
 ) -> io::Result<()> {
-    let first = TcpListener::bind(address).await;
+    let first = listen(address);
     match &first {
         Ok(_) => info!(%address, what, "listening"),
         Err(error) => warn!(%address, what, %error, "cannot listen"),
@@ -50,6 +54,24 @@ pub(super) async fn start(
     Ok(())
 }
 
+/// A listener as Go makes it: the wildcard of IPv4 means both families, where the kernel has both.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    if address.ip() == IpAddr::from(Ipv4Addr::UNSPECIFIED)
+        && let Ok(socket) = TcpSocket::new_v6()
+    {
+        setsockopt(&socket, Ipv6V6Only, &false)?;
+        return listen_with(socket, (Ipv6Addr::UNSPECIFIED, address.port()).into());
+    }
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    listen_with(socket, address)
+}
+
+fn listen_with(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 async fn serve(first: io::Result<TcpListener>, address: SocketAddr, what: &str, router: Router) {
     let mut listener = first;
     loop {
@@ -57,7 +79,7 @@ async fn serve(first: io::Result<TcpListener>, address: SocketAddr, what: &str, 
             Ok(listener) => return accept(listener, router).await,
             Err(_) => sleep(PAUSE).await,
         }
-        listener = TcpListener::bind(address).await;
+        listener = listen(address);
         if listener.is_ok() {
             info!(%address, what, "listening");
         }
@@ -130,6 +152,18 @@ mod tests {
     }
 
     const QUESTION: &[u8] = b"GET /healthz HTTP/1.0\r\n\r\n";
+
+    #[tokio::test]
+    async fn the_wildcard_of_ipv4_is_both_families() {
+        let listener = listen("0.0.0.0:0".parse().unwrap()).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(tokio::spawn(accept(listener, Router::new().route("/healthz", get(async || "ok")))));
+        for address in [(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()] {
+            assert!(ask(address, QUESTION).await.ends_with("\r\n\r\nok"), "{address}");
+        }
+        let one = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        assert!(one.local_addr().unwrap().is_ipv4());
+    }
 
     #[tokio::test]
     async fn garbage_gets_an_error_or_nothing_and_questions_an_answer() {

@@ -66,7 +66,7 @@ pub(super) async fn start_servers(
     for ((reason, what, address), router) in listeners.into_iter().zip(routers) {
         let Some(address) = address else { continue };
         let is_needed = config.bind_hard_fail.value;
-        if let Err(source) = servers::start(address, what, router, is_needed).await {
+        if let Err(source) = servers::start(address, what, router, is_needed) {
             let text = format!("cannot listen on {address} ({what}): {source}");
             agent.shown.events.end(reason, text).await;
             return Err(Error::Listen { what, address, source });

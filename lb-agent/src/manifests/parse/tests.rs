@@ -181,6 +181,17 @@ fn a_bomb_of_aliases_is_refused() {
     assert!(objects(&text).is_err());
 }
 
+/// As programs dump a slice whose endpoints share their conditions.
+#[test]
+fn one_anchor_may_be_repeated_by_every_endpoint() {
+    let head = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n\
+                metadata: { name: a, labels: { kubernetes.io/service-name: a } }\nendpoints:\n\
+                - { addresses: [10.0.0.1], conditions: &id001 { ready: true } }\n";
+    let one = "- { addresses: [10.0.0.2], conditions: *id001 }\n";
+    let text = [head, &one.repeat(100_000)].concat();
+    assert_eq!(objects(&text).expect("readable").len(), 1);
+}
+
 #[test]
 fn documents_of_other_kinds_are_told_with_their_line() {
     let text = "# one\n---\napiVersion: v1\nkind: Servcie\n---\nkind: Node\n---\nspec: {}\n";
