@@ -91,6 +91,7 @@ names! {
         RejectLimited = "reject_limited", "a rejection beyond the rate limit";
         FragmentHeld = "fragment_held", "a fragment ahead of the first of its datagram, kept to be sent in again behind it";
         FragmentLost = "fragment_lost", "a fragment that was held and had to make room for others";
+        SctpChecksum = "sctp_checksum", "an SCTP packet in pieces whose port would change: its checksum covers all of them";
         IcmpRedirect = "icmp_redirect", "an ICMP redirect that would tell a client to go around us";
     }
 }
@@ -99,6 +100,8 @@ names! {
     /// Things that happen on the way of a packet and are counted beside its verdict.
     Event {
         PortShifted = "port_shifted", "the source port was changed, the tuple was taken";
+        PortTaken = "port_taken", "a source port that was tried is another flow's; up to 16 are tried for a flow";
+        PortsScarce = "ports_scarce", "a source port was found only after half of all tries: they run out towards a backend";
         AffinityFull = "affinity_full", "no room to remember a client's backend";
         FlowRenewed = "flow_renewed", "a flow whose backend left picked again";
         FlowReused = "flow_reused", "a SYN reused the tuple of an older connection";

@@ -3,35 +3,51 @@
 //! CRC is linear: the change of a word followed by `n` unchanged bytes changes the CRC by that word's own remainder,
 //! multiplied by x^(8n) modulo the polynomial.
 
+use crate::addr::Port;
 use crate::flow::Tuple;
 use crate::packet::Packet;
-use crate::wire::View;
+use crate::wire::{Piece, View};
 
 /// The Castagnoli polynomial, bits reflected.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
-/// Offset of the checksum in the common header.
+/// The most that [`shifted`] can go back.
+const LONGEST: usize = 0xfffb;
+/// Offset of the checksum in the common header, ...
 const CHECKSUM: usize = 8;
+/// ... and bytes of that header behind its ports.
+const REST: usize = 8;
 
-/// Writes the ports of `to` and corrects the checksum.
+/// What the checksum becomes, as on the wire, when the ports become those of `to`. `None` where it covers what is not
+/// in the packet: the other pieces of a packet in pieces, or a header that is cut short.
 #[inline(always)]
-pub fn ports<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Option<()> {
-    if to.source_port == old.source_port && to.destination_port == old.destination_port {
-        return Some(());
-    }
-    let [a, b] = to.source_port.octets();
-    let [c, d] = to.destination_port.octets();
-    let [e, f] = old.source_port.octets();
-    let [g, h] = old.destination_port.octets();
-    let delta = u32::from_le_bytes([a ^ e, b ^ f, c ^ g, d ^ h]);
-    // Four bytes less than 64 KiB, for the word itself; longer ones are not changed.
-    let behind = packet.length().checked_sub(view.transport(packet) + 4)?;
-    if behind > 0xfffb {
+pub fn changed<P: Packet>(packet: &P, view: &View, old: &Tuple, to: &Tuple) -> Option<[u8; 4]> {
+    let before = Port::word(old.source_port, old.destination_port);
+    let after = Port::word(to.source_port, to.destination_port);
+    let behind = behind(packet, view)?;
+    let sum = u32::from_le(view.word(packet, CHECKSUM)?);
+    Some(corrected(sum, u32::from_le(before ^ after), behind).to_le_bytes())
+}
+
+/// Writes the ports of `to`, and the checksum that they make.
+#[inline(always)]
+pub fn write<P: Packet>(packet: &mut P, view: &View, to: &Tuple, sum: [u8; 4]) -> Option<()> {
+    view.write(packet, 0, Port::word(to.source_port, to.destination_port).to_ne_bytes())?;
+    view.write(packet, CHECKSUM, sum)
+}
+
+/// Bytes that the checksum covers behind the ports: up to where the IP header says that the packet ends. A short one
+/// lies in a longer frame, filled up to the 60 bytes of a wire.
+#[inline(always)]
+fn behind<P: Packet>(packet: &P, view: &View) -> Option<u16> {
+    if view.piece != Piece::Whole {
         return None;
     }
-    let old = u32::from_le(view.word(packet, CHECKSUM)?);
-    let sum = corrected(old, delta, behind as u16);
-    view.write(packet, 0, [a, b, c, d])?;
-    view.write(packet, CHECKSUM, sum.to_le_bytes())
+    let behind = view.end(packet)?.checked_sub(view.transport(packet) + size_of::<u32>())?;
+    // Four bytes less than 64 KiB, for the word itself; longer ones are not changed.
+    if !(REST..=LONGEST).contains(&behind) {
+        return None;
+    }
+    Some(behind as u16)
 }
 
 /// x^(8 * n), reflected (bit 31 is x^0), for the low byte of a length ...

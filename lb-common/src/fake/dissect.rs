@@ -197,7 +197,14 @@ pub fn wrong_checksums(bytes: &[u8]) -> Vec<&'static str> {
     let (Some(from), Some(to)) = (address(network + from), address(network + to)) else {
         return wrong;
     };
-    let body = bytes.get(at..).unwrap_or_default();
+    // What a wire filled up is no part of the packet.
+    let length = if v4 { half(bytes, network + 2) } else { half(bytes, network + 4) };
+    let end = match (v4, usize::from(length)) {
+        (true, 0) => bytes.len(),
+        (true, length) => network + length,
+        (false, length) => network + 40 + length,
+    };
+    let body = bytes.get(at..end.min(bytes.len())).unwrap_or_default();
     let pseudo = if next == 1 { 0 } else { pseudo_sum(&from, &to, Protocol(next), body.len()) };
     let right = match next {
         _ if !whole => true,

@@ -22,8 +22,10 @@ mod icmp;
 mod masquerade;
 mod node_port;
 mod policy;
+mod races;
 mod refused;
 mod removed;
+mod sctp;
 mod sent;
 mod shapes;
 
@@ -44,6 +46,8 @@ pub fn all() -> Vec<Fixture> {
         shapes::all(),
         accelerator::all(),
         sent::all(),
+        sctp::all(),
+        races::all(),
     ];
     parts.concat()
 }

@@ -38,6 +38,8 @@ pub struct Fake {
     pub flows: RefCell<BTreeMap<FlowKey, Flow>>,
     /// Most halves that `flows` holds.
     pub flow_capacity: usize,
+    /// Halves that there is no memory for, however few there are.
+    pub flow_failures: BTreeSet<FlowKey>,
     /// `AFFINITY`.
     pub affinity: RefCell<BTreeMap<Client, Affinity>>,
     /// Most clients that `affinity` holds.
@@ -74,6 +76,7 @@ impl Default for Fake {
             roads: BTreeMap::new(),
             flows: RefCell::default(),
             flow_capacity: Self::FLOWS,
+            flow_failures: BTreeSet::new(),
             affinity: RefCell::default(),
             affinity_capacity: usize::MAX,
             direct: RefCell::default(),
@@ -197,6 +200,7 @@ impl Tables for Fake {
     fn put_flow(&self, key: &FlowKey, flow: &Flow) -> bool {
         let mut flows = self.flows.borrow_mut();
         let room = flows.len() < self.flow_capacity || flows.contains_key(key);
+        let room = room && !self.flow_failures.contains(key);
         if room {
             let _: Option<Flow> = flows.insert(*key, *flow);
         }

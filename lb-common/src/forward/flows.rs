@@ -145,22 +145,27 @@ pub(super) fn begin<T: Tables>(
     scratch.flow.write_half(twin_kind, &mut scratch.twin);
     scratch.key.tuple.write_reversed(&mut scratch.twin.to);
 
-    ports::reserve(tables, settings, scratch)?;
+    // What another packet of this flow made stays with it.
+    let is_made = ports::reserve(tables, settings, scratch)? == ports::Place::Made;
     if new.masquerade {
         scratch.flow.write_half(Kind::MASQUERADE, &mut scratch.twin);
         scratch.twin.to = Tuple::NONE;
         scratch.key.write_mark(&scratch.flow, &mut scratch.twin_key);
         if !tables.put_flow(&scratch.twin_key, &scratch.twin) {
-            scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
-            tables.remove_flow(&scratch.twin_key);
+            if is_made {
+                scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
+                tables.remove_flow(&scratch.twin_key);
+            }
             return Err(DropReason::FlowTableFull);
         }
     }
     // What the tuple meant before, if anything: a flow that is renewed.
     let old = tables.flow(&scratch.key, &mut scratch.twin) && scratch.twin.to != scratch.flow.to;
     if !tables.put_flow(&scratch.key, &scratch.flow) {
-        scratch.twin = scratch.flow;
-        end_tail(tables, scratch);
+        if is_made {
+            scratch.twin = scratch.flow;
+            end_tail(tables, scratch);
+        }
         return Err(DropReason::FlowTableFull);
     }
     if old {

@@ -170,9 +170,10 @@ fn inner<P: Packet>(packet: &mut P, scratch: &mut Scratch, inside: Header) -> Op
     let ports = Difference::NONE.word(before, after);
     let both = ports.and(addresses);
     let transport = inside.at + header;
+    let end = scratch.view.end(packet)?;
     let field = match scratch.twin_key.protocol {
-        Protocol::TCP => quoted_checksum(packet, transport + TCP_CHECKSUM, both, false),
-        Protocol::UDP => quoted_checksum(packet, transport + UDP_CHECKSUM, both, true),
+        Protocol::TCP => quoted_checksum(packet, (transport + TCP_CHECKSUM, end), both, false),
+        Protocol::UDP => quoted_checksum(packet, (transport + UDP_CHECKSUM, end), both, true),
         _ => Difference::NONE,
     };
     // In IPv4 the quoted header's own checksum changed against its addresses: the sum over it stays.
@@ -181,16 +182,19 @@ fn inner<P: Packet>(packet: &mut P, scratch: &mut Scratch, inside: Header) -> Op
 }
 
 /// Brings the transport checksum of a quoted packet up to date, where the quote is long enough to have one.
-/// Returns how that changes the sum over the quote.
+/// Returns how that changes the sum over the quote. What lies behind its `end` is no part of the packet.
 ///
 /// VERIFIER: where it lies depends on the protocol, so it is read as from an offset known only at run time.
 #[inline(never)]
 fn quoted_checksum<P: Packet>(
     packet: &mut P,
-    at: usize,
+    (at, end): (usize, usize),
     change: Difference,
     zero_is_none: bool,
 ) -> Difference {
+    if at + size_of::<u16>() > end {
+        return Difference::NONE;
+    }
     let old: [u8; 2] = match packet.read_at(at) {
         Some(old) if !zero_is_none || old != [0; 2] => old,
         _ => return Difference::NONE,

@@ -10,36 +10,73 @@ use crate::scratch::Scratch;
 use crate::service::Frontend;
 use crate::tables::{Added, Tables};
 
-/// Ports tried before a flow is refused.
+/// Ports tried before a flow is refused, ...
 const TRIES: u32 = 16;
+/// ... and how many make it known that they run out.
+const SCARCE: u32 = TRIES / 2;
 /// From one try to the next: odd, and far from any part of the range (2^32 by the golden ratio).
 const NEXT: u32 = 0x9e37_79b9;
 
+/// By whom a half stands that a packet needs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// By this packet: it goes again if the flow fails.
+    Made,
+    /// By another packet of the same flow, at once on another CPU or before: it stays.
+    Found,
+    /// It does not: the key is another flow's.
+    Taken,
+}
+
 /// Takes the reply tuple of a new flow. Where it belongs to another live flow, or its client may use it to talk
-/// to the backend directly, the source port is shifted.
+/// to the backend directly, the source port is shifted. Never [`Place::Taken`].
 #[inline(always)]
 pub(super) fn reserve<T: Tables>(
     tables: &T,
     settings: &Settings,
     scratch: &mut Scratch,
-) -> Result<(), DropReason> {
-    if tables.is_direct(hash::whole(&scratch.flow.to, scratch.key.protocol)) {
-        return shift(tables, settings, scratch);
+) -> Result<Place, DropReason> {
+    if !tables.is_direct(hash::whole(&scratch.flow.to, scratch.key.protocol)) {
+        let place = take(tables, scratch)?;
+        if place != Place::Taken {
+            return Ok(place);
+        }
+        if is_over(&scratch.other, scratch.twin.seen) {
+            // That of a connection that ended: its forward half, if any is left, is swept as an orphan.
+            let put = tables.put_flow(&scratch.twin_key, &scratch.twin);
+            return if put { Ok(Place::Made) } else { Err(DropReason::FlowTableFull) };
+        }
     }
+    shift(tables, settings, scratch)
+}
+
+#[inline(never)]
+fn shift<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+) -> Result<Place, DropReason> {
+    let place = seek(tables, settings, scratch, false)?;
+    tables.count(Event::PortShifted);
+    Ok(place)
+}
+
+/// Puts the twin where its key says, unless another flow is there, which then lies in `scratch.other`.
+///
+/// One of the same flow is as good: of two first packets at once, on two CPUs, the later one takes the port
+/// that the earlier one found.
+#[inline(always)]
+fn take<T: Tables>(tables: &T, scratch: &mut Scratch) -> Result<Place, DropReason> {
     match tables.add_flow(&scratch.twin_key, &scratch.twin) {
-        Added::Yes => return Ok(()),
+        Added::Yes => return Ok(Place::Made),
         Added::Full => return Err(DropReason::FlowTableFull),
         Added::Taken => {}
     }
-    if tables.flow(&scratch.twin_key, &mut scratch.other)
-        && (scratch.other.to == scratch.twin.to || is_over(&scratch.other, scratch.twin.seen))
-    {
-        // Our own half of an earlier try, or that of a connection that ended: its forward half, if
-        // any is left, is swept as an orphan.
-        let put = tables.put_flow(&scratch.twin_key, &scratch.twin);
-        return if put { Ok(()) } else { Err(DropReason::FlowTableFull) };
+    if !tables.flow(&scratch.twin_key, &mut scratch.other) || scratch.other.to != scratch.twin.to {
+        return Ok(Place::Taken);
     }
-    shift(tables, settings, scratch)
+    let put = tables.put_flow(&scratch.twin_key, &scratch.twin);
+    if put { Ok(Place::Found) } else { Err(DropReason::FlowTableFull) }
 }
 
 /// Whether a half can only belong to a connection that ended.
@@ -49,27 +86,38 @@ const fn is_over(flow: &Flow, now: u64) -> bool {
         || flow.state & state::FIN != 0 && now.saturating_sub(flow.seen) >= 2 * SECOND
 }
 
-/// Finds a free source port towards the backend.
-#[inline(never)]
-fn shift<T: Tables>(
+/// Finds a source port towards the backend, for the flow and for the key of its twin. `is_own`: on an address of this
+/// node, that of `scratch.frontend`, where `NodePorts` are.
+///
+/// VERIFIER: not a function of its own, for its callers are at the end of the deepest chain of calls already.
+#[inline(always)]
+fn seek<T: Tables>(
     tables: &T,
     settings: &Settings,
     scratch: &mut Scratch,
-) -> Result<(), DropReason> {
+    is_own: bool,
+) -> Result<Place, DropReason> {
     let mut wish = wish(&scratch.key.tuple, scratch.key.protocol);
-    for _ in 0..TRIES {
+    for tried in 0..TRIES {
         let port = source_port(settings, wish);
         wish = wish.wrapping_add(NEXT);
-        scratch.twin_key.tuple.destination_port = port;
-        match tables.add_flow(&scratch.twin_key, &scratch.twin) {
-            Added::Yes => {
-                scratch.flow.to.source_port = port;
-                tables.count(Event::PortShifted);
-                return Ok(());
+        if is_own {
+            scratch.frontend.port = port;
+            if tables.knows(&scratch.frontend) {
+                continue;
             }
-            Added::Full => return Err(DropReason::FlowTableFull),
-            Added::Taken => {}
         }
+        scratch.twin_key.tuple.destination_port = port;
+        let place = take(tables, scratch)?;
+        if place == Place::Taken {
+            tables.count(Event::PortTaken);
+            continue;
+        }
+        if tried >= SCARCE {
+            tables.count(Event::PortsScarce);
+        }
+        scratch.flow.to.source_port = port;
+        return Ok(place);
     }
     Err(DropReason::PortsExhausted)
 }
@@ -110,26 +158,14 @@ pub(super) fn masquerade<T: Tables>(
     scratch.flow.to.source = source;
     scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
     scratch.frontend = Frontend::node_port(source, Port::NONE, scratch.key.protocol);
-    let mut wish = wish(&scratch.key.tuple, scratch.key.protocol);
-    for _ in 0..TRIES {
-        let port = source_port(settings, wish);
-        wish = wish.wrapping_add(NEXT);
-        scratch.frontend.port = port;
-        if tables.knows(&scratch.frontend) {
-            continue;
-        }
-        scratch.twin_key.tuple.destination_port = port;
-        match tables.add_flow(&scratch.twin_key, &scratch.twin) {
-            Added::Yes => {
-                scratch.flow.to.source_port = port;
-                let put = tables.put_flow(&scratch.key, &scratch.flow);
-                return if put { Ok(()) } else { Err(DropReason::FlowTableFull) };
-            }
-            Added::Full => return Err(DropReason::FlowTableFull),
-            Added::Taken => {}
-        }
+    let place = seek(tables, settings, scratch, true)?;
+    if tables.put_flow(&scratch.key, &scratch.flow) {
+        return Ok(());
     }
-    Err(DropReason::PortsExhausted)
+    if place == Place::Made {
+        tables.remove_flow(&scratch.twin_key);
+    }
+    Err(DropReason::FlowTableFull)
 }
 
 #[cfg(test)]
@@ -139,8 +175,77 @@ mod tests {
     use super::{source_port, wish};
     use crate::addr::{Endpoint, Port, Protocol};
     use crate::config::Settings;
-    use crate::fake::at;
-    use crate::flow::Tuple;
+    use crate::event::{DropReason, Hook, Translation, Verdict};
+    use crate::fake::{Datagram, Fake, Step, at, run, world};
+    use crate::flow::{FlowKey, Kind, Side, Tuple};
+
+    fn step(hook: Hook, packet: &Datagram) -> Step {
+        let verdict = Verdict::Translated(Translation::NewFlow);
+        Step { hook, from_host: false, packet: packet.build(), verdict, out: None }
+    }
+
+    /// A client outside asks a `NodePort` of this node, whose backend is on another.
+    fn node() -> (Fake, Step, Step) {
+        let mut tables = Fake::node();
+        let service = tables.add_service(1, &[(world::REMOTE4, false)]);
+        tables.node_port(world::NODE4, Protocol::TCP, service);
+        let comes = step(Hook::EdgeIngress, &Datagram::syn(world::CLIENT4, world::NODE4));
+        let leaves = step(Hook::EdgeEgress, &Datagram::syn(world::CLIENT4, world::REMOTE4));
+        (tables, comes, leaves)
+    }
+
+    fn key(from: &str, to: &str, side: Side) -> FlowKey {
+        FlowKey::new(Tuple::new(at(from), at(to)), Protocol::TCP, side)
+    }
+
+    #[test]
+    fn source_without_room_for_its_flow_is_given_back() {
+        let (mut tables, comes, leaves) = node();
+        let _new = run(&comes, &tables);
+        let before = tables.flows.borrow().clone();
+        let mark = key(world::CLIENT4, world::REMOTE4, Side::EGRESS);
+        assert_eq!(before[&mark].kind, Kind::MASQUERADE);
+        let _: bool = tables.flow_failures.insert(mark);
+        let (verdict, out) = run(&leaves, &tables);
+        assert_eq!(verdict, Verdict::Drop(DropReason::FlowTableFull));
+        assert_eq!(out, leaves.packet);
+        assert_eq!(*tables.flows.borrow(), before, "nothing is left of it");
+        tables.flow_failures.clear();
+        assert_eq!(run(&leaves, &tables).0, Verdict::Translated(Translation::Masquerade));
+    }
+
+    #[test]
+    fn no_half_stands_where_another_finds_no_room() {
+        for (from, to, side) in [
+            (world::CLIENT4, world::NODE4, Side::INGRESS),
+            (world::CLIENT4, world::REMOTE4, Side::EGRESS),
+            (world::REMOTE4, world::CLIENT4, Side::EGRESS),
+        ] {
+            let (mut tables, comes, _) = node();
+            let _: bool = tables.flow_failures.insert(key(from, to, side));
+            let (verdict, out) = run(&comes, &tables);
+            assert_eq!(verdict, Verdict::Drop(DropReason::FlowTableFull), "{from} {to}");
+            assert_eq!(out, comes.packet);
+            assert!(tables.flows.borrow().is_empty(), "{from} {to}: {:#?}", tables.flows);
+        }
+    }
+
+    #[test]
+    fn half_that_another_packet_of_the_flow_made_outlives_a_failure() {
+        for mark in [None, Some(key(world::CLIENT4, world::REMOTE4, Side::EGRESS))] {
+            let (mut tables, comes, leaves) = node();
+            let _new = run(&comes, &tables);
+            let _left = run(&leaves, &tables);
+            let forward = key(world::CLIENT4, world::NODE4, Side::INGRESS);
+            // As if the other one were about to write it.
+            let _: Option<_> = tables.flows.borrow_mut().remove(&forward);
+            let _: bool = tables.flow_failures.insert(mark.unwrap_or(forward));
+            let before: BTreeSet<FlowKey> = tables.flows.borrow().keys().copied().collect();
+            assert_eq!(run(&comes, &tables).0, Verdict::Drop(DropReason::FlowTableFull));
+            let after: BTreeSet<FlowKey> = tables.flows.borrow().keys().copied().collect();
+            assert_eq!(after, before);
+        }
+    }
 
     /// What Linux gives its own connections by default.
     const EPHEMERAL: core::ops::RangeInclusive<u16> = 32_768..=60_999;

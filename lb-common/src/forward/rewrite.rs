@@ -6,6 +6,7 @@ use crate::checksum::Difference;
 use crate::event::{DropReason, PassReason, Turn, Verdict};
 use crate::flow::Tuple;
 use crate::packet::{Covered, Packet};
+use crate::sctp;
 use crate::wire::{IPV4, IPV6, Piece, View};
 
 /// Offset of the checksum in an IPv4 header.
@@ -26,6 +27,10 @@ pub(super) const UDP_CHECKSUM: usize = 6;
 pub(super) fn packet<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Step<()> {
     if packet.is_frame() && looks_partial(packet, view, old) {
         return Err(Verdict::Pass(PassReason::PartialChecksum));
+    }
+    // XDP takes none.
+    if !packet.is_frame() && view.protocol == Protocol::SCTP {
+        return sctp_packet(packet, view, old, to);
     }
     fields(packet, view, old, to).ok_or(Verdict::Drop(DropReason::RewriteFailed))
 }
@@ -78,12 +83,7 @@ fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Op
     if view.piece == Piece::Later {
         return Some(());
     }
-    let checksum = match view.protocol {
-        Protocol::TCP => TCP_CHECKSUM,
-        Protocol::UDP => UDP_CHECKSUM,
-        // SCTP's CRC32c covers no address; its ports are changed by `sctp`.
-        _ => return crate::sctp::ports(packet, view, old, to),
-    };
+    let checksum = if view.protocol == Protocol::TCP { TCP_CHECKSUM } else { UDP_CHECKSUM };
     let before = Port::word(old.source_port, old.destination_port);
     let after = Port::word(to.source_port, to.destination_port);
     if before != after {
@@ -92,6 +92,22 @@ fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Op
         view.checksum(packet, checksum, ports, Covered::Payload)?;
     }
     view.checksum(packet, checksum, addresses, Covered::PseudoHeader)
+}
+
+/// SCTP: its checksum covers no address, and every byte behind its ports, so that no piece of a packet gets another
+/// port. What is known of it is found out before anything is written.
+#[inline(never)]
+fn sctp_packet<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Step<()> {
+    const FAILED: Verdict = Verdict::Drop(DropReason::RewriteFailed);
+    let before = Port::word(old.source_port, old.destination_port);
+    let mut sum = None;
+    if before != Port::word(to.source_port, to.destination_port) {
+        let unknown = Verdict::Drop(DropReason::SctpChecksum);
+        sum = Some(sctp::changed(packet, view, old, to).ok_or(unknown)?);
+    }
+    let _addresses: Difference =
+        write_addresses(packet, header(packet, view), old, to).ok_or(FAILED)?;
+    sum.map_or(Some(()), |sum| sctp::write(packet, view, to, sum)).ok_or(FAILED)
 }
 
 /// Where an IP header is that gets other addresses.

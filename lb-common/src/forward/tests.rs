@@ -106,6 +106,7 @@ proptest! {
         port in 1_u16..,
         transport in transports(),
         payload in proptest::collection::vec(any::<u8>(), 0..64),
+        filling in proptest::collection::vec(any::<u8>(), 0..32),
     ) {
         let mut tables = Fake::node();
         let (cluster, remote) = if v4 {
@@ -119,16 +120,17 @@ proptest! {
         }
         let client = Endpoint::new(address(v4, source), Port::new(port));
         prop_assume!((v4 || !client.ip.is_v4()) && !client.ip.is_martian());
-        let asks = Datagram::new(client, at(cluster), transport).with(&payload);
-        let (_, sent) = run(&step(Hook::PodIngress, asks.build()), &tables);
+        // A wire fills up what is short.
+        let frame = |from, to| {
+            let packet = Datagram::new(from, to, transport).with(&payload);
+            [packet.build(), filling.clone()].concat()
+        };
+        let (_, sent) = run(&step(Hook::PodIngress, frame(client, at(cluster))), &tables);
         prop_assert_eq!(wrong_checksums(&sent), Vec::<&str>::new());
-        let gets = Datagram::new(client, at(remote), transport).with(&payload);
-        prop_assert_eq!(&sent, &gets.build());
+        prop_assert_eq!(&sent, &frame(client, at(remote)));
 
-        let answers = Datagram::new(at(remote), client, transport).with(&payload);
-        let (_, shown) = run(&step(Hook::PodEgress, answers.build()), &tables);
-        let expected = Datagram::new(at(cluster), client, transport).with(&payload);
-        prop_assert_eq!(shown, expected.build());
+        let (_, shown) = run(&step(Hook::PodEgress, frame(at(remote), client)), &tables);
+        prop_assert_eq!(shown, frame(at(cluster), client));
     }
 
     #[test]

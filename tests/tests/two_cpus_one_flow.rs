@@ -1,0 +1,164 @@
+//! Two CPUs handle the first packets of one flow at once, through the programs in the kernel: whatever they make, the
+//! flow has one source and each of its halves once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_common::addr::{Endpoint, Ip, Port, Protocol};
+use lb_common::event::Hook;
+use lb_common::fake::{Datagram, Fake, at, world};
+use lb_common::flow::{Flow, FlowKey, Kind, Side};
+use lb_tests::twin::{Kernel, bpf};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// Flows that both CPUs begin.
+const FLOWS: u32 = 10_000;
+/// Halves that there is room for.
+const ROOM: usize = 1 << 19;
+/// Another frontend of the same backend.
+const OTHER: &str = "10.96.0.11:80";
+
+/// Programs, one after the other, and what each of them is given of a flow.
+type Packets = fn(u32) -> Vec<(Hook, Datagram)>;
+
+fn client(number: u32) -> Endpoint {
+    let [_, high, middle, _] = number.to_be_bytes();
+    Endpoint::new(Ip::v4([203, 0, 113 + high, middle]), Port::new(10_000 + (number % 256) as u16))
+}
+
+/// From outside to a backend of another node: the node's address becomes its source.
+fn masqueraded(number: u32) -> Vec<(Hook, Datagram)> {
+    let from = |to: &str| {
+        let mut packet = Datagram::syn(world::CLIENT4, to);
+        packet.source = client(number);
+        packet
+    };
+    vec![(Hook::EdgeIngress, from(world::NODE4)), (Hook::EdgeEgress, from(world::REMOTE4))]
+}
+
+/// To a frontend whose backend the client talks to from this port already.
+fn shifted(number: u32) -> Vec<(Hook, Datagram)> {
+    let mut packet = Datagram::syn(world::POD4, OTHER);
+    packet.source = client(number);
+    vec![(Hook::PodIngress, packet)]
+}
+
+fn tables() -> Fake {
+    let mut tables = Fake::node();
+    tables.flow_capacity = ROOM;
+    // Three for each flow, so that none is without one.
+    tables.settings.source_port_low = Port::new(33_000);
+    let [one, other] = [1, 2].map(|id| tables.add_service(id, &[(world::REMOTE4, false)]));
+    tables.node_port(world::NODE4, Protocol::TCP, one);
+    tables.cluster_ip(world::CLUSTER4, Protocol::TCP, one);
+    tables.cluster_ip(OTHER, Protocol::TCP, other);
+    tables
+}
+
+/// Two CPUs, or the one there is twice.
+fn cpus() -> Result<[usize; 2]> {
+    let allowed = sched_getaffinity(Pid::from_raw(0))?;
+    let mut all = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
+    let first = all.next().context("a CPU")?;
+    Ok([first, all.next().unwrap_or(first)])
+}
+
+/// Sends every flow's packets from both CPUs at once.
+fn race(kernel: &Kernel, packets: Packets) -> Result<()> {
+    let done = [0, 1].map(|_| AtomicU32::new(0));
+    let [first, second] = &done;
+    let [one, other] = cpus()?;
+    let programs: BTreeMap<Hook, BorrowedFd<'_>> =
+        Hook::ALL.iter().map(|hook| (*hook, kernel.program(*hook))).collect();
+    let send = |cpu, mine: &AtomicU32, its: &AtomicU32| {
+        let outcome = send(&programs, packets, cpu, (mine, its));
+        // Nobody waits for who failed.
+        mine.store(u32::MAX, Ordering::SeqCst);
+        outcome
+    };
+    thread::scope(|scope| {
+        let send = &send;
+        let other = scope.spawn(move || send(other, second, first));
+        let one = send(one, first, second);
+        one.and(other.join().expect("no panic"))
+    })
+}
+
+fn send(
+    programs: &BTreeMap<Hook, BorrowedFd<'_>>,
+    packets: Packets,
+    cpu: usize,
+    (mine, its): (&AtomicU32, &AtomicU32),
+) -> Result<()> {
+    let mut only = CpuSet::new();
+    only.set(cpu)?;
+    sched_setaffinity(Pid::from_raw(0), &only)?;
+    let mut out = vec![0; 512];
+    for number in 0..FLOWS {
+        let made = packets(number);
+        let steps =
+            made.iter().filter_map(|(hook, packet)| Some((*programs.get(hook)?, packet.build())));
+        let steps: Vec<(BorrowedFd<'_>, Vec<u8>)> = steps.collect();
+        mine.store(number + 1, Ordering::SeqCst);
+        while its.load(Ordering::SeqCst) <= number {
+            // Where both have one CPU, the other one would not come else.
+            thread::yield_now();
+        }
+        for (program, packet) in &steps {
+            let context = bpf::Context::default();
+            let ran = bpf::test_run(*program, packet, &mut out, Some(&context), 1)?;
+            ensure!(ran.code == u32::MAX, "flow {number} ended with {}", ran.code);
+        }
+    }
+    Ok(())
+}
+
+/// The halves of a kind.
+fn halves(kernel: &Kernel, kind: Kind) -> Result<Vec<(FlowKey, Flow)>> {
+    Ok(kernel.flows()?.into_iter().filter(|(_, flow)| flow.kind == kind).collect())
+}
+
+#[test]
+fn flow_that_two_cpus_masquerade_at_once_has_one_source() -> Result<()> {
+    let mut kernel = Kernel::new(ROOM)?;
+    kernel.load(&tables())?;
+    race(&kernel, masqueraded)?;
+    let sources = halves(&kernel, Kind::UNMASQUERADE)?;
+    let flows: BTreeSet<_> = sources.iter().map(|(_, flow)| flow.to).collect();
+    ensure!(flows.len() == FLOWS as usize, "{} flows", flows.len());
+    ensure!(sources.len() == flows.len(), "{} sources of {} flows", sources.len(), flows.len());
+    let keys: BTreeSet<FlowKey> = sources.iter().map(|(key, _)| *key).collect();
+    // What leaves goes by the source that the answer comes back to.
+    for (key, mark) in halves(&kernel, Kind::MASQUERADE)? {
+        let back = FlowKey::new(mark.to.reversed(), key.protocol, Side::INGRESS);
+        ensure!(keys.contains(&back), "{mark:?} has no way back");
+    }
+    Ok(())
+}
+
+#[test]
+fn flow_that_two_cpus_shift_at_once_has_one_source() -> Result<()> {
+    let mut kernel = Kernel::new(ROOM)?;
+    kernel.load(&tables())?;
+    let mut out = vec![0; 512];
+    for number in 0..FLOWS {
+        let mut packet = Datagram::syn(world::POD4, world::CLUSTER4);
+        packet.source = client(number);
+        let context = bpf::Context::default();
+        let program = kernel.program(Hook::PodIngress);
+        let ran = bpf::test_run(program, &packet.build(), &mut out, Some(&context), 1)?;
+        ensure!(ran.code == u32::MAX, "flow {number} ended with {}", ran.code);
+    }
+    race(&kernel, shifted)?;
+    let asked = at(OTHER);
+    let answers = halves(&kernel, Kind::REPLY)?;
+    let answers = answers.iter().filter(|(_, flow)| flow.to.source == asked.ip).count();
+    ensure!(answers == FLOWS as usize, "{answers} sources of {FLOWS} flows");
+    let forward = halves(&kernel, Kind::FORWARD)?.len();
+    ensure!(forward == 2 * FLOWS as usize, "{forward} forward halves");
+    Ok(())
+}
