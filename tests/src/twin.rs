@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use lb_common::event::{Event, Hook, Verdict, event_counter, verdict_counter};
-use lb_common::fake::{Fake, Step, fields, run};
+use lb_common::fake::{Fake, Step, fields, run, wrong_checksums};
 use lb_common::flow::{Affinity, Client, Flow, FlowKey};
 
 pub mod bpf;
+pub mod hooks;
 mod kernel;
 pub mod random;
 mod roads;
@@ -69,7 +70,8 @@ pub fn compare(
             counters: counted(&host, step.hook, verdict),
         };
         let at = format!("packet {index} at {:?}: host {verdict:?}", step.hook);
-        if let Some(what) = differ(&here, &run_there) {
+        if let Some(what) = differ(&here, &run_there).or_else(|| spoilt(step, verdict, &here.bytes))
+        {
             return Ok(outcome.ends(format!("{at}: {what}\n{step:?}")));
         }
         if careful && let Some(what) = state(&host, kernel)? {
@@ -136,6 +138,15 @@ fn differ(here: &Run, there: &Run) -> Option<String> {
         return Some(format!("bytes ({} and {}): {text:#?}", here.bytes.len(), there.bytes.len()));
     }
     None
+}
+
+/// Checksums that were right and are not any more: host and kernel may be wrong alike.
+fn spoilt(step: &Step, verdict: Verdict, bytes: &[u8]) -> Option<String> {
+    if matches!(verdict, Verdict::Drop(_)) || !wrong_checksums(&step.packet).is_empty() {
+        return None;
+    }
+    let wrong = wrong_checksums(bytes);
+    (!wrong.is_empty()).then(|| format!("both make a wrong {wrong:?}: {bytes:02x?}"))
 }
 
 fn timeless(flows: &BTreeMap<FlowKey, Flow>) -> Vec<(FlowKey, Flow)> {

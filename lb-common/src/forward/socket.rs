@@ -1,7 +1,8 @@
 //! The socket hooks: a process of this host is sent to a backend directly, and shown the frontend.
 //!
 //! The same choice as for packets; the client is the network namespace (its cookie), the flow's
-//! source the socket. What must be dropped silently is left to the packet (see `host`).
+//! source the socket. What must be dropped silently is left to the packet (see `host`), and so is what
+//! depends on the address of a pod (`socketLB: all`).
 
 use super::{Refusal, choose, flows};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
@@ -10,7 +11,7 @@ use crate::event::Event;
 use crate::flow::{Flow, FlowKey, Kind, Peer, Side, Tuple, state};
 use crate::hash;
 use crate::scratch::{Asker, Scratch};
-use crate::service::Frontend;
+use crate::service::{Flags, Frontend, Service};
 use crate::tables::Tables;
 
 /// What a socket call is about.
@@ -72,7 +73,17 @@ pub fn send<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Outcom
         if now.saturating_sub(flow.seen) >= choose::SECOND {
             tables.touch_flow(&scratch.key, now, 0);
         }
-        return Outcome::Use(Endpoint::new(flow.to.destination, flow.to.destination_port));
+        let backend = Endpoint::new(flow.to.destination, flow.to.destination_port);
+        scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
+        let known = tables.flow(&scratch.twin_key, &mut scratch.twin);
+        if !known
+            || Endpoint::new(scratch.twin.to.source, scratch.twin.to.source_port) != call.remote
+        {
+            // The socket asked the same backend through another frontend since: the answer is to this question.
+            scratch.flow.seen = now;
+            let _: bool = put_answer(tables, scratch);
+        }
+        return Outcome::Use(backend);
     }
     if let Err(outcome) = pick(tables, scratch, call) {
         return outcome;
@@ -82,17 +93,21 @@ pub fn send<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Outcom
     scratch.flow.service = scratch.service.id;
     scratch.flow.backend = scratch.backend_id;
     scratch.flow.epoch = scratch.backend.epoch;
-    scratch.flow.write_half(Kind::REPLY, &mut scratch.twin);
-    scratch.key.tuple.write_reversed(&mut scratch.twin.to);
-    scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
     // Without room the datagram still goes; only the sender shown on receive is the backend then.
-    if tables.put_flow(&scratch.twin_key, &scratch.twin)
-        && !tables.put_flow(&scratch.key, &scratch.flow)
-    {
+    if put_answer(tables, scratch) && !tables.put_flow(&scratch.key, &scratch.flow) {
         tables.remove_flow(&scratch.twin_key);
     }
     tables.count(Event::SocketTranslated);
     Outcome::Use(backend)
+}
+
+/// Writes the half that shows an answer to `scratch.flow` as the frontend's. False when there is no room.
+#[inline(always)]
+fn put_answer<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
+    scratch.flow.write_half(Kind::REPLY, &mut scratch.twin);
+    scratch.key.tuple.write_reversed(&mut scratch.twin.to);
+    scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
+    tables.put_flow(&scratch.twin_key, &scratch.twin)
 }
 
 /// `recvmsg(2)` of a UDP socket: the sender is shown as the frontend.
@@ -139,8 +154,10 @@ pub fn is_served<T: Tables>(tables: &T, call: &Call) -> bool {
 fn find<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Result<(), Outcome> {
     let settings = tables.settings().ok_or(Outcome::Leave)?;
     let Endpoint { ip, port, .. } = call.remote;
+    let is_own = settings.netns_cookie == call.netns;
     if ip.is_loopback() {
-        if !settings.has(Settings::LOOPBACK_NODE_PORTS) {
+        // A pod's loopback is its own.
+        if !is_own || !settings.has(Settings::LOOPBACK_NODE_PORTS) {
             return Err(Outcome::Leave);
         }
         let frontend = Frontend::node_port(ip, port, call.protocol);
@@ -149,7 +166,24 @@ fn find<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Result<(),
     }
     scratch.frontend = Frontend::new(ip, port, call.protocol);
     let is_near = choose::is_near(settings, &ip, port, ip.is_v4());
-    choose::locate(tables, settings, scratch, is_near).map_err(|refusal| refused(tables, refusal))
+    choose::locate(tables, settings, scratch, is_near)
+        .map_err(|refusal| refused(tables, refusal))?;
+    if is_own || !depends_on_address(settings, &scratch.service) {
+        Ok(())
+    } else {
+        Err(Outcome::Leave)
+    }
+}
+
+/// Whether a pod's address decides what becomes of its call. Its socket need not have one yet: then its packets are
+/// translated, where its device knows it.
+#[inline(always)]
+const fn depends_on_address(settings: &Settings, service: &Service) -> bool {
+    let flags = service.flags;
+    service.affinity != 0
+        || flags.has(Flags::SOURCES)
+        || flags.has(Flags::EXTERNAL) && flags.has(Flags::LOCAL_POLICY)
+        || settings.has(Settings::MASQUERADE_KUBE_PROXY)
 }
 
 /// What a refusal means to a socket: a rejection is an errno, silence is the packet's business.
@@ -177,3 +211,6 @@ fn pick<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Result<(),
     choose::remember(tables, scratch, client, now);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -109,7 +109,7 @@ fn made(path: PathBuf) -> Result<PathBuf> {
 }
 
 /// Finds the machine's cgroup v2 hierarchy.
-pub(crate) fn cgroup2() -> Result<PathBuf> {
+pub fn cgroup2() -> Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts")?;
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let mut cgroup2 = fields.filter(|fields| fields.get(2) == Some(&"cgroup2"));

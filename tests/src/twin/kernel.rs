@@ -42,7 +42,8 @@ pub struct Kernel {
 }
 
 /// The maps the twin reads and writes.
-const MAPS: [&str; 15] = [
+const MAPS: [&str; 16] = [
+    "SOCKETS",
     "HELD",
     "ENDPOINTS",
     "DIRECT",
@@ -109,7 +110,7 @@ impl Kernel {
             ("DEVICES", 64),
             ("FRAGMENTS", 8192),
             ("FLOWS", flows as u32),
-            ("SOCKETS", 64),
+            ("SOCKETS", 4096),
         ];
         for (map, size) in sizes {
             let _: &mut EbpfLoader<'_> = loader.map_max_entries(map, size);
@@ -312,6 +313,11 @@ impl Kernel {
         bpf::array(self.map("COUNTERS"), COUNTERS, &mut counters)?;
         let own = counters.chunks(self.cpus).nth(verdict_counter(hook, verdict) as usize);
         Ok(own.into_iter().flatten().sum())
+    }
+
+    /// The map `SOCKETS`, which no packet changes.
+    pub fn sockets(&self) -> BorrowedFd<'_> {
+        self.map("SOCKETS")
     }
 
     /// `FLOWS` as it is.

@@ -1,0 +1,259 @@
+//! Socket calls of a node's processes and pods, on this host.
+
+use std::vec::Vec;
+
+use super::{Call, Outcome, connect, peer_name, receive, send};
+use crate::addr::{Endpoint, Protocol};
+use crate::config::Settings;
+use crate::event::Event;
+use crate::fake::{Fake, at, world};
+use crate::flow::Side;
+use crate::scratch::Scratch;
+use crate::service::{Flags, Service};
+
+mod pods;
+
+const HOST: u64 = 7;
+const SOCKET: u64 = 1_000;
+const OTHER4: &str = "10.96.0.11:80";
+const NOBODY: &str = "203.0.113.77:80";
+
+/// The addresses of one family: two frontends, two backends, the loopback, a ClusterIP of one port.
+struct Family {
+    cluster: &'static str,
+    node: &'static str,
+    loopback: &'static str,
+    backends: [(&'static str, bool); 2],
+}
+
+const V4: Family = Family {
+    cluster: world::CLUSTER4,
+    node: world::NODE4,
+    loopback: "127.0.0.1:30080",
+    backends: [(world::LOCAL4, true), (world::REMOTE4, false)],
+};
+const FAMILIES: [Family; 2] = [
+    V4,
+    Family {
+        cluster: world::CLUSTER6,
+        node: world::NODE6,
+        loopback: "[::1]:30080",
+        backends: [(world::LOCAL6, true), (world::REMOTE6, false)],
+    },
+];
+
+/// A node whose one service has these backends, under both protocols and by all frontends of a family.
+fn node(family: &Family, backends: &[(&str, bool)], flavour: impl Fn(Service) -> Service) -> Fake {
+    let mut tables = Fake::node();
+    tables.settings.netns_cookie = HOST;
+    tables.settings.flags |= Settings::LOOPBACK_NODE_PORTS;
+    for (id, protocol) in [(1, Protocol::TCP), (2, Protocol::UDP)] {
+        let service = flavour(tables.add_service(id, backends));
+        tables.cluster_ip(family.cluster, protocol, service);
+        tables.node_port(family.node, protocol, service);
+    }
+    tables
+}
+
+fn plain(family: &Family) -> Fake {
+    node(family, &family.backends, |service| service)
+}
+
+fn call(to: &str, protocol: Protocol, socket: u64) -> Call {
+    Call { remote: at(to), protocol, socket, netns: HOST }
+}
+
+fn connects(tables: &Fake, call: &Call) -> Outcome {
+    connect(tables, &mut Scratch::default(), call)
+}
+
+fn sends(tables: &Fake, call: &Call) -> Outcome {
+    send(tables, &mut Scratch::default(), call)
+}
+
+fn receives(tables: &Fake, from: Endpoint, call: &Call) -> Outcome {
+    receive(tables, &mut Scratch::default(), &Call { remote: from, ..*call })
+}
+
+/// The backend that a call was sent to.
+#[track_caller]
+fn used(outcome: Outcome) -> Endpoint {
+    match outcome {
+        Outcome::Use(end) => end,
+        Outcome::Leave | Outcome::Refuse => panic!("{outcome:?}"),
+    }
+}
+
+#[test]
+fn connected_socket_gets_a_backend_and_is_shown_the_frontend() {
+    for family in &FAMILIES {
+        let tables = plain(family);
+        let ends: Vec<Endpoint> = family.backends.iter().map(|(end, _)| at(end)).collect();
+        for protocol in [Protocol::TCP, Protocol::UDP] {
+            for frontend in [family.cluster, family.node, family.loopback] {
+                let mut seen = Vec::new();
+                for socket in 0..64 {
+                    let asked = call(frontend, protocol, SOCKET + socket);
+                    let backend = used(connects(&tables, &asked));
+                    assert!(ends.contains(&backend), "{frontend} {backend:?}");
+                    seen.push(backend);
+                    let shown = Call { remote: backend, ..asked };
+                    assert_eq!(peer_name(&tables, &shown), Outcome::Use(at(frontend)));
+                    assert_eq!(receives(&tables, backend, &asked), Outcome::Use(at(frontend)));
+                    let other = Call { remote: at(frontend), ..asked };
+                    assert_eq!(peer_name(&tables, &other), Outcome::Leave, "another peer");
+                }
+                assert!(ends.iter().all(|end| seen.contains(end)), "{frontend}: {seen:?}");
+            }
+        }
+        assert!(tables.flows.borrow().is_empty(), "connections are the kernel's to remember");
+    }
+}
+
+#[test]
+fn what_is_not_ours_is_left_alone() {
+    let tables = plain(&V4);
+    for to in [NOBODY, world::REMOTE4, "192.168.0.10:30081", "192.168.0.11:30080", "127.0.0.1:80"] {
+        for protocol in [Protocol::TCP, Protocol::UDP] {
+            let asked = call(to, protocol, SOCKET);
+            assert_eq!(connects(&tables, &asked), Outcome::Leave, "{to}");
+            assert_eq!(sends(&tables, &asked), Outcome::Leave, "{to}");
+            assert_eq!(receives(&tables, at(to), &asked), Outcome::Leave, "{to}");
+            assert_eq!(peer_name(&tables, &asked), Outcome::Leave, "{to}");
+        }
+    }
+    assert!(tables.sockets.borrow().is_empty() && tables.flows.borrow().is_empty());
+}
+
+#[test]
+fn without_backends_it_is_refused_and_what_is_forbidden_is_left_to_the_packet() {
+    for family in &FAMILIES {
+        let empty = node(family, &[], |service| service);
+        let forbidden = node(family, &family.backends, |service| Service {
+            flags: service.flags.with(Flags::SOURCES),
+            ..service
+        });
+        let elsewhere = [family.backends[1]];
+        let not_here = node(family, &elsewhere, |service| Service {
+            flags: service.flags.with(Flags::LOCAL_POLICY),
+            ..service
+        });
+        for protocol in [Protocol::TCP, Protocol::UDP] {
+            let asked = call(family.cluster, protocol, SOCKET);
+            for (tables, outcome) in [
+                (&empty, Outcome::Refuse),
+                (&forbidden, Outcome::Leave),
+                (&not_here, Outcome::Leave),
+            ] {
+                assert_eq!(connects(tables, &asked), outcome);
+                assert_eq!(sends(tables, &asked), outcome);
+            }
+            let asked = call(family.node, protocol, SOCKET);
+            let served = used(connects(&not_here, &asked));
+            assert_eq!(served, at(elsewhere[0].0), "no external policy binds a host");
+        }
+        assert_eq!(empty.counted(Event::SocketRefused), 4);
+    }
+    let tables = plain(&V4);
+    let wrong = call("10.96.0.10:81", Protocol::TCP, SOCKET);
+    assert_eq!(connects(&tables, &wrong), Outcome::Refuse, "a ClusterIP without such a port");
+}
+
+#[test]
+fn allowed_source_is_the_nodes_own() {
+    let mut tables = node(&V4, &V4.backends, |service| Service {
+        flags: service.flags.with(Flags::SOURCES),
+        ..service
+    });
+    let own = at(world::NODE4).ip;
+    let [a, b, c, d] = own.v4_octets();
+    tables.allow(1, &std::format!("{a}.{b}.{c}.{d}"), 32);
+    let _backend = used(connects(&tables, &call(world::CLUSTER4, Protocol::TCP, SOCKET)));
+}
+
+#[test]
+fn unconnected_socket_talks_to_two_services() {
+    let mut tables = plain(&V4);
+    let other = tables.add_service(3, &[("10.1.0.9:9090", true)]);
+    tables.cluster_ip(OTHER4, Protocol::UDP, other);
+    let [first, second] =
+        [world::CLUSTER4, OTHER4].map(|frontend| call(frontend, Protocol::UDP, SOCKET));
+    let backends = [first, second].map(|asked| used(sends(&tables, &asked)));
+    for (asked, backend) in [first, second].iter().zip(backends) {
+        assert_eq!(used(sends(&tables, asked)), backend, "as long as it goes on");
+        assert_eq!(receives(&tables, backend, asked), Outcome::Use(asked.remote));
+    }
+    let stranger = Call { socket: SOCKET + 1, ..first };
+    assert_eq!(receives(&tables, backends[0], &stranger), Outcome::Leave, "another socket's");
+    assert_eq!(tables.halves(Side::SOCKET), 4);
+}
+
+#[test]
+fn two_frontends_of_one_backend_answer_who_asked_last() {
+    let tables = node(&V4, &[(world::LOCAL4, true)], |service| service);
+    for _ in 0..2 {
+        for frontend in [world::CLUSTER4, world::NODE4] {
+            let asked = call(frontend, Protocol::UDP, SOCKET);
+            let backend = used(sends(&tables, &asked));
+            assert_eq!(receives(&tables, backend, &asked), Outcome::Use(asked.remote));
+        }
+    }
+    assert_eq!(tables.halves(Side::SOCKET), 3);
+}
+
+#[test]
+fn datagrams_move_on_when_their_backend_leaves() {
+    let mut tables = plain(&V4);
+    let asked = call(world::CLUSTER4, Protocol::UDP, SOCKET);
+    let before = used(sends(&tables, &asked));
+    let row = tables.backends.iter_mut().find(|row| row.service == 2 && row.ip == before.ip);
+    let row = row.expect("its row");
+    row.epoch += 1_000;
+    // The row is another's now; a table that still names it chooses it, with its new epoch.
+    let again = used(sends(&tables, &asked));
+    let flows = tables.flows.borrow();
+    let of = |flow: &&crate::flow::Flow| flow.to.destination == again.ip;
+    let flow = flows.values().find(of).expect("a flow");
+    assert_eq!(flow.epoch, tables.backends[flow.backend as usize].epoch);
+    assert_eq!(tables.counted(Event::SocketTranslated), 2, "it chose twice");
+}
+
+#[test]
+fn affinity_holds_for_all_sockets_of_a_host_and_follows_the_epoch() {
+    let mut tables = node(&V4, &V4.backends, |service| Service { affinity: 60, ..service });
+    let first = used(connects(&tables, &call(world::CLUSTER4, Protocol::TCP, SOCKET)));
+    for socket in 1..32 {
+        for frontend in [world::CLUSTER4, world::NODE4] {
+            let asked = call(frontend, Protocol::TCP, SOCKET + socket);
+            assert_eq!(used(connects(&tables, &asked)), first);
+        }
+    }
+    assert_eq!(tables.counted(Event::AffinityHit), 62);
+    for row in &mut tables.backends {
+        row.epoch += 1_000;
+    }
+    let _any = used(connects(&tables, &call(world::CLUSTER4, Protocol::TCP, SOCKET)));
+    assert_eq!(tables.counted(Event::AffinityHit), 62, "who left is forgotten");
+}
+
+#[test]
+fn mapped_address_is_the_ipv4_frontend() {
+    let tables = plain(&V4);
+    let mut asked = call(world::CLUSTER4, Protocol::TCP, SOCKET);
+    let [a, b, c, d] = asked.remote.ip.v4_octets();
+    asked.remote.ip = crate::addr::Ip::v6([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]);
+    let backend = used(connects(&tables, &asked));
+    assert!(backend.ip.is_v4());
+    let shown = Call { remote: backend, ..asked };
+    assert_eq!(peer_name(&tables, &shown), Outcome::Use(at(world::CLUSTER4)));
+}
+
+#[test]
+fn full_tables_cost_what_is_shown_and_no_connection() {
+    let mut tables = plain(&V4);
+    tables.flow_capacity = 1;
+    let asked = call(world::CLUSTER4, Protocol::UDP, SOCKET);
+    let backend = used(sends(&tables, &asked));
+    assert_eq!(receives(&tables, backend, &asked), Outcome::Leave);
+    assert!(tables.flows.borrow().is_empty(), "no half of a flow stands alone");
+}

@@ -1,0 +1,74 @@
+//! The socket hooks in the kernel, for the sockets of this process.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use aya::Ebpf;
+use aya::programs::cgroup_sock_addr::CgroupSockAddrLinkId;
+use aya::programs::{CgroupAttachMode, CgroupSockAddr};
+
+use crate::topology::leftovers;
+
+/// The programs, each attached to the hook of its name.
+const PROGRAMS: [&str; 8] = [
+    "connect4",
+    "connect6",
+    "sendmsg4",
+    "sendmsg6",
+    "recvmsg4",
+    "recvmsg6",
+    "peername4",
+    "peername6",
+];
+/// A cgroup of this process, which leaves it at the end.
+#[derive(Debug)]
+pub struct Cgroup {
+    folder: PathBuf,
+    before: PathBuf,
+}
+
+impl Cgroup {
+    /// Makes it, and moves this process there.
+    pub fn enter() -> Result<Self> {
+        let all = leftovers::cgroup2()?;
+        let own = fs::read_to_string("/proc/self/cgroup")?;
+        let own = own.lines().find_map(|line| line.strip_prefix("0::/")).context("no cgroup v2")?;
+        let folder = all.join(format!("lb-calls-{}", std::process::id()));
+        fs::create_dir(&folder).with_context(|| format!("cgroup {}", folder.display()))?;
+        let cgroup = Self { folder, before: all.join(own) };
+        move_to(&cgroup.folder)?;
+        Ok(cgroup)
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        drop(move_to(&self.before));
+        drop(fs::remove_dir(&self.folder));
+    }
+}
+
+fn move_to(cgroup: &Path) -> Result<()> {
+    let file = cgroup.join("cgroup.procs");
+    fs::write(&file, "0").with_context(|| format!("cgroup {}", file.display()))
+}
+
+/// Attaches every program of sockets to a cgroup, until the object goes.
+pub fn attach(ebpf: &mut Ebpf, cgroup: &Path) -> Result<()> {
+    let folder = fs::File::open(cgroup)?;
+    for name in PROGRAMS {
+        let program = ebpf.program_mut(name).with_context(|| format!("program {name}"))?;
+        let program: &mut CgroupSockAddr = program.try_into()?;
+        program.load().with_context(|| format!("load {name}"))?;
+        let _: CgroupSockAddrLinkId = program
+            .attach(&folder, CgroupAttachMode::Single)
+            .with_context(|| format!("attach {name}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,272 @@
+//! Calls of real sockets through the hooks in the kernel, and the same calls on this host: equal in what the process gets,
+//! and in what `SOCKETS`, `FLOWS` and `AFFINITY` remember. `BPF_PROG_TEST_RUN` runs no program of this kind.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_agent::node::settings::netns_cookie;
+use lb_agent::program::Op;
+use lb_common::addr::{Endpoint, Ip, Port, Protocol};
+use lb_common::fake::{Fake, at, world};
+use lb_common::flow::{Affinity, Client, Flow, FlowKey, Peer};
+use lb_common::forward::socket::{self, Call, Outcome};
+use lb_common::scratch::Scratch;
+use lb_common::service::{Flags, Service};
+use lb_tests::twin::hooks::{Cgroup, attach};
+use lb_tests::twin::{Kernel, bpf};
+use socket2::{Domain, SockRef, Socket, Type};
+
+/// Backends on this machine, of both families.
+const BACKENDS: [&str; 4] = [world::LOCAL4, "10.1.0.8:8080", world::LOCAL6, "[fd00:1::8]:8080"];
+/// Nobody's.
+const STRANGERS: [&str; 2] = ["10.1.0.8:9999", "[fd00:1::8]:9999"];
+
+/// Addresses of backends and of the node, and a way to everybody else, on the loopback of this thread's namespace.
+fn addresses() -> Result<()> {
+    let mut all: Vec<Ip> =
+        BACKENDS.iter().chain(&[world::NODE4, world::NODE6]).map(|it| at(it).ip).collect();
+    all.dedup();
+    for ip in all {
+        let address = plain(Endpoint::new(ip, Port::NONE)).ip();
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        ip_command(&["address", "add", &format!("{address}/{bits}"), "dev", "lo", "nodad"])?;
+    }
+    ip_command(&["route", "add", "default", "dev", "lo"])?;
+    ip_command(&["-6", "route", "add", "default", "dev", "lo"])
+}
+
+fn ip_command(arguments: &[&str]) -> Result<()> {
+    let status = Command::new("ip").args(arguments).status().context("ip")?;
+    ensure!(status.success(), "ip {arguments:?}: {status}");
+    Ok(())
+}
+
+/// An end as the standard library has it.
+fn plain(end: Endpoint) -> SocketAddr {
+    let port = end.port.get();
+    if end.ip.is_v4() {
+        SocketAddr::from((end.ip.v4_octets(), port))
+    } else {
+        SocketAddr::from((end.ip.octets(), port))
+    }
+}
+
+/// Two services of two backends in both families, under both protocols, with a flavour.
+fn tables(cookie: u64, backends: &[&str], flavour: impl Fn(Service) -> Service) -> Fake {
+    let mut tables = Fake::node();
+    tables.settings.netns_cookie = cookie;
+    let families = [
+        (0, world::CLUSTER4, world::NODE4, "10.96.0.11:80"),
+        (4, world::CLUSTER6, world::NODE6, "[fd00:96::11]:80"),
+    ];
+    for (first, cluster, node, other) in families {
+        let of = |end: &&&str| at(end).ip.is_v4() == at(cluster).ip.is_v4();
+        let ends: Vec<(&str, bool)> = backends.iter().filter(of).map(|end| (*end, true)).collect();
+        for (id, protocol) in [(first + 1, Protocol::TCP), (first + 2, Protocol::UDP)] {
+            let service = flavour(tables.add_service(id, &ends));
+            tables.cluster_ip(cluster, protocol, service);
+            tables.node_port(node, protocol, service);
+        }
+        let second = flavour(tables.add_service(first + 3, &ends));
+        tables.cluster_ip(other, Protocol::UDP, second);
+    }
+    tables
+}
+
+/// What is asked: frontends, ports that they have not, strangers.
+const ASKED: [&str; 11] = [
+    world::CLUSTER4,
+    world::NODE4,
+    "10.96.0.11:80",
+    "10.96.0.10:81",
+    "192.168.0.10:30081",
+    STRANGERS[0],
+    world::CLUSTER6,
+    world::NODE6,
+    "[fd00:96::11]:80",
+    "[fd00:96::10]:81",
+    STRANGERS[1],
+];
+
+struct Site<'a> {
+    kernel: &'a Kernel,
+    sockets: BorrowedFd<'a>,
+    host: Fake,
+    netns: u64,
+    servers: &'a [UdpSocket],
+}
+
+impl Site<'_> {
+    fn call(&self, socket: &impl AsFd, to: &str, protocol: Protocol) -> Result<Call> {
+        let socket = SockRef::from(socket).cookie()?;
+        Ok(Call { remote: at(to), protocol, socket, netns: self.netns })
+    }
+
+    fn here(&self, decide: impl FnOnce(&Fake, &mut Scratch) -> Outcome) -> Outcome {
+        self.host.clock.set(bpf::now());
+        decide(&self.host, &mut Scratch::default())
+    }
+
+    /// Compares what is remembered.
+    fn same(&self, what: &str) -> Result<()> {
+        let peers: BTreeMap<u64, Peer> = bpf::entries(self.sockets, false)?.into_iter().collect();
+        ensure!(
+            peers == *self.host.sockets.borrow(),
+            "{what}: SOCKETS {peers:#?} {:#?}",
+            self.host.sockets
+        );
+        let timeless = |all: BTreeMap<FlowKey, Flow>| -> BTreeMap<FlowKey, Flow> {
+            let still = |(key, mut flow): (FlowKey, Flow)| {
+                flow.seen = 0;
+                (key, flow)
+            };
+            all.into_iter().map(still).collect()
+        };
+        let (here, there) =
+            (timeless(self.host.flows.borrow().clone()), timeless(self.kernel.flows()?));
+        ensure!(here == there, "{what}: FLOWS host {here:#?} kernel {there:#?}");
+        let ageless = |all: BTreeMap<Client, Affinity>| -> BTreeMap<Client, Affinity> {
+            all.into_iter().map(|(key, value)| (key, Affinity { seen: 0, ..value })).collect()
+        };
+        let (here, there) =
+            (ageless(self.host.affinity.borrow().clone()), ageless(self.kernel.affinity()?));
+        ensure!(here == there, "{what}: AFFINITY host {here:#?} kernel {there:#?}");
+        Ok(())
+    }
+
+    /// A socket of one protocol connects, and asks who its peer is.
+    fn connects(&self, to: &str, protocol: Protocol, is_mapped: bool) -> Result<()> {
+        let wanted = plain(at(to));
+        let mapped = match wanted {
+            SocketAddr::V4(v4) if is_mapped => {
+                SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port()))
+            }
+            _ => wanted,
+        };
+        let what = format!("connect to {mapped} by {protocol:?}");
+        let kind = if protocol == Protocol::TCP { Type::STREAM } else { Type::DGRAM };
+        let socket = Socket::new(Domain::for_address(mapped), kind, None)?;
+        socket.set_nonblocking(true)?;
+        let call = self.call(&socket, to, protocol)?;
+        let there = socket.connect(&mapped.into());
+        let here = self.here(|tables, scratch| socket::connect(tables, scratch, &call));
+        let is_refused = refused(&there);
+        match here {
+            Outcome::Refuse => ensure!(is_refused, "{what}: {there:?}, not refused"),
+            Outcome::Use(_) => ensure!(!is_refused, "{what}: refused, not {here:?}"),
+            // Whoever is there has the word.
+            Outcome::Leave => {}
+        }
+        if let (Outcome::Use(backend), Ok(peer)) = (here, socket.peer_addr()) {
+            let peer = peer.as_socket().context("a peer")?;
+            let shown =
+                self.here(|tables, _| socket::peer_name(tables, &Call { remote: backend, ..call }));
+            ensure!(shown == Outcome::Use(at(to)) && peer == mapped, "{what}: {peer} {shown:?}");
+        }
+        self.same(&what)
+    }
+
+    /// Unconnected sockets send, are answered, and send again.
+    fn sends(&self, socket: &UdpSocket, to: &str) -> Result<()> {
+        let what = format!("sendmsg to {to}");
+        let call = self.call(socket, to, Protocol::UDP)?;
+        let there = socket.send_to(b"ask", plain(at(to)));
+        let here = self.here(|tables, scratch| socket::send(tables, scratch, &call));
+        ensure!(refused(&there) == (here == Outcome::Refuse), "{what}: {there:?} {here:?}");
+        self.same(&what)?;
+        let Outcome::Use(backend) = here else {
+            return Ok(());
+        };
+        let at_backend =
+            |server: &&UdpSocket| server.local_addr().is_ok_and(|own| own == plain(backend));
+        let server = self.servers.iter().find(at_backend).context("its server")?;
+        let mut question = [0; 16];
+        let (_, client) =
+            server.recv_from(&mut question).with_context(|| format!("{what}: {backend:?}"))?;
+        let _: usize = server.send_to(b"answer", client)?;
+        let (_, from) = socket.recv_from(&mut question).with_context(|| what.clone())?;
+        let answered = Call { remote: backend, ..call };
+        let shown = self.here(|tables, scratch| socket::receive(tables, scratch, &answered));
+        ensure!(
+            shown == Outcome::Use(at(to)) && from == plain(at(to)),
+            "{what}: from {from} {shown:?}"
+        );
+        self.same(&format!("{what}, answered"))
+    }
+
+    /// Every call, of new sockets and of one that talks to all.
+    fn calls(&self) -> Result<()> {
+        for to in ASKED {
+            for protocol in [Protocol::TCP, Protocol::UDP] {
+                for is_mapped in [false, true] {
+                    self.connects(to, protocol, is_mapped)?;
+                }
+            }
+        }
+        let [v4, v6] = ["0.0.0.0:0", "[::]:0"].map(UdpSocket::bind);
+        let (v4, v6) = (v4?, v6?);
+        for _ in 0..2 {
+            for to in ASKED {
+                let socket = if at(to).ip.is_v4() { &v4 } else { &v6 };
+                socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+                self.sends(socket, to)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refused<T>(outcome: &io::Result<T>) -> bool {
+    outcome.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+#[test]
+fn socket_calls_are_the_same_in_the_kernel() -> Result<()> {
+    // From here on this thread is in a namespace of its own.
+    let mut kernel = Kernel::new(4096)?;
+    addresses()?;
+    let servers: Vec<UdpSocket> =
+        BACKENDS.iter().map(|end| UdpSocket::bind(plain(at(end)))).collect::<Result<_, _>>()?;
+    for server in &servers {
+        server.set_read_timeout(Some(Duration::from_secs(2)))?;
+    }
+    let _listeners: Vec<TcpListener> =
+        BACKENDS.iter().map(|end| TcpListener::bind(plain(at(end)))).collect::<Result<_, _>>()?;
+    let cgroup = Cgroup::enter()?;
+    attach(kernel.ebpf(), cgroup.folder())?;
+    let netns = netns_cookie()?;
+    let both = |service: Service| service;
+    let flags = |flag: Flags| {
+        move |service: Service| Service { flags: service.flags.with(flag), ..service }
+    };
+    let sticky = |service: Service| Service { affinity: 60, ..service };
+    let worlds = [
+        ("served", tables(netns, &BACKENDS, both)),
+        ("without backends", tables(netns, &[], both)),
+        ("with sources", tables(netns, &BACKENDS, flags(Flags::SOURCES))),
+        ("of local policy", tables(netns, &[], flags(Flags::LOCAL_POLICY.with(Flags::ANYWHERE)))),
+        ("sticky", tables(netns, &BACKENDS, sticky)),
+        ("of a pod", tables(netns + 1, &BACKENDS, both)),
+        ("of a sticky pod", tables(netns + 1, &BACKENDS, sticky)),
+    ];
+    for (name, tables) in worlds {
+        kernel.load(&tables)?;
+        let sockets = kernel.sockets();
+        let _old: Vec<(u64, Peer)> = bpf::entries(sockets, true)?;
+        let mut site = Site { kernel: &kernel, sockets, host: tables, netns, servers: &servers };
+        site.calls().with_context(|| format!("services {name}"))?;
+        // All endpoints leave, and others take their rows.
+        for (id, row) in (0..).zip(&mut site.host.backends).skip(1) {
+            row.epoch += 1_000;
+            kernel.apply(&Op::PutBackend { id, row: *row })?;
+        }
+        site.calls().with_context(|| format!("services {name}, after a change"))?;
+        println!("services {name}: {:?}", site.host.events.borrow());
+    }
+    Ok(())
+}
