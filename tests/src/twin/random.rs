@@ -6,9 +6,10 @@ use anyhow::{Context as _, Result, bail};
 use lb_common::addr::{Endpoint, Port, Protocol};
 use lb_common::config::Settings;
 use lb_common::event::{Event, Hook, PassReason, Verdict};
-use lb_common::fake::{Datagram, Fake, Piece, Step, Transport, at, run as run_here};
+use lb_common::fake::{Datagram, Fake, Piece, Step, Transport, at, run as run_here, world};
 use lb_common::flow::{Fragment, Ports, Side};
-use lb_common::service::{Flags, Service};
+use lb_common::service::{Flags, Frontend, Service};
+use lb_common::wire::tcp;
 
 use super::{Kernel, Outcome, compare};
 
@@ -119,8 +120,8 @@ fn tables(random: &mut Random, capacity: usize) -> Fake {
         tables.devices.clear();
     }
     let [local4, local6] = &mut tables.settings.local;
-    *local4 = lb_common::fake::world::prefix("10.1.0.0", 16);
-    *local6 = lb_common::fake::world::prefix("fd00:1::", 32);
+    *local4 = world::prefix("10.1.0.0", 16);
+    *local6 = world::prefix("fd00:1::", 32);
     if random.one_in(40) {
         tables.settings.source_port_high = Port::new(0);
     }
@@ -348,12 +349,57 @@ pub fn batch(seed: u64, capacity: usize) -> (Fake, Vec<Step>) {
     }
     let here = tables.clone();
     let mut steps = Vec::new();
-    for _ in 0..BATCH {
+    if random.one_in(3) {
+        steps = conversation(&mut random, &here);
+        seen.extend(steps.iter().map(|step| step.packet.clone()));
+    }
+    while (steps.len() as u64) < BATCH {
         let step = step(&mut random, &seen);
         seen.push(run_here(&step, &here).1);
         steps.push(step);
     }
     (tables, steps)
+}
+
+/// A client outside talks to a `NodePort` for a while, most often by way of XDP: each packet is what became of the one
+/// before it, or the answer to that.
+fn conversation(random: &mut Random, here: &Fake) -> Vec<Step> {
+    const ROUNDS: usize = 4;
+    let node_ports: Vec<Frontend> =
+        here.services.keys().filter(|it| it.ip == it.ip.any_of_family()).copied().collect();
+    if node_ports.is_empty() {
+        return Vec::new();
+    }
+    let frontend = random.of(&node_ports);
+    let (client, own) = if frontend.ip.is_v4() {
+        (world::CLIENT4, world::NODE4)
+    } else {
+        (world::CLIENT6, world::NODE6)
+    };
+    let to = Endpoint::new(at(own).ip, frontend.port);
+    let mut steps = Vec::new();
+    let mut pass = |hook, packet: Vec<u8>| {
+        let verdict = Verdict::Pass(PassReason::NotOurs);
+        let step = Step { hook, from_host: false, packet, verdict, out: None };
+        let out = run_here(&step, here).1;
+        steps.push(step);
+        out
+    };
+    for round in 0..ROUNDS {
+        let transport = match frontend.protocol {
+            Protocol::TCP if round == 0 => Transport::Tcp(tcp::SYN),
+            Protocol::TCP => Transport::Tcp(tcp::ACK),
+            Protocol::UDP => Transport::Udp(true),
+            _ => Transport::Sctp,
+        };
+        let first = if random.one_in(8) { Hook::EdgeIngress } else { Hook::EdgeXdp };
+        let came = pass(first, Datagram::new(at(client), to, transport).build());
+        let mut back = pass(Hook::EdgeEgress, came);
+        answer(&mut back);
+        let came = pass(first, back);
+        let _left: Vec<u8> = pass(Hook::EdgeEgress, came);
+    }
+    steps
 }
 
 fn step(random: &mut Random, seen: &[Vec<u8>]) -> Step {
