@@ -33,8 +33,11 @@ fn addresses() -> Result<()> {
     all.dedup();
     for ip in all {
         let address = plain(Endpoint::new(ip, Port::NONE)).ip();
-        let bits = if address.is_ipv4() { 32 } else { 128 };
-        ip_command(&["address", "add", &format!("{address}/{bits}"), "dev", "lo", "nodad"])?;
+        // Without it, an IPv6 address is in doubt for a second.
+        let (bits, more): (u8, &[&str]) =
+            if address.is_ipv4() { (32, &[]) } else { (128, &["nodad"]) };
+        let address = format!("{address}/{bits}");
+        ip_command(&[&["address", "add", &address, "dev", "lo"], more].concat())?;
     }
     ip_command(&["route", "add", "default", "dev", "lo"])?;
     ip_command(&["-6", "route", "add", "default", "dev", "lo"])

@@ -7,20 +7,10 @@ use anyhow::{Context as _, Result};
 use aya::Ebpf;
 use aya::programs::cgroup_sock_addr::CgroupSockAddrLinkId;
 use aya::programs::{CgroupAttachMode, CgroupSockAddr};
+use lb_agent::datapath::SOCKET_HOOKS;
 
 use crate::topology::leftovers;
 
-/// The programs, each attached to the hook of its name.
-const PROGRAMS: [&str; 8] = [
-    "connect4",
-    "connect6",
-    "sendmsg4",
-    "sendmsg6",
-    "recvmsg4",
-    "recvmsg6",
-    "peername4",
-    "peername6",
-];
 /// A cgroup of this process, which leaves it at the end.
 #[derive(Debug)]
 pub struct Cgroup {
@@ -62,7 +52,7 @@ fn move_to(cgroup: &Path) -> Result<()> {
 /// Attaches every program of sockets to a cgroup, until the object goes.
 pub fn attach(ebpf: &mut Ebpf, cgroup: &Path) -> Result<()> {
     let folder = fs::File::open(cgroup)?;
-    for name in PROGRAMS {
+    for name in SOCKET_HOOKS {
         let program = ebpf.program_mut(name).with_context(|| format!("program {name}"))?;
         let program: &mut CgroupSockAddr = program.try_into()?;
         program.load().with_context(|| format!("load {name}"))?;

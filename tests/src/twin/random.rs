@@ -349,10 +349,11 @@ pub fn batch(seed: u64, capacity: usize) -> (Fake, Vec<Step>) {
     }
     let here = tables.clone();
     let mut steps = Vec::new();
-    if random.one_in(3) {
-        steps = conversation(&mut random, &here);
-        seen.extend(steps.iter().map(|step| step.packet.clone()));
+    // Several, so that few source ports do not suffice for them.
+    for _ in 0..random.of(&[0, 0, 1, 3]) {
+        steps.extend(conversation(&mut random, &here));
     }
+    seen.extend(steps.iter().map(|step| step.packet.clone()));
     while (steps.len() as u64) < BATCH {
         let step = step(&mut random, &seen);
         seen.push(run_here(&step, &here).1);
@@ -376,6 +377,8 @@ fn conversation(random: &mut Random, here: &Fake) -> Vec<Step> {
     } else {
         (world::CLIENT6, world::NODE6)
     };
+    let mut client = at(client);
+    client.port = Port::new(client.port.get() + random.below(8) as u16);
     let to = Endpoint::new(at(own).ip, frontend.port);
     let mut steps = Vec::new();
     let mut pass = |hook, packet: Vec<u8>| {
@@ -393,7 +396,7 @@ fn conversation(random: &mut Random, here: &Fake) -> Vec<Step> {
             _ => Transport::Sctp,
         };
         let first = if random.one_in(8) { Hook::EdgeIngress } else { Hook::EdgeXdp };
-        let came = pass(first, Datagram::new(at(client), to, transport).build());
+        let came = pass(first, Datagram::new(client, to, transport).build());
         let mut back = pass(Hook::EdgeEgress, came);
         answer(&mut back);
         let came = pass(first, back);
