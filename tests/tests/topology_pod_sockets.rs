@@ -19,14 +19,16 @@ in_both_shapes!(
     service_without_endpoints_is_refused_at_once,
     datagrams_move_on_when_their_endpoint_leaves,
     what_depends_on_the_address_of_a_pod_is_decided_by_its_packets,
+    loopback_of_a_pod_is_its_own,
     pod_that_no_hook_sees_is_served_by_its_packets,
 );
 
 /// A rig whose agents serve all sockets.
-fn rig(shape: Shape) -> Result<Rig> {
+fn rig(shape: Shape, more: &str) -> Result<Rig> {
     let mut rig = Rig::build(Topology::builder(shape))?;
     let file = rig.topology().folder("configuration")?.join("config.yaml");
-    let text = "apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\nsocketLB: all\n";
+    let text =
+        format!("apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\nsocketLB: all\n{more}\n");
     fs::write(&file, text).with_context(|| format!("configuration {}", file.display()))?;
     rig.start_agents(&["--config", &file.to_string_lossy()])?;
     Ok(rig)
@@ -39,7 +41,7 @@ fn served(agent: &Agent) -> Result<[f64; 2]> {
 }
 
 fn sockets_of_pods_are_served_and_their_packets_pass(shape: Shape) -> Result<()> {
-    let rig = rig(shape)?;
+    let rig = rig(shape, "")?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
     let pod = rig.pod(0, 0)?;
     rig.change(&web, (pod, Ask::udp(web.frontend(Family::V4))), Result::is_ok)?;
@@ -67,7 +69,7 @@ fn sockets_of_pods_are_served_and_their_packets_pass(shape: Shape) -> Result<()>
 }
 
 fn service_without_endpoints_is_refused_at_once(shape: Shape) -> Result<()> {
-    let rig = rig(shape)?;
+    let rig = rig(shape, "")?;
     let empty = Service::new("empty", 10)?.port(80, TARGET);
     let pod = rig.pod(0, 0)?;
     let elsewhere = Service::new("elsewhere", 11)?.port(80, TARGET).pods(&[rig.pod(1, 0)?]);
@@ -86,7 +88,7 @@ fn service_without_endpoints_is_refused_at_once(shape: Shape) -> Result<()> {
 
 /// An unconnected socket that goes on asking.
 fn datagrams_move_on_when_their_endpoint_leaves(shape: Shape) -> Result<()> {
-    let rig = rig(shape)?;
+    let rig = rig(shape, "")?;
     let pod = rig.pod(0, 0)?;
     let web = Service::new("web", 10)?.port(80, TARGET);
     let [before, after] =
@@ -110,7 +112,7 @@ fn datagrams_move_on_when_their_endpoint_leaves(shape: Shape) -> Result<()> {
 
 /// Source ranges and affinity go by a pod's own address, as everywhere: not by the node's.
 fn what_depends_on_the_address_of_a_pod_is_decided_by_its_packets(shape: Shape) -> Result<()> {
-    let rig = rig(shape)?;
+    let rig = rig(shape, "")?;
     let [allowed, other] = [rig.pod(0, 0)?, rig.pod(0, 1)?];
     let node = rig.node(0)?.addresses();
     let vips = ["198.51.100.7".parse()?, "fd00:198::7".parse()?];
@@ -144,9 +146,29 @@ fn what_depends_on_the_address_of_a_pod_is_decided_by_its_packets(shape: Shape) 
     Ok(())
 }
 
+/// `NodePorts` on loopback are for processes of the host.
+fn loopback_of_a_pod_is_its_own(shape: Shape) -> Result<()> {
+    let rig = rig(shape, "localhostNodePorts: true")?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
+    let pod = rig.pod(0, 0)?;
+    let loopback = |family, port| -> Result<SocketAddr> {
+        let ip = if family == Family::V4 { "127.0.0.1" } else { "::1" };
+        Ok(SocketAddr::new(ip.parse()?, port))
+    };
+    let hosts = Ask::tcp(loopback(Family::V4, NODE_PORT)?);
+    rig.change(&web, (rig.node(0)?, hosts), Result::is_ok)?;
+    for (family, protocol) in matrix() {
+        let to = loopback(family, NODE_PORT)?;
+        let answer = ask(rig.node(0)?, Ask::new(protocol, to))?;
+        ensure!(answer.peer == to, "{answer:?}");
+        refused(pod, Ask::new(protocol, to))?;
+    }
+    Ok(())
+}
+
 /// A process of a pod outside of the cgroup that the hooks are attached to.
 fn pod_that_no_hook_sees_is_served_by_its_packets(shape: Shape) -> Result<()> {
-    let mut rig = rig(shape)?;
+    let mut rig = rig(shape, "")?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
     rig.manifests().apply(&web)?;
     let mut agent = rig.take_agent(0)?;
