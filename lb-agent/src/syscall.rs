@@ -16,7 +16,7 @@ pub(crate) use entries::{Position, delete_batch, lookup, lookup_batch, update, u
 pub use hooked::Hooked;
 pub(crate) use hooked::{attached_to_device, effective_in_cgroup};
 pub(crate) use links::{LinkInfo, detach_link, link_info, link_xdp, open_pin, pin, update_link};
-pub(crate) use net::{driver, netns_cookie};
+pub(crate) use net::{device_name, driver, netns_cookie};
 pub use process::keep_one_heap;
 pub(crate) use process::{give_memory_back, raise_open_files, wait_for_programs};
 

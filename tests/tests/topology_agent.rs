@@ -20,6 +20,7 @@ in_both_shapes!(
     pod_that_appears_later_is_served,
     pods_are_attached_by_the_event_that_tells_of_them,
     device_that_vanishes_leaves_the_others_served,
+    pods_that_leave_are_no_fault,
     only_devices_that_are_named_are_those_of_pods,
     malformed_manifest_leaves_other_services_alone,
     status_and_list_speak_with_and_without_an_agent,
@@ -78,6 +79,25 @@ fn device_that_vanishes_leaves_the_others_served(shape: Shape) -> Result<()> {
     until(rig.pod(0, 2)?, Ask::tcp(web.frontend(Family::V4)), Result::is_ok)?;
     drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V6)))?);
     rig.take_agent(0)?.ensure_running()
+}
+
+/// A device goes before the agent is told so. That happens with every pod that ends, and is nobody's fault.
+fn pods_that_leave_are_no_fault(shape: Shape) -> Result<()> {
+    let (mut rig, web) = start(shape)?;
+    for count in 2..6 {
+        let device = rig.add_pod(0)?.device().to_owned();
+        until(rig.pod(0, count)?, Ask::tcp(web.frontend(Family::V4)), Result::is_ok)?;
+        let index = rig.node(0)?.home().run_in(|| if_nametoindex(device.as_str()))??;
+        // As network plug-ins do: at the pod's end.
+        rig.pod(0, count)?.netns().ip("link delete eth0")?;
+        wait_until(Duration::from_secs(5), "nothing names the device any more", || {
+            traces(&rig, index, &device).is_ok_and(|traces| traces.is_empty()).then_some(())
+        })?;
+    }
+    let log = rig.agent(0)?.log_end(100);
+    let said: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
+    ensure!(said.is_empty(), "{said:#?}");
+    Ok(())
 }
 
 /// What of the agent on node-a knows a device: two links, a row of `DEVICES`, a line of `status`.

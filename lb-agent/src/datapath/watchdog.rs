@@ -11,7 +11,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::handover::Place;
 use super::links::{self, Direction};
@@ -75,8 +75,7 @@ impl Datapath {
                     Ok(None) => {}
                     Ok(Some(fault)) => findings.repaired.push(fault),
                     Err(error) => {
-                        let error = crate::chain(&error);
-                        warn!(device = name, error, "programs are not attached as they should be");
+                        complain((index, &name), &error);
                         drop(self.attached.remove(&index));
                         findings.failed.push(index);
                     }
@@ -192,6 +191,16 @@ impl Datapath {
             .map_err(|error| error.named(name))?;
         warn!(hook = name, fault = fault.name(), "socket hook is attached again");
         Ok(Some(fault))
+    }
+}
+
+/// A pod's device goes a moment before we are told so, and the kernel takes its links with it: nobody's fault.
+fn complain((index, name): (u32, &str), error: &Error) {
+    let error = crate::chain(error);
+    if syscall::device_name(index).is_none() {
+        debug!(device = name, error, "device is gone");
+    } else {
+        warn!(device = name, error, "programs are not attached as they should be");
     }
 }
 

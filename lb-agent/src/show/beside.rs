@@ -10,6 +10,7 @@ use super::Error;
 use super::status::line;
 use crate::datapath::{Direction, beside, find_cgroup2, requirements};
 use crate::maps::Maps;
+use crate::syscall::device_name;
 
 /// The programs of each device, ours among them, as they run.
 pub(super) fn attached(text: &mut String, maps: &Maps) -> Result<(), Error> {
@@ -21,8 +22,7 @@ pub(super) fn attached(text: &mut String, maps: &Maps) -> Result<(), Error> {
     devices.sort_by_key(|(index, _)| *index);
     for (index, _) in devices {
         for (place, direction) in [("ingress", Direction::Ingress), ("egress", Direction::Egress)] {
-            let name = nix::net::if_::if_indextoname(index);
-            let name = name.map_or_else(|_| format!("#{index}"), |it| it.to_string_lossy().into());
+            let name = device_name(index).unwrap_or_else(|| format!("#{index}"));
             let order: Vec<String> = match beside(index, direction) {
                 Ok(order) => order.iter().map(|it| of(&names, it.program)).collect(),
                 Err(error) => vec![format!("cannot be told: {error}")],

@@ -11,6 +11,7 @@ use super::{Error, beside, list, open, words};
 use crate::datapath::{LAYOUT, SOCKET_HOOKS, is_accelerated};
 use crate::maps::Maps;
 use crate::run::{Known, last_sync};
+use crate::syscall::device_name;
 
 /// The screen, as text; and whether all is well.
 pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error> {
@@ -76,8 +77,7 @@ fn devices(text: &mut String, maps: &Maps, links: &Path) -> Result<(), Error> {
         let is_attached = ["ingress", "egress"]
             .iter()
             .all(|direction| links.join(format!("{index}-{direction}")).exists());
-        let name = nix::net::if_::if_indextoname(index)
-            .map_or_else(|_| format!("#{index}"), |name| name.to_string_lossy().into_owned());
+        let name = device_name(index).unwrap_or_else(|| format!("#{index}"));
         let state = if is_attached { "attached" } else { "NOT attached" };
         let sources: Vec<String> = [device.source4, device.source6]
             .into_iter()
@@ -92,8 +92,7 @@ fn devices(text: &mut String, maps: &Maps, links: &Path) -> Result<(), Error> {
 /// Devices to the outside that XDP serves before tc does, whether it sends by them, and why it does not serve the others.
 fn acceleration(text: &mut String, known: &Known, maps: &Maps, links: &Path) -> Result<(), Error> {
     for (index, device) in maps.devices()? {
-        let Ok(name) = nix::net::if_::if_indextoname(index) else { continue };
-        let name = name.to_string_lossy().into_owned();
+        let Some(name) = device_name(index) else { continue };
         let why = known.acceleration.get(&name).filter(|why| !why.is_empty());
         if is_accelerated(links, index) {
             let sends = match why {

@@ -44,6 +44,13 @@ pub(crate) fn driver(device: &str) -> io::Result<(String, String)> {
     Ok((text(&information.driver), text(&information.bus)))
 }
 
+/// The name of a device of our network namespace; nothing when there is none of this number.
+pub(crate) fn device_name(index: u32) -> Option<String> {
+    // nix 0.31 never fails here: a device that is gone has an empty name.
+    let name = nix::net::if_::if_indextoname(index).ok()?;
+    Some(name.to_string_lossy().into_owned()).filter(|name| !name.is_empty())
+}
+
 /// The cookie of the network namespace that a socket lives in. Linux 5.14.
 pub(crate) fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
     let mut cookie = 0_u64;
@@ -59,4 +66,15 @@ pub(crate) fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
         )
     };
     if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_that_are_gone_have_no_name() {
+        assert_eq!(device_name(1).as_deref(), Some("lo"));
+        assert_eq!(device_name(u32::MAX), None);
+    }
 }
