@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use lb_common::event::{Event, Hook, Verdict, event_counter, verdict_counter};
+use lb_common::event::{Event, Hook, Turn, Verdict, event_counter, verdict_counter};
 use lb_common::fake::{Fake, Step, fields, run, wrong_checksums};
 use lb_common::flow::{Affinity, Client, Flow, FlowKey};
 
@@ -142,7 +142,9 @@ fn differ(here: &Run, there: &Run) -> Option<String> {
 
 /// Checksums that were right and are not any more: host and kernel may be wrong alike.
 fn spoilt(step: &Step, verdict: Verdict, bytes: &[u8]) -> Option<String> {
-    if matches!(verdict, Verdict::Drop(_)) || !wrong_checksums(&step.packet).is_empty() {
+    // A carrier becomes another packet, as that came.
+    let is_other = matches!(verdict, Verdict::Drop(_) | Verdict::TurnedRound(Turn::Fragment));
+    if is_other || !wrong_checksums(&step.packet).is_empty() {
         return None;
     }
     let wrong = wrong_checksums(bytes);

@@ -149,7 +149,7 @@ impl Site<'_> {
             SocketAddr::V4(v4) if is_mapped => {
                 SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port()))
             }
-            _ => wanted,
+            SocketAddr::V4(_) | SocketAddr::V6(_) => wanted,
         };
         let what = format!("connect to {mapped} by {protocol:?}");
         let kind = if protocol == Protocol::TCP { Type::STREAM } else { Type::DGRAM };

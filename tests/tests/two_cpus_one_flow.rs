@@ -25,7 +25,7 @@ const OTHER: &str = "10.96.0.11:80";
 /// Programs, one after the other, and what each of them is given of a flow.
 type Packets = fn(u32) -> Vec<(Hook, Datagram)>;
 
-fn client(number: u32) -> Endpoint {
+const fn client(number: u32) -> Endpoint {
     let [_, high, middle, _] = number.to_be_bytes();
     Endpoint::new(Ip::v4([203, 0, 113 + high, middle]), Port::new(10_000 + (number % 256) as u16))
 }
@@ -84,7 +84,8 @@ fn race(kernel: &Kernel, packets: Packets) -> Result<()> {
         let send = &send;
         let other = scope.spawn(move || send(other, second, first));
         let one = send(one, first, second);
-        one.and(other.join().expect("no panic"))
+        let other = other.join().expect("no panic");
+        one.and(other)
     })
 }
 
