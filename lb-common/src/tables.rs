@@ -50,7 +50,7 @@ pub trait Tables {
     /// Removes a half, if it is there.
     fn remove_flow(&self, key: &FlowKey);
 
-    /// `ENDPOINTS`: whether some backend may have this address and port; at times true of others.
+    /// `ENDPOINTS`: whether some backend has or had this address and port; at times true of others.
     fn may_be_backend(&self, ip: &Ip, port: Port) -> bool;
     /// `DIRECT`: whether a packet of this hash ([`crate::hash::whole`]) was seen on its way straight to a backend.
     fn is_direct(&self, hash: u64) -> bool;

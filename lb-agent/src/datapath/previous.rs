@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{MapData, MapInfo};
@@ -13,6 +14,10 @@ use tracing::{info, warn};
 
 use super::{Error, LAYOUT, cleanup, meaning};
 use crate::maps::{Newer, SHAPES, Shape, copy};
+use crate::syscall;
+
+/// Tells which answers may belong to a flow: without it, what is carried over of `FLOWS` would not be found.
+const ENDPOINTS: &str = "ENDPOINTS";
 
 /// Folders of other layouts that have links; usually one.
 #[derive(Debug)]
@@ -34,7 +39,7 @@ impl Previous {
     /// Carries over what our maps can take, and when called again what came meanwhile.
     pub(super) fn copy(&self, maps: &Path, is_first: bool, newer: Newer) -> Result<(), Error> {
         for layout in &self.layouts {
-            for shape in SHAPES.iter().filter(|shape| shape.is_sizable) {
+            for shape in SHAPES.iter().filter(|shape| shape.is_sizable || shape.name == ENDPOINTS) {
                 if is_first || shape.may_shrink {
                     copy_one(shape, layout, &maps.join(shape.name), (is_first, newer))?;
                 }
@@ -80,6 +85,10 @@ fn copy_one(
     if !fits || !meaning::is_same(layout, shape) {
         if is_first {
             let (map, layout) = (shape.name, layout.display());
+            if map == ENDPOINTS {
+                let new = MapData::from_pin(to).map_err(|error| pin(to, &error))?;
+                return mark_all(&new, shape.entries).map_err(|error| pin(to, &error));
+            }
             warn!(map, %layout, "holds something else in the other layout; it begins empty");
         }
         return Ok(());
@@ -87,4 +96,10 @@ fn copy_one(
     let old = MapData::from_pin(from).map_err(|error| pin(from, &error))?;
     let new = MapData::from_pin(to).map_err(|error| pin(to, &error))?;
     copy(shape.name, &old, &new, newer).map_err(|error| pin(to, &error))
+}
+
+/// Sets every bit, for nothing says which ones the other layout would have set: each packet is looked up.
+fn mark_all(endpoints: &MapData, words: u32) -> io::Result<()> {
+    let keys: Vec<u32> = (0..words).collect();
+    syscall::update_batch(endpoints.fd().as_fd(), &keys, &vec![u64::MAX; keys.len()])
 }

@@ -74,6 +74,7 @@ pub(crate) fn copy(name: &str, from: &MapData, to: &MapData, newer: Newer) -> io
         "ADDRESSES" => copy_as(from, to, (Raw::<Ip>::default(), 0_u32)),
         "DEVICES" => copy_as(from, to, (0_u32, Raw::<Device>::default())),
         "SOCKETS" => copy_as(from, to, (0_u64, Raw::<Peer>::default())),
+        "ENDPOINTS" => copy_as(from, to, (0_u32, 0_u64)),
         "FRAGMENTS" => copy_as(from, to, (Raw::<Fragment>::default(), Raw::<Ports>::default())),
         _ => Err(io::Error::other("a map of this name is not copied")),
     }

@@ -40,6 +40,9 @@ fn steps<P: Packet, T: Tables>(
     if scratch.view.piece == Piece::Later {
         fragments::recall(tables, scratch)?;
     }
+    if !may_be_ours(packet, tables, settings, scratch, role) {
+        return pass(PassReason::NotOurs);
+    }
     let known = tables.flow(&scratch.key, &mut scratch.flow);
     let is_hosts = if known { scratch.flow.kind == Kind::HAIRPIN } else { packet.is_from_host() };
     if role == Role::Edge && is_hosts {
@@ -70,4 +73,24 @@ fn steps<P: Packet, T: Tables>(
         return rewrite::turn_round(packet, Turn::Host);
     }
     Ok(what)
+}
+
+/// Whether a packet that goes out can be of a flow: all that do have a backend at one end, but for this host's own. Most
+/// that are nobody's are told by a bit or two (ADR 0020).
+#[inline(always)]
+fn may_be_ours<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    settings: &Settings,
+    scratch: &Scratch,
+    role: Role,
+) -> bool {
+    let tuple = &scratch.key.tuple;
+    if tables.may_be_backend(&tuple.source, tuple.source_port) {
+        return true;
+    }
+    // Behind a pod's device nobody is masqueraded for, where it is not done as kube-proxy does it.
+    (role == Role::Edge || settings.has(Settings::MASQUERADE_KUBE_PROXY))
+        && (tables.may_be_backend(&tuple.destination, tuple.destination_port)
+            || role == Role::Edge && packet.is_from_host())
 }

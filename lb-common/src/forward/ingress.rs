@@ -53,17 +53,20 @@ fn steps<P: Packet, T: Tables>(
     let is_answer = is_to_translated_source(settings, scratch, role);
     let is_near = choose::is_near(settings, &ip, port, scratch.view.v4);
     // A flow that may be there is asked for first, and most packets need no more. What can only be a frontend
-    // at a rare address, or nobody's, is asked for its service first: one look-up, or none.
+    // at a rare address is asked for its service first; what is nobody's for nothing.
     let flow_first = is_answer || is_near;
-    scratch.frontend = Frontend::new(ip, port, scratch.view.protocol);
     let mut located = Ok(());
     if !flow_first {
-        located = choose::locate(tables, settings, scratch, is_near);
+        located = if settings.may_be_other(&ip) {
+            locate(tables, settings, scratch, is_near)
+        } else {
+            Err(Refusal::Pass(PassReason::NotOurs))
+        };
     }
     let known = located.is_ok() && tables.flow(&scratch.key, &mut scratch.flow);
     if !known || !flows::is_current(tables, settings, scratch, is_answer) {
         if flow_first {
-            located = choose::locate(tables, settings, scratch, is_near);
+            located = locate(tables, settings, scratch, is_near);
         }
         if let Err(refusal) = located {
             let is_nobodys = refusal == Refusal::Pass(PassReason::NotOurs);
@@ -76,6 +79,20 @@ fn steps<P: Packet, T: Tables>(
         }
     }
     follow(packet, tables, settings, scratch)
+}
+
+/// Finds the service that the packet asks for.
+#[inline(always)]
+fn locate<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+    is_near: bool,
+) -> Result<(), Refusal> {
+    let asked = &scratch.key.tuple;
+    scratch.frontend =
+        Frontend::new(asked.destination, asked.destination_port, scratch.view.protocol);
+    choose::locate(tables, settings, scratch, is_near)
 }
 
 /// What the accelerator takes: the rest is rare, and all of it is done at tc.

@@ -1,4 +1,4 @@
-//! Our programs and their tables: two frontends, each the other's backend, and rings of flows between them.
+//! Our programs and their tables: two frontends, each the other's backend, and a ring of flows between them.
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Endpoint;
@@ -18,33 +18,41 @@ const PAYLOADS: u64 = 64;
 
 /// Two frontends between which a ring swings.
 #[derive(Clone, Copy)]
-struct Pair([Endpoint; 2]);
+struct Pair {
+    ends: [Endpoint; 2],
+    is_node: bool,
+}
 
 impl Pair {
     /// ClusterIPs.
     fn cluster(family: Family) -> Self {
-        Self(
-            match family {
-                Family::V4 => ["10.96.0.10:80", "10.96.0.11:81"],
-                Family::V6 => ["[fd00:96::10]:80", "[fd00:96::11]:81"],
-            }
-            .map(at),
-        )
+        let ends = match family {
+            Family::V4 => ["10.96.0.10:80", "10.96.0.11:81"],
+            Family::V6 => ["[fd00:96::10]:80", "[fd00:96::11]:81"],
+        };
+        Self { ends: ends.map(at), is_node: false }
     }
 
     /// `NodePorts`.
     fn node(family: Family) -> Self {
-        Self(
-            match family {
-                Family::V4 => ["192.168.0.10:30080", "192.168.0.10:30081"],
-                Family::V6 => ["[fd00:c0::10]:30080", "[fd00:c0::10]:30081"],
-            }
-            .map(at),
-        )
+        let ends = match family {
+            Family::V4 => ["192.168.0.10:30080", "192.168.0.10:30081"],
+            Family::V6 => ["[fd00:c0::10]:30080", "[fd00:c0::10]:30081"],
+        };
+        Self { ends: ends.map(at), is_node: true }
+    }
+
+    /// The hooks where its packets are met.
+    const fn hooks(self) -> [Hook; 2] {
+        if self.is_node {
+            [Hook::EdgeIngress, Hook::EdgeXdp]
+        } else {
+            [Hook::PodIngress, Hook::PodEgress]
+        }
     }
 
     const fn at(self, position: usize) -> Endpoint {
-        let Self([even, odd]) = self;
+        let [even, odd] = self.ends;
         if position.is_multiple_of(2) { even } else { odd }
     }
 }
@@ -58,62 +66,58 @@ pub(super) fn foreign(kind: Kind) -> Vec<u8> {
     ring::packet(ring::client(0, 1, kind.family), to, kind, false).build()
 }
 
-/// A node whose flow table holds three rings: pods to ClusterIPs, the answers, clients to `NodePorts`.
-fn rings(kind: Kind, flows: usize) -> Fake {
+/// A node whose flow table holds a ring, both halves of each flow; and these in the order in which traffic that comes in
+/// the order of its clients' addresses would have made them.
+fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
     let mut node = Fake::node();
-    let (cluster, own) = (Pair::cluster(kind.family), Pair::node(kind.family));
-    for (pair, first) in [(cluster, 1), (own, 3)] {
-        let rows: Vec<_> =
-            (first..).zip(pair.0).map(|(id, end)| node.add_backend(end, true, id)).collect();
-        for (position, id) in (first..first + 2).enumerate() {
-            // The backend of this one is the other one; rows begin with 1, as services do.
-            let service = Service {
-                id,
-                flags: Flags::ANYWHERE,
-                generation: 1,
-                cluster: node.add_set(&rows),
-                ..Service::default()
-            };
-            let Endpoint { ip, port, .. } = pair.at(position);
-            let (key, flags) = if first == 1 {
-                (Frontend::new(ip, port, kind.transport.protocol()), Flags::ANYWHERE)
-            } else {
-                let flags = Flags::ANYWHERE.with(Flags::EXTERNAL).with(Flags::NODE_PORT);
-                (Frontend::node_port(ip, port, kind.transport.protocol()), flags)
-            };
-            let _: Option<Service> = node.services.insert(key, Service { flags, ..service });
+    let rows: Vec<_> =
+        (1..).zip(pair.ends).map(|(id, end)| node.add_backend(end, true, id)).collect();
+    for (position, id) in (1..=2).enumerate() {
+        // The backend of this one is the other one; rows begin with 1, as services do.
+        let service =
+            Service { id, generation: 1, cluster: node.add_set(&rows), ..Service::default() };
+        let Endpoint { ip, port, .. } = pair.at(position);
+        let protocol = kind.transport.protocol();
+        let (key, flags) = if pair.is_node {
+            let flags = Flags::ANYWHERE.with(Flags::EXTERNAL).with(Flags::NODE_PORT);
+            (Frontend::node_port(ip, port, protocol), flags)
+        } else {
+            (Frontend::new(ip, port, protocol), Flags::ANYWHERE)
+        };
+        let _: Option<Service> = node.services.insert(key, Service { flags, ..service });
+    }
+    let mut positions: Vec<usize> = (0..ring::entries(flows)).collect();
+    positions.sort_by_key(|position| ring::client(*position, flows, kind.family));
+    let mut keys = Vec::new();
+    for position in positions {
+        for side in [Side::EGRESS, Side::INGRESS] {
+            keys.push(half(&mut node, (kind, flows), position, pair, side));
         }
     }
-    for position in 0..ring::entries(flows) {
-        for (pair, first) in [(cluster, 1), (own, 3)] {
-            half(&mut node, (kind, flows), position, (pair, first), Side::INGRESS);
-        }
-        half(&mut node, (kind, flows), position, (cluster, 1), Side::EGRESS);
-    }
-    node
+    (node, keys)
 }
 
-/// Adds the entry at a position of a ring: its packet becomes that of the next position.
+/// Adds the entry at a position of a ring, whose packet becomes that of the next position, and says its key.
 fn half(
     node: &mut Fake,
     (kind, flows): (Kind, usize),
     position: usize,
-    (pair, first): (Pair, ServiceId),
+    pair: Pair,
     side: Side,
-) {
+) -> FlowKey {
     let [now, next] = [position, position + 1].map(|position| {
         let tuple = Tuple::new(ring::client(position, flows, kind.family), pair.at(position));
         if side == Side::INGRESS { tuple } else { tuple.reversed() }
     });
     let what = if side == Side::INGRESS { Half::FORWARD } else { Half::REPLY };
     let mut flow = Flow::new(next, what, node.clock.get());
-    let (service, other) = if position.is_multiple_of(2) { (first, 1) } else { (first + 1, 0) };
-    flow.service = service;
-    flow.backend = first + other;
+    flow.service = if position.is_multiple_of(2) { 1 } else { 2 };
+    flow.backend = if position.is_multiple_of(2) { 2 } else { 1 };
     flow.epoch = node.backends.get(flow.backend as usize).map_or(0, |row: &Backend| row.epoch);
     flow.state = state::ESTABLISHED;
     let key = FlowKey::new(now, kind.transport.protocol(), side);
     let _: Option<Flow> = node.flows.borrow_mut().insert(key, flow);
+    key
 }
 
 /// A chain: each frontend has two rows, both the next frontend, so a slot is looked up as for any service.
@@ -134,8 +138,7 @@ fn chain(kind: Kind) -> Fake {
 
 /// A payload with which XDP translates the packet of every position: of whole checksums one in 65,536 looks
 /// unfinished, and such a packet is left to tc.
-fn payload(node: &Fake, kind: Kind, flows: usize) -> Option<[u8; 8]> {
-    let pair = Pair::node(kind.family);
+fn payload(node: &Fake, kind: Kind, flows: usize, pair: Pair) -> Option<[u8; 8]> {
     (0..PAYLOADS).map(u64::to_be_bytes).find(|payload| {
         (0..ring::entries(flows)).all(|position| {
             let (from, to) = (ring::client(position, flows, kind.family), pair.at(position));
@@ -151,11 +154,12 @@ fn payload(node: &Fake, kind: Kind, flows: usize) -> Option<[u8; 8]> {
 struct Ring {
     kind: Kind,
     flows: usize,
+    pair: Pair,
     kernel: Kernel,
     payload: [u8; 8],
 }
 
-/// Our programs: an object for each kind and ring, and one for first packets.
+/// Our programs: an object for each kind and ring, and one of each kind for first packets.
 pub(super) struct Scenes {
     rings: Vec<Ring>,
     first: Vec<(Kind, Kernel)>,
@@ -166,13 +170,19 @@ impl Scenes {
     pub(super) fn load() -> Result<Self> {
         let (mut scenes, mut first) = (Vec::new(), Vec::new());
         for kind in Kind::ALL {
-            for flows in FLOWS {
+            for (flows, pair) in FLOWS.into_iter().flat_map(|flows| {
+                [Pair::cluster, Pair::node].map(|pair| (flows, pair(kind.family)))
+            }) {
                 let mut kernel = Kernel::new(ROOM)?;
-                let node = rings(kind, flows);
-                kernel.load(&node).with_context(|| format!("{flows} flows"))?;
-                let payload = payload(&node, kind, flows)
-                    .with_context(|| format!("{flows} flows: no payload suits all of them"))?;
-                scenes.push(Ring { kind, flows, kernel, payload });
+                let (node, order) = rings(kind, flows, pair);
+                kernel.load_ordered(&node, &order).with_context(|| format!("{flows} flows"))?;
+                let payload = if pair.is_node {
+                    payload(&node, kind, flows, pair)
+                        .with_context(|| format!("{flows} flows: no payload suits all of them"))?
+                } else {
+                    [0; 8]
+                };
+                scenes.push(Ring { kind, flows, pair, kernel, payload });
             }
             first.push((kind, Kernel::new(ROOM)?));
         }
@@ -183,7 +193,7 @@ impl Scenes {
     pub(super) fn variants(&mut self) -> Vec<Variant<'_>> {
         let mut all = Vec::new();
         for ring in &self.rings {
-            for hook in [Hook::PodIngress, Hook::PodEgress, Hook::EdgeIngress, Hook::EdgeXdp] {
+            for hook in ring.pair.hooks() {
                 all.push(established(ring, hook));
                 if ring.flows == 1 {
                     all.push(not_ours(&ring.kernel, ring.kind, hook));
@@ -213,12 +223,7 @@ fn run(kernel: &Kernel, hook: Hook, packet: &[u8], repeat: u32, verdict: Verdict
 }
 
 fn established(ring: &Ring, hook: Hook) -> Variant<'_> {
-    let Ring { kind, flows, ref kernel, payload } = *ring;
-    let pair = if matches!(hook, Hook::EdgeIngress | Hook::EdgeXdp) {
-        Pair::node(kind.family)
-    } else {
-        Pair::cluster(kind.family)
-    };
+    let Ring { kind, flows, pair, ref kernel, payload } = *ring;
     let mut ends = [ring::client(0, flows, kind.family), pair.at(0)];
     let mut verdict = Verdict::Translated(Translation::Forward);
     if hook == Hook::PodEgress {

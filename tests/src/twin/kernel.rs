@@ -167,6 +167,12 @@ impl Kernel {
 
     /// Makes the maps hold what `tables` holds, and nothing else.
     pub fn load(&mut self, tables: &Fake) -> Result<()> {
+        let order: Vec<FlowKey> = tables.flows.borrow().keys().copied().collect();
+        self.load_ordered(tables, &order)
+    }
+
+    /// [`Kernel::load`], the flows one after the other as named.
+    pub fn load_ordered(&mut self, tables: &Fake, order: &[FlowKey]) -> Result<()> {
         self.empty()?;
         for (frontend, service) in &tables.services {
             bpf::put(self.map("SERVICES"), frontend, service)?;
@@ -204,10 +210,13 @@ impl Kernel {
         }
         // The tables may have been made long ago or before: their times move to the kernel's clock.
         let moved = |seen: u64| seen.wrapping_sub(tables.clock.get()).wrapping_add(bpf::now());
-        for (key, flow) in &mut *tables.flows.borrow_mut() {
-            flow.seen = moved(flow.seen);
+        let mut flows = tables.flows.borrow_mut();
+        flows.values_mut().for_each(|flow| flow.seen = moved(flow.seen));
+        for key in order {
+            let flow = flows.get(key).context("a flow that is not there")?;
             bpf::put(self.map("FLOWS"), key, flow).context("FLOWS")?;
         }
+        drop(flows);
         for (key, value) in &mut *tables.affinity.borrow_mut() {
             value.seen = moved(value.seen);
             bpf::put(self.map("AFFINITY"), key, value)?;
