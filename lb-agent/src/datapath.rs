@@ -8,14 +8,15 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use aya::programs::ProgramError;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::maps::{self, Maps, Newer, SHAPES};
 
+mod attach;
 mod bpffs;
 mod check;
 mod cleanup;
+mod error;
 mod features;
 mod handover;
 #[cfg(test)]
@@ -27,13 +28,14 @@ mod packet_log;
 mod previous;
 mod programs;
 mod reuse;
+mod settle;
 mod watchdog;
 mod xdp;
 
 pub use crate::syscall::Hooked;
 pub use check::{Requirement, capabilities, find_cgroup2, requirements};
 pub use cleanup::{Removed, cleanup};
-use handover::Place;
+pub use error::Error;
 pub use links::{Direction, Role};
 use lock::Lock;
 pub use packet_log::{PacketLog, Records};
@@ -63,84 +65,6 @@ pub const CLASSIFIERS: [&str; 4] = ["pod_ingress", "pod_egress", "edge_ingress",
 /// The compiled programs: the ELF object that `build.rs` made of `lb-ebpf`.
 pub const fn object() -> &'static [u8] {
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"))
-}
-
-/// What went wrong, each with the remedy.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Something the machine lacks.
-    #[error("{0}")]
-    Requirement(Requirement),
-    /// The folder cannot be used.
-    #[error("{path}: {what}")]
-    Folder {
-        /// Which.
-        path: PathBuf,
-        /// What, and the remedy.
-        what: String,
-        /// What the system said.
-        #[source]
-        source: std::io::Error,
-    },
-    /// Another agent has it.
-    #[error(
-        "{path} is in use by another agent{}: stop it, or give this one its own --bpf-dir",
-        .pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
-    )]
-    InUse {
-        /// The folder.
-        path: PathBuf,
-        /// Its process, where it can be seen.
-        pid: Option<u32>,
-    },
-    /// A pin that is not what its name says.
-    #[error(
-        "{path} is {found}, but should be {wanted}: it is foreign or damaged; \
-         remove it, or everything with `lb-agent cleanup --bpf-dir {dir}`"
-    )]
-    PinShape {
-        /// The pin.
-        path: PathBuf,
-        /// What it is.
-        found: String,
-        /// What it should be.
-        wanted: String,
-        /// `--bpf-dir`.
-        dir: PathBuf,
-    },
-    /// No such map, or not one whose size can be chosen.
-    #[error(
-        "map {0} does not exist or has a fixed size; choose among {all}",
-        all = maps::Shape::sizable()
-    )]
-    UnknownMap(String),
-    /// The agent was built without its programs.
-    #[error("this build carries no programs (AYA_BUILD_SKIP was set): build again without it")]
-    NoObject,
-    /// The object was refused.
-    #[error("load the object")]
-    Load(#[from] aya::EbpfError),
-    /// A program was refused.
-    #[error("program {name}")]
-    Program {
-        /// Its name.
-        name: &'static str,
-        /// What the kernel said.
-        #[source]
-        source: ProgramError,
-    },
-    /// A pin could not be read, made or removed.
-    #[error("pin {path}")]
-    Pin {
-        /// The pin.
-        path: PathBuf,
-        /// What the kernel said.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A map could not be read or written.
-    #[error(transparent)]
-    Maps(#[from] maps::Error),
 }
 
 /// Where things are.
@@ -254,151 +178,6 @@ impl Datapath {
     /// Handles to the maps.
     pub fn maps(&self) -> Result<Maps, Error> {
         Ok(Maps::open(&self.dir.join("maps"))?)
-    }
-
-    /// Puts the programs of a role on a device, in place of what an earlier run left there.
-    pub fn attach(&mut self, index: u32, name: &str, role: Role) -> Result<(), Error> {
-        if let Some((known, is)) = self.attached.get_mut(&index)
-            && *is == role
-        {
-            name.clone_into(known);
-            return Ok(());
-        }
-        let links = self.dir.join("links");
-        // Answers first: nobody is asked before his answer is known.
-        for direction in [Direction::Egress, Direction::Ingress] {
-            self.take_over(&links::pin_of(&links, index, direction))?;
-            let place = Place::at_device(role, direction, self.hands_over());
-            let program = self.programs.classifier(role.program(direction))?;
-            links::attach_device(&links, program, (index, name), direction, place)
-                .map_err(|error| error.named(role.program(direction)))?;
-        }
-        drop(self.attached.insert(index, (name.to_owned(), role)));
-        info!(device = name, index, role = role.name(), "programs attached");
-        Ok(())
-    }
-
-    /// Puts the XDP program on a device too, which is loaded when the first one asks for it; else says why not. One
-    /// that an earlier run left there does not stay without its successor: it may go by maps that are no more.
-    pub fn accelerate(&mut self, index: u32) -> Result<(), String> {
-        let links = self.dir.join("links");
-        let attached = match self.programs.xdp() {
-            Ok(program) => xdp::attach(&links, program, index),
-            Err(error) => {
-                let why = crate::chain(&error);
-                xdp::detach(&links, index).map_err(|error| crate::chain(&error))?;
-                Err(why)
-            }
-        };
-        let _: bool = match attached {
-            Ok(()) => self.accelerated.insert(index),
-            Err(_) => self.accelerated.remove(&index),
-        };
-        attached
-    }
-
-    /// Whether XDP programs may send by a device that has ours; else why not.
-    pub fn takes_frames(&self, index: u32) -> Result<(), String> {
-        if !self.accelerated.contains(&index) {
-            return Err("it has no XDP program of ours".to_owned());
-        }
-        match features::takes_frames(index) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(features::NO_FRAMES.to_owned()),
-            Err(error) => Err(format!("its driver's features are not known: {error}")),
-        }
-    }
-
-    /// Takes the XDP program off a device.
-    pub fn decelerate(&mut self, index: u32) -> Result<(), Error> {
-        let _: bool = self.accelerated.remove(&index);
-        xdp::detach(&self.dir.join("links"), index)
-    }
-
-    /// Takes the programs off a device, or forgets one that is gone.
-    pub fn detach(&mut self, index: u32) -> Result<(), Error> {
-        drop(self.attached.remove(&index));
-        let _: bool = self.accelerated.remove(&index);
-        links::detach_device(&self.dir.join("links"), index)
-    }
-
-    /// Takes the programs off every device but these: what an earlier run left.
-    pub fn retain(&mut self, devices: &BTreeSet<u32>) -> Result<(), Error> {
-        for index in links::devices(&self.dir.join("links"))? {
-            if !devices.contains(&index) {
-                self.detach(index)?;
-                info!(index, "programs detached");
-            }
-        }
-        Ok(())
-    }
-
-    /// Puts the socket hooks on the cgroup.
-    pub fn attach_sockets(&mut self, cgroup: &Path) -> Result<(), Error> {
-        let folder = File::open(cgroup).map_err(|source| Error::Folder {
-            path: cgroup.to_owned(),
-            what: "the cgroup cannot be opened".into(),
-            source,
-        })?;
-        let links = self.dir.join("links");
-        // Answers first, as at devices.
-        for name in SOCKET_HOOKS.into_iter().rev() {
-            self.take_over(&links.join(name))?;
-            let place = Place::at_hook(name, self.hands_over());
-            let program = self.programs.socket(name)?;
-            links::attach_cgroup(&links, program, name, &folder, place)
-                .map_err(|error| error.named(name))?;
-        }
-        self.cgroup = Some(folder);
-        Ok(())
-    }
-
-    /// Carries over what packets wrote since the maps were made: right before programs are replaced, so that little
-    /// is missing between that and [`Datapath::settle`].
-    pub fn carry(&self) -> Result<(), Error> {
-        let maps = self.dir.join("maps");
-        let is_before = self.attached.is_empty() && !self.is_resumed;
-        let newer = if is_before { Newer::Theirs } else { Newer::Ours };
-        self.replaced.iter().try_for_each(|replaced| replaced.copy(&maps, newer))?;
-        self.previous.as_ref().map_or(Ok(()), |previous| previous.copy(&maps, false, newer))
-    }
-
-    /// Whether ours and an earlier run's programs do not write the same maps.
-    fn hands_over(&self) -> bool {
-        self.previous.is_some() || self.replaced.iter().any(reuse::Replaced::is_memory)
-    }
-
-    /// To be called when every question meets our programs: moves over what went into the maps of an earlier run
-    /// meanwhile, then takes its programs off.
-    pub fn settle(&mut self) -> Result<(), Error> {
-        let (maps, links) = (self.dir.join("maps"), self.dir.join("links"));
-        if self.hands_over() {
-            crate::syscall::wait_for_programs();
-        }
-        let mut over = Vec::new();
-        for replaced in self.replaced.drain(..) {
-            if let Err(error) = replaced.copy(&maps, Newer::Ours) {
-                warn!(map = replaced.name(), %error, "some late entries were not copied");
-            }
-            over.push(replaced);
-        }
-        let previous = self.previous.take();
-        if let Some(previous) = &previous
-            && let Err(error) = previous.copy(&maps, false, Newer::Ours)
-        {
-            warn!(error = crate::chain(&error), "some late entries were not carried over");
-        }
-        // Their programs first: they answer from these maps.
-        handover::forget(&links)?;
-        over.into_iter().try_for_each(reuse::Replaced::forget)?;
-        previous.map_or(Ok(()), Previous::forget)?;
-        self.programs.forget_others()
-    }
-
-    fn take_over(&self, path: &Path) -> Result<(), Error> {
-        let Some(previous) = &self.previous else { return Ok(()) };
-        let taken = previous.take_over(path);
-        taken.map_err(|source| Error::Pin { path: path.to_owned(), source })
     }
 }
 

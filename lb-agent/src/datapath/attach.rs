@@ -1,0 +1,116 @@
+//! Programs come to devices and sockets, and go: in place of what an earlier run left there, or beside it.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::Path;
+
+use tracing::info;
+
+use super::handover::Place;
+use super::links::{self, Direction, Role};
+use super::{Datapath, Error, SOCKET_HOOKS, features, xdp};
+
+impl Datapath {
+    /// Puts the programs of a role on a device, in place of what an earlier run left there.
+    pub fn attach(&mut self, index: u32, name: &str, role: Role) -> Result<(), Error> {
+        if let Some((known, is)) = self.attached.get_mut(&index)
+            && *is == role
+        {
+            name.clone_into(known);
+            return Ok(());
+        }
+        let links = self.dir.join("links");
+        // Answers first: nobody is asked before his answer is known.
+        for direction in [Direction::Egress, Direction::Ingress] {
+            self.take_over(&links::pin_of(&links, index, direction))?;
+            let place = Place::at_device(role, direction, self.hands_over());
+            let program = self.programs.classifier(role.program(direction))?;
+            links::attach_device(&links, program, (index, name), direction, place)
+                .map_err(|error| error.named(role.program(direction)))?;
+        }
+        drop(self.attached.insert(index, (name.to_owned(), role)));
+        info!(device = name, index, role = role.name(), "programs attached");
+        Ok(())
+    }
+
+    /// Puts the XDP program on a device too, which is loaded when the first one asks for it; else says why not. One
+    /// that an earlier run left there does not stay without its successor: it may go by maps that are no more.
+    pub fn accelerate(&mut self, index: u32) -> Result<(), String> {
+        let links = self.dir.join("links");
+        let attached = match self.programs.xdp() {
+            Ok(program) => xdp::attach(&links, program, index),
+            Err(error) => {
+                let why = crate::chain(&error);
+                xdp::detach(&links, index).map_err(|error| crate::chain(&error))?;
+                Err(why)
+            }
+        };
+        let _: bool = match attached {
+            Ok(()) => self.accelerated.insert(index),
+            Err(_) => self.accelerated.remove(&index),
+        };
+        attached
+    }
+
+    /// Whether XDP programs may send by a device that has ours; else why not.
+    pub fn takes_frames(&self, index: u32) -> Result<(), String> {
+        if !self.accelerated.contains(&index) {
+            return Err("it has no XDP program of ours".to_owned());
+        }
+        match features::takes_frames(index) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(features::NO_FRAMES.to_owned()),
+            Err(error) => Err(format!("its driver's features are not known: {error}")),
+        }
+    }
+
+    /// Takes the XDP program off a device.
+    pub fn decelerate(&mut self, index: u32) -> Result<(), Error> {
+        let _: bool = self.accelerated.remove(&index);
+        xdp::detach(&self.dir.join("links"), index)
+    }
+
+    /// Takes the programs off a device, or forgets one that is gone.
+    pub fn detach(&mut self, index: u32) -> Result<(), Error> {
+        drop(self.attached.remove(&index));
+        let _: bool = self.accelerated.remove(&index);
+        links::detach_device(&self.dir.join("links"), index)
+    }
+
+    /// Takes the programs off every device but these: what an earlier run left.
+    pub fn retain(&mut self, devices: &BTreeSet<u32>) -> Result<(), Error> {
+        for index in links::devices(&self.dir.join("links"))? {
+            if !devices.contains(&index) {
+                self.detach(index)?;
+                info!(index, "programs detached");
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the socket hooks on the cgroup.
+    pub fn attach_sockets(&mut self, cgroup: &Path) -> Result<(), Error> {
+        let folder = File::open(cgroup).map_err(|source| Error::Folder {
+            path: cgroup.to_owned(),
+            what: "the cgroup cannot be opened".into(),
+            source,
+        })?;
+        let links = self.dir.join("links");
+        // Answers first, as at devices.
+        for name in SOCKET_HOOKS.into_iter().rev() {
+            self.take_over(&links.join(name))?;
+            let place = Place::at_hook(name, self.hands_over());
+            let program = self.programs.socket(name)?;
+            links::attach_cgroup(&links, program, name, &folder, place)
+                .map_err(|error| error.named(name))?;
+        }
+        self.cgroup = Some(folder);
+        Ok(())
+    }
+
+    fn take_over(&self, path: &Path) -> Result<(), Error> {
+        let Some(previous) = &self.previous else { return Ok(()) };
+        let taken = previous.take_over(path);
+        taken.map_err(|source| Error::Pin { path: path.to_owned(), source })
+    }
+}

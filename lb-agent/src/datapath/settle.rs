@@ -1,0 +1,51 @@
+//! The end of a take-over: what packets wrote into the maps of an earlier run comes along, then its programs go.
+
+use tracing::warn;
+
+use super::previous::Previous;
+use super::{Datapath, Error, handover, reuse};
+use crate::maps::Newer;
+
+impl Datapath {
+    /// Carries over what packets wrote since the maps were made: right before programs are replaced, so that little
+    /// is missing between that and [`Datapath::settle`].
+    pub fn carry(&self) -> Result<(), Error> {
+        let maps = self.dir.join("maps");
+        let is_before = self.attached.is_empty() && !self.is_resumed;
+        let newer = if is_before { Newer::Theirs } else { Newer::Ours };
+        self.replaced.iter().try_for_each(|replaced| replaced.copy(&maps, newer))?;
+        self.previous.as_ref().map_or(Ok(()), |previous| previous.copy(&maps, false, newer))
+    }
+
+    /// Whether ours and an earlier run's programs do not write the same maps.
+    pub(super) fn hands_over(&self) -> bool {
+        self.previous.is_some() || self.replaced.iter().any(reuse::Replaced::is_memory)
+    }
+
+    /// To be called when every question meets our programs: moves over what went into the maps of an earlier run
+    /// meanwhile, then takes its programs off.
+    pub fn settle(&mut self) -> Result<(), Error> {
+        let (maps, links) = (self.dir.join("maps"), self.dir.join("links"));
+        if self.hands_over() {
+            crate::syscall::wait_for_programs();
+        }
+        let mut over = Vec::new();
+        for replaced in self.replaced.drain(..) {
+            if let Err(error) = replaced.copy(&maps, Newer::Ours) {
+                warn!(map = replaced.name(), %error, "some late entries were not copied");
+            }
+            over.push(replaced);
+        }
+        let previous = self.previous.take();
+        if let Some(previous) = &previous
+            && let Err(error) = previous.copy(&maps, false, Newer::Ours)
+        {
+            warn!(error = crate::chain(&error), "some late entries were not carried over");
+        }
+        // Their programs first: they answer from these maps.
+        handover::forget(&links)?;
+        over.into_iter().try_for_each(reuse::Replaced::forget)?;
+        previous.map_or(Ok(()), Previous::forget)?;
+        self.programs.forget_others()
+    }
+}

@@ -1,0 +1,175 @@
+//! What is in the maps, as the types of `lb-common`.
+
+use aya::Pod;
+use aya::maps::MapError;
+use aya::maps::lpm_trie::Key;
+use lb_common::addr::Ip;
+use lb_common::config::{Device, Settings};
+use lb_common::flow::{Affinity, Client, Flow, FlowKey, Peer};
+use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
+
+use super::raw::Raw;
+use super::walk::walk;
+use super::{Error, MapHandle, Maps, Result, batched, named};
+use crate::program::Actual;
+
+impl Maps {
+    /// Everything the agent once wrote.
+    pub fn actual(&self) -> Result<Actual> {
+        let services = self.services()?;
+        let lines = Actual::lines_in_use(&services);
+        Ok(Actual {
+            lines: self.lines(lines)?,
+            backends: self.backends()?,
+            sources: self.sources()?,
+            settings: self.settings()?,
+            services,
+        })
+    }
+
+    /// `SERVICES`, sorted.
+    pub fn services(&self) -> Result<Vec<(Frontend, Service)>> {
+        let mut all =
+            entries(&self.services, "SERVICES", |key: &Raw<Frontend>, value: &Raw<Service>| {
+                (key.0, value.0)
+            })?;
+        all.sort_by_key(|(frontend, _)| *frontend);
+        Ok(all)
+    }
+
+    /// One entry of `SERVICES`, if it is there.
+    pub fn service(&self, frontend: &Frontend) -> Result<Option<Service>> {
+        match self.services.get(&Raw(*frontend), 0) {
+            Ok(service) => Ok(Some(service.0)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(source) => Err(Error::Map { map: "SERVICES", source }),
+        }
+    }
+
+    /// `BACKENDS` from row 0 to the last that was ever used.
+    pub fn backends(&self) -> Result<Vec<Backend>> {
+        let mut rows = Vec::new();
+        walk(self.backends.data(), (0_u32, Raw::<Backend>::default()), |id, row| {
+            // The rest of the map is empty, and may be megabytes.
+            if row.0.epoch != 0 {
+                rows.resize(*id as usize, Backend::default());
+                rows.push(row.0);
+            }
+            true
+        })
+        .map_err(batched("BACKENDS"))?;
+        Ok(rows)
+    }
+
+    /// The epochs of the first rows of `BACKENDS`.
+    pub fn epochs(&self, rows: usize) -> Result<Vec<u32>> {
+        let mut epochs = Vec::with_capacity(rows);
+        walk(self.backends.data(), (0_u32, Raw::<Backend>::default()), |_, row| {
+            epochs.push(row.0.epoch);
+            epochs.len() < rows
+        })
+        .map_err(batched("BACKENDS"))?;
+        epochs.truncate(rows);
+        Ok(epochs)
+    }
+
+    /// One row of `BACKENDS`.
+    pub fn backend(&self, id: BackendId) -> Result<Backend> {
+        self.backends.get(&id, 0).map(|row| row.0).map_err(named("BACKENDS"))
+    }
+
+    /// The first lines of `SLOTS`.
+    pub fn lines(&self, count: u32) -> Result<Vec<Line>> {
+        let mut lines: Vec<Line> = Vec::with_capacity(count as usize);
+        let count = count as usize;
+        walk(self.slots.data(), (0_u32, [0_u8; 64]), |_, line| {
+            lines.push(*line);
+            lines.len() < count
+        })
+        .map_err(batched("SLOTS"))?;
+        lines.truncate(count);
+        Ok(lines)
+    }
+
+    /// `SOURCES`.
+    pub fn sources(&self) -> Result<Vec<(u32, Source)>> {
+        let entry = |entry: std::result::Result<(Key<Raw<Source>>, u32), MapError>| {
+            let (key, _) = entry.map_err(named("SOURCES"))?;
+            Ok((key.prefix_len(), key.data().0))
+        };
+        self.sources.iter().map(entry).collect()
+    }
+
+    /// The half of `SETTINGS` in use.
+    pub fn settings(&self) -> Result<Settings> {
+        self.settings.get(&0, 0).map(|pair| *pair.0.in_use()).map_err(named("SETTINGS"))
+    }
+
+    /// `DEVICES`.
+    pub fn devices(&self) -> Result<Vec<(u32, Device)>> {
+        entries(&self.devices, "DEVICES", |index: &u32, device: &Raw<Device>| (*index, device.0))
+    }
+
+    /// `ADDRESSES`.
+    pub fn addresses(&self) -> Result<Vec<(Ip, u32)>> {
+        entries(&self.addresses, "ADDRESSES", |ip: &Raw<Ip>, bits: &u32| (ip.0, *bits))
+    }
+
+    /// `COUNTERS`, summed over the CPUs, in the order of `lb_common::event`.
+    pub fn counters(&self) -> Result<Vec<u64>> {
+        let sum = |index: u32| {
+            let values = self.counters.get(&index, 0).map_err(named("COUNTERS"))?;
+            Ok(values.iter().fold(0_u64, |sum, value| sum.wrapping_add(*value)))
+        };
+        (0..lb_common::event::COUNTERS).map(sum).collect()
+    }
+
+    /// `AFFINITY`.
+    pub fn affinities(&self) -> Result<Vec<(Client, Affinity)>> {
+        entries(&self.affinity, "AFFINITY", |client: &Raw<Client>, affinity: &Raw<Affinity>| {
+            (client.0, affinity.0)
+        })
+    }
+
+    /// Calls `see` for every half of a flow.
+    pub fn flows(&self, mut see: impl FnMut(&FlowKey, &Flow)) -> Result<()> {
+        let zero = (Raw::default(), Raw::default());
+        walk(self.flows.data(), zero, |key: &Raw<FlowKey>, flow: &Raw<Flow>| {
+            see(&key.0, &flow.0);
+            true
+        })
+        .map_err(batched("FLOWS"))
+    }
+
+    /// One half, if it is still there.
+    pub fn flow(&self, key: &FlowKey) -> Result<Option<Flow>> {
+        match self.flows.get(&Raw(*key), 0) {
+            Ok(flow) => Ok(Some(flow.0)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(source) => Err(Error::Map { map: "FLOWS", source }),
+        }
+    }
+
+    /// What the socket hooks know of a connected socket, by its cookie.
+    pub fn socket(&self, cookie: u64) -> Result<Option<Peer>> {
+        match self.sockets.get(&cookie, 0) {
+            Ok(peer) => Ok(Some(peer.0)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(source) => Err(Error::Map { map: "SOCKETS", source }),
+        }
+    }
+}
+
+fn entries<M: MapHandle, K: Pod + Default, V: Pod + Default, T>(
+    map: &M,
+    name: &'static str,
+    entry: impl Fn(&K, &V) -> T,
+) -> Result<Vec<T>> {
+    let mut all = Vec::new();
+    walk(map.data(), (K::default(), V::default()), |key, value| {
+        all.push(entry(key, value));
+        true
+    })
+    .map_err(batched(name))?;
+    Ok(all)
+}

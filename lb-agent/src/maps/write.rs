@@ -1,0 +1,122 @@
+//! What the agent writes: operations on services, devices, the node's addresses, flows that end.
+
+use std::os::fd::AsFd as _;
+use std::time::Instant;
+
+use aya::maps::MapError;
+use aya::maps::lpm_trie::Key;
+use lb_common::addr::Ip;
+use lb_common::config::{Device, Settings};
+use lb_common::flow::FlowKey;
+use lb_common::hash;
+use lb_common::service::Backend;
+
+use super::raw::Raw;
+use super::{MapHandle, Maps, Result, batched, named, walk};
+use crate::program::{GRACE, Op};
+use crate::syscall;
+
+impl Maps {
+    /// Applies one operation.
+    pub fn apply(&mut self, op: &Op) -> Result<()> {
+        match op {
+            Op::PutSettings(settings) => self.put_settings(settings).map_err(named("SETTINGS")),
+            Op::PutBackend { id, row } => {
+                self.mark_endpoint(row)?;
+                self.backends.set(*id, Raw(*row), 0).map_err(named("BACKENDS"))
+            }
+            Op::WriteLines { line, lines } => {
+                let keys: Vec<u32> = (*line..).take(lines.len()).collect();
+                let slots = MapHandle::data(&self.slots);
+                syscall::update_batch(slots.fd().as_fd(), &keys, lines).map_err(batched("SLOTS"))
+            }
+            Op::PutSource { bits, source } => {
+                self.sources.insert(&Key::new(*bits, Raw(*source)), 1, 0).map_err(named("SOURCES"))
+            }
+            Op::RemoveSource { bits, source } => {
+                absent_is_fine(self.sources.remove(&Key::new(*bits, Raw(*source))))
+                    .map_err(named("SOURCES"))
+            }
+            Op::PutService { frontend, service } => {
+                self.services.insert(Raw(*frontend), Raw(*service), 0).map_err(named("SERVICES"))
+            }
+            Op::RemoveService { frontend } => {
+                absent_is_fine(self.services.remove(&Raw(*frontend))).map_err(named("SERVICES"))
+            }
+            Op::ForgetClients { service } => {
+                let known = self.affinities()?.into_iter().map(|(client, _)| client);
+                for client in known.filter(|client| client.service == *service) {
+                    absent_is_fine(self.affinity.remove(&Raw(client)))
+                        .map_err(named("AFFINITY"))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes the half that is not in use, and switches to it. A packet that began before the last switch may still
+    /// read that half: where the last switch was just now, such packets are waited for.
+    fn put_settings(&mut self, settings: &Settings) -> std::result::Result<(), MapError> {
+        if self.switched.elapsed() < GRACE {
+            syscall::wait_for_programs();
+        }
+        let pair = self.settings.get(&0, 0)?.0;
+        for pair in pair.replaced(*settings) {
+            self.settings.set(0, Raw(pair), 0)?;
+        }
+        self.switched = Instant::now();
+        Ok(())
+    }
+
+    /// Sets the bit of a backend in `ENDPOINTS`. None is ever cleared: one too many costs a look-up.
+    fn mark_endpoint(&mut self, row: &Backend) -> Result<()> {
+        if row.service == 0 {
+            return Ok(());
+        }
+        let bit = hash::endpoint(&row.ip, row.port);
+        let word = self.endpoints.get(&(bit / 64), 0).map_err(named("ENDPOINTS"))?;
+        let marked = word | 1 << (bit % 64);
+        if marked == word {
+            return Ok(());
+        }
+        self.endpoints.set(bit / 64, marked, 0).map_err(named("ENDPOINTS"))
+    }
+
+    /// Sets what the programs know of a device.
+    pub fn put_device(&mut self, index: u32, device: &Device) -> Result<()> {
+        self.devices.insert(index, Raw(*device), 0).map_err(named("DEVICES"))
+    }
+
+    /// Forgets a device.
+    pub fn remove_device(&mut self, index: u32) -> Result<()> {
+        absent_is_fine(self.devices.remove(&index)).map_err(named("DEVICES"))
+    }
+
+    /// Sets the bits of one of the node's addresses; 0 forgets it.
+    pub fn put_address(&mut self, ip: Ip, bits: u32) -> Result<()> {
+        let done = match bits {
+            0 => absent_is_fine(self.addresses.remove(&Raw(ip))),
+            bits => self.addresses.insert(Raw(ip), bits, 0),
+        };
+        done.map_err(named("ADDRESSES"))
+    }
+
+    /// Removes halves of flows.
+    pub fn remove_flows(&self, keys: &[FlowKey]) -> Result<()> {
+        let keys: Vec<Raw<FlowKey>> = keys.iter().map(|key| Raw(*key)).collect();
+        walk::remove(self.flows.data(), &keys).map_err(batched("FLOWS"))
+    }
+}
+
+/// Removing what is not there is no error: an operation may be applied twice.
+fn absent_is_fine(result: std::result::Result<(), MapError>) -> std::result::Result<(), MapError> {
+    match result {
+        Err(MapError::KeyNotFound) => Ok(()),
+        Err(MapError::SyscallError(error))
+            if error.io_error.raw_os_error() == Some(libc::ENOENT) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}
