@@ -38,6 +38,7 @@ pub use cleanup::{Removed, cleanup};
 pub use error::Error;
 pub use links::{Direction, Role};
 use lock::Lock;
+pub use meaning::is_of_another_build;
 pub use packet_log::{PacketLog, Records};
 use previous::Previous;
 use programs::Programs;
@@ -123,6 +124,7 @@ impl Datapath {
         bpffs::prepare(&options.bpf_dir)?;
         let lock = Lock::take(&options.bpf_dir)?;
         let since = Instant::now();
+        meaning::set_aside(&options.bpf_dir)?;
         let previous = Previous::find(&options.bpf_dir)?;
         let dir = options.bpf_dir.join(LAYOUT);
         for folder in ["maps", "links", "programs"].map(|name| dir.join(name)) {
@@ -132,15 +134,17 @@ impl Datapath {
                 source,
             })?;
         }
-        meaning::note(&dir, &options.bpf_dir)?;
+        meaning::note(&dir)?;
         let replaced = reuse::prepare(&dir.join("maps"), &options.bpf_dir, &sizes)?;
-        let is_beside = replaced.iter().any(reuse::Replaced::is_memory);
+        let is_begun = !links::is_empty(&dir.join("links"));
+        // What is resumed finds links of ours that another goes beside.
+        let is_resumed = is_begun && previous.is_some();
+        let is_beside = is_resumed || replaced.iter().any(reuse::Replaced::is_memory);
         let programs = Programs::prepare(&dir, &sizes, options.packet_log, is_beside)?;
         let maps = dir.join("maps");
         reuse::verify(&maps, &options.bpf_dir)?;
         replaced.iter().try_for_each(|replaced| replaced.copy(&maps, Newer::Ours))?;
-        let is_resumed = replaced.iter().any(reuse::Replaced::is_resumed);
-        let is_begun = !links::is_empty(&dir.join("links"));
+        let is_resumed = is_resumed || replaced.iter().any(reuse::Replaced::is_resumed);
         if let Some(previous) = &previous {
             info!("another version's data path serves until this one is programmed");
             previous.copy(&maps, !is_begun, Newer::Ours)?;
@@ -153,7 +157,7 @@ impl Datapath {
             cgroup: None,
             insisted: watchdog::Insisted::new(),
             replaced,
-            is_resumed: is_resumed || is_begun && previous.is_some(),
+            is_resumed,
             previous,
             since,
             _lock: lock,

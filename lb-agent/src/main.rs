@@ -42,7 +42,10 @@ fn main() -> ExitCode {
 
 /// What a failure ends with.
 fn code(error: &anyhow::Error) -> u8 {
-    let is_absent = matches!(error.downcast_ref(), Some(show::Error::NoDatapath(_)));
+    let is_absent = matches!(
+        error.downcast_ref(),
+        Some(show::Error::NoDatapath(_) | show::Error::OtherBuild(_))
+    );
     let is_flag = matches!(
         error.downcast_ref(),
         Some(

@@ -135,6 +135,8 @@ pub struct Programmer {
     orphans: BTreeMap<ServiceId, Port>,
     next_id: ServiceId,
     naming: u64,
+    /// Those that got their identity since somebody asked.
+    named: Vec<ServiceId>,
     /// Something became free since the refused were tried last.
     has_room: bool,
     /// No port that is programmed is younger.
@@ -290,6 +292,12 @@ impl Programmer {
     /// Counts the changes of [`Programmer::names`].
     pub const fn naming(&self) -> u64 {
         self.naming
+    }
+
+    /// The service ports that got their identity since this was asked last.
+    pub fn take_named(&mut self) -> Vec<(ServiceId, PortKey)> {
+        let named = std::mem::take(&mut self.named).into_iter();
+        named.filter_map(|id| Some((id, self.key(id)?.clone()))).collect()
     }
 
     /// The frontends that several services ask for.

@@ -29,6 +29,7 @@ mod agent;
 mod devices;
 mod intent;
 mod kubernetes;
+mod names;
 mod orphans;
 mod reload;
 mod servers;

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::datapath::LAYOUT;
+use crate::datapath::{self, LAYOUT};
 use crate::maps::{self, Maps};
 
 pub mod affinity;
@@ -25,6 +25,12 @@ pub enum Error {
     /// No agent ever ran here.
     #[error("{0} holds no data path: start one with `lb-agent run`, or name another --bpf-dir")]
     NoDatapath(PathBuf),
+    /// Maps that mean something else to us.
+    #[error(
+        "{0} holds another build's data path: ask with that build's lb-agent, or start this one, \
+         which takes it over"
+    )]
+    OtherBuild(PathBuf),
     /// A map could not be read.
     #[error(transparent)]
     Maps(#[from] maps::Error),
@@ -53,6 +59,9 @@ fn open(bpf_dir: &Path) -> Result<Maps, Error> {
     let maps = folder(bpf_dir);
     if !maps.join("SERVICES").exists() {
         return Err(Error::NoDatapath(bpf_dir.to_owned()));
+    }
+    if datapath::is_of_another_build(bpf_dir) {
+        return Err(Error::OtherBuild(bpf_dir.to_owned()));
     }
     Ok(Maps::open(&maps)?)
 }

@@ -7,18 +7,22 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 
 pub mod attributes;
 mod entries;
+mod grace;
 mod hooked;
 mod links;
 mod net;
 mod process;
 
 pub(crate) use entries::{Position, delete_batch, lookup, lookup_batch, update, update_batch};
+pub(crate) use grace::wait_for_programs;
 pub use hooked::Hooked;
 pub(crate) use hooked::{attached_to_device, effective_in_cgroup};
-pub(crate) use links::{LinkInfo, detach_link, link_info, link_xdp, open_pin, pin, update_link};
+pub(crate) use links::{
+    LinkInfo, detach_link, link_info, link_xdp, open_pin, pin, program_id, update_link,
+};
 pub(crate) use net::{device_name, driver, netns_cookie};
 pub use process::keep_one_heap;
-pub(crate) use process::{give_memory_back, raise_open_files, wait_for_programs};
+pub(crate) use process::{give_memory_back, raise_open_files};
 
 fn number(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd().cast_unsigned()

@@ -274,6 +274,16 @@ fn a_program_that_somebody_detaches_is_attached_again_and_counted() -> Result<()
     fs::remove_file(&pin)?;
     repaired("unpinned", 1.0)?;
     until_shown(rig.agent(0)?, "attached")?;
+    let programs: Vec<_> = fs::read_dir(pins(&rig, "programs")?)?.flatten().collect();
+    let programs = programs.iter().map(|object| object.path().join("edge_xdp"));
+    let programs: Vec<_> = programs.filter(|program| program.exists()).collect();
+    programs.iter().try_for_each(fs::remove_file)?;
+    wait_until_ok(SOON, "its program is pinned again", || {
+        ensure!(!programs.is_empty() && programs.iter().all(|program| program.exists()));
+        Ok(())
+    })?;
+    let log = rig.agent(0)?.log_end(usize::MAX);
+    ensure!(!log.contains("does not accelerate any more"), "it was taken for lost: {log}");
     everything_is_answered(&rig)
 }
 

@@ -19,6 +19,7 @@ in_both_shapes!(
     traffic_goes_on_while_the_agent_is_stopped_and_started,
     traffic_goes_on_while_the_agent_is_killed_and_started,
     traffic_goes_on_while_the_data_path_of_another_layout_is_taken_over,
+    traffic_goes_on_while_another_build_of_the_same_layout_is_taken_over,
     traffic_goes_on_while_programs_of_another_build_come_and_go,
     traffic_goes_on_while_maps_get_another_size,
     a_size_that_was_asked_for_by_a_run_that_was_killed_is_taken_back,
@@ -94,6 +95,25 @@ fn traffic_goes_on_while_the_data_path_of_another_layout_is_taken_over(shape: Sh
     nothing_is_lost_on_the_move(shape, |agent, node| {
         agent.stop()?;
         std::fs::rename(node.bpf().join(LAYOUT), node.bpf().join("v0"))?;
+        Ok(())
+    })
+}
+
+/// Two builds give one name to layouts of which one map differs: the rest is carried over, and lists of one do not read
+/// what the other left.
+fn traffic_goes_on_while_another_build_of_the_same_layout_is_taken_over(
+    shape: Shape,
+) -> Result<()> {
+    nothing_is_lost_on_the_move(shape, |agent, node| {
+        agent.stop()?;
+        let meanings = node.bpf().join(LAYOUT).join("meanings");
+        for mark in std::fs::read_dir(&meanings)?.flatten() {
+            if mark.file_name().to_string_lossy().starts_with("COUNTERS-") {
+                std::fs::rename(mark.path(), meanings.join("COUNTERS-0123456789abcdef"))?;
+            }
+        }
+        let (code, said) = agent.exit_code(&["lb", "list"])?;
+        ensure!(code == 3 && said.contains("another build's data path"), "{code}: {said}");
         Ok(())
     })
 }

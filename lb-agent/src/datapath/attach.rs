@@ -35,8 +35,12 @@ impl Datapath {
 
     /// Puts the XDP program on a device too, which is loaded when the first one asks for it; else says why not. One
     /// that an earlier run left there does not stay without its successor: it may go by maps that are no more.
+    ///
+    /// It takes the place of another layout's at once: only one can be there, and what it does not know it hands on to
+    /// tc, where both are.
     pub fn accelerate(&mut self, index: u32) -> Result<(), String> {
         let links = self.dir.join("links");
+        self.take_over(&xdp::pin_of(&links, index)).map_err(|error| crate::chain(&error))?;
         let attached = match self.programs.xdp() {
             Ok(program) => xdp::attach(&links, program, index),
             Err(error) => {
@@ -67,7 +71,9 @@ impl Datapath {
     /// Takes the XDP program off a device.
     pub fn decelerate(&mut self, index: u32) -> Result<(), Error> {
         let _: bool = self.accelerated.remove(&index);
-        xdp::detach(&self.dir.join("links"), index)
+        let links = self.dir.join("links");
+        self.take_over(&xdp::pin_of(&links, index))?;
+        xdp::detach(&links, index)
     }
 
     /// Takes the programs off a device, or forgets one that is gone.

@@ -62,14 +62,21 @@ pub(super) fn make_room(link: &Path, place: Place) -> Result<(), Failure> {
     }
 }
 
+/// Whether an earlier run's links are beside ours.
+pub(super) fn is_under_way(links: &Path) -> Result<bool, Error> {
+    Ok(cleanup::list(links)?.iter().any(|path| is_aside(path)))
+}
+
 /// Takes off what an earlier run left beside ours.
 pub(super) fn forget(links: &Path) -> Result<(), Error> {
-    for path in cleanup::list(links)? {
-        if path.to_string_lossy().ends_with(ASIDE) {
-            watchdog::let_go(&path).map_err(|source| Error::Pin { path, source })?;
-        }
+    for path in cleanup::list(links)?.into_iter().filter(|path| is_aside(path)) {
+        watchdog::let_go(&path).map_err(|source| Error::Pin { path, source })?;
     }
     Ok(())
+}
+
+fn is_aside(path: &Path) -> bool {
+    path.to_string_lossy().ends_with(ASIDE)
 }
 
 #[cfg(test)]

@@ -3,9 +3,14 @@
 //! Maps of one size may hold different things in two layouts. Without the right fingerprint none is read as ours.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Error, cleanup};
+use lb_common::event::{Event, Hook, Verdict};
+use lb_common::layout::{named, number};
+use tracing::info;
+
+use super::{Error, LAYOUT, cleanup};
 use crate::maps::{SHAPES, Shape};
 
 /// The folder beside `maps`.
@@ -16,23 +21,42 @@ pub(super) fn is_same(layout: &Path, shape: &Shape) -> bool {
     mark(layout, shape).is_dir()
 }
 
-/// Writes down what our maps hold. Refuses where an earlier run wrote down something else for a map that is there.
-pub(super) fn note(layout: &Path, dir: &Path) -> Result<(), Error> {
+/// Whether the maps below a `--bpf-dir` are of a build for which they mean something else than for us.
+pub fn is_of_another_build(dir: &Path) -> bool {
+    other(&dir.join(LAYOUT)).is_ok_and(|other| other.is_some())
+}
+
+/// Two builds may give one name to layouts that differ. What such a build left under our name gets another one, so that
+/// it is taken over as what it is: another layout.
+pub(super) fn set_aside(dir: &Path) -> Result<(), Error> {
+    let ours = dir.join(LAYOUT);
+    let Some(shape) = other(&ours)? else { return Ok(()) };
+    let names = (0_u32..).map(|number| dir.join(format!("v{number}")));
+    let Some(name) = names.into_iter().find(|name| !name.exists()) else { return Ok(()) };
+    let renamed = fs::rename(&ours, &name);
+    renamed.map_err(|source| Error::Pin { path: ours, source })?;
+    info!(map = shape.name, name = %name.display(), "another build's maps mean something else");
+    Ok(())
+}
+
+/// The first map of a layout that an earlier run wrote down something else for.
+fn other(layout: &Path) -> Result<Option<&'static Shape>, Error> {
+    let noted = cleanup::list(&layout.join(FOLDER))?;
+    let is_other = |shape: &&Shape| {
+        let is_there = layout.join("maps").join(shape.name).exists();
+        is_there && noted.iter().any(|mark| is_about(mark, shape)) && !is_same(layout, shape)
+    };
+    Ok(SHAPES.iter().find(is_other))
+}
+
+/// Writes down what our maps hold, after [`set_aside`].
+pub(super) fn note(layout: &Path) -> Result<(), Error> {
     let noted = cleanup::list(&layout.join(FOLDER))?;
     for shape in &SHAPES {
         let mark = mark(layout, shape);
-        let is_others = |noted: &&PathBuf| {
-            let name = noted.file_name().and_then(|name| name.to_str());
-            **noted != mark
-                && name
-                    .and_then(|name| name.split_once('-'))
-                    .is_some_and(|(map, _)| map == shape.name)
-        };
-        let path = layout.join("maps").join(shape.name);
-        if let Some(other) = noted.iter().find(is_others).filter(|_| path.exists()) {
-            let found = format!("a map whose bytes mean something else ({})", other.display());
-            let (wanted, dir) = (format!("{shape}, as {}", mark.display()), dir.to_owned());
-            return Err(Error::PinShape { path, found, wanted, dir });
+        // Of a map that is not there any more.
+        for old in noted.iter().filter(|old| **old != mark && is_about(old, shape)) {
+            remove(old)?;
         }
         let folder =
             |source| Error::Folder { path: mark.clone(), what: "cannot be made".into(), source };
@@ -41,8 +65,38 @@ pub(super) fn note(layout: &Path, dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+fn remove(mark: &Path) -> Result<(), Error> {
+    match fs::remove_dir(mark) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(Error::Pin { path: mark.to_owned(), source })
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn is_about(mark: &Path, shape: &Shape) -> bool {
+    let name = mark.file_name().and_then(|name| name.to_str());
+    name.and_then(|name| name.split_once('-')).is_some_and(|(map, _)| map == shape.name)
+}
+
 fn mark(layout: &Path, shape: &Shape) -> PathBuf {
-    layout.join(FOLDER).join(format!("{}-{:016x}", shape.name, shape.meaning))
+    layout.join(FOLDER).join(format!("{}-{:016x}", shape.name, meaning(shape)))
+}
+
+/// What tells the content of a map from that of another build: types, kind and fixed size; of counters what each
+/// position counts.
+fn meaning(shape: &Shape) -> u64 {
+    let entries = if shape.is_sizable { 0 } else { shape.entries };
+    let of = number(named(shape.meaning, &shape.to_string()), entries.into());
+    if shape.name == "COUNTERS" { counters(of) } else { of }
+}
+
+/// The meaning of each counter, by its position.
+pub(super) fn counters(hash: u64) -> u64 {
+    let hooks = Hook::ALL.iter().map(|hook| hook.name());
+    let verdicts = Verdict::all().map(Verdict::name);
+    let events = Event::ALL.iter().map(|event| event.name());
+    hooks.chain(verdicts).chain(events).fold(hash, named)
 }
 
 #[cfg(test)]
@@ -52,28 +106,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_noted_is_known_again_and_something_else_is_refused() {
+    fn what_is_noted_is_known_again_and_what_another_build_left_gets_another_name() {
         let folder = tempfile::tempdir().unwrap();
-        let (layout, flows) = (folder.path(), Shape::of("FLOWS").unwrap());
-        assert!(!is_same(layout, flows), "nothing says so");
-        note(layout, layout).unwrap();
-        note(layout, layout).unwrap();
-        assert!(SHAPES.iter().all(|shape| is_same(layout, shape)));
-        fs::rename(mark(layout, flows), layout.join(FOLDER).join("FLOWS-0123456789abcdef"))
-            .unwrap();
-        assert!(!is_same(layout, flows));
+        let (dir, layout) = (folder.path(), folder.path().join(LAYOUT));
+        let flows = Shape::of("FLOWS").unwrap();
+        assert!(!is_same(&layout, flows), "nothing says so");
+        note(&layout).unwrap();
+        note(&layout).unwrap();
+        assert!(SHAPES.iter().all(|shape| is_same(&layout, shape)));
+        // What another build noted, of a map that is not there: nothing to take over.
+        let other = layout.join(FOLDER).join("FLOWS-0123456789abcdef");
+        fs::rename(mark(&layout, flows), &other).unwrap();
+        assert!(!is_same(&layout, flows) && !is_of_another_build(dir));
+        note(&layout).unwrap();
+        assert!(is_same(&layout, flows) && !other.exists());
+        // The same, and the map is there.
+        fs::rename(mark(&layout, flows), &other).unwrap();
         fs::create_dir_all(layout.join("maps/FLOWS")).unwrap();
-        let refused = note(layout, layout).unwrap_err().to_string();
-        assert!(
-            refused.contains("maps/FLOWS is a map whose bytes mean something else"),
-            "{refused}"
-        );
-        assert!(refused.contains("cleanup"), "{refused}");
+        fs::create_dir(dir.join("v0")).unwrap();
+        assert!(is_of_another_build(dir));
+        set_aside(dir).unwrap();
+        assert!(!layout.exists() && dir.join("v1/maps/FLOWS").exists());
+        assert!(!is_of_another_build(dir));
+    }
+
+    #[test]
+    fn counters_of_other_meanings_are_other_maps() {
+        let shape = Shape::of("COUNTERS").unwrap();
+        assert_ne!(meaning(shape), number(named(shape.meaning, &shape.to_string()), 0));
+        let more = {
+            let mut more = *shape;
+            more.entries += 1;
+            more
+        };
+        assert_ne!(meaning(shape), meaning(&more));
     }
 
     #[test]
     fn every_map_has_a_meaning_of_its_own() {
-        let meanings: BTreeSet<u64> = SHAPES.iter().map(|shape| shape.meaning).collect();
+        let meanings: BTreeSet<u64> = SHAPES.iter().map(meaning).collect();
         assert_eq!(meanings.len(), SHAPES.len());
     }
 }

@@ -12,27 +12,39 @@ use std::path::{Path, PathBuf};
 use aya::maps::{MapData, MapInfo};
 use tracing::{info, warn};
 
-use super::{Error, LAYOUT, cleanup, meaning};
+use super::{Error, LAYOUT, cleanup, handover, meaning, watchdog};
 use crate::maps::{Newer, SHAPES, Shape, copy};
 use crate::syscall;
 
 /// Tells which answers may belong to a flow: without it, what is carried over of `FLOWS` would not be found.
 const ENDPOINTS: &str = "ENDPOINTS";
 
-/// Folders of other layouts that have links; usually one.
+/// Folders of other layouts whose programs are attached; usually one.
 #[derive(Debug)]
 pub(super) struct Previous {
     layouts: Vec<PathBuf>,
 }
 
 impl Previous {
-    /// What is there beside our layout; nothing when no program of another layout is attached.
+    /// What serves beside our layout; nothing when no program of another layout is attached. What is left of one that
+    /// serves no more is removed.
+    ///
+    /// A run that ended in the middle may have taken over every link and not yet what came into the maps meanwhile:
+    /// then links of ours have others beside them.
     pub(super) fn find(dir: &Path) -> Result<Option<Self>, Error> {
-        let mut layouts = cleanup::layouts(dir)?;
-        layouts.retain(|layout| {
-            let links = fs::read_dir(layout.join("links"));
-            !layout.ends_with(LAYOUT) && links.is_ok_and(|mut links| links.next().is_some())
-        });
+        let is_halfway = handover::is_under_way(&dir.join(LAYOUT).join("links"))?;
+        let mut layouts = Vec::new();
+        for layout in cleanup::layouts(dir)? {
+            if layout.ends_with(LAYOUT) {
+                continue;
+            }
+            let is_empty = |part| Ok::<_, Error>(cleanup::list(&layout.join(part))?.is_empty());
+            if !is_empty("links")? || is_halfway && !is_empty("maps")? {
+                layouts.push(layout);
+            } else if let Err(error) = remove(&layout) {
+                warn!(error = crate::chain(&error), "what another version left is in nobody's way");
+            }
+        }
         Ok((!layouts.is_empty()).then_some(Self { layouts }))
     }
 
@@ -60,14 +72,26 @@ impl Previous {
         Ok(())
     }
 
-    /// Removes what is left of it.
-    pub(super) fn forget(self) -> Result<(), Error> {
-        for layout in self.layouts {
-            cleanup::remove_layout(&layout, &mut Vec::new())?;
-            info!(layout = %layout.display(), "the data path of another version is gone");
+    /// Takes off what no link of ours took the place of: its packets would write what is not read any more.
+    pub(super) fn end(&self) -> Result<(), Error> {
+        for layout in &self.layouts {
+            for path in cleanup::list(&layout.join("links"))? {
+                watchdog::let_go(&path).map_err(|source| Error::Pin { path, source })?;
+            }
         }
         Ok(())
     }
+
+    /// Removes what is left of it.
+    pub(super) fn forget(self) -> Result<(), Error> {
+        self.layouts.iter().try_for_each(|layout| remove(layout))
+    }
+}
+
+fn remove(layout: &Path) -> Result<(), Error> {
+    cleanup::remove_layout(layout, &mut Vec::new())?;
+    info!(layout = %layout.display(), "the data path of another version is gone");
+    Ok(())
 }
 
 fn copy_one(
@@ -102,4 +126,29 @@ fn copy_one(
 fn mark_all(endpoints: &MapData, words: u32) -> io::Result<()> {
     let keys: Vec<u32> = (0..words).collect();
     syscall::update_batch(endpoints.fd().as_fd(), &keys, &vec![u64::MAX; keys.len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_stays_until_its_maps_were_carried_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let (dir, other) = (folder.path(), folder.path().join("v0"));
+        let make = |path: &str| {
+            fs::create_dir_all(dir.join(path).parent().unwrap()).unwrap();
+            fs::write(dir.join(path), "").unwrap();
+        };
+        let ours = |name: &str| format!("{LAYOUT}/links/{name}");
+        make("v0/links/connect4");
+        make("v0/maps/FLOWS");
+        make(&ours("7-egress"));
+        assert!(Previous::find(dir).unwrap().is_some(), "its programs are attached");
+        fs::rename(other.join("links/connect4"), dir.join(ours("recvmsg4-old"))).unwrap();
+        assert!(Previous::find(dir).unwrap().is_some(), "its programs are in links of ours");
+        fs::remove_file(dir.join(ours("recvmsg4-old"))).unwrap();
+        assert!(Previous::find(dir).unwrap().is_none() && !other.exists(), "nobody writes there");
+        assert!(dir.join(ours("7-egress")).exists());
+    }
 }

@@ -88,13 +88,22 @@ impl Programs {
             None => syscall::open_pin(&path).map_err(pin(&path))?,
         };
         let program: &OwnedFd = self.xdp.insert(program);
+        if !path.exists() {
+            // Only a later run would miss it.
+            let pinned = fs::create_dir_all(&self.folder)
+                .and_then(|()| syscall::pin(program.as_fd(), &path));
+            match pinned {
+                Ok(()) => info!(path = %path.display(), "a pin that somebody removed is back"),
+                Err(error) => debug!(path = %path.display(), %error, "the XDP program has no pin"),
+            }
+        }
         Ok(program.as_fd())
     }
 
-    /// Number of the XDP program, once it was asked for.
-    pub(super) fn xdp_id(&self) -> Result<u32, Error> {
-        let info = ProgramInfo::from_pin(self.folder.join(XDP));
-        Ok(info.map_err(|source| Error::Program { name: XDP, source })?.id())
+    /// Number of the XDP program.
+    pub(super) fn xdp_id(&mut self) -> Result<u32, Error> {
+        let id = syscall::program_id(self.xdp()?);
+        id.map_err(|source| Error::Pin { path: self.folder.join(XDP), source })
     }
 
     /// What the programs log, once.

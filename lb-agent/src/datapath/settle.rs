@@ -26,6 +26,11 @@ impl Datapath {
     /// meanwhile, then takes its programs off.
     pub fn settle(&mut self) -> Result<(), Error> {
         let (maps, links) = (self.dir.join("maps"), self.dir.join("links"));
+        if let Some(previous) = &self.previous
+            && let Err(error) = previous.end()
+        {
+            warn!(error = crate::chain(&error), "some programs of another version stay a moment");
+        }
         if self.hands_over() {
             crate::syscall::wait_for_programs();
         }

@@ -85,7 +85,11 @@ impl Datapath {
         for index in self.accelerated.clone() {
             match self.inspect_accelerated(index) {
                 Ok(fault) => findings.repaired.extend(fault),
-                Err(why) => findings.decelerated.push((index, why)),
+                Err(why) => {
+                    // Whoever brings programs to devices tries again.
+                    let _: bool = self.accelerated.remove(&index);
+                    findings.decelerated.push((index, why));
+                }
             }
         }
         if let Some(cgroup) = self.cgroup.take() {

@@ -96,6 +96,7 @@ impl Programmer {
             orphans,
             next_id: highest + 1,
             naming: 0,
+            named: Vec::new(),
             has_room: false,
             youngest: (0, String::new()),
         };

@@ -115,6 +115,7 @@ impl Programmer {
         if known.is_none() {
             let _: Option<ServiceId> = self.ids.insert(plan.key.clone(), id);
             self.naming += 1;
+            self.named.push(id);
         }
         self.claim(id, lean(plan), stage);
         Outcome::Placed

@@ -18,6 +18,8 @@ struct Outcome {
     refused: Option<String>,
     /// Why it sends nothing out itself, where the program is.
     keeps: Option<String>,
+    /// It was there, went, and was not put back: to be tried again.
+    is_lost: bool,
 }
 
 /// The devices to the outside.
@@ -48,7 +50,8 @@ impl Accelerator {
             // have been taken off.
             let is_new = |last: &Outcome| {
                 let is_occupied = last.refused.as_deref() == Some(OCCUPIED);
-                is_occupied || last.found != link.xdp || last.device != link.name
+                let is_other = last.found != link.xdp || last.device != link.name;
+                is_occupied || last.is_lost || is_other
             };
             if self.outcomes.get(&link.index).is_none_or(is_new) {
                 changed |= self.attempt(setting, link, datapath);
@@ -91,8 +94,9 @@ impl Accelerator {
         let device = link.name.clone();
         let last = self.outcomes.remove(&link.index);
         let changed = last.as_ref().is_none_or(|last| last.refused != refused);
+        let is_lost = refused.is_some() && last.as_ref().is_some_and(|last| last.is_lost);
         let keeps = last.and_then(|last| last.keeps);
-        let outcome = Outcome { device: device.clone(), found: link.xdp, refused, keeps };
+        let outcome = Outcome { device: device.clone(), found: link.xdp, refused, keeps, is_lost };
         if changed {
             match &outcome.refused {
                 None => info!(device, "XDP accelerates"),
@@ -106,9 +110,13 @@ impl Accelerator {
     /// A device has lost the program, and for this reason it was not put back. Says whether that is news.
     pub(super) fn lose(&mut self, index: u32, why: String) -> bool {
         let Some(outcome) = self.outcomes.get_mut(&index) else { return false };
-        let device = &outcome.device;
-        warn!(device, why, "XDP does not accelerate any more; tc does it all");
-        outcome.refused.replace(why).is_none()
+        let is_news = outcome.refused.as_ref() != Some(&why);
+        if is_news {
+            let device = &outcome.device;
+            warn!(device, why, "XDP does not accelerate any more; tc does it all");
+        }
+        (outcome.refused, outcome.is_lost) = (Some(why), true);
+        is_news
     }
 
     /// By device name: empty where the program is and sends, else why it does not, or is not there.

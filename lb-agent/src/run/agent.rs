@@ -229,6 +229,8 @@ impl Agent {
         if !ops.is_empty() {
             self.state.changed();
         }
+        // Who sees their rows can name them.
+        self.state.name(self.programmer.take_named());
         let may_orphan = may_orphan(&ops);
         self.writer.write(ops, &self.numbers);
         self.orphans.look(may_orphan);

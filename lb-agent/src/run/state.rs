@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::{debug, warn};
 
+use super::names::Names;
 use crate::plan::PortKey;
 use crate::program::Programmer;
 use crate::show::words;
@@ -34,6 +35,7 @@ pub struct State {
     /// What was written, without names, and which names.
     told: Known,
     naming: Option<u64>,
+    names: Names,
     /// When everything that came was programmed last, and whether that is written.
     synced: Option<Timestamp>,
     is_synced_written: bool,
@@ -100,8 +102,11 @@ pub(crate) fn last_sync(bpf_dir: &Path) -> Option<Timestamp> {
 impl Known {
     /// What the last run over these pins knew; nothing when it left no file.
     pub fn read(bpf_dir: &Path) -> Self {
-        let text = fs::read_to_string(state_file(bpf_dir)).unwrap_or_default();
-        serde_json::from_str(&text).unwrap_or_default()
+        let file = state_file(bpf_dir);
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let mut known: Self = serde_json::from_str(&text).unwrap_or_default();
+        Names::beside(&file).read(&mut known.names);
+        known
     }
 }
 
@@ -109,6 +114,7 @@ impl State {
     pub(super) fn at(bpf_dir: &Path, node: &str, view: ViewHealth) -> Self {
         let (path, node) = (state_file(bpf_dir), node.to_owned());
         Self {
+            names: Names::beside(&path),
             path,
             node,
             view,
@@ -130,6 +136,17 @@ impl State {
 
     pub(super) fn changed(&mut self) {
         let _: &mut Instant = self.changed.get_or_insert_with(Instant::now);
+    }
+
+    /// Service ports have these names: to be told before they have rows.
+    pub(super) fn name(&self, named: Vec<(ServiceId, PortKey)>) {
+        if named.is_empty() {
+            return;
+        }
+        let named: Vec<_> = named.into_iter().map(|(id, key)| (id, name(&key))).collect();
+        if let Err(error) = self.names.add(&named) {
+            debug!(path = %self.path.display(), %error, "new names wait for the state");
+        }
     }
 
     /// Everything that came is programmed.
@@ -235,12 +252,16 @@ impl State {
         (self.naming, self.told) = (naming, known.clone());
         let names: Vec<(ServiceId, PortKey)> =
             programmer.names().map(|(id, key)| (id, key.clone())).collect();
-        let path = self.path.clone();
+        let (path, journal) = (self.path.clone(), self.names.clone());
+        journal.take();
         Some(move || {
             known.names = names.iter().map(|(id, key)| (*id, name(key))).collect();
             known.written = Timestamp::now().to_string();
-            if let Err(error) = replace(&path, &known) {
-                warn!(path = %path.display(), %error, "names are not kept; lists show numbers");
+            match replace(&path, &known) {
+                Ok(()) => journal.forget(),
+                Err(error) => {
+                    warn!(path = %path.display(), %error, "names are not kept; lists show numbers");
+                }
             }
         })
     }

@@ -1,9 +1,11 @@
 //! Applies operations in order. An entry that a map does not take costs its own service, nobody else: the service
-//! is not served (its old entry would lead to what is given to others), and the entry is tried again every second.
+//! is not served (its old entry would lead to what is given to others), and the entry is tried again every second,
+//! each for itself: what one map refuses another takes, and a short entry finds room where a long one does not.
 //!
 //! Only what belongs to no single service, or what an array refuses, holds the rest up.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound::{Excluded, Included, Unbounded};
 
 use lb_common::service::{Frontend, ServiceId, Source};
 use tracing::{error, info, warn};
@@ -14,6 +16,9 @@ use crate::program::Op;
 
 /// The kernel refuses for moments: memory under pressure, a bucket that another CPU holds.
 const ATTEMPTS: u32 = 3;
+
+/// Refused entries that are tried again at once: a few milliseconds. Where there are more they take turns.
+const TURN: usize = 2_000;
 
 /// What operations are applied to.
 pub(super) trait Table {
@@ -59,11 +64,19 @@ pub(super) struct Writer<T> {
     is_failing: bool,
     /// Entries that were not taken, and why.
     aside: BTreeMap<Entry, (Op, String)>,
+    /// The last of them that was tried again.
+    tried: Option<Entry>,
 }
 
 impl<T: Table> Writer<T> {
     pub(super) const fn new(maps: T) -> Self {
-        Self { maps, queue: VecDeque::new(), is_failing: false, aside: BTreeMap::new() }
+        Self {
+            maps,
+            queue: VecDeque::new(),
+            is_failing: false,
+            aside: BTreeMap::new(),
+            tried: None,
+        }
     }
 
     /// Applies operations after those that wait.
@@ -80,20 +93,30 @@ impl<T: Table> Writer<T> {
         if self.is_failing {
             self.drain(numbers);
         }
-        while let Some(entry) = self.aside.first_entry() {
-            let (op, _) = entry.get();
-            if let Err(failure) = self.maps.apply(op) {
-                // The next are no likelier to be taken: not all of them every second.
-                let entry = entry.remove_entry();
-                self.put_aside(entry.0, entry.1.0, &failure);
-                break;
+        for entry in self.turn() {
+            let Some((op, why)) = self.aside.get_mut(&entry) else { continue };
+            match self.maps.apply(op) {
+                Ok(()) => {
+                    info!(?op, "a map takes an entry that it had refused");
+                    drop(self.aside.remove(&entry));
+                    Numbers::add(&numbers.operations, 1);
+                }
+                Err(failure) => *why = crate::chain(&failure),
             }
-            let (op, _) = entry.remove();
-            info!(?op, "a map takes an entry that it had refused");
-            Numbers::add(&numbers.operations, 1);
         }
         Numbers::set(&numbers.unwritten, self.aside.len());
         before != self.aside.len()
+    }
+
+    /// Whose turn it is: those behind the last that was tried, then from the first.
+    fn turn(&mut self) -> Vec<Entry> {
+        let last = self.tried;
+        let behind = self.aside.range((last.map_or(Unbounded, Excluded), Unbounded));
+        let up_to = last.map(|last| self.aside.range((Unbounded, Included(last))));
+        let all = behind.chain(up_to.into_iter().flatten());
+        let turn: Vec<Entry> = all.map(|(entry, _)| *entry).take(TURN).collect();
+        self.tried = turn.last().copied().or(last);
+        turn
     }
 
     /// Whether everything is in the maps that they take.
@@ -260,6 +283,45 @@ mod tests {
         assert!(writer.retry(&numbers));
         assert_eq!(writer.maps.services.values().copied().collect::<Vec<_>>(), [2, 3]);
         assert_eq!(writer.unwritten().len(), 0);
+    }
+
+    fn source(number: u8) -> Op {
+        Op::PutSource { bits: 32, source: Source::new(number.into(), Ip::v4([10, 0, 0, number])) }
+    }
+
+    #[test]
+    fn what_one_map_refuses_keeps_nothing_from_another() {
+        let (mut writer, numbers) = (writer(1), Numbers::default());
+        writer.write(vec![put(1)], &numbers);
+        writer.maps.is_broken = true;
+        writer.write(vec![put(2), source(3)], &numbers);
+        assert_eq!(writer.unwritten().len(), 2);
+        writer.maps.is_broken = false;
+        assert!(writer.retry(&numbers), "the other map has room");
+        assert_eq!(writer.unwritten().into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn everybody_has_a_turn_where_many_are_refused() {
+        let (mut writer, numbers) = (writer(0), Numbers::default());
+        let number = |number: u16| {
+            let [high, low] = number.to_be_bytes();
+            Frontend::new(Ip::v4([10, 96, high, low]), Port::new(80), Protocol::TCP)
+        };
+        let service = Service::default();
+        let put = |at| Op::PutService { frontend: number(at), service };
+        let many = 2 * TURN as u16 + 7;
+        writer.write((0..many).map(put).collect(), &numbers);
+        let mut tried = std::collections::BTreeSet::new();
+        for _ in 0..3 {
+            assert!(!writer.retry(&numbers));
+        }
+        for _ in 0..3 {
+            let turn = writer.turn();
+            assert!(turn.len() == TURN, "{}", turn.len());
+            tried.extend(turn);
+        }
+        assert_eq!(tried.len(), usize::from(many));
     }
 
     #[test]

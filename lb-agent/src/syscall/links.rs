@@ -1,4 +1,4 @@
-//! Links and pins: made, opened, led to another program, taken off, asked about.
+//! Links, programs and pins: made, opened, led to another program, taken off, asked about.
 
 use std::ffi::CString;
 use std::io;
@@ -113,4 +113,19 @@ pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     let mut attributes = attributes::Info { object: number(link), length, info: info_at };
     let _: RawFd = bpf(OBJ_GET_INFO_BY_FD, &mut attributes)?;
     Ok(info)
+}
+
+/// Number of a program.
+pub(crate) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
+    /// How `struct bpf_prog_info` begins.
+    #[repr(C)]
+    struct Begin {
+        kind: u32,
+        id: u32,
+    }
+    let mut begin = Begin { kind: 0, id: 0 };
+    let (info, length) = ((&raw mut begin).addr() as u64, size_of::<Begin>() as u32);
+    let mut attributes = attributes::Info { object: number(program), length, info };
+    let _: RawFd = bpf(OBJ_GET_INFO_BY_FD, &mut attributes)?;
+    Ok(begin.id)
 }

@@ -1,7 +1,6 @@
-//! The agent's own process: its heap, its limit of files, and waiting for programs that run beside it.
+//! The agent's own process: its heap, its limit of files.
 
 use std::io;
-use std::time::{Duration, Instant};
 
 /// Lets all threads take memory from one heap: what one gives back another takes, so less of it lies about in
 /// holes. Call it before there are threads.
@@ -37,20 +36,4 @@ pub(crate) fn raise_open_files() -> io::Result<(u64, u64)> {
         return Err(io::Error::last_os_error());
     }
     Ok((before, limit.rlim_cur))
-}
-
-/// Returns when no program that ran when this was called runs any more: programs run inside of RCU's read side, and
-/// `MEMBARRIER_CMD_GLOBAL` waits for its grace period (some milliseconds, Linux 4.3). On one CPU it has nobody to wait
-/// for: the kernel finished a packet before it came back to us.
-pub(crate) fn wait_for_programs() {
-    const GLOBAL: i32 = 1;
-    // SAFETY: takes no pointers; it only waits.
-    let result = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
-    if result != 0 {
-        // A kernel with CPUs that take no interrupts refuses. No packet is this long in a program.
-        let (began, enough) = (Instant::now(), Duration::from_millis(20));
-        while began.elapsed() < enough {
-            std::thread::park_timeout(enough);
-        }
-    }
 }

@@ -1,0 +1,159 @@
+//! The data path of another layout is taken over where that is hard: after an attempt that ended halfway, and by XDP.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use aya::maps::{Array, MapData};
+use lb_agent::datapath::LAYOUT;
+use lb_tests::agent::Agent;
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, ask, askers, matrix};
+use lb_tests::topology::{Node, Shape, Topology};
+use lb_tests::traffic::Ask;
+use lb_tests::wait::wait_until_ok;
+
+const NODE_PORT: u16 = 30_080;
+const SOON: Duration = Duration::from_secs(10);
+/// What an agent of this version left is, under another name, what one of another version would have left.
+const OTHER: &str = "v0";
+
+in_both_shapes!(what_came_late_is_carried_over_by_the_next_start);
+
+/// An agent was killed when it had taken over the last link, and before it copied what packets had written meanwhile.
+fn what_came_late_is_carried_over_by_the_next_start(shape: Shape) -> Result<()> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    // Not the pod that asks: what it answers to itself passes where programs are switched at once (ADR 0005).
+    let pods = [rig.pod(0, 1)?, rig.pod(1, 0)?, rig.pod(1, 1)?];
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&pods);
+    let mut rig = rig.start(&[&web])?;
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    let (mut kept, node) = (Vec::new(), rig.node(0)?);
+    for (from, question) in askers(&rig, &web, NODE_PORT)? {
+        let conversation = from.peer().keep(question)?;
+        let server = conversation.ask().with_context(|| format!("{question:?}"))?.server;
+        kept.push((from, question, conversation, server));
+    }
+    end_halfway(node)?;
+    agent.start_again()?;
+    for (from, question, conversation, server) in kept {
+        let what = format!("{} asks {} by {}", from.name(), question.to, question.protocol);
+        let answer = conversation.ask().with_context(|| what.clone())?;
+        ensure!(answer.server == server, "{what}: {answer:?} instead of {server}");
+        drop(ask(from, question)?);
+    }
+    is_alone(node)
+}
+
+/// Leaves every link taken over, and where answers pass beside ones that are not made yet.
+fn end_halfway(node: &Node) -> Result<()> {
+    let (ours, other) = (node.bpf().join(LAYOUT), node.bpf().join(OTHER));
+    fs::rename(&ours, &other)?;
+    let links = ours.join("links");
+    fs::create_dir_all(&links)?;
+    let edge = format!("{}-ingress", node.device_number("eth0", "ifindex")?);
+    for link in fs::read_dir(other.join("links"))? {
+        let link = link?;
+        let mut name: OsString = link.file_name();
+        let text = name.to_str().context("a name in UTF-8")?;
+        let has_answers = text.ends_with("-egress")
+            || text == edge
+            || ["recvmsg", "peername"].iter().any(|hook| text.starts_with(hook));
+        if has_answers {
+            name.push("-old");
+        }
+        fs::rename(link.path(), links.join(name))?;
+    }
+    Ok(())
+}
+
+/// Nothing of another layout is left, and no link beside ours.
+fn is_alone(node: &Node) -> Result<()> {
+    ensure!(!node.bpf().join(OTHER).exists(), "the other layout is still there");
+    for link in fs::read_dir(node.bpf().join(LAYOUT).join("links"))? {
+        let name = link?.file_name().display().to_string();
+        ensure!(!name.ends_with("-old"), "{name} is still there");
+    }
+    Ok(())
+}
+
+/// There can be but one XDP program: ours takes the place of the other one in its own link.
+#[test]
+fn the_xdp_program_of_another_layout_is_replaced_at_once() -> Result<()> {
+    let builder = Topology::builder(Shape::Routed).without_checksum_offload().polling();
+    let mut rig = Rig::build(builder)?;
+    let near = Service::new("near", 10)?.port(80, TARGET).node_port(NODE_PORT);
+    let far = Service::new("far", 11)?.port(80, TARGET).node_port(NODE_PORT + 1);
+    rig.manifests().apply(&near.pods(&[rig.pod(0, 1)?]))?;
+    rig.manifests().apply(&far.pods(&[rig.pod(1, 1)?]))?;
+    let file = rig.topology().folder("settings")?.join("agent.yaml");
+    let text = "apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\nacceleration: native\n";
+    fs::write(&file, text)?;
+    rig.start_agents(&[&format!("--config={}", file.display())])?;
+    let mut agent = rig.take_agent(0)?;
+    until_attached(&agent)?;
+    let node = rig.node(0)?;
+    let link = |layout: &str| -> Result<_> {
+        let name = format!("{}-xdp", node.device_number("eth0", "ifindex")?);
+        link_and_program(node, &node.bpf().join(layout).join("links").join(name))
+    };
+    let mut loads = Vec::new();
+    for (family, protocol) in matrix() {
+        for port in [NODE_PORT, NODE_PORT + 1] {
+            for kept in [true, false] {
+                let question = Ask::new(protocol, node.addresses().socket(family, port));
+                loads.push((question, kept, rig.client().peer().load(question, kept, 2)?));
+            }
+        }
+    }
+    for _ in 0..3 {
+        agent.stop()?;
+        fs::rename(node.bpf().join(LAYOUT), node.bpf().join(OTHER))?;
+        let (before, others) = link(OTHER)?;
+        let marked = endpoints(&node.bpf().join(OTHER))?;
+        agent.start_again()?;
+        until_attached(&agent)?;
+        let (after, ours) = link(LAYOUT)?;
+        ensure!(before == after && others != ours, "link {before}, then {after}: another one");
+        let marks = (marked, endpoints(&node.bpf().join(LAYOUT))?);
+        ensure!(marks.0 == marks.1 && marked > 0, "{marks:?} marks of backends");
+        is_alone(node)?;
+    }
+    for (question, kept, load) in loads {
+        let tally = load.finish()?;
+        let what = format!("{question:?}, kept: {kept}: {tally:?}");
+        ensure!(tally.failed() == 0 && tally.answered() > 20, "{what}");
+        ensure!(tally.servers.len() == 1, "{what}");
+    }
+    Ok(())
+}
+
+/// How many marks there are by which pods' packets to backends are known.
+fn endpoints(layout: &Path) -> Result<u32> {
+    let map = MapData::from_pin(layout.join("maps/ENDPOINTS"))?;
+    let map: Array<MapData, u64> = aya::maps::Map::Array(map).try_into()?;
+    map.iter().map(|word| Ok(word?.count_ones())).sum()
+}
+
+fn until_attached(agent: &Agent) -> Result<()> {
+    wait_until_ok(SOON, "XDP sends out itself", || {
+        let status = agent.command(&["status"])?;
+        let line = status.lines().find(|line| line.starts_with("XDP")).context("no line of XDP")?;
+        ensure!(line.contains("attached, sends out itself"), "{line}");
+        Ok(())
+    })
+}
+
+/// The numbers of a pinned link and of its program.
+fn link_and_program(node: &Node, pin: &Path) -> Result<(String, String)> {
+    let path = pin.to_str().context("a path in UTF-8")?;
+    let said = node.netns().tool("bpftool", &["link", "show", "pinned", path])?;
+    let mut words = said.split_whitespace();
+    let link = words.next().context("no link")?.to_owned();
+    let program = words.skip_while(|word| *word != "prog").nth(1).context("no program")?;
+    Ok((link, program.to_owned()))
+}
