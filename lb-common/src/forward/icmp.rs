@@ -20,6 +20,17 @@ const HEADER: usize = 8;
 const CHECKSUM: usize = 2;
 /// Bytes that matter of a quoted transport header: up to and with the checksum of TCP.
 const QUOTE: usize = TCP_CHECKSUM + 2;
+/// IPv6's extension header of a fragment (RFC 8200, 4.5), and its length.
+const FRAGMENT: u8 = 44;
+const FRAGMENT_HEADER: usize = 8;
+
+/// A packet that an error quotes.
+#[derive(Clone, Copy)]
+struct Quoted {
+    header: Header,
+    /// IPv6: an extension header says that it is the first fragment.
+    is_piece: bool,
+}
 
 /// What an ICMP message is to us.
 enum Message {
@@ -75,18 +86,19 @@ pub(super) fn egress<P: Packet, T: Tables>(
 }
 
 /// Reads the quoted packet: its tuple turned round, the key of the flow it belongs to, into
-/// `scratch.twin_key`; one with options, extension headers or without ports is not told apart.
+/// `scratch.twin_key`; one with options, other extension headers than that of a first fragment, or without ports is not
+/// told apart. What IPv6 has cut where it was sent is too big for a link further on as a fragment.
 #[inline(always)]
-fn quoted<P: Packet>(packet: &P, scratch: &mut Scratch) -> Option<Header> {
+fn quoted<P: Packet>(packet: &P, scratch: &mut Scratch) -> Option<Quoted> {
     let view = &scratch.view;
     if !view.plain || view.piece != Piece::Whole {
         return None;
     }
-    packet.reach(ETHERNET + IPV6 + HEADER + IPV6 + QUOTE);
+    packet.reach(ETHERNET + IPV6 + HEADER + IPV6 + FRAGMENT_HEADER + QUOTE);
     let at = view.transport(packet) + HEADER;
     let v4 = view.v4;
     let tuple = &mut scratch.twin_key.tuple;
-    let mut checksum = [0; 2];
+    let (mut checksum, mut is_piece) = ([0; 2], false);
     let [ports] = if v4 {
         let header: [u32; IPV4 / 4] = packet.words(at)?;
         let [w0, w1, w2, source, destination] = header;
@@ -105,12 +117,22 @@ fn quoted<P: Packet>(packet: &P, scratch: &mut Scratch) -> Option<Header> {
         let [protocol]: [u8; 1] = packet.read(at + 6)?;
         tuple.source = Ip::from_words(packet.words(at + 24)?);
         tuple.destination = Ip::from_words(packet.words(at + 8)?);
-        scratch.twin_key.protocol = Protocol(protocol);
-        packet.words(at + IPV6)?
+        is_piece = protocol == FRAGMENT;
+        if is_piece {
+            let [next, _, high, low]: [u8; 4] = packet.read(at + IPV6)?;
+            if u16::from_be_bytes([high, low]) & 0xfff8 != 0 {
+                return None;
+            }
+            scratch.twin_key.protocol = Protocol(next);
+            packet.words(at + IPV6 + FRAGMENT_HEADER)?
+        } else {
+            scratch.twin_key.protocol = Protocol(protocol);
+            packet.words(at + IPV6)?
+        }
     };
     (tuple.destination_port, tuple.source_port) = Port::pair(ports);
     scratch.twin_key.side = scratch.key.side;
-    Some(Header { v4, at, checksum })
+    Some(Quoted { header: Header { v4, at, checksum }, is_piece })
 }
 
 /// Translates an error about a flow, on the way of that flow's other direction.
@@ -157,7 +179,8 @@ fn outside<P: Packet>(packet: &mut P, scratch: &mut Scratch) -> Option<()> {
 
 /// Translates the quoted packet back to what its sender sent.
 #[inline(always)]
-fn inner<P: Packet>(packet: &mut P, scratch: &mut Scratch, inside: Header) -> Option<()> {
+fn inner<P: Packet>(packet: &mut P, scratch: &mut Scratch, quoted: Quoted) -> Option<()> {
+    let inside = quoted.header;
     scratch.twin_key.tuple.write_reversed(&mut scratch.other.to);
     scratch.flow.to.write_reversed(&mut scratch.twin.to);
     let (old, new) = (&scratch.other.to, &scratch.twin.to);
@@ -165,11 +188,16 @@ fn inner<P: Packet>(packet: &mut P, scratch: &mut Scratch, inside: Header) -> Op
     let header = if inside.v4 { IPV4 } else { IPV6 };
     let before = Port::word(old.source_port, old.destination_port);
     let after = Port::word(new.source_port, new.destination_port);
-    packet.set_words(inside.at + header, [after])?;
+    let transport = if quoted.is_piece {
+        packet.set_words(inside.at + IPV6 + FRAGMENT_HEADER, [after])?;
+        inside.at + IPV6 + FRAGMENT_HEADER
+    } else {
+        packet.set_words(inside.at + header, [after])?;
+        inside.at + header
+    };
 
     let ports = Difference::NONE.word(before, after);
     let both = ports.and(addresses);
-    let transport = inside.at + header;
     let end = scratch.view.end(packet)?;
     let field = match scratch.twin_key.protocol {
         Protocol::TCP => quoted_checksum(packet, (transport + TCP_CHECKSUM, end), both, false),
