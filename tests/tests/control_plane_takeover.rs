@@ -76,11 +76,7 @@ fn taken_over_and_given_back(mode: Mode) -> Result<()> {
         let said = agent.command(&["cleanup"])?;
         ensure!(said.contains("removed"), "{said}");
     }
-    // Connection tracking still has what the stack saw of flows that the programs translated, and may lose a new one
-    // that has its port; how many may be lost in all is asked of the loads below.
-    for (from, question) in cluster.askers(&web)? {
-        until_answered_by(from, question, &["pod-a2"])?;
-    }
+    all_are_answered(&cluster, &web).context("with kube-proxy alone again")?;
     cluster.endpoints(&web, &[rig.pod(1, 1)?])?;
     for (from, question) in cluster.askers(&web)? {
         until_answered_by(from, question, &["pod-b2"])?;

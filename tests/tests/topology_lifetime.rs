@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{MapInfo, loaded_maps};
 use aya::programs::{ProgramInfo, loaded_links, loaded_programs};
-use lb_agent::datapath::LAYOUT;
+use lb_agent::datapath::{Direction, LAYOUT, beside};
 use lb_agent::maps::SHAPES;
+use lb_agent::syscall::Hooked;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, matrix};
 use lb_tests::topology::{Family, Node, Shape, Topology};
 use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until;
+use nix::net::if_::if_nameindex;
 
 /// From SIGTERM to the end.
 const SHUTDOWN: Duration = Duration::from_secs(1);
@@ -53,9 +55,12 @@ fn cleanup_leaves_no_program_map_or_link() -> Result<()> {
     let maps =
         SHAPES.iter().map(|shape| Ok(MapInfo::from_pin(pins.join("maps").join(shape.name))?.id()));
     let maps: BTreeSet<u32> = maps.collect::<Result<_>>()?;
+    ensure!(attached(rig.node(0)?)?.len() >= 6, "{:?}", attached(rig.node(0)?)?);
     ensure!(programs.len() >= 12 && links_of(&programs) >= 12, "{programs:?} are attached");
     agent.stop()?;
     drop(agent.command(&["cleanup"])?);
+    // At once: a connection that begins now is nobody's.
+    ensure!(attached(rig.node(0)?)?.is_empty(), "{:?} are attached", attached(rig.node(0)?)?);
     wait_until(FREED, "the kernel has none of our links, programs and maps", || {
         let alive = loaded_programs().flatten().any(|program| programs.contains(&program.id()))
             || loaded_maps().flatten().any(|map| maps.contains(&map.id()))
@@ -74,6 +79,19 @@ fn programs(folder: &Path) -> Result<BTreeSet<u32>> {
         }
     }
     Ok(found)
+}
+
+/// What runs at the devices of a node.
+fn attached(node: &Node) -> Result<Vec<Hooked>> {
+    node.netns().run_in(|| {
+        let mut found = Vec::new();
+        for device in &if_nameindex()? {
+            for direction in [Direction::Ingress, Direction::Egress] {
+                found.extend(beside(device.index(), direction)?);
+            }
+        }
+        Ok(found)
+    })?
 }
 
 /// How many links in the kernel run one of these programs.

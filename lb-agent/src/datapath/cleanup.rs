@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use nix::mount::umount;
 
 use super::lock::Lock;
 use super::{Error, bpffs, meaning};
+use crate::syscall;
 
 /// What is in a layout's folder. Links first: nothing looks at a map that is half gone.
 const PARTS: [&str; 4] = ["links", "programs", "maps", meaning::FOLDER];
@@ -21,7 +23,7 @@ pub struct Removed {
     pub unmounted: Option<PathBuf>,
 }
 
-/// Removes everything below a `--bpf-dir`. Packets to services are nobody's business after that.
+/// Removes everything below a `--bpf-dir`. Packets to services are nobody's business once it returns.
 ///
 /// Fails when an agent is running there.
 pub fn cleanup(dir: &Path) -> Result<Removed, Error> {
@@ -65,8 +67,28 @@ pub(super) fn layouts(dir: &Path) -> Result<Vec<PathBuf>, Error> {
 
 /// Removes everything of one layout.
 pub(super) fn remove_layout(layout: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {
+    detach(&layout.join("links"))?;
     PARTS.iter().try_for_each(|part| remove(&layout.join(part), removed))?;
     remove(layout, removed)
+}
+
+/// Takes links off what they are attached to and waits until no packet is on its way through them: without their pins
+/// they would go some milliseconds later, and a connection that begins meanwhile would have half of its packets
+/// translated. What lets flows begin goes first, so that answers under way are translated for longer.
+fn detach(links: &Path) -> Result<(), Error> {
+    let mut paths = list(links)?;
+    paths.retain(|path| path.is_file());
+    paths.sort_by_key(|path| path.to_string_lossy().ends_with("egress"));
+    for path in &paths {
+        // What is no link of ours, or is off already, has nothing to take off; its pin goes all the same.
+        if let Ok(link) = syscall::open_pin(path) {
+            drop(syscall::detach_link(link.as_fd()));
+        }
+    }
+    if !paths.is_empty() {
+        syscall::wait_for_programs();
+    }
+    Ok(())
 }
 
 pub(super) fn remove(folder: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {
