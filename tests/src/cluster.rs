@@ -15,8 +15,10 @@ use crate::traffic::{Answer, Ask, Failure, Protocol};
 use crate::wait::wait_until_ok;
 
 mod service;
+mod traffic;
 
 pub use service::{Published, slices_of};
+pub use traffic::Traffic;
 
 /// How long a change may take from kubectl through controllers and agents to packets, beside compilers.
 const SOON: Duration = Duration::from_secs(40);

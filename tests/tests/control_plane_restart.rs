@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lb_tests::agent::Agent;
-use lb_tests::cluster::{Cluster, Published, askers, slices_of, until_answered_by};
+use lb_tests::cluster::{Cluster, Published, Traffic, slices_of, until_answered_by};
 use lb_tests::rig::Rig;
-use lb_tests::topology::{Member, Pod, Shape};
-use lb_tests::traffic::{Ask, Load};
+use lb_tests::topology::{Pod, Shape};
 use lb_tests::wait::wait_until;
 
 /// How long an agent may take to notice that the server is away.
@@ -17,8 +16,6 @@ const NOTICE: Duration = Duration::from_secs(20);
 const BACK: Duration = Duration::from_secs(40);
 /// The metric that says since when changes do not arrive.
 const STALE: &str = "lb_source_stale_since_seconds";
-/// Milliseconds between two questions of one asker.
-const PAUSE: u64 = 5;
 
 /// Two agents, and a Service with two backends that the API server knows.
 fn start() -> Result<(Cluster, Published)> {
@@ -140,32 +137,4 @@ fn change_arrives(cluster: &Cluster, web: &Published) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Everybody asks without pause: through a connection or socket that stays, and through new ones.
-struct Traffic<'a>(Vec<(&'a Member, Ask, bool, Load<'a>)>);
-
-impl<'a> Traffic<'a> {
-    fn start(rig: &'a Rig, web: &Published) -> Result<Self> {
-        let mut loads = Vec::new();
-        for (from, question) in askers(rig, web)? {
-            for kept in [true, false] {
-                loads.push((from, question, kept, from.peer().load(question, kept, PAUSE)?));
-            }
-        }
-        Ok(Self(loads))
-    }
-
-    fn finish(self) -> Result<()> {
-        for (from, question, kept, load) in self.0 {
-            let tally = load.finish()?;
-            let (name, protocol) = (from.name(), question.protocol);
-            let what =
-                format!("{name} asks {} by {protocol}, kept: {kept}: {tally:?}", question.to);
-            ensure!(tally.failed() == 0 && tally.answered() > 20, "{what}");
-            // A connection has one backend for life.
-            ensure!(!kept || tally.servers.len() == 1, "{what}");
-        }
-        Ok(())
-    }
 }

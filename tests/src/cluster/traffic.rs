@@ -1,0 +1,41 @@
+//! Everybody of a cluster asks one Service while something happens to agents or API server.
+
+use anyhow::{Result, ensure};
+
+use super::{Published, askers};
+use crate::rig::Rig;
+use crate::topology::Member;
+use crate::traffic::{Ask, Load};
+
+/// Milliseconds between two questions of one asker.
+const PAUSE: u64 = 5;
+
+/// Everybody asks without pause: through a connection or socket that stays, and through new ones.
+#[derive(Debug)]
+pub struct Traffic<'a>(Vec<(&'a Member, Ask, bool, Load<'a>)>);
+
+impl<'a> Traffic<'a> {
+    /// Starts asking.
+    pub fn start(rig: &'a Rig, service: &Published) -> Result<Self> {
+        let mut loads = Vec::new();
+        for (from, question) in askers(rig, service)? {
+            for kept in [true, false] {
+                loads.push((from, question, kept, from.peer().load(question, kept, PAUSE)?));
+            }
+        }
+        Ok(Self(loads))
+    }
+
+    /// Stops asking, and fails unless every question was answered, and each connection by one backend for life.
+    pub fn finish(self) -> Result<()> {
+        for (from, question, kept, load) in self.0 {
+            let tally = load.finish()?;
+            let (name, protocol) = (from.name(), question.protocol);
+            let what =
+                format!("{name} asks {} by {protocol}, kept: {kept}: {tally:?}", question.to);
+            ensure!(tally.failed() == 0 && tally.answered() > 20, "{what}");
+            ensure!(!kept || tally.servers.len() == 1, "{what}");
+        }
+        Ok(())
+    }
+}

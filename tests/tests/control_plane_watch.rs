@@ -1,0 +1,203 @@
+//! Watches that break in ways of their own, against the real API server: a place in time that it has forgotten, a token
+//! that it takes no more, a wire that is cut for long; and writes of objects that change nothing.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use lb_tests::agent::{Agent, Source};
+use lb_tests::cluster::{Cluster, Published, Traffic, slices_of, until_answered_by};
+use lb_tests::rig::Rig;
+use lb_tests::topology::{Node, Pod, Shape};
+use lb_tests::wait::wait_until;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// How long an agent may take to notice that it is not told of changes.
+const NOTICE: Duration = Duration::from_mins(1);
+/// How long it may take to follow again: a token is read anew each minute, pauses grow to fifteen seconds.
+const BACK: Duration = Duration::from_secs(90);
+/// The metric that says since when changes do not arrive.
+const STALE: &str = "lb_source_stale_since_seconds";
+/// Failed requests after which pauses between two have grown: four kinds of objects, five doublings.
+const MANY: f64 = 20.0;
+const PORT: &str = "6443";
+
+/// Two Services that the API server knows and agents serve.
+fn publish(cluster: &Cluster) -> Result<[Published; 2]> {
+    let services = [cluster.publish("web", false)?, cluster.publish("other", false)?];
+    for service in &services {
+        cluster.endpoints(service, &backends(cluster.rig())?)?;
+        follow(cluster, service, &["pod-a2", "pod-b2"])?;
+    }
+    Ok(services)
+}
+
+fn backends(rig: &Rig) -> Result<[&Pod; 2]> {
+    Ok([rig.pod(0, 1)?, rig.pod(1, 1)?])
+}
+
+/// Packets of everybody follow.
+fn follow(cluster: &Cluster, service: &Published, expected: &[&str]) -> Result<()> {
+    let askers = cluster.askers(service)?;
+    askers.into_iter().try_for_each(|(from, ask)| until_answered_by(from, ask, expected))
+}
+
+fn until_stale(agent: &Agent, is_stale: bool, within: Duration) -> Result<()> {
+    wait_until(within, &format!("the view is stale: {is_stale}"), || {
+        ((agent.metric(&[STALE]).ok()? > 0.0) == is_stale).then_some(())
+    })
+}
+
+/// The agent is held while objects change and the server begins anew with a cache of now: it cannot say what happened
+/// since the agent's place, and answers with 410.
+#[test]
+fn a_place_that_the_server_has_forgotten_is_left_for_a_new_list() -> Result<()> {
+    let mut cluster = Cluster::start(Shape::Routed)?;
+    let [web, other] = publish(&cluster)?;
+    {
+        let (control_plane, rig) = cluster.split();
+        let (agent, traffic) = (rig.agent(0)?, Traffic::start(rig, &web)?);
+        let process = Pid::from_raw(agent.id().cast_signed());
+        control_plane.stop_api_server();
+        kill(process, Signal::SIGSTOP)?;
+        control_plane.restart_api_server()?;
+        control_plane.apply(&slices_of(&other, &[rig.pod(1, 1)?]))?;
+        control_plane.restart_api_server()?;
+        kill(process, Signal::SIGCONT)?;
+        wait_until(NOTICE, "the agent is told that its place is forgotten", || {
+            agent.log_end(usize::MAX).contains("(410)").then_some(())
+        })?;
+        until_stale(agent, false, BACK)?;
+        traffic.finish()?;
+    }
+    follow(&cluster, &other, &["pod-b2"])
+}
+
+/// Tokens of pods are renewed in their file; the one before is refused from a moment on.
+#[test]
+fn a_token_is_read_again_when_the_one_before_is_refused() -> Result<()> {
+    let mut cluster = Cluster::without_agents(Shape::Routed)?;
+    let control_plane = cluster.control_plane();
+    let account = "--serviceaccount=default:agent";
+    drop(control_plane.kubectl(&["create", "serviceaccount", "agent"])?);
+    let binding = ["create", "clusterrolebinding", "agent", "--clusterrole=cluster-admin", account];
+    drop(control_plane.kubectl(&binding)?);
+    let folder = cluster.rig().topology().folder("token")?;
+    let file = folder.join("token");
+    // A token is as good as what it is bound to.
+    let renew = |cluster: &Cluster, secret: &str| -> Result<()> {
+        let control_plane = cluster.control_plane();
+        drop(control_plane.kubectl(&["create", "secret", "generic", secret])?);
+        let bound = ["--bound-object-kind=Secret", &format!("--bound-object-name={secret}")];
+        let create = ["create", "token", "agent"];
+        Ok(fs::write(&file, control_plane.kubectl(&[&create[..], &bound].concat())?.trim())?)
+    };
+    renew(&cluster, "first")?;
+    let kubeconfig = with_token_file(cluster.control_plane().kubeconfig().as_path(), &file)?;
+    cluster.rig_mut().start_agents_from(Source::Kubeconfig(&kubeconfig), &[])?;
+    let [web, other] = publish(&cluster)?;
+    renew(&cluster, "second")?;
+    drop(cluster.control_plane().kubectl(&["delete", "secret", "first"])?);
+    {
+        let (control_plane, rig) = cluster.split();
+        let traffic = Traffic::start(rig, &web)?;
+        // What it let in before it lets be.
+        control_plane.restart_api_server()?;
+        control_plane.apply(&slices_of(&other, &[rig.pod(1, 1)?]))?;
+        let refused = ["rest_client_requests_total{", "code=\"401\""];
+        wait_until(NOTICE, "the token is refused", || {
+            (rig.agent(0).ok()?.metric(&refused).ok()? > 0.0).then_some(())
+        })?;
+        until_stale(rig.agent(0)?, false, BACK)?;
+        traffic.finish()?;
+    }
+    follow(&cluster, &other, &["pod-b2"])
+}
+
+/// The same kubeconfig, whose user has a file in place of a token.
+fn with_token_file(kubeconfig: &Path, file: &Path) -> Result<std::path::PathBuf> {
+    let text = fs::read_to_string(kubeconfig)?;
+    let line = text.lines().find(|line| line.trim().starts_with("token:"));
+    let line = line.map(str::trim).unwrap_or_default();
+    ensure!(!line.is_empty(), "no token in {text}");
+    let text = text.replace(line, &format!("tokenFile: {}", file.display()));
+    let path = kubeconfig.with_file_name("kubeconfig-file.yaml");
+    fs::write(&path, text)?;
+    Ok(path)
+}
+
+/// The server goes on, and what it does meanwhile is caught up with, also after pauses have grown.
+#[test]
+fn what_happens_behind_a_wire_that_is_cut_for_long_is_caught_up_with() -> Result<()> {
+    let cluster = Cluster::start(Shape::Routed)?;
+    let [web, other] = publish(&cluster)?;
+    let (rig, agent) = (cluster.rig(), cluster.rig().agent(0)?);
+    let traffic = Traffic::start(rig, &web)?;
+    let failed = || agent.metric(&["rest_client_requests_total{", "code=\"<error>\""]);
+    let before = failed()?;
+    cut(rig.node(0)?)?;
+    cluster.endpoints(&other, &[rig.pod(1, 1)?])?;
+    drop(cluster.control_plane().kubectl(&["annotate", "service", "web", "note=unseen"])?);
+    wait_until(NOTICE, "pauses have grown", || (failed().ok()? > before + MANY).then_some(()))?;
+    until_stale(agent, true, NOTICE)?;
+    drop(rig.node(0)?.netns().tool("nft", &["delete", "table", "inet", "cut"])?);
+    until_stale(agent, false, BACK)?;
+    traffic.finish()?;
+    follow(&cluster, &other, &["pod-b2"])
+}
+
+/// Connections to the API server end, and no other can be made.
+fn cut(node: &Node) -> Result<()> {
+    let rules = format!(
+        "table inet cut {{ chain output {{ type filter hook output priority 0; \
+         tcp dport {PORT} reject with tcp reset; }}; }}"
+    );
+    drop(node.netns().tool_fed("nft", &["-f", "-"], &rules)?);
+    node.netns().tool("ss", &["-K", "dport", "=", PORT]).map(drop)
+}
+
+/// Somebody touches labels and annotations all day: no map is written for it.
+#[test]
+fn writes_of_objects_that_change_nothing_reach_no_map() -> Result<()> {
+    let cluster = Cluster::start(Shape::Routed)?;
+    let [web, other] = publish(&cluster)?;
+    let alone = writes_for_a_change(&cluster, &other)?;
+    for object in ["service/web", "endpointslice/web-ipv4", "endpointslice/web-ipv6"] {
+        for verb in ["annotate", "label"] {
+            let said = cluster.control_plane().kubectl(&[verb, object, "note=nothing"])?;
+            ensure!(said.contains(object.split('/').next_back().unwrap_or_default()), "{said}");
+        }
+    }
+    // A watch is in order: who knows of this change has seen all that came before.
+    let with_others = writes_for_a_change(&cluster, &other)?;
+    ensure!(
+        alone > 0.0 && (alone - with_others).abs() < 0.5,
+        "{alone} writes, beside others {with_others}"
+    );
+    follow(&cluster, &web, &["pod-a2", "pod-b2"])
+}
+
+/// Writes of maps since the last change was settled, with a backend that goes and comes back.
+fn writes_for_a_change(cluster: &Cluster, service: &Published) -> Result<f64> {
+    let before = settled_writes(cluster)?;
+    cluster.endpoints(service, &[cluster.rig().pod(1, 1)?])?;
+    follow(cluster, service, &["pod-b2"])?;
+    cluster.endpoints(service, &backends(cluster.rig())?)?;
+    follow(cluster, service, &["pod-a2", "pod-b2"])?;
+    Ok(settled_writes(cluster)? - before)
+}
+
+/// What a change writes after its switch is written, too, once many looks find one number.
+fn settled_writes(cluster: &Cluster) -> Result<f64> {
+    const MANY_LOOKS: u32 = 20;
+    let agent = cluster.rig().agent(0)?;
+    let (mut last, mut alike) = (f64::NAN, 0);
+    wait_until(NOTICE, "nothing is written any more", || {
+        let now = agent.metric(&["lb_map_operations"]).ok()?;
+        alike = if (now - last).abs() < 0.5 { alike + 1 } else { 0 };
+        last = now;
+        (alike == MANY_LOOKS).then_some(now)
+    })
+}
