@@ -88,6 +88,8 @@ pub struct Datapath {
     dir: PathBuf,
     /// By interface index: the device's name, and what it is.
     attached: BTreeMap<u32, (String, Role)>,
+    /// Pins of links at devices that this run made or took over: they are nobody's to be left beside ours.
+    placed: BTreeSet<PathBuf>,
     /// By interface index: devices with the XDP program.
     accelerated: BTreeSet<u32>,
     /// The folder of the cgroup whose sockets are served.
@@ -153,6 +155,7 @@ impl Datapath {
             programs,
             dir,
             attached: BTreeMap::new(),
+            placed: BTreeSet::new(),
             accelerated: BTreeSet::new(),
             cgroup: None,
             insisted: watchdog::Insisted::new(),

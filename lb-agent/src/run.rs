@@ -142,9 +142,10 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
     if let Some(records) = datapath.take_packet_log() {
         drop(tokio::spawn(records.follow()));
     }
-    let maps = datapath.maps()?;
+    let mut maps = datapath.maps()?;
     let began = Instant::now();
     let actual = maps.actual()?;
+    maps.mark_endpoints(&actual.backends)?;
     let earliest = if actual.services.is_empty() { began } else { datapath.since() + GRACE };
     let programmer = Programmer::adopt(maps.limits()?, actual, Duration::ZERO);
     let devices = Devices::new(datapath, Arc::clone(&config), &maps)?;

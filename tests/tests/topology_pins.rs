@@ -72,6 +72,21 @@ fn pin_that_is_no_map_is_refused() -> Result<()> {
     is_refused_until_cleaned_up(stopped, &[&place, "cleanup"])
 }
 
+/// Every map that the agent fills may be lost while nothing runs: the next run fills it again, also the bits without
+/// which no answer would be looked up.
+#[test]
+fn maps_that_are_lost_are_filled_again() -> Result<()> {
+    let (rig, web, mut agent) = stopped()?;
+    let maps = rig.node(0)?.bpf().join(LAYOUT).join("maps");
+    for lost in ["ENDPOINTS", "SERVICES", "SLOTS", "ADDRESSES", "DEVICES", "SETTINGS"] {
+        fs::remove_file(maps.join(lost)).with_context(|| lost)?;
+        agent.start_again()?;
+        is_served(&rig, &web).with_context(|| format!("after {lost} was lost"))?;
+        agent.stop()?;
+    }
+    Ok(())
+}
+
 /// The source of the mount at a path, as `/proc/mounts` has it.
 fn mounted_by(path: &Path) -> Result<Option<String>> {
     let mounts = fs::read_to_string("/proc/mounts")?;

@@ -22,11 +22,14 @@ impl Datapath {
         let links = self.dir.join("links");
         // Answers first: nobody is asked before his answer is known.
         for direction in [Direction::Egress, Direction::Ingress] {
-            self.take_over(&links::pin_of(&links, index, direction))?;
-            let place = Place::at_device(role, direction, self.hands_over());
+            let link = links::pin_of(&links, index, direction);
+            self.take_over(&link)?;
+            let hands_over = self.hands_over() && !self.placed.contains(&link);
+            let place = Place::at_device(role, direction, hands_over);
             let program = self.programs.classifier(role.program(direction))?;
             links::attach_device(&links, program, (index, name), direction, place)
                 .map_err(|error| error.named(role.program(direction)))?;
+            let _: bool = self.placed.insert(link);
         }
         drop(self.attached.insert(index, (name.to_owned(), role)));
         info!(device = name, index, role = role.name(), "programs attached");
@@ -80,7 +83,11 @@ impl Datapath {
     pub fn detach(&mut self, index: u32) -> Result<(), Error> {
         drop(self.attached.remove(&index));
         let _: bool = self.accelerated.remove(&index);
-        links::detach_device(&self.dir.join("links"), index)
+        let links = self.dir.join("links");
+        for direction in [Direction::Egress, Direction::Ingress] {
+            let _: bool = self.placed.remove(&links::pin_of(&links, index, direction));
+        }
+        links::detach_device(&links, index)
     }
 
     /// Takes the programs off every device but these: what an earlier run left.

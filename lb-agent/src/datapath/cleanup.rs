@@ -78,7 +78,7 @@ pub(super) fn remove_layout(layout: &Path, removed: &mut Vec<PathBuf>) -> Result
 fn detach(links: &Path) -> Result<(), Error> {
     let mut paths = list(links)?;
     paths.retain(|path| path.is_file());
-    paths.sort_by_key(|path| path.to_string_lossy().ends_with("egress"));
+    paths.sort_by_key(|path| brings_answers(path));
     for path in &paths {
         // What is no link of ours, or is off already, has nothing to take off; its pin goes all the same.
         if let Ok(link) = syscall::open_pin(path) {
@@ -89,6 +89,12 @@ fn detach(links: &Path) -> Result<(), Error> {
         syscall::wait_for_programs();
     }
     Ok(())
+}
+
+/// Whether answers pass by a link of this name, and no questions.
+fn brings_answers(link: &Path) -> bool {
+    let name = link.file_name().unwrap_or_default().to_string_lossy();
+    ["egress", "recvmsg", "peername"].iter().any(|part| name.contains(part))
 }
 
 pub(super) fn remove(folder: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {

@@ -67,12 +67,12 @@ pub(super) fn is_under_way(links: &Path) -> Result<bool, Error> {
     Ok(cleanup::list(links)?.iter().any(|path| is_aside(path)))
 }
 
-/// Takes off what an earlier run left beside ours.
+/// Takes off what an earlier run left beside ours, as far as it goes: the error is the first of several.
 pub(super) fn forget(links: &Path) -> Result<(), Error> {
-    for path in cleanup::list(links)?.into_iter().filter(|path| is_aside(path)) {
-        watchdog::let_go(&path).map_err(|source| Error::Pin { path, source })?;
-    }
-    Ok(())
+    let aside = cleanup::list(links)?.into_iter().filter(|path| is_aside(path));
+    let gone =
+        aside.map(|path| watchdog::let_go(&path).map_err(|source| Error::Pin { path, source }));
+    gone.fold(Ok(()), Result::and)
 }
 
 fn is_aside(path: &Path) -> bool {

@@ -82,6 +82,24 @@ impl Maps {
         self.endpoints.set(bit / 64, marked, 0).map_err(named("ENDPOINTS"))
     }
 
+    /// Sets the bits of rows that an earlier run left, where they are missing: its map of them may be lost or be
+    /// another layout's, and without its bit no answer of a backend is translated (ADR 0020).
+    pub fn mark_endpoints(&mut self, rows: &[Backend]) -> Result<()> {
+        let mut words = Vec::new();
+        let zero = (0_u32, 0_u64);
+        walk::walk(self.endpoints.data(), zero, |_, word| {
+            words.push(*word);
+            true
+        })
+        .map_err(batched("ENDPOINTS"))?;
+        let is_set = |bit: u32| {
+            words.get((bit / 64) as usize).is_some_and(|word| word & 1 << (bit % 64) != 0)
+        };
+        let in_use = rows.iter().filter(|row| row.service != 0);
+        let missing = in_use.filter(|row| !is_set(hash::endpoint(&row.ip, row.port)));
+        missing.into_iter().try_for_each(|row| self.mark_endpoint(row))
+    }
+
     /// Sets what the programs know of a device.
     pub fn put_device(&mut self, index: u32, device: &Device) -> Result<()> {
         self.devices.insert(index, Raw(*device), 0).map_err(named("DEVICES"))

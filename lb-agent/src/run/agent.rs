@@ -180,7 +180,8 @@ impl Agent {
 
     /// Programs what changed.
     pub(super) fn program(&mut self) {
-        self.health.pending(self.tracker.dirty_since());
+        let waiting = [self.tracker.dirty_since(), self.writer.failing_since()];
+        self.health.pending(waiting.into_iter().flatten().min());
         if !self.tracker.is_synced() || Instant::now() < self.earliest {
             return;
         }
@@ -219,7 +220,9 @@ impl Agent {
         }
         self.shown.programmed(&mut self.tracker, began.elapsed(), !self.is_programmed);
         self.is_programmed = true;
-        self.state.synced();
+        if self.writer.is_done() {
+            self.state.synced();
+        }
         self.state.changed();
         debug!(services, operations, took = ?began.elapsed(), "services programmed");
         self.update_node();

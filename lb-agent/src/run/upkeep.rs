@@ -44,8 +44,13 @@ impl Agent {
             let ops = self.programmer.tick(self.now());
             self.write(ops);
         }
+        let was_failing = self.writer.failing_since().is_some();
         if self.writer.retry(&self.numbers) {
             self.state.changed();
+        }
+        if was_failing && self.writer.is_done() {
+            self.state.synced();
+            self.health.updated();
         }
         self.devices.retry(self.tracker.is_synced(), &self.numbers);
         if self.devices.is_held() {

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Included, Unbounded};
+use std::time::Instant;
 
 use lb_common::service::{Frontend, ServiceId, Source};
 use tracing::{error, info, warn};
@@ -13,6 +14,9 @@ use tracing::{error, info, warn};
 use crate::maps::{Error as Failure, Maps};
 use crate::metrics::Numbers;
 use crate::program::Op;
+
+#[cfg(test)]
+mod tests;
 
 /// The kernel refuses for moments: memory under pressure, a bucket that another CPU holds.
 const ATTEMPTS: u32 = 3;
@@ -61,7 +65,8 @@ impl Entry {
 pub(super) struct Writer<T> {
     maps: T,
     queue: VecDeque<Op>,
-    is_failing: bool,
+    /// Since when something holds the queue up.
+    failing: Option<Instant>,
     /// Entries that were not taken, and why.
     aside: BTreeMap<Entry, (Op, String)>,
     /// The last of them that was tried again.
@@ -70,19 +75,13 @@ pub(super) struct Writer<T> {
 
 impl<T: Table> Writer<T> {
     pub(super) const fn new(maps: T) -> Self {
-        Self {
-            maps,
-            queue: VecDeque::new(),
-            is_failing: false,
-            aside: BTreeMap::new(),
-            tried: None,
-        }
+        Self { maps, queue: VecDeque::new(), failing: None, aside: BTreeMap::new(), tried: None }
     }
 
     /// Applies operations after those that wait.
     pub(super) fn write(&mut self, ops: Vec<Op>, numbers: &Numbers) {
         self.queue.extend(ops);
-        if !self.is_failing {
+        if self.failing.is_none() {
             self.drain(numbers);
         }
     }
@@ -90,7 +89,7 @@ impl<T: Table> Writer<T> {
     /// Tries what failed again. Says whether something is different.
     pub(super) fn retry(&mut self, numbers: &Numbers) -> bool {
         let before = self.aside.len();
-        if self.is_failing {
+        if self.failing.is_some() {
             self.drain(numbers);
         }
         for entry in self.turn() {
@@ -124,6 +123,11 @@ impl<T: Table> Writer<T> {
         self.queue.is_empty()
     }
 
+    /// Since when a refused write holds up all others; `/healthz` counts from then.
+    pub(super) const fn failing_since(&self) -> Option<Instant> {
+        self.failing
+    }
+
     /// Services some of whose entries were not taken, and why.
     pub(super) fn unwritten(&self) -> Vec<(ServiceId, String)> {
         let unwritten = self.aside.values().filter_map(|(op, why)| match op {
@@ -151,7 +155,7 @@ impl<T: Table> Writer<T> {
                 (Err(failure), Some(entry)) if self.leave_out(&op) => {
                     Numbers::add(&numbers.failures, 1);
                     let error = crate::chain(&failure);
-                    warn!(?entry, error, "a map refused an entry; its service is not served");
+                    warn!(?entry, error, "a map refused an entry; it is left out and tried again");
                     self.put_aside(entry, op, &failure);
                 }
                 (Err(failure), _) => {
@@ -165,10 +169,9 @@ impl<T: Table> Writer<T> {
         }
         Numbers::add(&numbers.operations, done);
         Numbers::set(&numbers.unwritten, self.aside.len());
-        if self.is_failing {
+        if self.failing.take().is_some() {
             info!("the maps take writes again");
         }
-        self.is_failing = false;
     }
 
     fn attempt(&mut self, op: &Op) -> Result<(), Failure> {
@@ -204,144 +207,10 @@ impl<T: Table> Writer<T> {
     }
 
     fn fail(&mut self, failure: &Failure) {
-        if !self.is_failing {
+        if self.failing.is_none() {
             let (error, waiting) = (crate::chain(failure), self.queue.len());
             error!(error, waiting, "a map refused a write; trying again every second");
         }
-        self.is_failing = true;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io;
-
-    use lb_common::addr::{Ip, Port, Protocol};
-    use lb_common::service::Service;
-
-    use super::*;
-
-    /// `SERVICES` with room for so many.
-    #[derive(Debug)]
-    struct Small {
-        room: usize,
-        services: BTreeMap<Frontend, ServiceId>,
-        is_broken: bool,
-    }
-
-    impl Table for Small {
-        fn apply(&mut self, op: &Op) -> Result<(), Failure> {
-            let full = || Failure::Batch {
-                map: "SERVICES",
-                source: io::Error::from_raw_os_error(libc::E2BIG),
-            };
-            match op {
-                Op::PutService { frontend, service } => {
-                    let is_there = self.services.contains_key(frontend);
-                    if !is_there && self.services.len() >= self.room {
-                        return Err(full());
-                    }
-                    let _: Option<ServiceId> = self.services.insert(*frontend, service.id);
-                }
-                Op::RemoveService { frontend } => drop(self.services.remove(frontend)),
-                Op::PutSettings(_)
-                | Op::PutBackend { .. }
-                | Op::WriteLines { .. }
-                | Op::PutSource { .. }
-                | Op::RemoveSource { .. }
-                | Op::ForgetClients { .. } => {
-                    if self.is_broken {
-                        return Err(full());
-                    }
-                }
-            }
-            Ok(())
-        }
-    }
-
-    fn frontend(number: u8) -> Frontend {
-        Frontend::new(Ip::v4([10, 96, 0, number]), Port::new(80), Protocol::TCP)
-    }
-
-    fn put(number: u8) -> Op {
-        let service = Service { id: u32::from(number), ..Service::default() };
-        Op::PutService { frontend: frontend(number), service }
-    }
-
-    fn writer(room: usize) -> Writer<Small> {
-        Writer::new(Small { room, services: BTreeMap::new(), is_broken: false })
-    }
-
-    #[test]
-    fn an_entry_that_is_refused_costs_only_its_own_service() {
-        let (mut writer, numbers) = (writer(2), Numbers::default());
-        writer.write(vec![put(1), put(2), put(3), put(2)], &numbers);
-        assert!(writer.is_done(), "nobody waits for it");
-        assert_eq!(writer.unwritten().into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [3]);
-        assert!(!writer.retry(&numbers), "still no room");
-        writer.write(vec![Op::RemoveService { frontend: frontend(1) }], &numbers);
-        assert!(writer.retry(&numbers));
-        assert_eq!(writer.maps.services.values().copied().collect::<Vec<_>>(), [2, 3]);
-        assert_eq!(writer.unwritten().len(), 0);
-    }
-
-    fn source(number: u8) -> Op {
-        Op::PutSource { bits: 32, source: Source::new(number.into(), Ip::v4([10, 0, 0, number])) }
-    }
-
-    #[test]
-    fn what_one_map_refuses_keeps_nothing_from_another() {
-        let (mut writer, numbers) = (writer(1), Numbers::default());
-        writer.write(vec![put(1)], &numbers);
-        writer.maps.is_broken = true;
-        writer.write(vec![put(2), source(3)], &numbers);
-        assert_eq!(writer.unwritten().len(), 2);
-        writer.maps.is_broken = false;
-        assert!(writer.retry(&numbers), "the other map has room");
-        assert_eq!(writer.unwritten().into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [2]);
-    }
-
-    #[test]
-    fn everybody_has_a_turn_where_many_are_refused() {
-        let (mut writer, numbers) = (writer(0), Numbers::default());
-        let number = |number: u16| {
-            let [high, low] = number.to_be_bytes();
-            Frontend::new(Ip::v4([10, 96, high, low]), Port::new(80), Protocol::TCP)
-        };
-        let service = Service::default();
-        let put = |at| Op::PutService { frontend: number(at), service };
-        let many = 2 * TURN as u16 + 7;
-        writer.write((0..many).map(put).collect(), &numbers);
-        let mut tried = std::collections::BTreeSet::new();
-        for _ in 0..3 {
-            assert!(!writer.retry(&numbers));
-        }
-        for _ in 0..3 {
-            let turn = writer.turn();
-            assert!(turn.len() == TURN, "{}", turn.len());
-            tried.extend(turn);
-        }
-        assert_eq!(tried.len(), usize::from(many));
-    }
-
-    #[test]
-    fn what_is_not_wanted_any_more_is_not_tried_again() {
-        let (mut writer, numbers) = (writer(1), Numbers::default());
-        writer.write(vec![put(1), put(2)], &numbers);
-        writer.write(vec![Op::RemoveService { frontend: frontend(2) }], &numbers);
-        writer.write(vec![Op::RemoveService { frontend: frontend(1) }], &numbers);
-        assert!(!writer.retry(&numbers));
-        assert!(writer.maps.services.is_empty());
-    }
-
-    #[test]
-    fn what_belongs_to_all_holds_the_rest_up() {
-        let (mut writer, numbers) = (writer(1), Numbers::default());
-        writer.maps.is_broken = true;
-        writer.write(vec![Op::PutSettings(Box::default()), put(1)], &numbers);
-        assert!(!writer.is_done() && writer.maps.services.is_empty());
-        writer.maps.is_broken = false;
-        let _: bool = writer.retry(&numbers);
-        assert!(writer.is_done() && writer.maps.services.len() == 1);
+        let _: &mut Instant = self.failing.get_or_insert_with(Instant::now);
     }
 }

@@ -1,0 +1,134 @@
+//! Refused entries: who pays, who has a turn, who waits.
+
+use std::io;
+
+use lb_common::addr::{Ip, Port, Protocol};
+use lb_common::service::Service;
+
+use super::*;
+
+/// `SERVICES` with room for so many.
+#[derive(Debug)]
+struct Small {
+    room: usize,
+    services: BTreeMap<Frontend, ServiceId>,
+    is_broken: bool,
+}
+
+impl Table for Small {
+    fn apply(&mut self, op: &Op) -> Result<(), Failure> {
+        let full = || Failure::Batch {
+            map: "SERVICES",
+            source: io::Error::from_raw_os_error(libc::E2BIG),
+        };
+        match op {
+            Op::PutService { frontend, service } => {
+                let is_there = self.services.contains_key(frontend);
+                if !is_there && self.services.len() >= self.room {
+                    return Err(full());
+                }
+                let _: Option<ServiceId> = self.services.insert(*frontend, service.id);
+            }
+            Op::RemoveService { frontend } => drop(self.services.remove(frontend)),
+            Op::PutSettings(_)
+            | Op::PutBackend { .. }
+            | Op::WriteLines { .. }
+            | Op::PutSource { .. }
+            | Op::RemoveSource { .. }
+            | Op::ForgetClients { .. } => {
+                if self.is_broken {
+                    return Err(full());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn frontend(number: u8) -> Frontend {
+    Frontend::new(Ip::v4([10, 96, 0, number]), Port::new(80), Protocol::TCP)
+}
+
+fn put(number: u8) -> Op {
+    let service = Service { id: u32::from(number), ..Service::default() };
+    Op::PutService { frontend: frontend(number), service }
+}
+
+fn writer(room: usize) -> Writer<Small> {
+    Writer::new(Small { room, services: BTreeMap::new(), is_broken: false })
+}
+
+#[test]
+fn an_entry_that_is_refused_costs_only_its_own_service() {
+    let (mut writer, numbers) = (writer(2), Numbers::default());
+    writer.write(vec![put(1), put(2), put(3), put(2)], &numbers);
+    assert!(writer.is_done(), "nobody waits for it");
+    assert_eq!(writer.unwritten().into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [3]);
+    assert!(!writer.retry(&numbers), "still no room");
+    writer.write(vec![Op::RemoveService { frontend: frontend(1) }], &numbers);
+    assert!(writer.retry(&numbers));
+    assert_eq!(writer.maps.services.values().copied().collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(writer.unwritten().len(), 0);
+}
+
+fn source(number: u8) -> Op {
+    Op::PutSource { bits: 32, source: Source::new(number.into(), Ip::v4([10, 0, 0, number])) }
+}
+
+#[test]
+fn what_one_map_refuses_keeps_nothing_from_another() {
+    let (mut writer, numbers) = (writer(1), Numbers::default());
+    writer.write(vec![put(1)], &numbers);
+    writer.maps.is_broken = true;
+    writer.write(vec![put(2), source(3)], &numbers);
+    assert_eq!(writer.unwritten().len(), 2);
+    writer.maps.is_broken = false;
+    assert!(writer.retry(&numbers), "the other map has room");
+    assert_eq!(writer.unwritten().into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn everybody_has_a_turn_where_many_are_refused() {
+    let (mut writer, numbers) = (writer(0), Numbers::default());
+    let number = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        Frontend::new(Ip::v4([10, 96, high, low]), Port::new(80), Protocol::TCP)
+    };
+    let service = Service::default();
+    let put = |at| Op::PutService { frontend: number(at), service };
+    let many = 2 * TURN as u16 + 7;
+    writer.write((0..many).map(put).collect(), &numbers);
+    let mut tried = std::collections::BTreeSet::new();
+    for _ in 0..3 {
+        assert!(!writer.retry(&numbers));
+    }
+    for _ in 0..3 {
+        let turn = writer.turn();
+        assert!(turn.len() == TURN, "{}", turn.len());
+        tried.extend(turn);
+    }
+    assert_eq!(tried.len(), usize::from(many));
+}
+
+#[test]
+fn what_is_not_wanted_any_more_is_not_tried_again() {
+    let (mut writer, numbers) = (writer(1), Numbers::default());
+    writer.write(vec![put(1), put(2)], &numbers);
+    writer.write(vec![Op::RemoveService { frontend: frontend(2) }], &numbers);
+    writer.write(vec![Op::RemoveService { frontend: frontend(1) }], &numbers);
+    assert!(!writer.retry(&numbers));
+    assert!(writer.maps.services.is_empty());
+}
+
+#[test]
+fn what_belongs_to_all_holds_the_rest_up() {
+    let (mut writer, numbers) = (writer(1), Numbers::default());
+    writer.maps.is_broken = true;
+    writer.write(vec![Op::PutSettings(Box::default()), put(1)], &numbers);
+    assert!(!writer.is_done() && writer.maps.services.is_empty());
+    assert!(writer.failing_since().is_some());
+    writer.maps.is_broken = false;
+    let _: bool = writer.retry(&numbers);
+    assert!(writer.is_done() && writer.maps.services.len() == 1);
+    assert!(writer.failing_since().is_none());
+}
