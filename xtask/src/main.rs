@@ -31,7 +31,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Install what building and testing need, and only what is missing (cold 8 min, warm 1 s)
+    /// Install what building and testing need, and only what is missing (cold 13 min, warm 1 s)
     ///
     /// Debian packages, rust-src for the BPF target, bpf-linker, and a Kubernetes control plane built
     /// from Go modules into a cache outside the clone. Needs root when a Debian package is missing.
@@ -51,7 +51,7 @@ enum Command {
     /// Measure: ours beside plain routing, the real kube-proxy and reference programs, in interleaved rounds. Needs root
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// Watch Services being answered in a playground of namespaces (cold 8 min, warm 15 s)
+    /// Watch Services being answered in a playground of namespaces (cold 5 min, warm 15 s)
     ///
     /// One node, three pods and a client outside; the agent runs on the manifests in deploy/demo. Real
     /// sockets ask in both families, and a backend comes and goes. Needs root.

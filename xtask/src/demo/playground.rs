@@ -85,7 +85,7 @@ impl Playground {
     /// Spells a command of the agent, to be typed; in the node's namespace, for names of devices are its own.
     pub(crate) fn agent_command(&self, words: &[&str]) -> String {
         let (agent, words) = (binary("lb-agent"), words.join(" "));
-        let place = "ip netns exec lb-demo-node-a";
+        let place = "nsenter --net=/run/netns/lb-demo-node-a";
         format!("{place} {} {words} --bpf-dir {}", agent.display(), self.fact("bpf-dir"))
     }
 

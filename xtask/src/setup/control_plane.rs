@@ -42,7 +42,7 @@ const BINARIES: [Binary; 5] = [
         name: "kube-apiserver",
         module: Module::Kubernetes,
         package: "k8s.io/kubernetes/cmd/kube-apiserver",
-        expected: "3 min",
+        expected: "3 to 8 min",
     },
     Binary {
         name: "kube-controller-manager",
