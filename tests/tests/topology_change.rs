@@ -164,7 +164,8 @@ fn udp_flow_that_was_refused_is_answered_once_there_is_an_endpoint(shape: Shape)
     let after = web()?.pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&empty])?;
     for (from, question) in askers(&rig, &empty, Protocol::Udp)? {
-        let question = question.from_port(26_000).unconnected();
+        // Neither one that the agent gives to clients from outside, nor one that the kernel gives to anybody.
+        let question = question.from_port(61_000).unconnected();
         rig.change(&empty, (from, question), |outcome| *outcome == Err(Failure::Refused))?;
         rig.change(&after, (from, question), by("pod-b2"))?;
     }
