@@ -17,17 +17,17 @@ pub(crate) enum Bench {
     /// Results go to target/bench/packet; docs/bench/README.md says what they mean. Attaches nothing.
     Packet(Quick),
     /// Connections, requests and bytes a second through namespaces, with up to 50,000 services: plain routing, the
-    /// real kube-proxy and ours (cold 60 min, warm 45 min; --quick: warm 4 min)
+    /// real kube-proxy and ours (cold 45 min, warm 28 min; --quick: warm 4 min)
     Traffic(Traffic),
     /// From a change in the API to the first packet that obeys it, and cold starts: ours and the real kube-proxy
-    /// (cold 50 min, warm 35 min; --quick: warm 3 min)
+    /// (cold 35 min, warm 18 min; --quick: warm 3 min)
     Churn(Quick),
     /// Memory of the agent, its start and how fast a change reaches the maps, at 10,000 and 50,000 services
     /// (cold 12 min, warm 6 min)
     ///
     /// Runs a release agent in a namespace of its own on generated manifests.
     Scale(Quick),
-    /// All of these one after the other, and one report of all: target/bench/report.html (--quick: 12 min)
+    /// All of these one after the other, and one report of all: target/bench/report.html (55 min; --quick: 12 min)
     All(Quick),
     /// One report, target/bench/report.html, of results that are there
     Report {
@@ -115,7 +115,7 @@ fn traffic(options: &Traffic) -> Result<()> {
     let (rounds, milliseconds, services, expected) = if options.quick.quick {
         ("5", "100", "10,1000", "3 min")
     } else {
-        ("15", "250", "10,1000,10000,50000", "45 min")
+        ("7", "250", "10,1000,10000,50000", "28 min")
     };
     let shape = if options.bridged { "bridged" } else { "routed" };
     let (folder, commit) = (tool::results("traffic"), tool::commit()?);
@@ -126,7 +126,7 @@ fn traffic(options: &Traffic) -> Result<()> {
 
 fn churn(quick: bool) -> Result<()> {
     let (rounds, changes, services, expected) =
-        if quick { ("2", "8", "10,1000", "2 min") } else { ("5", "20", "10,1000,10000", "35 min") };
+        if quick { ("2", "8", "10,1000", "2 min") } else { ("5", "10", "10,1000,10000", "18 min") };
     let (folder, commit) = (tool::results("churn"), tool::commit()?);
     tool::measure("churn", expected, &[&folder, rounds, changes, services, &commit])
 }
