@@ -14,6 +14,9 @@ use super::session::{Order, Report};
 use super::survey::{Endings, Inquiry};
 use crate::process::{Home, workspace_binary};
 
+/// Milliseconds after which a question is lost.
+const LATE: u64 = 15_000;
+
 /// Asks and answers on behalf of one member; dropping it ends the process.
 #[derive(Debug)]
 pub struct Peer {
@@ -63,7 +66,10 @@ impl Peer {
     }
 
     /// Asks every `pause` milliseconds until told to stop: through one socket (`kept`) or through a new one each time.
+    ///
+    /// It counts what is lost: what is only late, as where many others compute, is waited for.
     pub fn load(&self, ask: Ask, kept: bool, pause_milliseconds: u64) -> Result<Load<'_>, Failure> {
+        let ask = ask.within(LATE);
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.done(&Order::StartLoad { id, ask, kept, pause_milliseconds })?;
         Ok(Load { peer: self, id })
