@@ -111,10 +111,13 @@ pub fn traffic(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
             writeln!(out, "round {round} of {} with {services} services", options.rounds)?;
         }
         rows.extend(all.iter().flat_map(Series::rows));
+        // What is measured stays, should more services be too many for somebody.
+        let so_far = machine.clone().afterwards()?;
+        let mut results = Results::new("traffic", options.commit, so_far, rows.clone());
+        results.notes.clone_from(&notes);
+        results.write(options.folder, out)?;
     }
-    let mut results = Results::new("traffic", options.commit, machine.afterwards()?, rows);
-    results.notes = notes;
-    results.write(options.folder, out)
+    Ok(())
 }
 
 impl World {
