@@ -4,7 +4,7 @@
 //! the value, or with the thread that started it, whichever ends first. There are no kubelets: Node
 //! and Pod objects say what the test wants them to say, and the real controllers draw conclusions.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ use crate::wait::{try_wait_until, wait_until_ok};
 
 /// What a start may take: 3 s alone, many times that beside a compiler on two cores.
 const START: Duration = Duration::from_secs(90);
+/// How long a connection may take that somebody takes.
+const KNOCK: Duration = Duration::from_secs(1);
 
 /// Where and how a control plane runs.
 #[derive(Debug, Clone)]
@@ -174,11 +176,18 @@ fn start_api_server(site: &Site, kubectl: &Kubectl, etcd: &mut Program) -> Resul
     try_wait_until(START, "API server /readyz", || {
         etcd.ensure_running()?;
         api_server.ensure_running()?;
-        Ok(kubectl.run(&["get", "--raw", "/readyz"]).ok().map(drop))
+        // kubectl takes much of a CPU, which the server needs for its start: not before somebody listens.
+        let is_ready = listens(site)? && kubectl.run(&["get", "--raw", "/readyz"]).is_ok();
+        Ok(is_ready.then_some(()))
     })?;
     // The server makes this object itself, when namespaces and address allocation work.
     wait_until_ok(START, "service default/kubernetes", || {
         kubectl.run(&["get", "service", "kubernetes"]).map(drop)
     })?;
     Ok(api_server)
+}
+
+fn listens(site: &Site) -> Result<bool> {
+    let server = SocketAddr::new(site.options.address, site.options.port);
+    site.home.run_in(|| TcpStream::connect_timeout(&server, KNOCK).is_ok())
 }

@@ -1,6 +1,7 @@
 //! The test harness: namespaces as hosts, a real control plane, waiting with a deadline.
 
 pub mod agent;
+pub mod at_once;
 pub mod bench;
 pub mod budget;
 pub mod cluster;

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use lb_tests::at_once::at_once;
 use lb_tests::control_plane::kube_proxy::Mode;
 use lb_tests::http;
 use lb_tests::matrix::{
@@ -190,23 +191,24 @@ fn affinity_ends(world: &World) -> Result<(usize, Vec<String>)> {
         (Source::Outside, Destination::NodePort, Family::V6, Protocol::Tcp),
         (Source::Outside, Destination::Vip, Family::V4, Protocol::Udp),
     ];
-    let mut wrong = Vec::new();
-    for (source, destination, family, protocol) in askers {
-        let asks = [Ask::new(protocol, frontend(destination, BRIEFLY_STICKY, family)?)];
-        let first = world.servers(source, &asks, 1)?;
-        let mut last = Instant::now();
-        let other = wait_until(Duration::from_secs(40), "another backend", || {
-            // Each question begins the second anew.
-            if last.elapsed() < rarely {
-                return None;
-            }
-            last = Instant::now();
-            let found = world.servers(source, &asks, 1).ok()?;
-            (found != first).then_some(())
-        });
-        wrong.extend(other.err().map(|error| format!("{source:?} by {protocol}: {error:#}")));
-    }
-    Ok((askers.len(), wrong))
+    let wrong = at_once(askers.map(|(source, destination, family, protocol)| {
+        move || {
+            let asks = [Ask::new(protocol, frontend(destination, BRIEFLY_STICKY, family)?)];
+            let first = world.servers(source, &asks, 1)?;
+            let mut last = Instant::now();
+            let other = wait_until(Duration::from_secs(40), "another backend", || {
+                // Each question begins the second anew.
+                if last.elapsed() < rarely {
+                    return None;
+                }
+                last = Instant::now();
+                let found = world.servers(source, &asks, 1).ok()?;
+                (found != first).then_some(())
+            });
+            Ok(other.err().map(|error| format!("{source:?} by {protocol}: {error:#}")))
+        }
+    }))?;
+    Ok((askers.len(), wrong.into_iter().flatten().collect()))
 }
 
 /// Contract 3.11: SCTP is translated as the others are, for pods, for clients outside and for the host.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use lb_tests::at_once::at_once;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, matrix, servers, until};
@@ -131,27 +132,32 @@ fn connected_socket_of_the_host_is_ended_when_its_endpoint_leaves(shape: Shape) 
     let other = Service::new("other", 11)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
     let rig = rig.start(&[&before, &other])?;
     let node = rig.node(0)?;
-    for family in Family::ALL {
+    let questions = Family::ALL.map(|family| {
         let node_port = node.addresses().socket(family, NODE_PORT);
-        for question in [before.frontend(family), node_port].map(Ask::udp) {
-            for (changed, expected) in [(&after, Ok("pod-b2")), (&web()?, Err(Failure::Refused))] {
-                rig.change(&before, (node, question), by("pod-a2"))?;
-                let kept = node.peer().keep(question)?;
-                // The same backend by another service, and without one: neither has left.
-                let others =
-                    [other.frontend(family), rig.pod(0, 1)?.addresses().socket(family, TARGET)];
-                let others = others.map(|to| node.peer().keep(Ask::udp(to)));
-                ensure!(kept.ask()?.server == "pod-a2");
-                rig.manifests().apply(changed)?;
-                wait_until(Duration::from_secs(5), "the socket is ended", || {
-                    (kept.ask() == Err(Failure::Ended)).then_some(())
-                })?;
-                for kept in others {
-                    ensure!(kept?.ask()?.server == "pod-a2", "{family} {}", question.to);
-                }
-                let again = node.peer().ask(question).map(|answer| answer.server);
-                ensure!(again.as_deref() == expected.as_ref().copied(), "{again:?}");
+        [before.frontend(family), node_port].map(|to| (family, Ask::udp(to)))
+    });
+    for (changed, expected) in [(&after, Ok("pod-b2")), (&web()?, Err(Failure::Refused))] {
+        let mut open = Vec::new();
+        for (family, question) in questions.iter().copied().flatten() {
+            rig.change(&before, (node, question), by("pod-a2"))?;
+            let kept = node.peer().keep(question)?;
+            // The same backend by another service, and without one: neither has left.
+            let others =
+                [other.frontend(family), rig.pod(0, 1)?.addresses().socket(family, TARGET)];
+            let others = others.map(|to| node.peer().keep(Ask::udp(to)));
+            ensure!(kept.ask()?.server == "pod-a2");
+            open.push((question, kept, others));
+        }
+        rig.manifests().apply(changed)?;
+        for (question, kept, others) in open {
+            wait_until(Duration::from_secs(5), "the socket is ended", || {
+                (kept.ask() == Err(Failure::Ended)).then_some(())
+            })?;
+            for kept in others {
+                ensure!(kept?.ask()?.server == "pod-a2", "{}", question.to);
             }
+            let again = node.peer().ask(question).map(|answer| answer.server);
+            ensure!(again.as_deref() == expected.as_ref().copied(), "{again:?}");
         }
     }
     Ok(())
@@ -194,10 +200,16 @@ fn deleted_service_is_gone_and_comes_back(shape: Shape) -> Result<()> {
     let web = web()?.pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&web])?;
     for protocol in Protocol::ALL {
-        for (from, question) in askers(&rig, &web, protocol)? {
-            rig.change(&web, (from, question), by("pod-b2"))?;
+        let askers = askers(&rig, &web, protocol)?;
+        for _ in 0..2 {
+            rig.manifests().apply(&web)?;
+            drop(at_once(
+                askers.iter().map(|(from, question)| || until(from, *question, by("pod-b2"))),
+            )?);
             rig.manifests().delete(&web)?;
-            until(from, question, Result::is_err)?;
+            drop(at_once(
+                askers.iter().map(|(from, question)| || until(from, *question, Result::is_err)),
+            )?);
         }
     }
     Ok(())

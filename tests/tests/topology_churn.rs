@@ -20,6 +20,8 @@ const SYNCS: f64 = 500.0;
 const PATIENCE: Duration = Duration::from_mins(2);
 /// How long the agent may take to program the last change.
 const SOON: Duration = Duration::from_secs(5);
+/// Milliseconds between an answer and the next question of one asker: all together leave the agent some time on two CPUs.
+const PAUSE: u64 = 5;
 const NODE_PORTS: [u16; 2] = [30_080, 30_081];
 
 #[test]
@@ -87,7 +89,7 @@ fn everybody_asks<'a>(
     for (from, question) in askers(rig, service, node_port)? {
         if !is_ended(from, &question) {
             let what = format!("{} asks {} by {}", from.name(), question.to, question.protocol);
-            loads.push((what, from.peer().load(question, false, 2)?));
+            loads.push((what, from.peer().load(question, false, PAUSE)?));
         }
     }
     Ok(loads)

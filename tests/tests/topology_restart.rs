@@ -14,6 +14,8 @@ use lb_tests::wait::wait_until;
 
 const NODE_PORT: u16 = 30_080;
 const SOON: Duration = Duration::from_secs(10);
+/// Milliseconds between an answer and the next question of one asker: all together leave the agent some time on two CPUs.
+const PAUSE: u64 = 5;
 
 in_both_shapes!(
     traffic_goes_on_while_the_agent_is_stopped_and_started,
@@ -66,7 +68,7 @@ fn while_everybody_asks(
     let mut loads: Vec<(&Member, Ask, Load<'_>)> = Vec::new();
     for (from, question) in askers(&rig, &web, NODE_PORT)? {
         for kept in [true, false] {
-            loads.push((from, question, from.peer().load(question, kept, 2)?));
+            loads.push((from, question, from.peer().load(question, kept, PAUSE)?));
         }
     }
     for _ in 0..2 {

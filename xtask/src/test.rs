@@ -1,8 +1,8 @@
 //! `cargo xtask test`: set-up, checks, build, and then the tests that need root.
 //!
-//! The files of root tests run in two lanes side by side, and by default one test at a time in each of them: every
-//! test has its own namespaces, and mostly waits for a kernel, an agent or a control plane. More at once would on two
-//! cores turn deadlines into luck. `--lanes` and `RUST_TEST_THREADS` override this.
+//! The files of root tests run in two lanes side by side, and by default one test at a time in each of them (a few
+//! where all wait for a clock): every test has its own namespaces, and mostly waits for a kernel, an agent or a control
+//! plane. More at once would on two cores turn deadlines into luck. `--lanes` and `RUST_TEST_THREADS` override this.
 
 use std::env;
 
@@ -51,7 +51,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     twin::compare(false)?;
     image()?;
     let binaries = step("build of the tests with root", "cold 1 min, warm 1 s", binaries::built)?;
-    step("tests with root", "12 min", || lanes::run(binaries, options.lanes.into(), &threads()))
+    step("tests with root", "12 min", || {
+        lanes::run(binaries, options.lanes.into(), threads().as_deref())
+    })
 }
 
 fn build() -> Result<()> {
@@ -69,12 +71,12 @@ fn selected(selection: &[String]) -> Result<()> {
         shell::cargo()
             .args(["test", "--workspace", "--no-fail-fast"])
             .args(selection)
-            .env("RUST_TEST_THREADS", threads()),
+            .env("RUST_TEST_THREADS", threads().as_deref().unwrap_or("1")),
         "read the failure above; `cargo xtask test --test NAME` runs one file of tests",
     )
 }
 
-/// Tests at once within one file.
-fn threads() -> String {
-    env::var("RUST_TEST_THREADS").unwrap_or_else(|_| "1".to_owned())
+/// Tests at once within one file, if somebody says how many.
+fn threads() -> Option<String> {
+    env::var("RUST_TEST_THREADS").ok()
 }

@@ -8,7 +8,7 @@ use crate::topology::Member;
 use crate::traffic::{Ask, Load};
 
 /// Milliseconds between two questions of one asker.
-const PAUSE: u64 = 5;
+const PAUSE: u64 = 20;
 
 /// Everybody asks without pause: through a connection or socket that stays, and through new ones.
 #[derive(Debug)]

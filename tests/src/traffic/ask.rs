@@ -12,6 +12,8 @@ use socket2::{Domain, Socket, Type};
 
 /// How long an answer may take where nothing else is said: an eternity within one machine.
 const PATIENCE: u64 = 2_000;
+/// Bytes of an answer beside its padding, at most: memory for more costs more than the question.
+const HEAD: usize = 4_096;
 
 /// A transport that can be asked through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -289,7 +291,7 @@ fn ask_tcp(
     stream.get_ref().set_write_timeout(Some(ask.patience()))?;
     stream.get_mut().write_all(question)?;
     let mut line = Vec::new();
-    let limit = ask.answer_size as u64 + 4_096;
+    let limit = (ask.answer_size + HEAD) as u64;
     let _: usize = stream.by_ref().take(limit).read_until(b'\n', &mut line)?;
     if line.last() != Some(&b'\n') || line.len() < ask.answer_size {
         return Err(Failure::Reset);
@@ -300,7 +302,7 @@ fn ask_tcp(
 
 fn ask_udp(socket: &UdpSocket, ask: &Ask, question: &[u8]) -> Result<Heard, Failure> {
     socket.set_read_timeout(Some(ask.patience()))?;
-    let mut datagram = vec![0; 65_536];
+    let mut datagram = vec![0; ask.answer_size + HEAD];
     let (length, peer) = if ask.connected {
         let _: usize = socket.send(question)?;
         let length = socket.recv(&mut datagram)?;

@@ -16,8 +16,13 @@ use anyhow::{Context as _, Result, bail};
 use super::binaries::Binary;
 use crate::workspace;
 
-/// Runs all, `lanes` of them at a time with `threads` tests at once in each; an error names those that failed.
-pub(crate) fn run(binaries: Vec<Binary>, lanes: usize, threads: &str) -> Result<()> {
+/// Files whose tests mostly wait for a clock (a token that is read again, flows that are swept), and how many of their
+/// tests run at once.
+const WAITING: [(&str, &str); 2] = [("control_plane_watch", "2"), ("topology_capacity", "4")];
+
+/// Runs all, `lanes` of them at a time with `threads` tests at once in each, or as many as suit the file; an error names
+/// those that failed.
+pub(crate) fn run(binaries: Vec<Binary>, lanes: usize, threads: Option<&str>) -> Result<()> {
     let logs = workspace::target().join("test-logs");
     fs::create_dir_all(&logs).with_context(|| format!("folder {}", logs.display()))?;
     let (count, waiting) = (binaries.len(), Mutex::new(VecDeque::from(binaries)));
@@ -53,8 +58,12 @@ fn next(waiting: &Mutex<VecDeque<Binary>>, is_first: bool) -> Option<Binary> {
     if is_first { waiting.pop_front() } else { waiting.pop_back() }
 }
 
+fn suitable_threads(name: &str) -> &'static str {
+    WAITING.iter().find(|(file, _)| *file == name).map_or("1", |(_, threads)| threads)
+}
+
 /// Runs one to its end and shows what it said.
-fn passes(binary: &Binary, logs: &Path, threads: &str) -> Result<bool> {
+fn passes(binary: &Binary, logs: &Path, threads: Option<&str>) -> Result<bool> {
     let Binary { name, program, folder } = binary;
     let log = logs.join(format!("{name}.log"));
     let said = File::create(&log).with_context(|| format!("file {}", log.display()))?;
@@ -62,7 +71,7 @@ fn passes(binary: &Binary, logs: &Path, threads: &str) -> Result<bool> {
     let mut command = Command::new(program);
     let _: &mut _ = command
         .current_dir(folder)
-        .env("RUST_TEST_THREADS", threads)
+        .env("RUST_TEST_THREADS", threads.unwrap_or_else(|| suitable_threads(name)))
         .stdin(Stdio::null())
         .stdout(said)
         .stderr(complaints);
@@ -95,16 +104,21 @@ mod tests {
     }
 
     #[test]
+    fn files_that_wait_run_several_tests_at_once() {
+        assert_eq!(["topology_capacity", "topology_siege"].map(suitable_threads), ["4", "1"]);
+    }
+
+    #[test]
     fn those_that_fail_are_named_and_the_others_run() {
         let all = vec![binary("good", "/bin/true"), binary("bad", "/bin/false")];
-        let error = run(all, 2, "1").unwrap_err().to_string();
+        let error = run(all, 2, None).unwrap_err().to_string();
         assert!(error.starts_with("1 of 2 files of tests failed: bad\n"), "{error}");
         assert!(workspace::target().join("test-logs/good.log").is_file());
     }
 
     #[test]
     fn program_that_is_not_there_is_named() {
-        let error = run(vec![binary("gone", "/nowhere/gone")], 1, "1").unwrap_err();
+        let error = run(vec![binary("gone", "/nowhere/gone")], 1, None).unwrap_err();
         assert_eq!(error.to_string(), "tests /nowhere/gone");
     }
 }
