@@ -154,20 +154,28 @@ fn shape(path: &str, page: &str) -> Vec<String> {
     names
 }
 
-/// The rows of the table below a heading that begins so.
+/// The rows of the table below a heading that begins so: name, and the rest.
 fn rows(heading: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
     let sections = TOLD.split("\n## ").filter(move |section| section.starts_with(heading));
     let lines = sections.flat_map(str::lines).filter_map(|line| line.strip_prefix("| `"));
     lines.filter_map(|line| line.strip_suffix(" |")?.split_once("` | "))
 }
 
-/// What a table tells and is not, and what is and it does not tell.
+/// What a table tells and is not, what is and it does not tell, and names without a meaning.
 fn differences(heading: &str, found: &BTreeSet<(String, String)>) -> Vec<String> {
-    let told = rows(heading).map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect();
+    let (mut told, mut wrong) = (BTreeSet::new(), Vec::new());
+    for (name, rest) in rows(heading) {
+        let (kind, meaning) = rest.split_once(" | ").unwrap_or((rest, ""));
+        if meaning.is_empty() {
+            wrong.push(format!("{name}: docs/metrics.md does not say what it means"));
+        }
+        let _: bool = told.insert((name.to_owned(), kind.to_owned()));
+    }
     let other = found.symmetric_difference(&told);
-    other
-        .map(|(name, kind)| format!("{name} {kind}: in docs/metrics.md or served, not both"))
-        .collect()
+    wrong.extend(
+        other.map(|(name, kind)| format!("{name} {kind}: in docs/metrics.md or served, not both")),
+    );
+    wrong
 }
 
 fn reason(name: &str) -> Option<&'static str> {

@@ -11,6 +11,8 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod check;
 mod demo;
+#[cfg(test)]
+mod documents;
 mod image;
 mod setup;
 mod shell;

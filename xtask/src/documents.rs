@@ -1,0 +1,154 @@
+//! What the documents claim about this repository, held to what is there: tests, files, decisions, and where `unsafe` is.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::workspace::root;
+
+/// Folders that hold what people wrote.
+const FOLDERS: [&str; 6] = ["docs", "lb-agent", "lb-common", "lb-ebpf", "tests", "xtask"];
+
+/// Every file below a folder with one of these endings.
+fn below(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        // What is linked (`tests/control-plane/bin`) is not ours.
+        if path.is_symlink() {
+        } else if path.is_dir() {
+            found.extend(below(&path, endings));
+        } else if endings.contains(&ending) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Texts by name, from the root's own documents and all folders.
+fn texts(endings: &[&str]) -> Vec<(String, String)> {
+    let mut all: Vec<PathBuf> =
+        FOLDERS.iter().flat_map(|folder| below(&root().join(folder), endings)).collect();
+    let at_root = fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path());
+    all.extend(at_root.filter(|path| path.extension().is_some_and(|it| it == "md")));
+    let name = |path: &Path| path.strip_prefix(root()).unwrap().display().to_string();
+    all.into_iter().map(|path| (name(&path), fs::read_to_string(&path).unwrap())).collect()
+}
+
+/// What stands between backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// The words that follow a word, without the punctuation around them.
+fn after<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = &'a str> {
+    let of = |rest: &'a str| rest.split_whitespace().next().unwrap_or_default();
+    let pieces = text.split(word).skip(1).filter(|rest| rest.starts_with(' ')).map(of);
+    pieces.map(|word| word.trim_matches(|letter: char| !letter.is_ascii_digit()))
+}
+
+#[test]
+fn each_feature_in_readme_names_a_test_that_exists() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let table = readme.split("| feature | proven by |").nth(1).expect("the table of features");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let rows: Vec<(&str, &str)> =
+        rows.map(|row| row.trim_end_matches(" |").rsplit_once(" | ").expect("two cells")).collect();
+    assert!(rows.len() > 40, "only {} features: is the table still one?", rows.len());
+    for (feature, proofs) in rows {
+        let mut proofs = quoted(proofs).filter(|proof| !proof.starts_with("docs/")).peekable();
+        assert!(proofs.peek().is_some(), "nothing proves: {feature}");
+        for proof in proofs {
+            let exists =
+                root().join(proof).exists() || root().join("tests/tests").join(proof).exists();
+            assert!(exists || proof.starts_with("cargo "), "no such test: {proof}, for: {feature}");
+        }
+    }
+}
+
+#[test]
+fn files_that_documents_name_exist() {
+    let mut missing = Vec::new();
+    for (name, text) in texts(&["md"]) {
+        let folder = root().join(&name).parent().unwrap().to_path_buf();
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        let links = links.filter(|link| !link.contains("://") && !link.starts_with('#'));
+        let links = links.map(|link| link.split('#').next().unwrap_or_default());
+        // A path, when it begins with a folder of ours; neither a pattern nor one with a variable part.
+        let is_path = |words: &&str| {
+            let first = words.split_once('/').map(|(first, _)| first);
+            first.is_some_and(|first| first == "deploy" || FOLDERS.contains(&first))
+                && !words.contains(['*', ' ', '<', '{', ':'])
+        };
+        for path in links.chain(quoted(&text).filter(is_path)) {
+            let is_there = |path: &str| root().join(path).exists() || folder.join(path).exists();
+            let is_module = || is_there(&format!("{path}.rs"));
+            // Benchmarks write theirs.
+            let is_made = path.starts_with("tests/control-plane/bin");
+            if !is_there(path) && !is_module() && !is_made {
+                missing.push(format!("{name}: {path}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "no such file:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn decisions_and_sections_that_are_cited_exist() {
+    let files = below(&root().join("docs/adr"), &["md"]);
+    let decisions: BTreeSet<String> = files
+        .iter()
+        .filter_map(|file| Some(file.file_name()?.to_str()?.get(..4)?.to_owned()))
+        .collect();
+    let contract = fs::read_to_string(root().join("docs/contract.md")).unwrap();
+    let rows = contract.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+    let sections: BTreeSet<&str> = rows.flat_map(|first| first.split(", ")).collect();
+    let mut unknown = Vec::new();
+    for (name, text) in texts(&["md", "rs"]) {
+        let decisions_cited = after(&text, "ADR").filter(|number| number.len() == 4);
+        for number in decisions_cited.filter(|number| !decisions.contains(*number)) {
+            unknown.push(format!("{name}: ADR {number}"));
+        }
+        let cited = after(&text, "contract").filter(|number| !number.is_empty());
+        for section in cited.filter(|section| !sections.contains(section)) {
+            unknown.push(format!("{name}: contract {section}"));
+        }
+    }
+    assert!(unknown.is_empty(), "cited, and not in docs/adr or docs/contract.md:\n{unknown:#?}");
+}
+
+#[test]
+fn reasons_and_events_are_told_to_operators() {
+    let events = fs::read_to_string(root().join("lb-common/src/event.rs")).unwrap();
+    let told = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
+    for (kind, heading) in [("DropReason", "Reasons of drops"), ("Event", "Events on the way")] {
+        let start = format!("\n    {kind} {{\n");
+        let names = events.split(&start).nth(1).unwrap().split("\n    }").next().unwrap();
+        let names = names.lines().filter_map(|line| line.split('"').nth(1));
+        let section = told.split("\n## ").find(|section| section.starts_with(heading)).unwrap();
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+        let (names, rows): (BTreeSet<&str>, BTreeSet<&str>) = (names.collect(), rows.collect());
+        assert!(names.len() > 10, "{kind}: only {names:?}");
+        assert_eq!(rows, names, "docs/metrics.md, {heading}, against lb-common/src/event.rs");
+    }
+}
+
+#[test]
+fn unsafe_code_of_the_agent_is_where_adr_0004_says() {
+    let agent = root().join("lb-agent/src");
+    let lifted = below(&agent, &["rs"]).into_iter().filter(|file| {
+        let text = fs::read_to_string(file).unwrap();
+        text.contains("expect(unsafe_code") || text.contains("allow(unsafe_code")
+    });
+    let mut lifted: Vec<String> =
+        lifted.map(|file| file.strip_prefix(&agent).unwrap().display().to_string()).collect();
+    lifted.sort();
+    // `lib.rs` lifts it for the folder `syscall`.
+    assert_eq!(lifted, ["lib.rs", "maps/raw.rs"], "and nowhere else: ADR 0004");
+    let library = fs::read_to_string(agent.join("lib.rs")).unwrap();
+    assert!(library.contains("#![deny(unsafe_code)]"), "lb-agent denies unsafe code");
+    assert_eq!(library.matches("expect(unsafe_code").count(), 1, "for `syscall` alone");
+    let common = fs::read_to_string(root().join("lb-common/src/lib.rs")).unwrap();
+    assert!(common.contains("#![forbid(unsafe_code)]"), "lb-common forbids unsafe code");
+}
