@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgMatches, Args, CommandFactory as _, Parser, Subcommand};
 
-use crate::config::flags::ProxyFlags;
-use crate::datapath::PacketLog;
-use crate::maps::Shape;
-use crate::node::Pattern;
-
+mod log;
+mod run;
 mod show;
 
+pub use log::{Log, LogFormat};
+pub use run::{Instead, Run, Start};
 pub use show::{
-    AffinityVerb, Ct, Diff, Flush, Format, Lb, LbList, MapList, MapVerb, Output, Scope,
+    AffinityVerb, Ct, Diff, Flush, Format, Lb, LbList, MapList, MapVerb, Output, Repeat, Scope,
     ServiceShow, ServiceVerb, Services,
 };
 
@@ -31,7 +30,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the node agent. On SIGTERM it ends; packets go on being served, and the next run takes over.
-    Run(Box<Run>),
+    Run(Box<Start>),
     /// Remove every program, link and pin, and say what was removed.
     Cleanup(Cleanup),
     /// One screen: is it on, and how. Reads the pins; the agent need not run.
@@ -80,82 +79,9 @@ pub enum ConfigVerb {
 /// Where the pins are.
 #[derive(Clone, Debug, Args)]
 pub struct Pins {
-    /// Folder for pins; becomes a bpffs if it is none.
+    /// Folder with the pins of the agent that is meant: the --bpf-dir that its `run` was given.
     #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/lb")]
     pub bpf_dir: PathBuf,
-}
-
-/// `lb-agent run`
-#[derive(Debug, Args)]
-pub struct Run {
-    /// Kubeconfig of the API server. Without it and without --manifests: the pod's service account.
-    #[arg(long, value_name = "FILE", conflicts_with = "manifests")]
-    pub kubeconfig: Option<PathBuf>,
-    /// Address of the API server, in place of the kubeconfig's.
-    #[arg(long, value_name = "URL", conflicts_with = "manifests")]
-    pub master: Option<String>,
-    /// Folder of Service, EndpointSlice and Node manifests, watched in place of an API server.
-    #[arg(long, value_name = "DIR")]
-    pub manifests: Option<PathBuf>,
-    /// Name of our Node object [default: the host name in lower case].
-    #[arg(long, value_name = "NODE")]
-    pub hostname_override: Option<String>,
-    /// Where the pins are.
-    #[command(flatten)]
-    pub pins: Pins,
-    /// The cgroup v2 whose sockets are served [default: the first in /proc/mounts].
-    #[arg(long, value_name = "DIR")]
-    pub cgroup: Option<PathBuf>,
-    /// Devices to the outside, with * and ?; repeatable [default: found by address, default route, tunnel].
-    #[arg(long, value_name = "PATTERN")]
-    pub external_device: Vec<Pattern>,
-    /// Devices of pods, with * and ?; repeatable [default: veths whose other end is elsewhere].
-    #[arg(long, value_name = "PATTERN")]
-    pub pod_device: Vec<Pattern>,
-    /// Entries of a map, for example FLOWS=1048576; repeatable.
-    #[arg(long, value_name = "MAP=ENTRIES", value_parser = size)]
-    pub map_size: Vec<(String, u32)>,
-    /// Packets that the programs log, one line each.
-    #[arg(long, value_name = "WHICH", value_enum, default_value = "off")]
-    pub packet_log: PacketLog,
-    /// KubeProxyConfiguration, and AgentConfiguration as a second document.
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Remove everything, as `lb-agent cleanup` does, and exit.
-    #[arg(long, conflicts_with = "init_only", value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value_t = false, hide_default_value = true)]
-    pub cleanup: bool,
-    /// Do what needs a privileged container, as `lb-agent init` does, and exit.
-    #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value_t = false, hide_default_value = true)]
-    pub init_only: bool,
-    /// Write the configuration as two documents to a file, and exit.
-    #[arg(long, value_name = "FILE")]
-    pub write_config_to: Option<PathBuf>,
-    /// kube-proxy's flags.
-    #[command(flatten)]
-    pub proxy: ProxyFlags,
-    /// How to log.
-    #[command(flatten)]
-    pub log: Log,
-}
-
-/// How to log.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct Log {
-    /// How log lines look.
-    #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
-    pub log_format: LogFormat,
-    /// How much is logged: 0 to 2 information, 3 and 4 debug, 5 and more everything.
-    #[arg(short, long, value_name = "N", default_value_t = 2)]
-    pub v: u8,
-}
-
-/// How log lines look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
 }
 
 /// `lb-agent cleanup`
@@ -178,9 +104,9 @@ pub struct Status {
     /// Also who else is attached to our devices, and what this machine lacks.
     #[arg(long)]
     pub verbose: bool,
-    /// Say it again whenever it changes, until interrupted.
-    #[arg(short, long)]
-    pub watch: bool,
+    /// Once, or at each change.
+    #[command(flatten)]
+    pub repeat: Repeat,
 }
 
 /// Every flag of `run` with its value, empty where it has none, for `/flagz`; none when these arguments are not of `run`.
@@ -199,18 +125,6 @@ pub fn flags(arguments: impl IntoIterator<Item = OsString>) -> BTreeMap<String, 
     all.filter_map(|argument| Some((argument.get_long()?.to_owned(), values(argument)))).collect()
 }
 
-fn size(text: &str) -> Result<(String, u32), String> {
-    let (name, entries) = text
-        .split_once('=')
-        .ok_or_else(|| format!("write it as MAP=ENTRIES, of the maps {}", Shape::sizable()))?;
-    let entries = entries.parse().map_err(|error| format!("{entries:?}: {error}"))?;
-    if entries == 0 {
-        Err("a map needs an entry".into())
-    } else {
-        Ok((name.to_uppercase(), entries))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,8 +132,8 @@ mod tests {
     fn run(arguments: &[&str]) -> Run {
         let all = ["lb-agent", "run"].iter().chain(arguments);
         let command = Cli::try_parse_from(all).unwrap().command;
-        let Command::Run(run) = command else { panic!("{command:?}") };
-        *run
+        let Command::Run(start) = command else { panic!("{command:?}") };
+        start.run
     }
 
     #[test]
@@ -254,5 +168,37 @@ mod tests {
         for wrong in ["FLOWS", "FLOWS=x", "FLOWS=0"] {
             assert!(Cli::try_parse_from(["lb-agent", "run", "--map-size", wrong]).is_err());
         }
+    }
+
+    #[test]
+    fn what_means_nothing_to_a_command_is_refused_by_name() {
+        let verbs: [&[&str]; 3] = [&["config", "view"], &["lb", "diff"], &["init"]];
+        for verb in verbs {
+            for flag in ["--cleanup", "--init-only", "--write-config-to=f"] {
+                let all = [&["lb-agent"], verb, &[flag]].concat();
+                let refusal = Cli::try_parse_from(all).unwrap_err().to_string();
+                let name = flag.split('=').next().unwrap();
+                assert!(refusal.contains(name), "{verb:?} {flag}: {refusal}");
+            }
+        }
+        let watched = Cli::try_parse_from(["lb-agent", "lb", "diff", "--watch"]);
+        assert!(watched.unwrap_err().to_string().contains("--watch"), "a diff is made once");
+    }
+
+    #[test]
+    fn only_flags_of_kube_proxy_stand_under_its_heading() {
+        let mut command = Cli::command();
+        command.build();
+        let command = command.find_subcommand("run").unwrap();
+        let under = |heading: &str| -> Vec<&str> {
+            let all = command.get_arguments().filter(|it| !it.is_hide_set());
+            let here = all.filter(|it| it.get_help_heading().unwrap_or_default() == heading);
+            here.filter_map(Arg::get_long).collect()
+        };
+        assert_eq!(under("Logging"), ["log-format", "v"]);
+        assert_eq!(under("In place of running"), ["cleanup", "init-only", "write-config-to"]);
+        assert!(under("").contains(&"bpf-dir") && under("").contains(&"help"));
+        let heading = "kube-proxy's flags; with --config they are ignored";
+        assert_eq!(under(heading).len(), 16, "{:?}", under(heading));
     }
 }

@@ -5,11 +5,13 @@
 //! except `--hostname-override` and `--master`; flags that kube-proxy does not have win over the file.
 
 mod agent;
+pub mod choices;
 pub mod effect;
 pub mod flags;
 mod kube_proxy;
 pub mod migrate;
 mod section;
+mod setting;
 mod tree;
 pub mod values;
 pub mod view;
@@ -18,11 +20,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use ipnet::IpNet;
 
-use self::section::{Found, Section};
+pub use self::choices::{
+    Acceleration, DetectLocalMode, Echo, Masquerade, NodePortAddresses, SocketLb, Timeouts,
+};
+use self::section::Section;
+pub use self::setting::{Origin, Setting};
 pub use self::tree::Place;
 use crate::node::Pattern;
 
@@ -30,164 +35,6 @@ use crate::node::Pattern;
 pub const KUBE_PROXY: (&str, &str) = ("kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration");
 /// The API of the second document.
 pub const AGENT: (&str, &str) = ("lb.dev/v1alpha1", "AgentConfiguration");
-
-/// Where a value comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Origin {
-    /// Nobody said anything.
-    #[default]
-    Default,
-    /// A flag, named without its dashes.
-    Flag(&'static str),
-    /// The file.
-    File(Place),
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => f.write_str("default"),
-            Self::Flag(name) => write!(f, "flag --{name}"),
-            Self::File(place) => write!(f, "file, {place}"),
-        }
-    }
-}
-
-/// A value and where it comes from.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Setting<T> {
-    /// The value.
-    pub value: T,
-    /// Where it comes from.
-    pub origin: Origin,
-}
-
-impl<T> Setting<T> {
-    /// A value that nobody set.
-    pub const fn new(value: T) -> Self {
-        Self { value, origin: Origin::Default }
-    }
-
-    /// Whether somebody set it.
-    pub fn is_set(&self) -> bool {
-        self.origin != Origin::Default
-    }
-
-    fn file<F: Into<T>>(&mut self, found: Option<Found<F>>) {
-        if let Some(found) = found {
-            *self = Self { value: found.value.into(), origin: Origin::File(found.place) };
-        }
-    }
-
-    fn flag<F: Into<T>>(&mut self, name: &'static str, value: Option<F>) {
-        if let Some(value) = value {
-            *self = Self { value: value.into(), origin: Origin::Flag(name) };
-        }
-    }
-}
-
-/// How pods of this node are told from everybody else (contract 3.4).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DetectLocalMode {
-    /// By `clusterCIDR` where there is one, else by the device that a packet comes from.
-    #[default]
-    Unset,
-    /// By `clusterCIDR`.
-    ClusterCidr,
-    /// By the `podCIDRs` of our Node.
-    NodeCidr,
-    /// By the name of a bridge.
-    BridgeInterface,
-    /// By the beginning of the device's name.
-    InterfaceNamePrefix,
-}
-
-/// When the source of a packet is translated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Masquerade {
-    /// Where the reply would not come back through us.
-    #[default]
-    Edge,
-    /// Where kube-proxy does it.
-    KubeProxy,
-}
-
-/// Whose sockets are served before a packet exists.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SocketLb {
-    /// Those of the node's own network namespace.
-    #[default]
-    Host,
-    /// Those of every namespace.
-    All,
-    /// None.
-    Off,
-}
-
-/// Whether XDP is used on devices to the outside.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Acceleration {
-    /// On hardware whose driver can.
-    #[default]
-    Auto,
-    /// On every device whose driver can, virtual ones too; and there it sends past the stack (ADR 0019).
-    Native,
-    /// Nowhere.
-    Off,
-}
-
-/// What a ping of a `ClusterIP` gets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Echo {
-    /// An answer.
-    #[default]
-    Answer,
-    /// Port unreachable.
-    Reject,
-}
-
-/// `nodePortAddresses` (contract 3.5).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodePortAddresses {
-    /// The node's primary address of each family.
-    pub primary: bool,
-    /// Every address.
-    pub all: bool,
-    /// Loopback, by the socket hooks.
-    pub localhost: bool,
-    /// Every address within these.
-    pub cidrs: Vec<IpNet>,
-}
-
-impl Default for NodePortAddresses {
-    fn default() -> Self {
-        Self { primary: true, all: false, localhost: false, cidrs: Vec::new() }
-    }
-}
-
-/// How long idle flows are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Timeouts {
-    /// An open connection.
-    pub tcp_established: Setting<Duration>,
-    /// A connection that one side closed.
-    pub tcp_close_wait: Setting<Duration>,
-    /// Datagrams never answered.
-    pub udp: Setting<Duration>,
-    /// Datagrams both ways.
-    pub udp_stream: Setting<Duration>,
-}
-
-impl Default for Timeouts {
-    fn default() -> Self {
-        Self {
-            tcp_established: Setting::new(Duration::from_hours(24)),
-            tcp_close_wait: Setting::new(Duration::from_hours(1)),
-            udp: Setting::new(Duration::from_secs(30)),
-            udp_stream: Setting::new(Duration::from_mins(2)),
-        }
-    }
-}
 
 /// The whole configuration.
 #[derive(Clone, Debug)]
@@ -246,7 +93,7 @@ pub struct Config {
     pub pod_devices: Setting<Vec<Pattern>>,
     /// `bpfDir`.
     pub bpf_dir: Setting<PathBuf>,
-    /// `cgroup`; without one, the first in `/proc/mounts`.
+    /// `cgroup`; without one, the host's below `/host`, else the first in `/proc/mounts`.
     pub cgroup: Setting<Option<PathBuf>>,
     /// `serviceProxyName`: serve the Services with this label value, instead of those without.
     pub service_proxy_name: Setting<Option<String>>,

@@ -59,6 +59,7 @@ fn lists_speak_with_a_running_and_with_a_dead_agent(shape: Shape) -> Result<()> 
             drop(ask(client, Ask::new(protocol, web.frontend(family)))?);
         }
         services_are_named(&agent, &backend)?;
+        lists_of_one_family_are_halves_of_the_whole(&agent)?;
         flows_are_listed_and_forgotten(&agent, client, &web)?;
         maps_are_measured(&agent)?;
     }
@@ -98,6 +99,22 @@ fn flows_are_listed_and_forgotten(agent: &Agent, client: &Member, web: &Service)
     let flows = rows(agent, &["ct", "list"])?;
     ensure!(!flows.iter().any(is_open), "not forgotten: {flows:#?}");
     drop(ask(client, Ask::new(Protocol::Tcp, frontend))?);
+    Ok(())
+}
+
+fn lists_of_one_family_are_halves_of_the_whole(agent: &Agent) -> Result<()> {
+    for verb in [&["lb", "list"][..], &["service", "list"], &["ct", "list"], &["affinity", "list"]]
+    {
+        let count = |family: &'static [&'static str]| -> Result<usize> {
+            Ok(rows(agent, &[verb, family].concat())?.len())
+        };
+        let (v4, v6, all) = (count(&["-4"])?, count(&["--ipv6"])?, count(&[])?);
+        ensure!(v4 + v6 == all && v6 > 0, "{verb:?}: {v4} of IPv4, {v6} of IPv6, {all} of both");
+    }
+    for row in rows(agent, &["lb", "list", "-6"])? {
+        let frontend = row["frontend"].as_str().context("no frontend")?;
+        ensure!(frontend.starts_with('['), "{frontend} is not of IPv6");
+    }
     Ok(())
 }
 

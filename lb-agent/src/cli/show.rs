@@ -60,13 +60,16 @@ pub struct Services {
     /// How to print.
     #[command(flatten)]
     pub format: Format,
+    /// Once, or at each change.
+    #[command(flatten)]
+    pub repeat: Repeat,
 }
 
 /// `lb-agent lb list`
 #[derive(Clone, Debug, Args)]
 pub struct LbList {
     /// As `ipvsadm -Ln` prints it.
-    #[arg(long, conflicts_with = "output")]
+    #[arg(long, conflicts_with_all = ["output", "no_headers"])]
     pub ipvs: bool,
     /// Which, and how.
     #[command(flatten)]
@@ -88,17 +91,20 @@ pub struct ServiceShow {
     /// How to print; a table is a page of text here.
     #[command(flatten)]
     pub format: Format,
+    /// Once, or at each change.
+    #[command(flatten)]
+    pub repeat: Repeat,
 }
 
 /// `lb-agent lb diff`
 #[derive(Debug, Args)]
 pub struct Diff {
-    /// The source, given as to `run`.
-    #[command(flatten)]
-    pub run: Run,
     /// How to print.
     #[command(flatten)]
     pub format: Format,
+    /// The source, given as to `run`.
+    #[command(flatten)]
+    pub run: Run,
 }
 
 /// `lb-agent ct flush`
@@ -121,6 +127,9 @@ pub struct MapList {
     /// How to print.
     #[command(flatten)]
     pub format: Format,
+    /// Once, or at each change.
+    #[command(flatten)]
+    pub repeat: Repeat,
 }
 
 /// Which services.
@@ -132,6 +141,12 @@ pub struct Scope {
     /// Services of all namespaces; so it is without -n.
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub all_namespaces: bool,
+    /// Only IPv4.
+    #[arg(short = '4', long, conflicts_with = "ipv6")]
+    pub ipv4: bool,
+    /// Only IPv6.
+    #[arg(short = '6', long)]
+    pub ipv6: bool,
 }
 
 impl Scope {
@@ -141,6 +156,11 @@ impl Scope {
         let namespace =
             service.and_then(|name| name.split_once('/')).map(|(namespace, _)| namespace);
         namespace == Some(wanted)
+    }
+
+    /// Whether what belongs to IPv4, or else to IPv6, is asked for.
+    pub const fn has_family(&self, is_v4: bool) -> bool {
+        if is_v4 { !self.ipv6 } else { !self.ipv4 }
     }
 }
 
@@ -153,12 +173,17 @@ pub struct Format {
     /// Leave the line of headings out.
     #[arg(long)]
     pub no_headers: bool,
-    /// Say it again whenever it changes, until interrupted.
-    #[arg(short, long)]
-    pub watch: bool,
     /// Decided by the terminal, not by a flag.
     #[arg(skip = has_colours())]
     pub colour: bool,
+}
+
+/// Once, or until interrupted.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Repeat {
+    /// Say it again whenever it changes, until interrupted.
+    #[arg(short, long)]
+    pub watch: bool,
 }
 
 /// How lists are printed.

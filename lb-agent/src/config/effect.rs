@@ -7,8 +7,8 @@ use lb_common::addr::Ip;
 use lb_common::config::{Prefix, Settings};
 
 use super::{
-    Acceleration, Config, DetectLocalMode, Echo, Error, Masquerade, NodePortAddresses, Setting,
-    SocketLb, flags, values,
+    Acceleration, Config, DetectLocalMode, Echo, Error, Masquerade, Setting, SocketLb, flags,
+    values,
 };
 use crate::cli::Run;
 use crate::datapath::find_cgroup2;
@@ -230,34 +230,6 @@ impl Config {
     /// Map sizes by name.
     pub fn sizes(&self) -> std::collections::BTreeMap<String, u32> {
         self.map_sizes.iter().map(|(name, size)| (name.clone(), size.value)).collect()
-    }
-}
-
-impl NodePortAddresses {
-    /// Whether `NodePorts` are served on an address of the node.
-    pub fn accepts(&self, ip: IpAddr, primary: Option<IpAddr>) -> bool {
-        if ip.is_loopback() {
-            // By the socket hooks, never by address.
-            return false;
-        }
-        let mut cidrs =
-            self.cidrs.iter().filter(|cidr| values::family(cidr) == Family::of(ip)).peekable();
-        if self.all {
-            return true;
-        }
-        if self.primary && primary == Some(ip) {
-            return true;
-        }
-        // A family of which the list says nothing is served on all addresses (contract 3.5).
-        let is_silent = cidrs.peek().is_none() && (!self.primary || primary.is_none());
-        is_silent || cidrs.any(|cidr| cidr.contains(&ip))
-    }
-
-    /// Whether the list is match-all for a family: one wildcard listener will do.
-    pub fn is_all(&self, family: Family, primary: Option<IpAddr>) -> bool {
-        let mut cidrs = self.cidrs.iter().filter(|cidr| values::family(cidr) == family).peekable();
-        let is_silent = cidrs.peek().is_none() && (!self.primary || primary.is_none());
-        self.all || is_silent || cidrs.any(|cidr| cidr.prefix_len() == 0)
     }
 }
 

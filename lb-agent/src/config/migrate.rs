@@ -1,6 +1,7 @@
 //! `config migrate`: kube-proxy's `ConfigMap`, or the file in it, becomes the two documents that `--config` reads.
 //!
-//! Only what somebody set is written, so that defaults stay defaults. What is left out is named.
+//! Only what somebody set is written, so that defaults stay defaults. What is left out is named; ours that nobody
+//! set follow as comments.
 
 use serde_json::{Map, Value, json};
 
@@ -10,6 +11,8 @@ use super::{AGENT, Config, KUBE_PROXY, Origin, Problem, Setting, joined};
 
 /// The key of the file in kube-proxy's `ConfigMap`, as kubeadm writes it.
 const KEY: &str = "config.conf";
+/// Where `deploy/daemonset.yaml` mounts the host's cgroups; found there by itself.
+const HOST_CGROUP: &str = "/host/cgroup";
 
 /// The new file, and what is not in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +87,8 @@ pub fn migrate(file: &str, text: &str) -> Result<Migrated, Error> {
         }
     }
     let documents = [document(&config, KUBE_PROXY, false)?, document(&config, AGENT, true)?];
-    Ok(Migrated { documents: documents.join("---\n"), warnings: config.warnings })
+    let documents = documents.join("---\n") + &unset(&config);
+    Ok(Migrated { documents, warnings: config.warnings })
 }
 
 fn document(config: &Config, api: (&str, &str), ours: bool) -> Result<String, Error> {
@@ -99,6 +103,22 @@ fn document(config: &Config, api: (&str, &str), ours: bool) -> Result<String, Er
     }
     let text = serde_saphyr::to_string(&Value::Object(map))?;
     Ok(text.trim_end().to_owned() + "\n")
+}
+
+/// Ours that nobody set, as comments: what they are then, or could be.
+fn unset(config: &Config) -> String {
+    let entries = config.entries().into_iter();
+    let ours = entries.filter(|entry| entry.is_ours && entry.origin == Origin::Default);
+    let lines = ours.map(|entry| match &*entry.field {
+        "cgroup" => {
+            format!("# cgroup: {HOST_CGROUP}  # in a pod, as deploy/daemonset.yaml mounts it\n")
+        }
+        "serviceProxyName" => "# serviceProxyName: \"\"\n".to_owned(),
+        field => format!("# {field}: {}\n", entry.value),
+    });
+    let lines: String = lines.collect();
+    let sizes = if config.map_sizes.is_empty() { "# mapSizes: {}\n" } else { "" };
+    format!("# Not set; with what they are then:\n{lines}{sizes}")
 }
 
 fn entry<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
@@ -160,6 +180,46 @@ mod tests {
         assert_eq!(after.configz(), before.configz());
         assert_eq!((after.flags(), after.sizes()), (before.flags(), before.sizes()));
         assert_eq!(after.warnings, Vec::<String>::new());
+    }
+
+    /// Every setting of ours with a value that is not its default.
+    const OURS: &str = "masquerade: kube-proxy\nsocketLB: 'off'\nacceleration: native\necho: reject\n\
+        localhostNodePorts: true\nexternalDevices: [eth*]\npodDevices: [cali*]\nbpfDir: /sys/fs/bpf/x\n\
+        cgroup: /host/cgroup/unified\nserviceProxyName: other\nmapSizes: {FLOWS: 4096}\n\
+        timeouts: {tcpEstablished: 2h, tcpCloseWait: 3m, udp: 10s, udpStream: 40s}\n";
+
+    #[test]
+    fn settings_of_ours_are_kept_each_of_them() {
+        let text = format!("{KUBEADM}---\napiVersion: {}\nkind: {}\n{OURS}", AGENT.0, AGENT.1);
+        let before = read(&text);
+        let all_are_set = before
+            .entries()
+            .iter()
+            .all(|entry| !entry.is_ours || { entry.origin != Origin::Default });
+        assert!(all_are_set, "a setting of ours that this test does not know: name it in OURS");
+        for migrated in [migrate("c.yaml", &text), migrate("cm.yaml", &config_map(&text))] {
+            let documents = migrated.unwrap().documents;
+            let after = read(&documents);
+            assert_eq!(after.configz()["lb.dev"], before.configz()["lb.dev"], "{documents}");
+            assert_eq!(after.lifetimes(), before.lifetimes(), "{documents}");
+            assert_eq!(after.warnings, Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn settings_that_nobody_made_are_named_with_what_they_are() {
+        let documents = migrate("c.yaml", KUBEADM).unwrap().documents;
+        let said: String = documents
+            .lines()
+            .map(|line| line.strip_prefix("# ").filter(|line| !line.starts_with("Not")))
+            .zip(documents.lines())
+            .map(|(said, line)| said.unwrap_or(line).to_owned() + "\n")
+            .collect();
+        let (mut with_defaults, without) = (read(&said), read(&documents));
+        assert_eq!(with_defaults.cgroup.value, Some(HOST_CGROUP.into()));
+        with_defaults.cgroup = Setting::default();
+        assert_eq!(with_defaults.configz(), without.configz(), "{said}");
+        assert_eq!(with_defaults.warnings, Vec::<String>::new());
     }
 
     #[test]

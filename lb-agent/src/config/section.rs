@@ -84,7 +84,7 @@ impl Section {
     /// Accepts keys that have no meaning here, and says so once for those that are set.
     pub(super) fn without_meaning(&mut self, keys: &[&str]) {
         for key in keys {
-            if let Some(node) = self.entries.remove(*key).filter(|node| is_set(&node.value)) {
+            if let Some(node) = self.entries.remove(*key).filter(|node| node.value.is_set()) {
                 let path = self.path_of(key);
                 let place = node.place;
                 self.notes.warnings.push(format!("{place}: {path}: has no meaning here, left out"));
@@ -235,18 +235,5 @@ impl Section {
     fn path_of(&self, key: &str) -> String {
         let separator = if self.path.is_empty() || key.is_empty() { "" } else { "." };
         format!("{}{separator}{key}", self.path)
-    }
-}
-
-/// Whether a value says more than the empty ones that kubeadm writes out.
-fn is_set(value: &Value) -> bool {
-    match value {
-        Value::Null => false,
-        Value::Bool(value) => *value,
-        Value::Integer(value) => *value != 0,
-        Value::Float(value) => *value != 0.0,
-        Value::Text(text) => !matches!(text.as_str(), "" | "0" | "0s"),
-        Value::List(list) => !list.is_empty(),
-        Value::Map(entries) => entries.iter().any(|(_, node)| is_set(&node.value)),
     }
 }

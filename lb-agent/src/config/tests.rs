@@ -1,5 +1,7 @@
 //! Files and flags as people write them, right and wrong, and what the agent makes of them.
 
+use std::time::Duration;
+
 use clap::Parser as _;
 use lb_common::config::{Device, Settings};
 
@@ -12,8 +14,8 @@ use crate::snapshot::NodeSpec;
 fn run(arguments: &[&str]) -> Run {
     let all = ["lb-agent", "run"].iter().chain(arguments);
     let command = Cli::try_parse_from(all).unwrap().command;
-    let Command::Run(run) = command else { panic!("{command:?}") };
-    *run
+    let Command::Run(start) = command else { panic!("{command:?}") };
+    start.run
 }
 
 fn with(arguments: &[&str], text: &str) -> Result<Config, Error> {

@@ -54,6 +54,19 @@ impl Value {
             Self::Map(_) => "a mapping".into(),
         }
     }
+
+    /// Whether it says more than the empty ones that kubeadm writes out.
+    pub(super) fn is_set(&self) -> bool {
+        match self {
+            Self::Null => false,
+            Self::Bool(value) => *value,
+            Self::Integer(value) => *value != 0,
+            Self::Float(value) => *value != 0.0,
+            Self::Text(text) => !matches!(text.as_str(), "" | "0" | "0s"),
+            Self::List(list) => !list.is_empty(),
+            Self::Map(entries) => entries.iter().any(|(_, node)| node.value.is_set()),
+        }
+    }
 }
 
 /// Every document of a text.

@@ -126,14 +126,20 @@ pub fn capabilities() -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// The first cgroup2 in `/proc/mounts`: not always `/sys/fs/cgroup`.
+/// The cgroup2 in `/proc/mounts`, not always `/sys/fs/cgroup`: the host's below `/host`, as `deploy/daemonset.yaml` mounts
+/// it into a pod whose own one has nobody else's sockets, else the first.
 pub fn find_cgroup2() -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/mounts").ok()?;
-    mounts.lines().find_map(|line| {
+    served_cgroup2(&fs::read_to_string("/proc/mounts").ok()?)
+}
+
+fn served_cgroup2(mounts: &str) -> Option<PathBuf> {
+    let all = mounts.lines().filter_map(|line| {
         let mut words = line.split(' ').skip(1);
         let (path, kind) = (words.next()?, words.next()?);
         (kind == "cgroup2").then(|| PathBuf::from(path))
-    })
+    });
+    // The first of the least: `false` comes before `true`.
+    all.min_by_key(|path| !path.starts_with("/host"))
 }
 
 #[cfg(test)]
@@ -152,6 +158,19 @@ mod tests {
         change(&mut facts);
         let lacks = lacks(&facts, Path::new("/a/cgroup"));
         lacks.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    }
+
+    #[test]
+    fn the_cgroup_of_the_host_is_served_where_a_pod_has_both() {
+        let own = "cgroup2 /sys/fs/cgroup cgroup2 ro 0 0\n";
+        let host = "cgroup2 /host/cgroup/unified cgroup2 rw 0 0\n";
+        let old = "cgroup /sys/fs/cgroup/cpu cgroup rw 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n\
+                   cgroup2 /run/other cgroup2 rw 0 0\n";
+        let found = |mounts: &str| served_cgroup2(mounts).map(|path| path.display().to_string());
+        assert_eq!(found(&[own, host].concat()).as_deref(), Some("/host/cgroup/unified"));
+        assert_eq!(found(own).as_deref(), Some("/sys/fs/cgroup"));
+        assert_eq!(found(old).as_deref(), Some("/sys/fs/cgroup/unified"), "the first of them");
+        assert_eq!(found(""), None);
     }
 
     #[test]

@@ -32,7 +32,12 @@ pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Err
     let backends = maps.backends()?;
     let now = monotonic().as_nanos() as u64;
     let all = maps.affinities()?;
-    let shown = all.iter().map(|(client, affinity)| {
+    // By the backend: a client in a network namespace is a cookie, of no family.
+    let is_v4 = |affinity: &Affinity| {
+        backends.get(affinity.backend as usize).is_some_and(|row| row.ip.is_v4())
+    };
+    let all = all.iter().filter(|(_, affinity)| scope.has_family(is_v4(affinity)));
+    let shown = all.map(|(client, affinity)| {
         let service = known.names.get(&client.service).cloned();
         stuck(client, affinity, &backends, service, now)
     });

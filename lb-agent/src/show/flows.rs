@@ -47,7 +47,7 @@ pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Err
     let mut flows = Vec::new();
     for (key, flow) in forwards {
         let service = known.names.get(&flow.service);
-        if scope.has(service.map(String::as_str)) {
+        if scope.has(service.map(String::as_str)) && scope.has_family(key.tuple.source.is_v4()) {
             let reply = maps.flow(&key.other(&flow))?;
             flows.push(shown(&key, &flow, reply.as_ref(), service.cloned(), now));
         }

@@ -22,7 +22,7 @@ type Counts = (u64, u64);
 pub fn list(bpf_dir: &Path, scope: &Scope) -> Result<String, Error> {
     let maps = open(bpf_dir)?;
     let mut all = entries(&maps, &Known::read(bpf_dir))?;
-    all.retain(|entry| scope.has(entry.service.as_deref()) && !entry.leaving);
+    all.retain(|entry| entry.is_in(scope) && !entry.leaving);
     let mut flows = BTreeMap::new();
     maps.flows(|key, flow| count(key, flow, &mut flows))?;
     Ok(layout(&all, &flows))

@@ -17,6 +17,8 @@ use crate::run::Known;
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
+    #[serde(skip)]
+    pub(super) is_v4: bool,
     pub(super) frontend: String,
     pub(super) kind: &'static str,
     pub(super) id: u32,
@@ -45,7 +47,7 @@ pub struct Endpoint {
 pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Error> {
     let maps = open(bpf_dir)?;
     let mut entries = entries(&maps, &Known::read(bpf_dir))?;
-    entries.retain(|entry| scope.has(entry.service.as_deref()));
+    entries.retain(|entry| entry.is_in(scope));
     print::print(&entries, format)
 }
 
@@ -78,6 +80,7 @@ fn entry(
 ) -> Entry {
     let flags = service.flags;
     Entry {
+        is_v4: frontend.ip.is_v4(),
         frontend: words::frontend(frontend),
         kind: words::kind(flags),
         id: service.id,
@@ -158,6 +161,11 @@ impl Row for Entry {
 }
 
 impl Entry {
+    /// Whether it is asked for.
+    pub(super) fn is_in(&self, scope: &Scope) -> bool {
+        scope.has(self.service.as_deref()) && scope.has_family(self.is_v4)
+    }
+
     /// The backends under the policy that governs.
     pub(super) fn used(&self) -> &[Endpoint] {
         if self.policy == "Local" { &self.local } else { &self.cluster }

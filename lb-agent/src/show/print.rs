@@ -89,8 +89,7 @@ fn table<R: Row>(rows: &[R], format: Format) -> String {
 }
 
 #[cfg(test)]
-pub(super) const PLAIN: Format =
-    Format { output: Output::Table, no_headers: false, watch: false, colour: false };
+pub(super) const PLAIN: Format = Format { output: Output::Table, no_headers: false, colour: false };
 
 #[cfg(test)]
 mod tests {

@@ -32,7 +32,9 @@ pub struct ServicePort {
 /// The service ports, as text.
 pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Error> {
     let known = Known::read(bpf_dir);
-    let mut ports = ports(list::entries(&open(bpf_dir)?, &known)?, &known);
+    let mut entries = list::entries(&open(bpf_dir)?, &known)?;
+    entries.retain(|entry| scope.has_family(entry.is_v4));
+    let mut ports = ports(entries, &known);
     ports.retain(|port| scope.has(Some(&port.service)));
     print::print(&ports, format)
 }

@@ -1,0 +1,66 @@
+//! How the agent logs: the flags, and the subscriber that they ask for.
+
+use std::io;
+
+use clap::{Args, ValueEnum};
+use tracing_subscriber::filter::EnvFilter;
+
+/// How to log.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Logging")]
+pub struct Log {
+    /// How log lines look.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+    /// How much is logged: 0 to 2 information, 3 and 4 debug, 5 and more everything.
+    #[arg(short, long, value_name = "N", default_value_t = 2)]
+    pub v: u8,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Log {
+    /// Logs to standard error from here on; `RUST_LOG` is stronger than the flags.
+    pub fn start(self) {
+        let filter =
+            EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(self.filter()));
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(io::stderr)
+            .with_target(false);
+        match self.log_format {
+            LogFormat::Text => subscriber.with_ansi(false).init(),
+            LogFormat::Json => subscriber.json().flatten_event(true).init(),
+        }
+    }
+
+    /// What is logged where `RUST_LOG` says nothing. A server that is away is told by us, with what follows from it; the
+    /// client's own lines about each attempt are for those who look closer.
+    fn filter(self) -> String {
+        let (ours, client) = match self.v {
+            0..=2 => ("info", "off"),
+            3..=4 => ("debug", "warn"),
+            5.. => ("trace", "warn"),
+        };
+        format!("warn,kube_client={client},kube_runtime={client},lb_ebpf=trace,lb_agent={ours}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_of_the_api_server_is_silent_unless_asked_for() {
+        let filter = |v| Log { log_format: LogFormat::Text, v }.filter();
+        assert!(filter(2).contains("kube_client=off"));
+        assert!(filter(3).contains("kube_client=warn") && filter(3).contains("lb_agent=debug"));
+    }
+}
