@@ -7,6 +7,10 @@ use kube::runtime::watcher;
 
 use crate::snapshot::Kind;
 
+/// The code of what the client takes for a failure and is none: every JSON without a code, an event that lacks a field
+/// for example.
+const UNREAD: u16 = 0;
+
 /// What follows from a failure, apart from trying again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Consequence {
@@ -24,7 +28,8 @@ pub(super) enum Consequence {
 pub(super) fn consequence(error: &watcher::Error) -> Consequence {
     let Some(status) = status(error) else {
         return match error {
-            watcher::Error::NoResourceVersion => Consequence::Relist,
+            watcher::Error::NoResourceVersion
+            | watcher::Error::WatchFailed(kube::Error::SerdeError(_)) => Consequence::Relist,
             watcher::Error::InitialListFailed(_)
             | watcher::Error::WatchStartFailed(_)
             | watcher::Error::WatchError(_)
@@ -34,7 +39,8 @@ pub(super) fn consequence(error: &watcher::Error) -> Consequence {
     match status.code {
         400 | 405 | 406 | 422 => Consequence::AskLess,
         401 | 403 | 404 => Consequence::Refused,
-        410 => Consequence::Relist,
+        // What is unreadable may have been a change.
+        410 | UNREAD => Consequence::Relist,
         // The server was restored to an older state: our place lies in its future.
         504 if status.message.contains("Too large resource version") => Consequence::Relist,
         _ => Consequence::Again,
@@ -52,6 +58,9 @@ pub(super) fn words(error: &watcher::Error, kind: Kind) -> String {
             format!("not allowed (403); grant get, list and watch of {resource}")
         }
         Some(Status { code: 404, .. }) => format!("the server has no {resource} (404)"),
+        Some(Status { code: UNREAD, message, .. }) if message.is_empty() => {
+            "the server sent something that is no event and no list".to_owned()
+        }
         Some(status) => format!("{} ({})", status.message, status.code),
         None => chain(error),
     }

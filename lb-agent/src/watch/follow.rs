@@ -180,9 +180,8 @@ impl Follow {
                 return Some(self.refused(error, kind, place).await);
             }
             Consequence::Relist if !place.listing => {
-                // The server answers: no reason to wait long.
                 self.view.stale(kind, &words(error, kind));
-                return Some(End::Later(self.pace.first));
+                return Some(End::Later(place.delay.next()));
             }
             Consequence::AskLess
             | Consequence::Refused

@@ -174,6 +174,23 @@ async fn a_forgotten_place_is_a_new_list() {
     assert_eq!(events, ["list", "+x", "+y", "synced", "list", "+y", "synced"]);
 }
 
+/// The client reads every JSON that is no event as a failure without code or message.
+#[tokio::test]
+async fn an_event_that_cannot_be_read_may_have_been_a_change_and_is_a_new_list() {
+    for line in [r#"{"type":"BOOKMARK","object":{"metadata":{}}}"#, "[]"] {
+        let script = Script::new(|asked| match (asked.resource(), asked.count()) {
+            ("endpointslices", 0) => Answer::list("EndpointSlice", &["x", "y"], 5),
+            ("endpointslices", 1) => Answer::Stream(vec![line.to_owned()]),
+            ("endpointslices", 2) => Answer::list("EndpointSlice", &["y"], 9),
+            _ => Answer::Hang,
+        });
+        let mut run = run(script, None, ListMode::AtOnce);
+        assert_eq!(run.events(Kind::Slice, 4).await, ["list", "+x", "+y", "synced"]);
+        assert_eq!(run.events(Kind::Slice, 3).await, ["list", "+y", "synced"], "{line}");
+        run.until("fresh", |run| run.view.oldest().is_none()).await;
+    }
+}
+
 #[tokio::test]
 async fn a_place_that_is_refused_is_a_new_list() {
     for (code, message) in [(410, "too old"), (504, "Too large resource version: 9, current: 3")] {
@@ -247,11 +264,12 @@ async fn staleness_names_the_failure() {
     let script = Script::new(|asked| match asked.resource() {
         "services" => Answer::Broken,
         "endpointslices" => Answer::status(403, "Forbidden", "no"),
+        "nodes" => Answer::Failure(502, "{}".to_owned()),
         _ => Answer::Hang,
     });
     let run = run(script, None, ListMode::AtOnce);
-    run.until("two stale kinds", |run| {
-        run.view.kinds().values().filter(|view| view.stale.is_some()).count() == 2
+    run.until("three stale kinds", |run| {
+        run.view.kinds().values().filter(|view| view.stale.is_some()).count() == 3
     })
     .await;
     let reason = |kind| run.view.kinds()[&kind].stale.as_ref().expect("stale").reason.clone();
@@ -260,6 +278,7 @@ async fn staleness_names_the_failure() {
         reason(Kind::Slice),
         "not allowed (403); grant get, list and watch of endpointslices"
     );
+    assert_eq!(reason(Kind::Node), "the server sent something that is no event and no list");
 }
 
 #[tokio::test]
