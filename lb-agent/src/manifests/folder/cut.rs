@@ -108,3 +108,42 @@ fn in_a_namespace(meta: &mut ObjectMeta) {
         meta.namespace = Some("default".to_owned());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifests::parse::contents;
+
+    /// Contract 1.3: both are keyed by the name of the port, which an API server fills in where it is missing.
+    #[test]
+    fn a_port_without_a_name_is_one_whose_name_is_empty() {
+        for name in ["", "name: null, ", "name: ~, ", "name: \"\", "] {
+            let text = format!(
+                "{{apiVersion: v1, kind: Service, metadata: {{name: web}}, \
+                 spec: {{clusterIP: 10.96.0.1, ports: [{{{name}port: 80}}]}}}}\n---\n\
+                 {{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, \
+                 metadata: {{name: web-1, labels: {{{SERVICE_NAME_LABEL}: web}}}}, \
+                 endpoints: [{{addresses: [10.0.0.1]}}], ports: [{{{name}port: 8080}}]}}"
+            );
+            let mut findings = Findings::of("file", "", "a.yaml");
+            let mut ports = Vec::new();
+            for object in contents(&text).unwrap().objects {
+                match cut(object, "here", &mut Names::default(), &mut findings) {
+                    Some((_, Spec::Service(spec))) => {
+                        ports.extend(
+                            spec.ports.iter().map(|port| (port.name.to_string(), port.port)),
+                        );
+                    }
+                    Some((_, Spec::Slice(slice))) => {
+                        ports.extend(
+                            slice.ports.iter().map(|port| (port.name.to_string(), port.port)),
+                        );
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!(ports, [(String::new(), 80), (String::new(), 8080)], "{name}");
+            assert!(findings.into_list().is_empty(), "{name}");
+        }
+    }
+}
