@@ -16,6 +16,7 @@ mod attach;
 mod bpffs;
 mod check;
 mod cleanup;
+mod detach;
 mod error;
 mod features;
 mod handover;

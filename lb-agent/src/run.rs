@@ -26,8 +26,10 @@ use crate::watch::client::ClientError;
 
 mod accelerator;
 mod agent;
+mod clock;
 mod devices;
 mod intent;
+mod known;
 mod kubernetes;
 mod names;
 mod orphans;
@@ -43,14 +45,17 @@ mod upkeep;
 mod writer;
 
 use agent::Agent;
+use clock::Clock;
 use devices::Devices;
 pub use intent::{Intent, intent};
+pub(crate) use known::last_sync;
+pub use known::{Known, state_file, sync_file};
 use kubernetes::Shown;
 use orphans::Orphans;
 use service_manager::{ServiceManager, take_resources};
 use start::{FIRST_LISTS, LISTS, READING, lists, load, start_servers, start_source, tracker};
-pub use state::{Known, State, state_file, sync_file};
-pub(crate) use state::{last_sync, name};
+pub use state::State;
+pub(crate) use state::name;
 use stop::Stop;
 pub(crate) use sweeper::monotonic;
 use writer::Writer;
@@ -153,6 +158,7 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
     let numbers = Arc::new(Numbers::default());
     let mut agent = Agent {
         began,
+        clock: Clock::started(began),
         tracker,
         programmer,
         writer: Writer::new(maps),

@@ -12,7 +12,7 @@ use lb_tests::agent::Agent;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, askers, matrix};
-use lb_tests::topology::{Node, Shape, Topology};
+use lb_tests::topology::{Family, Node, Shape, Topology};
 use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
 
@@ -20,10 +20,13 @@ const NODE_PORT: u16 = 30_080;
 const SOON: Duration = Duration::from_secs(10);
 /// What an agent of this version left is, under another name, what one of another version would have left.
 const OTHER: &str = "v0";
+/// The same, of a third version.
+const THIRD: &str = "v1";
 
 in_both_shapes!(what_came_late_is_carried_over_by_the_next_start);
 
-/// An agent was killed when it had taken over the last link, and before it copied what packets had written meanwhile.
+/// An agent was killed when it had taken over the last link, and before it copied what packets had written meanwhile:
+/// one of this version, then one of a third.
 fn what_came_late_is_carried_over_by_the_next_start(shape: Shape) -> Result<()> {
     let rig = Rig::build(Topology::builder(shape))?;
     // Not the pod that asks: what it answers to itself passes where programs are switched at once (ADR 0005).
@@ -38,22 +41,54 @@ fn what_came_late_is_carried_over_by_the_next_start(shape: Shape) -> Result<()> 
         let server = conversation.ask().with_context(|| format!("{question:?}"))?.server;
         kept.push((from, question, conversation, server));
     }
-    end_halfway(node)?;
-    agent.start_again()?;
-    for (from, question, conversation, server) in kept {
-        let what = format!("{} asks {} by {}", from.name(), question.to, question.protocol);
-        let answer = conversation.ask().with_context(|| what.clone())?;
-        ensure!(answer.server == server, "{what}: {answer:?} instead of {server}");
-        drop(ask(from, question)?);
+    for layout in [LAYOUT, THIRD] {
+        end_halfway(node, layout)?;
+        agent.start_again()?;
+        for (from, question, conversation, server) in &kept {
+            let asks = format!("{} asks {} by {}", from.name(), question.to, question.protocol);
+            let what = || format!("{asks}, {layout} ended halfway");
+            let answer = conversation.ask().with_context(what)?;
+            ensure!(answer.server == *server, "{}: {answer:?} instead of {server}", what());
+            drop(ask(from, *question)?);
+        }
+        is_alone(node)?;
+        agent.stop()?;
     }
-    is_alone(node)
+    Ok(())
 }
 
-/// Leaves every link taken over, and where answers pass beside ones that are not made yet.
-fn end_halfway(node: &Node) -> Result<()> {
-    let (ours, other) = (node.bpf().join(LAYOUT), node.bpf().join(OTHER));
-    fs::rename(&ours, &other)?;
-    let links = ours.join("links");
+/// What is in the way of a link is no link and cannot be replaced: the other devices are taken over without that one.
+#[test]
+fn a_device_that_takes_no_programs_does_not_hold_the_others_up() -> Result<()> {
+    let rig = Rig::build(Topology::builder(Shape::Routed))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(1, 0)?]);
+    let mut rig = rig.start(&[&web])?;
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    let node = rig.node(0)?;
+    let (ours, device) = (node.bpf().join(LAYOUT), rig.pod(0, 1)?.device());
+    fs::rename(&ours, node.bpf().join(OTHER))?;
+    let pin =
+        ours.join("links").join(format!("{}-ingress", node.device_number(device, "ifindex")?));
+    fs::create_dir_all(&pin)?;
+    agent.start_again()?;
+    is_alone(node)?;
+    for (family, protocol) in matrix() {
+        drop(ask(rig.pod(0, 0)?, Ask::new(protocol, web.frontend(family)))?);
+    }
+    fs::remove_dir(&pin)?;
+    wait_until_ok(SOON, "the device is served", || {
+        ensure!(pin.is_file(), "{} is no link", pin.display());
+        drop(ask(rig.pod(0, 1)?, Ask::tcp(web.frontend(Family::V4)).within(500))?);
+        Ok(())
+    })
+}
+
+/// Leaves every link taken over by a layout, and where answers pass beside ones that are not made yet.
+fn end_halfway(node: &Node, layout: &str) -> Result<()> {
+    let other = node.bpf().join(OTHER);
+    fs::rename(node.bpf().join(LAYOUT), &other)?;
+    let links = node.bpf().join(layout).join("links");
     fs::create_dir_all(&links)?;
     let edge = format!("{}-ingress", node.device_number("eth0", "ifindex")?);
     for link in fs::read_dir(other.join("links"))? {
@@ -73,7 +108,9 @@ fn end_halfway(node: &Node) -> Result<()> {
 
 /// Nothing of another layout is left, and no link beside ours.
 fn is_alone(node: &Node) -> Result<()> {
-    ensure!(!node.bpf().join(OTHER).exists(), "the other layout is still there");
+    for layout in [OTHER, THIRD] {
+        ensure!(!node.bpf().join(layout).exists(), "{layout} is still there");
+    }
     for link in fs::read_dir(node.bpf().join(LAYOUT).join("links"))? {
         let name = link?.file_name().display().to_string();
         ensure!(!name.ends_with("-old"), "{name} is still there");

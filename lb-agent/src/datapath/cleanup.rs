@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use nix::mount::umount;
 
+use super::detach::let_go_of;
 use super::lock::Lock;
 use super::{Error, bpffs, meaning};
 use crate::syscall;
@@ -65,36 +65,15 @@ pub(super) fn layouts(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(layouts)
 }
 
-/// Removes everything of one layout.
+/// Removes everything of one layout; no packet is on its way through its programs when this returns.
 pub(super) fn remove_layout(layout: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {
-    detach(&layout.join("links"))?;
-    PARTS.iter().try_for_each(|part| remove(&layout.join(part), removed))?;
-    remove(layout, removed)
-}
-
-/// Takes links off what they are attached to and waits until no packet is on its way through them: without their pins
-/// they would go some milliseconds later, and a connection that begins meanwhile would have half of its packets
-/// translated. What lets flows begin goes first, so that answers under way are translated for longer.
-fn detach(links: &Path) -> Result<(), Error> {
-    let mut paths = list(links)?;
-    paths.retain(|path| path.is_file());
-    paths.sort_by_key(|path| brings_answers(path));
-    for path in &paths {
-        // What is no link of ours, or is off already, has nothing to take off; its pin goes all the same.
-        if let Ok(link) = syscall::open_pin(path) {
-            drop(syscall::detach_link(link.as_fd()));
-        }
-    }
-    if !paths.is_empty() {
+    let links = let_go_of(&layout.join("links"), |_| true)?;
+    if !links.is_empty() {
         syscall::wait_for_programs();
     }
-    Ok(())
-}
-
-/// Whether answers pass by a link of this name, and no questions.
-fn brings_answers(link: &Path) -> bool {
-    let name = link.file_name().unwrap_or_default().to_string_lossy();
-    ["egress", "recvmsg", "peername"].iter().any(|part| name.contains(part))
+    removed.extend(links);
+    PARTS.iter().try_for_each(|part| remove(&layout.join(part), removed))?;
+    remove(layout, removed)
 }
 
 pub(super) fn remove(folder: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {

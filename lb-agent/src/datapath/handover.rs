@@ -12,8 +12,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::detach::{brings_answers, let_go_of};
 use super::links::{Direction, Failure, Role};
-use super::{Error, cleanup, watchdog};
+use super::{Error, cleanup};
 
 /// What ends the name of the pin of an earlier run's link that stays for a while.
 const ASIDE: &str = "-old";
@@ -29,15 +30,14 @@ pub(super) enum Place {
 
 impl Place {
     /// At a device. A pod's device brings its questions, and the answers to itself, which turn round right there.
-    pub(super) const fn at_device(role: Role, direction: Direction, hands_over: bool) -> Self {
-        let has_answers = !matches!((role, direction), (Role::Pod, Direction::Ingress));
+    pub(super) fn at_device(role: Role, direction: Direction, hands_over: bool) -> Self {
+        let has_answers = role == Role::Edge || brings_answers(direction.name());
         if hands_over && has_answers { Self::Beside } else { Self::Instead }
     }
 
-    /// At a socket hook: `connect` and `sendmsg` are questions.
+    /// At a socket hook.
     pub(super) fn at_hook(name: &str, hands_over: bool) -> Self {
-        let is_answer = name.starts_with("recvmsg") || name.starts_with("peername");
-        if hands_over && is_answer { Self::Beside } else { Self::Instead }
+        if hands_over && brings_answers(name) { Self::Beside } else { Self::Instead }
     }
 }
 
@@ -67,15 +67,12 @@ pub(super) fn is_under_way(links: &Path) -> Result<bool, Error> {
     Ok(cleanup::list(links)?.iter().any(|path| is_aside(path)))
 }
 
-/// Takes off what an earlier run left beside ours, as far as it goes: the error is the first of several.
+/// Takes off what an earlier run left beside ours, as far as it goes.
 pub(super) fn forget(links: &Path) -> Result<(), Error> {
-    let aside = cleanup::list(links)?.into_iter().filter(|path| is_aside(path));
-    let gone =
-        aside.map(|path| watchdog::let_go(&path).map_err(|source| Error::Pin { path, source }));
-    gone.fold(Ok(()), Result::and)
+    let_go_of(links, is_aside).map(drop)
 }
 
-fn is_aside(path: &Path) -> bool {
+pub(super) fn is_aside(path: &Path) -> bool {
     path.to_string_lossy().ends_with(ASIDE)
 }
 

@@ -12,14 +12,16 @@ use std::path::{Path, PathBuf};
 use aya::maps::{MapData, MapInfo};
 use tracing::{info, warn};
 
-use super::{Error, LAYOUT, cleanup, handover, meaning, watchdog};
+use super::detach::let_go_of;
+use super::{Error, LAYOUT, cleanup, handover, meaning};
 use crate::maps::{Newer, SHAPES, Shape, copy};
 use crate::syscall;
 
 /// Tells which answers may belong to a flow: without it, what is carried over of `FLOWS` would not be found.
 const ENDPOINTS: &str = "ENDPOINTS";
 
-/// Folders of other layouts whose programs are attached; usually one.
+/// Folders of other layouts whose programs are attached, the newest last; usually one. More where a run of a third
+/// version ended in the middle of its own take-over.
 #[derive(Debug)]
 pub(super) struct Previous {
     layouts: Vec<PathBuf>,
@@ -30,11 +32,13 @@ impl Previous {
     /// serves no more is removed.
     ///
     /// A run that ended in the middle may have taken over every link and not yet what came into the maps meanwhile:
-    /// then links of ours have others beside them.
+    /// then its links, in our layout or in a third one, have others beside them.
     pub(super) fn find(dir: &Path) -> Result<Option<Self>, Error> {
-        let is_halfway = handover::is_under_way(&dir.join(LAYOUT).join("links"))?;
+        let all = cleanup::layouts(dir)?;
+        let under_way = all.iter().map(|layout| handover::is_under_way(&layout.join("links")));
+        let is_halfway = under_way.collect::<Result<Vec<bool>, Error>>()?.contains(&true);
         let mut layouts = Vec::new();
-        for layout in cleanup::layouts(dir)? {
+        for layout in all {
             if layout.ends_with(LAYOUT) {
                 continue;
             }
@@ -45,16 +49,29 @@ impl Previous {
                 warn!(error = crate::chain(&error), "what another version left is in nobody's way");
             }
         }
+        // Its maps are made when a layout begins.
+        let made = |layout: &PathBuf| fs::metadata(layout.join("maps"))?.modified();
+        layouts.sort_by_cached_key(|layout| made(layout).ok());
         Ok((!layouts.is_empty()).then_some(Self { layouts }))
     }
 
     /// Carries over what our maps can take, and when called again what came meanwhile.
+    ///
+    /// Tables name each other's rows: those of one layout, the newest, which took over those of the others. Packets
+    /// write into the maps of all of them; who is newer is copied last where that replaces what is there, else first.
     pub(super) fn copy(&self, maps: &Path, is_first: bool, newer: Newer) -> Result<(), Error> {
-        for layout in &self.layouts {
-            for shape in SHAPES.iter().filter(|shape| shape.is_sizable || shape.name == ENDPOINTS) {
-                if is_first || shape.may_shrink {
-                    copy_one(shape, layout, &maps.join(shape.name), (is_first, newer))?;
-                }
+        let mut layouts: Vec<&PathBuf> = self.layouts.iter().collect();
+        let newest = layouts.last().copied();
+        if newer == Newer::Ours {
+            layouts.reverse();
+        }
+        for layout in layouts {
+            let is_ours = |shape: &&Shape| {
+                let is_table = shape.is_sizable && Some(layout) == newest;
+                shape.may_shrink || is_first && (is_table || shape.name == ENDPOINTS)
+            };
+            for shape in SHAPES.iter().filter(is_ours) {
+                copy_one(shape, layout, &maps.join(shape.name), (is_first, newer))?;
             }
         }
         Ok(())
@@ -72,18 +89,16 @@ impl Previous {
         Ok(())
     }
 
-    /// Takes off what no link of ours took the place of: its packets would write what is not read any more.
+    /// Takes off what no link of ours took the place of: its packets would write what is not read any more. What only
+    /// answers stays until that was carried over.
     pub(super) fn end(&self) -> Result<(), Error> {
-        for layout in &self.layouts {
-            for path in cleanup::list(&layout.join("links"))? {
-                watchdog::let_go(&path).map_err(|source| Error::Pin { path, source })?;
-            }
-        }
-        Ok(())
+        self.layouts.iter().try_for_each(|layout| {
+            let_go_of(&layout.join("links"), |path| !handover::is_aside(path)).map(drop)
+        })
     }
 
     /// Removes what is left of it.
-    pub(super) fn forget(self) -> Result<(), Error> {
+    pub(super) fn forget(&self) -> Result<(), Error> {
         self.layouts.iter().try_for_each(|layout| remove(layout))
     }
 }
@@ -130,6 +145,8 @@ fn mark_all(endpoints: &MapData, words: u32) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use super::*;
 
     #[test]
@@ -150,5 +167,28 @@ mod tests {
         fs::remove_file(dir.join(ours("recvmsg4-old"))).unwrap();
         assert!(Previous::find(dir).unwrap().is_none() && !other.exists(), "nobody writes there");
         assert!(dir.join(ours("7-egress")).exists());
+    }
+
+    #[test]
+    fn two_layouts_that_a_third_finds_stay_both_and_the_newest_is_the_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        let make = |path: &str| {
+            fs::create_dir_all(dir.join(path).parent().unwrap()).unwrap();
+            fs::write(dir.join(path), "").unwrap();
+        };
+        // v1 had taken every link of v5 over when it ended; both are older than what v0 was left by.
+        for path in ["v5/maps/FLOWS", "v1/maps/FLOWS", "v1/links/7-egress-old", "v0/links/7-egress"]
+        {
+            make(path);
+        }
+        fs::create_dir_all(dir.join("v0/maps")).unwrap();
+        for (layout, seconds) in [("v5", 1), ("v1", 2), ("v0", 3)] {
+            let maps = fs::File::open(dir.join(layout).join("maps")).unwrap();
+            let made = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            maps.set_modified(made).unwrap();
+        }
+        let found = Previous::find(dir).unwrap().unwrap();
+        assert_eq!(found.layouts, ["v5", "v1", "v0"].map(|name| dir.join(name)));
     }
 }

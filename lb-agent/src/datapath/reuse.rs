@@ -50,7 +50,7 @@ impl Replaced {
     }
 
     /// Ends the old map; programs that still use it keep it alive.
-    pub(super) fn forget(self) -> Result<(), Error> {
+    pub(super) fn forget(&self) -> Result<(), Error> {
         self.aside.as_deref().map_or(Ok(()), remove_pin)
     }
 }

@@ -23,7 +23,7 @@ impl Datapath {
     }
 
     /// To be called when every question meets our programs: moves over what went into the maps of an earlier run
-    /// meanwhile, then takes its programs off.
+    /// meanwhile, then takes its programs off. After a failure it may be called again.
     pub fn settle(&mut self) -> Result<(), Error> {
         let (maps, links) = (self.dir.join("maps"), self.dir.join("links"));
         if let Some(previous) = &self.previous
@@ -34,23 +34,22 @@ impl Datapath {
         if self.hands_over() {
             crate::syscall::wait_for_programs();
         }
-        let mut over = Vec::new();
-        for replaced in self.replaced.drain(..) {
+        for replaced in &self.replaced {
             if let Err(error) = replaced.copy(&maps, Newer::Ours) {
                 warn!(map = replaced.name(), %error, "some late entries were not copied");
             }
-            over.push(replaced);
         }
-        let previous = self.previous.take();
-        if let Some(previous) = &previous
+        if let Some(previous) = &self.previous
             && let Err(error) = previous.copy(&maps, false, Newer::Ours)
         {
             warn!(error = crate::chain(&error), "some late entries were not carried over");
         }
         // Their programs first: they answer from these maps.
         handover::forget(&links)?;
-        over.into_iter().try_for_each(reuse::Replaced::forget)?;
-        previous.map_or(Ok(()), Previous::forget)?;
+        self.replaced.iter().try_for_each(reuse::Replaced::forget)?;
+        self.replaced.clear();
+        self.previous.as_ref().map_or(Ok(()), Previous::forget)?;
+        self.previous = None;
         self.programs.forget_others()
     }
 }

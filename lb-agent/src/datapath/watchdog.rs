@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
 
+use super::detach::let_go;
 use super::handover::Place;
 use super::links::{self, Direction};
 use super::{Datapath, Error, SOCKET_HOOKS, xdp};
@@ -144,7 +145,7 @@ impl Datapath {
             let _: Option<Instant> = self.insisted.insert(path.clone(), Instant::now());
         }
         if fault != Fault::Replaced {
-            let_go(&path).map_err(failed)?;
+            let_go(&path)?;
         }
         let program = self.programs.classifier(role.program(direction))?;
         links::attach_device(&links, program, (index, name), direction, Place::Instead)
@@ -188,7 +189,7 @@ impl Datapath {
         };
         let Some(fault) = fault else { return Ok(None) };
         if fault != Fault::Replaced {
-            let_go(&path).map_err(failed)?;
+            let_go(&path)?;
         }
         let program = self.programs.socket(name)?;
         links::attach_cgroup(&links, program, name, cgroup, Place::Instead)
@@ -232,16 +233,6 @@ fn look(path: &Path, program: u32, same: impl Fn(&syscall::LinkInfo) -> bool) ->
     } else {
         Look::Link(info.id)
     })
-}
-
-/// Ends a link that is not where it should be; its place must be free before the next one is made.
-pub(super) fn let_go(path: &Path) -> io::Result<()> {
-    match syscall::open_pin(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        // One that leads nowhere any more cannot be detached; it goes with its pin.
-        link => drop(syscall::detach_link(link?.as_fd())),
-    }
-    std::fs::remove_file(path)
 }
 
 /// Who is attached to a device beside whom, in the order in which they run: programs by their numbers.

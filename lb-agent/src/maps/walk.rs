@@ -74,7 +74,7 @@ pub(crate) fn copy(name: &str, from: &MapData, to: &MapData, newer: Newer) -> io
         "ADDRESSES" => copy_as(from, to, (Raw::<Ip>::default(), 0_u32)),
         "DEVICES" => copy_as(from, to, (0_u32, Raw::<Device>::default())),
         "SOCKETS" => copy_as(from, to, (0_u64, Raw::<Peer>::default())),
-        "ENDPOINTS" => copy_as(from, to, (0_u32, 0_u64)),
+        "ENDPOINTS" => copy_bits(from, to),
         "FRAGMENTS" => copy_as(from, to, (Raw::<Fragment>::default(), Raw::<Ports>::default())),
         _ => Err(io::Error::other("a map of this name is not copied")),
     }
@@ -85,6 +85,24 @@ fn copy_as<K: Pod, V: Pod>(from: &MapData, to: &MapData, zero: (K, V)) -> io::Re
     let kind = to.info().and_then(|info| info.map_type());
     let is_array = kind.is_ok_and(|kind| kind == MapType::Array);
     copy_unless(from, to, zero, |_, _| !is_array)
+}
+
+/// Bits that are set in either are set.
+fn copy_bits(from: &MapData, to: &MapData) -> io::Result<()> {
+    let mut words = bits(to)?;
+    words.iter_mut().zip(bits(from)?).for_each(|(word, more)| *word |= more);
+    let keys: Vec<u32> = (0..words.len() as u32).collect();
+    syscall::update_batch(to.fd().as_fd(), &keys, &words)
+}
+
+/// The words of `ENDPOINTS`.
+pub(super) fn bits(map: &MapData) -> io::Result<Vec<u64>> {
+    let mut words = Vec::new();
+    walk(map, (0_u32, 0_u64), |_, word| {
+        words.push(*word);
+        true
+    })?;
+    Ok(words)
 }
 
 /// Sockets have programs of ours before devices do: their flows stay. Of a masquerade the one that has its source has

@@ -85,13 +85,7 @@ impl Maps {
     /// Sets the bits of rows that an earlier run left, where they are missing: its map of them may be lost or be
     /// another layout's, and without its bit no answer of a backend is translated (ADR 0020).
     pub fn mark_endpoints(&mut self, rows: &[Backend]) -> Result<()> {
-        let mut words = Vec::new();
-        let zero = (0_u32, 0_u64);
-        walk::walk(self.endpoints.data(), zero, |_, word| {
-            words.push(*word);
-            true
-        })
-        .map_err(batched("ENDPOINTS"))?;
+        let words = walk::bits(self.endpoints.data()).map_err(batched("ENDPOINTS"))?;
         let is_set = |bit: u32| {
             words.get((bit / 64) as usize).is_some_and(|word| word & 1 << (bit % 64) != 0)
         };

@@ -13,6 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
 use super::End;
+use super::clock::Clock;
 use super::devices::Devices;
 use super::kubernetes;
 use super::orphans::{Orphans, may_orphan};
@@ -39,6 +40,8 @@ const AT_ONCE: usize = 50_000;
 /// What the loop owns.
 pub(super) struct Agent {
     pub(super) began: Instant,
+    /// By it the programmer gives out again what a change gave up.
+    pub(super) clock: Clock,
     pub(super) tracker: Tracker,
     pub(super) programmer: Programmer,
     pub(super) writer: Writer<Maps>,
@@ -63,8 +66,7 @@ pub(super) struct Agent {
 impl Agent {
     /// Takes over what the tracker learnt before there were maps.
     pub(super) fn begin(&mut self) {
-        let ops = self.programmer.set_service_cidrs(self.tracker.service_cidrs());
-        self.write(ops);
+        self.take_service_cidrs();
         self.take_node();
         self.program();
     }
@@ -108,10 +110,6 @@ impl Agent {
         }
     }
 
-    pub(super) fn now(&self) -> Duration {
-        self.began.elapsed()
-    }
-
     /// Links or addresses are others.
     fn take_view(&mut self, shown: Shown) {
         let Some((view, told)) = shown else { return };
@@ -133,6 +131,11 @@ impl Agent {
         self.program();
     }
 
+    fn take_service_cidrs(&mut self) {
+        let cidrs = self.tracker.service_cidrs().to_vec();
+        let _: usize = self.change(|programmer, _| programmer.set_service_cidrs(&cidrs));
+    }
+
     /// The Node object is another, or not there.
     fn take_node(&mut self) {
         let leaving = self.tracker.node().map(|node| node.deleting || node.to_be_deleted);
@@ -148,8 +151,7 @@ impl Agent {
         match self.tracker.apply(event) {
             Effect::Node => true,
             Effect::ServiceCidrs => {
-                let ops = self.programmer.set_service_cidrs(self.tracker.service_cidrs());
-                self.write(ops);
+                self.take_service_cidrs();
                 false
             }
             Effect::Services => {
@@ -167,8 +169,7 @@ impl Agent {
         let ips = (ip(Family::V4), ip(Family::V6));
         self.devices.set_node(self.tracker.node(), ips);
         let settings = self.devices.settings();
-        let ops = self.programmer.set_node(&settings);
-        self.write(ops);
+        let _: usize = self.change(|programmer, _| programmer.set_node(&settings));
         if self.is_programmed && self.writer.is_done() {
             self.devices.switch();
         }
@@ -209,27 +210,29 @@ impl Agent {
             if piece.is_empty() {
                 break;
             }
-            let ops = self.programmer.plan(self.now(), piece);
-            operations += ops.len();
-            self.write(ops);
+            operations += self.change(|programmer, now| programmer.plan(now, piece));
         }
         if !self.is_programmed {
-            let ops = self.programmer.synced(self.now());
-            operations += ops.len();
-            self.write(ops);
+            operations += self.change(Programmer::synced);
         }
         self.shown.programmed(&mut self.tracker, began.elapsed(), !self.is_programmed);
         self.is_programmed = true;
-        if self.writer.is_done() {
-            self.state.synced();
-        }
+        self.note_sync();
         self.state.changed();
         debug!(services, operations, took = ?began.elapsed(), "services programmed");
         self.update_node();
     }
 
-    pub(super) fn write(&mut self, ops: Vec<Op>) {
-        if !ops.is_empty() {
+    /// Plans a change and writes it, and says how many operations that takes. What it gives up is in use until all of
+    /// them are in the maps.
+    pub(super) fn change(
+        &mut self,
+        plan: impl FnOnce(&mut Programmer, Duration) -> Vec<Op>,
+    ) -> usize {
+        let now = self.clock.stop(Instant::now());
+        let ops = plan(&mut self.programmer, now);
+        let count = ops.len();
+        if count > 0 {
             self.state.changed();
         }
         // Who sees their rows can name them.
@@ -237,7 +240,21 @@ impl Agent {
         let may_orphan = may_orphan(&ops);
         self.writer.write(ops, &self.numbers);
         self.orphans.look(may_orphan);
+        self.pass_time();
+        count
+    }
+
+    /// Time goes on when the maps have everything.
+    pub(super) fn pass_time(&mut self) {
+        if self.writer.is_settled() {
+            self.clock.go_on(Instant::now());
+        }
+    }
+
+    /// Says that everything that came is programmed, where it is.
+    pub(super) fn note_sync(&mut self) {
         if self.writer.is_done() && self.tracker.dirty_since().is_none() {
+            self.state.synced();
             self.health.updated();
         }
     }

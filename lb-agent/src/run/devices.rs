@@ -1,8 +1,10 @@
 //! Carries out what `node` decides: programs on devices, what the programs know of them, the node's addresses.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use lb_common::addr::Ip;
 use lb_common::config::{Device, Prefix, Settings};
@@ -20,6 +22,9 @@ use crate::node::{
 use crate::plan::Family;
 use crate::snapshot::NodeSpec;
 
+/// How long the others wait for a device that takes no programs; it is tried every second for as long as it is there.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// What is attached, and what should be.
 #[derive(Debug)]
 pub(super) struct Devices {
@@ -34,7 +39,8 @@ pub(super) struct Devices {
     /// What told of it.
     told: Told,
     attached: BTreeMap<u32, Assignment>,
-    failed: BTreeSet<u32>,
+    /// Devices that took no programs, and since when.
+    failed: BTreeMap<u32, Instant>,
     addresses: BTreeMap<Ip, u32>,
     /// Another layout's programs serve: nothing is attached before ours have everything.
     is_held: bool,
@@ -67,7 +73,7 @@ impl Devices {
             view: None,
             told: Told::List,
             attached: BTreeMap::new(),
-            failed: BTreeSet::new(),
+            failed: BTreeMap::new(),
             doubtful: Vec::new(),
             accelerator: Accelerator::default(),
             sending: BTreeSet::new(),
@@ -113,16 +119,19 @@ impl Devices {
         (&self.addresses, [all(Family::V4, v4), all(Family::V6, v6)])
     }
 
-    /// Whether every device that should has its programs, and nothing else has.
+    /// Whether every device that should has its programs, or has refused them for long, and nothing else has.
     pub(super) fn is_complete(&self) -> bool {
-        self.is_pruned && self.failed.is_empty()
+        self.is_pruned && self.failed.values().all(|since| since.elapsed() >= PATIENCE)
     }
 
-    /// Moves over what went into maps of another size while programs were replaced.
-    pub(super) fn settle(&mut self) {
-        if let Err(error) = self.datapath.settle() {
-            warn!(error = %crate::chain(&error), "a map of the old size was left");
+    /// Moves over what went into maps of an earlier run while programs were replaced. False where something of that
+    /// run is left, to be tried again.
+    pub(super) fn settle(&mut self) -> bool {
+        let settled = self.datapath.settle();
+        if let Err(error) = &settled {
+            warn!(error = %crate::chain(error), "something of an earlier run is left; trying again");
         }
+        settled.is_ok()
     }
 
     /// Brings devices and addresses up to date. What an earlier run attached is taken off only when the
@@ -149,7 +158,8 @@ impl Devices {
             self.detach(index);
         }
         // One that vanished while it was being attached may have one of its two links.
-        let gone: Vec<u32> = self.failed.extract_if(.., |it| !indices.contains(it)).collect();
+        let gone: Vec<u32> =
+            self.failed.extract_if(.., |it, _| !indices.contains(it)).map(|(it, _)| it).collect();
         for index in gone {
             if let Err(error) = self.forget(index) {
                 warn!(index, error, "device was not forgotten");
@@ -237,7 +247,7 @@ impl Devices {
         let Findings { repaired, failed, decelerated } = self.datapath.inspect();
         for index in failed {
             drop(self.attached.remove(&index));
-            let _: bool = self.failed.insert(index);
+            let _: &mut Instant = self.failed.entry(index).or_insert_with(Instant::now);
         }
         for fault in &repaired {
             numbers.repaired(*fault);
@@ -277,12 +287,13 @@ impl Devices {
             .and_then(|()| self.datapath.attach(device.index, &device.name, device.role));
         match attached {
             Ok(()) => {
-                let _: bool = self.failed.remove(&device.index);
+                let _: Option<Instant> = self.failed.remove(&device.index);
                 numbers.attached(self.told);
                 drop(self.attached.insert(device.index, device));
             }
             Err(error) => {
-                if self.failed.insert(device.index) {
+                if let Entry::Vacant(place) = self.failed.entry(device.index) {
+                    let _: &mut Instant = place.insert(Instant::now());
                     let error = crate::chain(&error);
                     warn!(device = device.name, error, "device has no programs yet");
                 }

@@ -32,10 +32,19 @@ impl Names {
         file.write_all(lines.concat().as_bytes())
     }
 
-    /// The state that is written now has what is in the file. It is read until [`Names::forget`].
-    pub(super) fn take(&self) {
-        // There is none, where no name came.
-        drop(fs::rename(&self.new, &self.before));
+    /// The state that is written now has what is in the file. It is read until [`Names::forget`], with what an earlier
+    /// state that could not be written should have had.
+    pub(super) fn take(&self) -> io::Result<()> {
+        let names = match fs::read(&self.new) {
+            // Where no name came.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            read => read?,
+        };
+        if !self.before.exists() {
+            return fs::rename(&self.new, &self.before);
+        }
+        File::options().append(true).open(&self.before)?.write_all(&names)?;
+        fs::remove_file(&self.new)
     }
 
     /// The state is written.
@@ -73,10 +82,15 @@ mod tests {
         assert_eq!(read(), ["1 old"]);
         names.add(&[(1, "one".to_owned()), (2, "a/two:p".to_owned())]).unwrap();
         assert_eq!(read(), ["1 one", "2 a/two:p"]);
-        names.take();
+        names.take().unwrap();
         names.add(&[(3, "three".to_owned())]).unwrap();
         assert_eq!(read(), ["1 one", "2 a/two:p", "3 three"]);
+        names.take().unwrap();
+        assert_eq!(read(), ["1 one", "2 a/two:p", "3 three"], "the state was not written");
         names.forget();
+        assert_eq!(read(), ["1 old"]);
+        names.take().unwrap();
+        names.add(&[(3, "three".to_owned())]).unwrap();
         assert_eq!(read(), ["1 old", "3 three"]);
         let mut file = File::options().append(true).open(folder.path().join("deep/names")).unwrap();
         file.write_all(b"4 fo").unwrap();

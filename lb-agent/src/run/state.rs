@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use lb_common::service::ServiceId;
-use serde::{Deserialize, Serialize};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::{debug, warn};
 
+use super::known::{Known, state_file};
 use super::names::Names;
 use crate::plan::PortKey;
 use crate::program::Programmer;
@@ -40,75 +40,19 @@ pub struct State {
     synced: Option<Timestamp>,
     is_synced_written: bool,
     writing: Option<JoinHandle<()>>,
+    written: Arc<Mutex<Written>>,
 }
 
-/// What a run knew last.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Known {
-    /// Our node's name.
-    pub node: String,
-    /// The process.
-    pub pid: u32,
-    /// When this was written.
-    pub written: String,
-    /// Kinds of objects whose changes did not arrive, since when, and why.
-    pub stale: BTreeMap<String, String>,
-    /// Devices to the outside: nothing where XDP accelerates and sends, else why it does not.
-    pub acceleration: BTreeMap<String, String>,
-    /// Service ports by identity.
-    pub names: BTreeMap<u32, String>,
-    /// Service ports without room, and the map that is full.
-    pub refused: BTreeMap<String, String>,
-    /// Service ports some of whose entries a map did not take, and why.
-    pub unwritten: BTreeMap<String, String>,
-    /// Devices that were taken for those of pods, and may lead outside.
-    pub doubtful: Vec<String>,
-    /// Frontends several services ask for: the winner, then the others.
-    pub conflicts: BTreeMap<String, Vec<String>>,
-    /// What is wrong with the source itself: files that cannot be read, objects of no use.
-    pub problems: Vec<String>,
+/// What came of writing the file. Locked while it is written, so that nothing is written over by what is older.
+#[derive(Clone, Copy, Debug, Default)]
+struct Written {
+    /// How many were begun; only the last of them counts.
+    begun: u64,
+    has_failed: bool,
 }
 
 /// Problems that are kept by name.
 const NAMED: usize = 20;
-
-/// Where a run over these pins keeps its state.
-pub fn state_file(bpf_dir: &Path) -> PathBuf {
-    let name: Vec<String> = bpf_dir
-        .components()
-        .filter_map(|part| match part {
-            std::path::Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
-            std::path::Component::Prefix(_)
-            | std::path::Component::RootDir
-            | std::path::Component::CurDir
-            | std::path::Component::ParentDir => None,
-        })
-        .collect();
-    Path::new("/run/lb-agent").join(name.join("-")).join("state.json")
-}
-
-/// Where a run over these pins keeps the time of its last sync: beside the state, which is megabytes of names and not
-/// for every change.
-pub fn sync_file(bpf_dir: &Path) -> PathBuf {
-    state_file(bpf_dir).with_file_name("synced")
-}
-
-/// When everything that had come was programmed last by a run over these pins.
-pub(crate) fn last_sync(bpf_dir: &Path) -> Option<Timestamp> {
-    fs::read_to_string(sync_file(bpf_dir)).ok()?.trim().parse().ok()
-}
-
-impl Known {
-    /// What the last run over these pins knew; nothing when it left no file.
-    pub fn read(bpf_dir: &Path) -> Self {
-        let file = state_file(bpf_dir);
-        let text = fs::read_to_string(&file).unwrap_or_default();
-        let mut known: Self = serde_json::from_str(&text).unwrap_or_default();
-        Names::beside(&file).read(&mut known.names);
-        known
-    }
-}
 
 impl State {
     pub(super) fn at(bpf_dir: &Path, node: &str, view: ViewHealth) -> Self {
@@ -126,6 +70,7 @@ impl State {
             synced: None,
             is_synced_written: true,
             writing: None,
+            written: Arc::default(),
         }
     }
 
@@ -161,18 +106,22 @@ impl State {
         let folder = file.parent().unwrap_or_else(|| Path::new("/run"));
         let written =
             fs::create_dir_all(folder).and_then(|()| fs::write(&file, format!("{synced:.3}\n")));
-        if let Err(error) = written {
-            debug!(path = %file.display(), %error, "the time of the last sync is not kept");
+        if let Err(error) = &written {
+            debug!(path = %file.display(), %error, "the time of the last sync is not kept yet");
         }
-        self.is_synced_written = true;
+        self.is_synced_written = written.is_ok();
     }
 
     /// Whether something changed, and long enough ago; at once when the view became old or fresh.
-    pub(super) fn is_due(&self) -> bool {
-        let is_free = self.writing.as_ref().is_none_or(JoinHandle::is_finished);
+    pub(super) fn is_due(&mut self) -> bool {
+        if self.writing.as_ref().is_some_and(|writing| !writing.is_finished()) {
+            return false;
+        }
+        if lock(&self.written).has_failed {
+            self.changed();
+        }
         let is_time = self.changed.is_some_and(|changed| changed.elapsed() >= PAUSE);
-        is_free
-            && (is_time || self.stale != self.staleness() || self.told.problems != self.problems())
+        is_time || self.stale != self.staleness() || self.told.problems != self.problems()
     }
 
     fn problems(&self) -> Vec<String> {
@@ -246,33 +195,44 @@ impl State {
             ..Known::default()
         };
         let naming = Some(programmer.naming());
-        if self.naming == naming && self.told == known {
+        let written = Arc::clone(&self.written);
+        let mut before = lock(&written);
+        if self.naming == naming && self.told == known && !before.has_failed {
             return None;
         }
+        before.begun += 1;
+        let number = before.begun;
         (self.naming, self.told) = (naming, known.clone());
         let names: Vec<(ServiceId, PortKey)> =
             programmer.names().map(|(id, key)| (id, key.clone())).collect();
         let (path, journal) = (self.path.clone(), self.names.clone());
-        journal.take();
+        if let Err(error) = journal.take() {
+            debug!(path = %path.display(), %error, "new names stay beside the state");
+        }
+        drop(before);
         Some(move || {
+            let mut written = lock(&written);
+            if written.begun != number {
+                // A newer one was written meanwhile, or waits for this one.
+                return;
+            }
             known.names = names.iter().map(|(id, key)| (*id, name(key))).collect();
             known.written = Timestamp::now().to_string();
-            match replace(&path, &known) {
+            let result = known.replace(&path);
+            match &result {
                 Ok(()) => journal.forget(),
-                Err(error) => {
-                    warn!(path = %path.display(), %error, "names are not kept; lists show numbers");
+                Err(error) if !written.has_failed => {
+                    warn!(path = %path.display(), %error, "names are not kept yet; lists show numbers");
                 }
+                Err(_) => {}
             }
+            written.has_failed = result.is_err();
         })
     }
 }
 
-fn replace(path: &Path, known: &Known) -> io::Result<()> {
-    let folder = path.parent().unwrap_or_else(|| Path::new("/run"));
-    fs::create_dir_all(folder)?;
-    let next = path.with_extension("next");
-    fs::write(&next, serde_json::to_vec(known)?)?;
-    fs::rename(next, path)
+fn lock(written: &Mutex<Written>) -> MutexGuard<'_, Written> {
+    written.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// `namespace/name:port`, as people write it; the port without a name is not there.
@@ -280,5 +240,37 @@ pub(crate) fn name(key: &PortKey) -> String {
     match key.port.as_str() {
         "" => key.service.to_string(),
         port => format!("{}:{port}", key.service),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::Limits;
+
+    #[test]
+    fn what_could_not_be_written_is_written_when_it_can_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("pins");
+        let mut state = State::at(Path::new("nowhere"), "node-a", ViewHealth::default());
+        state.path = place.join("state.json");
+        state.names = Names::beside(&state.path);
+        let programmer = Programmer::new(Limits { services: 1, backends: 1, lines: 1, sources: 1 });
+        // A file where the folder should be.
+        fs::write(&place, "").unwrap();
+        state.synced();
+        state.write_sync();
+        state.write_now(&programmer, Vec::new(), &[]);
+        assert!(!state.is_due(), "not without a pause");
+        fs::remove_file(&place).unwrap();
+        state.write_sync();
+        assert!(place.join("synced").exists());
+        state.changed = Instant::now().checked_sub(PAUSE);
+        assert!(state.is_due());
+        state.write_now(&programmer, Vec::new(), &[]);
+        assert!(state.path.exists(), "though nothing changed");
+        fs::remove_file(&state.path).unwrap();
+        state.write_now(&programmer, Vec::new(), &[]);
+        assert!(!state.path.exists() && !state.is_due(), "nothing is to be said");
     }
 }

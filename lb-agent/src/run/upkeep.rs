@@ -11,7 +11,7 @@ use super::sizes;
 use super::sweeper::{monotonic, period};
 use crate::maps::{self, Maps};
 use crate::metrics::Numbers;
-use crate::program::Refusal;
+use crate::program::{Programmer, Refusal};
 use crate::sweep::{self, Report};
 use crate::syscall::give_memory_back;
 
@@ -41,16 +41,15 @@ impl Agent {
     /// Once a second: what is due, what failed, what waits.
     pub(super) fn tick(&mut self) {
         if self.programmer.is_waiting() {
-            let ops = self.programmer.tick(self.now());
-            self.write(ops);
+            let _: usize = self.change(Programmer::tick);
         }
         let was_failing = self.writer.failing_since().is_some();
         if self.writer.retry(&self.numbers) {
             self.state.changed();
         }
-        if was_failing && self.writer.is_done() {
-            self.state.synced();
-            self.health.updated();
+        self.pass_time();
+        if was_failing {
+            self.note_sync();
         }
         self.devices.retry(self.tracker.is_synced(), &self.numbers);
         if self.devices.is_held() {
@@ -101,12 +100,11 @@ impl Agent {
         if let Some(acceleration) = self.devices.take_acceleration() {
             self.state.accelerates(acceleration);
         }
-        if self.tracker.is_synced() && self.devices.is_complete() && !self.is_settled {
-            self.is_settled = true;
-            self.devices.settle();
+        let is_complete = self.tracker.is_synced() && self.devices.is_complete();
+        if is_complete && !self.is_settled {
+            self.is_settled = self.devices.settle();
         }
-        if self.is_programmed && self.is_settled && self.writer.is_done() && !self.health.is_ready()
-        {
+        if is_complete && self.is_programmed && self.writer.is_done() && !self.health.is_ready() {
             // Whoever asks now is told names, not numbers.
             self.write_state();
             self.health.ready();
@@ -122,7 +120,7 @@ impl Agent {
         let context = sweep::Context {
             leaving: self.programmer.leaving(),
             rows: self.programmer.rows_ever(),
-            began: self.now(),
+            began: self.clock.shows(Instant::now()),
             lifetimes: self.lifetimes,
         };
         spawn_blocking(move || sweep::sweep(&maps, &context, monotonic()))
@@ -146,8 +144,8 @@ impl Agent {
         };
         Numbers::add(&self.numbers.swept, report.removed);
         if self.is_programmed {
-            let ops = self.programmer.bury(self.now(), report.began, &report.live);
-            self.write(ops);
+            let (began, live) = (report.began, &report.live);
+            let _: usize = self.change(|programmer, now| programmer.bury(now, began, live));
         }
         period(report.halves, report.capacity)
     }

@@ -1,6 +1,7 @@
-//! Applies operations in order. An entry that a map does not take costs its own service, nobody else: the service
-//! is not served (its old entry would lead to what is given to others), and the entry is tried again every second,
-//! each for itself: what one map refuses another takes, and a short entry finds room where a long one does not.
+//! Applies operations in order. An entry that a map does not take costs its own service, nobody else: a new one is not
+//! served, one that was served goes on as it was (what it leads to is given to nobody before it is gone, see
+//! [`Writer::is_settled`]). The entry is tried again every second, each for itself: what one map refuses another takes,
+//! and a short entry finds room where a long one does not.
 //!
 //! Only what belongs to no single service, or what an array refuses, holds the rest up.
 
@@ -28,11 +29,19 @@ const TURN: usize = 2_000;
 pub(super) trait Table {
     /// Applies one.
     fn apply(&mut self, op: &Op) -> Result<(), Failure>;
+
+    /// Whether a frontend has an entry.
+    fn has(&self, frontend: &Frontend) -> bool;
 }
 
 impl Table for Maps {
     fn apply(&mut self, op: &Op) -> Result<(), Failure> {
         Self::apply(self, op)
+    }
+
+    fn has(&self, frontend: &Frontend) -> bool {
+        // Where nobody can tell it may be there.
+        self.service(frontend).map_or(true, |service| service.is_some())
     }
 }
 
@@ -60,6 +69,15 @@ impl Entry {
     }
 }
 
+/// What was not taken.
+#[derive(Debug)]
+struct Refused {
+    op: Op,
+    why: String,
+    /// What the entry was before is in the map, and served.
+    is_served: bool,
+}
+
 /// The maps, and what they still have to take.
 #[derive(Debug)]
 pub(super) struct Writer<T> {
@@ -67,8 +85,8 @@ pub(super) struct Writer<T> {
     queue: VecDeque<Op>,
     /// Since when something holds the queue up.
     failing: Option<Instant>,
-    /// Entries that were not taken, and why.
-    aside: BTreeMap<Entry, (Op, String)>,
+    /// Entries that were not taken.
+    aside: BTreeMap<Entry, Refused>,
     /// The last of them that was tried again.
     tried: Option<Entry>,
 }
@@ -93,14 +111,17 @@ impl<T: Table> Writer<T> {
             self.drain(numbers);
         }
         for entry in self.turn() {
-            let Some((op, why)) = self.aside.get_mut(&entry) else { continue };
-            match self.maps.apply(op) {
+            if self.aside.get(&entry).is_none_or(|refused| self.waits(&refused.op)) {
+                continue;
+            }
+            let Some(refused) = self.aside.get_mut(&entry) else { continue };
+            match self.maps.apply(&refused.op) {
                 Ok(()) => {
-                    info!(?op, "a map takes an entry that it had refused");
+                    info!(op = ?refused.op, "a map takes an entry that it had refused");
                     drop(self.aside.remove(&entry));
                     Numbers::add(&numbers.operations, 1);
                 }
-                Err(failure) => *why = crate::chain(&failure),
+                Err(failure) => refused.why = crate::chain(&failure),
             }
         }
         Numbers::set(&numbers.unwritten, self.aside.len());
@@ -123,6 +144,20 @@ impl<T: Table> Writer<T> {
         self.queue.is_empty()
     }
 
+    /// Whether nothing is served any more that should have been replaced: only then what it leads to can be others'.
+    pub(super) fn is_settled(&self) -> bool {
+        self.is_done() && !self.serves_old()
+    }
+
+    fn serves_old(&self) -> bool {
+        self.aside.values().any(|refused| refused.is_served)
+    }
+
+    /// Whether an old entry that is still served may need what this takes away.
+    fn waits(&self, op: &Op) -> bool {
+        matches!(op, Op::RemoveSource { .. }) && self.serves_old()
+    }
+
     /// Since when a refused write holds up all others; `/healthz` counts from then.
     pub(super) const fn failing_since(&self) -> Option<Instant> {
         self.failing
@@ -130,7 +165,7 @@ impl<T: Table> Writer<T> {
 
     /// Services some of whose entries were not taken, and why.
     pub(super) fn unwritten(&self) -> Vec<(ServiceId, String)> {
-        let unwritten = self.aside.values().filter_map(|(op, why)| match op {
+        let unwritten = self.aside.values().filter_map(|Refused { op, why, .. }| match op {
             Op::PutService { service, .. } => Some((service.id, why.clone())),
             Op::PutSource { source, .. } => Some((source.service, why.clone())),
             Op::PutSettings(_)
@@ -150,21 +185,39 @@ impl<T: Table> Writer<T> {
             if let Some(entry) = &entry {
                 drop(self.aside.remove(entry));
             }
-            match (self.attempt(&op), entry) {
-                (Ok(()), _) => done += 1,
-                (Err(failure), Some(entry)) if self.leave_out(&op) => {
-                    Numbers::add(&numbers.failures, 1);
-                    let error = crate::chain(&failure);
-                    warn!(?entry, error, "a map refused an entry; it is left out and tried again");
-                    self.put_aside(entry, op, &failure);
-                }
-                (Err(failure), _) => {
-                    Numbers::add(&numbers.failures, 1);
-                    Numbers::add(&numbers.operations, done);
-                    self.queue.push_front(op);
-                    self.fail(&failure);
-                    return;
-                }
+            if let Some(entry) = entry
+                && self.waits(&op)
+            {
+                drop(
+                    self.aside.insert(entry, Refused { op, why: String::new(), is_served: false }),
+                );
+                continue;
+            }
+            let Err(failure) = self.attempt(&op) else {
+                done += 1;
+                continue;
+            };
+            Numbers::add(&numbers.failures, 1);
+            let is_served = match &op {
+                Op::PutService { frontend, .. } => Some(self.maps.has(frontend)),
+                // Without it sources are refused that were allowed: never the other way round.
+                Op::PutSource { .. } => Some(false),
+                Op::PutSettings(_)
+                | Op::PutBackend { .. }
+                | Op::WriteLines { .. }
+                | Op::RemoveSource { .. }
+                | Op::RemoveService { .. }
+                | Op::ForgetClients { .. } => None,
+            };
+            if let (Some(entry), Some(is_served)) = (entry, is_served) {
+                let why = crate::chain(&failure);
+                warn!(?entry, is_served, error = why, "a map refused an entry; it is tried again");
+                drop(self.aside.insert(entry, Refused { op, why, is_served }));
+            } else {
+                Numbers::add(&numbers.operations, done);
+                self.queue.push_front(op);
+                self.fail(&failure);
+                return;
             }
         }
         Numbers::add(&numbers.operations, done);
@@ -183,27 +236,6 @@ impl<T: Table> Writer<T> {
             result = self.maps.apply(op);
         }
         result
-    }
-
-    /// Whether nothing of what an entry was before stays in the map; packets must not follow it.
-    fn leave_out(&mut self, op: &Op) -> bool {
-        match op {
-            Op::PutService { frontend, .. } => {
-                self.maps.apply(&Op::RemoveService { frontend: *frontend }).is_ok()
-            }
-            // Without it sources are refused that were allowed: never the other way round.
-            Op::PutSource { .. } => true,
-            Op::PutSettings(_)
-            | Op::PutBackend { .. }
-            | Op::WriteLines { .. }
-            | Op::RemoveSource { .. }
-            | Op::RemoveService { .. }
-            | Op::ForgetClients { .. } => false,
-        }
-    }
-
-    fn put_aside(&mut self, entry: Entry, op: Op, failure: &Failure) {
-        drop(self.aside.insert(entry, (op, crate::chain(failure))));
     }
 
     fn fail(&mut self, failure: &Failure) {

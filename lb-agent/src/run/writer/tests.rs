@@ -12,6 +12,9 @@ use super::*;
 struct Small {
     room: usize,
     services: BTreeMap<Frontend, ServiceId>,
+    sources: usize,
+    /// No memory for entries of `SERVICES`.
+    is_short: bool,
     is_broken: bool,
 }
 
@@ -23,25 +26,25 @@ impl Table for Small {
         };
         match op {
             Op::PutService { frontend, service } => {
-                let is_there = self.services.contains_key(frontend);
-                if !is_there && self.services.len() >= self.room {
+                if self.is_short || !self.has(frontend) && self.services.len() >= self.room {
                     return Err(full());
                 }
                 let _: Option<ServiceId> = self.services.insert(*frontend, service.id);
             }
             Op::RemoveService { frontend } => drop(self.services.remove(frontend)),
+            _ if self.is_broken => return Err(full()),
+            Op::PutSource { .. } => self.sources += 1,
+            Op::RemoveSource { .. } => self.sources -= 1,
             Op::PutSettings(_)
             | Op::PutBackend { .. }
             | Op::WriteLines { .. }
-            | Op::PutSource { .. }
-            | Op::RemoveSource { .. }
-            | Op::ForgetClients { .. } => {
-                if self.is_broken {
-                    return Err(full());
-                }
-            }
+            | Op::ForgetClients { .. } => {}
         }
         Ok(())
+    }
+
+    fn has(&self, frontend: &Frontend) -> bool {
+        self.services.contains_key(frontend)
     }
 }
 
@@ -55,7 +58,8 @@ fn put(number: u8) -> Op {
 }
 
 fn writer(room: usize) -> Writer<Small> {
-    Writer::new(Small { room, services: BTreeMap::new(), is_broken: false })
+    let services = BTreeMap::new();
+    Writer::new(Small { room, services, sources: 0, is_short: false, is_broken: false })
 }
 
 #[test]
@@ -85,6 +89,36 @@ fn what_one_map_refuses_keeps_nothing_from_another() {
     writer.maps.is_broken = false;
     assert!(writer.retry(&numbers), "the other map has room");
     assert_eq!(writer.unwritten().into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn what_is_served_stays_until_the_map_takes_what_replaces_it() {
+    let (mut writer, numbers) = (writer(2), Numbers::default());
+    writer.write(vec![source(1), put(1)], &numbers);
+    writer.maps.is_short = true;
+    let new =
+        Op::PutService { frontend: frontend(1), service: Service { id: 7, ..Service::default() } };
+    let Op::PutSource { bits, source } = source(1) else { panic!("a source") };
+    writer.write(vec![new, Op::RemoveSource { bits, source }], &numbers);
+    assert_eq!(writer.maps.services[&frontend(1)], 1, "as it was");
+    assert!(writer.maps.sources == 1, "what is served still needs it");
+    assert!(
+        writer.is_done() && !writer.is_settled(),
+        "nobody waits, and nothing is given to others"
+    );
+    assert_eq!(writer.unwritten().into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [7]);
+    writer.write(vec![put(2)], &numbers);
+    writer.maps.is_short = false;
+    assert!(writer.retry(&numbers));
+    assert_eq!(writer.maps.services.values().copied().collect::<Vec<_>>(), [7, 2]);
+    assert!(writer.is_settled() && writer.maps.sources == 0 && writer.unwritten().is_empty());
+}
+
+#[test]
+fn a_new_entry_that_is_refused_keeps_nothing_from_being_given_out_again() {
+    let (mut writer, numbers) = (writer(0), Numbers::default());
+    writer.write(vec![put(1)], &numbers);
+    assert!(writer.is_settled() && writer.unwritten().len() == 1);
 }
 
 #[test]
