@@ -1,5 +1,5 @@
-//! The commands of the README as a person types them: the demo from its first line to its last, and what somebody
-//! without root is told.
+//! The commands of the README as a person types them: the demo from its first line to its last, what somebody without
+//! root is told, and what a closed pipe is.
 
 use std::env;
 use std::fs::{self, Permissions};
@@ -89,5 +89,22 @@ fn test_that_needs_root_fails_without_it_and_says_so() -> Result<()> {
     let said = said(&output);
     ensure!(!output.status.success(), "it passed without root: {said}");
     ensure!(said.contains("run the tests as root"), "{said}");
+    Ok(())
+}
+
+/// `| head` closes the pipe: no command of the agent complains of it.
+#[test]
+fn output_that_nobody_reads_ends_quietly() -> Result<()> {
+    let program = workspace_binary("lb-agent", "LB_AGENT")?;
+    let shells = ["bash", "elvish", "fish", "powershell", "zsh"];
+    let completions = shells.map(|shell| vec!["completions", shell]);
+    let others = [vec!["config", "view"], vec!["run", "--help"], vec!["--version"]];
+    for words in completions.iter().chain(&others) {
+        let (reader, writer) = std::io::pipe()?;
+        drop(reader);
+        let output = Command::new(&program).args(words).stdout(writer).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success() && said.is_empty(), "{words:?}: {}, {said}", output.status);
+    }
     Ok(())
 }

@@ -84,7 +84,7 @@ pub(crate) fn ensure() -> Result<()> {
     if shell::find("go").is_none() {
         anyhow::bail!(
             "go is not in PATH: the test control plane is built with it\n\
-             remedy: install Go 1.21 or newer, or set KUBEBUILDER_ASSETS to a folder with the binaries"
+             remedy: install Go 1.21 or newer (it fetches the one that Kubernetes asks for), or set KUBEBUILDER_ASSETS to a folder with the binaries"
         );
     }
     for binary in missing {
