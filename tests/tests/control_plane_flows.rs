@@ -53,14 +53,11 @@ fn ask_row(hub: &Hub, worlds: &[World], row: &Row) -> Result<()> {
     for (number, stage) in row.stages.iter().enumerate() {
         let at = || format!("{}, state {number}", row.name);
         publish(hub, stage).with_context(at)?;
-        let worlds_at_once = worlds.iter().map(|world| {
-            move || {
-                asks(row)?
-                    .into_iter()
-                    .try_for_each(|(from, ask)| new_flow_is_answered(world, from, ask, stage.new))
-            }
-        });
-        drop(at_once(worlds_at_once).with_context(at)?);
+        let asks = asks(row)?;
+        let new = worlds.iter().flat_map(|world| asks.iter().map(move |ask| (world, *ask)));
+        let new = new
+            .map(|(world, (from, ask))| move || new_flow_is_answered(world, from, ask, stage.new));
+        drop(at_once(new).with_context(at)?);
         if number == 0 {
             for world in worlds {
                 old.push((world, begin(world, row)?));
@@ -70,10 +67,10 @@ fn ask_row(hub: &Hub, worlds: &[World], row: &Row) -> Result<()> {
             // Only who still sends to the port of before notices.
             serve(worlds, false)?;
         }
-        let flows_at_once = old.iter().map(|(world, flows)| {
-            move || flows.iter().try_for_each(|flow| follows(world, flow, stage))
-        });
-        drop(at_once(flows_at_once).with_context(at)?);
+        let flows =
+            old.iter().flat_map(|(world, flows)| flows.iter().map(move |flow| (world, flow)));
+        let flows = flows.map(|(world, flow)| move || follows(world, flow, stage));
+        drop(at_once(flows).with_context(at)?);
         if row.name.starts_with("CT7") && number == 1 {
             serve(worlds, true)?;
         }
