@@ -14,7 +14,7 @@ use lb_tests::topology::Family;
 use lb_tests::traffic::{Answer, Ask, Failure, Kept, Protocol};
 use lb_tests::wait::wait_until;
 
-/// How long packets may take to follow a change: kube-proxy waits a second between two of its own.
+/// How long packets may take to follow a change.
 const SOON: Duration = Duration::from_secs(20);
 /// How long an answer may take.
 const PATIENCE: u64 = 400;

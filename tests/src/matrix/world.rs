@@ -22,6 +22,8 @@ use crate::wait::wait_until;
 
 /// How long a proxy may take until packets follow the first Services.
 const START: Duration = Duration::from_secs(40);
+/// How long kube-proxy waits between two changes at least: by itself a second, which each change of a test would wait for.
+const BREATH: Duration = Duration::from_millis(100);
 
 /// A world in use. It must end on the thread that made it.
 #[derive(Debug)]
@@ -60,6 +62,7 @@ impl World {
         };
         let options = Options {
             more: Some(&fields),
+            min_sync_period: BREATH,
             ..Options::new(node.netns().name(), mode, &kubeconfig, node.name())
         };
         let proxy = if setup.is_kube_proxy() {
