@@ -21,7 +21,7 @@ pub use build::{Datagram, Piece, Transport};
 pub use bytes::{Bytes, Home, Road};
 pub use dissect::{assert_packet_eq, fields, wrong_checksums};
 pub use fixture::{Fixture, Step, run};
-pub use tables::Fake;
+pub use tables::{Fake, Meanwhile};
 
 /// An address, as people write it.
 pub fn ip(text: &str) -> Ip {

@@ -21,7 +21,13 @@ pub mod socket;
 #[cfg(test)]
 mod tests;
 
+use crate::config::Settings;
 use crate::event::{DropReason, PassReason, Turn, Verdict};
+use crate::flow::Side;
+use crate::packet::Packet;
+use crate::scratch::Scratch;
+use crate::tables::Tables;
+use crate::wire;
 
 pub use egress::egress;
 pub use ingress::ingress;
@@ -51,4 +57,16 @@ type Step<T> = Result<T, Verdict>;
 
 const fn pass<T>(reason: PassReason) -> Step<T> {
     Err(Verdict::Pass(reason))
+}
+
+/// What every packet begins with: its headers into `scratch`, and the settings.
+#[inline(always)]
+fn read<'t, P: Packet, T: Tables>(
+    packet: &P,
+    tables: &'t T,
+    scratch: &mut Scratch,
+    side: Side,
+) -> Step<&'t Settings> {
+    wire::parse(packet, scratch, side).map_err(Verdict::Pass)?;
+    tables.settings().ok_or(Verdict::Pass(PassReason::NotReady))
 }

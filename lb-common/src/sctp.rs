@@ -17,8 +17,13 @@ const CHECKSUM: usize = 8;
 /// ... and bytes of that header behind its ports.
 const REST: usize = 8;
 
-/// What the checksum becomes, as on the wire, when the ports become those of `to`. `None` where it covers what is not
-/// in the packet: the other pieces of a packet in pieces, or a header that is cut short.
+/// Whether the ports can change: all that the checksum covers is in the packet, neither in other pieces of it nor cut off.
+#[inline(never)]
+pub fn can_change<P: Packet>(packet: &P, view: &View) -> bool {
+    behind(packet, view).is_some()
+}
+
+/// What the checksum becomes, as on the wire, when the ports become those of `to`; nothing where they cannot change.
 #[inline(always)]
 pub fn changed<P: Packet>(packet: &P, view: &View, old: &Tuple, to: &Tuple) -> Option<[u8; 4]> {
     let before = Port::word(old.source_port, old.destination_port);

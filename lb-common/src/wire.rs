@@ -16,6 +16,8 @@ pub const ETHERNET: usize = 14;
 pub const IPV4: usize = 20;
 /// Bytes of the fixed IPv6 header (RFC 8200).
 pub const IPV6: usize = 40;
+/// Number of the extension header of a fragment (RFC 8200 4.5).
+pub const FRAGMENT: u8 = 44;
 
 const TYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const TYPE_IPV6: [u8; 2] = [0x86, 0xdd];
@@ -273,7 +275,6 @@ const fn is_transport(protocol: Protocol) -> bool {
 fn extensions<P: Packet>(packet: &P, scratch: &mut Scratch) -> Result<(), PassReason> {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;
-    const FRAGMENT: u8 = 44;
     const DESTINATION: u8 = 60;
     let view = &mut scratch.view;
     view.plain = false;

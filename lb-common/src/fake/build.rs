@@ -3,7 +3,7 @@
 use std::vec;
 use std::vec::Vec;
 
-use super::dissect::{crc32c, internet, pseudo_sum};
+use super::dissect::{FRAGMENT, crc32c, internet, pseudo_sum};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::wire::tcp;
 
@@ -188,13 +188,13 @@ impl Datagram {
         if let Some(piece) = self.piece {
             let mut rest = (piece.offset | u16::from(piece.more)).to_be_bytes().to_vec();
             rest.extend(piece.id.to_be_bytes());
-            headers.push((44, rest));
+            headers.push((FRAGMENT, rest));
         }
         let kinds = headers.iter().map(|(kind, _)| *kind).chain([self.protocol().0]);
         let kinds: Vec<u8> = kinds.collect();
         let mut chain = Vec::new();
         for ((kind, rest), next) in headers.iter().zip(kinds.iter().skip(1)) {
-            let units = if *kind == 44 { 0 } else { ((rest.len() + 2) / 8 - 1) as u8 };
+            let units = if *kind == FRAGMENT { 0 } else { ((rest.len() + 2) / 8 - 1) as u8 };
             chain.extend([*next, units]);
             chain.extend(rest);
         }

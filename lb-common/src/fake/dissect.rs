@@ -8,6 +8,9 @@ use std::vec::Vec;
 
 use crate::addr::{Ip, Protocol};
 
+/// IPv6's extension header of a fragment (RFC 8200 4.5).
+pub(super) const FRAGMENT: u8 = 44;
+
 /// The internet checksum of bytes and a partial sum, in host order (RFC 1071).
 pub(super) fn internet(bytes: &[u8], start: u32) -> u16 {
     !sum(bytes, start)
@@ -128,8 +131,8 @@ fn network(bytes: &[u8], at: usize, layout: &mut Layout, prefix: &str) -> usize 
     } else if byte(bytes, at) >> 4 == 6 {
         next = byte(bytes, at + 6);
         end = layout.add(at, &IPV6, prefix);
-        while matches!(next, 0 | 43 | 44 | 60) && end < bytes.len() {
-            let fragment = next == 44;
+        while matches!(next, 0 | 43 | FRAGMENT | 60) && end < bytes.len() {
+            let fragment = next == FRAGMENT;
             let length = if fragment { 8 } else { (usize::from(byte(bytes, end + 1)) + 1) * 8 };
             later |= fragment && half(bytes, end + 2) > 7;
             whole &= !fragment;

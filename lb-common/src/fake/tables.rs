@@ -1,7 +1,7 @@
 //! The tables of a node, in memory. Full, slow and rate-limited on demand.
 
 use core::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::vec::Vec;
 
 use super::Road;
@@ -12,6 +12,15 @@ use crate::flow::{Affinity, Client, DIRECT, Flow, FlowKey, Fragment, Held, Peer,
 use crate::hash;
 use crate::service::{Backend, BackendId, Frontend, LINE, Line, Service, Source};
 use crate::tables::{Added, Tables};
+
+/// Right before a half of this key is next added, put or removed, these are, or are gone. One comes after the other.
+#[derive(Clone, Debug)]
+pub struct Meanwhile {
+    /// Key of the half.
+    pub before: FlowKey,
+    /// What another CPU writes there.
+    pub writes: Vec<(FlowKey, Option<Flow>)>,
+}
 
 /// Every table of a node. What the agent writes is public; what the data path writes is in cells.
 #[derive(Clone, Debug)]
@@ -40,6 +49,8 @@ pub struct Fake {
     pub flow_capacity: usize,
     /// Halves that there is no memory for, however few there are.
     pub flow_failures: BTreeSet<FlowKey>,
+    /// What another CPU does to `flows` meanwhile.
+    pub meanwhile: RefCell<VecDeque<Meanwhile>>,
     /// `AFFINITY`.
     pub affinity: RefCell<BTreeMap<Client, Affinity>>,
     /// Most clients that `affinity` holds.
@@ -77,6 +88,7 @@ impl Default for Fake {
             flows: RefCell::default(),
             flow_capacity: Self::FLOWS,
             flow_failures: BTreeSet::new(),
+            meanwhile: RefCell::default(),
             affinity: RefCell::default(),
             affinity_capacity: usize::MAX,
             direct: RefCell::default(),
@@ -113,6 +125,29 @@ impl Fake {
     /// Counts a look-up that is about to be made.
     fn looks_up(&self) {
         self.look_ups.set(self.look_ups.get() + 1);
+    }
+
+    /// Lets another CPU have its turn before a half is written.
+    fn writes_flow(&self, key: &FlowKey) {
+        let turn = self.meanwhile.borrow_mut().pop_front_if(|next| next.before == *key);
+        let mut flows = self.flows.borrow_mut();
+        for (key, flow) in turn.into_iter().flat_map(|turn| turn.writes) {
+            let _: Option<Flow> = match flow {
+                Some(flow) => flows.insert(key, flow),
+                None => flows.remove(&key),
+            };
+        }
+    }
+
+    /// Writes a half if there is room.
+    fn insert_flow(&self, key: &FlowKey, flow: &Flow) -> bool {
+        let mut flows = self.flows.borrow_mut();
+        let room = flows.len() < self.flow_capacity || flows.contains_key(key);
+        let room = room && !self.flow_failures.contains(key);
+        if room {
+            let _: Option<Flow> = flows.insert(*key, *flow);
+        }
+        room
     }
 
     fn line(&self, line: u32) -> Option<Line> {
@@ -188,9 +223,10 @@ impl Tables for Fake {
     }
 
     fn add_flow(&self, key: &FlowKey, flow: &Flow) -> Added {
+        self.writes_flow(key);
         if self.flows.borrow().contains_key(key) {
             Added::Taken
-        } else if self.put_flow(key, flow) {
+        } else if self.insert_flow(key, flow) {
             Added::Yes
         } else {
             Added::Full
@@ -198,13 +234,8 @@ impl Tables for Fake {
     }
 
     fn put_flow(&self, key: &FlowKey, flow: &Flow) -> bool {
-        let mut flows = self.flows.borrow_mut();
-        let room = flows.len() < self.flow_capacity || flows.contains_key(key);
-        let room = room && !self.flow_failures.contains(key);
-        if room {
-            let _: Option<Flow> = flows.insert(*key, *flow);
-        }
-        room
+        self.writes_flow(key);
+        self.insert_flow(key, flow)
     }
 
     fn touch_flow(&self, key: &FlowKey, now: u64, state: u8) {
@@ -221,6 +252,7 @@ impl Tables for Fake {
     }
 
     fn remove_flow(&self, key: &FlowKey) {
+        self.writes_flow(key);
         let _: Option<Flow> = self.flows.borrow_mut().remove(key);
     }
 

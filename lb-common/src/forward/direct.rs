@@ -5,12 +5,13 @@
 //! flows that begin later (`flows::reserve`), and shifted where such a flow was first (ADR 0013).
 
 use super::flows::{self, Begin, Turned};
-use super::{Step, pass};
+use super::{Step, pass, rewrite};
 use crate::addr::Protocol;
 use crate::config::Settings;
 use crate::event::{Event, PassReason, Verdict};
 use crate::flow::{Kind, Side};
 use crate::hash;
+use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::service::{Backend, Service};
 use crate::tables::Tables;
@@ -18,7 +19,12 @@ use crate::tables::Tables;
 /// Finds or begins the flow of a packet from a pod to what may be a backend, where it needs one, into
 /// `scratch.flow`; most need none. What is shifted is a flow of service 0.
 #[inline(never)]
-pub(super) fn find<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) -> Step<()> {
+pub(super) fn find<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+) -> Step<()> {
     let is_syn = scratch.view.is_syn();
     if tables.flow(&scratch.key, &mut scratch.flow)
         && scratch.flow.kind == Kind::FORWARD
@@ -45,7 +51,13 @@ pub(super) fn find<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scr
     scratch.backend.ip = scratch.key.tuple.destination;
     scratch.backend.port = scratch.key.tuple.destination_port;
     let state = flows::shown(&scratch.view);
-    let begin = Begin { state, now: tables.now(), masquerade: false, turn: Turned::Nobody };
+    let begin = Begin {
+        state,
+        now: tables.now(),
+        masquerade: false,
+        turn: Turned::Nobody,
+        port_stays: rewrite::port_stays(packet, &scratch.view),
+    };
     flows::begin(tables, settings, scratch, &begin).map_err(Verdict::Drop)
 }
 

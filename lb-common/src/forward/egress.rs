@@ -1,6 +1,6 @@
 //! Packets that go out: answers to a client, and flows that leave the node for a remote backend.
 
-use super::{Role, Step, close, flows, fragments, host, icmp, pass, ports, rewrite};
+use super::{Role, Step, close, flows, fragments, host, icmp, pass, ports, read, rewrite};
 use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{PassReason, Translation, Turn, Verdict};
@@ -8,7 +8,7 @@ use crate::flow::{Kind, Side};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::tables::Tables;
-use crate::wire::{self, Piece};
+use crate::wire::Piece;
 
 /// Handles a packet that goes out by a device.
 #[inline(always)]
@@ -30,10 +30,7 @@ fn steps<P: Packet, T: Tables>(
     scratch: &mut Scratch,
     role: Role,
 ) -> Step<Verdict> {
-    wire::parse(packet, scratch, Side::EGRESS).map_err(Verdict::Pass)?;
-    let Some(settings) = tables.settings() else {
-        return pass(PassReason::NotReady);
-    };
+    let settings = read(packet, tables, scratch, Side::EGRESS)?;
     if scratch.view.protocol == Protocol::ICMP || scratch.view.protocol == Protocol::ICMP6 {
         return icmp::egress(packet, tables, settings, scratch, role);
     }

@@ -1,12 +1,12 @@
 //! Making and following flows. Their two halves are made together or not at all.
 
-use super::ports;
+use super::ports::{self, Place};
 use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{DropReason, Event};
 use crate::flow::{Flow, FlowKey, Kind, Side, Tuple, state};
 use crate::scratch::Scratch;
-use crate::tables::Tables;
+use crate::tables::{Added, Tables};
 use crate::wire::{View, tcp};
 
 /// What a packet adds to the state of its half.
@@ -110,6 +110,8 @@ pub(super) struct Begin {
     pub(super) turn: Turned,
     /// What its first packet shows.
     pub(super) state: u8,
+    /// Its first packet can get no other port ([`super::rewrite::port_stays`]): no flow, rather than one it cannot follow.
+    pub(super) port_stays: bool,
 }
 
 /// Makes both halves of the flow of `scratch.key` (and the mark of its masquerade), the forward half
@@ -134,6 +136,9 @@ pub(super) fn begin<T: Tables>(
         scratch.flow.to.source =
             if itself { hairpin_address(settings, v4) } else { host_address(settings, v4) };
     }
+    if new.port_stays && scratch.flow.to.destination_port != scratch.key.tuple.destination_port {
+        return Err(DropReason::SctpChecksum);
+    }
     scratch.flow.service = scratch.service.id;
     scratch.flow.backend = scratch.backend_id;
     scratch.flow.epoch = scratch.backend.epoch;
@@ -146,32 +151,66 @@ pub(super) fn begin<T: Tables>(
     scratch.key.tuple.write_reversed(&mut scratch.twin.to);
 
     // What another packet of this flow made stays with it.
-    let is_made = ports::reserve(tables, settings, scratch)? == ports::Place::Made;
+    let place = ports::reserve(tables, settings, scratch, new.port_stays)?;
+    let mut stands = true;
     if new.masquerade {
-        scratch.flow.write_half(Kind::MASQUERADE, &mut scratch.twin);
-        scratch.twin.to = Tuple::NONE;
-        scratch.key.write_mark(&scratch.flow, &mut scratch.twin_key);
-        if !tables.put_flow(&scratch.twin_key, &scratch.twin) {
-            if is_made {
-                scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
-                tables.remove_flow(&scratch.twin_key);
-            }
-            return Err(DropReason::FlowTableFull);
-        }
+        write_masquerade(scratch);
+        stands = tables.put_flow(&scratch.twin_key, &scratch.twin);
     }
     // What the tuple meant before, if anything: a flow that is renewed.
     let old = tables.flow(&scratch.key, &mut scratch.twin) && scratch.twin.to != scratch.flow.to;
-    if !tables.put_flow(&scratch.key, &scratch.flow) {
-        if is_made {
-            scratch.twin = scratch.flow;
-            end_tail(tables, scratch);
+    if !stands || !tables.put_flow(&scratch.key, &scratch.flow) {
+        if place == Place::Made {
+            take_back(tables, scratch);
         }
         return Err(DropReason::FlowTableFull);
     }
     if old {
         end_tail(tables, scratch);
     }
-    Ok(())
+    if place == Place::Made { Ok(()) } else { complete(tables, scratch) }
+}
+
+/// Writes the half that has the source of `scratch.flow` become ours, into `scratch.twin`.
+#[inline(always)]
+const fn write_masquerade(scratch: &mut Scratch) {
+    scratch.flow.write_half(Kind::MASQUERADE, &mut scratch.twin);
+    scratch.twin.to = Tuple::NONE;
+    scratch.key.write_mark(&scratch.flow, &mut scratch.twin_key);
+}
+
+/// Takes back what was made for a forward half that found no room. Where another CPU has put that half meanwhile, it
+/// counts on them: then they stand again.
+#[inline(never)]
+fn take_back<T: Tables>(tables: &T, scratch: &mut Scratch) {
+    scratch.twin = scratch.flow;
+    end_tail(tables, scratch);
+    if tables.flow(&scratch.key, &mut scratch.twin) && scratch.twin.to == scratch.flow.to {
+        let _gone: Result<(), DropReason> = complete(tables, scratch);
+    }
+}
+
+/// Adds the halves beside a forward one whose maker may have taken them back before it stood, or takes it away again.
+///
+/// Whoever removes them looks for the forward half afterwards, whoever puts that looks for them afterwards: one of the
+/// two sees the other.
+#[inline(never)]
+fn complete<T: Tables>(tables: &T, scratch: &mut Scratch) -> Result<(), DropReason> {
+    let is_hairpin = scratch.flow.kind == Kind::HAIRPIN;
+    let kind = if is_hairpin { Kind::HAIRPIN } else { Kind::REPLY };
+    scratch.flow.write_half(kind, &mut scratch.twin);
+    scratch.key.tuple.write_reversed(&mut scratch.twin.to);
+    scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
+    let mut stands = matches!(ports::stand(tables, scratch), Ok(Place::Made | Place::Found));
+    if stands && scratch.flow.flags & Flow::MASQUERADED != 0 {
+        write_masquerade(scratch);
+        stands = tables.add_flow(&scratch.twin_key, &scratch.twin) != Added::Full;
+    }
+    if stands {
+        return Ok(());
+    }
+    tables.remove_flow(&scratch.key);
+    Err(DropReason::FlowTableFull)
 }
 
 /// The address that stands for a pod that reaches itself.
@@ -188,21 +227,21 @@ pub(super) const fn host_address(settings: &Settings, v4: bool) -> Ip {
     Ip::from_words([first, second, third, last ^ u32::from_ne_bytes([0, 0, 0, 4])])
 }
 
-/// Removes all halves that belong to `scratch.key` as it was in `scratch.twin`, but the forward one.
+/// Removes all halves that belong to `scratch.key` as it was in `scratch.twin`, but the forward one. Its reply comes last:
+/// who makes it anew makes the others after that.
 #[inline(never)]
 pub(super) fn end_tail<T: Tables>(tables: &T, scratch: &mut Scratch) {
-    scratch.key.write_other(&scratch.twin, &mut scratch.twin_key);
-    tables.remove_flow(&scratch.twin_key);
-    if scratch.twin.flags & Flow::MASQUERADED == 0 {
-        return;
-    }
-    scratch.key.write_mark(&scratch.twin, &mut scratch.twin_key);
-    if tables.flow(&scratch.twin_key, &mut scratch.twin) {
-        tables.remove_flow(&scratch.twin_key);
-        if scratch.twin.to.source != Ip::UNSPECIFIED {
-            scratch.twin.to.write_reversed(&mut scratch.twin_key.tuple);
-            scratch.twin_key.side = Side::INGRESS;
+    if scratch.twin.flags & Flow::MASQUERADED != 0 {
+        scratch.key.write_mark(&scratch.twin, &mut scratch.twin_key);
+        if tables.flow(&scratch.twin_key, &mut scratch.other) {
             tables.remove_flow(&scratch.twin_key);
+            if scratch.other.to.source != Ip::UNSPECIFIED {
+                scratch.other.to.write_reversed(&mut scratch.twin_key.tuple);
+                scratch.twin_key.side = Side::INGRESS;
+                tables.remove_flow(&scratch.twin_key);
+            }
         }
     }
+    scratch.key.write_other(&scratch.twin, &mut scratch.twin_key);
+    tables.remove_flow(&scratch.twin_key);
 }

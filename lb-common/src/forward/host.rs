@@ -7,7 +7,7 @@
 //! (ADR 0018).
 
 use super::flows::{self, Begin, Turned};
-use super::{Refusal, Step, choose, ingress, pass};
+use super::{Refusal, Step, choose, ingress, pass, rewrite};
 use crate::config::Settings;
 use crate::event::{PassReason, Verdict};
 use crate::hash;
@@ -41,7 +41,10 @@ pub(super) fn find<P: Packet, T: Tables>(
         found = choose(tables, scratch);
     }
     match found {
-        Ok(()) => begin(tables, settings, scratch),
+        Ok(()) => {
+            let port_stays = rewrite::port_stays(packet, &scratch.view);
+            begin(tables, settings, scratch, port_stays)
+        }
         Err(refusal) => match ingress::refuse(packet, tables, scratch, refusal) {
             Ok(verdict) | Err(verdict) => Err(verdict),
         },
@@ -76,7 +79,12 @@ fn choose<T: Tables>(tables: &T, scratch: &mut Scratch) -> Result<(), Refusal> {
 
 /// Begins the flow. A backend elsewhere sees the node: its answer must come back.
 #[inline(always)]
-fn begin<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) -> Step<()> {
+fn begin<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+    port_stays: bool,
+) -> Step<()> {
     let now = tables.now();
     let elsewhere = scratch.backend.flags & Backend::LOCAL == 0;
     let begin = Begin {
@@ -84,6 +92,7 @@ fn begin<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) -> S
         now,
         masquerade: elsewhere || settings.has(Settings::MASQUERADE_KUBE_PROXY),
         turn: Turned::Host,
+        port_stays,
     };
     flows::begin(tables, settings, scratch, &begin).map_err(Verdict::Drop)?;
     choose::remember(tables, scratch, scratch.key.tuple.source, now);

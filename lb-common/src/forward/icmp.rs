@@ -14,14 +14,13 @@ use crate::packet::{Covered, Packet};
 use crate::scratch::Scratch;
 use crate::service::Frontend;
 use crate::tables::Tables;
-use crate::wire::{ETHERNET, IPV4, IPV6, Piece, View};
+use crate::wire::{ETHERNET, FRAGMENT, IPV4, IPV6, Piece, View};
 
 const HEADER: usize = 8;
 const CHECKSUM: usize = 2;
 /// Bytes that matter of a quoted transport header: up to and with the checksum of TCP.
 const QUOTE: usize = TCP_CHECKSUM + 2;
-/// IPv6's extension header of a fragment (RFC 8200, 4.5), and its length.
-const FRAGMENT: u8 = 44;
+/// Bytes of IPv6's extension header of a fragment.
 const FRAGMENT_HEADER: usize = 8;
 
 /// A packet that an error quotes.

@@ -2,7 +2,7 @@
 
 use super::flows::{self, Begin, Turned};
 use super::{
-    Refusal, Role, Step, choose, close, direct, fragments, icmp, pass, reject, rewrite, send,
+    Refusal, Role, Step, choose, close, direct, fragments, icmp, pass, read, reject, rewrite, send,
 };
 use crate::addr::Protocol;
 use crate::config::{Device, Settings, address};
@@ -13,7 +13,7 @@ use crate::packet::Packet;
 use crate::scratch::{Asker, Scratch};
 use crate::service::{Backend, Flags, Frontend};
 use crate::tables::Tables;
-use crate::wire::{self, Piece, View};
+use crate::wire::{Piece, View};
 
 /// Handles a packet that comes in by a device.
 #[inline(always)]
@@ -35,10 +35,7 @@ fn steps<P: Packet, T: Tables>(
     scratch: &mut Scratch,
     role: Role,
 ) -> Step<Verdict> {
-    wire::parse(packet, scratch, Side::INGRESS).map_err(Verdict::Pass)?;
-    let Some(settings) = tables.settings() else {
-        return pass(PassReason::NotReady);
-    };
+    let settings = read(packet, tables, scratch, Side::INGRESS)?;
     if packet.is_frame() && !is_common(&scratch.view) {
         return pass(PassReason::LeftToTc);
     }
@@ -73,7 +70,7 @@ fn steps<P: Packet, T: Tables>(
             if role != Role::Pod || !is_nobodys || !is_to_backend(tables, scratch) {
                 return refuse(packet, tables, scratch, refusal);
             }
-            direct::find(tables, settings, scratch)?;
+            direct::find(packet, tables, settings, scratch)?;
         } else if !known || !flows::still_good(tables, settings, scratch) {
             return first(packet, tables, settings, scratch, role);
         }
@@ -181,6 +178,7 @@ fn first<P: Packet, T: Tables>(
     let begin = Begin {
         state: flows::shown(&scratch.view),
         now,
+        port_stays: rewrite::port_stays(packet, &scratch.view),
         masquerade: masquerades(settings, scratch, role, Origin { pod, own, detector }),
         turn: if role == Role::Pod && !settings.has(Settings::MASQUERADE_KUBE_PROXY) {
             Turned::Itself

@@ -94,6 +94,12 @@ fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Op
     view.checksum(packet, checksum, addresses, Covered::PseudoHeader)
 }
 
+/// Whether a packet can get no other port: SCTP in pieces. Asked before a flow is begun for it.
+#[inline(always)]
+pub(super) fn port_stays<P: Packet>(packet: &P, view: &View) -> bool {
+    !packet.is_frame() && view.protocol == Protocol::SCTP && !sctp::can_change(packet, view)
+}
+
 /// SCTP: its checksum covers no address, and every byte behind its ports, so that no piece of a packet gets another
 /// port. What is known of it is found out before anything is written.
 #[inline(never)]
