@@ -44,6 +44,9 @@ fn what_came_late_is_carried_over_by_the_next_start(shape: Shape) -> Result<()> 
     for layout in [LAYOUT, THIRD] {
         end_halfway(node, layout)?;
         agent.start_again()?;
+        // Nobody has asked since: what is known was carried over.
+        let flows = agent.command(&["ct", "list", "--no-headers"])?;
+        ensure!(!flows.trim().is_empty(), "no flow is known, {layout} ended halfway");
         for (from, question, conversation, server) in &kept {
             let asks = format!("{} asks {} by {}", from.name(), question.to, question.protocol);
             let what = || format!("{asks}, {layout} ended halfway");
