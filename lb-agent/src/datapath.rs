@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use tracing::info;
 
@@ -102,7 +101,6 @@ pub struct Datapath {
     is_resumed: bool,
     /// What serves until everything is programmed.
     previous: Option<Previous>,
-    since: Instant,
     _lock: Lock,
 }
 
@@ -126,7 +124,6 @@ impl Datapath {
         let sizes = sizes(options)?;
         bpffs::prepare(&options.bpf_dir)?;
         let lock = Lock::take(&options.bpf_dir)?;
-        let since = Instant::now();
         meaning::set_aside(&options.bpf_dir)?;
         let previous = Previous::find(&options.bpf_dir)?;
         let dir = options.bpf_dir.join(LAYOUT);
@@ -163,14 +160,8 @@ impl Datapath {
             replaced,
             is_resumed,
             previous,
-            since,
             _lock: lock,
         })
-    }
-
-    /// Since when no other agent can have written here.
-    pub const fn since(&self) -> Instant {
-        self.since
     }
 
     /// What the programs log, once; nothing when they are silent.

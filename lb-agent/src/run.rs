@@ -20,8 +20,9 @@ use crate::manifests::ManifestsError;
 use crate::maps;
 use crate::metrics::Numbers;
 use crate::metrics::kube_proxy::KubeProxy;
-use crate::program::{GRACE, Programmer};
+use crate::program::Programmer;
 use crate::snapshot::ViewHealth;
+use crate::syscall;
 use crate::watch::client::ClientError;
 
 mod accelerator;
@@ -151,7 +152,8 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
     let began = Instant::now();
     let actual = maps.actual()?;
     maps.mark_endpoints(&actual.backends)?;
-    let earliest = if actual.services.is_empty() { began } else { datapath.since() + GRACE };
+    // What an earlier run wrote last may have given up what a packet still reads.
+    syscall::wait_for_programs();
     let programmer = Programmer::adopt(maps.limits()?, actual, Duration::ZERO);
     let devices = Devices::new(datapath, Arc::clone(&config), &maps)?;
     let shared = Arc::new(devices.maps()?);
@@ -175,7 +177,6 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
         numbers,
         state: State::at(&paths.bpf_dir, &name, view.clone()),
         manager: ServiceManager::of_environment(),
-        earliest,
         inspected: Instant::now(),
         is_programmed: false,
         is_settled: false,

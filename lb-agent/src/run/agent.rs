@@ -52,8 +52,6 @@ pub(super) struct Agent {
     pub(super) numbers: Arc<Numbers>,
     pub(super) state: State,
     pub(super) manager: ServiceManager,
-    /// Before this an earlier run's packets may still read what it had given up.
-    pub(super) earliest: Instant,
     /// When attachments were looked at last.
     pub(super) inspected: Instant,
     pub(super) is_programmed: bool,
@@ -183,7 +181,7 @@ impl Agent {
     pub(super) fn program(&mut self) {
         let waiting = [self.tracker.dirty_since(), self.writer.failing_since()];
         self.health.pending(waiting.into_iter().flatten().min());
-        if !self.tracker.is_synced() || Instant::now() < self.earliest {
+        if !self.tracker.is_synced() {
             return;
         }
         let taken = self.tracker.take();

@@ -85,9 +85,8 @@ impl World {
         self.wanted.iter().map(change).collect()
     }
 
-    /// A new agent over the same maps. It begins to write [`GRACE`] after the old one ended.
+    /// A new agent over the same maps. It waits for the packets that were under way when the old one ended.
     pub(super) fn restart(&mut self, limits: Limits) {
-        self.now += GRACE;
         self.in_hand.clear();
         self.programmer = Programmer::adopt(limits, self.maps.actual(), self.now);
         let changes = self.everything();
