@@ -12,6 +12,7 @@ mod changes;
 mod charts;
 mod packets;
 mod pick;
+mod picture;
 mod sizes;
 mod svg;
 mod traffic;
@@ -21,12 +22,15 @@ use svg::{escape, number};
 
 const STYLE: &str = include_str!("report/page.css");
 
-/// Writes one report of several results (files, or folders that hold them) to a file.
+/// Writes one report of several results (files, or folders that hold them) to a file, and the main picture beside it.
 pub fn write(from: &[PathBuf], to: &Path) -> Result<()> {
     ensure!(!from.is_empty(), "no results to report\nremedy: cargo xtask bench traffic");
     let results: Vec<Results> =
         from.iter().map(|path| Results::read(path)).collect::<Result<_>>()?;
-    fs::write(to, page(&results)).with_context(|| format!("write {}", to.display()))
+    let put = |to: &Path, text| fs::write(to, text).context(format!("write {}", to.display()));
+    let picture = results.iter().find_map(picture::of);
+    picture.map_or(Ok(()), |picture| put(&to.with_file_name("picture.svg"), picture))?;
+    put(to, page(&results))
 }
 
 /// The page.

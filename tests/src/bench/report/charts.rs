@@ -10,7 +10,7 @@ const NAMES: f64 = 134.0;
 /// Height of a line of names.
 const LINE: f64 = 20.0;
 /// Size of a drawing with names: its whole width, and where values begin.
-const WIDE: (f64, f64) = (410.0, 276.0);
+pub(super) const WIDE: (f64, f64) = (410.0, 276.0);
 
 /// A bar, or a line of percentiles.
 #[derive(Clone, Debug)]
@@ -34,6 +34,11 @@ impl Entry {
     }
 }
 
+/// Height of a picture of bars.
+pub(super) const fn height(entries: &[Entry]) -> f64 {
+    LINE * entries.len() as f64 + 6.0
+}
+
 /// Bars from zero, one a line; `limit` is a value that none of them can exceed.
 pub(super) fn bars(what: &str, entries: &[Entry], limit: Option<f64>) -> String {
     let highest = entries.iter().flat_map(|entry| &entry.values).map(|spread| spread.high);
@@ -41,8 +46,7 @@ pub(super) fn bars(what: &str, entries: &[Entry], limit: Option<f64>) -> String 
     // A limit far away would make all bars short.
     let limit = limit.filter(|limit| *limit < highest * 2.0);
     let right = limit.map_or(highest, |limit| highest.max(limit));
-    let (width, values) = WIDE;
-    let height = LINE * entries.len() as f64 + 6.0;
+    let ((width, values), height) = (WIDE, height(entries));
     let mut svg = Svg::new(width, height, what);
     let at = |value: f64| NAMES + (values - NAMES - 8.0) * (value / right).clamp(0.0, 1.0);
     for (index, entry) in entries.iter().enumerate() {

@@ -74,11 +74,27 @@ impl Svg {
         ));
     }
 
-    /// The drawing as an element.
+    /// Puts a drawing into this one, its upper left corner there.
+    pub(super) fn place(&mut self, (x, y): (f64, f64), drawing: &str) {
+        self.put(&format!(r#"<g transform="translate({x:.1} {y:.1})">{drawing}</g>"#));
+    }
+
+    /// The drawing as an element of a page.
     pub(super) fn element(self) -> String {
+        self.with("", "")
+    }
+
+    /// The drawing as a file of its own, on paper.
+    pub(super) fn file(self, style: &str) -> String {
+        let paper = r#"<rect class="paper" width="100%" height="100%"/>"#;
+        let head = format!("<style>\n{style}</style>{paper}");
+        self.with(r#" xmlns="http://www.w3.org/2000/svg""#, &head) + "\n"
+    }
+
+    fn with(self, attribute: &str, head: &str) -> String {
         let Self { width, height, what, body } = self;
         format!(
-            r#"<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="{what}">{body}</svg>"#
+            r#"<svg{attribute} viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="{what}">{head}{body}</svg>"#
         )
     }
 

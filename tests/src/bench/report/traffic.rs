@@ -10,7 +10,7 @@ use super::svg::{escape, number};
 const LATENCIES: [&str; 3] = ["latency 50 %", "latency 90 %", "latency 99 %"];
 
 /// Where packets go, for people.
-const ROUTES: [(&str, &str); 3] = [
+pub(super) const ROUTES: [(&str, &str); 3] = [
     ("pod-far", "a pod asks a ClusterIP, backend on the other node"),
     ("port-near", "outside asks a NodePort, backend on that node"),
     ("port-far", "outside asks a NodePort, backend on the other node"),

@@ -1,0 +1,82 @@
+//! The main picture as a file of its own, for those who only look: short connections in every way, beside plain routing.
+
+use super::super::record::Results;
+use super::STYLE;
+use super::charts::{self, Entry};
+use super::pick::{of_ways, values};
+use super::svg::{Anchor, Svg};
+use super::traffic::ROUTES;
+
+/// Beside and between the parts.
+const SPACE: f64 = 14.0;
+/// Height of a line of text.
+const TEXT: f64 = 18.0;
+
+/// The picture of results of `bench traffic`, with the most services that were measured.
+pub(super) fn of(results: &Results) -> Option<String> {
+    let Results { rows, machine, commit, .. } = results;
+    let services = *values(rows, "services").last().filter(|_| results.bench == "traffic")?;
+    let of_route = |route: &str| -> Vec<Entry> {
+        let labels = [
+            ("operation", "connect"),
+            ("family", "IPv4"),
+            ("route", route),
+            ("services", services),
+        ];
+        let all = of_ways(rows, &labels, "ratio").into_iter();
+        all.filter(|entry| !entry.name.starts_with("plain")).collect()
+    };
+    let parts = ROUTES.map(|(route, words)| (words, of_route(route)));
+    let parts: Vec<_> = parts.into_iter().filter(|(_, entries)| !entries.is_empty()).collect();
+    let of_part = |(_, entries): &(&str, Vec<Entry>)| TEXT + charts::height(entries) + SPACE;
+    let (width, _) = charts::WIDE;
+    let height = SPACE + TEXT + parts.iter().map(of_part).sum::<f64>() + 2.0 * TEXT;
+    let title = format!("Connections a second, {services} Services: times plain routing");
+    let mut svg = Svg::new(2.0f64.mul_add(SPACE, width), height, &title);
+    let mut top = SPACE + TEXT;
+    svg.text("head", (SPACE, top - 4.0), Anchor::Start, title);
+    for part in &parts {
+        let (words, entries) = part;
+        svg.text("name", (SPACE, top + TEXT - 4.0), Anchor::Start, words);
+        svg.place((SPACE, top + TEXT), &charts::bars(words, entries, Some(1.0)));
+        top += of_part(part);
+    }
+    svg.text("tick", (SPACE, top), Anchor::Start, machine.words());
+    svg.text("tick", (SPACE, top + TEXT - 2.0), Anchor::Start, format!("commit {commit}"));
+    Some(svg.file(STYLE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::machine::Machine;
+    use super::super::super::record::Row;
+    use super::*;
+
+    fn results(bench: &str) -> Results {
+        let row = |way, services: &str, ratio: f64| {
+            let labels = [("route", "pod-far"), ("operation", "connect"), ("family", "IPv4")];
+            let labels = [&labels[..], &[("way", way), ("services", services)]].concat();
+            Row::new(&labels, ("ratio", "x"), &[ratio].into_iter().collect())
+        };
+        let rows =
+            vec![row("ours", "10", 0.5), row("plain", "1000", 1.0), row("ours", "1000", 0.9)];
+        Results::new(bench, "abc", Machine::here(None).unwrap(), rows)
+    }
+
+    #[test]
+    fn the_most_services_are_shown_beside_plain_routing() {
+        let picture = of(&results("traffic")).unwrap();
+        assert!(picture.starts_with("<svg xmlns="), "{picture}");
+        assert!(picture.contains(">ours</text>") && picture.contains(">0.9</text>"), "{picture}");
+        assert!(
+            !picture.contains(">plain</text>") && !picture.contains(">0.5</text>"),
+            "{picture}"
+        );
+        assert!(picture.contains("1000 Services") && picture.contains("commit abc"), "{picture}");
+    }
+
+    #[test]
+    fn there_is_none_of_other_benches() {
+        assert_eq!(of(&results("churn")), None);
+    }
+}
