@@ -10,6 +10,9 @@ use anyhow::{Result, bail};
 
 /// The pause between two looks: short beside any deadline, long beside what a look costs.
 const PAUSE: Duration = Duration::from_millis(20);
+/// From here on a wait is a long one, which may look more rarely: after a twentieth of the time that has passed.
+const LONG: Duration = Duration::from_secs(2);
+const SHARE: u32 = 20;
 
 /// Polls `condition` until it yields a value; `what` names the condition in the error.
 pub fn wait_until<T>(
@@ -28,17 +31,23 @@ pub fn try_wait_until<T>(
     what: &str,
     mut condition: impl FnMut() -> Result<Option<T>>,
 ) -> Result<T> {
-    let deadline = Instant::now() + within;
+    let began = Instant::now();
     loop {
         if let Some(value) = condition()? {
             return Ok(value);
         }
-        let left = deadline.saturating_duration_since(Instant::now());
+        let passed = began.elapsed();
+        let left = within.saturating_sub(passed);
         if left.is_zero() {
             bail!("{what}: not within {} s", within.as_secs_f64());
         }
-        pass(PAUSE.min(left));
+        pass(pause_after(passed).min(left));
     }
+}
+
+/// The pause after a look that came so long after the first one.
+fn pause_after(passed: Duration) -> Duration {
+    if passed < LONG { PAUSE } else { passed / SHARE }
 }
 
 /// Lets time pass: a pause between two looks, or a schedule that is drawn by chance. No way to wait for anything.
@@ -81,6 +90,13 @@ mod tests {
             (looks == 3).then_some("found")
         });
         assert_eq!(found.unwrap(), "found");
+    }
+
+    #[test]
+    fn long_waits_look_more_rarely() {
+        let after = |seconds| pause_after(Duration::from_secs(seconds));
+        assert_eq!([0, 1].map(after), [PAUSE; 2]);
+        assert_eq!([2, 20].map(after), [100, 1_000].map(Duration::from_millis));
     }
 
     #[test]
