@@ -124,6 +124,8 @@ impl Datapath {
         let sizes = sizes(options)?;
         bpffs::prepare(&options.bpf_dir)?;
         let lock = Lock::take(&options.bpf_dir)?;
+        // From here on nobody else writes. What an earlier run wrote last may have given up what a packet still reads.
+        crate::syscall::wait_for_programs();
         meaning::set_aside(&options.bpf_dir)?;
         let previous = Previous::find(&options.bpf_dir)?;
         let dir = options.bpf_dir.join(LAYOUT);

@@ -71,8 +71,9 @@ pub struct Maps {
     addresses: HashMap<MapData, Raw<Ip>, u32>,
     devices: HashMap<MapData, u32, Raw<Device>>,
     settings: Array<MapData, Raw<SettingsPair>>,
-    /// When the settings were switched last, by us or, as far as we know, by an earlier run.
-    switched: Instant,
+    /// When the settings were switched last. What was before this run, it waited for
+    /// ([`crate::datapath::Datapath::load`]).
+    switched: Option<Instant>,
     counters: PerCpuArray<MapData, u64>,
     flows: HashMap<MapData, Raw<FlowKey>, Raw<Flow>>,
     affinity: HashMap<MapData, Raw<Client>, Raw<Affinity>>,
@@ -107,7 +108,7 @@ impl Maps {
             addresses: open!(pins, "ADDRESSES", HashMap),
             devices: open!(pins, "DEVICES", HashMap),
             settings: open!(pins, "SETTINGS", Array),
-            switched: Instant::now(),
+            switched: None,
             counters: open!(pins, "COUNTERS", PerCpuArray),
             flows: open!(pins, "FLOWS", HashMap),
             affinity: open!(pins, "AFFINITY", LruHashMap),

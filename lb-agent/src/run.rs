@@ -22,7 +22,6 @@ use crate::metrics::Numbers;
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::program::Programmer;
 use crate::snapshot::ViewHealth;
-use crate::syscall;
 use crate::watch::client::ClientError;
 
 mod accelerator;
@@ -152,8 +151,6 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
     let began = Instant::now();
     let actual = maps.actual()?;
     maps.mark_endpoints(&actual.backends)?;
-    // What an earlier run wrote last may have given up what a packet still reads.
-    syscall::wait_for_programs();
     let programmer = Programmer::adopt(maps.limits()?, actual, Duration::ZERO);
     let devices = Devices::new(datapath, Arc::clone(&config), &maps)?;
     let shared = Arc::new(devices.maps()?);

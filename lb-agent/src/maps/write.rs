@@ -57,14 +57,14 @@ impl Maps {
     /// Writes the half that is not in use, and switches to it. A packet that began before the last switch may still
     /// read that half: where the last switch was just now, such packets are waited for.
     fn put_settings(&mut self, settings: &Settings) -> std::result::Result<(), MapError> {
-        if self.switched.elapsed() < GRACE {
+        if self.switched.is_some_and(|switched| switched.elapsed() < GRACE) {
             syscall::wait_for_programs();
         }
         let pair = self.settings.get(&0, 0)?.0;
         for pair in pair.replaced(*settings) {
             self.settings.set(0, Raw(pair), 0)?;
         }
-        self.switched = Instant::now();
+        self.switched = Some(Instant::now());
         Ok(())
     }
 

@@ -69,6 +69,20 @@ impl Entry {
     }
 }
 
+/// The service whose own entry an operation puts: what is refused of it holds nobody else up.
+const fn put_for(op: &Op) -> Option<ServiceId> {
+    match op {
+        Op::PutService { service, .. } => Some(service.id),
+        Op::PutSource { source, .. } => Some(source.service),
+        Op::PutSettings(_)
+        | Op::PutBackend { .. }
+        | Op::WriteLines { .. }
+        | Op::RemoveSource { .. }
+        | Op::RemoveService { .. }
+        | Op::ForgetClients { .. } => None,
+    }
+}
+
 /// What was not taken.
 #[derive(Debug)]
 struct Refused {
@@ -165,17 +179,8 @@ impl<T: Table> Writer<T> {
 
     /// Services some of whose entries were not taken, and why.
     pub(super) fn unwritten(&self) -> Vec<(ServiceId, String)> {
-        let unwritten = self.aside.values().filter_map(|Refused { op, why, .. }| match op {
-            Op::PutService { service, .. } => Some((service.id, why.clone())),
-            Op::PutSource { source, .. } => Some((source.service, why.clone())),
-            Op::PutSettings(_)
-            | Op::PutBackend { .. }
-            | Op::WriteLines { .. }
-            | Op::RemoveSource { .. }
-            | Op::RemoveService { .. }
-            | Op::ForgetClients { .. } => None,
-        });
-        unwritten.collect()
+        let of = |refused: &Refused| Some((put_for(&refused.op)?, refused.why.clone()));
+        self.aside.values().filter_map(of).collect()
     }
 
     fn drain(&mut self, numbers: &Numbers) {
@@ -198,18 +203,10 @@ impl<T: Table> Writer<T> {
                 continue;
             };
             Numbers::add(&numbers.failures, 1);
-            let is_served = match &op {
-                Op::PutService { frontend, .. } => Some(self.maps.has(frontend)),
-                // Without it sources are refused that were allowed: never the other way round.
-                Op::PutSource { .. } => Some(false),
-                Op::PutSettings(_)
-                | Op::PutBackend { .. }
-                | Op::WriteLines { .. }
-                | Op::RemoveSource { .. }
-                | Op::RemoveService { .. }
-                | Op::ForgetClients { .. } => None,
-            };
-            if let (Some(entry), Some(is_served)) = (entry, is_served) {
+            if let (Some(entry), Some(_)) = (entry, put_for(&op)) {
+                // Without a source, sources are refused that were allowed: never the other way round.
+                let is_served =
+                    matches!(&op, Op::PutService { frontend, .. } if self.maps.has(frontend));
                 let why = crate::chain(&failure);
                 warn!(?entry, is_served, error = why, "a map refused an entry; it is tried again");
                 drop(self.aside.insert(entry, Refused { op, why, is_served }));
