@@ -21,6 +21,6 @@ pub use ask::{Answer, Ask, Failure, Protocol};
 pub use capture::Capture;
 pub use frame::Frame;
 pub use handmade::{Handmade, pieces};
-pub use peer::{Kept, Load, Peer, Tally};
+pub use peer::{Kept, Load, PAUSE, Peer, Tally};
 pub use raw::Raw;
 pub use sctp::Sctp;

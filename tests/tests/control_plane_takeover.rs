@@ -8,19 +8,19 @@ use lb_tests::cluster::{Cluster, Published, until_answered_by};
 use lb_tests::control_plane::kube_proxy::{KubeProxy, Mode, Options};
 use lb_tests::rig::{matrix, servers};
 use lb_tests::topology::{Member, Node, Shape};
-use lb_tests::traffic::{Ask, Load};
+use lb_tests::traffic::{Ask, Load, PAUSE};
 use lb_tests::wait::wait_until_ok;
 
 /// How long kube-proxy may take until its rules stand.
 const SOON: Duration = Duration::from_secs(30);
-/// Milliseconds between two questions of one client.
-const PAUSE: u64 = 5;
 /// Questions on their way at the moment of a change, of each client: kube-proxy's connections are its own.
 const IN_FLIGHT: u64 = 2;
 /// Changes of who translates: to the agent, away from old rules, to kube-proxy's rules, away from the programs.
 const CHANGES: u64 = 4;
 /// Nobody waits longer for an answer: a SYN is sent again after a second.
 const GAP: u64 = 2_500;
+/// Milliseconds after which a question is lost: some may be, and the next one is asked within the gap.
+const LOST: u64 = 2_000;
 const POD_RANGES: &str = "10.244.0.0/16,fd00:244::/32";
 
 #[test]
@@ -103,7 +103,7 @@ fn loads<'a>(cluster: &'a Cluster, web: &Published) -> Result<Vec<(&'a Member, A
             (rig.client(), node_port),
         ];
         for (from, to) in askers {
-            let question = Ask::new(protocol, to);
+            let question = Ask::new(protocol, to).within(LOST);
             loads.push((from, question, from.peer().load(question, false, PAUSE)?));
         }
     }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, askers};
 use lb_tests::topology::{Member, Pod, Shape, Topology};
-use lb_tests::traffic::{Ask, Load, Protocol};
+use lb_tests::traffic::{Ask, Load, PAUSE, Protocol};
 use lb_tests::twin::random::Random;
 use lb_tests::wait::wait_until;
 
@@ -20,8 +20,6 @@ const SYNCS: f64 = 500.0;
 const PATIENCE: Duration = Duration::from_mins(2);
 /// How long the agent may take to program the last change.
 const SOON: Duration = Duration::from_secs(5);
-/// Milliseconds between an answer and the next question of one asker: all together leave the agent some time on two CPUs.
-const PAUSE: u64 = 5;
 const NODE_PORTS: [u16; 2] = [30_080, 30_081];
 
 #[test]

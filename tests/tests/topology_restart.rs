@@ -9,13 +9,11 @@ use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, askers, matrix, servers, until};
 use lb_tests::topology::{Family, Member, Node, Shape, Topology};
-use lb_tests::traffic::{Ask, Load};
+use lb_tests::traffic::{Ask, Load, PAUSE};
 use lb_tests::wait::wait_until;
 
 const NODE_PORT: u16 = 30_080;
 const SOON: Duration = Duration::from_secs(10);
-/// Milliseconds between an answer and the next question of one asker: all together leave the agent some time on two CPUs.
-const PAUSE: u64 = 5;
 
 in_both_shapes!(
     traffic_goes_on_while_the_agent_is_stopped_and_started,

@@ -9,15 +9,13 @@ use lb_tests::agent::Agent;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, askers};
 use lb_tests::topology::{Member, Shape, Topology};
-use lb_tests::traffic::Load;
+use lb_tests::traffic::{Load, PAUSE};
 use lb_tests::twin::random::Random;
 use lb_tests::wait::{pass, try_wait_until};
 
 const NODE_PORT: u16 = 30_080;
 /// How many are asked at least.
 const QUESTIONS: u64 = 100_000;
-/// Milliseconds between an answer and the next question of one asker: all together leave the agent some time on two CPUs.
-const PAUSE: u64 = 5;
 /// How many times the agent is ended and started again at least.
 const LIVES: u32 = 12;
 /// How long asking them may take, on a busy machine too.

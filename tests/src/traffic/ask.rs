@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 
 /// How long an answer may take where nothing else is said: an eternity within one machine.
-const PATIENCE: u64 = 2_000;
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of an answer beside its padding, at most: memory for more costs more than the question.
 const HEAD: usize = 4_096;
 
@@ -54,8 +54,8 @@ pub struct Ask {
     pub from: Option<SocketAddr>,
     /// For UDP: connect the socket first. An unconnected one uses sendmsg and recvmsg with addresses.
     pub connected: bool,
-    /// How long to wait.
-    pub milliseconds: u64,
+    /// How long to wait, where that is said.
+    pub milliseconds: Option<u64>,
     /// Bytes of the question; a short one when 0.
     pub size: usize,
     /// Bytes of padding that the answer shall carry.
@@ -70,7 +70,7 @@ impl Ask {
             to,
             from: None,
             connected: true,
-            milliseconds: PATIENCE,
+            milliseconds: None,
             size: 0,
             answer_size: 0,
         }
@@ -113,7 +113,7 @@ impl Ask {
     /// Waits this long.
     #[must_use]
     pub const fn within(mut self, milliseconds: u64) -> Self {
-        self.milliseconds = milliseconds;
+        self.milliseconds = Some(milliseconds);
         self
     }
 
@@ -125,8 +125,9 @@ impl Ask {
         self
     }
 
-    const fn patience(&self) -> Duration {
-        Duration::from_millis(self.milliseconds)
+    pub(super) const fn patience(&self) -> Duration {
+        let Some(milliseconds) = self.milliseconds else { return PATIENCE };
+        Duration::from_millis(milliseconds)
     }
 }
 

@@ -14,7 +14,9 @@ use super::session::{Order, Report};
 use super::survey::{Endings, Inquiry};
 use crate::process::{Home, workspace_binary};
 
-/// Milliseconds after which a question is lost.
+/// Milliseconds between an answer and the next question of one asker: all together leave an agent some time on two CPUs.
+pub const PAUSE: u64 = 5;
+/// Milliseconds after which a question of a load is lost, where nothing else is said.
 const LATE: u64 = 15_000;
 
 /// Asks and answers on behalf of one member; dropping it ends the process.
@@ -69,7 +71,7 @@ impl Peer {
     ///
     /// It counts what is lost: what is only late, as where many others compute, is waited for.
     pub fn load(&self, ask: Ask, kept: bool, pause_milliseconds: u64) -> Result<Load<'_>, Failure> {
-        let ask = ask.within(LATE);
+        let ask = ask.within(ask.milliseconds.unwrap_or(LATE));
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.done(&Order::StartLoad { id, ask, kept, pause_milliseconds })?;
         Ok(Load { peer: self, id })

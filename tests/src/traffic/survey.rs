@@ -6,13 +6,14 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::ask::{Ask, Failure, once};
 
-/// Milliseconds after which silence proves itself: a question that waited so long is not asked again.
-const PROOF: u64 = 2_000;
+/// How long silence must last to prove itself: a question that waited so long is not asked again.
+const PROOF: Duration = Duration::from_secs(2);
 /// Questions under way at a time: most of them wait.
 const AT_ONCE: usize = 24;
 
@@ -73,7 +74,7 @@ fn inquire(inquiry: &Inquiry) -> Endings {
             Err(failure) => Ending::Failed(failure),
         };
         let is_proof =
-            inquiry.ask.milliseconds >= PROOF && ending == Ending::Failed(Failure::TimedOut);
+            inquiry.ask.patience() >= PROOF && ending == Ending::Failed(Failure::TimedOut);
         *endings.entry(ending).or_default() += 1;
         if is_proof || endings.len() >= inquiry.outcomes {
             break;
