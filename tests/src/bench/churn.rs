@@ -44,7 +44,7 @@ pub struct Options<'a> {
     pub services: &'a [u32],
     /// How often each way is started.
     pub rounds: usize,
-    /// Changes of each kind after a start.
+    /// Changes of each kind after a start; of ours, which take milliseconds, a hundred in all rounds at least.
     pub changes: u32,
 }
 
@@ -78,7 +78,13 @@ struct Figures {
     start: Figure,
     anonymous: Figure,
     maps: Figure,
+    rounds: usize,
     disturbed: usize,
+}
+
+/// Changes of a round that make a hundred with those of the others.
+const fn of_a_hundred(rounds: usize) -> u32 {
+    100_usize.div_ceil(if rounds == 0 { 1 } else { rounds }) as u32
 }
 
 /// Measures every way at every number of services in turn, and writes what came of it.
@@ -93,7 +99,9 @@ pub fn churn(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
         for round in 1..=options.rounds {
             for (way, figures) in &mut all {
                 let what = || format!("{} with {services} services", way.name());
-                bench.round(*way, options.changes, figures).with_context(what)?;
+                let few = options.changes;
+                let many = if *way == Way::Ours { of_a_hundred(options.rounds) } else { 0 };
+                bench.round(*way, (few, few.max(many)), figures).with_context(what)?;
                 writeln!(out, "round {round} of {}: {}", options.rounds, what())?;
             }
         }
@@ -102,9 +110,12 @@ pub fn churn(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
         let so_far = machine.clone().afterwards()?;
         let mut results = Results::new("churn", options.commit, so_far, rows.clone());
         results.notes.push(format!(
-            "{} rounds, each a start and {} changes of each kind; kube-proxy with its defaults, which wait a second between \
-             two writes. Every service beside has {ENDPOINTS} endpoints. The time of the request to the API server is part of a figure.",
-            options.rounds, options.changes
+            "{} rounds, each a start and {} changes of each kind (with a rest before: a quarter), {} of ours; kube-proxy with its \
+             defaults, which wait a second between two writes. Every service beside has {ENDPOINTS} endpoints. The time of the \
+             request to the API server is part of a figure. No round is dropped: a figure says when some round was disturbed.",
+            options.rounds,
+            options.changes,
+            options.changes.max(of_a_hundred(options.rounds))
         ));
         results.write(options.folder, out)?;
     }
@@ -116,17 +127,17 @@ impl Figures {
         let (services, endpoints) = (services.to_string(), ENDPOINTS.to_string());
         let labels = [("way", way.name()), ("services", &*services), ("endpoints", &endpoints)];
         let row = |labels: &[(&str, &str)], measure: (&str, &str), of: &Figure| {
-            let row = Row::new(labels, measure, of).judged(way == Way::Ours);
-            // Nothing is dropped: a change that other work delayed was late all the same. Memory it does not take.
-            Row { disturbed: self.disturbed > 0 && measure.1 != "MB", ..row }
+            Row::new(labels, measure, of).judged(way == Way::Ours)
         };
+        // Nothing is dropped: a change that other work delayed was late all the same. Memory it does not take.
+        let time = |row: Row| Row { disturbed: self.disturbed > 0, ..row.of_rounds(self.rounds) };
         let mut rows = Vec::new();
         for (change, times) in Change::ALL.iter().zip(&self.changes) {
             let labels = [&labels[..], &[("change", change.name())]].concat();
-            rows.push(row(&labels, ("latency 50 %", "ms"), times));
-            rows.push(Row { spread: times.late(), ..row(&labels, ("latency 99 %", "ms"), times) });
+            rows.push(time(row(&labels, ("latency 50 %", "ms"), times)));
+            rows.push(time(Row::late(&labels, ("latency", "ms"), times, way == Way::Ours)));
         }
-        rows.push(row(&labels, ("cold start", "s"), &self.start));
+        rows.push(time(row(&labels, ("cold start", "s"), &self.start)));
         rows.push(row(&labels, ("anonymous memory", "MB"), &self.anonymous));
         if self.maps.len() > 0 {
             rows.push(row(&labels, ("map memory", "MB"), &self.maps));
@@ -173,8 +184,8 @@ impl<'a> Bench<'a> {
         Ok(self.cluster.rig().pod(1, index)?.ip(Family::V4).to_string())
     }
 
-    /// Starts a way, changes things, and ends it.
-    fn round(&mut self, way: Way, changes: u32, figures: &mut Figures) -> Result<()> {
+    /// Starts a way, changes things, and ends it. What has to wait for a rest is done a quarter of `few` times.
+    fn round(&mut self, way: Way, (few, many): (u32, u32), figures: &mut Figures) -> Result<()> {
         let before = Usage::now()?;
         let probe = Changer::probe_address();
         let _: Instant = self.changer.point(PROBE, &self.address(0)?)?;
@@ -184,14 +195,14 @@ impl<'a> Bench<'a> {
             way.start(rig, &kubeconfig, (probe, BACKENDS[0]))?;
         figures.start.add(took.as_secs_f64());
         let [endpoints, alone, service] = &mut figures.changes;
-        for number in 1..=changes {
+        for number in 1..=many {
             endpoints.add(self.endpoints(probe, number)?);
         }
-        for number in 1..=changes.div_ceil(4) {
+        for number in 1..=few.div_ceil(4) {
             pass(REST);
-            alone.add(self.endpoints(probe, changes + number)?);
+            alone.add(self.endpoints(probe, many + number)?);
         }
-        for number in 1..=changes {
+        for number in 1..=many {
             service.add(self.service(number)?);
         }
         let memory = running.memory()?;
@@ -199,6 +210,7 @@ impl<'a> Bench<'a> {
         if let Some(maps) = memory.maps {
             figures.maps.add(maps as f64 / 1e6);
         }
+        figures.rounds += 1;
         figures.disturbed += usize::from(!before.was_calm(&Usage::now()?));
         running.end()
     }
@@ -212,7 +224,10 @@ impl<'a> Bench<'a> {
             let wait = move || probe::until_answered_by(probe, server, PATIENCE);
             let probing = scope.spawn(move || pod.home().run_in(wait));
             let began = self.changer.point(PROBE, &address)?;
-            let answered = probing.join().ok().context("the probe ended")???;
+            let answered = probing
+                .join()
+                .ok()
+                .with_context(|| format!("whoever asks {probe} panicked"))???;
             Ok((began, answered))
         });
         milliseconds(asked.with_context(|| format!("change {number}"))?)
@@ -230,7 +245,8 @@ impl<'a> Bench<'a> {
             let wait = move || probe::until_answered_by(to, BACKENDS[0], PATIENCE);
             let probing = scope.spawn(move || pod.home().run_in(wait));
             let began = self.changer.make(&name, to, &backend)?;
-            let answered = probing.join().ok().context("the probe ended")???;
+            let answered =
+                probing.join().ok().with_context(|| format!("whoever asks {to} panicked"))???;
             Ok((began, answered))
         });
         let milliseconds = milliseconds(asked.with_context(|| name.clone())?)?;

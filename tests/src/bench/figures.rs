@@ -20,31 +20,41 @@ impl Figure {
         self.0.push(value);
     }
 
-    /// How many rounds.
+    /// How many values.
     pub(super) const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// All rounds in three numbers.
+    /// All values in three numbers. Between two values a quarter lies on the line from one to the other, so that few
+    /// values have quarters as far below as above.
     pub(super) fn spread(&self) -> Spread {
-        self.at([0.25, 0.5, 0.75])
+        let sorted = self.sorted();
+        let at = |share: f64| {
+            let place = sorted.len().saturating_sub(1) as f64 * share;
+            let [below, above] = [place.floor(), place.ceil()].map(|index| value(&sorted, index));
+            below + (above - below) * place.fract()
+        };
+        Spread::rounded([0.25, 0.5, 0.75].map(at))
     }
 
-    #[expect(clippy::cast_sign_loss, reason = "a share of a length is not negative")]
-    fn at(&self, shares: [f64; 3]) -> Spread {
+    /// What 99 of 100 do not exceed, where there are so many, else the largest; beside it what 95 of 100 do not exceed,
+    /// and the largest.
+    pub(super) fn late(&self) -> Spread {
+        let sorted = self.sorted();
+        // The share may be a little too large for lack of digits.
+        let at = |share: f64| value(&sorted, (sorted.len() as f64 * share - 1e-6).ceil() - 1.0);
+        Spread::rounded([0.95, if self.is_many() { 0.99 } else { 1.0 }, 1.0].map(at))
+    }
+
+    /// Whether a hundredth of the values is a value: else the slowest hundredth is the slowest one.
+    pub(super) const fn is_many(&self) -> bool {
+        self.len() >= 100
+    }
+
+    fn sorted(&self) -> Vec<f64> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
-        let [low, median, high] = shares.map(|share| {
-            let last = sorted.len().saturating_sub(1) as f64;
-            let value = sorted.get((last * share).round() as usize).copied().unwrap_or_default();
-            (value * 1000.0).round() / 1000.0
-        });
-        Spread { median, low, high }
-    }
-
-    /// What 99 of 100 do not exceed; beside it what 95 do not, and the largest.
-    pub(super) fn late(&self) -> Spread {
-        self.at([0.95, 0.99, 1.0])
+        sorted
     }
 
     /// How many times as much as another, round by round, after `empty` is taken from both.
@@ -66,7 +76,18 @@ impl FromIterator<f64> for Figure {
     }
 }
 
+/// The value at an index; 0 where there is none.
+#[expect(clippy::cast_sign_loss, reason = "below 0 is 0")]
+fn value(sorted: &[f64], index: f64) -> f64 {
+    sorted.get(index as usize).copied().unwrap_or_default()
+}
+
 impl Spread {
+    fn rounded(values: [f64; 3]) -> Self {
+        let [low, median, high] = values.map(|value| (value * 1000.0).round() / 1000.0);
+        Self { median, low, high }
+    }
+
     /// Whether the quarters of both have a value in common: then neither is said to be larger.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         self.low <= other.high && other.low <= self.high
@@ -81,6 +102,30 @@ mod tests {
     fn one_disturbed_round_moves_no_median() {
         let figure = Figure(vec![10.0, 11.0, 900.0, 10.0, 12.0]);
         assert_eq!(figure.spread(), Spread { median: 11.0, low: 10.0, high: 12.0 });
+    }
+
+    #[test]
+    fn quarters_of_few_values_lie_as_far_below_as_above() {
+        for (values, low, high) in
+            [(3, 1.5, 2.5), (5, 2.0, 4.0), (6, 2.25, 4.75), (7, 2.5, 5.5), (9, 3.0, 7.0)]
+        {
+            // In no order.
+            let figure: Figure = (1..=values).rev().map(f64::from).collect();
+            let median = f64::midpoint(1.0, f64::from(values));
+            assert_eq!(figure.spread(), Spread { median, low, high }, "{values} values");
+        }
+        let spread = |values: &[f64]| values.iter().copied().collect::<Figure>().spread();
+        assert_eq!(spread(&[4.0]), Spread { median: 4.0, low: 4.0, high: 4.0 });
+        assert_eq!(spread(&[]), Spread { median: 0.0, low: 0.0, high: 0.0 });
+    }
+
+    #[test]
+    fn a_hundredth_is_told_only_of_a_hundred() {
+        let late = |values: u32| (1..=values).map(f64::from).collect::<Figure>().late();
+        assert_eq!(late(50), Spread { median: 50.0, low: 48.0, high: 50.0 });
+        assert_eq!(late(100), Spread { median: 99.0, low: 95.0, high: 100.0 });
+        assert_eq!(late(1_200), Spread { median: 1_188.0, low: 1_140.0, high: 1_200.0 });
+        assert_eq!(late(0), Spread { median: 0.0, low: 0.0, high: 0.0 });
     }
 
     #[test]

@@ -46,6 +46,9 @@ pub(super) struct Row {
     pub(super) spread: Spread,
     /// Rounds that it comes from.
     pub(super) rounds: usize,
+    /// Values of these rounds; 0 in results that were written before this was told.
+    #[serde(default)]
+    pub(super) values: usize,
     /// Rounds that were dropped because something else used the machine.
     pub(super) dropped: usize,
     /// Too few rounds were calm: this comes from all of them, and says little.
@@ -53,7 +56,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// A figure that nothing disturbed, judged where `better` is given.
+    /// A figure of which each round gave one value: not disturbed, not judged, and less of it is better.
     pub(super) fn new(labels: &[(&str, &str)], (measure, unit): (&str, &str), of: &Figure) -> Self {
         let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         Self {
@@ -64,9 +67,29 @@ impl Row {
             judged: false,
             spread: of.spread(),
             rounds: of.len(),
+            values: of.len(),
             dropped: 0,
             disturbed: false,
         }
+    }
+
+    /// The slowest hundredth of many values, or the slowest of fewer than a hundred, which is nobody's regression.
+    pub(super) fn late(
+        labels: &[(&str, &str)],
+        (what, unit): (&str, &str),
+        of: &Figure,
+        is_ours: bool,
+    ) -> Self {
+        let measure = format!("{what} {}", if of.is_many() { "99 %" } else { "slowest" });
+        let row = Self::new(labels, (&measure, unit), of).judged(is_ours && of.is_many());
+        Self { spread: of.late(), ..row }
+    }
+
+    /// Each round gave several values.
+    #[must_use]
+    pub(super) const fn of_rounds(mut self, rounds: usize) -> Self {
+        self.rounds = rounds;
+        self
     }
 
     /// More of it is better.
@@ -167,6 +190,21 @@ mod tests {
         let read = Results::read(folder.path()).unwrap();
         assert_eq!(serde_json::to_value(&read).unwrap(), serde_json::to_value(&results).unwrap());
         assert_eq!(read.rows[0].name(), "services 10, way ours");
+    }
+
+    #[test]
+    fn the_slowest_of_few_is_called_so_and_not_judged() {
+        let row = |values: u32| {
+            let figure: Figure = (1..=values).map(f64::from).collect();
+            Row::late(&[], ("latency", "ms"), &figure, true).of_rounds(5)
+        };
+        let (few, many) = (row(50), row(100));
+        assert_eq!(
+            (&*few.measure, few.judged, few.spread.median),
+            ("latency slowest", false, 50.0)
+        );
+        assert_eq!((&*many.measure, many.judged, many.spread.median), ("latency 99 %", true, 99.0));
+        assert_eq!((many.rounds, many.values), (5, 100));
     }
 
     #[test]

@@ -95,20 +95,21 @@ fn table(rows: &[Row]) -> String {
         };
         format!(
             "<tr><td>{}</td><td>{}</td><td class=\"figure\">{}</td><td class=\"figure\">{} to {}</td><td>{}</td>\
-             <td class=\"figure\">{}</td><td>{marks}</td></tr>",
+             <td class=\"figure\">{}</td><td class=\"figure\">{}</td><td>{marks}</td></tr>",
             escape(&row.name()),
             escape(&row.measure),
             number(spread.median),
             number(spread.low),
             number(spread.high),
             escape(&row.unit),
-            row.rounds
+            row.rounds,
+            row.values.max(row.rounds)
         )
     };
     let lines: String = rows.iter().map(line).collect();
     format!(
         "<details><summary>All {} figures</summary><table><tr><th>of</th><th>figure</th><th>middle</th><th>quarters</th>\
-         <th>unit</th><th>rounds</th><th></th></tr>{lines}</table></details>",
+         <th>unit</th><th>rounds</th><th>values</th><th></th></tr>{lines}</table></details>",
         rows.len()
     )
 }

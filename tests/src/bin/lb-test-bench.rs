@@ -18,8 +18,8 @@ const USAGE: &str = "usage, results and report into FOLDER, SERVICES with commas
                          plain routing, kube-proxy and ours
   lb-test-bench churn FOLDER ROUNDS CHANGES SERVICES COMMIT
                          from a change in the API to a packet, kube-proxy and the agent that LB_AGENT names
-  lb-test-bench scale FOLDER ROUNDS COMMIT [quick]  memory, start and changes of the agent that LB_AGENT names
-  lb-test-bench scale grow           the same agent outgrows its maps
+  lb-test-bench scale FOLDER ROUNDS COMMIT [quick]  memory, start and changes of the agent that LB_AGENT names,
+                         and, but for quick, maps that it outgrows
   lb-test-bench report FILE RESULTS ...  one report of several results
   lb-test-bench compare OLD NEW      exit code 1 when ours became worse
 for the harness: traffic-serve ADDRESS:PORT ..., traffic-ask OPERATION ADDRESS:PORT MILLISECONDS,
@@ -75,12 +75,11 @@ fn measure(words: &[&str]) -> Result<()> {
             let options = churn::Options { folder, commit, services, rounds, changes };
             churn::churn(&options, &mut stdout())
         }
-        ["scale", "grow"] => scale::grow(&mut stdout()),
         ["scale", folder, rounds, commit, quick @ ..] => {
-            let sizes: &[scale::Size] =
-                if quick.is_empty() { &scale::SIZES } else { &scale::QUICK };
+            let grows = quick.is_empty();
+            let sizes: &[scale::Size] = if grows { &scale::SIZES } else { &scale::QUICK };
             let (folder, rounds) = (folder.as_ref(), number(rounds)?);
-            scale::run(&scale::Options { folder, commit, sizes, rounds }, &mut stdout())
+            scale::run(&scale::Options { folder, commit, sizes, rounds, grows }, &mut stdout())
         }
         ["traffic-serve", at @ ..] => {
             let at = at.iter().map(|at| at.parse().context("address and port"));

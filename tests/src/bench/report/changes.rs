@@ -34,23 +34,31 @@ pub(super) fn pictures(all: &[Row]) -> String {
     text
 }
 
-/// The middle as a whole line, the slowest hundredth as a broken one.
+/// What is slow: of many changes the slowest hundredth, of few the slowest.
+const LATE: [(&str, &str); 2] = [("latency 99 %", "99 %"), ("latency slowest", "slowest")];
+
+/// The middle as a whole line, what is slow as a broken one.
 fn latency(all: &[Row], change: &str) -> String {
     let labels = [("change", change)];
     let mut series = by_services(all, &labels, "latency 50 %");
-    let late = by_services(all, &labels, "latency 99 %");
+    let late = LATE.map(|(measure, name)| (name, by_services(all, &labels, measure)));
     let said: Vec<String> = series.iter().map(|one| said(one, &late)).collect();
-    series.extend(late.into_iter().map(|one| Series { class: one.class + " late", ..one }));
+    let late = late.into_iter().flat_map(|(_, late)| late);
+    series.extend(late.map(|one| Series { class: one.class + " late", ..one }));
     let title = format!("{change}: change to packet");
     let drawing = charts::lines(&title, "ms", &series, true);
-    figure(&title, &format!("middle, and 99 % broken. {}", said.join("; ")), &drawing)
+    figure(&title, &format!("middle, and the slowest broken. {}", said.join("; ")), &drawing)
 }
 
-fn said(one: &Series, late: &[Series]) -> String {
+fn said(one: &Series, late: &[(&str, Vec<Series>)]) -> String {
     let points = |series: &Series| {
         let points = series.points.iter().map(|(_, spread)| number(spread.median));
         points.collect::<Vec<_>>().join(", ")
     };
-    let late = late.iter().find(|other| other.name == one.name).map(points).unwrap_or_default();
-    format!("{}: {} (99 %: {late})", one.name, points(one))
+    let of_way = |(name, late): &(&str, Vec<Series>)| {
+        let late = late.iter().find(|other| other.name == one.name)?;
+        Some(format!("{name}: {}", points(late)))
+    };
+    let late: Vec<String> = late.iter().filter_map(of_way).collect();
+    format!("{}: {} ({})", one.name, points(one), late.join("; "))
 }

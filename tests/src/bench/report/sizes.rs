@@ -6,14 +6,15 @@ use super::figure;
 use super::pick::{class, rows};
 use super::svg::number;
 
-/// Measures, and which others of the same thing stand in the same picture.
-const MEASURES: [&str; 6] = [
+/// Measures, a picture each.
+const MEASURES: [&str; 7] = [
     "anonymous memory",
     "peak memory",
     "map memory",
     "lists to programmed",
     "change to map 50 %",
     "change to map 99 %",
+    "growth",
 ];
 
 /// All of them.

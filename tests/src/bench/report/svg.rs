@@ -47,7 +47,7 @@ impl Svg {
         self.put(&format!(r#"<polyline class="path {class}" points="{points}"/>"#));
     }
 
-    /// A point with a note for whoever points at it; more of `percent` fills it more.
+    /// A point with a note for whoever points at it.
     pub(super) fn point(&mut self, class: &str, (x, y): (f64, f64), radius: f64, note: &str) {
         let note = escape(note);
         self.put(&format!(
