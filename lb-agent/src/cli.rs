@@ -199,6 +199,6 @@ mod tests {
         assert_eq!(under("In place of running"), ["cleanup", "init-only", "write-config-to"]);
         assert!(under("").contains(&"bpf-dir") && under("").contains(&"help"));
         let heading = "kube-proxy's flags; with --config they are ignored";
-        assert_eq!(under(heading).len(), 16, "{:?}", under(heading));
+        assert_eq!(under(heading).len(), 17, "{:?}", under(heading));
     }
 }

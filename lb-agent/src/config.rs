@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ipnet::IpNet;
 
@@ -71,6 +72,8 @@ pub struct Config {
     pub interface_name_prefix: Setting<String>,
     /// `iptables.masqueradeAll` or `nftables.masqueradeAll`.
     pub masquerade_all: Setting<bool>,
+    /// `syncPeriod` of kube-proxy's mode: by it only the patience of `/healthz` is measured.
+    pub sync_period: Setting<Duration>,
     /// `nodePortAddresses`.
     pub node_port_addresses: Setting<NodePortAddresses>,
     /// `NodePorts` on loopback.
@@ -123,6 +126,7 @@ impl Default for Config {
             bridge_interface: Setting::default(),
             interface_name_prefix: Setting::default(),
             masquerade_all: Setting::default(),
+            sync_period: Setting::new(Duration::from_secs(30)),
             node_port_addresses: Setting::default(),
             localhost_node_ports: Setting::default(),
             oom_score_adj: Setting::new(-999),

@@ -15,17 +15,16 @@ use serde::Serialize;
 
 use crate::plan::Family;
 
-/// A change that waits longer than this means that we are stuck: twice kube-proxy's sync period.
-const STALE: Duration = Duration::from_mins(1);
 /// What Go, and so kube-proxy, writes for a time that has not come yet.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
 /// What the agent says of itself; cheap to clone, all clones are one.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Health(Arc<Mutex<Told>>);
 
 #[derive(Debug, Default)]
 struct Told {
+    patience: Duration,
     ready: bool,
     node: NodeState,
     updated: Option<Timestamp>,
@@ -51,9 +50,10 @@ pub enum NodeState {
 struct Body {
     last_updated: String,
     current_time: String,
-    healthy: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     node_eligible: Option<bool>,
+    healthy: bool,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status: BTreeMap<&'static str, FamilyBody>,
 }
 
@@ -65,6 +65,11 @@ struct FamilyBody {
 }
 
 impl Health {
+    /// Nothing is known yet. A change that waits as long as `patience` will mean that we are stuck.
+    pub fn new(patience: Duration) -> Self {
+        Self(Arc::new(Mutex::new(Told { patience, ..Told::default() })))
+    }
+
     /// Everything that was known at the start is programmed, every device carries its programs.
     pub fn ready(&self) {
         self.told().ready = true;
@@ -94,7 +99,7 @@ impl Health {
 
     /// Whether changes are programmed in time.
     pub fn is_fresh(&self) -> bool {
-        self.told().pending_since.is_none_or(|since| since.elapsed() < STALE)
+        self.told().is_fresh()
     }
 
     /// How often each path answered with each code.
@@ -109,21 +114,29 @@ impl Health {
     /// The answer, and whether it is a good one.
     fn answer(&self, path: &'static str, counts_node: bool) -> Response {
         let mut told = self.told();
-        let is_fresh = told.pending_since.is_none_or(|since| since.elapsed() < STALE);
+        let is_fresh = told.is_fresh();
         let is_eligible = told.node == NodeState::Eligible;
-        let now = Timestamp::now();
-        let updated = told.updated.map_or_else(|| NEVER.to_owned(), |at| at.to_string());
-        let family = |family: Family| {
-            (family.name(), FamilyBody { last_updated: updated.clone(), healthy: is_fresh })
-        };
-        let body = Body {
-            last_updated: if is_fresh { now.to_string() } else { updated.clone() },
-            current_time: now.to_string(),
-            healthy: is_fresh,
-            node_eligible: counts_node.then_some(is_eligible),
-            status: Family::ALL.into_iter().map(family).collect(),
-        };
         let is_good = is_fresh && (is_eligible || !counts_node);
+        let now = Timestamp::now().to_string();
+        let updated = told.updated.map(|at| at.to_string());
+        // A family is told of once it was programmed.
+        let family = |family: Family| {
+            let last_updated = updated.clone()?;
+            Some((family.name(), FamilyBody { last_updated, healthy: is_fresh }))
+        };
+        let status = Family::ALL.into_iter().filter_map(family).collect();
+        let body = Body {
+            // Who is well is so now, whether or not something changed.
+            last_updated: if is_good {
+                now.clone()
+            } else {
+                updated.unwrap_or_else(|| NEVER.to_owned())
+            },
+            current_time: now,
+            node_eligible: counts_node.then_some(is_eligible),
+            healthy: is_fresh,
+            status,
+        };
         let code = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         *told.answers.entry((path, code.as_u16())).or_default() += 1;
         drop(told);
@@ -133,6 +146,12 @@ impl Health {
             (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         ];
         (code, headers, text).into_response()
+    }
+}
+
+impl Told {
+    fn is_fresh(&self) -> bool {
+        self.pending_since.is_none_or(|since| since.elapsed() < self.patience)
     }
 }
 
@@ -157,13 +176,16 @@ async fn readyz(State(health): State<Health>) -> (StatusCode, &'static str) {
 mod tests {
     use super::*;
 
+    /// kube-proxy's, where nobody chose another.
+    const PATIENCE: Duration = Duration::from_mins(1);
+
     fn code(health: &Health, counts_node: bool) -> u16 {
         health.answer("healthz", counts_node).status().as_u16()
     }
 
     #[test]
     fn a_node_that_leaves_is_alive_but_not_healthy() {
-        let health = Health::default();
+        let health = Health::new(PATIENCE);
         assert_eq!((code(&health, true), code(&health, false)), (503, 200), "node unknown");
         health.node(NodeState::Eligible);
         assert_eq!((code(&health, true), code(&health, false)), (200, 200));
@@ -174,13 +196,19 @@ mod tests {
 
     #[test]
     fn a_change_that_waits_too_long_is_unhealthy() {
-        let health = Health::default();
+        let health = Health::new(PATIENCE);
         health.node(NodeState::Eligible);
-        health.pending(Instant::now().checked_sub(STALE));
+        health.pending(Instant::now().checked_sub(PATIENCE));
         assert_eq!((code(&health, true), code(&health, false)), (503, 503));
         health.updated();
         assert_eq!(code(&health, true), 200);
+        let hasty = Health::new(Duration::from_secs(10));
+        hasty.pending(Instant::now().checked_sub(Duration::from_secs(9)));
+        assert_eq!(code(&hasty, false), 200);
+        hasty.pending(Instant::now().checked_sub(Duration::from_secs(11)));
+        assert_eq!(code(&hasty, false), 503);
     }
+
     async fn body(health: &Health) -> serde_json::Value {
         let answer = health.answer("healthz", true).into_body();
         let bytes = axum::body::to_bytes(answer, 10_000).await.expect("a short text");
@@ -189,17 +217,30 @@ mod tests {
 
     #[tokio::test]
     async fn families_tell_of_their_last_update_and_the_whole_of_now() {
-        let health = Health::default();
+        let health = Health::new(PATIENCE);
+        let unknown = body(&health).await;
+        let keys: Vec<_> = unknown.as_object().expect("a mapping").keys().collect();
+        assert_eq!(keys, ["currentTime", "healthy", "lastUpdated", "nodeEligible"]);
+        assert_eq!(unknown["lastUpdated"], NEVER, "the answer is 503: now is for 200");
+        assert_eq!((&unknown["healthy"], &unknown["nodeEligible"]), (&true.into(), &false.into()));
+        health.node(NodeState::Eligible);
         let before = body(&health).await;
-        assert_eq!(before["status"]["IPv6"]["lastUpdated"], NEVER);
         assert_eq!(before["lastUpdated"], before["currentTime"], "nothing waits");
         health.updated();
         let (first, second) = (body(&health).await, body(&health).await);
         assert_ne!(first["status"]["IPv4"]["lastUpdated"], NEVER);
         assert_eq!(first["status"], second["status"], "no update between them");
-        health.pending(Instant::now().checked_sub(STALE));
+        health.pending(Instant::now().checked_sub(PATIENCE));
         let stale = body(&health).await;
         assert_eq!(stale["lastUpdated"], stale["status"]["IPv4"]["lastUpdated"]);
+        health.updated();
+        health.node(NodeState::Leaving);
+        let leaving = body(&health).await;
+        assert_eq!(leaving["lastUpdated"], leaving["status"]["IPv4"]["lastUpdated"]);
+        assert_eq!(
+            (&leaving["healthy"], leaving["status"]["IPv4"]["healthy"].clone()),
+            (&true.into(), true.into())
+        );
         assert_eq!((&stale["healthy"], &stale["status"]), (&false.into(), &stale_status(&first)));
     }
 

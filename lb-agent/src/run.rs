@@ -163,7 +163,7 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
         writer: Writer::new(maps),
         orphans: Orphans::start(Arc::clone(&shared), Arc::clone(&numbers)),
         devices,
-        health: Health::default(),
+        health: Health::new(config.patience()),
         shown: Shown {
             checks: HealthChecks::default(),
             events: client.map(|client| Events::start(client, &name)).unwrap_or_default(),

@@ -170,7 +170,8 @@ impl Tracker {
         [Kind::Service, Kind::Slice, Kind::Node].iter().all(|kind| self.synced.contains(kind))
     }
 
-    /// Since when a change waits to be taken.
+    /// Since when a change waits to be taken. None does before the first lists are complete: what they lack may take
+    /// as long as it likes (contract 6.2).
     pub const fn dirty_since(&self) -> Option<Instant> {
         self.dirty_since
     }
@@ -263,8 +264,15 @@ impl Tracker {
     }
 
     fn mark(&mut self, name: ServiceName) {
-        let _: &mut Instant = self.dirty_since.get_or_insert_with(Instant::now);
         let _: bool = self.dirty.insert(name);
+        self.note_waiting();
+    }
+
+    /// From now on the change waits, if any does and may be taken.
+    fn note_waiting(&mut self) {
+        if self.dirty_since.is_none() && !self.dirty.is_empty() && self.is_synced() {
+            self.dirty_since = Some(Instant::now());
+        }
     }
 
     const fn begin(&mut self, kind: Kind) {
@@ -290,6 +298,7 @@ impl Tracker {
             Kind::Node | Kind::ServiceCidr => Effect::Nothing,
         };
         let first = self.synced.insert(kind);
+        self.note_waiting();
         if first && self.is_synced() { Effect::Services } else { effect }
     }
 

@@ -1,16 +1,20 @@
 //! The agent as the pod of `deploy/daemonset.yaml` that it is: it finds the API server by what pods are told, and has
-//! exactly the rights of its role, against the real authorizer.
+//! exactly the rights of its role, or fewer, against the real authorizer.
 
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use lb_tests::agent::Source;
+use lb_tests::agent::{Agent, Source};
 use lb_tests::cluster::{Cluster, until_answered_by};
 use lb_tests::topology::Shape;
-use lb_tests::wait::wait_until_ok;
+use lb_tests::wait::{try_wait_until, wait_until_ok};
 
+/// How long a start without complete lists may take: it waits for them for ten seconds first.
+const LISTENING: Duration = Duration::from_secs(40);
+/// How long three more refusals may take: pauses between them grow to fifteen seconds.
+const REFUSALS: Duration = Duration::from_secs(90);
 const ACCOUNT: &str = "--as=system:serviceaccount:kube-system:lb-agent";
 
 #[test]
@@ -49,6 +53,45 @@ fn agent_works_with_the_role_of_the_daemon_set_and_nothing_else() -> Result<()> 
         ensure!(refused < 0.5, "{refused} requests were forbidden");
     }
     Ok(())
+}
+
+/// What a role lacks may be given at any time: until then the agent is alive, and killing it would not help.
+#[test]
+fn an_agent_whose_lists_are_not_complete_is_alive_however_long_that_takes() -> Result<()> {
+    let cluster = Cluster::without_agents(Shape::Routed)?;
+    let control_plane = cluster.control_plane();
+    let kubectl = |arguments: &[&str]| control_plane.kubectl(arguments).map(drop);
+    // A change that nothing keeps from being programmed: it waits for what is not listed.
+    let web = cluster.publish("web", false)?;
+    let role = |name: &str, resources: &str| -> Result<()> {
+        let (resources, role) =
+            (format!("--resource={resources}"), format!("--clusterrole={name}"));
+        kubectl(&["create", "clusterrole", name, "--verb=list,watch,get", &resources])?;
+        kubectl(&["create", "clusterrolebinding", name, &role, "--serviceaccount=default:agent"])
+    };
+    kubectl(&["create", "serviceaccount", "agent"])?;
+    role("some", "services,nodes,servicecidrs.networking.k8s.io")?;
+    let account = control_plane.service_account("default", "agent")?;
+    let node = cluster.rig().node(0)?;
+    // Twice that is how long a change may wait.
+    let mut agent = Agent::spawn(node, Source::InPod(&account), &["--iptables-sync-period=1s"])?;
+    let status = |path| agent.health(path).map(|(status, _)| status);
+    wait_until_ok(LISTENING, "the agent listens", || status("/livez").map(drop))?;
+    let refused = || agent.metric(&["rest_client_requests_total{", "code=\"403\""]);
+    let before = refused()?;
+    try_wait_until(REFUSALS, "the agent is refused again and again", || {
+        let statuses = (status("/livez")?, status("/healthz")?, status("/readyz")?);
+        ensure!(statuses == (200, 200, 503), "{statuses:?}");
+        Ok((refused()? > before + 2.5).then_some(()))
+    })?;
+    role("rest", "endpointslices.discovery.k8s.io")?;
+    agent.wait_ready()?;
+    cluster.endpoints(&web, &[cluster.rig().pod(1, 1)?])?;
+    for (from, question) in cluster.askers(&web)?.into_iter().take(2) {
+        until_answered_by(from, question, &["pod-b2"])?;
+    }
+    ensure!(agent.health("/livez")?.0 == 200, "it is alive");
+    agent.stop()
 }
 
 /// By the schemas and the admission of a real API server, which knows every field of each object.

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use lb_common::addr::Ip;
 use lb_common::config::{Prefix, Settings};
@@ -199,6 +200,11 @@ impl Config {
             IpAddr::V4(ip) => Primary { v4: Some(ip.into()), ..found },
             IpAddr::V6(ip) => Primary { v6: Some(ip.into()), ..found },
         }
+    }
+
+    /// How long a change may wait before `/healthz` is bad (contract 6.2).
+    pub const fn patience(&self) -> Duration {
+        self.sync_period.value.saturating_mul(2)
     }
 
     /// How long idle flows are kept.

@@ -52,6 +52,9 @@ pub struct ProxyFlags {
     /// NodePorts on loopback [default: false].
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub iptables_localhost_nodeports: Option<bool>,
+    /// Half of how long a change may wait before /healthz is bad [default: 30s].
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub iptables_sync_period: Option<Duration>,
     /// `oom_score_adj` of the agent.
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(i64).range(-1_000..=1_000))]
     pub oom_score_adj: Option<i64>,
@@ -124,6 +127,9 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     t.flag(&mut config.masquerade_all, "masquerade-all", proxy.masquerade_all);
     let localhost = proxy.iptables_localhost_nodeports;
     t.flag(&mut config.localhost_node_ports, "iptables-localhost-nodeports", localhost);
+    // Zero means that nothing is set.
+    let period = proxy.iptables_sync_period.filter(|period| !period.is_zero());
+    t.flag(&mut config.sync_period, "iptables-sync-period", period);
     t.flag(&mut config.oom_score_adj, "oom-score-adj", proxy.oom_score_adj);
     timeouts(t, config, proxy);
     // In a file without one, the flag still says how to reach the API server.

@@ -68,28 +68,32 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
 
 /// The sections of the modes that we are none of.
 fn modes_of_kube_proxy(config: &mut Config, section: &mut Section) {
-    let is_nftables = config.mode.value == "nftables";
+    let mode = config.mode.value.clone();
+    let (is_nftables, is_ipvs) = (mode == "nftables", mode == "ipvs");
     section.sub("iptables", |section| {
         let all = section.flag("masqueradeAll");
         config.masquerade_all.file(all.filter(|_| !is_nftables));
         config.localhost_node_ports.file(section.flag("localhostNodePorts"));
         section.without_meaning(&["masqueradeBit"]);
-        section.durations(&["syncPeriod", "minSyncPeriod"]);
+        let period = section.duration("syncPeriod");
+        config.sync_period.file(period.filter(|_| !is_nftables && !is_ipvs));
+        section.durations(&["minSyncPeriod"]);
         section.without_meaning(&["snatNodeInternalIP"]);
     });
     section.sub("nftables", |section| {
         let all = section.flag("masqueradeAll");
         config.masquerade_all.file(all.filter(|_| is_nftables));
         section.without_meaning(&["masqueradeBit"]);
-        section.durations(&["syncPeriod", "minSyncPeriod"]);
+        config.sync_period.file(section.duration("syncPeriod").filter(|_| is_nftables));
+        section.durations(&["minSyncPeriod"]);
     });
     section.sub("ipvs", |section| {
+        config.sync_period.file(section.duration("syncPeriod").filter(|_| is_ipvs));
         section.without_meaning(&[
             "excludeCIDRs",
             "minSyncPeriod",
             "scheduler",
             "strictARP",
-            "syncPeriod",
             "tcpFinTimeout",
             "tcpTimeout",
             "udpTimeout",

@@ -228,11 +228,31 @@ fn a_specific_bind_address_is_the_nodes() {
 }
 
 #[test]
+fn patience_is_twice_the_sync_period_of_the_mode() {
+    let seconds = |config: Config| config.patience().as_secs();
+    assert_eq!(seconds(file("").unwrap()), 60);
+    let all = "iptables: {syncPeriod: 5s}\nnftables: {syncPeriod: 6s}\nipvs: {syncPeriod: 7s}";
+    for (mode, expected) in [("\"\"", 10), ("iptables", 10), ("nftables", 12), ("ipvs", 14)] {
+        assert_eq!(seconds(file(&format!("mode: {mode}\n{all}")).unwrap()), expected, "{mode}");
+    }
+    assert_eq!(seconds(file("mode: nftables\niptables: {syncPeriod: 5s}").unwrap()), 60);
+    assert_eq!(seconds(flags(&["--iptables-sync-period=1m"]).unwrap()), 120);
+    assert!(file("iptables: {syncPeriod: soon}").is_err());
+}
+
+#[test]
 fn what_is_written_out_reads_the_same() {
     let before = with(&["--hostname-override", "n"], KUBEADM).unwrap();
     let again = with(&[], &before.documents()).unwrap();
     assert_eq!(again.warnings, Vec::<String>::new());
     assert_eq!(again.configz(), before.configz());
+    for mode in ["iptables", "nftables"] {
+        let lines = format!("mode: {mode}\n{mode}: {{masqueradeAll: true, syncPeriod: 2500ms}}");
+        let before = file(&lines).unwrap();
+        let again = with(&[], &before.documents()).unwrap();
+        assert_eq!((again.configz(), again.patience()), (before.configz(), before.patience()));
+        assert!(again.masquerade_all.value, "{mode}");
+    }
     assert!(before.table().contains("clusterCIDR"));
     assert!(before.table().contains("flag --hostname-override"));
 }

@@ -18,6 +18,15 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(duration).map_err(|error| error.to_string())
 }
 
+/// A duration as Go reads it, nothing lost.
+pub fn shown(duration: Duration) -> String {
+    match (duration.as_secs(), duration.subsec_nanos()) {
+        (seconds, 0) => format!("{seconds}s"),
+        (_, nanos) if nanos % 1_000_000 == 0 => format!("{}ms", duration.as_millis()),
+        _ => format!("{}ns", duration.as_nanos()),
+    }
+}
+
 /// Up to one prefix of each family, separated by a comma.
 pub fn cidr_pair(text: &str) -> Result<Vec<IpNet>, String> {
     let mut pair: Vec<IpNet> = Vec::new();
@@ -62,6 +71,10 @@ mod tests {
         let cases = [("0", 0), ("0s", 0), ("24h0m0s", 86_400_000), ("1h0m0s", 3_600_000)];
         for (text, milliseconds) in [("500ms", 500), ("1m30s", 90_000)].into_iter().chain(cases) {
             assert_eq!(duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for text in ["24h0m0s", "1m30s", "500ms", "1500us", "7ns"] {
+            let read = duration(text).unwrap();
+            assert_eq!(duration(&shown(read)), Ok(read), "{text}");
         }
         for text in ["", "30", "-1s", "soon"] {
             assert!(duration(text).is_err(), "{text}");

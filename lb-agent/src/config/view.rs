@@ -2,13 +2,14 @@
 
 use std::fmt::Debug;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
 use super::agent::{ACCELERATION, ECHO, MASQUERADE, SOCKET_LB};
 use super::effect::patterns;
 use super::kube_proxy::MODES;
-use super::{AGENT, Config, KUBE_PROXY, NodePortAddresses, Origin, Setting};
+use super::{AGENT, Config, KUBE_PROXY, NodePortAddresses, Origin, Setting, values};
 
 /// A flag only: no file has it.
 pub(super) const MASTER: &str = "master";
@@ -45,7 +46,9 @@ impl Config {
         let cidrs: Vec<String> = self.cluster_cidr.value.iter().map(ToString::to_string).collect();
         let listener = |it: Option<SocketAddr>| it.map(|it| it.to_string()).unwrap_or_default();
         let timeouts = &self.timeouts;
-        let seconds = |time: std::time::Duration| json!(format!("{}s", time.as_secs()));
+        let mode = if self.mode.value == "nftables" { "nftables" } else { "iptables" };
+        let period = if self.mode.value == "ipvs" { "ipvs" } else { mode };
+        let seconds = |time: Duration| json!(values::shown(time));
         vec![
             entry("mode", json!(self.mode.value), self.mode.origin),
             entry("hostnameOverride", json!(self.hostname.value), self.hostname.origin),
@@ -76,9 +79,14 @@ impl Config {
                 self.interface_name_prefix.origin,
             ),
             entry(
-                "iptables.masqueradeAll",
+                &format!("{mode}.masqueradeAll"),
                 json!(self.masquerade_all.value),
                 self.masquerade_all.origin,
+            ),
+            entry(
+                &format!("{period}.syncPeriod"),
+                seconds(self.sync_period.value),
+                self.sync_period.origin,
             ),
             entry(
                 "nodePortAddresses",

@@ -251,7 +251,7 @@ impl Agent {
 
     /// Says that everything that came is programmed, where it is.
     pub(super) fn note_sync(&mut self) {
-        if self.writer.is_done() && self.tracker.dirty_since().is_none() {
+        if self.is_programmed && self.writer.is_done() && self.tracker.dirty_since().is_none() {
             self.state.synced();
             self.health.updated();
         }

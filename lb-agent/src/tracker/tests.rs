@@ -65,9 +65,13 @@ fn nothing_is_given_out_before_the_lists_are_complete() {
     ];
     drop(apply(&mut tracker, events));
     assert!(!tracker.is_synced());
+    assert_eq!(tracker.dirty_since(), None, "nothing waits for us");
     assert_eq!(taken(&mut tracker), Vec::<String>::new());
+    let complete = Instant::now();
     assert_eq!(tracker.apply(Event::Synced(Kind::Slice)), Effect::Services);
+    assert!(tracker.dirty_since().is_some_and(|since| since >= complete), "it does from now on");
     assert_eq!(taken(&mut tracker), ["web 1"]);
+    assert_eq!(tracker.dirty_since(), None);
 }
 
 #[test]

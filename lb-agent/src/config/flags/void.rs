@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 pub struct WithoutMeaning(pub Vec<&'static str>);
 
 /// Name, and whether it stands alone.
-const WITHOUT_MEANING: [(&str, bool); 32] = [
+const WITHOUT_MEANING: [(&str, bool); 31] = [
     ("config-sync-period", false),
     ("conntrack-max-per-core", false),
     ("conntrack-min", false),
@@ -15,7 +15,6 @@ const WITHOUT_MEANING: [(&str, bool); 32] = [
     ("feature-gates", false),
     ("iptables-masquerade-bit", false),
     ("iptables-min-sync-period", false),
-    ("iptables-sync-period", false),
     ("ipvs-exclude-cidrs", false),
     ("ipvs-min-sync-period", false),
     ("ipvs-scheduler", false),
