@@ -5,6 +5,7 @@
 //! port that is taken costs only its own Service its answer; it is named and tried again.
 
 mod answer;
+mod connections;
 mod listener;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,18 +14,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
 use self::answer::Answerer;
+use self::connections::Connections;
 use self::listener::{Kind, Listener};
 use crate::plan::ServiceName;
 use crate::translate::HealthCheck;
-
-/// Connections of all Services at a time. More wait in the kernel's queues.
-const CONNECTIONS: usize = 1_024;
-/// Connections of one Service at a time: a client that is slow on purpose slows only its own.
-const PER_SERVICE: usize = 32;
 
 /// Where a family is listened on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +79,7 @@ pub struct HealthChecks {
     services: BTreeMap<ServiceName, Service>,
     addresses: Addresses,
     is_healthy: Arc<AtomicBool>,
-    connections: Arc<Semaphore>,
+    connections: Arc<Connections>,
     failures: Vec<Failure>,
 }
 
@@ -91,7 +87,6 @@ pub struct HealthChecks {
 struct Service {
     port: u16,
     answerer: Arc<Answerer>,
-    connections: Arc<Semaphore>,
     listeners: BTreeMap<SocketAddr, Listener>,
     failing: BTreeMap<SocketAddr, io::ErrorKind>,
 }
@@ -102,7 +97,7 @@ impl Default for HealthChecks {
             services: BTreeMap::new(),
             addresses: Addresses::default(),
             is_healthy: Arc::new(AtomicBool::new(true)),
-            connections: Arc::new(Semaphore::new(CONNECTIONS)),
+            connections: Arc::default(),
             failures: Vec::new(),
         }
     }
@@ -127,7 +122,6 @@ impl HealthChecks {
         let new = Service {
             port: wanted.port,
             answerer: Arc::new(answerer),
-            connections: Arc::new(Semaphore::new(PER_SERVICE)),
             listeners: BTreeMap::new(),
             failing: BTreeMap::new(),
         };
@@ -181,8 +175,8 @@ impl HealthChecks {
             if service.listeners.contains_key(&address) {
                 continue;
             }
-            let limits = [Arc::clone(&self.connections), Arc::clone(&service.connections)];
-            match Listener::open(address, kind, Arc::clone(&service.answerer), limits) {
+            let (answerer, connections) = (&service.answerer, &self.connections);
+            match Listener::open(address, kind, Arc::clone(answerer), Arc::clone(connections)) {
                 Ok(listener) => {
                     if service.failing.remove(&address).is_some() {
                         info!(service = %name, %address, "health check is answered again");

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::ser::{PrettyFormatter, Serializer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -48,7 +49,7 @@ impl Answerer {
         let service_proxy_healthy = self.is_healthy.load(Ordering::Relaxed);
         let service = Name { namespace: &self.service.namespace, name: &self.service.name };
         let body = Body { service, local_endpoints, service_proxy_healthy };
-        let body = serde_json::to_string(&body).unwrap_or_default();
+        let body = indented(&body);
         let status = if local_endpoints > 0 && service_proxy_healthy {
             "200 OK"
         } else {
@@ -67,6 +68,14 @@ impl Answerer {
         }
         text
     }
+}
+
+/// A document as kube-proxy writes it by hand: a tab for each level, no newline at its end.
+fn indented(body: &Body<'_>) -> String {
+    let mut text = Vec::new();
+    let style = PrettyFormatter::with_indent(b"\t");
+    let written = body.serialize(&mut Serializer::with_formatter(&mut text, style));
+    written.ok().and_then(|()| String::from_utf8(text).ok()).unwrap_or_default()
 }
 
 fn date() -> String {

@@ -8,11 +8,11 @@ use std::time::Duration;
 use nix::sys::socket::sockopt::Ipv6V6Only;
 use nix::sys::socket::{Shutdown, setsockopt, shutdown};
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use super::answer::{Answerer, answer};
+use super::connections::Connections;
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 64;
@@ -41,10 +41,10 @@ impl Listener {
         address: SocketAddr,
         kind: Kind,
         answerer: Arc<Answerer>,
-        limits: [Arc<Semaphore>; 2],
+        connections: Arc<Connections>,
     ) -> io::Result<Self> {
         let socket = Arc::new(bind(address, kind)?);
-        let task = tokio::spawn(accept(Arc::clone(&socket), answerer, limits)).abort_handle();
+        let task = tokio::spawn(accept(Arc::clone(&socket), answerer, connections)).abort_handle();
         Ok(Self { kind, socket, task })
     }
 }
@@ -86,18 +86,11 @@ fn lacks_family(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAFNOSUPPORT)
 }
 
-async fn accept(socket: Arc<TcpListener>, answerer: Arc<Answerer>, limits: [Arc<Semaphore>; 2]) {
-    let [all, own] = limits;
-    loop {
-        // A connection is taken only when it can be served.
-        let Ok(own) = Arc::clone(&own).acquire_owned().await else { return };
-        let Ok(accepted) = accept_one(&socket).await else { return };
-        let Ok(all) = Arc::clone(&all).acquire_owned().await else { return };
-        let answerer = Arc::clone(&answerer);
-        drop(tokio::spawn(async move {
-            answer(accepted, &answerer).await;
-            drop((all, own));
-        }));
+async fn accept(socket: Arc<TcpListener>, answerer: Arc<Answerer>, connections: Arc<Connections>) {
+    while let Ok(accepted) = accept_one(&socket).await {
+        let asked = Arc::clone(&answerer);
+        let task = tokio::spawn(async move { answer(accepted, &asked).await });
+        connections.admit(Arc::clone(&answerer), task.abort_handle());
     }
 }
 

@@ -78,7 +78,9 @@ async fn the_answer_is_kube_proxys() {
     ] {
         assert!(text.contains(header), "{text}");
     }
-    let body = r#"{"service":{"namespace":"shop","name":"web"},"localEndpoints":2,"serviceProxyHealthy":true}"#;
+    // As pkg/proxy/healthcheck/service_health.go prints it.
+    let body = "\r\n\r\n{\n\t\"service\": {\n\t\t\"namespace\": \"shop\",\n\t\t\"name\": \"web\"\n\t},\n\
+                \t\"localEndpoints\": 2,\n\t\"serviceProxyHealthy\": true\n}";
     assert!(text.ends_with(body), "{text}");
     let post = ask(v6(port), "POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc").await;
     assert!(post.ends_with(body), "any method, both families: {post}");
@@ -98,7 +100,8 @@ async fn without_endpoints_or_health_the_answer_is_503() {
     checks.set_healthy(false);
     let text = ask(v4(port), GET).await;
     assert!(text.starts_with("HTTP/1.1 503 "), "{text}");
-    assert!(text.ends_with(r#""localEndpoints":1,"serviceProxyHealthy":false}"#), "{text}");
+    let end = "\"localEndpoints\": 1,\n\t\"serviceProxyHealthy\": false\n}";
+    assert!(text.ends_with(end), "{text}");
 }
 
 #[tokio::test]
@@ -109,9 +112,9 @@ async fn a_port_moves_at_once_and_ends_with_its_service() {
     checks.set(&name("a"), wants(first, 1));
     checks.set(&name("a"), wants(second, 1));
     assert!(!is_open(v4(first)).await);
-    assert!(ask(v4(second), GET).await.contains(r#""name":"a""#));
+    assert!(ask(v4(second), GET).await.contains(r#""name": "a""#));
     checks.set(&name("b"), wants(first, 1));
-    assert!(ask(v4(first), GET).await.contains(r#""name":"b""#), "its old port is another's");
+    assert!(ask(v4(first), GET).await.contains(r#""name": "b""#), "its old port is another's");
     assert_eq!(checks.failures(), []);
     checks.set(&name("a"), None);
     assert!(!is_open(v4(second)).await);
@@ -160,16 +163,21 @@ async fn slow_and_senseless_clients_cost_only_themselves() {
     checks.set(&name("slow"), wants(slow, 1));
     checks.set(&name("other"), wants(other, 1));
     let mut held = Vec::new();
-    for _ in 0..2 * PER_SERVICE {
+    for _ in 0..2 * connections::PER_SERVICE {
         let mut stream = TcpStream::connect(v4(slow)).await.unwrap();
         stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
         held.push(stream);
     }
-    assert!(ask(v4(other), GET).await.starts_with("HTTP/1.1 200 "));
+    for (asked, which) in [(slow, "its own probes"), (other, "another's")] {
+        let answer = timeout(Duration::from_secs(3), ask(v4(asked), GET)).await;
+        assert!(answer.is_ok_and(|text| text.starts_with("HTTP/1.1 200 ")), "{which}");
+    }
     assert!(ask(v4(other), "\u{16}\u{3}\u{1}\r\n\r\n").await.starts_with("HTTP/1.1 400 "));
     assert!(ask(v4(other), &"x".repeat(9_000)).await.starts_with("HTTP/1.1 400 "));
-    let waited = timeout(Duration::from_secs(8), held[0].read_u8()).await;
-    assert!(waited.is_ok_and(|read| read.is_err()), "who says nothing is left alone");
+    for stream in &mut held {
+        let waited = timeout(Duration::from_secs(8), stream.read_u8()).await;
+        assert!(waited.is_ok_and(|read| read.is_err()), "who says nothing is left alone");
+    }
 }
 
 #[tokio::test]
