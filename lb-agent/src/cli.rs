@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Args, CommandFactory as _, Parser, Subcommand};
 
+use crate::config::DEFAULT_BPF_DIR;
+
 mod log;
 mod run;
 mod show;
@@ -80,7 +82,7 @@ pub enum ConfigVerb {
 #[derive(Clone, Debug, Args)]
 pub struct Pins {
     /// Folder with the pins of the agent that is meant: the --bpf-dir that its `run` was given.
-    #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/lb")]
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_BPF_DIR)]
     pub bpf_dir: PathBuf,
 }
 
@@ -152,11 +154,11 @@ mod tests {
 
     #[test]
     fn flags_are_listed_with_what_they_are() {
-        let given = ["lb-agent", "run", "--map-size=flows=9", "--map-size=services=8", "-v4"];
-        let flags = flags(given.map(OsString::from));
+        let given = ["--map-size=flows=9", "--map-size=services=8", "-v4", "--bpf-dir=/d"];
+        let flags = flags(["lb-agent", "run"].into_iter().chain(given).map(OsString::from));
         let value = |name: &str| flags.get(name).map(String::as_str);
         assert_eq!(value("map-size"), Some("flows=9,services=8"));
-        assert_eq!((value("v"), value("bpf-dir")), (Some("4"), Some("/sys/fs/bpf/lb")));
+        assert_eq!((value("v"), value("bpf-dir")), (Some("4"), Some("/d")));
         assert_eq!((value("kubeconfig"), value("profiling")), (Some(""), Some("")));
         assert_eq!(value("cleanup"), Some("false"));
         assert_eq!(super::flags(["lb-agent", "status"].map(OsString::from)), BTreeMap::new());

@@ -37,6 +37,9 @@ pub const KUBE_PROXY: (&str, &str) = ("kubeproxy.config.k8s.io/v1alpha1", "KubeP
 /// The API of the second document.
 pub const AGENT: (&str, &str) = ("lb.dev/v1alpha1", "AgentConfiguration");
 
+/// Where pins lie if nobody says.
+pub const DEFAULT_BPF_DIR: &str = "/sys/fs/bpf/lb";
+
 /// The whole configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -137,7 +140,7 @@ impl Default for Config {
             map_sizes: BTreeMap::new(),
             external_devices: Setting::default(),
             pod_devices: Setting::default(),
-            bpf_dir: Setting::new(PathBuf::from("/sys/fs/bpf/lb")),
+            bpf_dir: Setting::new(PathBuf::from(DEFAULT_BPF_DIR)),
             cgroup: Setting::default(),
             service_proxy_name: Setting::default(),
             timeouts: Timeouts::default(),

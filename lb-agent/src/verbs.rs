@@ -28,9 +28,6 @@ pub(crate) fn shown(when: Repeat, text: impl FnMut() -> Result<String>) -> Resul
 /// The agent, or what is to be done in its place.
 pub(crate) fn agent(start: Start) -> Result<ExitCode> {
     let Start { run: options, instead } = start;
-    if instead.cleanup {
-        return cleanup(&options.bpf_dir);
-    }
     lb_agent::keep_one_heap();
     options.log.start();
     let config = Config::load(&options)?;
@@ -38,6 +35,9 @@ pub(crate) fn agent(start: Start) -> Result<ExitCode> {
         let text = config.documents();
         std::fs::write(file, text).with_context(|| format!("write {}", file.display()))?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if instead.cleanup {
+        return cleanup(&config.bpf_dir.value);
     }
     if instead.init_only {
         return init(&config);

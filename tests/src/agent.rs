@@ -252,7 +252,10 @@ impl Agent {
         let _: &mut Command = command.args(arguments);
         for flag in ["--bpf-dir", "--cgroup"] {
             let value = self.arguments.iter().skip_while(|argument| *argument != flag).nth(1);
-            let takes_it = flag == "--bpf-dir" || arguments.first() == Some(&"cleanup");
+            // A file of --config names its own pins.
+            let has_file = arguments.iter().any(|argument| argument.starts_with("--config="));
+            let takes_it =
+                flag == "--bpf-dir" && !has_file || arguments.first() == Some(&"cleanup");
             if let Some(value) = value.filter(|_| takes_it) {
                 let _: &mut Command = command.args([flag, value]);
             }

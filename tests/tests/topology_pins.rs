@@ -112,6 +112,29 @@ fn bpffs_is_mounted_where_there_is_none_and_unmounted_by_cleanup() -> Result<()>
     until(rig.pod(0, 0)?, question, Result::is_err)
 }
 
+/// As a job does that cleans up after kube-proxy: by the flag, and by the file of the agent that it cleans up after.
+#[test]
+fn cleanup_by_flag_removes_the_pins_that_the_file_names() -> Result<()> {
+    let (rig, web, agent) = stopped()?;
+    is_served(&rig, &web)?;
+    let bpf = rig.node(0)?.bpf();
+    let file = rig.topology().folder("config")?.join("config.yaml");
+    let document = "apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\nbpfDir: ";
+    fs::write(&file, format!("{document}{}\n", bpf.display()))?;
+    let config = format!("--config={}", file.display());
+    let said = agent.command(&["run", "--cleanup", &config])?;
+    let link = format!("removed {}", bpf.join(LAYOUT).join("links/connect4").display());
+    ensure!(said.contains(&link), "{said}");
+    let question = Ask::tcp(web.frontend(Family::V4)).within(200);
+    until(rig.pod(0, 0)?, question, Result::is_err)?;
+    let again = agent.command(&["run", "--cleanup", &config])?;
+    ensure!(again.contains(&format!("nothing to remove in {}", bpf.display())), "{again}");
+    fs::write(&file, "kind: Teapot")?;
+    let (code, said) = agent.exit_code(&["run", "--cleanup", &config])?;
+    ensure!(code == 2 && said.contains("Teapot"), "{code}: {said}");
+    Ok(())
+}
+
 #[test]
 fn bpffs_of_somebody_else_stays_mounted() -> Result<()> {
     let (rig, _, agent) = stopped()?;

@@ -51,9 +51,9 @@ pub struct Run {
     /// Name of our Node object [default: the host name in lower case].
     #[arg(long, value_name = "NODE")]
     pub hostname_override: Option<String>,
-    /// Folder for the agent's pins; becomes a bpffs if it is none.
-    #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/lb")]
-    pub bpf_dir: PathBuf,
+    /// Folder for the agent's pins; becomes a bpffs if it is none [default: /sys/fs/bpf/lb].
+    #[arg(long, value_name = "DIR")]
+    pub bpf_dir: Option<PathBuf>,
     /// The cgroup v2 whose sockets are served [default: the host's below /host, else the first in /proc/mounts].
     #[arg(long, value_name = "DIR")]
     pub cgroup: Option<PathBuf>,

@@ -1,6 +1,6 @@
 //! What a configuration comes to: flags and prefixes of the data path's settings, what the node should know.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use lb_common::addr::Ip;
 use lb_common::config::{Prefix, Settings};
 
 use super::{
-    Acceleration, Config, DetectLocalMode, Echo, Error, Masquerade, Setting, SocketLb, flags,
-    values,
+    Acceleration, Config, DetectLocalMode, Echo, Error, Masquerade, Origin, Setting, SocketLb,
+    flags, values,
 };
 use crate::cli::Run;
 use crate::datapath::find_cgroup2;
@@ -46,6 +46,8 @@ impl Config {
 
     /// What follows from several values together.
     pub(super) fn settle(&mut self) -> Result<(), Error> {
+        self.settle_listeners();
+        self.settle_hostname()?;
         let wanting = match self.detect_local.value {
             DetectLocalMode::BridgeInterface if self.bridge_interface.value.is_empty() => {
                 Some("detectLocalMode BridgeInterface wants detectLocal.bridgeInterface")
@@ -89,6 +91,34 @@ impl Config {
         if !matches!(self.mode.value.as_str(), "" | "iptables" | "nftables") {
             self.warnings.push(format!("mode {}: ignored, the data path is eBPF", self.mode.value));
         }
+        Ok(())
+    }
+
+    /// kube-proxy fills in a file's defaults by its `bindAddress`; flags have none to be filled in (contract 8.1).
+    fn settle_listeners(&mut self) {
+        let is_of_file = matches!(self.bind_address.origin, Origin::File(_));
+        if !is_of_file || self.bind_address.value.is_ipv4() {
+            return;
+        }
+        for (listener, ip) in
+            [(&mut self.healthz, Ipv6Addr::UNSPECIFIED), (&mut self.metrics, Ipv6Addr::LOCALHOST)]
+        {
+            if let (false, Some(address)) = (listener.is_set(), &mut listener.value) {
+                address.set_ip(ip.into());
+            }
+        }
+    }
+
+    /// As the name of a Node is written: kube-proxy trims and lowers what it is told.
+    fn settle_hostname(&mut self) -> Result<(), Error> {
+        let Some(name) = &mut self.hostname.value else { return Ok(()) };
+        let trimmed = name.trim().to_lowercase();
+        if trimmed.is_empty() && !name.is_empty() {
+            let wrong =
+                format!("hostname override: {name:?} is no name; name our Node, or leave it out");
+            return Err(Error::Flag(wrong));
+        }
+        *name = trimmed;
         Ok(())
     }
 

@@ -170,8 +170,7 @@ fn ours(config: &mut Config, run: &Run) {
     let pods = (!run.pod_device.is_empty()).then(|| run.pod_device.clone());
     config.pod_devices.flag("pod-device", pods);
     config.cgroup.flag("cgroup", run.cgroup.clone().map(Some));
-    let is_default = run.bpf_dir == Config::default().bpf_dir.value;
-    config.bpf_dir.flag("bpf-dir", (!is_default).then(|| run.bpf_dir.clone()));
+    config.bpf_dir.flag("bpf-dir", run.bpf_dir.clone());
     for (name, entries) in &run.map_size {
         let setting = Setting { value: *entries, origin: Origin::Flag("map-size") };
         let _: Option<Setting<u32>> = config.map_sizes.insert(name.clone(), setting);

@@ -2,7 +2,9 @@
 //!
 //! As kubeadm writes it, a field that is empty, null or `0s` is not set.
 
-use ipnet::IpNet;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::section::{Found, Section};
 use super::{Config, DetectLocalMode, NodePortAddresses, values};
@@ -126,6 +128,12 @@ fn node_port_addresses(config: &mut Config, section: &mut Section) {
     config.node_port_addresses.file(Some(Found { value: accepted(&wanted), place: first }));
 }
 
+/// What `localhost` stands for.
+const LOOPBACK: [IpNet; 2] = [
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8)),
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128)),
+];
+
 /// One entry of `nodePortAddresses`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Accepted {
@@ -154,7 +162,11 @@ pub(super) fn accepted(wanted: &[Accepted]) -> NodePortAddresses {
         match entry {
             Accepted::Primary => addresses.primary = true,
             Accepted::All => addresses.all = true,
-            Accepted::Localhost => addresses.localhost = true,
+            Accepted::Localhost => {
+                addresses.localhost = true;
+                // Of neither family is nothing said.
+                addresses.cidrs.extend(LOOPBACK);
+            }
             Accepted::Within(cidr) => {
                 addresses.localhost |= cidr.addr().is_loopback() || cidr.prefix_len() == 0;
                 addresses.cidrs.push(*cidr);

@@ -1,6 +1,6 @@
 //! Files and flags as people write them, right and wrong, and what the agent makes of them.
 
-use std::time::Duration;
+use std::path::Path;
 
 use clap::Parser as _;
 use lb_common::config::{Device, Settings};
@@ -8,6 +8,7 @@ use lb_common::config::{Device, Settings};
 use super::*;
 use crate::cli::{Cli, Command, Run};
 use crate::node::{LocalClients, Primary};
+use crate::plan::Family;
 use crate::program::wire;
 use crate::snapshot::NodeSpec;
 
@@ -211,6 +212,17 @@ fn node_ports_are_served_where_the_list_says() {
     assert!(!accepts("[172.16.0.0/12]", "192.168.1.5", primary));
     assert!(accepts("[172.16.0.0/12]", "fd00::1", None), "of IPv6 the list says nothing");
     assert!(!accepts("[0.0.0.0/0]", "127.0.0.1", primary), "loopback is for the socket hooks");
+    for (address, primary) in [("192.168.1.5", primary), ("172.16.0.9", None), ("fd00::1", None)] {
+        assert!(!accepts("[localhost]", address, primary), "{address} is no loopback");
+    }
+    assert!(accepts("[localhost, 172.16.0.0/12]", "172.16.0.9", primary));
+    assert!(accepts("[127.0.0.0/8]", "fd00::1", None), "of IPv6 this list says nothing");
+    let local = file("nodePortAddresses: [localhost]").unwrap();
+    for family in Family::ALL {
+        assert!(!local.node_port_addresses.value.is_all(family, None), "{family:?}");
+    }
+    let written = with(&[], &local.documents()).unwrap();
+    assert_eq!(written.node_port_addresses.value, local.node_port_addresses.value);
     assert!(!file("nodePortAddresses: [primary]").unwrap().localhost_node_ports.value);
     assert!(file("nodePortAddresses: [localhost]").unwrap().localhost_node_ports.value);
     assert!(!file("mode: iptables").unwrap().localhost_node_ports.value, "contract 13");
@@ -225,6 +237,46 @@ fn a_specific_bind_address_is_the_nodes() {
     let found = Primary { v4: Some(ip("10.0.0.1")), v6: Some(ip("fd00::1")) };
     let primary = config.primary(found);
     assert_eq!((primary.v4, primary.v6), (Some(ip("10.0.0.9")), found.v6));
+}
+
+#[test]
+fn listeners_are_of_the_family_of_a_files_bind_address() {
+    let listeners = |config: Config| {
+        let text = |it: Setting<Option<SocketAddr>>| it.value.map(|it| it.to_string());
+        [text(config.healthz), text(config.metrics)].map(Option::unwrap_or_default)
+    };
+    let v4 = ["0.0.0.0:10256", "127.0.0.1:10249"];
+    for six in ["'::'", "'fd00::5'"] {
+        let both = listeners(file(&format!("bindAddress: {six}")).unwrap());
+        assert_eq!(both, ["[::]:10256", "[::1]:10249"], "{six}");
+    }
+    assert_eq!(listeners(file("bindAddress: 10.0.0.9").unwrap()), v4);
+    assert_eq!(listeners(flags(&["--bind-address=::"]).unwrap()), v4, "a flag comes too late");
+    let own = file("bindAddress: '::'\nmetricsBindAddress: 127.0.0.1").unwrap();
+    assert_eq!(listeners(own), ["[::]:10256", "127.0.0.1:10249"]);
+}
+
+#[test]
+fn the_name_of_the_node_is_trimmed_and_lowered() {
+    assert_eq!(flags(&["--hostname-override= Node-A "]).unwrap().node(), "node-a");
+    assert_eq!(file("hostnameOverride: NODE-B").unwrap().node(), "node-b");
+    let host = flags(&[]).unwrap().node();
+    assert_eq!(flags(&["--hostname-override="]).unwrap().node(), host, "empty is not set");
+    let error = flags(&["--hostname-override=  "]).unwrap_err().to_string();
+    assert!(error.contains("hostname override"), "{error}");
+}
+
+#[test]
+fn pins_lie_where_the_flag_says_also_where_that_is_the_default() {
+    let elsewhere = format!("apiVersion: {}\nkind: {}\nbpfDir: /elsewhere\n", AGENT.0, AGENT.1);
+    let dir = |given: &[&str]| with(given, &elsewhere).unwrap().bpf_dir;
+    assert_eq!(dir(&[]).value, Path::new("/elsewhere"));
+    let typed = dir(&["--bpf-dir", "/sys/fs/bpf/lb"]);
+    assert_eq!(
+        (&*typed.value, typed.origin),
+        (Path::new(DEFAULT_BPF_DIR), Origin::Flag("bpf-dir"))
+    );
+    assert_eq!(flags(&[]).unwrap().bpf_dir, Setting::new(DEFAULT_BPF_DIR.into()));
 }
 
 #[test]

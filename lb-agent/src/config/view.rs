@@ -211,11 +211,7 @@ fn word<T: PartialEq + Debug>(words: &[(&str, T)], setting: &Setting<T>) -> Valu
 }
 
 fn node_ports(addresses: &NodePortAddresses) -> Value {
-    let words = [
-        ("primary", addresses.primary),
-        ("all", addresses.all),
-        ("localhost", addresses.localhost && !addresses.all),
-    ];
+    let words = [("primary", addresses.primary), ("all", addresses.all)];
     let words = words.iter().filter(|(_, is_set)| *is_set).map(|(word, _)| (*word).to_owned());
     let all: Vec<String> = words.chain(addresses.cidrs.iter().map(ToString::to_string)).collect();
     json!(all)

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use axum::Router;
@@ -54,9 +54,9 @@ pub(super) fn start(
     Ok(())
 }
 
-/// A listener as Go makes it: the wildcard of IPv4 means both families, where the kernel has both.
+/// A listener as Go makes it: the wildcard of either family means both, where the kernel has both.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    if address.ip() == IpAddr::from(Ipv4Addr::UNSPECIFIED)
+    if address.ip().is_unspecified()
         && let Ok(socket) = TcpSocket::new_v6()
     {
         setsockopt(&socket, Ipv6V6Only, &false)?;
@@ -125,6 +125,7 @@ async fn answer(stream: TcpStream, router: Router) {
 #[cfg(test)]
 mod tests {
     use std::io::ErrorKind;
+    use std::net::Ipv4Addr;
 
     use axum::routing::get;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -154,12 +155,17 @@ mod tests {
     const QUESTION: &[u8] = b"GET /healthz HTTP/1.0\r\n\r\n";
 
     #[tokio::test]
-    async fn the_wildcard_of_ipv4_is_both_families() {
-        let listener = listen("0.0.0.0:0".parse().unwrap()).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        drop(tokio::spawn(accept(listener, Router::new().route("/healthz", get(async || "ok")))));
-        for address in [(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()] {
-            assert!(ask(address, QUESTION).await.ends_with("\r\n\r\nok"), "{address}");
+    async fn the_wildcard_of_either_family_is_both() {
+        for wildcard in ["0.0.0.0:0", "[::]:0"] {
+            let listener = listen(wildcard.parse().unwrap()).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let router = Router::new().route("/healthz", get(async || "ok"));
+            drop(tokio::spawn(accept(listener, router)));
+            for address in [(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()]
+            {
+                let answer = ask(address, QUESTION).await;
+                assert!(answer.ends_with("\r\n\r\nok"), "{wildcard}: {address}");
+            }
         }
         let one = listen("127.0.0.1:0".parse().unwrap()).unwrap();
         assert!(one.local_addr().unwrap().is_ipv4());
