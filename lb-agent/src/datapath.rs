@@ -12,6 +12,7 @@ use tracing::info;
 use crate::maps::{self, Maps, Newer, SHAPES};
 
 mod attach;
+mod beside;
 mod bpffs;
 mod check;
 mod cleanup;
@@ -33,6 +34,7 @@ mod watchdog;
 mod xdp;
 
 pub use crate::syscall::Hooked;
+pub use beside::{beside, beside_sockets};
 pub use check::{Requirement, capabilities, find_cgroup2, requirements};
 pub use cleanup::{Removed, cleanup};
 pub use error::Error;
@@ -42,7 +44,7 @@ pub use meaning::is_of_another_build;
 pub use packet_log::{PacketLog, Records};
 use previous::Previous;
 use programs::Programs;
-pub use watchdog::{Fault, Findings, beside, beside_in_cgroup};
+pub use watchdog::{Fault, Findings};
 pub use xdp::{OCCUPIED, is_accelerated};
 
 /// Name of the layout of maps and pins. It moves with every change of a shared type that old programs cannot read.

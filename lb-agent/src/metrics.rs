@@ -36,6 +36,8 @@ pub struct Numbers {
     pub unwritten: AtomicU64,
     /// Service ports that found no room.
     pub refused: AtomicU64,
+    /// Fields of our Node, of Services and of their slices that cannot be used as they are.
+    pub findings: AtomicU64,
     /// Frontends that several services ask for.
     pub conflicts: AtomicU64,
     /// Halves of flows that were swept.

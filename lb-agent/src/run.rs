@@ -170,6 +170,7 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
             metrics: kube_proxy.clone(),
             refused: BTreeSet::new(),
             losers: BTreeSet::new(),
+            node: Box::default(),
         },
         numbers,
         state: State::at(&paths.bpf_dir, &name, view.clone()),

@@ -196,9 +196,10 @@ impl Tracker {
         &self.service_cidrs
     }
 
-    /// What is wrong with the Services given out, by name.
-    pub const fn findings(&self) -> &BTreeMap<ServiceName, Vec<Finding>> {
-        &self.findings
+    /// What is wrong with our Node and with the Services given out.
+    pub fn findings(&self) -> impl Iterator<Item = &Finding> {
+        let of_node = self.node().into_iter().flat_map(|node| &*node.problems);
+        of_node.chain(self.findings.values().flatten())
     }
 
     /// Service ports without local endpoint (contract 7), of all Services given out.

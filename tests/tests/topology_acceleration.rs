@@ -354,6 +354,9 @@ fn somebody_elses_program_is_left_alone_and_followed() -> Result<()> {
         drop(ask(rig.client(), Ask::new(protocol, to(family)?))?);
     }
     ensure!(counted(rig.agent(0)?, "")? == 0.0, "ours ran");
+    let said = rig.agent(0)?.command(&["status", "--verbose"])?;
+    let line = said.lines().find(|line| line.starts_with("Programs       eth0            xdp "));
+    ensure!(line.is_some_and(|line| line.contains("edge_xdp (")), "who is there:\n{said}");
     drop(other);
     until_shown(rig.agent(0)?, "eth0            attached")?;
     for (family, protocol) in matrix() {

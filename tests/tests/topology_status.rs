@@ -1,11 +1,18 @@
 //! What an operator sees at once: the whole screen of `status`, and names as soon as there are rows.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
+use lb_agent::datapath::SOCKET_HOOKS;
 use lb_tests::agent::Agent;
-use lb_tests::manifest::Service;
+use lb_tests::manifest::{Service, node_object};
 use lb_tests::rig::{Rig, TARGET, until};
 use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::Ask;
+use lb_tests::wait::wait_until_ok;
+use serde_json::json;
+
+const SOON: Duration = Duration::from_secs(10);
 
 /// Numbers that are others each time are `#`.
 const SCREEN: &str = "\
@@ -18,6 +25,7 @@ Device         eth0            external attached  192.168.50.11 fd00:50::11
 Device         veth-a1         pod      attached  192.168.50.11 fd00:50::11
 Device         veth-a2         pod      attached  192.168.50.11 fd00:50::11
 XDP            eth0            not attached: a device of software (veth) is the slower for it
+Mode           masquerade edge; pods are told by their devices
 NodePorts on   192.168.50.11 fd00:50::11
 Source ports   1024-29999
 Sockets        of the host
@@ -79,12 +87,68 @@ fn status_is_one_screen_with_the_agent_running_and_dead() -> Result<()> {
     let mut agent = rig.take_agent(0)?;
     let said = screen(&rig, &agent)?;
     ensure!(said == SCREEN, "it says:\n{said}instead of:\n{SCREEN}");
+    who_is_attached_is_told(&agent)?;
     agent.kill9()?;
     let dead =
         SCREEN.replace("running (process #)", "not running; packets are served as it left them");
     let said = screen(&rig, &agent)?;
     ensure!(said == dead, "it says:\n{said}instead of:\n{dead}");
     Ok(())
+}
+
+/// With `--verbose`: at each hook of devices and sockets, programs by name and number.
+fn who_is_attached_is_told(agent: &Agent) -> Result<()> {
+    let said = agent.command(&["status", "--verbose"])?;
+    let places = ["ingress", "egress"].into_iter().map(|place| ("eth0", place));
+    for (at, place) in places.chain(SOCKET_HOOKS.map(|hook| ("sockets", hook))) {
+        let begin = format!("Programs       {at:<15} {place:<12} ");
+        let line = said.lines().find_map(|line| line.strip_prefix(&begin));
+        let ours = if at == "eth0" { format!("edge_{place} (") } else { format!("{place} (") };
+        let is_ours = line.is_some_and(|line| line.contains(&ours));
+        ensure!(is_ours, "nothing of ours at {at} {place}:\n{said}");
+    }
+    Ok(())
+}
+
+/// What cannot be used of an object is named, counted and left out; the rest of it is served.
+#[test]
+fn fields_that_cannot_be_used_are_named_and_counted_until_they_are_corrected() -> Result<()> {
+    let rig = start()?;
+    let (node, agent) = (rig.node(0)?, rig.agent(0)?);
+    let found = |problems: &[&str]| {
+        wait_until_ok(SOON, "what status and metrics say of objects", || {
+            let said = agent.command(&["status"])?;
+            let counted = agent.metric(&["lb_findings"])?;
+            let lines: Vec<_> = said.lines().filter(|line| line.starts_with("Problem")).collect();
+            let are_named = problems.iter().all(|part| lines.iter().any(|it| it.contains(part)));
+            let are_all =
+                lines.len() == problems.len() && (counted - problems.len() as f64).abs() < 0.5;
+            ensure!(are_named && are_all, "{counted} counted:\n{said}");
+            Ok(())
+        })
+    };
+    let node_problem = r#"Node node-a: status.addresses[2]: "ten" is not an address"#;
+    let service_problem = r#"Service default/late: spec.externalIPs[0]: "127.0.0.7""#;
+    found(&[])?;
+    let mut object = node_object(node);
+    if let Some(addresses) = object["status"]["addresses"].as_array_mut() {
+        addresses.push(json!({"type": "InternalIP", "address": "ten"}));
+    }
+    rig.manifests().write(node.name(), &[object])?;
+    let service = |external: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "late"},
+            "spec": {"clusterIP": "10.96.0.77", "ports": [{"port": 80}], "externalIPs": [external]},
+        })
+    };
+    rig.manifests().write("late", &[service("127.0.0.7")])?;
+    found(&[node_problem, service_problem])?;
+    for told in ["part of the Node is not used", "part of a Service is not served"] {
+        ensure!(agent.log_end(1_000).matches(told).count() == 1, "{told:?} is not said once");
+    }
+    rig.manifests().write("late", &[service("203.0.113.77")])?;
+    rig.manifests().node(node)?;
+    found(&[])
 }
 
 /// Who is answered by a Service can look up its name.

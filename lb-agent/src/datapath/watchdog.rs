@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use super::detach::let_go;
 use super::handover::Place;
 use super::links::{self, Direction};
 use super::{Datapath, Error, SOCKET_HOOKS, xdp};
-use crate::syscall::{self, Hooked};
+use crate::syscall;
 
 /// How often our place among others is taken back.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -233,14 +233,4 @@ fn look(path: &Path, program: u32, same: impl Fn(&syscall::LinkInfo) -> bool) ->
     } else {
         Look::Link(info.id)
     })
-}
-
-/// Who is attached to a device beside whom, in the order in which they run: programs by their numbers.
-pub fn beside(index: u32, direction: Direction) -> io::Result<Vec<Hooked>> {
-    syscall::attached_to_device(index, direction.attach_type())
-}
-
-/// Who runs for the sockets of a cgroup, in order: programs by their numbers.
-pub fn beside_in_cgroup(cgroup: BorrowedFd<'_>, hook: &str) -> io::Result<Vec<u32>> {
-    syscall::effective_in_cgroup(cgroup, super::programs::attach_type(hook))
 }

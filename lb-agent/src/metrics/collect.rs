@@ -104,10 +104,13 @@ impl Collector for Snapshot {
         let help = "Devices that got programs, by what told of them";
         counters(to, "lb_devices_attached", help, &attached)?;
         let Usage { backends, .. } = numbers.usage();
+        // Those of the source itself are told by who reads it.
+        let findings = load(&numbers.findings) + self.sources.view.problems().len() as u64;
         let now = [
             ("lb_backends", "Backends in use", backends as u64),
             ("lb_unwritten_entries", "Entries that a map refused", load(&numbers.unwritten)),
             ("lb_refused_service_ports", "Service ports without room", load(&numbers.refused)),
+            ("lb_findings", "Fields of objects and files that cannot be used", findings),
             ("lb_conflicts", "Frontends several services ask for", load(&numbers.conflicts)),
         ];
         for (name, help, value) in now {

@@ -75,6 +75,16 @@ pub enum Error {
     Ended,
 }
 
+/// The namespace as it is now, for who does not follow it. Not from within a runtime.
+pub fn look() -> Result<View, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (connection, handle, _messages) = rtnetlink::new_connection()?;
+        drop(tokio::spawn(connection));
+        dump(&handle).await
+    })
+}
+
 /// Shows the namespace to `views` until nobody looks any more.
 pub async fn run(views: Sender<Shown>) {
     while !views.is_closed() {

@@ -142,6 +142,8 @@ impl Agent {
             Some(true) => NodeState::Leaving,
             Some(false) => NodeState::Eligible,
         });
+        self.shown.node(self.tracker.node());
+        self.state.changed();
         self.update_node();
     }
 

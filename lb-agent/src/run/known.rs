@@ -34,7 +34,7 @@ pub struct Known {
     pub doubtful: Vec<String>,
     /// Frontends several services ask for: the winner, then the others.
     pub conflicts: BTreeMap<String, Vec<String>>,
-    /// What is wrong with the source itself: files that cannot be read, objects of no use.
+    /// What is wrong with the source (files that cannot be read, objects of no use), with our Node and with Services.
     pub problems: Vec<String>,
 }
 

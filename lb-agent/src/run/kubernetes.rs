@@ -17,6 +17,7 @@ use crate::metrics::kube_proxy::KubeProxy;
 use crate::plan::{Family, PortKey, ServiceName};
 use crate::program::Programmer;
 use crate::show::words;
+use crate::snapshot::{Finding, NodeSpec};
 use crate::tracker::Tracker;
 use crate::translate::Translated;
 
@@ -33,9 +34,20 @@ pub(super) struct Shown {
     pub(super) refused: BTreeSet<PortKey>,
     /// Service ports of which it was said that others have a frontend of theirs.
     pub(super) losers: BTreeSet<PortKey>,
+    /// What was said to be wrong with our Node.
+    pub(super) node: Box<[Finding]>,
 }
 
 impl Shown {
+    /// Our Node is another, or not there.
+    pub(super) fn node(&mut self, node: Option<&NodeSpec>) {
+        let problems = node.map(|node| node.problems.clone()).unwrap_or_default();
+        for finding in problems.iter().filter(|finding| !self.node.contains(finding)) {
+            warn!(%finding, "part of the Node is not used");
+        }
+        self.node = problems;
+    }
+
     /// What Services ask for now.
     pub(super) fn taken(&mut self, tracker: &Tracker, taken: &[(ServiceName, Option<Translated>)]) {
         for (service, translated) in taken {

@@ -32,6 +32,8 @@ pub struct State {
     /// What was written of the view.
     stale: BTreeMap<String, String>,
     acceleration: BTreeMap<String, String>,
+    /// What is wrong with objects: as much of it as is kept by name, and how much there is.
+    findings: (Vec<String>, usize),
     /// What was written, without names, and which names.
     told: Known,
     naming: Option<u64>,
@@ -65,6 +67,7 @@ impl State {
             changed: None,
             stale: BTreeMap::new(),
             acceleration: BTreeMap::new(),
+            findings: (Vec::new(), 0),
             told: Known::default(),
             naming: None,
             synced: None,
@@ -77,6 +80,13 @@ impl State {
     pub(super) fn accelerates(&mut self, acceleration: BTreeMap<String, String>) {
         self.acceleration = acceleration;
         self.changed();
+    }
+
+    /// These things are wrong with objects.
+    pub(super) fn finds(&mut self, mut findings: impl Iterator<Item = impl ToString>) {
+        let named: Vec<String> = findings.by_ref().take(NAMED).map(|it| it.to_string()).collect();
+        let count = named.len() + findings.count();
+        self.findings = (named, count);
     }
 
     pub(super) fn changed(&mut self) {
@@ -125,7 +135,14 @@ impl State {
     }
 
     fn problems(&self) -> Vec<String> {
-        self.view.problems().iter().take(NAMED).map(ToString::to_string).collect()
+        let (of_source, (of_objects, count)) = (self.view.problems(), &self.findings);
+        let all = of_source.iter().map(ToString::to_string).chain(of_objects.iter().cloned());
+        let mut named: Vec<String> = all.take(NAMED).collect();
+        match (of_source.len() + count).saturating_sub(named.len()) {
+            0 => {}
+            more => named.push(format!("{more} more; the log names them all")),
+        }
+        named
     }
 
     fn staleness(&self) -> BTreeMap<String, String> {

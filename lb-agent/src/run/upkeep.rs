@@ -30,7 +30,9 @@ impl Agent {
         self.state.write_now(&self.programmer, unwritten, doubtful);
     }
 
-    fn count(&self) {
+    fn count(&mut self) {
+        Numbers::set(&self.numbers.findings, self.tracker.findings().count());
+        self.state.finds(self.tracker.findings());
         Numbers::set(&self.numbers.refused, self.programmer.refused().count());
         Numbers::set(&self.numbers.conflicts, self.programmer.contested());
         let mut usage =

@@ -1,34 +1,58 @@
-//! `status --verbose`: who else is attached to our devices, in which order, and what this machine lacks.
+//! `status --verbose`: who else is attached to our devices and to the hooks of sockets, in which order, and what this machine lacks.
 //!
 //! Devices are those of the namespace the command runs in, as those of the agent.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use aya::programs::loaded_programs;
 
 use super::Error;
 use super::status::line;
-use crate::datapath::{Direction, beside, find_cgroup2, requirements};
+use crate::datapath::{Direction, beside, beside_sockets, find_cgroup2, requirements};
 use crate::maps::Maps;
+use crate::node::watch::look;
 use crate::syscall::device_name;
 
-/// The programs of each device, ours among them, as they run.
-pub(super) fn attached(text: &mut String, maps: &Maps) -> Result<(), Error> {
+/// The programs of each device and of the sockets' hooks, ours among them, as they run.
+pub(super) fn attached(text: &mut String, maps: &Maps, links: &Path) -> Result<(), Error> {
     let programs = loaded_programs().filter_map(Result::ok);
     let names: BTreeMap<u32, String> = programs
         .map(|program| (program.id(), program.name_as_str().unwrap_or_default().to_owned()))
         .collect();
+    let order = |programs: &[u32]| {
+        let order: Vec<String> = programs.iter().map(|program| of(&names, *program)).collect();
+        order.join(", ")
+    };
+    let cannot = |error: &dyn std::error::Error| format!("cannot be told: {error}");
+    let mut say = |at: &str, place: &str, order: String| {
+        line(text, "Programs", &format!("{at:<15} {place:<12} {order}"));
+    };
     let mut devices = maps.devices()?;
     devices.sort_by_key(|(index, _)| *index);
+    let view = look();
     for (index, _) in devices {
-        for (place, direction) in [("ingress", Direction::Ingress), ("egress", Direction::Egress)] {
-            let name = device_name(index).unwrap_or_else(|| format!("#{index}"));
-            let order: Vec<String> = match beside(index, direction) {
-                Ok(order) => order.iter().map(|it| of(&names, it.program)).collect(),
-                Err(error) => vec![format!("cannot be told: {error}")],
-            };
-            line(text, "Programs", &format!("{name:<15} {place:<8} {}", order.join(", ")));
+        let name = device_name(index).unwrap_or_else(|| format!("#{index}"));
+        let xdp = view.as_ref().map(|view| view.links.get(&index).map_or(0, |link| link.xdp));
+        match xdp {
+            Ok(0) => {}
+            Ok(program) => say(&name, "xdp", order(&[program])),
+            Err(error) => say(&name, "xdp", cannot(error)),
         }
+        for (place, direction) in [("ingress", Direction::Ingress), ("egress", Direction::Egress)] {
+            let programs = beside(index, direction)
+                .map(|hooked| hooked.iter().map(|it| it.program).collect::<Vec<_>>());
+            let told = programs.map_or_else(|error| cannot(&error), |programs| order(&programs));
+            say(&name, place, told);
+        }
+    }
+    match beside_sockets(links) {
+        Ok(hooks) => {
+            for (hook, programs) in hooks {
+                say("sockets", hook, order(&programs));
+            }
+        }
+        Err(error) => say("sockets", "", cannot(&error)),
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use lb_common::addr::Ip;
 use lb_common::config::{Device, Settings, address};
 use lb_common::event::{Hook, Verdict, verdict_counter};
 use lb_common::service::Flags;
@@ -29,7 +30,7 @@ pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error>
     devices(&mut text, &maps, &links)?;
     acceleration(&mut text, &known, &maps, &links)?;
     if is_verbose {
-        beside::attached(&mut text, &maps)?;
+        beside::attached(&mut text, &maps, &links)?;
         beside::machine(&mut text);
     }
     settings(&mut text, &maps)?;
@@ -81,7 +82,7 @@ fn devices(text: &mut String, maps: &Maps, links: &Path) -> Result<(), Error> {
         let state = if is_attached { "attached" } else { "NOT attached" };
         let sources: Vec<String> = [device.source4, device.source6]
             .into_iter()
-            .filter(|ip| *ip != lb_common::addr::Ip::UNSPECIFIED)
+            .filter(|ip| *ip != Ip::UNSPECIFIED)
             .map(|ip| words::ip(ip).to_string())
             .collect();
         line(text, "Device", &format!("{name:<15} {role:<8} {state}  {}", sources.join(" ")));
@@ -111,6 +112,7 @@ fn acceleration(text: &mut String, known: &Known, maps: &Maps, links: &Path) -> 
 
 fn settings(text: &mut String, maps: &Maps) -> Result<(), Error> {
     let settings = maps.settings()?;
+    line(text, "Mode", &mode(&settings));
     let mut accepting: Vec<String> = maps
         .addresses()?
         .into_iter()
@@ -128,6 +130,29 @@ fn settings(text: &mut String, maps: &Maps) -> Result<(), Error> {
     };
     line(text, "Sockets", sockets);
     Ok(())
+}
+
+/// Whose source is translated, and how pods are told from others (contract 3.3, 3.4).
+fn mode(settings: &Settings) -> String {
+    let masquerade = if !settings.has(Settings::MASQUERADE_KUBE_PROXY) {
+        "edge"
+    } else if settings.has(Settings::MASQUERADE_ALL) {
+        "kube-proxy, masqueradeAll"
+    } else {
+        "kube-proxy"
+    };
+    let pods = if settings.has(Settings::NO_DETECTOR) {
+        "not told from others".to_owned()
+    } else if settings.has(Settings::LOCAL_BY_PREFIX) {
+        let set = settings.local.iter().filter(|prefix| prefix.mask != Ip::UNSPECIFIED);
+        let prefixes: Vec<String> = set.map(words::prefix).collect();
+        format!("told by their prefix: {}", prefixes.join(" "))
+    } else if settings.has(Settings::LOCAL_BY_DEVICE) {
+        "told by the devices that detectLocal names".to_owned()
+    } else {
+        "told by their devices".to_owned()
+    };
+    format!("masquerade {masquerade}; pods are {pods}")
 }
 
 fn services(text: &mut String, maps: &Maps) -> Result<(), Error> {
@@ -201,5 +226,38 @@ fn findings(text: &mut String, known: &Known) {
                 &format!("{frontend}: {winner} has it, asked for by {losers} too"),
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::config::Prefix;
+
+    use super::*;
+
+    #[test]
+    fn the_mode_names_every_way_to_tell_pods_from_others() {
+        let of = |flags| mode(&Settings { flags, ..Settings::default() });
+        assert_eq!(of(0), "masquerade edge; pods are told by their devices");
+        let all = Settings::MASQUERADE_KUBE_PROXY | Settings::MASQUERADE_ALL;
+        assert_eq!(
+            of(all | Settings::NO_DETECTOR),
+            "masquerade kube-proxy, masqueradeAll; pods are not told from others"
+        );
+        assert_eq!(
+            of(Settings::MASQUERADE_KUBE_PROXY | Settings::LOCAL_BY_DEVICE),
+            "masquerade kube-proxy; pods are told by the devices that detectLocal names"
+        );
+        let mask = Ip::v6([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let six = Prefix { ip: Ip::v6([0xfd; 16]), mask };
+        let settings = Settings {
+            flags: Settings::LOCAL_BY_PREFIX,
+            local: [Prefix::default(), six],
+            ..Settings::default()
+        };
+        assert_eq!(
+            mode(&settings),
+            "masquerade edge; pods are told by their prefix: fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd/48"
+        );
     }
 }

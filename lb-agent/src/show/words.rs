@@ -3,11 +3,20 @@
 use std::net::{IpAddr, SocketAddr};
 
 use lb_common::addr::{Ip, Port, Protocol};
+use lb_common::config::Prefix;
 use lb_common::service::{Flags, Frontend, ServiceId};
 
 /// An address as people write it.
 pub(crate) fn ip(ip: Ip) -> IpAddr {
     if ip.is_v4() { IpAddr::from(ip.v4_octets()) } else { IpAddr::from(ip.octets()) }
+}
+
+/// A prefix as people write it.
+pub(crate) fn prefix(prefix: &Prefix) -> String {
+    let ones: u32 = prefix.mask.octets().iter().map(|byte| byte.count_ones()).sum();
+    // An IPv4 address is mapped into the last of 128 bits.
+    let bits = if prefix.ip.is_v4() { ones.saturating_sub(96) } else { ones };
+    format!("{}/{bits}", ip(prefix.ip))
 }
 
 /// Address and port.

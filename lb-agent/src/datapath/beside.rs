@@ -1,0 +1,45 @@
+//! Who is attached where our programs are, in the order in which they run: programs by their numbers.
+//!
+//! Only looks. What is told belongs to the network namespace and to the cgroups of whoever asks.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::{Direction, SOCKET_HOOKS, find_cgroup2};
+use crate::syscall::{self, Hooked};
+
+/// Those of a device.
+pub fn beside(index: u32, direction: Direction) -> io::Result<Vec<Hooked>> {
+    syscall::attached_to_device(index, direction.attach_type())
+}
+
+/// Those of the sockets that are served, by hook; the cgroup is the one that our links lead to.
+pub fn beside_sockets(links: &Path) -> io::Result<Vec<(&'static str, Vec<u32>)>> {
+    let pins = SOCKET_HOOKS.iter().map(|hook| links.join(hook));
+    let Some(pin) = pins.into_iter().find(|pin| pin.exists()) else { return Ok(Vec::new()) };
+    let link = syscall::link_info(syscall::open_pin(&pin)?.as_fd())?;
+    let cgroup = fs::File::open(cgroup(link.cgroup())?)?;
+    let order = |hook| {
+        let kind = super::programs::attach_type(hook);
+        Ok((hook, syscall::effective_in_cgroup(cgroup.as_fd(), kind)?))
+    };
+    SOCKET_HOOKS.into_iter().map(order).collect()
+}
+
+/// The folder of a cgroup. A link knows only its number.
+fn cgroup(number: u64) -> io::Result<PathBuf> {
+    let mut open: Vec<PathBuf> = find_cgroup2().into_iter().collect();
+    while let Some(folder) = open.pop() {
+        if fs::metadata(&folder).is_ok_and(|it| it.ino() == number) {
+            return Ok(folder);
+        }
+        // One that has gone meanwhile has no more below it.
+        let below = fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
+        let folders = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        open.extend(folders.map(|entry| entry.path()));
+    }
+    Err(io::Error::new(io::ErrorKind::NotFound, format!("no cgroup here has number {number}")))
+}
