@@ -100,6 +100,15 @@ fn services_are_served_without_a_node_object(shape: Shape) -> Result<()> {
     served()?;
     rig.manifests().node(rig.node(0)?)?;
     wait_until_ok(SOON, "the health server says that the node is back", || is(200))?;
+    // It is about to be removed: load balancers shall leave it, and the agent is fine (contract 6.2).
+    let mut leaving = node_object(rig.node(0)?);
+    leaving["spec"]["taints"] =
+        json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
+    rig.manifests().write(rig.node(0)?.name(), &[leaving])?;
+    wait_until_ok(SOON, "the health server says that the node leaves", || is(503))?;
+    served()?;
+    rig.manifests().node(rig.node(0)?)?;
+    wait_until_ok(SOON, "the health server says that the node stays", || is(200))?;
     served()?;
     agent.ensure_running()
 }

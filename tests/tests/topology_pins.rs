@@ -157,8 +157,16 @@ fn folder_where_nothing_can_be_mounted_is_refused() -> Result<()> {
     agent.spawn_again(&[])?;
     let remedy = format!("as root: mount -t bpf bpf {}", bpf.display());
     agent.refuses_to_run(&["is no bpffs and none can be mounted there", &remedy])?;
-    // What an init container does.
-    ensure!(agent.command(&["init"])?.contains("mounted a bpffs at"), "init does not say so");
+    // What an init container does, in our words and in kube-proxy's.
+    for init in [&["run", "--init-only"][..], &["init"]] {
+        ensure!(mounted_by(&bpf)?.is_none(), "mounted before {init:?}");
+        let said = agent.command(init)?;
+        ensure!(said.contains("mounted a bpffs at"), "{init:?} does not say so: {said}");
+        ensure!(mounted_by(&bpf)?.as_deref() == Some("lb-agent"), "{init:?} has not mounted it");
+        if init != ["init"] {
+            umount2(&bpf, MntFlags::empty())?;
+        }
+    }
     agent.start_again()?;
     is_served(&rig, &web)
 }

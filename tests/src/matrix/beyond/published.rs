@@ -159,6 +159,18 @@ fn kinds(all: &mut Objects) -> Result<()> {
 fn strange_slices(all: &mut Objects) -> Result<()> {
     let plain = json!({});
     all.add((118, "no-conditions"), &plain, &[a2(&json!({"conditions": null}))?])?;
+    // Names stand for no address (contract 1.5).
+    all.0.push(json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "FQDN",
+        "metadata": {
+            "name": "no-conditions-fqdn", "namespace": "default",
+            "labels": {"kubernetes.io/service-name": "no-conditions"},
+        },
+        "ports": PORTS.map(|(name, protocol, port)| {
+            json!({"name": name, "protocol": protocol.name(), "port": port})
+        }),
+        "endpoints": [{"addresses": ["elsewhere.example"], "nodeName": "node-b"}],
+    }));
     // Ports by name: other numbers at other endpoints, and names that no port has.
     all.add((123, "names"), &plain, &[a2(&plain)?])?;
     let other = PORTS.map(|(name, protocol, _)| (name, protocol, OTHER_TARGET));
