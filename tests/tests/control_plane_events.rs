@@ -6,6 +6,11 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
+use lb_agent::datapath::LAYOUT;
+use lb_agent::maps::Maps;
+use lb_agent::program::Op;
+use lb_common::addr::{Ip, Port, Protocol};
+use lb_common::service::{Frontend, Service as Entry};
 use lb_tests::agent::{Agent, Source};
 use lb_tests::cluster::Cluster;
 use lb_tests::control_plane::ServiceAccount;
@@ -15,6 +20,8 @@ use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(20);
 const HEALTH_PORT: u16 = 31_999;
+/// Maps that are full soon. From the first agent on: they only grow.
+const SMALL: [&str; 4] = ["--map-size", "BACKENDS=16", "--map-size", "SERVICES=64"];
 
 #[test]
 fn what_is_wrong_is_told_once_about_whom_it_concerns() -> Result<()> {
@@ -27,11 +34,13 @@ fn what_is_wrong_is_told_once_about_whom_it_concerns() -> Result<()> {
     listeners_that_must_be_had_end_the_agent(&cluster, &account)?;
     let taken = cluster.rig().node(0)?.addresses().socket(Family::V4, HEALTH_PORT);
     let listener = listen(cluster.rig().node(0)?, taken)?;
-    cluster.rig_mut().start_agents_from(Source::InPod(&account), &[])?;
+    cluster.rig_mut().start_agents_from(Source::InPod(&account), &SMALL)?;
     the_younger_of_two_services_hears_who_has_its_address(&cluster)?;
     a_taken_health_check_port_is_told_by_its_node(&cluster)?;
     drop(listener);
-    Ok(())
+    an_address_that_cannot_be_served_is_named(&cluster)?;
+    a_service_without_room_is_told_which_map_is_full(&cluster)?;
+    an_entry_that_a_map_refuses_is_told(&cluster)
 }
 
 /// `bindAddressHardFail`, as kube-proxy has it: an Event about the node, and the end.
@@ -45,8 +54,8 @@ fn listeners_that_must_be_had_end_the_agent(
     {
         let taken = SocketAddr::from(([127, 0, 0, 1], port));
         let listener = listen(node, taken)?;
-        let hard = ["--bind-address-hard-fail=true"];
-        let mut agent = Agent::spawn(node, Source::InPod(account), &hard)?;
+        let flags = [&["--bind-address-hard-fail=true"][..], &SMALL].concat();
+        let mut agent = Agent::spawn(node, Source::InPod(account), &flags)?;
         agent.refuses_to_run(&["cannot listen on", &taken.to_string(), "bindAddressHardFail"])?;
         let [event] = until_told(cluster, ("Node", "node-a"), reason)?;
         ensure!(event["regarding"]["uid"] == "node-a", "as the kubelet names nodes: {event}");
@@ -107,6 +116,91 @@ fn a_taken_health_check_port_is_told_by_its_node(cluster: &Cluster) -> Result<()
     is_as_it_should_be(&event, "Listen", "node-a")?;
     let note = event["note"].as_str().unwrap_or_default();
     ensure!(note.contains(&HEALTH_PORT.to_string()), "{note}");
+    Ok(())
+}
+
+/// The API server takes any address for one of a load balancer; what of a Service is not served is counted, too.
+fn an_address_that_cannot_be_served_is_named(cluster: &Cluster) -> Result<()> {
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "looped"},
+        "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
+    });
+    let control_plane = cluster.control_plane();
+    control_plane.apply(&service.to_string())?;
+    let status = r#"{"status": {"loadBalancer": {"ingress": [{"ip": "127.0.0.7"}]}}}"#;
+    let patch =
+        ["patch", "service", "looped", "--subresource=status", "--type=merge", "-p", status];
+    drop(control_plane.kubectl(&patch)?);
+    let about = ("Service", "looped");
+    let events: [Value; 2] = until_told(cluster, about, "ServiceNotFullyServed")?;
+    for event in &events {
+        let node = event["reportingInstance"].as_str().context("nobody reports")?;
+        is_as_it_should_be(event, "Translate", node)?;
+        let note = event["note"].as_str().unwrap_or_default();
+        ensure!(
+            note.contains("status.loadBalancer.ingress[0].ip") && note.contains("127.0.0.7"),
+            "{note}"
+        );
+    }
+    let agent = cluster.rig().agent(0)?;
+    let found = |expected: f64| {
+        wait_until_ok(SOON, "what cannot be used is counted", || {
+            let counted = agent.metric(&["lb_findings"])?;
+            ensure!((counted - expected).abs() < 0.5, "{counted}, not {expected}");
+            Ok(())
+        })
+    };
+    found(1.0)?;
+    drop(control_plane.kubectl(&["delete", "service", "looped"])?);
+    found(0.0)
+}
+
+fn a_service_without_room_is_told_which_map_is_full(cluster: &Cluster) -> Result<()> {
+    let endpoints: Vec<Value> =
+        (1..=40).map(|last| json!({"addresses": [format!("10.244.9.{last}")]})).collect();
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "large"},
+        "spec": {"ports": [{"port": 80}]},
+    });
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "large", "labels": {"kubernetes.io/service-name": "large"}},
+        "ports": [{"name": "", "port": 80}], "endpoints": endpoints,
+    });
+    cluster.control_plane().apply(&format!("{service}\n---\n{slice}"))?;
+    let events: [Value; 2] = until_told(cluster, ("Service", "large"), "ServiceRefused")?;
+    for event in &events {
+        let node = event["reportingInstance"].as_str().context("nobody reports")?;
+        is_as_it_should_be(event, "Program", node)?;
+        let note = event["note"].as_str().unwrap_or_default();
+        ensure!(
+            note.contains("BACKENDS is full") && note.contains("--map-size BACKENDS"),
+            "{note}"
+        );
+    }
+    Ok(())
+}
+
+/// Somebody else fills a map of one node behind the agent's back.
+fn an_entry_that_a_map_refuses_is_told(cluster: &Cluster) -> Result<()> {
+    let maps = cluster.rig().node(0)?.bpf().join(LAYOUT).join("maps");
+    let mut maps = Maps::open(&maps)?;
+    let taken = (1..=u8::MAX).take_while(|number| {
+        let ip = Ip::v4([203, 0, 113, *number]);
+        let frontend = Frontend::new(ip, Port::new(9), Protocol::UDP);
+        maps.apply(&Op::PutService { frontend, service: Entry::default() }).is_ok()
+    });
+    ensure!(taken.count() < 64, "the map has no limit");
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "unwritten"},
+        "spec": {"ports": [{"port": 80}]},
+    });
+    cluster.control_plane().apply(&service.to_string())?;
+    let about = ("Service", "unwritten");
+    let [event] = until_told(cluster, about, "ServiceNotWritten")?;
+    is_as_it_should_be(&event, "Program", "node-a")?;
+    let note = event["note"].as_str().unwrap_or_default();
+    ensure!(note.contains("SERVICES") && note.contains("IPv4"), "{note}");
     Ok(())
 }
 

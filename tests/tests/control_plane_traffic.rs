@@ -1,11 +1,18 @@
 //! A Service made in a real API server is answered through eBPF: two nodes, two agents that learn of it
 //! from the server, real controllers, real sockets, both families, both transports.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use lb_tests::cluster::{Cluster, Published, until, until_answered_by};
 use lb_tests::rig::{ask, matrix, refused};
 use lb_tests::topology::{Pod, Shape};
 use lb_tests::traffic::{Ask, Failure};
+use lb_tests::wait::wait_until_ok;
+use serde_json::json;
+
+/// How long a change may take from kubectl to packets.
+const SOON: Duration = Duration::from_secs(20);
 
 /// The Service names neither address nor number nor selector; its slices are written by hand.
 #[test]
@@ -92,7 +99,42 @@ fn deleted_service_is_no_longer_answered_and_another_is() -> Result<()> {
         let to = web.node_port(rig.node(0)?, family, protocol)?;
         refused(rig.client(), Ask::new(protocol, to))?;
     }
-    is_answered_by(&cluster, &other, &["pod-b2"])
+    is_answered_by(&cluster, &other, &["pod-b2"])?;
+    addresses_of_a_range_are_dropped_while_it_is_there(&cluster)
+}
+
+/// A range of Services is added to a live cluster and taken away: who asks an address of it that no Service has is
+/// dropped by name, and else led out as anybody is.
+fn addresses_of_a_range_are_dropped_while_it_is_there(cluster: &Cluster) -> Result<()> {
+    let (rig, control_plane) = (cluster.rig(), cluster.control_plane());
+    let ranges = ["10.111.0.0/24", "fd00:111::/112"];
+    let drops = || rig.agent(0)?.metric(&["lb_drops_total", "unallocated_address"]);
+    let asked = || -> Result<f64> {
+        let before = drops()?;
+        for to in ["10.111.0.7:80", "[fd00:111::7]:80"] {
+            drop(rig.pod(0, 0)?.peer().ask(Ask::udp(to.parse()?).within(100)));
+        }
+        Ok(drops()? - before)
+    };
+    let until_dropped = |expected: f64| {
+        wait_until_ok(SOON, "addresses that no Service has", || {
+            let dropped = asked()?;
+            ensure!((dropped - expected).abs() < 0.5, "{dropped} packets, not {expected}");
+            Ok(())
+        })
+    };
+    until_dropped(0.0)?;
+    let object = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+        "metadata": {"name": "more"}, "spec": {"cidrs": ranges},
+    });
+    control_plane.apply(&object.to_string())?;
+    until_dropped(2.0)?;
+    drop(control_plane.kubectl(&["delete", "servicecidr", "more", "--wait=false"])?);
+    // Its controller would let it go after ten seconds, and has done so where it never came to hold it.
+    let let_go = r#"{"metadata": {"finalizers": null}}"#;
+    drop(control_plane.kubectl(&["patch", "servicecidr", "more", "--type=merge", "-p", let_go]));
+    until_dropped(0.0)
 }
 
 fn is_answered_by(cluster: &Cluster, service: &Published, expected: &[&str]) -> Result<()> {
