@@ -1,17 +1,24 @@
 //! What an operator sees at once: the whole screen of `status`, and names as soon as there are rows.
 
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use lb_agent::datapath::SOCKET_HOOKS;
 use lb_tests::agent::Agent;
+use lb_tests::http;
 use lb_tests::manifest::{Service, node_object};
 use lb_tests::rig::{Rig, TARGET, until};
 use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
-use serde_json::json;
+use serde_json::{Value, json};
 
+/// Services with a health check, and the port of the first.
+const CHECKED: u16 = 2_000;
+const FIRST_CHECK: u16 = 20_000;
+/// What they may cost in bytes: the objects, what is programmed of them, and two listeners each.
+const MEMORY: f64 = 30e6;
 const SOON: Duration = Duration::from_secs(10);
 
 /// Numbers that are others each time are `#`.
@@ -149,6 +156,52 @@ fn fields_that_cannot_be_used_are_named_and_counted_until_they_are_corrected() -
     rig.manifests().write("late", &[service("203.0.113.77")])?;
     rig.manifests().node(node)?;
     found(&[])
+}
+
+/// Contract 6.1, of as many Services as a cluster has: each costs little, and its answer comes at once.
+#[test]
+fn health_checks_of_thousands_of_services_cost_little_memory_and_time() -> Result<()> {
+    let rig = start()?;
+    let (node, agent) = (rig.node(0)?, rig.agent(0)?);
+    let resident = || agent.metric(&["process_resident_memory_bytes"]);
+    let before = resident()?;
+    let checked: Vec<Value> = (0..CHECKED).map(checked_service).collect();
+    rig.manifests().write("checked", &checked)?;
+    let ask = |number: u16, address| -> Result<()> {
+        let to = SocketAddr::new(address, FIRST_CHECK + number);
+        let (status, body) = http::get(rig.client().home(), to, "/")?;
+        ensure!(
+            status == 503 && body.contains(&format!("checked-{number:04}\"")),
+            "{status}: {body}"
+        );
+        Ok(())
+    };
+    let last = CHECKED - 1;
+    for address in node.addresses().both() {
+        wait_until_ok(SOON, "the last of them is answered for", || ask(last, address))?;
+    }
+    let began = Instant::now();
+    for number in (0..CHECKED).step_by(10) {
+        ask(number, node.addresses().both()[usize::from(number / 10 % 2)])?;
+    }
+    let took = began.elapsed();
+    let grown = resident()? - before;
+    println!("{grown} bytes for {CHECKED} health checks, {took:?} for a tenth of them");
+    ensure!(grown < MEMORY, "{grown} bytes more");
+    ensure!(took < Duration::from_secs(5), "{took:?} for a tenth of them");
+    Ok(())
+}
+
+fn checked_service(number: u16) -> Value {
+    let (high, low) = (number / 250 + 10, number % 250 + 1);
+    json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": format!("checked-{number:04}")},
+        "spec": {
+            "type": "LoadBalancer", "externalTrafficPolicy": "Local",
+            "clusterIP": format!("10.96.{high}.{low}"), "ports": [{"port": 80}],
+            "healthCheckNodePort": FIRST_CHECK + number,
+        },
+    })
 }
 
 /// Who is answered by a Service can look up its name.
