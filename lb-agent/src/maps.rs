@@ -14,6 +14,7 @@ use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Held, Peer, Por
 use lb_common::service::{Backend, Frontend, Line, Service, Source};
 
 mod fill;
+mod flows;
 mod kept;
 mod raw;
 mod read;

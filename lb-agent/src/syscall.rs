@@ -13,7 +13,9 @@ mod links;
 mod net;
 mod process;
 
-pub(crate) use entries::{Position, delete_batch, lookup, lookup_batch, update, update_batch};
+pub(crate) use entries::{
+    Position, delete_batch, lookup, lookup_batch, take, update, update_batch,
+};
 pub(crate) use grace::wait_for_programs;
 pub use hooked::Hooked;
 pub(crate) use hooked::{attached_to_device, effective_in_cgroup};

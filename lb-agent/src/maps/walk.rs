@@ -15,7 +15,7 @@ use super::shape::SourceKey;
 use crate::syscall::{self, Position};
 
 /// `BPF_NOEXIST`: an entry that is there stays.
-const NO_EXIST: u64 = 1;
+pub(super) const NO_EXIST: u64 = 1;
 
 /// Entries per system call: a hash bucket must fit, and 4,096 flows are 425 KiB.
 const BATCH: usize = 4_096;

@@ -9,6 +9,7 @@ use super::{attributes, bpf, number};
 
 const MAP_LOOKUP: u32 = 1;
 const MAP_UPDATE: u32 = 2;
+const MAP_LOOKUP_AND_DELETE: u32 = 21;
 const MAP_LOOKUP_BATCH: u32 = 24;
 const MAP_UPDATE_BATCH: u32 = 26;
 const MAP_DELETE_BATCH: u32 = 27;
@@ -62,6 +63,14 @@ pub(crate) fn lookup<K: Pod, V: Pod>(
     let (key, value) = (key.addr() as u64, value.addr() as u64);
     let mut entry = attributes::Element { map: number(map), pad: 0, key, value, flags: 0 };
     bpf(MAP_LOOKUP, &mut entry).map(|_| ())
+}
+
+/// Removes an entry of a hash and reads what it was at that moment; `ENOENT` where there is none. Linux 5.14.
+pub(crate) fn take<K: Pod, V: Pod>(map: BorrowedFd<'_>, key: &K, value: &mut V) -> io::Result<()> {
+    let (key, value): (*const K, *mut V) = (key, value);
+    let (key, value) = (key.addr() as u64, value.addr() as u64);
+    let mut entry = attributes::Element { map: number(map), pad: 0, key, value, flags: 0 };
+    bpf(MAP_LOOKUP_AND_DELETE, &mut entry).map(|_| ())
 }
 
 /// Adds an entry that must not exist yet, or (`flags` 0) writes one.
