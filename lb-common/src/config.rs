@@ -66,6 +66,8 @@ pub struct Settings {
     pub removals: u32,
     /// Zero.
     pub pad: u32,
+    /// One bit, numbered by [`other`], for each address outside of `ranges` that has a frontend: external IPs, VIPs.
+    pub others: [u64; 4],
     /// Address that stands for a pod that reaches itself, IPv4. Sent to its gateway by any pod, routed nowhere.
     pub hairpin4: Ip,
     /// The same for IPv6.
@@ -81,8 +83,6 @@ pub struct Settings {
     pub node4: Ip,
     /// The same for IPv6.
     pub node6: Ip,
-    /// One bit, numbered by [`other`], for each address outside of `ranges` that has a frontend: external IPs, VIPs.
-    pub others: [u64; 4],
 }
 
 impl Settings {
@@ -151,7 +151,7 @@ pub const fn other(ip: &Ip) -> u8 {
     ((third ^ fourth).wrapping_mul(0x9e37_79b1) >> 24) as u8
 }
 
-plain!(Settings = 512 { netns_cookie, source_port_low, source_port_high, node_port_low, node_port_high, flags, socket_mode, removals, pad, hairpin4, hairpin6, cover, ranges, local, node4, node6, others });
+plain!(Settings = 512 { netns_cookie, source_port_low, source_port_high, node_port_low, node_port_high, flags, socket_mode, removals, pad, others, hairpin4, hairpin6, cover, ranges, local, node4, node6 });
 const _: () = assert!(align_of::<Settings>() == 8);
 
 /// The element of `SETTINGS`: the settings in use, and room for those that come next. Replaced by writing the

@@ -2,6 +2,7 @@
 
 use crate::addr::{Ip, Port, Protocol};
 use crate::flow::Tuple;
+use crate::layout::plain;
 
 /// Mixes two words: two rounds of xor, multiply, shift (constants of `splitmix64`).
 #[inline(always)]
@@ -44,11 +45,23 @@ const fn ends(tuple: &Tuple, source_port: Port, protocol: Protocol) -> u64 {
 
 /// Bits in `ENDPOINTS`.
 pub const ENDPOINT_BITS: u32 = 1 << 21;
+/// Of those, the ones for all ports of an address: together a line of 64 bytes, so that whoever talks from ever
+/// another port is asked for in memory that is at hand.
+const PORT_BITS: u32 = 512;
 
 /// The bit of `ENDPOINTS` that stands for an address and a port. Cheap: asked of packets that are not ours.
 #[inline(always)]
 pub const fn endpoint(ip: &Ip, port: Port) -> u32 {
     let [_, _, w2, w3] = ip.words();
-    let word = (w2 as u64) << 32 | (w3 ^ (port.get() as u32) << 13) as u64;
-    (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 43) as u32
+    let line = ((w2 as u64) << 32 | w3 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
+    line as u32 * PORT_BITS + port.get() as u32 % PORT_BITS
 }
+
+const _: () = assert!(ENDPOINT_BITS == PORT_BITS << 12);
+
+/// A word of `ENDPOINTS`, as a type of its own: another way to number its bits is to be another name.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LineOfPorts(pub u64);
+
+plain!(LineOfPorts = 8 { 0 });

@@ -32,6 +32,8 @@ pub struct Asker {
 pub struct Scratch {
     /// The packet's headers, but for its tuple.
     pub view: View,
+    /// Identification of a datagram in pieces.
+    pub id: [u8; 4],
     /// The packet's tuple, and so the key of its own half of its flow ...
     pub key: FlowKey,
     /// ... and value, found or in the making.
@@ -52,8 +54,6 @@ pub struct Scratch {
     pub backend: Backend,
     /// Its row.
     pub backend_id: BackendId,
-    /// Identification of a datagram in pieces.
-    pub id: [u8; 4],
     /// The set it was chosen from: 0 Cluster, 1 Local.
     pub scope: u32,
     /// The datagram that a fragment is of.

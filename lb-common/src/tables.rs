@@ -52,6 +52,11 @@ pub trait Tables {
 
     /// `ENDPOINTS`: whether some backend has or had this address and port; at times true of others.
     fn may_be_backend(&self, ip: &Ip, port: Port) -> bool;
+    /// `ENDPOINTS`, port 0: whether flows are or were given this address of ours as their source; at times true of others.
+    #[inline(always)]
+    fn may_be_source(&self, ip: &Ip) -> bool {
+        self.may_be_backend(ip, Port::NONE)
+    }
     /// `DIRECT`: whether a packet of this hash ([`crate::hash::whole`]) was seen on its way straight to a backend.
     fn is_direct(&self, hash: u64) -> bool;
     /// Remembers one, in place of another.

@@ -46,7 +46,8 @@ pub(crate) static ADDRESSES: HashMap<Ip, u32, 1_024, GROWS> = HashMap::new();
 #[btf_map]
 pub(crate) static DEVICES: HashMap<u32, Device, 4_096, GROWS> = HashMap::new();
 
-/// One bit for each address and port that a backend had, by `hash::endpoint`. Written by the agent.
+/// One bit for each address and port that a backend had, by `hash::endpoint`, and for each address that flows leave
+/// with, as port 0. Written by the agent.
 #[btf_map]
 pub(crate) static ENDPOINTS: Array<u64, { hash::ENDPOINT_BITS as usize / 64 }> = Array::new();
 

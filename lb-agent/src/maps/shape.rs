@@ -7,7 +7,7 @@ use lb_common::addr::Ip;
 use lb_common::config::{Device, SettingsPair};
 use lb_common::event;
 use lb_common::flow::{Affinity, Client, DIRECT, Flow, FlowKey, Fragment, HELD, Held, Peer, Ports};
-use lb_common::hash::ENDPOINT_BITS;
+use lb_common::hash::{ENDPOINT_BITS, LineOfPorts};
 use lb_common::layout::{Plain, named, number};
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 
@@ -68,7 +68,7 @@ pub const SHAPES: [Shape; 16] = [
     memory(shape::<u64, Peer>("SOCKETS", MapType::LruHash, 0, 65_536)),
     memory(shape::<Fragment, Ports>("FRAGMENTS", MapType::LruHash, 0, 8_192)),
     fixed(shape::<u32, Held>("HELD", MapType::Hash, NO_PREALLOC, HELD)),
-    fixed(shape::<u32, u64>("ENDPOINTS", MapType::Array, 0, ENDPOINT_BITS / 64)),
+    fixed(shape::<u32, LineOfPorts>("ENDPOINTS", MapType::Array, 0, ENDPOINT_BITS / 64)),
     fixed(shape::<u32, u64>("DIRECT", MapType::Array, 0, DIRECT)),
     fixed(shape::<u32, SettingsPair>("SETTINGS", MapType::Array, 0, 1)),
     fixed(shape::<u32, u64>("COUNTERS", MapType::PerCpuArray, 0, event::COUNTERS)),

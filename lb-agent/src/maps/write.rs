@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use aya::maps::MapError;
 use aya::maps::lpm_trie::Key;
-use lb_common::addr::Ip;
+use lb_common::addr::{Ip, Port};
 use lb_common::config::{Device, Settings};
 use lb_common::flow::FlowKey;
 use lb_common::hash;
@@ -22,7 +22,9 @@ impl Maps {
         match op {
             Op::PutSettings(settings) => self.put_settings(settings).map_err(named("SETTINGS")),
             Op::PutBackend { id, row } => {
-                self.mark_endpoint(row)?;
+                if row.service != 0 {
+                    self.mark(&row.ip, row.port)?;
+                }
                 self.backends.set(*id, Raw(*row), 0).map_err(named("BACKENDS"))
             }
             Op::WriteLines { line, lines } => {
@@ -68,12 +70,9 @@ impl Maps {
         Ok(())
     }
 
-    /// Sets the bit of a backend in `ENDPOINTS`. None is ever cleared: one too many costs a look-up.
-    fn mark_endpoint(&mut self, row: &Backend) -> Result<()> {
-        if row.service == 0 {
-            return Ok(());
-        }
-        let bit = hash::endpoint(&row.ip, row.port);
+    /// Sets the bit of an address and a port in `ENDPOINTS`. None is ever cleared: one too many costs a look-up.
+    fn mark(&mut self, ip: &Ip, port: Port) -> Result<()> {
+        let bit = hash::endpoint(ip, port);
         let word = self.endpoints.get(&(bit / 64), 0).map_err(named("ENDPOINTS"))?;
         let marked = word | 1 << (bit % 64);
         if marked == word {
@@ -82,20 +81,24 @@ impl Maps {
         self.endpoints.set(bit / 64, marked, 0).map_err(named("ENDPOINTS"))
     }
 
-    /// Sets the bits of rows that an earlier run left, where they are missing: its map of them may be lost or be
+    /// Sets the bits of what an earlier run left, where they are missing: its map of them may be lost or be
     /// another layout's, and without its bit no answer of a backend is translated (ADR 0020).
     pub fn mark_endpoints(&mut self, rows: &[Backend]) -> Result<()> {
         let words = walk::bits(self.endpoints.data()).map_err(batched("ENDPOINTS"))?;
         let is_set = |bit: u32| {
             words.get((bit / 64) as usize).is_some_and(|word| word & 1 << (bit % 64) != 0)
         };
-        let in_use = rows.iter().filter(|row| row.service != 0);
-        let missing = in_use.filter(|row| !is_set(hash::endpoint(&row.ip, row.port)));
-        missing.into_iter().try_for_each(|row| self.mark_endpoint(row))
+        let in_use = rows.iter().filter(|row| row.service != 0).map(|row| (row.ip, row.port));
+        let sources = self.devices()?.into_iter().flat_map(|(_, device)| sources(&device));
+        let missing = in_use.chain(sources).filter(|(ip, port)| !is_set(hash::endpoint(ip, *port)));
+        missing.into_iter().try_for_each(|(ip, port)| self.mark(&ip, port))
     }
 
     /// Sets what the programs know of a device.
     pub fn put_device(&mut self, index: u32, device: &Device) -> Result<()> {
+        for (ip, port) in sources(device) {
+            self.mark(&ip, port)?;
+        }
         self.devices.insert(index, Raw(*device), 0).map_err(named("DEVICES"))
     }
 
@@ -118,6 +121,12 @@ impl Maps {
         let keys: Vec<Raw<FlowKey>> = keys.iter().map(|key| Raw(*key)).collect();
         walk::remove(self.flows.data(), &keys).map_err(batched("FLOWS"))
     }
+}
+
+/// The addresses that flows get as their source where they leave by a device, as `ENDPOINTS` knows them.
+fn sources(device: &Device) -> impl Iterator<Item = (Ip, Port)> + use<> {
+    let sources = [device.source4, device.source6].into_iter();
+    sources.filter(|ip| *ip != Ip::UNSPECIFIED).map(|ip| (ip, Port::NONE))
 }
 
 /// Removing what is not there is no error: an operation may be applied twice.

@@ -102,6 +102,7 @@ impl Fake {
         node.settings.cover = [*first, *second];
         for own in [node4, node6] {
             let _: Option<u32> = node.addresses.insert(own, address::NODE | address::NODE_PORTS);
+            let _: bool = node.endpoints.insert(hash::endpoint(&own, Port::NONE));
         }
         let own = Device {
             source4: node4,

@@ -47,7 +47,7 @@ fn steps<P: Packet, T: Tables>(
     }
     let asked = &scratch.key.tuple;
     let (ip, port) = (asked.destination, asked.destination_port);
-    let is_answer = is_to_translated_source(settings, scratch, role);
+    let is_answer = is_to_translated_source(tables, settings, scratch, role);
     let is_near = choose::is_near(settings, &ip, port, scratch.view.v4);
     // A flow that may be there is asked for first, and most packets need no more. What can only be a frontend
     // at a rare address is asked for its service first; what is nobody's for nothing.
@@ -109,7 +109,12 @@ fn is_to_backend<T: Tables>(tables: &T, scratch: &Scratch) -> bool {
 /// Whether the destination can only be a source that we made up: an own address with a port of our
 /// range, or the address that stands for a pod reaching itself.
 #[inline(always)]
-fn is_to_translated_source(settings: &Settings, scratch: &Scratch, role: Role) -> bool {
+fn is_to_translated_source<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    scratch: &Scratch,
+    role: Role,
+) -> bool {
     let tuple = &scratch.key.tuple;
     if role == Role::Pod && tuple.destination == flows::hairpin_address(settings, scratch.view.v4) {
         return true;
@@ -118,6 +123,7 @@ fn is_to_translated_source(settings: &Settings, scratch: &Scratch, role: Role) -
     (role == Role::Edge || settings.has(Settings::MASQUERADE_KUBE_PROXY))
         && port >= settings.source_port_low.get()
         && port <= settings.source_port_high.get()
+        && tables.may_be_source(&tuple.destination)
 }
 
 /// A packet of a known flow.
