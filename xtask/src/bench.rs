@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::{Args, Subcommand};
 
 mod tool;
@@ -12,22 +12,23 @@ use crate::shell;
 /// What to measure, or to do with what was measured.
 #[derive(Subcommand)]
 pub(crate) enum Bench {
-    /// Nanoseconds per packet by test runs, ours beside reference programs (cold 9 min, warm 3 min)
+    /// Nanoseconds per packet by test runs, ours beside reference programs (cold 11 min, warm 5 min; --quick: warm 50 s)
     ///
     /// Results go to target/bench/packet; docs/bench/README.md says what they mean. Attaches nothing.
     Packet(Quick),
     /// Connections, requests and bytes a second through namespaces, with up to 50,000 services: plain routing, the
-    /// real kube-proxy and ours (cold 45 min, warm 28 min; --quick: warm 4 min)
+    /// real kube-proxy and ours (cold 45 min, warm 25 min; --quick: with 10, warm 70 s)
     Traffic(Traffic),
     /// From a change in the API to the first packet that obeys it, and cold starts: ours and the real kube-proxy
-    /// (cold 35 min, warm 18 min; --quick: warm 3 min)
+    /// (cold 35 min, warm 20 min; --quick: warm 80 s)
     Churn(Quick),
     /// Memory of the agent, its start, how fast a change reaches the maps and maps that are outgrown, with up to 50,000
     /// services (cold 14 min, warm 6 min; --quick: with 1,000, warm 40 s)
     ///
     /// Runs a release agent in a namespace of its own on generated manifests.
     Scale(Quick),
-    /// All of these one after the other, and one report of all: target/bench/report.html (55 min; --quick: 12 min)
+    /// All of these one after the other, and one report of all: target/bench/report.html (cold 75 min, warm 56 min;
+    /// --quick: warm 4 min)
     All(Quick),
     /// One report, target/bench/report.html, of results that are there
     Report {
@@ -76,11 +77,7 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         | Bench::Scale(_)
         | Bench::All(_) => {}
     }
-    ensure!(
-        shell::is_root(),
-        "loading eBPF programs needs root\n\
-         remedy: sudo -E env \"PATH=$PATH\" cargo xtask bench with the same arguments"
-    );
+    shell::need_root("measuring loads eBPF programs", "bench ... with the same arguments")?;
     match bench {
         Bench::Packet(options) => packet(options.quick),
         Bench::Traffic(options) => traffic(options),
@@ -102,31 +99,34 @@ fn all(quick: bool) -> Result<()> {
 
 fn packet(quick: bool) -> Result<()> {
     let reference = tool::reference()?.display().to_string();
-    let rounds = if quick { "7" } else { "41" };
-    let expected = format!("{rounds} rounds of 4 s");
-    tool::measure(
-        "packet",
-        &expected,
-        &[&reference, &tool::results("packet"), rounds, &tool::commit()?],
-    )
+    let (folder, commit) = (tool::results("packet"), tool::commit()?);
+    if quick {
+        return tool::measure("packet", "50 s", &[&reference, &folder, "5", &commit, "quick"]);
+    }
+    tool::measure("packet", "5 min", &[&reference, &folder, "21", &commit])
 }
 
 fn traffic(options: &Traffic) -> Result<()> {
+    /// With each, both ways that packets take between nodes; no figure of the generator alone.
+    const FEW: [&str; 4] = ["pod-far", "port-far", "connect", "udp"];
     let (rounds, milliseconds, services, expected) = if options.quick.quick {
-        ("5", "100", "10,1000", "3 min")
+        ("5", "100", "10", "70 s")
     } else {
-        ("7", "250", "10,1000,10000,50000", "28 min")
+        ("6", "250", "10,1000,10000,50000", "25 min")
     };
     let shape = if options.bridged { "bridged" } else { "routed" };
     let (folder, commit) = (tool::results("traffic"), tool::commit()?);
     let mut arguments = vec![&*folder, rounds, milliseconds, services, shape, &commit];
+    if options.quick.quick && options.only.is_empty() {
+        arguments.extend(FEW);
+    }
     arguments.extend(options.only.iter().map(String::as_str));
     tool::measure("traffic", expected, &arguments)
 }
 
 fn churn(quick: bool) -> Result<()> {
     let (rounds, changes, services, expected) =
-        if quick { ("2", "8", "10,1000", "2 min") } else { ("5", "10", "10,1000,10000", "18 min") };
+        if quick { ("3", "4", "1000", "80 s") } else { ("5", "10", "10,1000,10000", "20 min") };
     let (folder, commit) = (tool::results("churn"), tool::commit()?);
     tool::measure("churn", expected, &[&folder, rounds, changes, services, &commit])
 }

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use clap::Args;
 
 use crate::step::step;
@@ -36,13 +36,9 @@ const TARGET: &str = "8080";
 
 /// Shows everything that the foundation can do, in half a minute of reading.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    ensure!(
-        shell::is_root(),
-        "the demo makes network namespaces and loads eBPF programs: it needs root\n\
-         remedy: sudo -E env \"PATH=$PATH\" cargo xtask demo"
-    );
+    shell::need_root("the demo makes network namespaces and loads eBPF programs", "demo")?;
     setup::for_running()?;
-    step("build", "cold 5 min, warm 5 s", build)?;
+    shell::build(&["--package", "lb-agent", "--package", "lb-tests", "--bins"])?;
     let mut playground =
         step("a node with three pods, and a client outside", "1 s", Playground::make)?;
     step("servers in the pods, lb-agent on the node", "2 s", || start(&playground))?;
@@ -53,11 +49,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return Ok(());
     }
     step("clean up", "1 s", || playground.remove())
-}
-
-fn build() -> Result<()> {
-    let arguments = ["build", "--package", "lb-agent", "--package", "lb-tests", "--bins"];
-    shell::run(shell::cargo().args(arguments), "mend what cargo names")
 }
 
 fn start(playground: &Playground) -> Result<()> {

@@ -19,7 +19,7 @@ const MOST_BYTES: u64 = 10 << 20;
 /// Builds the binary and writes the archive.
 pub(crate) fn run() -> Result<()> {
     let binary = build()?;
-    let folder = workspace::root().join("target/image");
+    let folder = workspace::target().join("image");
     let root = folder.join("root");
     let layout = folder.join("layout");
     for old in [&root, &layout] {
@@ -41,16 +41,22 @@ pub(crate) fn run() -> Result<()> {
     let config = write_blob(&blobs, &config(&content))?;
     let manifest = write_blob(&blobs, &manifest(&config, &layer))?;
     let index = index(&manifest);
-    fs::write(layout.join("index.json"), index).context("write index.json")?;
+    fs::write(layout.join("index.json"), index)
+        .with_context(|| format!("write index.json of {}", layout.display()))?;
     let version = r#"{"imageLayoutVersion":"1.0.0"}"#;
-    fs::write(layout.join("oci-layout"), version).context("write oci-layout")?;
+    fs::write(layout.join("oci-layout"), version)
+        .with_context(|| format!("write oci-layout of {}", layout.display()))?;
 
     let archive = folder.join(format!("lb-agent-{VERSION}.tar"));
     tar(&layout, &archive, &["oci-layout", "index.json", "blobs"])?;
-    let bytes = fs::metadata(&archive).context("look at the archive")?.len();
+    let size = || format!("size of {}", archive.display());
+    let bytes = fs::metadata(&archive).with_context(size)?.len();
     println!("{} ({} KiB)", archive.display(), bytes / 1_024);
     if bytes > MOST_BYTES {
-        bail!("the image has {bytes} bytes, more than {MOST_BYTES}");
+        bail!(
+            "{} has {bytes} bytes, more than {MOST_BYTES}\nremedy: look for what made the agent larger",
+            archive.display()
+        );
     }
     Ok(())
 }
@@ -87,20 +93,24 @@ fn tar(folder: &Path, archive: &Path, names: &[&str]) -> Result<()> {
 
 fn digest(file: &Path) -> Result<String> {
     let line = shell::output(Command::new("sha256sum").arg(file), "apt-get install coreutils")?;
-    let digest = line.split_whitespace().next().context("sha256sum printed nothing")?;
+    let digest = line
+        .split_whitespace()
+        .next()
+        .with_context(|| format!("no digest of {}", file.display()))?;
     Ok(digest.to_owned())
 }
 
 /// Moves a file to where its digest says.
 fn blob(file: &Path, blobs: &Path) -> Result<Blob> {
-    let (digest, bytes) = (digest(file)?, fs::metadata(file).context("size of a blob")?.len());
-    fs::rename(file, blobs.join(&digest)).context("move a blob")?;
+    let what = || format!("blob {}", file.display());
+    let (digest, bytes) = (digest(file)?, fs::metadata(file).with_context(what)?.len());
+    fs::rename(file, blobs.join(&digest)).with_context(what)?;
     Ok(Blob { digest, bytes })
 }
 
 fn write_blob(blobs: &Path, text: &str) -> Result<Blob> {
     let file = blobs.join("new");
-    fs::write(&file, text).context("write a blob")?;
+    fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
     blob(&file, blobs)
 }
 

@@ -6,7 +6,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::step::step;
 
 /// Folders of system tools that are not in everybody's `PATH`.
 const SYSTEM_FOLDERS: [&str; 2] = ["/usr/sbin", "/sbin"];
@@ -57,6 +59,22 @@ pub(crate) fn find(tool: &str) -> Option<PathBuf> {
 /// Tells whether this process may do what only root may.
 pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
+}
+
+/// Refuses to go on without root: `why` says what needs it, `command` is what to type after `cargo xtask`.
+pub(crate) fn need_root(why: &str, command: &str) -> Result<()> {
+    ensure!(
+        is_root(),
+        "{why}: it needs root\nremedy: sudo -E env \"PATH=$PATH\" cargo xtask {command}"
+    );
+    Ok(())
+}
+
+/// Builds these packages and binaries, as cargo's arguments name them, for debugging.
+pub(crate) fn build(what: &[&str]) -> Result<()> {
+    step("build", "cold 5 min, warm 5 s", || {
+        run(cargo().arg("build").args(what), "mend what cargo names")
+    })
 }
 
 fn spell(command: &Command) -> String {

@@ -6,7 +6,7 @@
 
 use std::env;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::Args;
 
 use crate::step::step;
@@ -31,14 +31,13 @@ pub(crate) struct Options {
 
 /// Runs everything, or with a selection only what the selected root tests need.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    ensure!(
-        shell::is_root(),
-        "the tests make network namespaces and load eBPF programs: they need root\n\
-         remedy: sudo -E env \"PATH=$PATH\" cargo xtask test (`cargo xtask check` does not need it)"
-    );
+    shell::need_root(
+        "testing makes network namespaces and loads eBPF programs",
+        "test (`cargo xtask check` does not need it)",
+    )?;
     setup::run()?;
     if !options.selection.is_empty() {
-        build()?;
+        shell::build(&["--workspace"])?;
         let tries_image =
             |word: &String| word == IMAGE_TEST || word.ends_with(&format!("={IMAGE_TEST}"));
         if options.selection.iter().any(tries_image) {
@@ -47,18 +46,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return step("selected tests with root", "depends", || selected(&options.selection));
     }
     check::run()?;
-    build()?;
+    shell::build(&["--workspace"])?;
     twin::compare(false)?;
     image()?;
     let binaries = step("build of the tests with root", "cold 1 min, warm 1 s", binaries::built)?;
     step("tests with root", "10 min", || {
         lanes::run(binaries, options.lanes.into(), threads().as_deref())
-    })
-}
-
-fn build() -> Result<()> {
-    step("build", "cold 5 min, warm 5 s", || {
-        shell::run(shell::cargo().args(["build", "--workspace"]), "mend what cargo names")
     })
 }
 

@@ -1,6 +1,6 @@
 //! `cargo xtask verify` and `cargo xtask fuzz-twin`: run `lb-test-twin`, which loads the programs into the kernel.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::Args;
 
 use crate::step::step;
@@ -27,13 +27,13 @@ pub(crate) struct Fuzz {
 
 /// Compares what the programs cost the kernel with `tests/budget.toml`, or writes it there.
 pub(crate) fn verify(options: &Verify) -> Result<()> {
-    prepare()?;
+    prepare("verify")?;
     compare(options.bless)
 }
 
 /// Runs random packets through host and kernel.
 pub(crate) fn fuzz(options: &Fuzz) -> Result<()> {
-    prepare()?;
+    prepare("fuzz-twin")?;
     let Fuzz { packets, seed } = options;
     step(format!("{packets} packets"), "10 s for 100 000", || {
         let arguments = ["fuzz".to_owned(), packets.to_string(), seed.to_string()];
@@ -57,17 +57,10 @@ pub(crate) fn compare(bless: bool) -> Result<()> {
     })
 }
 
-fn prepare() -> Result<()> {
-    ensure!(
-        shell::is_root(),
-        "loading eBPF programs needs root\n\
-         remedy: sudo -E env \"PATH=$PATH\" cargo xtask ... with the same arguments"
-    );
+fn prepare(command: &str) -> Result<()> {
+    shell::need_root(&format!("{command} loads eBPF programs"), command)?;
     setup::for_running()?;
-    step("build", "cold 5 min, warm 5 s", || {
-        let arguments = ["build", "--package", "lb-tests", "--bin", "lb-test-twin"];
-        shell::run(shell::cargo().args(arguments), "mend what cargo names")
-    })
+    shell::build(&["--package", "lb-tests", "--bin", "lb-test-twin"])
 }
 
 fn run(arguments: &[String], remedy: &str) -> Result<()> {

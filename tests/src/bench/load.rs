@@ -16,6 +16,19 @@ const OTHERS: f64 = 0.04;
 /// The host below may withhold this share.
 const STOLEN: f64 = 0.02;
 
+/// With fewer calm rounds than this, all count, and the figures say so.
+const ENOUGH: usize = 5;
+
+/// Whether so many calm rounds of all are enough for figures of their own.
+pub(super) const fn are_enough(calm: usize, all: usize) -> bool {
+    calm >= if all < ENOUGH { all } else { ENOUGH }
+}
+
+/// Whether a disturbed round is followed by another one in its place: as long as that is not the rule.
+pub(super) const fn is_repeated(disturbed: usize, all: usize) -> bool {
+    disturbed * 2 <= all
+}
+
 /// Seconds that all CPUs together were not idle, since the machine began.
 pub(super) fn busy() -> Result<f64> {
     let columns = columns()?;
@@ -124,6 +137,13 @@ mod tests {
         let processes: BTreeMap<u32, Process> =
             [(10, process(1)), (11, process(10)), (12, process(11)), (13, process(1))].into();
         assert!(descends(&processes, 12, 10) && !descends(&processes, 13, 10));
+    }
+
+    #[test]
+    fn five_calm_rounds_are_enough_or_all_of_fewer() {
+        assert!(are_enough(5, 9) && !are_enough(4, 9));
+        assert!(are_enough(3, 3) && !are_enough(2, 3));
+        assert!(is_repeated(1, 2) && !is_repeated(1, 1));
     }
 
     #[test]

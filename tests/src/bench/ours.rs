@@ -1,26 +1,35 @@
-//! Our programs and their tables: two frontends, each the other's backend, and a ring of flows between them.
+//! Our programs and their tables: two ends, each what the other becomes, and a ring of flows between them.
 
 use anyhow::{Context as _, Result, ensure};
-use lb_common::addr::Endpoint;
+use lb_common::addr::{Endpoint, Port};
 use lb_common::event::{Hook, PassReason, Translation, Verdict};
 use lb_common::fake::{Fake, Step, at};
 use lb_common::flow::{Flow, FlowKey, Kind as Half, Side, Tuple, state};
 use lb_common::service::{Backend, Flags, Frontend, Service, ServiceId};
 
-use super::ring::{self, FIRST, FLOWS};
+use super::ring::{self, FIRST, FLOWS, MANY};
 use super::variant::{Case, Family, Kind, Label, Variant};
 use crate::twin::{Kernel, bpf};
 
-/// Room of the flow table: what it is when nobody says otherwise.
-const ROOM: usize = 262_144;
 /// Payloads that are tried for a ring; nearly all suit.
 const PAYLOADS: u64 = 64;
 
-/// Two frontends between which a ring swings.
+/// What a ring is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// Clients here and ClusterIPs.
+    Cluster,
+    /// Clients outside and `NodePorts`, with backends here.
+    Node,
+    /// Clients outside and backends of other nodes, where their packets leave for these and come back.
+    Remote,
+}
+
+/// Two frontends, or backends, between which a ring swings.
 #[derive(Clone, Copy)]
 struct Pair {
     ends: [Endpoint; 2],
-    is_node: bool,
+    of: Of,
 }
 
 impl Pair {
@@ -30,7 +39,7 @@ impl Pair {
             Family::V4 => ["10.96.0.10:80", "10.96.0.11:81"],
             Family::V6 => ["[fd00:96::10]:80", "[fd00:96::11]:81"],
         };
-        Self { ends: ends.map(at), is_node: false }
+        Self { ends: ends.map(at), of: Of::Cluster }
     }
 
     /// `NodePorts`.
@@ -39,16 +48,59 @@ impl Pair {
             Family::V4 => ["192.168.0.10:30080", "192.168.0.10:30081"],
             Family::V6 => ["[fd00:c0::10]:30080", "[fd00:c0::10]:30081"],
         };
-        Self { ends: ends.map(at), is_node: true }
+        Self { ends: ends.map(at), of: Of::Node }
+    }
+
+    /// Backends of other nodes.
+    fn remote(family: Family) -> Self {
+        let ends = match family {
+            Family::V4 => ["10.2.0.7:8080", "10.2.0.8:8081"],
+            Family::V6 => ["[fd00:2::7]:8080", "[fd00:2::8]:8081"],
+        };
+        Self { ends: ends.map(at), of: Of::Remote }
+    }
+
+    /// Everything that is measured with so many flows.
+    fn all(kind: Kind, flows: usize) -> Vec<Self> {
+        let mut all = vec![Self::cluster(kind.family), Self::node(kind.family)];
+        if flows != MANY {
+            all.push(Self::remote(kind.family));
+        }
+        all
     }
 
     /// The hooks where its packets are met.
-    const fn hooks(self) -> [Hook; 2] {
-        if self.is_node {
-            [Hook::EdgeIngress, Hook::EdgeXdp]
-        } else {
-            [Hook::PodIngress, Hook::PodEgress]
+    const fn hooks(self) -> &'static [Hook] {
+        match self.of {
+            Of::Cluster => &[Hook::PodIngress, Hook::PodEgress],
+            Of::Node | Of::Remote => &[Hook::EdgeIngress, Hook::EdgeXdp, Hook::EdgeEgress],
         }
+    }
+
+    const fn case(self) -> Case {
+        match self.of {
+            Of::Cluster | Of::Node => Case::Established,
+            Of::Remote => Case::Remote,
+        }
+    }
+
+    /// What becomes of packets on a side.
+    fn translation(self, side: Side) -> (Half, Translation) {
+        match (self.of == Of::Remote, side == Side::EGRESS) {
+            (false, false) => (Half::FORWARD, Translation::Forward),
+            (false, true) => (Half::REPLY, Translation::Reply),
+            (true, true) => (Half::MASQUERADE, Translation::Masquerade),
+            (true, false) => (Half::UNMASQUERADE, Translation::Unmasquerade),
+        }
+    }
+
+    /// Source and destination of a ring's packet on a side. To remote backends clients' packets go out.
+    fn tuple(self, position: usize, (kind, flows): (Kind, usize), side: Side) -> [Endpoint; 2] {
+        let mut ends = [ring::client(position, flows, kind.family), self.at(position)];
+        if (side == Side::EGRESS) != (self.of == Of::Remote) {
+            ends.reverse();
+        }
+        ends
     }
 
     const fn at(self, position: usize) -> Endpoint {
@@ -78,13 +130,20 @@ fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
             Service { id, generation: 1, cluster: node.add_set(&rows), ..Service::default() };
         let Endpoint { ip, port, .. } = pair.at(position);
         let protocol = kind.transport.protocol();
-        let (key, flags) = if pair.is_node {
-            let flags = Flags::ANYWHERE.with(Flags::EXTERNAL).with(Flags::NODE_PORT);
-            (Frontend::node_port(ip, port, protocol), flags)
-        } else {
-            (Frontend::new(ip, port, protocol), Flags::ANYWHERE)
+        let (key, flags) = match pair.of {
+            Of::Cluster => (Frontend::new(ip, port, protocol), Flags::ANYWHERE),
+            Of::Node => {
+                let flags = Flags::ANYWHERE.with(Flags::EXTERNAL).with(Flags::NODE_PORT);
+                (Frontend::node_port(ip, port, protocol), flags)
+            }
+            Of::Remote => continue,
         };
         let _: Option<Service> = node.services.insert(key, Service { flags, ..service });
+    }
+    if pair.of == Of::Remote {
+        // Clients' ports in the ring are what the node's own sources have.
+        node.settings.source_port_low = Port::new(1);
+        node.settings.source_port_high = Port::new(u16::MAX);
     }
     let mut positions: Vec<usize> = (0..ring::entries(flows)).collect();
     positions.sort_by_key(|position| ring::client(*position, flows, kind.family));
@@ -106,10 +165,10 @@ fn half(
     side: Side,
 ) -> FlowKey {
     let [now, next] = [position, position + 1].map(|position| {
-        let tuple = Tuple::new(ring::client(position, flows, kind.family), pair.at(position));
-        if side == Side::INGRESS { tuple } else { tuple.reversed() }
+        let [source, destination] = pair.tuple(position, (kind, flows), side);
+        Tuple::new(source, destination)
     });
-    let what = if side == Side::INGRESS { Half::FORWARD } else { Half::REPLY };
+    let (what, _) = pair.translation(side);
     let mut flow = Flow::new(next, what, node.clock.get());
     flow.service = if position.is_multiple_of(2) { 1 } else { 2 };
     flow.backend = if position.is_multiple_of(2) { 2 } else { 1 };
@@ -126,7 +185,8 @@ fn chain(kind: Kind) -> Fake {
     for number in 0..FIRST {
         let [from, to] = [number, number + 1].map(|number| ring::frontend(number, kind.family));
         let id = 1 + number as ServiceId;
-        let rows = [0; 2].map(|_| node.add_backend(to, false, id));
+        // Of this node: who comes from outside keeps his address.
+        let rows = [0; 2].map(|_| node.add_backend(to, true, id));
         let flags = Flags::ANYWHERE;
         let cluster = node.add_set(&rows);
         let service = Service { id, flags, generation: 1, cluster, ..Service::default() };
@@ -141,9 +201,9 @@ fn chain(kind: Kind) -> Fake {
 fn payload(node: &Fake, kind: Kind, flows: usize, pair: Pair) -> Option<[u8; 8]> {
     (0..PAYLOADS).map(u64::to_be_bytes).find(|payload| {
         (0..ring::entries(flows)).all(|position| {
-            let (from, to) = (ring::client(position, flows, kind.family), pair.at(position));
+            let [from, to] = pair.tuple(position, (kind, flows), Side::INGRESS);
             let packet = ring::packet(from, to, kind, false).with(payload).build();
-            let verdict = Verdict::Translated(Translation::Forward);
+            let verdict = Verdict::Translated(pair.translation(Side::INGRESS).1);
             let step = Step { hook: Hook::EdgeXdp, from_host: false, packet, verdict, out: None };
             lb_common::fake::run(&step, node).0 == verdict
         })
@@ -162,29 +222,34 @@ struct Ring {
 /// Our programs: an object for each kind and ring, and one of each kind for first packets.
 pub(super) struct Scenes {
     rings: Vec<Ring>,
-    first: Vec<(Kind, Kernel)>,
+    first: Vec<(Kind, Hook, Kernel)>,
 }
 
 impl Scenes {
     /// Loads them and fills their tables.
-    pub(super) fn load() -> Result<Self> {
+    pub(super) fn load(many: bool) -> Result<Self> {
         let (mut scenes, mut first) = (Vec::new(), Vec::new());
         for kind in Kind::ALL {
-            for (flows, pair) in FLOWS.into_iter().flat_map(|flows| {
-                [Pair::cluster, Pair::node].map(|pair| (flows, pair(kind.family)))
-            }) {
-                let mut kernel = Kernel::new(ROOM)?;
+            let many = (many && kind == Kind::ALL[0]).then_some(MANY);
+            for (flows, pair) in FLOWS
+                .into_iter()
+                .chain(many)
+                .flat_map(|flows| Pair::all(kind, flows).into_iter().map(move |pair| (flows, pair)))
+            {
+                let mut kernel = Kernel::new(ring::room(flows))?;
                 let (node, order) = rings(kind, flows, pair);
                 kernel.load_ordered(&node, &order).with_context(|| format!("{flows} flows"))?;
-                let payload = if pair.is_node {
+                let payload = if pair.of == Of::Cluster {
+                    [0; 8]
+                } else {
                     payload(&node, kind, flows, pair)
                         .with_context(|| format!("{flows} flows: no payload suits all of them"))?
-                } else {
-                    [0; 8]
                 };
                 scenes.push(Ring { kind, flows, pair, kernel, payload });
             }
-            first.push((kind, Kernel::new(ROOM)?));
+            for hook in [Hook::PodIngress, Hook::EdgeIngress] {
+                first.push((kind, hook, Kernel::new(ring::room(1))?));
+            }
         }
         Ok(Self { rings: scenes, first })
     }
@@ -194,23 +259,29 @@ impl Scenes {
         let mut all = Vec::new();
         for ring in &self.rings {
             for hook in ring.pair.hooks() {
-                all.push(established(ring, hook));
-                if ring.flows == 1 {
-                    all.push(not_ours(&ring.kernel, ring.kind, hook));
+                all.push(established(ring, *hook));
+                if ring.flows == 1 && ring.pair.of != Of::Remote {
+                    all.push(not_ours(&ring.kernel, ring.kind, *hook));
                 }
             }
         }
-        all.extend(self.first.iter_mut().map(|(kind, kernel)| begins(kernel, *kind)));
+        all.extend(self.first.iter_mut().map(|(kind, hook, kernel)| begins(kernel, *hook, *kind)));
         all
     }
 }
 
-fn label(hook: Hook, case: Case, flows: usize, kind: Kind) -> Label {
+pub(super) fn label(hook: Hook, case: Case, flows: usize, kind: Kind) -> Label {
     Label { program: hook.name(), xdp: hook == Hook::EdgeXdp, case, flows, kind }
 }
 
 /// Runs a program; every repeat must have been counted under `verdict`.
-fn run(kernel: &Kernel, hook: Hook, packet: &[u8], repeat: u32, verdict: Verdict) -> Result<f64> {
+pub(super) fn run(
+    kernel: &Kernel,
+    hook: Hook,
+    packet: &[u8],
+    repeat: u32,
+    verdict: Verdict,
+) -> Result<f64> {
     let mut context = bpf::Context::default();
     // `ingress_ifindex`: not made by this host.
     context.0[9] = 1;
@@ -224,15 +295,12 @@ fn run(kernel: &Kernel, hook: Hook, packet: &[u8], repeat: u32, verdict: Verdict
 
 fn established(ring: &Ring, hook: Hook) -> Variant<'_> {
     let Ring { kind, flows, pair, ref kernel, payload } = *ring;
-    let mut ends = [ring::client(0, flows, kind.family), pair.at(0)];
-    let mut verdict = Verdict::Translated(Translation::Forward);
-    if hook == Hook::PodEgress {
-        ends.reverse();
-        verdict = Verdict::Translated(Translation::Reply);
-    }
-    let [from, to] = ends;
+    let goes_out = matches!(hook, Hook::PodEgress | Hook::EdgeEgress);
+    let side = if goes_out { Side::EGRESS } else { Side::INGRESS };
+    let verdict = Verdict::Translated(pair.translation(side).1);
+    let [from, to] = pair.tuple(0, (kind, flows), side);
     let packet = ring::packet(from, to, kind, false).with(&payload).build();
-    let label = label(hook, Case::Established, flows, kind);
+    let label = label(hook, pair.case(), flows, kind);
     Variant::new(label, packet.len(), move || {
         // Once round: a flow not seen for a tick is marked, which is not what is measured.
         let _: f64 = run(kernel, hook, &packet, ring::entries(flows) as u32, verdict)?;
@@ -249,10 +317,10 @@ fn not_ours(kernel: &Kernel, kind: Kind, hook: Hook) -> Variant<'_> {
     })
 }
 
-fn begins(kernel: &mut Kernel, kind: Kind) -> Variant<'_> {
+fn begins(kernel: &mut Kernel, hook: Hook, kind: Kind) -> Variant<'_> {
     let client = ring::client(0, 1, kind.family);
     let packet = ring::packet(client, ring::frontend(0, kind.family), kind, true).build();
-    let (hook, verdict) = (Hook::PodIngress, Verdict::Translated(Translation::NewFlow));
+    let verdict = Verdict::Translated(Translation::NewFlow);
     let tables = chain(kind);
     Variant::new(label(hook, Case::First, 0, kind), packet.len(), move || {
         kernel.load(&tables)?;

@@ -9,7 +9,8 @@ use aya::programs::Program;
 use lb_agent::datapath::PacketLog;
 use lb_common::addr::{Endpoint, Ip, Protocol};
 
-use super::ring::{self, FIRST, FLOWS};
+use super::ring::{self, FIRST, FLOWS, MANY};
+use super::single;
 use super::variant::{Case, Family, Kind, Label, Transport, Variant};
 use crate::twin::bpf::{self, Plain};
 
@@ -63,8 +64,14 @@ struct Object(Ebpf);
 
 impl Object {
     #[expect(clippy::wildcard_enum_match_arm, reason = "aya knows many kinds, we use few")]
-    fn load(object: &[u8]) -> Result<Self> {
-        let mut ebpf = PacketLog::Off.loader().load(object).context("load the object")?;
+    /// With room for so many flows.
+    fn load(object: &[u8], flows: usize) -> Result<Self> {
+        let mut loader = PacketLog::Off.loader();
+        let room = ring::room(flows) as u32;
+        // The rings of [`MANY`] flows are of one family.
+        let others = ring::room(if flows == MANY { 1 } else { flows }) as u32;
+        let loader = loader.map_max_entries("FLOWS4", room).map_max_entries("FLOWS6", others);
+        let mut ebpf = loader.load(object).context("load the object")?;
         for (name, program) in ebpf.programs_mut() {
             match program {
                 Program::Xdp(xdp) => xdp.load(),
@@ -167,17 +174,22 @@ pub(super) struct References {
 
 impl References {
     /// Loads them and fills their tables.
-    pub(super) fn load(object: &[u8]) -> Result<Self> {
+    pub(super) fn load(object: &[u8], many: bool) -> Result<Self> {
         let (mut rings, mut first) = (Vec::new(), Vec::new());
         for transport in [Transport::Tcp, Transport::Udp] {
             let kind = |family| Kind { family, transport };
             for flows in FLOWS {
-                let object = Object::load(object)?;
+                let object = Object::load(object, flows)?;
                 object.fill::<V4>("FLOWS4", kind(Family::V4), flows)?;
                 object.fill::<V6>("FLOWS6", kind(Family::V6), flows)?;
                 rings.push((transport, flows, object));
             }
-            let object = Object::load(object)?;
+            if many && kind(Family::V4) == Kind::ALL[0] {
+                let object = Object::load(object, MANY)?;
+                object.fill::<V4>("FLOWS4", kind(Family::V4), MANY)?;
+                rings.push((transport, MANY, object));
+            }
+            let object = Object::load(object, 1)?;
             object.chain::<V4>("FRONTENDS4", kind(Family::V4))?;
             object.chain::<V6>("FRONTENDS6", kind(Family::V6))?;
             first.push((transport, object));
@@ -191,10 +203,14 @@ impl References {
         for kind in Kind::ALL {
             let rings = self.rings.iter().filter(|(transport, ..)| *transport == kind.transport);
             for (_, flows, object) in rings {
+                if *flows == MANY && kind != Kind::ALL[0] {
+                    continue;
+                }
                 all.push(established(object, kind, *flows, "translate_tc"));
                 all.push(established(object, kind, *flows, "translate_xdp"));
                 if *flows == 1 {
                     all.extend(UNTOUCHED.map(|(name, case)| untouched(object, kind, name, case)));
+                    all.extend(SINGLE.map(|(name, case)| alone(object, kind, name, case)));
                 }
             }
             for (transport, object) in &self.first {
@@ -216,6 +232,9 @@ const UNTOUCHED: [(&str, Case); 6] = [
     ("look_up_tc", Case::NotOurs),
     ("look_up_xdp", Case::NotOurs),
 ];
+
+/// What packets one at a time are beside: what such a measurement costs.
+const SINGLE: [(&str, Case); 2] = [("empty", Case::Reject), ("empty_xdp", Case::Sent)];
 
 fn label(program: &'static str, case: Case, flows: usize, kind: Kind) -> Label {
     Label { program, xdp: program.ends_with("xdp"), case, flows, kind }
@@ -247,6 +266,13 @@ fn untouched<'a>(object: &'a Object, kind: Kind, name: &'static str, case: Case)
     Variant::new(label, packet.len(), move || {
         let _: f64 = object.run(name, &packet, 1_000, &packet)?;
         object.run(name, &packet, ring::repeats(1), &packet)
+    })
+}
+
+fn alone<'a>(object: &'a Object, kind: Kind, name: &'static str, case: Case) -> Variant<'a> {
+    let packet = super::ours::foreign(kind);
+    Variant::new(label(name, case, 0, kind), packet.len(), move || {
+        single::middle(|| object.run(name, &packet, 1, &packet))
     })
 }
 

@@ -46,13 +46,20 @@ impl Row {
             Case::Bare => &[],
             Case::NotOurs => &[("parse", Case::Bare, 0), ("look_up", Case::NotOurs, 0)],
             Case::First => &[("translate", Case::First, 0)],
-            Case::Established => &[("translate", Case::Established, label.flows)],
+            Case::Established | Case::Remote => &[("translate", Case::Established, label.flows)],
+            Case::Reject | Case::Sent => &[("empty", label.case, 0)],
         };
         let references = all.iter().map(|variant| variant.label.program);
-        let name = |base: &str| references.clone().find(|name| **name == format!("{base}{suffix}"));
+        let is_it = |name: &str, base: &str| match name.strip_prefix(base) {
+            Some("") => !label.xdp,
+            rest => rest == Some(suffix),
+        };
+        let name = |base: &str| references.clone().find(|name| is_it(name, base));
         let beside = wanted.iter().filter_map(|(base, case, flows)| {
             let program = name(base)?;
             let other = find(program, *case, *flows)?;
+            // What is measured one at a time has an empty program of its own, which is what it is beside.
+            let empty = if matches!(label.case, Case::Reject | Case::Sent) { None } else { empty };
             let (ratio, net) = (own.times(other, None), own.times(other, empty));
             (program != label.program).then_some(Beside { program, ratio, net })
         });
@@ -61,7 +68,7 @@ impl Row {
     }
 
     /// As rows of results; only ratios to a reference of the same rounds are judged.
-    fn records(&self) -> Vec<record::Row> {
+    fn records(&self, kept: &Kept) -> Vec<record::Row> {
         let Label { program, xdp, case, flows, kind } = self.label;
         let (flows, bytes) = (flows.to_string(), self.bytes.to_string());
         let labels = [
@@ -81,31 +88,48 @@ impl Row {
             let net_to = format!("net ratio to {program}");
             rows.push(record::Row::new(&labels, (&net_to, "x"), net));
         }
-        rows
+        let (dropped, disturbed) = (kept.dropped, kept.disturbed);
+        rows.into_iter().map(|row| record::Row { dropped, disturbed, ..row }).collect()
     }
+}
+
+/// Which rounds the figures come from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    /// Rounds that count.
+    pub(super) rounds: usize,
+    /// Rounds that were left out because other work disturbed them.
+    pub(super) dropped: usize,
+    /// Too few were calm: all count.
+    pub(super) disturbed: bool,
 }
 
 /// All of it.
 #[derive(Debug)]
 pub(super) struct Packets {
     pub(super) commit: String,
-    pub(super) rounds: usize,
+    pub(super) kept: Kept,
     pub(super) machine: Machine,
+    /// What was not measured and why, and what a reader must know.
+    pub(super) notes: Vec<String>,
     pub(super) rows: Vec<Row>,
 }
 
 impl Packets {
     /// For machines and the report.
     pub(super) fn results(&self) -> record::Results {
-        let rows = self.rows.iter().flat_map(Row::records).collect();
-        record::Results::new("packet", &self.commit, self.machine.clone(), rows)
+        let rows = self.rows.iter().flat_map(|row| row.records(&self.kept)).collect();
+        let mut results = record::Results::new("packet", &self.commit, self.machine.clone(), rows);
+        results.notes.clone_from(&self.notes);
+        results
     }
 
     /// For people: a line a program, case and number of flows; a column a kind of packet.
     pub(super) fn table(&self) -> String {
-        let Self { commit, rounds, machine, .. } = self;
+        let Self { commit, kept: Kept { rounds, dropped, disturbed }, machine, .. } = self;
+        let calm = if *disturbed { "too few of them calm" } else { "all calm" };
         let mut text = format!(
-            "{}, on CPU {}, commit {commit}, {rounds} rounds.\n\
+            "{}, on CPU {}, commit {commit}, {rounds} rounds, {calm}, {dropped} dropped.\n\
              Nanoseconds per packet (quarter to quarter); x: times the reference, by column; net: both less `empty`.\n\n\
              | program | case | flows | v4 tcp | v4 udp | v6 tcp | v6 udp | x reference |\n\
              | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |\n",

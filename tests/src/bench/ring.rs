@@ -10,6 +10,15 @@ use super::variant::{Family, Kind, Transport};
 
 /// Sizes that are measured, in flows. A ring of one flow needs two entries, between which it swings.
 pub(super) const FLOWS: [usize; 3] = [1, 1_024, 65_536];
+/// One that is measured of one kind of packet only: a round of it takes half a second.
+pub(super) const MANY: usize = 1 << 20;
+
+/// Room of a flow table: what it is when nobody says otherwise, or four times its flows. Both halves of [`MANY`] flows
+/// fill it as those of 65,536 fill the other: to the half.
+pub(super) const fn room(flows: usize) -> usize {
+    const ROOM: usize = 262_144;
+    if 4 * flows > ROOM { 4 * flows } else { ROOM }
+}
 /// Repeats of one measurement at least: about 10 ms.
 const REPEATS: usize = 65_536;
 /// First packets of one measurement, each to a frontend of its own.
@@ -35,12 +44,12 @@ const fn scatter(position: usize, flows: usize) -> usize {
 /// pseudo header and in what is left of it): whether XDP takes a packet for an unfinished one is the same for all.
 pub(super) const fn client(position: usize, flows: usize, family: Family) -> Endpoint {
     let number = scatter(position % entries(flows), flows);
-    let [low, high, ..] = number.to_le_bytes();
+    let [low, middle, high, ..] = number.to_le_bytes();
     let ip = match family {
-        Family::V4 => Ip::v4([10, 1, high, low]),
-        Family::V6 => Ip::v6([0xfd, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, high, low]),
+        Family::V4 => Ip::v4([10, 1 + high, middle, low]),
+        Family::V6 => Ip::v6([0xfd, 0, 0, 1 + high, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, middle, low]),
     };
-    let port = 65_535 - (2 * number) % 65_535;
+    let port = 65_535 - (2 * (number % 65_536 + number / 65_536)) % 65_535;
     Endpoint::new(ip, Port::new(port as u16))
 }
 
@@ -68,11 +77,11 @@ pub(super) fn packet(source: Endpoint, destination: Endpoint, kind: Kind, first:
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{FLOWS, Family, client, entries, frontend, repeats};
+    use super::{FLOWS, Family, MANY, client, entries, frontend, repeats};
 
     #[test]
     fn ring_visits_every_client_once() {
-        for flows in FLOWS {
+        for flows in FLOWS.into_iter().chain([MANY]) {
             let all: BTreeSet<_> =
                 (0..entries(flows)).map(|at| client(at, flows, Family::V4)).collect();
             assert_eq!(all.len(), entries(flows));

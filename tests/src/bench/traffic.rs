@@ -91,6 +91,9 @@ pub fn traffic(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
         options.rounds,
         options.time.as_millis()
     )];
+    if !options.only.is_empty() {
+        notes.push(format!("Only {} are measured.", options.only.join(", ")));
+    }
     for (index, services) in options.services.iter().copied().enumerate() {
         let began = Instant::now();
         world.populate(services).with_context(|| format!("{services} services"))?;

@@ -75,6 +75,13 @@ pub(super) enum Case {
     First,
     /// Every packet follows a flow that is there.
     Established,
+    /// The same of a client outside that a remote backend serves: what leaves the node gets its address as source, what
+    /// comes back the client's as destination.
+    Remote,
+    /// Nobody serves the frontend: the packet becomes its own rejection. One at a time.
+    Reject,
+    /// XDP sends it out itself, to a remote backend. One at a time.
+    Sent,
 }
 
 impl Case {
@@ -85,6 +92,9 @@ impl Case {
             Self::NotOurs => "not ours",
             Self::First => "first",
             Self::Established => "established",
+            Self::Remote => "established, remote backend",
+            Self::Reject => "reject, one at a time",
+            Self::Sent => "sent out, one at a time",
         }
     }
 }

@@ -13,7 +13,7 @@ use lb_tests::relay;
 use lb_tests::topology::Shape;
 
 const USAGE: &str = "usage, results and report into FOLDER, SERVICES with commas:
-  lb-test-bench packet REFERENCE FOLDER ROUNDS COMMIT  nanoseconds per packet
+  lb-test-bench packet REFERENCE FOLDER ROUNDS COMMIT [quick]  nanoseconds per packet; but for quick, of a million flows, too
   lb-test-bench traffic FOLDER ROUNDS MILLISECONDS SERVICES routed|bridged COMMIT [NAME ...]
                          plain routing, kube-proxy and ours
   lb-test-bench churn FOLDER ROUNDS CHANGES SERVICES COMMIT
@@ -52,9 +52,10 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
 
 fn measure(words: &[&str]) -> Result<()> {
     match words {
-        ["packet", reference, folder, rounds, commit] => {
+        ["packet", reference, folder, rounds, commit, quick @ ..] => {
             let (reference, folder) = (reference.as_ref(), folder.as_ref());
-            let options = bench::Options { reference, folder, rounds: number(rounds)?, commit };
+            let (rounds, many) = (number(rounds)?, quick.is_empty());
+            let options = bench::Options { reference, folder, rounds, many, commit };
             bench::packet(&options, &mut stdout())
         }
         ["traffic", folder, rounds, milliseconds, services, shape, commit, only @ ..] => {
@@ -82,19 +83,20 @@ fn measure(words: &[&str]) -> Result<()> {
             scale::run(&scale::Options { folder, commit, sizes, rounds, grows }, &mut stdout())
         }
         ["traffic-serve", at @ ..] => {
-            let at = at.iter().map(|at| at.parse().context("address and port"));
+            let at = at.iter().map(|at| address(at));
             server::serve(&at.collect::<Result<Vec<SocketAddr>>>()?)
         }
         ["traffic-ask", operation, to, milliseconds] => {
-            let to = to.parse().context("address and port")?;
-            let count = generator::ask(operation.parse()?, to, time(milliseconds)?)?;
+            let count = generator::ask(operation.parse()?, address(to)?, time(milliseconds)?)?;
             Ok(writeln!(stdout(), "{}", serde_json::to_string(&count)?)?)
         }
-        ["relay", address, netns] => {
-            relay::run(address.parse().context("address and port")?, netns)
-        }
+        ["relay", to, netns] => relay::run(address(to)?, netns),
         _ => bail!("{USAGE}"),
     }
+}
+
+fn address(text: &str) -> Result<SocketAddr> {
+    text.parse().with_context(|| format!("{text} is no address and port"))
 }
 
 fn number<T: std::str::FromStr<Err = std::num::ParseIntError>>(text: &str) -> Result<T> {

@@ -20,9 +20,9 @@ pub struct Image {
 impl Image {
     /// Opens the archive of this workspace's version, or the one that `LB_IMAGE` names.
     pub fn open() -> Result<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let built = concat!("target/image/lb-agent-", env!("CARGO_PKG_VERSION"), ".tar");
-        let archive = std::env::var_os("LB_IMAGE").map_or_else(|| root.join(built), PathBuf::from);
+        let built = concat!("image/lb-agent-", env!("CARGO_PKG_VERSION"), ".tar");
+        let archive =
+            std::env::var_os("LB_IMAGE").map_or_else(|| target().join(built), PathBuf::from);
         let is_there = archive.is_file();
         ensure!(is_there, "no image {}\nremedy: cargo xtask image", archive.display());
         let index = json(&archive, "index.json")?;
@@ -59,6 +59,13 @@ impl Image {
         let words = self.config["config"]["Entrypoint"].as_array().into_iter().flatten();
         words.filter_map(|word| word.as_str().map(str::to_owned))
     }
+}
+
+/// Cargo's target folder.
+fn target() -> PathBuf {
+    let folder = std::env::var_os("CARGO_TARGET_DIR").filter(|value| !value.is_empty());
+    let root = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+    folder.map_or_else(root, PathBuf::from)
 }
 
 fn file(archive: &Path, name: &str) -> Result<String> {

@@ -227,6 +227,11 @@ impl Kernel {
         Ok(())
     }
 
+    /// Lets the next rejection of each CPU through, whatever went before.
+    pub fn grant_rejections(&self) -> Result<()> {
+        self.put_each_cpu("REJECTIONS", 0)
+    }
+
     /// Does what the agent would do, but for the settings, which are those of [`Kernel::load`].
     pub fn apply(&self, op: &Op) -> Result<()> {
         match op {

@@ -1,7 +1,6 @@
 //! The playground as its own program makes it, and how to run something as one of its members.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -27,18 +26,18 @@ impl Playground {
         if Path::new(FOLDER).exists() {
             println!("  removing the playground that an earlier demo left in {FOLDER}");
         }
-        let mut holder = Command::new(binary("lb-test-peer"))
+        let mut holder = Command::new(peer())
             .args(["playground", "hold"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // An interrupt from the terminal is not for it: it cleans up after us.
             .process_group(0)
             .spawn()
-            .context("lb-test-peer playground hold")?;
-        let output = holder.stdout.take().context("output of the playground")?;
+            .with_context(|| format!("start {} playground hold", peer().display()))?;
+        let output = holder.stdout.take().context("no pipe from lb-test-peer playground hold")?;
         let mut facts = BTreeMap::new();
         for line in BufReader::new(output).lines() {
-            let line = line?;
+            let line = line.context("read what lb-test-peer playground hold says")?;
             if line.is_empty() {
                 return Ok(Self { holder, facts });
             }
@@ -50,7 +49,7 @@ impl Playground {
             }
         }
         let status = holder.wait()?;
-        bail!("the playground could not be made: {status}")
+        bail!("lb-test-peer playground hold made no playground and ended with {status}")
     }
 
     /// Leaves it in place when this process ends.
@@ -99,11 +98,12 @@ impl Playground {
     }
 
     fn end(&mut self, order: &str) -> Result<()> {
-        let mut orders = self.holder.stdin.take().context("the playground has ended")?;
-        orders.write_all(order.as_bytes())?;
+        let what = || format!("tell the playground to {}", order.trim());
+        let mut orders = self.holder.stdin.take().with_context(what)?;
+        orders.write_all(order.as_bytes()).with_context(what)?;
         drop(orders);
         let status = self.holder.wait()?;
-        ensure!(status.success(), "the playground ended with {status}");
+        ensure!(status.success(), "{}: it ended with {status}", what());
         Ok(())
     }
 }
@@ -139,7 +139,7 @@ fn spawn(name: &str, command: &mut Command) -> Result<()> {
         .stderr(output)
         .process_group(0)
         .spawn()
-        .with_context(|| name.to_owned())?;
+        .with_context(|| format!("start {name}"))?;
     // It ends with the playground, not with us.
     drop(child);
     Ok(())
@@ -157,7 +157,5 @@ pub(crate) fn log(name: &str) -> PathBuf {
 
 /// Returns a binary that `cargo build` made.
 fn binary(name: &str) -> PathBuf {
-    let target = env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| workspace::root().join("target"), PathBuf::from);
-    target.join("debug").join(name)
+    workspace::target().join("debug").join(name)
 }

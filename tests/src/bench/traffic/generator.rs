@@ -112,7 +112,7 @@ pub fn ask(operation: Operation, to: SocketAddr, time: Duration) -> Result<Count
     let (began, before) = (Instant::now(), load::busy()?);
     let mut all = Share { histogram: histogram()?, lost: 0 };
     for client in clients {
-        let share = client.join().ok().context("a client ended")??;
+        let share = client.join().ok().with_context(|| format!("a client of {to} panicked"))??;
         all.histogram.add(share.histogram)?;
         all.lost += share.lost;
     }

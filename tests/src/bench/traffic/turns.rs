@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::super::figures::Figure;
-use super::super::load::Usage;
+use super::super::load::{self, Usage};
 use super::super::record::Row;
 use super::generator::Count;
 use super::site::{Services, Site};
@@ -17,8 +17,6 @@ use crate::topology::Family;
 
 /// A turn counts when plain routing at its end is within this of plain routing at its beginning.
 const CALM: f64 = 0.15;
-/// With fewer calm turns than this, all count, and the figure says so.
-const ENOUGH: usize = 5;
 
 /// Every way once.
 struct Turn {
@@ -55,7 +53,7 @@ impl Series {
             let turn = self.turn(sites, services, time)?;
             let is_calm = turn.is_calm;
             self.turns.push(turn);
-            if is_calm || self.disturbed() * 2 > self.turns.len() {
+            if is_calm || !load::is_repeated(self.disturbed(), self.turns.len()) {
                 return Ok(());
             }
         }
@@ -83,7 +81,7 @@ impl Series {
     /// What the turns say of each way.
     pub(super) fn rows(&self) -> Vec<Row> {
         let dropped = self.disturbed();
-        let is_enough = self.turns.len() - dropped >= ENOUGH.min(self.turns.len());
+        let is_enough = load::are_enough(self.turns.len() - dropped, self.turns.len());
         let counted: Vec<&Turn> =
             self.turns.iter().filter(|turn| turn.is_calm || !is_enough).collect();
         let mut rows = Vec::new();

@@ -1,0 +1,145 @@
+//! Packets that no ring can hold, one at a time: rejections, and what XDP sends out itself.
+//!
+//! Each is a test run of its own, on a fresh packet; the value of a round is the middle of many. What such a run costs by
+//! itself is measured alike, with the empty programs.
+
+use anyhow::{Context as _, Result, ensure};
+use lb_common::addr::Endpoint;
+use lb_common::config::Settings;
+use lb_common::event::{Hook, Sent, Translation, Turn, Verdict};
+use lb_common::fake::world::{
+    CLIENT4, CLIENT6, CLUSTER4, CLUSTER6, NODE4, NODE6, POD4, POD6, REMOTE4, REMOTE6,
+};
+use lb_common::fake::{self, Fake, Step, at};
+use lb_common::flow::{Kind as Half, Side};
+use lb_common::service::{Flags, Frontend, Service};
+
+use super::figures::Figure;
+use super::ours;
+use super::ring;
+use super::variant::{Case, Family, Kind, Transport, Variant};
+use crate::twin::Kernel;
+
+/// Runs of a round.
+const RUNS: usize = 401;
+
+/// The middle of many runs.
+pub(super) fn middle(mut run: impl FnMut() -> Result<f64>) -> Result<f64> {
+    let times = (0..RUNS).map(|_| run()).collect::<Result<Figure>>()?;
+    Ok(times.spread().median)
+}
+
+/// A packet that is run again and again, and where.
+struct Single {
+    kind: Kind,
+    hook: Hook,
+    case: Case,
+    packet: Vec<u8>,
+    verdict: Verdict,
+    kernel: Kernel,
+}
+
+/// Objects of our programs, one for each packet.
+pub(super) struct Singles(Vec<Single>);
+
+impl Singles {
+    /// Loads them and fills their tables.
+    pub(super) fn load() -> Result<Self> {
+        let mut all = Vec::new();
+        for kind in Kind::ALL {
+            for (hook, case, (node, packet), verdict) in [
+                (
+                    Hook::PodIngress,
+                    Case::Reject,
+                    nobody(kind),
+                    Verdict::TurnedRound(Turn::NoBackend),
+                ),
+                (Hook::EdgeXdp, Case::Sent, let_out(kind)?, Verdict::Sent(Sent::Forward)),
+            ] {
+                let mut kernel = Kernel::new(ring::room(1))?;
+                kernel.load(&node).with_context(|| case.name())?;
+                all.push(Single { kind, hook, case, packet, verdict, kernel });
+            }
+        }
+        Ok(Self(all))
+    }
+
+    /// Everything that is measured with them.
+    pub(super) fn variants(&self) -> impl Iterator<Item = Variant<'_>> {
+        self.0.iter().map(Single::variant)
+    }
+}
+
+impl Single {
+    fn variant(&self) -> Variant<'_> {
+        let Self { kind, hook, case, packet, verdict, kernel } = self;
+        let label = ours::label(*hook, *case, 0, *kind);
+        Variant::new(label, packet.len(), move || {
+            middle(|| {
+                kernel.grant_rejections()?;
+                ours::run(kernel, *hook, packet, 1, *verdict)
+            })
+        })
+    }
+}
+
+/// A ClusterIP without backends, and a pod's first packet to it.
+fn nobody(kind: Kind) -> (Fake, Vec<u8>) {
+    let (pod, asked) = match kind.family {
+        Family::V4 => (at(POD4), at(CLUSTER4)),
+        Family::V6 => (at(POD6), at(CLUSTER6)),
+    };
+    let mut node = Fake::node();
+    let flags = Flags::ANYWHERE;
+    let service = Service { id: 1, flags, generation: 1, ..Service::default() };
+    let key = Frontend::new(asked.ip, asked.port, kind.transport.protocol());
+    let _: Option<Service> = node.services.insert(key, service);
+    (node, ring::packet(pod, asked, kind, true).build())
+}
+
+/// A `NodePort` with a remote backend and a connection that the stack has let out, and the client's next packet.
+fn let_out(kind: Kind) -> Result<(Fake, Vec<u8>)> {
+    let (client, asked, remote) = match kind.family {
+        Family::V4 => (at(CLIENT4), at(NODE4), at(REMOTE4)),
+        Family::V6 => (at(CLIENT6), at(NODE6), at(REMOTE6)),
+    };
+    let mut node = Fake::node();
+    node.settings.flags |= Settings::SENDS;
+    let row = node.add_backend(remote, false, 1);
+    let flags = Flags::ANYWHERE.with(Flags::EXTERNAL).with(Flags::NODE_PORT);
+    let cluster = node.add_set(&[row]);
+    let service = Service { id: 1, flags, generation: 1, cluster, ..Service::default() };
+    let key = Frontend::node_port(asked.ip, asked.port, kind.transport.protocol());
+    let _: Option<Service> = node.services.insert(key, service);
+    // The same code on this host makes of the first packets what the programs would. A SYN lets out no more than itself.
+    let begin: &[_] = match kind.transport {
+        Transport::Tcp => &[(true, Translation::NewFlow), (false, Translation::Forward)],
+        Transport::Udp => &[(true, Translation::NewFlow)],
+    };
+    for (is_first, what) in begin.iter().copied() {
+        step(&node, Hook::EdgeXdp, (client, asked), (kind, is_first), what)?;
+        step(&node, Hook::EdgeEgress, (client, remote), (kind, is_first), Translation::Masquerade)?;
+    }
+    let halves = node.flows.borrow();
+    let is_out = halves.iter().any(|(key, flow)| {
+        key.side == Side::EGRESS && flow.kind == Half::MASQUERADE && flow.to.source == asked.ip
+    });
+    ensure!(is_out, "the connection has no way out of the node");
+    drop(halves);
+    Ok((node, ring::packet(client, asked, kind, false).build()))
+}
+
+fn step(
+    node: &Fake,
+    hook: Hook,
+    (from, to): (Endpoint, Endpoint),
+    (kind, is_first): (Kind, bool),
+    what: Translation,
+) -> Result<()> {
+    let packet = ring::packet(from, to, kind, is_first).build();
+    let verdict = Verdict::Translated(what);
+    let step = Step { hook, from_host: false, packet, verdict, out: None };
+    let (came, _) = fake::run(&step, node);
+    ensure!(came == verdict, "{} ended with {came:?} and not {verdict:?}", hook.name());
+    Ok(())
+}
