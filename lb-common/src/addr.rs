@@ -176,6 +176,12 @@ impl Ip {
         if self.is_v4() { Self::ANY_V4 } else { Self::ANY_V6 }
     }
 
+    /// Whether this is no address of anybody: `0.0.0.0` or `::`.
+    #[inline(always)]
+    pub fn is_unspecified(&self) -> bool {
+        *self == self.any_of_family()
+    }
+
     /// Whether no packet on a wire may come from here (RFC 1122 3.2.1.3, RFC 4291 2.5 and 2.7), as Linux
     /// sees it: loopback, unspecified, multicast, and of IPv4 also 0.0.0.0/8 and 255.255.255.255.
     #[inline(always)]

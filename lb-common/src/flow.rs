@@ -54,6 +54,15 @@ impl Tuple {
         into.destination_port = self.source_port;
     }
 
+    /// Whether this is the tuple of an answer to the other.
+    #[inline(always)]
+    pub fn is_reverse_of(&self, other: &Self) -> bool {
+        self.source == other.destination
+            && self.destination == other.source
+            && self.source_port == other.destination_port
+            && self.destination_port == other.source_port
+    }
+
     /// The tuple of an answer.
     #[inline(always)]
     #[must_use]

@@ -81,8 +81,8 @@ fn tables(cookie: u64, backends: &[&str], flavour: impl Fn(Service) -> Service) 
     tables
 }
 
-/// What is asked: frontends, ports that they have not, strangers.
-const ASKED: [&str; 11] = [
+/// What is asked: frontends, ports that they have not, strangers, no address.
+const ASKED: [&str; 13] = [
     world::CLUSTER4,
     world::NODE4,
     "10.96.0.11:80",
@@ -94,6 +94,8 @@ const ASKED: [&str; 11] = [
     "[fd00:96::11]:80",
     "[fd00:96::10]:81",
     STRANGERS[1],
+    "0.0.0.0:30080",
+    "[::]:30080",
 ];
 
 struct Site<'a> {

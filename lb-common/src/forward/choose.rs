@@ -40,16 +40,21 @@ pub(super) fn locate<T: Tables>(
     if !is_near && !settings.may_be_other(&scratch.frontend.ip) {
         return Err(Refusal::Pass(PassReason::NotOurs));
     }
-    // A ClusterIP that is gone is to whoever begins something what any other port or address of its range is.
-    if tables.service(&scratch.frontend, &mut scratch.service)
-        && !(scratch.service.flags.has(Flags::LEAVING) && in_ranges(settings, &scratch.frontend.ip))
-    {
-        return Ok(());
-    }
-    if !is_near {
+    let ip = scratch.frontend.ip;
+    // The key of `NodePorts` is nobody's address.
+    if ip.is_unspecified() {
         return Err(Refusal::Pass(PassReason::NotOurs));
     }
-    let ip = scratch.frontend.ip;
+    let is_there = tables.service(&scratch.frontend, &mut scratch.service);
+    let is_leaving = is_there && scratch.service.flags.has(Flags::LEAVING);
+    if is_there && !is_leaving {
+        return Ok(());
+    }
+    // What a frontend that went is to whoever begins something: nobody's, unless there is more at its address.
+    let rest = if is_leaving { Ok(()) } else { Err(Refusal::Pass(PassReason::NotOurs)) };
+    if !is_near {
+        return rest;
+    }
     if is_node_port(settings, scratch.frontend.port)
         && tables.address(&ip) & address::NODE_PORTS != 0
     {
@@ -58,8 +63,9 @@ pub(super) fn locate<T: Tables>(
             return Ok(());
         }
     }
+    // A ClusterIP that is gone is what any other port or address of its range is.
     if !in_ranges(settings, &ip) {
-        return Err(Refusal::Pass(PassReason::NotOurs));
+        return rest;
     }
     scratch.frontend = Frontend::cluster_address(ip);
     if tables.knows(&scratch.frontend) {

@@ -35,6 +35,10 @@ fn end<T: Tables>(tables: &T, scratch: &mut Scratch) {
     if !tables.flow(&scratch.twin_key, &mut scratch.twin) || scratch.twin.state & state::FIN == 0 {
         return;
     }
+    // The other half of another flow, which took the place of ours, is not ours to end.
+    if !scratch.twin.to.is_reverse_of(&scratch.key.tuple) {
+        return;
+    }
     // Step by step to the forward half, whose key all others follow from.
     match scratch.flow.kind {
         Kind::FORWARD | Kind::HAIRPIN => scratch.twin = scratch.flow,
@@ -49,7 +53,9 @@ fn end<T: Tables>(tables: &T, scratch: &mut Scratch) {
             // This host's own packets are met where they leave.
             let is_hosts = scratch.other.kind == Kind::HAIRPIN;
             scratch.key.side = if is_hosts { Side::EGRESS } else { Side::INGRESS };
-            if !tables.flow(&scratch.key, &mut scratch.twin) {
+            if !tables.flow(&scratch.key, &mut scratch.twin)
+                || !scratch.twin.to.is_reverse_of(&scratch.twin_key.tuple)
+            {
                 return;
             }
         }

@@ -166,9 +166,21 @@ pub(super) fn begin<T: Tables>(
         return Err(DropReason::FlowTableFull);
     }
     if old {
-        end_tail(tables, scratch);
+        end_old(tables, scratch);
     }
     if place == Place::Made { Ok(()) } else { complete(tables, scratch) }
+}
+
+/// Ends what is left of the flow that `scratch.key` meant before, which is in `scratch.twin`. Where another flow has taken
+/// its reply over ([`ports::reserve`]), nothing is: the masquerade beside that is the other's too.
+#[inline(always)]
+fn end_old<T: Tables>(tables: &T, scratch: &mut Scratch) {
+    scratch.key.write_other(&scratch.twin, &mut scratch.twin_key);
+    let is_anothers = tables.flow(&scratch.twin_key, &mut scratch.other)
+        && !scratch.other.to.is_reverse_of(&scratch.key.tuple);
+    if !is_anothers {
+        end_tail(tables, scratch);
+    }
 }
 
 /// Writes the half that has the source of `scratch.flow` become ours, into `scratch.twin`.

@@ -111,6 +111,21 @@ fn connected_socket_gets_a_backend_and_is_shown_the_frontend() {
 }
 
 #[test]
+fn no_address_is_nobodys() {
+    for (family, any) in FAMILIES.iter().zip(["0.0.0.0:30080", "[::]:30080"]) {
+        let mut tables = plain(family);
+        tables.settings.socket_mode = Settings::SOCKETS_ALL;
+        for protocol in [Protocol::TCP, Protocol::UDP] {
+            let own = call(any, protocol, SOCKET);
+            for asked in [own, Call { netns: HOST + 1, ..own }] {
+                assert_eq!(connects(&tables, &asked), Outcome::Leave, "{asked:?}");
+                assert_eq!(sends(&tables, &asked), Outcome::Leave, "{asked:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn what_is_not_ours_is_left_alone() {
     let tables = plain(&V4);
     for to in [NOBODY, world::REMOTE4, "192.168.0.10:30081", "192.168.0.11:30080", "127.0.0.1:80"] {
