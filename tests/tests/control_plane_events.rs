@@ -133,10 +133,7 @@ fn an_address_that_cannot_be_served_is_named(cluster: &Cluster) -> Result<()> {
     drop(control_plane.kubectl(&patch)?);
     let about = ("Service", "looped");
     let events: [Value; 2] = until_told(cluster, about, "ServiceNotFullyServed")?;
-    for event in &events {
-        let node = event["reportingInstance"].as_str().context("nobody reports")?;
-        is_as_it_should_be(event, "Translate", node)?;
-        let note = event["note"].as_str().unwrap_or_default();
+    for note in notes(&events, "Translate")? {
         ensure!(
             note.contains("status.loadBalancer.ingress[0].ip") && note.contains("127.0.0.7"),
             "{note}"
@@ -169,10 +166,7 @@ fn a_service_without_room_is_told_which_map_is_full(cluster: &Cluster) -> Result
     });
     cluster.control_plane().apply(&format!("{service}\n---\n{slice}"))?;
     let events: [Value; 2] = until_told(cluster, ("Service", "large"), "ServiceRefused")?;
-    for event in &events {
-        let node = event["reportingInstance"].as_str().context("nobody reports")?;
-        is_as_it_should_be(event, "Program", node)?;
-        let note = event["note"].as_str().unwrap_or_default();
+    for note in notes(&events, "Program")? {
         ensure!(
             note.contains("BACKENDS is full") && note.contains("--map-size BACKENDS"),
             "{note}"
@@ -225,6 +219,16 @@ fn until_told<const N: usize>(
         let found = items.len();
         items.try_into().ok().with_context(|| format!("{found} are told"))
     })
+}
+
+/// What is told, by whichever node.
+fn notes<'e>(events: &'e [Value], action: &str) -> Result<Vec<&'e str>> {
+    let note = |event: &'e Value| {
+        let node = event["reportingInstance"].as_str().context("nobody reports")?;
+        is_as_it_should_be(event, action, node)?;
+        event["note"].as_str().context("nothing is told")
+    };
+    events.iter().map(note).collect()
 }
 
 fn is_as_it_should_be(event: &Value, action: &str, node: &str) -> Result<()> {
