@@ -1,4 +1,5 @@
-//! Ends flows that are over: by age, by a backend that left, or because their other half is gone.
+//! Ends flows that are over: by age, by a backend that left, or because their other half is gone. Gives those another source
+//! that were masqueraded under an address that is gone.
 //!
 //! Two walks through `FLOWS`: the first notes every half, the second judges each by itself and its
 //! twin. What is judged dead is looked at once more right before it goes, since packets do not wait for us.
@@ -10,14 +11,17 @@ use std::time::Duration;
 use lb_common::addr::Protocol;
 use lb_common::flow::{Flow, FlowKey, Kind, Side};
 use lb_common::service::{Frontend, ServiceId};
+use tracing::info;
 
 use crate::maps::{Error, Maps};
 
 mod end;
 mod lifetime;
+mod moved;
 
 pub use lifetime::Lifetimes;
 use lifetime::lifetime;
+use moved::Own;
 
 /// A half without a twin is given this time (its twin may just be on its way into the table), and so is a flow whose
 /// backend left (an answer may be on its way).
@@ -43,6 +47,8 @@ pub struct Report {
     pub halves: usize,
     /// Halves that were removed.
     pub removed: usize,
+    /// Masquerades that get another source, since theirs is no address of this node any more.
+    pub renewed: usize,
     /// Frontends that flows of leaving services go to.
     pub live: BTreeSet<(ServiceId, Frontend)>,
     /// Halves the table can hold.
@@ -82,16 +88,28 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
         began: context.began,
         ..Report::default()
     };
-    let mut dead = Vec::new();
+    let own = Own::read(maps)?;
+    let (mut dead, mut lost) = (Vec::new(), Vec::new());
     maps.flows(|key, flow| {
         if notes.is_over(key, flow, now) {
             dead.push(*key);
+        } else if own.has_lost(flow) {
+            lost.push(*key);
         } else if begins(flow) && context.leaving.contains(&flow.service) {
             let _: bool = report.live.insert((flow.service, frontend(key)));
         }
     })?;
     for key in &dead {
         report.removed += end::end(maps, key, &mut notes, now)?;
+    }
+    for key in &lost {
+        report.renewed += usize::from(own.renew(maps, key)?);
+    }
+    if report.renewed > 0 {
+        info!(
+            flows = report.renewed,
+            "flows get another source: theirs is no address of this node any more"
+        );
     }
     Ok(report)
 }

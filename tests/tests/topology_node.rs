@@ -1,23 +1,27 @@
 //! The node changes while the agent runs: addresses come and go, its object changes and vanishes.
 
+use std::fs;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Service, node_object};
-use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
-use lb_tests::topology::{Addresses, Shape, Topology};
-use lb_tests::traffic::Ask;
+use lb_tests::rig::{Rig, TARGET, ask, matrix, until, until_within};
+use lb_tests::topology::{Addresses, Family, Shape, Topology};
+use lb_tests::traffic::{Answer, Ask};
 use lb_tests::wait::wait_until_ok;
 use serde_json::json;
 
 const NODE_PORT: u16 = 30_080;
 const SOON: Duration = Duration::from_secs(5);
+/// Flows are swept every five seconds.
+const RENEWED: Duration = Duration::from_secs(15);
 
 in_both_shapes!(
     node_port_follows_addresses_that_come_and_go,
     node_port_follows_the_addresses_of_the_node_object,
     services_are_served_without_a_node_object,
+    flows_to_the_other_node_outlive_the_address_that_stood_for_their_client,
 );
 
 fn start(shape: Shape, flags: &[&str]) -> Result<(Rig, Service)> {
@@ -100,15 +104,51 @@ fn services_are_served_without_a_node_object(shape: Shape) -> Result<()> {
     served()?;
     rig.manifests().node(rig.node(0)?)?;
     wait_until_ok(SOON, "the health server says that the node is back", || is(200))?;
-    // It is about to be removed: load balancers shall leave it, and the agent is fine (contract 6.2).
-    let mut leaving = node_object(rig.node(0)?);
-    leaving["spec"]["taints"] =
-        json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
-    rig.manifests().write(rig.node(0)?.name(), &[leaving])?;
-    wait_until_ok(SOON, "the health server says that the node leaves", || is(503))?;
-    served()?;
-    rig.manifests().node(rig.node(0)?)?;
-    wait_until_ok(SOON, "the health server says that the node stays", || is(200))?;
     served()?;
     agent.ensure_running()
+}
+
+/// Contract 3.11: a client that never stops asking, from one port, by an address of the node that stays.
+fn flows_to_the_other_node_outlive_the_address_that_stood_for_their_client(
+    shape: Shape,
+) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    let remote = [rig.pod(1, 0)?];
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&remote);
+    rig.manifests().apply(&web)?;
+    let (node, stays) = (rig.node(0)?, other()?);
+    // Else the second address of a network goes with the first.
+    node.netns()
+        .run_in(|| fs::write("/proc/sys/net/ipv4/conf/eth0/promote_secondaries", "1"))??;
+    node.netns().ip(&format!(
+        "address add {}/24 dev eth0
+         address add {}/64 dev eth0 nodad preferred_lft 0",
+        stays.v4, stays.v6
+    ))?;
+    rig.start_agents(&["--nodeport-addresses=192.168.50.0/24,fd00:50::/64"])?;
+    let node = rig.node(0)?;
+    let goes = node.addresses();
+    let question =
+        |family| Ask::udp(stays.socket(family, NODE_PORT)).from_port(40_123).unconnected();
+    for family in [Family::V4, Family::V6] {
+        until(rig.client(), question(family), Result::is_ok)?;
+        let seen = ask(rig.client(), question(family))?.client.ip();
+        ensure!(seen == goes.of(family), "{seen} is shown, not the first of {goes:?}");
+    }
+    node.netns().ip(&format!(
+        "address change {}/64 dev eth0 nodad preferred_lft forever
+         address delete {}/24 dev eth0
+         address delete {}/64 dev eth0",
+        stays.v6, goes.v4, goes.v6
+    ))?;
+    for family in [Family::V4, Family::V6] {
+        let is_shown = |ip| {
+            move |answer: &Result<Answer, _>| {
+                answer.as_ref().is_ok_and(|answer| answer.client.ip() == ip)
+            }
+        };
+        let ip = stays.of(family);
+        until_within(RENEWED, rig.client(), question(family), is_shown(ip))?;
+    }
+    Ok(())
 }

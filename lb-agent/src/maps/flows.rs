@@ -21,9 +21,18 @@ impl Maps {
 
     /// Puts a half back that was taken, unless a packet has made it anew meanwhile, or has the room it had.
     pub fn restore_flow(&self, key: &FlowKey, flow: &Flow) -> Result<()> {
+        self.write_flow(key, flow, walk::NO_EXIST, &[libc::EEXIST, libc::E2BIG])
+    }
+
+    /// Writes over a half, if it is there.
+    pub fn replace_flow(&self, key: &FlowKey, flow: &Flow) -> Result<()> {
+        self.write_flow(key, flow, walk::EXIST, &[libc::ENOENT])
+    }
+
+    fn write_flow(&self, key: &FlowKey, flow: &Flow, flags: u64, fine: &[i32]) -> Result<()> {
         let fd = self.flows.data().fd().as_fd();
-        match syscall::update(fd, &Raw(*key), &Raw(*flow), walk::NO_EXIST) {
-            Err(error) if !matches!(error.raw_os_error(), Some(libc::EEXIST | libc::E2BIG)) => {
+        match syscall::update(fd, &Raw(*key), &Raw(*flow), flags) {
+            Err(error) if !error.raw_os_error().is_some_and(|code| fine.contains(&code)) => {
                 Err(batched("FLOWS")(error))
             }
             Ok(()) | Err(_) => Ok(()),

@@ -16,6 +16,8 @@ use crate::syscall::{self, Position};
 
 /// `BPF_NOEXIST`: an entry that is there stays.
 pub(super) const NO_EXIST: u64 = 1;
+/// `BPF_EXIST`: only an entry that is there is written.
+pub(super) const EXIST: u64 = 2;
 
 /// Entries per system call: a hash bucket must fit, and 4,096 flows are 425 KiB.
 const BATCH: usize = 4_096;

@@ -19,6 +19,8 @@ pub(super) trait Halves {
     fn take(&self, key: &FlowKey) -> Result<Option<Flow>, Error>;
     /// Puts one back, unless it was made anew.
     fn restore(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error>;
+    /// Writes over one, if it is there.
+    fn replace(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error>;
 }
 
 impl Halves for Maps {
@@ -32,6 +34,10 @@ impl Halves for Maps {
 
     fn restore(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error> {
         self.restore_flow(key, flow)
+    }
+
+    fn replace(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error> {
+        self.replace_flow(key, flow)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::mem::replace;
 
 use lb_common::addr::Protocol;
 use lb_common::flow::state;
@@ -67,6 +68,12 @@ impl Halves for Table {
     fn restore(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error> {
         self.before_a_call();
         let _: &mut Flow = self.halves.borrow_mut().entry(*key).or_insert(*flow);
+        Ok(())
+    }
+
+    fn replace(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error> {
+        self.before_a_call();
+        let _: Option<Flow> = self.halves.borrow_mut().get_mut(key).map(|it| replace(it, *flow));
         Ok(())
     }
 }
