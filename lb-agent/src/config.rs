@@ -30,6 +30,7 @@ pub use self::choices::{
 use self::section::Section;
 pub use self::setting::{Origin, Setting};
 pub use self::tree::Place;
+use crate::cli::LogFormat;
 use crate::node::Pattern;
 
 /// The API of the first document.
@@ -105,6 +106,10 @@ pub struct Config {
     pub service_proxy_name: Setting<Option<String>>,
     /// `conntrack.*`, `timeouts.*`.
     pub timeouts: Timeouts,
+    /// `logging.format`.
+    pub log_format: Setting<LogFormat>,
+    /// `logging.verbosity`: 0 to 2 information, 3 and 4 debug, 5 and more everything.
+    pub verbosity: Setting<u8>,
     /// What was given and has no effect, or not the expected one. To be logged once.
     pub warnings: Vec<String>,
 }
@@ -144,6 +149,8 @@ impl Default for Config {
             cgroup: Setting::default(),
             service_proxy_name: Setting::default(),
             timeouts: Timeouts::default(),
+            log_format: Setting::default(),
+            verbosity: Setting::new(2),
             warnings: Vec::new(),
         }
     }

@@ -29,9 +29,9 @@ pub(crate) fn shown(when: Repeat, text: impl FnMut() -> Result<String>) -> Resul
 pub(crate) fn agent(start: Start) -> Result<ExitCode> {
     let Start { run: options, instead } = start;
     lb_agent::keep_one_heap();
-    options.log.start();
     let config = Config::load(&options)?;
-    if let Some(file) = &instead.write_config_to {
+    config.log_format.value.start(config.verbosity.value);
+    if let Some(file) = instead.write_config_to() {
         let text = config.documents();
         std::fs::write(file, text).with_context(|| format!("write {}", file.display()))?;
         return Ok(ExitCode::SUCCESS);

@@ -9,48 +9,49 @@ use tracing_subscriber::filter::EnvFilter;
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Logging")]
 pub struct Log {
-    /// How log lines look.
-    #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
-    pub log_format: LogFormat,
-    /// How much is logged: 0 to 2 information, 3 and 4 debug, 5 and more everything.
-    #[arg(short, long, value_name = "N", default_value_t = 2)]
-    pub v: u8,
+    /// How log lines look [default: text]. kube-proxy's --logging-format is the same.
+    #[arg(long, alias = "logging-format", value_name = "FORMAT", value_enum)]
+    pub log_format: Option<LogFormat>,
+    /// How much is logged: 0 to 2 information, 3 and 4 debug, 5 and more everything [default: 2].
+    #[arg(short, long, value_name = "N")]
+    pub v: Option<u8>,
 }
 
 /// How log lines look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// For people.
+    #[default]
     Text,
     /// One JSON object a line.
     Json,
 }
 
-impl Log {
-    /// Logs to standard error from here on; `RUST_LOG` is stronger than the flags.
-    pub fn start(self) {
+impl LogFormat {
+    /// Logs to standard error from here on, as much as `verbosity` says; `RUST_LOG` is stronger.
+    pub fn start(self, verbosity: u8) {
         let filter =
-            EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(self.filter()));
+            EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(filter(verbosity)));
         let subscriber = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(io::stderr)
             .with_target(false);
-        match self.log_format {
-            LogFormat::Text => subscriber.with_ansi(false).init(),
-            LogFormat::Json => subscriber.json().flatten_event(true).init(),
+        match self {
+            Self::Text => subscriber.with_ansi(false).init(),
+            Self::Json => subscriber.json().flatten_event(true).init(),
         }
     }
+}
 
-    /// What is logged where `RUST_LOG` says nothing. A server that is away is told by us, with what follows from it; the
-    /// client's own lines about each attempt are for those who look closer.
-    fn filter(self) -> String {
-        let (ours, client) = match self.v {
-            0..=2 => ("info", "off"),
-            3..=4 => ("debug", "warn"),
-            5.. => ("trace", "warn"),
-        };
-        format!("warn,kube_client={client},kube_runtime={client},lb_ebpf=trace,lb_agent={ours}")
-    }
+/// What is logged where `RUST_LOG` says nothing. A server that is away is told by us, with what follows from it; the
+/// client's own lines about each attempt are for those who look closer.
+fn filter(verbosity: u8) -> String {
+    let (ours, client) = match verbosity {
+        0..=2 => ("info", "off"),
+        3..=4 => ("debug", "warn"),
+        5.. => ("trace", "warn"),
+    };
+    format!("warn,kube_client={client},kube_runtime={client},lb_ebpf=trace,lb_agent={ours}")
 }
 
 #[cfg(test)]
@@ -59,7 +60,6 @@ mod tests {
 
     #[test]
     fn the_client_of_the_api_server_is_silent_unless_asked_for() {
-        let filter = |v| Log { log_format: LogFormat::Text, v }.filter();
         assert!(filter(2).contains("kube_client=off"));
         assert!(filter(3).contains("kube_client=warn") && filter(3).contains("lb_agent=debug"));
     }

@@ -22,11 +22,11 @@ use crate::sweep::Lifetimes;
 impl Config {
     /// What was typed, with the file it names.
     pub fn load(run: &Run) -> Result<Self, Error> {
-        let text = match &run.config {
+        let text = match run.config_file() {
             None => None,
             Some(file) => Some(
                 std::fs::read_to_string(file)
-                    .map_err(|source| Error::Unreadable { file: file.clone(), source })?,
+                    .map_err(|source| Error::Unreadable { file: file.to_owned(), source })?,
             ),
         };
         Self::of(run, text.as_deref())
@@ -34,7 +34,7 @@ impl Config {
 
     /// What was typed, with the text of the file it names.
     pub fn of(run: &Run, text: Option<&str>) -> Result<Self, Error> {
-        let mut config = Self { file: run.config.clone(), ..Self::default() };
+        let mut config = Self { file: run.config_file().map(PathBuf::from), ..Self::default() };
         if let Some(text) = text {
             let file = config.file.clone().unwrap_or_default();
             config.read(text).map_err(|problems| Error::File { file, problems })?;

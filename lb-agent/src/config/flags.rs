@@ -1,6 +1,6 @@
 //! kube-proxy's flags by their names, for install scripts that pass them. Ours are in `cli`.
 
-use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use super::kube_proxy::{MODES, accepted, node_port_address};
 use super::{Config, DetectLocalMode, Origin, Setting, values};
 use crate::cli::Run;
+use crate::snapshot::address;
 
 mod void;
 
@@ -21,9 +22,9 @@ pub use void::WithoutMeaning;
 pub struct ProxyFlags {
     /// Address of the node, in place of its Node object's, when it is a specific one.
     #[arg(long, value_name = "IP")]
-    pub bind_address: Option<IpAddr>,
+    pub bind_address: Option<String>,
     /// End where a listener cannot be had, in place of trying again.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, value_name = "BOOL", value_parser = values::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub bind_address_hard_fail: Option<bool>,
     /// Address of /healthz, /livez and /readyz; empty for none [default: 0.0.0.0:10256].
     #[arg(long, value_name = "ADDRESS")]
@@ -31,6 +32,12 @@ pub struct ProxyFlags {
     /// Address of /metrics, /proxyMode and /configz; empty for none [default: 127.0.0.1:10249].
     #[arg(long, value_name = "ADDRESS")]
     pub metrics_bind_address: Option<String>,
+    /// Port of the health server where its address has none; 0 for no server.
+    #[arg(long, value_name = "PORT", hide = true)]
+    pub healthz_port: Option<u16>,
+    /// The same of the metrics server.
+    #[arg(long, value_name = "PORT", hide = true)]
+    pub metrics_port: Option<u16>,
     /// Prefixes of all pods, one or one of each family.
     #[arg(long, value_name = "CIDR[,CIDR]")]
     pub cluster_cidr: Option<String>,
@@ -47,10 +54,10 @@ pub struct ProxyFlags {
     #[arg(long, value_name = "WHERE", value_delimiter = ',')]
     pub nodeport_addresses: Option<Vec<String>>,
     /// Translate the source of everything that asks a ClusterIP.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, value_name = "BOOL", value_parser = values::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub masquerade_all: Option<bool>,
     /// NodePorts on loopback [default: false].
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, value_name = "BOOL", value_parser = values::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub iptables_localhost_nodeports: Option<bool>,
     /// Half of how long a change may wait before /healthz is bad [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
@@ -101,12 +108,19 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     let proxy = &run.proxy;
     let mut taking = Taking { with_file: config.file.is_some(), ignored: Vec::new() };
     let t = &mut taking;
-    t.flag(&mut config.bind_address, "bind-address", proxy.bind_address);
+    let given = proxy.bind_address.as_ref().filter(|text| !text.is_empty());
+    let wrong = |text| format!("--bind-address: {} is no address", crate::snapshot::quoted(text));
+    let bind = given.map(|text| address(text).ok_or_else(|| wrong(text))).transpose()?;
+    t.flag(&mut config.bind_address, "bind-address", bind);
     t.flag(&mut config.bind_hard_fail, "bind-address-hard-fail", proxy.bind_address_hard_fail);
-    let healthz = listener("healthz-bind-address", proxy.healthz_bind_address.as_ref(), 10_256)?;
+    let (text, port) = (proxy.healthz_bind_address.as_ref(), proxy.healthz_port);
+    let healthz = listener("healthz-bind-address", text, port.unwrap_or(10_256))?;
     t.flag(&mut config.healthz, "healthz-bind-address", healthz);
-    let metrics = listener("metrics-bind-address", proxy.metrics_bind_address.as_ref(), 10_249)?;
+    t.flag(&mut config.healthz, "healthz-port", none_at_zero(port));
+    let (text, port) = (proxy.metrics_bind_address.as_ref(), proxy.metrics_port);
+    let metrics = listener("metrics-bind-address", text, port.unwrap_or(10_249))?;
     t.flag(&mut config.metrics, "metrics-bind-address", metrics);
+    t.flag(&mut config.metrics, "metrics-port", none_at_zero(port));
     let cidr = proxy.cluster_cidr.as_ref().filter(|text| !text.is_empty());
     let cidr: Option<Vec<IpNet>> = cidr.map(|text| values::cidr_pair(text)).transpose()?;
     t.flag(&mut config.cluster_cidr, "cluster-cidr", cidr);
@@ -133,13 +147,17 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     t.flag(&mut config.oom_score_adj, "oom-score-adj", proxy.oom_score_adj);
     timeouts(t, config, proxy);
     // In a file without one, the flag still says how to reach the API server.
-    if config.kubeconfig.is_set() && run.kubeconfig.is_some() {
+    let kubeconfig = run.kubeconfig_file().map(PathBuf::from);
+    if config.kubeconfig.is_set() && kubeconfig.is_some() {
         taking.ignored.push("kubeconfig");
     } else {
-        config.kubeconfig.flag("kubeconfig", run.kubeconfig.clone().map(Some));
+        config.kubeconfig.flag("kubeconfig", kubeconfig.map(Some));
     }
-    config.master.flag("master", run.master.clone().map(Some));
-    config.hostname.flag("hostname-override", run.hostname_override.clone().map(Some));
+    config.master.flag("master", run.master.clone().filter(|url| !url.is_empty()).map(Some));
+    let hostname = run.hostname_override.clone().filter(|name| !name.is_empty());
+    config.hostname.flag("hostname-override", hostname.map(Some));
+    config.log_format.flag("log-format", run.log.log_format);
+    config.verbosity.flag("v", run.log.v);
     ours(config, run);
     let ignored = taking.ignored.iter().map(|name| format!("--{name}: ignored, --config is given"));
     config.warnings.extend(ignored);
@@ -185,6 +203,11 @@ fn detect_local_mode(proxy: &ProxyFlags) -> Result<Option<DetectLocalMode>, Stri
     let allowed = MODES.map(|(word, _)| word).join(", ");
     let refusal = || format!("--detect-local-mode: {text:?} is not allowed; allowed: {allowed}");
     found.map(|(_, mode)| Some(*mode)).ok_or_else(refusal)
+}
+
+/// As with kube-proxy, port 0 is no server, and another one is only for an address without.
+fn none_at_zero(port: Option<u16>) -> Listener {
+    port.filter(|port| *port == 0).map(|_| None)
 }
 
 type Listener = Option<Option<std::net::SocketAddr>>;

@@ -8,6 +8,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::section::{Found, Section};
 use super::{Config, DetectLocalMode, NodePortAddresses, values};
+use crate::cli::LogFormat;
 use crate::snapshot::{address, prefix};
 
 /// Words of `detectLocalMode`.
@@ -17,6 +18,10 @@ pub(super) const MODES: [(&str, DetectLocalMode); 4] = [
     ("BridgeInterface", DetectLocalMode::BridgeInterface),
     ("InterfaceNamePrefix", DetectLocalMode::InterfaceNamePrefix),
 ];
+
+/// Words of `logging.format`.
+pub(super) const LOG_FORMATS: [(&str, LogFormat); 2] =
+    [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
 /// Reads the document.
 pub(super) fn read(config: &mut Config, section: &mut Section) {
@@ -52,7 +57,15 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     conntrack(config, section);
     section.durations(&["configSyncPeriod"]);
     section.sub("logging", |section| {
-        section.without_meaning(&["format", "flushFrequency", "verbosity", "vmodule"]);
+        config.log_format.file(section.word("format", &LOG_FORMATS));
+        // Zero means that nothing is set; what is above all is all.
+        let verbosity = section.integer("verbosity", 0, i64::from(u32::MAX));
+        let verbosity = verbosity.filter(|found| found.value > 0);
+        config.verbosity.file(verbosity.map(|found| Found {
+            value: u8::try_from(found.value).unwrap_or(u8::MAX),
+            place: found.place,
+        }));
+        section.without_meaning(&["flushFrequency", "vmodule"]);
         // Written by kubeadm with values, never without.
         section.sub("options", Section::forget);
     });

@@ -257,11 +257,69 @@ fn listeners_are_of_the_family_of_a_files_bind_address() {
 }
 
 #[test]
+fn what_is_empty_is_not_set_and_truth_is_written_as_go_reads_it() {
+    let plain = flags(&[]).unwrap();
+    let empty =
+        ["--kubeconfig=", "--config=", "--master=", "--bind-address=", "--hostname-override="];
+    assert_eq!(flags(&empty).unwrap().table(), plain.table());
+    assert_eq!(Config::load(&run(&["--config", ""])).unwrap().table(), plain.table());
+    let error = flags(&["--bind-address=here"]).unwrap_err().to_string();
+    assert!(error.contains("--bind-address: \"here\" is no address"), "{error}");
+    for (text, expected) in [("=1", true), ("=T", true), ("=TRUE", true), ("", true), ("=F", false)]
+    {
+        let config = flags(&[&format!("--masquerade-all{text}")]).unwrap();
+        assert_eq!(config.masquerade_all.value, expected, "{text}");
+    }
+    let wrong = Cli::try_parse_from(["lb-agent", "run", "--masquerade-all=yes"]);
+    assert!(wrong.unwrap_err().to_string().contains("write true or false"));
+}
+
+#[test]
+fn ports_of_listeners_are_for_addresses_without_one_and_zero_is_no_listener() {
+    let healthz = |given: &[&str]| flags(given).unwrap().healthz.value.map(|it| it.to_string());
+    assert_eq!(healthz(&["--healthz-port=0"]), None);
+    assert_eq!(healthz(&["--healthz-port=0", "--healthz-bind-address=10.0.0.1:9"]), None);
+    let own = healthz(&["--healthz-port=9", "--healthz-bind-address=10.0.0.1"]);
+    assert_eq!(own.as_deref(), Some("10.0.0.1:9"));
+    assert_eq!(healthz(&["--healthz-port=9"]).as_deref(), Some("0.0.0.0:10256"), "as kube-proxy");
+    assert_eq!(flags(&["--metrics-port=0"]).unwrap().metrics.value, None);
+    let void = with(&["--metrics-port=0"], KUBEADM).unwrap();
+    assert!(void.metrics.value.is_some(), "--config is given");
+}
+
+#[test]
+fn the_log_is_as_kube_proxys_file_and_flags_say() {
+    let log = |config: Config| (config.log_format.value, config.verbosity.value);
+    assert_eq!(log(flags(&[]).unwrap()), (LogFormat::Text, 2));
+    assert_eq!(log(flags(&["--logging-format=json", "-v=4"]).unwrap()), (LogFormat::Json, 4));
+    let lines = "logging: {format: json, verbosity: 1000}";
+    let told = file(lines).unwrap();
+    assert_eq!(told.warnings, Vec::<String>::new());
+    assert_eq!(log(with(&[], &told.documents()).unwrap()), (LogFormat::Json, u8::MAX));
+    assert_eq!(log(told), (LogFormat::Json, u8::MAX));
+    let both = format!("apiVersion: {}\nkind: {}\n{lines}\n", KUBE_PROXY.0, KUBE_PROXY.1);
+    let typed = with(&["--log-format=text", "--v=5"], &both).unwrap();
+    assert_eq!(log(typed), (LogFormat::Text, 5), "flags win, as with kube-proxy");
+    assert!(file("logging: {format: xml}").is_err());
+    for name in ["boot-id-file", "machine-id-file"] {
+        let config = flags(&[&format!("--{name}=/etc/x")]).unwrap();
+        assert_eq!(config.warnings, [format!("--{name}: has no meaning here, ignored")]);
+    }
+}
+
+#[test]
 fn the_name_of_the_node_is_trimmed_and_lowered() {
     assert_eq!(flags(&["--hostname-override= Node-A "]).unwrap().node(), "node-a");
     assert_eq!(file("hostnameOverride: NODE-B").unwrap().node(), "node-b");
     let host = flags(&[]).unwrap().node();
     assert_eq!(flags(&["--hostname-override="]).unwrap().node(), host, "empty is not set");
+    let named =
+        format!("apiVersion: {}\nkind: {}\nhostnameOverride: c", KUBE_PROXY.0, KUBE_PROXY.1);
+    assert_eq!(
+        with(&["--hostname-override="], &named).unwrap().node(),
+        "c",
+        "nor in a file's place"
+    );
     let error = flags(&["--hostname-override=  "]).unwrap_err().to_string();
     assert!(error.contains("hostname override"), "{error}");
 }

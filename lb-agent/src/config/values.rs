@@ -9,6 +9,15 @@ use jiff::SignedDuration;
 use crate::plan::Family;
 use crate::snapshot::prefix;
 
+/// A truth value as Go reads it.
+pub fn boolean(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("write true or false".into()),
+    }
+}
+
 /// A duration as Go writes them: `1h30m`, `500ms`, `0`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     if text == "0" {

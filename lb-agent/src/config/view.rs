@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::agent::{ACCELERATION, ECHO, MASQUERADE, SOCKET_LB};
 use super::effect::patterns;
-use super::kube_proxy::MODES;
+use super::kube_proxy::{LOG_FORMATS, MODES};
 use super::{AGENT, Config, KUBE_PROXY, NodePortAddresses, Origin, Setting, values};
 
 /// A flag only: no file has it.
@@ -93,6 +93,8 @@ impl Config {
                 node_ports(&self.node_port_addresses.value),
                 self.node_port_addresses.origin,
             ),
+            entry("logging.format", word(&LOG_FORMATS, &self.log_format), self.log_format.origin),
+            entry("logging.verbosity", json!(self.verbosity.value), self.verbosity.origin),
             entry("oomScoreAdj", json!(self.oom_score_adj.value), self.oom_score_adj.origin),
             entry(
                 "conntrack.tcpEstablishedTimeout",

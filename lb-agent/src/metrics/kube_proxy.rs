@@ -167,12 +167,21 @@ impl KubeProxy {
             ("build_date", ""),
             ("go_version", ""),
             ("compiler", "rustc"),
-            ("platform", concat!("linux/", env!("CARGO_PKG_NAME"))),
+            ("platform", PLATFORM),
         ];
         let _: i64 = build.get_or_create(&labels).set(1);
         to.register("kubernetes_build_info", "Version of the agent", build);
     }
 }
+
+/// The platform as Go names it.
+const PLATFORM: &str = if cfg!(target_arch = "x86_64") {
+    "linux/amd64"
+} else if cfg!(target_arch = "aarch64") {
+    "linux/arm64"
+} else {
+    "linux"
+};
 
 impl Observer for KubeProxy {
     fn request(&self, seen: &Seen<'_>) {
@@ -217,5 +226,18 @@ mod tests {
         let programming = "kubeproxy_network_programming_duration_seconds_bucket{";
         let buckets = text.lines().filter(|line| line.starts_with(programming)).count();
         assert_eq!(buckets, 3 + 59 + 12 + 7 + 1, "and the one without end");
+    }
+
+    #[test]
+    fn the_platform_is_named_as_go_names_it() {
+        let mut registry = Registry::default();
+        KubeProxy::default().register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let line = text.lines().find(|line| line.starts_with("kubernetes_build_info{")).unwrap();
+        let names = [("x86_64", "linux/amd64"), ("aarch64", "linux/arm64")];
+        let name = names.iter().find(|(arch, _)| *arch == std::env::consts::ARCH);
+        let name = name.map_or("linux", |(_, name)| *name);
+        assert!(line.contains(&format!("platform=\"{name}\"")), "{line}");
     }
 }

@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Returns when the file holds another text that is a configuration. Without a file never.
 pub(super) async fn changed(options: &cli::Run) {
-    let Some(file) = &options.config else { return std::future::pending().await };
+    let Some(file) = options.config_file() else { return std::future::pending().await };
     let mut known = text(file).await;
     loop {
         sleep(PAUSE).await;

@@ -7,7 +7,8 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 pub struct WithoutMeaning(pub Vec<&'static str>);
 
 /// Name, and whether it stands alone.
-const WITHOUT_MEANING: [(&str, bool); 31] = [
+const WITHOUT_MEANING: [(&str, bool); 32] = [
+    ("boot-id-file", false),
     ("config-sync-period", false),
     ("conntrack-max-per-core", false),
     ("conntrack-min", false),
@@ -31,7 +32,7 @@ const WITHOUT_MEANING: [(&str, bool); 31] = [
     ("log-json-split-stream", true),
     ("log-text-info-buffer-size", false),
     ("log-text-split-stream", true),
-    ("logging-format", false),
+    ("machine-id-file", false),
     ("nftables-masquerade-bit", false),
     ("nftables-min-sync-period", false),
     ("nftables-sync-period", false),
