@@ -12,6 +12,7 @@ mod kube_proxy;
 pub mod migrate;
 mod section;
 mod setting;
+mod settle;
 mod tree;
 pub mod values;
 pub mod view;

@@ -1,0 +1,146 @@
+//! kube-proxy's flags and fields in each spelling that it takes: what they mean here, and which of them wins.
+
+use super::*;
+
+#[test]
+fn listeners_are_of_the_family_of_a_files_bind_address() {
+    let listeners = |config: Config| {
+        let text = |it: Setting<Option<SocketAddr>>| it.value.map(|it| it.to_string());
+        [text(config.healthz), text(config.metrics)].map(Option::unwrap_or_default)
+    };
+    let v4 = ["0.0.0.0:10256", "127.0.0.1:10249"];
+    for six in ["'::'", "'fd00::5'"] {
+        let both = listeners(file(&format!("bindAddress: {six}")).unwrap());
+        assert_eq!(both, ["[::]:10256", "[::1]:10249"], "{six}");
+    }
+    assert_eq!(listeners(file("bindAddress: 10.0.0.9").unwrap()), v4);
+    assert_eq!(listeners(flags(&["--bind-address=::"]).unwrap()), v4, "a flag comes too late");
+    let own = file("bindAddress: '::'\nmetricsBindAddress: 127.0.0.1").unwrap();
+    assert_eq!(listeners(own), ["[::]:10256", "127.0.0.1:10249"]);
+}
+
+#[test]
+fn what_is_empty_is_not_set_and_truth_is_written_as_go_reads_it() {
+    let plain = flags(&[]).unwrap();
+    let empty =
+        ["--kubeconfig=", "--config=", "--master=", "--bind-address=", "--hostname-override="];
+    assert_eq!(flags(&empty).unwrap().table(), plain.table());
+    assert_eq!(Config::load(&run(&["--config", ""])).unwrap().table(), plain.table());
+    let error = flags(&["--bind-address=here"]).unwrap_err().to_string();
+    assert!(error.contains("--bind-address: \"here\" is no address"), "{error}");
+    for (text, expected) in [("=1", true), ("=T", true), ("=TRUE", true), ("", true), ("=F", false)]
+    {
+        let config = flags(&[&format!("--masquerade-all{text}")]).unwrap();
+        assert_eq!(config.masquerade_all.value, expected, "{text}");
+    }
+    let wrong = Cli::try_parse_from(["lb-agent", "run", "--masquerade-all=yes"]);
+    assert!(wrong.unwrap_err().to_string().contains("write true or false"));
+}
+
+#[test]
+fn ports_of_listeners_are_for_addresses_without_one_and_zero_is_no_listener() {
+    let healthz = |given: &[&str]| flags(given).unwrap().healthz.value.map(|it| it.to_string());
+    assert_eq!(healthz(&["--healthz-port=0"]), None);
+    assert_eq!(healthz(&["--healthz-port=0", "--healthz-bind-address=10.0.0.1:9"]), None);
+    let own = healthz(&["--healthz-port=9", "--healthz-bind-address=10.0.0.1"]);
+    assert_eq!(own.as_deref(), Some("10.0.0.1:9"));
+    assert_eq!(healthz(&["--healthz-port=9"]).as_deref(), Some("0.0.0.0:10256"), "as kube-proxy");
+    assert_eq!(flags(&["--metrics-port=0"]).unwrap().metrics.value, None);
+    let void = with(&["--metrics-port=0"], KUBEADM).unwrap();
+    assert!(void.metrics.value.is_some(), "--config is given");
+}
+
+#[test]
+fn the_log_is_as_kube_proxys_file_and_flags_say() {
+    let log = |config: Config| (config.log_format.value, config.verbosity.value);
+    assert_eq!(log(flags(&[]).unwrap()), (LogFormat::Text, 2));
+    assert_eq!(log(flags(&["--logging-format=json", "-v=4"]).unwrap()), (LogFormat::Json, 4));
+    let lines = "logging: {format: json, verbosity: 1000}";
+    let told = file(lines).unwrap();
+    assert_eq!(told.warnings, Vec::<String>::new());
+    assert_eq!(log(with(&[], &told.documents()).unwrap()), (LogFormat::Json, u8::MAX));
+    assert_eq!(log(told), (LogFormat::Json, u8::MAX));
+    let both = format!("apiVersion: {}\nkind: {}\n{lines}\n", KUBE_PROXY.0, KUBE_PROXY.1);
+    let typed = with(&["--log-format=text", "--v=5"], &both).unwrap();
+    assert_eq!(log(typed), (LogFormat::Text, 5), "flags win, as with kube-proxy");
+    assert!(file("logging: {format: xml}").is_err());
+    for name in ["boot-id-file", "machine-id-file"] {
+        let config = flags(&[&format!("--{name}=/etc/x")]).unwrap();
+        assert_eq!(config.warnings, [format!("--{name}: has no meaning here, ignored")]);
+    }
+}
+
+#[test]
+fn the_name_of_the_node_is_trimmed_and_lowered() {
+    assert_eq!(flags(&["--hostname-override= Node-A "]).unwrap().node(), "node-a");
+    assert_eq!(file("hostnameOverride: NODE-B").unwrap().node(), "node-b");
+    let host = flags(&[]).unwrap().node();
+    assert_eq!(flags(&["--hostname-override="]).unwrap().node(), host, "empty is not set");
+    let named =
+        format!("apiVersion: {}\nkind: {}\nhostnameOverride: c", KUBE_PROXY.0, KUBE_PROXY.1);
+    assert_eq!(
+        with(&["--hostname-override="], &named).unwrap().node(),
+        "c",
+        "nor in a file's place"
+    );
+    let error = flags(&["--hostname-override=  "]).unwrap_err().to_string();
+    assert!(error.contains("hostname override"), "{error}");
+}
+
+#[test]
+fn patience_is_twice_the_sync_period_of_the_mode() {
+    let seconds = |config: Config| config.patience().as_secs();
+    assert_eq!(seconds(file("").unwrap()), 60);
+    let all = "iptables: {syncPeriod: 5s}\nnftables: {syncPeriod: 6s}\nipvs: {syncPeriod: 7s}";
+    for (mode, expected) in [("\"\"", 10), ("iptables", 10), ("nftables", 12), ("ipvs", 14)] {
+        assert_eq!(seconds(file(&format!("mode: {mode}\n{all}")).unwrap()), expected, "{mode}");
+    }
+    assert_eq!(seconds(file("mode: nftables\niptables: {syncPeriod: 5s}").unwrap()), 60);
+    assert_eq!(seconds(flags(&["--iptables-sync-period=1m"]).unwrap()), 120);
+    assert!(file("iptables: {syncPeriod: soon}").is_err());
+}
+
+#[test]
+fn kube_proxys_flags_count_without_a_file() {
+    let config = flags(&[
+        "--cluster-cidr=10.244.0.0/16,fd00::/48",
+        "--masquerade-all",
+        "--healthz-bind-address=",
+        "--nodeport-addresses=192.168.0.0/16,localhost",
+        "--conntrack-tcp-timeout-established=0s",
+        "--ipvs-strict-arp",
+        "--profiling=true",
+        "--feature-gates",
+        "A=true",
+    ])
+    .unwrap();
+    assert_eq!(config.healthz.value, None);
+    assert_eq!(config.masquerade.value, Masquerade::KubeProxy, "masqueradeAll asks for it");
+    assert!(config.localhost_node_ports.value);
+    assert_eq!(config.timeouts, Timeouts::default(), "zero leaves it alone");
+    assert_eq!(config.warnings.len(), 3, "{:?}", config.warnings);
+    let empty = flags(&["--nodeport-addresses=", "--init-only=false"]).unwrap();
+    assert!(empty.node_port_addresses.value.primary && !empty.node_port_addresses.is_set());
+    for wrong in
+        ["--detect-local-mode=Cluster", "--nodeport-addresses=x", "--metrics-bind-address=x:1"]
+    {
+        let error = flags(&[wrong]).unwrap_err().to_string();
+        assert!(error.starts_with(wrong.split('=').next().unwrap()), "{error}");
+    }
+}
+
+#[test]
+fn a_file_makes_kube_proxys_flags_void_but_not_ours() {
+    let given =
+        ["--hostname-override", "b", "--cluster-cidr", "10.0.0.0/8", "--map-size", "flows=8"];
+    let given = [&given[..], &["--proxy-mode", "ipvs", "--masquerade-all"]].concat();
+    let config = with(&given, KUBEADM).unwrap();
+    assert_eq!(config.cluster_cidr.value[0].to_string(), "10.244.0.0/16");
+    assert_eq!((config.node().as_str(), config.sizes()["FLOWS"]), ("b", 8));
+    let expected = [
+        "--cluster-cidr: ignored, --config is given",
+        "--masquerade-all: ignored, --config is given",
+        "--proxy-mode: has no meaning here, ignored",
+    ];
+    assert_eq!(config.warnings, expected);
+}
