@@ -52,8 +52,9 @@ pub(crate) fn scratch() -> Option<&'static mut Scratch> {
 /// Copies a value out of a hash map.
 macro_rules! copy {
     ($map:ident, $key:expr) => {{
-        // SAFETY: the element may be replaced by another CPU meanwhile; it is copied whole and at once,
-        // and stays allocated until this program ends (RCU).
+        // SAFETY: memory of the map stays the map's until this program ends (RCU). The element may be replaced meanwhile,
+        // and since Linux 6.1 a hash without preallocation gives its place to another key at once: a copy of those
+        // nanoseconds may be another element's, or of two. Any bytes are a value of these types ([`lb_common::layout`]).
         let value = unsafe { $map.get($key) };
         value.copied()
     }};
@@ -226,8 +227,7 @@ impl Tables for Kernel {
 
     #[inline(always)]
     fn read_held<R>(&self, key: u32, read: impl FnOnce(&Held) -> R) -> Option<R> {
-        // SAFETY: the element stays allocated until this program ends (RCU), and a new one takes its place
-        // instead of being written over it.
+        // SAFETY: as for `copy`; the reader compares what it finds with what it looks for.
         unsafe { HELD.get(key) }.map(read)
     }
 
