@@ -1,7 +1,8 @@
 //! What the agent is told to be: kube-proxy's file and flags, and ours, as one struct in which each value knows
 //! where it comes from.
 //!
-//! Pure: reads texts, never the machine. As upstream, kube-proxy's own flags count only without `--config`,
+//! Texts become values here without a look at the machine; only `effect` reads the file named and asks where cgroup v2 is.
+//! As upstream, kube-proxy's own flags count only without `--config`,
 //! except `--hostname-override` and `--master`; flags that kube-proxy does not have win over the file.
 
 mod agent;

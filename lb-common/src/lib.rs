@@ -2,8 +2,8 @@
 //!
 //! The same code is compiled for the kernel (`lb-ebpf`) and for the host (tests, `explain`). It holds
 //! no state, allocates nothing, knows no map and no kernel helper; see `ARCHITECTURE.md` for the path of a packet.
-//! Modules, each using only those above it: `layout`, `addr`, `checksum`, `hash`, `service`, `flow`, `config`, `event`, `maglev`,
-//! `route`, `packet`, `tables`, then the path itself.
+//! What is in maps and packets is `addr`, `service`, `flow`, `config` and `wire`; what the path asks of its surroundings is
+//! `packet`, `tables` and `route`; the path itself is `forward`, and what it says of a packet `event`.
 #![no_std]
 #![forbid(unsafe_code)]
 
