@@ -44,8 +44,10 @@ impl Connections {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32};
+    use std::time::Duration;
 
     use tokio::task::JoinHandle;
+    use tokio::time::timeout;
 
     use super::*;
     use crate::plan::ServiceName;
@@ -66,7 +68,8 @@ mod tests {
     }
 
     async fn is_pushed_out(task: JoinHandle<()>) -> bool {
-        task.await.is_err_and(|error| error.is_cancelled())
+        let ended = timeout(Duration::from_secs(5), task).await;
+        ended.is_ok_and(|ended| ended.is_err_and(|error| error.is_cancelled()))
     }
 
     #[tokio::test]
