@@ -76,15 +76,17 @@ pub fn flush(bpf_dir: &Path, service: Option<&str>) -> Result<String, Error> {
     Ok(format!("forgot {} halves of flows\n", halves.len()))
 }
 
-/// The halves of the services that are meant, those that go with them included.
+/// The halves of the services that are meant, those that go with them included. What a client's packets meet comes last:
+/// removed before the others, it would be made anew beside them, and then stand without them.
 fn halves(maps: &Maps, is_meant: impl Fn(ServiceId) -> bool) -> Result<Vec<FlowKey>, Error> {
-    let mut keys = Vec::new();
+    let (mut others, mut first) = (Vec::new(), Vec::new());
     maps.flows(|key, flow| {
         if is_meant(flow.service) {
-            keys.push(*key);
+            if begins(flow) { first.push(*key) } else { others.push(*key) }
         }
     })?;
-    Ok(keys)
+    others.append(&mut first);
+    Ok(others)
 }
 
 /// Whether a half is the one that the client's packets meet.

@@ -39,9 +39,10 @@ pub(super) fn answer<P: Packet>(
     view: &View,
     why: Turn,
 ) -> Step<Verdict> {
-    // A rejection of a rejection, or of an answer to nobody, helps nobody.
+    // A rejection of a rejection, or of an answer to nobody, helps nobody. Of what has more than the plain headers the quote
+    // would have another length.
     if view.is_rst() || !view.plain || view.piece == wire::Piece::Later {
-        return Err(Verdict::Drop(DropReason::RejectLimited));
+        return Err(Verdict::Drop(DropReason::NotRejected));
     }
     let link = view.network(packet);
     let done = match (view.v4, view.protocol) {
