@@ -17,7 +17,7 @@ pub(crate) enum Bench {
     /// Results go to target/bench/packet; docs/bench/README.md says what they mean. Attaches nothing.
     Packet(Quick),
     /// Connections, requests and bytes a second through namespaces, with up to 50,000 services: plain routing, the
-    /// real kube-proxy and ours (cold 45 min, warm 25 min; --quick: with 10, warm 70 s)
+    /// real kube-proxy and ours (cold 65 min, warm 18 min up to 10,000 and 25 min more; --quick: with 10, warm 70 s)
     Traffic(Traffic),
     /// From a change in the API to the first packet that obeys it, and cold starts: ours and the real kube-proxy
     /// (cold 35 min, warm 20 min; --quick: warm 80 s)
@@ -27,7 +27,7 @@ pub(crate) enum Bench {
     ///
     /// Runs a release agent in a namespace of its own on generated manifests.
     Scale(Quick),
-    /// All of these one after the other, and one report of all: target/bench/report.html (cold 75 min, warm 56 min;
+    /// All of these one after the other, and one report of all: target/bench/report.html (cold 95 min, warm 75 min;
     /// --quick: warm 4 min)
     All(Quick),
     /// One report, target/bench/report.html, of results that are there
@@ -112,7 +112,7 @@ fn traffic(options: &Traffic) -> Result<()> {
     let (rounds, milliseconds, services, expected) = if options.quick.quick {
         ("5", "100", "10", "70 s")
     } else {
-        ("6", "250", "10,1000,10000,50000", "25 min")
+        ("6", "250", "10,1000,10000,50000", "43 min")
     };
     let shape = if options.bridged { "bridged" } else { "routed" };
     let (folder, commit) = (tool::results("traffic"), tool::commit()?);

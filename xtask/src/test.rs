@@ -1,6 +1,6 @@
 //! `cargo xtask test`: set-up, checks, build, and then the tests that need root.
 //!
-//! The files of root tests run in two lanes side by side, and by default one test at a time in each of them (a few
+//! The files of root tests run in three lanes side by side, and by default one test at a time in each of them (a few
 //! where all wait for a clock): every test has its own namespaces, and mostly waits for a kernel, an agent or a control
 //! plane. More at once would on two cores turn deadlines into luck. `--lanes` and `RUST_TEST_THREADS` override this.
 
@@ -22,7 +22,7 @@ mod lanes;
 #[derive(Args)]
 pub(crate) struct Options {
     /// How many files of root tests run at once
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     lanes: u8,
     /// Passed to cargo test in place of "all root tests", such as `--test control_plane_smoke`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -50,7 +50,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     twin::compare(false)?;
     image()?;
     let binaries = step("build of the tests with root", "cold 1 min, warm 1 s", binaries::built)?;
-    step("tests with root", "10 min", || {
+    step("tests with root", "9 min", || {
         lanes::run(binaries, options.lanes.into(), threads().as_deref())
     })
 }

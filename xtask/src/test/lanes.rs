@@ -16,9 +16,10 @@ use anyhow::{Context as _, Result, bail};
 use super::binaries::Binary;
 use crate::workspace;
 
-/// Files whose tests mostly wait for a clock (a token that is read again, flows that are swept), and how many of their
+/// Files whose tests mostly wait for a clock (a token that is read again, pauses between refusals, flows that are swept), and how many of their
 /// tests run at once.
-const WAITING: [(&str, &str); 2] = [("control_plane_watch", "2"), ("topology_capacity", "4")];
+const WAITING: [(&str, &str); 3] =
+    [("control_plane_role", "2"), ("control_plane_watch", "2"), ("topology_capacity", "4")];
 
 /// Runs all, `lanes` of them at a time with `threads` tests at once in each, or as many as suit the file; an error names
 /// those that failed.
