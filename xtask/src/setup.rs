@@ -12,6 +12,7 @@ mod rust_src;
 pub(crate) fn run() -> Result<()> {
     for_running()?;
     packages::ensure("containerd and runc", &packages::CONTAINERS)?;
+    packages::ensure("bpftool", &packages::BYSTANDER)?;
     packages::ensure("chromium", &packages::BROWSER)?;
     control_plane::ensure()
 }

@@ -24,6 +24,9 @@ pub(crate) const TOOLS: [Tool; 6] = [
 /// What starts the image in a test.
 pub(crate) const CONTAINERS: [Tool; 2] = [("ctr", "containerd"), ("runc", "runc")];
 
+/// What takes programs off and asks the kernel about them, as somebody else would, in tests.
+pub(crate) const BYSTANDER: [Tool; 1] = [("bpftool", "bpftool")];
+
 /// What looks at the report of benchmarks in a test.
 pub(crate) const BROWSER: [Tool; 1] = [("chromium", "chromium")];
 
