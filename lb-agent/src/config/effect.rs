@@ -12,7 +12,7 @@ use super::{
 };
 use crate::cli::Run;
 use crate::datapath::find_cgroup2;
-use crate::node::{Identity, LocalClients, Pattern, Primary};
+use crate::node::{Identity, LocalClients, Primary};
 use crate::plan::Family;
 use crate::program::wire;
 use crate::snapshot::NodeSpec;
@@ -188,9 +188,4 @@ impl Config {
     pub fn sizes(&self) -> std::collections::BTreeMap<String, u32> {
         self.map_sizes.iter().map(|(name, size)| (name.clone(), size.value)).collect()
     }
-}
-
-/// A pattern's text, for views.
-pub(super) fn patterns(list: &[Pattern]) -> Vec<String> {
-    list.iter().map(ToString::to_string).collect()
 }

@@ -83,7 +83,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
 
 /// The sections of the modes that we are none of.
 fn modes_of_kube_proxy(config: &mut Config, section: &mut Section) {
-    let mode = config.mode.value.clone();
+    let mode = &config.mode.value;
     let (is_nftables, is_ipvs) = (mode == "nftables", mode == "ipvs");
     section.sub("iptables", |section| {
         let all = section.flag("masqueradeAll");

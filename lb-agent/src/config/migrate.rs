@@ -3,10 +3,7 @@
 //! Only what somebody set is written, so that defaults stay defaults. What is left out is named; ours that nobody
 //! set follow as comments.
 
-use serde_json::{Map, Value, json};
-
-use super::tree::{self, Node, Value as Yaml};
-use super::view::{MASTER, put};
+use super::tree::{self, Node, Value};
 use super::{AGENT, Config, KUBE_PROXY, Origin, Problem, Setting, joined};
 
 /// The key of the file in kube-proxy's `ConfigMap`, as kubeadm writes it.
@@ -62,7 +59,7 @@ pub fn migrate(file: &str, text: &str) -> Result<Migrated, Error> {
         None => (file.to_owned(), text.to_owned()),
         Some(map) => {
             let inner = entry(map, "data").and_then(|data| entry(data, KEY));
-            let Some(Yaml::Text(inner)) = inner.map(|inner| &inner.value) else {
+            let Some(Value::Text(inner)) = inner.map(|inner| &inner.value) else {
                 return Err(Error::NoKey { file: file.to_owned() });
             };
             (format!("{file}, {KEY}"), inner.clone())
@@ -86,22 +83,14 @@ pub fn migrate(file: &str, text: &str) -> Result<Migrated, Error> {
             config.warnings.push("mode: left out, the data path is eBPF".into());
         }
     }
-    let documents = [document(&config, KUBE_PROXY, false)?, document(&config, AGENT, true)?];
+    let documents = [document(&config, KUBE_PROXY)?, document(&config, AGENT)?];
     let documents = documents.join("---\n") + &unset(&config);
     Ok(Migrated { documents, warnings: config.warnings })
 }
 
-fn document(config: &Config, api: (&str, &str), ours: bool) -> Result<String, Error> {
-    let mut map = Map::new();
-    drop(map.insert("apiVersion".into(), json!(api.0)));
-    drop(map.insert("kind".into(), json!(api.1)));
-    let is_set = |origin| origin != Origin::Default;
-    for entry in config.entries() {
-        if entry.is_ours == ours && entry.field != MASTER && is_set(entry.origin) {
-            put(&mut map, &entry.field, entry.value);
-        }
-    }
-    let text = serde_saphyr::to_string(&Value::Object(map))?;
+fn document(config: &Config, api: (&str, &str)) -> Result<String, Error> {
+    let document = config.document(api, |entry| entry.origin != Origin::Default);
+    let text = serde_saphyr::to_string(&document)?;
     Ok(text.trim_end().to_owned() + "\n")
 }
 
@@ -122,12 +111,12 @@ fn unset(config: &Config) -> String {
 }
 
 fn entry<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
-    let Yaml::Map(entries) = &node.value else { return None };
+    let Value::Map(entries) = &node.value else { return None };
     entries.iter().find(|(name, _)| name == key).map(|(_, node)| node)
 }
 
 fn is_text(node: &Node, key: &str, expected: &str) -> bool {
-    matches!(entry(node, key).map(|node| &node.value), Some(Yaml::Text(text)) if text == expected)
+    matches!(entry(node, key).map(|node| &node.value), Some(Value::Text(text)) if text == expected)
 }
 
 #[cfg(test)]

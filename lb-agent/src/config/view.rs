@@ -1,18 +1,18 @@
 //! The configuration as `config view` and `/configz` show it: each value with its origin.
 
-use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::agent::{ACCELERATION, ECHO, MASQUERADE, SOCKET_LB};
-use super::effect::patterns;
 use super::kube_proxy::{LOG_FORMATS, MODES};
 use super::{AGENT, Config, KUBE_PROXY, NodePortAddresses, Origin, Setting, values};
+use crate::node::Pattern;
 
 /// A flag only: no file has it.
-pub(super) const MASTER: &str = "master";
+const MASTER: &str = "master";
 
 /// One value.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,141 +35,79 @@ impl Config {
         all
     }
 
-    #[expect(clippy::too_many_lines, reason = "a line for each value")]
     fn proxy_entries(&self) -> Vec<Entry> {
-        let entry = |field: &str, value, origin| Entry {
-            is_ours: false,
-            field: field.to_owned(),
-            value,
-            origin,
-        };
-        let cidrs: Vec<String> = self.cluster_cidr.value.iter().map(ToString::to_string).collect();
-        let listener = |it: Option<SocketAddr>| it.map(|it| it.to_string()).unwrap_or_default();
+        let listener =
+            |at: &Option<SocketAddr>| json!(at.map(|at| at.to_string()).unwrap_or_default());
         let timeouts = &self.timeouts;
-        let mode = if self.mode.value == "nftables" { "nftables" } else { "iptables" };
-        let period = if self.mode.value == "ipvs" { "ipvs" } else { mode };
-        let seconds = |time: Duration| json!(values::shown(time));
+        let (mode, period) = match &*self.mode.value {
+            "nftables" => ("nftables", "nftables"),
+            "ipvs" => ("iptables", "ipvs"),
+            _ => ("iptables", "iptables"),
+        };
         vec![
-            entry("mode", json!(self.mode.value), self.mode.origin),
-            entry("hostnameOverride", json!(self.hostname.value), self.hostname.origin),
-            entry("bindAddress", json!(self.bind_address.value), self.bind_address.origin),
-            entry(
-                "bindAddressHardFail",
-                json!(self.bind_hard_fail.value),
-                self.bind_hard_fail.origin,
-            ),
-            entry("healthzBindAddress", json!(listener(self.healthz.value)), self.healthz.origin),
-            entry("metricsBindAddress", json!(listener(self.metrics.value)), self.metrics.origin),
-            entry(
-                "clientConnection.kubeconfig",
-                json!(self.kubeconfig.value),
-                self.kubeconfig.origin,
-            ),
-            entry(MASTER, json!(self.master.value), self.master.origin),
-            entry("clusterCIDR", json!(cidrs.join(",")), self.cluster_cidr.origin),
-            entry("detectLocalMode", word(&MODES, &self.detect_local), self.detect_local.origin),
-            entry(
-                "detectLocal.bridgeInterface",
-                json!(self.bridge_interface.value),
-                self.bridge_interface.origin,
-            ),
-            entry(
-                "detectLocal.interfaceNamePrefix",
-                json!(self.interface_name_prefix.value),
-                self.interface_name_prefix.origin,
-            ),
-            entry(
-                &format!("{mode}.masqueradeAll"),
-                json!(self.masquerade_all.value),
-                self.masquerade_all.origin,
-            ),
-            entry(
-                &format!("{period}.syncPeriod"),
-                seconds(self.sync_period.value),
-                self.sync_period.origin,
-            ),
-            entry(
-                "nodePortAddresses",
-                node_ports(&self.node_port_addresses.value),
-                self.node_port_addresses.origin,
-            ),
-            entry("logging.format", word(&LOG_FORMATS, &self.log_format), self.log_format.origin),
-            entry("logging.verbosity", json!(self.verbosity.value), self.verbosity.origin),
-            entry("oomScoreAdj", json!(self.oom_score_adj.value), self.oom_score_adj.origin),
-            entry(
-                "conntrack.tcpEstablishedTimeout",
-                seconds(timeouts.tcp_established.value),
-                timeouts.tcp_established.origin,
-            ),
-            entry(
-                "conntrack.tcpCloseWaitTimeout",
-                seconds(timeouts.tcp_close_wait.value),
-                timeouts.tcp_close_wait.origin,
-            ),
-            entry("conntrack.udpTimeout", seconds(timeouts.udp.value), timeouts.udp.origin),
-            entry(
-                "conntrack.udpStreamTimeout",
-                seconds(timeouts.udp_stream.value),
-                timeouts.udp_stream.origin,
-            ),
+            plain("mode", &self.mode),
+            plain("hostnameOverride", &self.hostname),
+            plain("bindAddress", &self.bind_address),
+            plain("bindAddressHardFail", &self.bind_hard_fail),
+            entry("healthzBindAddress", &self.healthz, listener),
+            entry("metricsBindAddress", &self.metrics, listener),
+            plain("clientConnection.kubeconfig", &self.kubeconfig),
+            plain(MASTER, &self.master),
+            entry("clusterCIDR", &self.cluster_cidr, |cidrs| json!(texts(cidrs).join(","))),
+            entry("detectLocalMode", &self.detect_local, word(&MODES)),
+            plain("detectLocal.bridgeInterface", &self.bridge_interface),
+            plain("detectLocal.interfaceNamePrefix", &self.interface_name_prefix),
+            plain(&format!("{mode}.masqueradeAll"), &self.masquerade_all),
+            entry(&format!("{period}.syncPeriod"), &self.sync_period, seconds),
+            entry("nodePortAddresses", &self.node_port_addresses, node_ports),
+            entry("logging.format", &self.log_format, word(&LOG_FORMATS)),
+            plain("logging.verbosity", &self.verbosity),
+            plain("oomScoreAdj", &self.oom_score_adj),
+            entry("conntrack.tcpEstablishedTimeout", &timeouts.tcp_established, seconds),
+            entry("conntrack.tcpCloseWaitTimeout", &timeouts.tcp_close_wait, seconds),
+            entry("conntrack.udpTimeout", &timeouts.udp, seconds),
+            entry("conntrack.udpStreamTimeout", &timeouts.udp_stream, seconds),
         ]
     }
 
     fn our_entries(&self) -> Vec<Entry> {
-        let entry = |field: &str, value, origin| Entry {
-            is_ours: true,
-            field: field.to_owned(),
-            value,
-            origin,
-        };
-        let (external, pods) = (&self.external_devices, &self.pod_devices);
-        let localhost = &self.localhost_node_ports;
+        let patterns = |list: &Vec<Pattern>| json!(texts(list));
         let mut all = vec![
-            entry("masquerade", word(&MASQUERADE, &self.masquerade), self.masquerade.origin),
-            entry("socketLB", word(&SOCKET_LB, &self.socket_lb), self.socket_lb.origin),
-            entry(
-                "acceleration",
-                word(&ACCELERATION, &self.acceleration),
-                self.acceleration.origin,
-            ),
-            entry("echo", word(&ECHO, &self.echo), self.echo.origin),
-            entry("localhostNodePorts", json!(localhost.value), localhost.origin),
-            entry("externalDevices", json!(patterns(&external.value)), external.origin),
-            entry("podDevices", json!(patterns(&pods.value)), pods.origin),
-            entry("bpfDir", json!(self.bpf_dir.value), self.bpf_dir.origin),
-            entry("cgroup", json!(self.cgroup.value), self.cgroup.origin),
-            entry(
-                "serviceProxyName",
-                json!(self.service_proxy_name.value),
-                self.service_proxy_name.origin,
-            ),
+            entry("masquerade", &self.masquerade, word(&MASQUERADE)),
+            entry("socketLB", &self.socket_lb, word(&SOCKET_LB)),
+            entry("acceleration", &self.acceleration, word(&ACCELERATION)),
+            entry("echo", &self.echo, word(&ECHO)),
+            plain("localhostNodePorts", &self.localhost_node_ports),
+            entry("externalDevices", &self.external_devices, patterns),
+            entry("podDevices", &self.pod_devices, patterns),
+            plain("bpfDir", &self.bpf_dir),
+            plain("cgroup", &self.cgroup),
+            plain("serviceProxyName", &self.service_proxy_name),
         ];
         let sizes = self.map_sizes.iter();
-        all.extend(sizes.map(|(name, size)| {
-            entry(&format!("mapSizes.{name}"), json!(size.value), size.origin)
-        }));
-        all
+        all.extend(sizes.map(|(name, size)| plain(&format!("mapSizes.{name}"), size)));
+        all.into_iter().map(|entry| Entry { is_ours: true, ..entry }).collect()
     }
 
     /// As two documents in one JSON object, the way `/configz` of Kubernetes components has it.
     pub fn configz(&self) -> Value {
-        let document = |(version, kind): (&str, &str), ours: bool| {
-            let mut map = Map::new();
-            drop(map.insert("apiVersion".into(), json!(version)));
-            drop(map.insert("kind".into(), json!(kind)));
-            for entry in self
-                .entries()
-                .into_iter()
-                .filter(|entry| entry.is_ours == ours && entry.field != MASTER)
-            {
+        json!({
+            "kubeproxy.config.k8s.io": self.document(KUBE_PROXY, |_| true),
+            "lb.dev": self.document(AGENT, |_| true),
+        })
+    }
+
+    /// One of the two documents, with those of its values that are wanted.
+    pub(super) fn document(&self, api: (&str, &str), is_wanted: fn(&Entry) -> bool) -> Value {
+        let mut map = Map::new();
+        drop(map.insert("apiVersion".into(), json!(api.0)));
+        drop(map.insert("kind".into(), json!(api.1)));
+        for entry in self.entries() {
+            if entry.is_ours == (api == AGENT) && entry.field != MASTER && is_wanted(&entry) {
                 put(&mut map, &entry.field, entry.value);
             }
-            Value::Object(map)
-        };
-        json!({
-            "kubeproxy.config.k8s.io": document(KUBE_PROXY, false),
-            "lb.dev": document(AGENT, true),
-        })
+        }
+        Value::Object(map)
     }
 
     /// The two documents as a file that `--config` reads. JSON is YAML.
@@ -194,8 +132,19 @@ impl Config {
     }
 }
 
+/// A value as it is.
+fn plain<T: Serialize>(field: &str, setting: &Setting<T>) -> Entry {
+    entry(field, setting, |value| json!(value))
+}
+
+/// A value of kube-proxy's, in the form that files have.
+fn entry<T>(field: &str, setting: &Setting<T>, shown: impl Fn(&T) -> Value) -> Entry {
+    let (field, value) = (field.to_owned(), shown(&setting.value));
+    Entry { is_ours: false, field, value, origin: setting.origin }
+}
+
 /// Puts a value under a dotted name.
-pub(super) fn put(map: &mut Map<String, Value>, field: &str, value: Value) {
+fn put(map: &mut Map<String, Value>, field: &str, value: Value) {
     match field.split_once('.') {
         None => drop(map.insert(field.into(), value)),
         Some((head, rest)) => {
@@ -207,14 +156,24 @@ pub(super) fn put(map: &mut Map<String, Value>, field: &str, value: Value) {
     }
 }
 
-fn word<T: PartialEq + Debug>(words: &[(&str, T)], setting: &Setting<T>) -> Value {
-    let found = words.iter().find(|(_, value)| *value == setting.value);
-    json!(found.map_or("", |(word, _)| word))
+fn word<T: PartialEq>(words: &[(&str, T)]) -> impl Fn(&T) -> Value {
+    move |value| {
+        let found = words.iter().find(|(_, known)| known == value);
+        json!(found.map_or("", |(word, _)| word))
+    }
+}
+
+fn seconds(time: &Duration) -> Value {
+    json!(values::shown(*time))
+}
+
+fn texts<T: ToString>(list: &[T]) -> Vec<String> {
+    list.iter().map(ToString::to_string).collect()
 }
 
 fn node_ports(addresses: &NodePortAddresses) -> Value {
     let words = [("primary", addresses.primary), ("all", addresses.all)];
     let words = words.iter().filter(|(_, is_set)| *is_set).map(|(word, _)| (*word).to_owned());
-    let all: Vec<String> = words.chain(addresses.cidrs.iter().map(ToString::to_string)).collect();
+    let all: Vec<String> = words.chain(texts(&addresses.cidrs)).collect();
     json!(all)
 }

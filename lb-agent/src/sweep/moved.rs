@@ -39,7 +39,7 @@ impl Own {
         halves.replace(key, &renewed)?;
         let back_key = key.other(&lost);
         if let Some(back) = halves.take(&back_key)?
-            && back.to != key.tuple.reversed()
+            && !back.to.is_reverse_of(&key.tuple)
         {
             halves.restore(&back_key, &back)?;
         }
