@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::Parser as _;
-use lb_agent::cli::{AffinityVerb, Cli, Command, ConfigVerb, Ct, Lb, MapVerb, ServiceVerb};
+use lb_agent::cli::{AffinityVerb, Cli, Command, ConfigVerb, Ct, Lb, LbList, MapVerb, ServiceVerb};
 use lb_agent::config::Config;
 use lb_agent::watch::client::ClientError;
 use lb_agent::{chain, config, datapath, run, show};
 
 mod verbs;
 
-use verbs::{agent, cleanup, completions, diff, init, migrate, print, shown};
+use verbs::{agent, cleanup, completions, diff, init, listed, migrate, print, shown};
 
 /// Something was found that should not be, or could not be done.
 const FINDING: u8 = 1;
@@ -57,7 +57,6 @@ fn code(error: &anyhow::Error) -> u8 {
     }
 }
 
-#[expect(clippy::too_many_lines, reason = "an arm for each verb")]
 fn execute(command: Command) -> Result<ExitCode> {
     match command {
         Command::Run(options) => agent(*options),
@@ -82,45 +81,29 @@ fn execute(command: Command) -> Result<ExitCode> {
             })?;
             Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FINDING) })
         }
-        Command::Service(ServiceVerb::List(options)) => {
-            let (dir, scope, format) = (&options.pins.bpf_dir, &options.scope, options.format);
-            shown(options.repeat, || Ok(show::services::list(dir, scope, format)?))
-        }
+        Command::Service(ServiceVerb::List(options)) => listed(&options, show::services::list),
         Command::Service(ServiceVerb::Show(options)) => {
             let (name, namespace) = (&options.name, options.namespace.as_deref());
             let (dir, format) = (&options.pins.bpf_dir, options.format);
             shown(options.repeat, || Ok(show::services::show(dir, name, namespace, format)?))
         }
-        Command::Lb(Lb::List(options)) => {
-            let (ipvs, options) = (options.ipvs, options.services);
-            let (dir, scope, format) = (&options.pins.bpf_dir, &options.scope, options.format);
-            shown(options.repeat, || {
-                Ok(if ipvs {
-                    show::ipvs::list(dir, scope)?
-                } else {
-                    show::list::list(dir, scope, format)?
-                })
-            })
+        Command::Lb(Lb::List(LbList { ipvs: true, services })) => {
+            listed(&services, |dir, scope, _| show::ipvs::list(dir, scope))
         }
+        Command::Lb(Lb::List(options)) => listed(&options.services, show::list::list),
         Command::Lb(Lb::Diff(options)) => diff(&options).or_else(|error| {
             // 1 means that they differ, and nothing else.
             let mut stderr = io::stderr().lock();
             writeln!(stderr, "error: {}", chain(error.as_ref())).context("write")?;
             Ok(ExitCode::from(if code(&error) == USAGE { USAGE } else { UNREACHABLE }))
         }),
-        Command::Ct(Ct::List(options)) => {
-            let (dir, scope, format) = (&options.pins.bpf_dir, &options.scope, options.format);
-            shown(options.repeat, || Ok(show::flows::list(dir, scope, format)?))
-        }
+        Command::Ct(Ct::List(options)) => listed(&options, show::flows::list),
         Command::Ct(Ct::Flush(options)) => {
             let flushed = show::flows::flush(&options.pins.bpf_dir, options.service.as_deref())?;
             print(&flushed)?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Affinity(AffinityVerb::List(options)) => {
-            let (dir, scope, format) = (&options.pins.bpf_dir, &options.scope, options.format);
-            shown(options.repeat, || Ok(show::affinity::list(dir, scope, format)?))
-        }
+        Command::Affinity(AffinityVerb::List(options)) => listed(&options, show::affinity::list),
         Command::Map(MapVerb::List(options)) => {
             let (dir, format) = (&options.pins.bpf_dir, options.format);
             shown(options.repeat, || Ok(show::map::list(dir, format)?))

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
 use clap_complete::Shell;
-use lb_agent::cli::{Cli, Diff, Repeat, Start};
+use lb_agent::cli::{Cli, Diff, Format, Repeat, Scope, Services, Start};
 use lb_agent::config::{self, Config};
 use lb_agent::{datapath, run, show};
 
@@ -23,6 +23,15 @@ pub(crate) fn shown(when: Repeat, text: impl FnMut() -> Result<String>) -> Resul
     let is_screen = io::stdout().is_terminal();
     show::repeat::repeat(when.watch, is_screen, &mut io::stdout(), text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints one.
+type List = fn(&Path, &Scope, Format) -> Result<String, show::Error>;
+
+/// A list of what belongs to services.
+pub(crate) fn listed(options: &Services, list: List) -> Result<ExitCode> {
+    let Services { pins, scope, format, repeat } = options;
+    shown(*repeat, || Ok(list(&pins.bpf_dir, scope, *format)?))
 }
 
 /// The agent, or what is to be done in its place.

@@ -68,23 +68,17 @@ pub(crate) struct Traffic {
 
 /// Does it.
 pub(crate) fn run(bench: &Bench) -> Result<()> {
-    match bench {
-        Bench::Report { results } => return tool::report(results),
-        Bench::Compare { old, new } => return tool::compare(old, new),
-        Bench::Packet(_)
-        | Bench::Traffic(_)
-        | Bench::Churn(_)
-        | Bench::Scale(_)
-        | Bench::All(_) => {}
+    if !matches!(bench, Bench::Report { .. } | Bench::Compare { .. }) {
+        shell::need_root("measuring loads eBPF programs", "bench ... with the same arguments")?;
     }
-    shell::need_root("measuring loads eBPF programs", "bench ... with the same arguments")?;
     match bench {
         Bench::Packet(options) => packet(options.quick),
         Bench::Traffic(options) => traffic(options),
         Bench::Churn(options) => churn(options.quick),
         Bench::Scale(options) => scale(options.quick),
         Bench::All(options) => all(options.quick),
-        Bench::Report { .. } | Bench::Compare { .. } => Ok(()),
+        Bench::Report { results } => tool::report(results),
+        Bench::Compare { old, new } => tool::compare(old, new),
     }
 }
 
