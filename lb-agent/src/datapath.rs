@@ -134,7 +134,7 @@ impl Datapath {
         for folder in ["maps", "links", "programs"].map(|name| dir.join(name)) {
             std::fs::create_dir_all(&folder).map_err(|source| Error::Folder {
                 path: folder.clone(),
-                what: "cannot be made".into(),
+                what: "cannot be made; choose another --bpf-dir".into(),
                 source,
             })?;
         }

@@ -105,7 +105,7 @@ impl Datapath {
     pub fn attach_sockets(&mut self, cgroup: &Path) -> Result<(), Error> {
         let folder = File::open(cgroup).map_err(|source| Error::Folder {
             path: cgroup.to_owned(),
-            what: "the cgroup cannot be opened".into(),
+            what: "this cgroup cannot be opened; give another with --cgroup".into(),
             source,
         })?;
         let links = self.dir.join("links");

@@ -60,10 +60,16 @@ pub enum Error {
     #[error("this build carries no programs (AYA_BUILD_SKIP was set): build again without it")]
     NoObject,
     /// The object was refused.
-    #[error("load the object")]
+    #[error(
+        "the programs and their maps cannot be loaded; a map that lacks memory needs a smaller \
+         --map-size or a larger limit of the pod, anything else is a fault to report"
+    )]
     Load(#[from] aya::EbpfError),
     /// A program was refused.
-    #[error("program {name}")]
+    #[error(
+        "program {name} cannot be loaded or attached; on a kernel that README.md names this is a \
+         fault to report"
+    )]
     Program {
         /// Its name.
         name: &'static str,
@@ -72,7 +78,10 @@ pub enum Error {
         source: ProgramError,
     },
     /// A pin could not be read, made or removed.
-    #[error("pin {path}")]
+    #[error(
+        "pin {path} cannot be read, made or removed; run as root, on a bpffs that is mounted \
+         read-write, or choose another --bpf-dir"
+    )]
     Pin {
         /// The pin.
         path: PathBuf,

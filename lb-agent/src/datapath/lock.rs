@@ -20,7 +20,7 @@ impl Lock {
     pub(super) fn take(dir: &Path) -> Result<Self, Error> {
         let folder = |source: io::Error| Error::Folder {
             path: dir.to_owned(),
-            what: "cannot be locked".into(),
+            what: "cannot be locked; run as root, or choose another --bpf-dir".into(),
             source,
         };
         let file = File::open(dir).map_err(folder)?;

@@ -58,9 +58,7 @@ pub(super) fn note(layout: &Path) -> Result<(), Error> {
         for old in noted.iter().filter(|old| **old != mark && is_about(old, shape)) {
             remove(old)?;
         }
-        let folder =
-            |source| Error::Folder { path: mark.clone(), what: "cannot be made".into(), source };
-        fs::create_dir_all(&mark).map_err(folder)?;
+        fs::create_dir_all(&mark).map_err(|source| Error::Pin { path: mark, source })?;
     }
     Ok(())
 }

@@ -45,7 +45,9 @@ pub enum ClientError {
     #[error("no --kubeconfig, and not in a pod: {0}; give --kubeconfig FILE or --manifests DIR")]
     NotInPod(#[source] Box<InClusterError>),
     /// The service account leads to no usable client.
-    #[error("service account of this pod: {0}")]
+    #[error(
+        "service account of this pod: {0}; let its token be mounted, or give --kubeconfig FILE"
+    )]
     ServiceAccount(#[source] Box<kube::Error>),
     /// `--master` is not an address.
     #[error("--master {text}: {source}; write it as https://10.0.0.1:6443")]
