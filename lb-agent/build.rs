@@ -27,6 +27,8 @@ fn main() -> Result<()> {
         ..Package::default()
     };
     let toolchain = toolchain()?;
+    // Where cargo is told to be quiet.
+    env::set_current_dir(package.root_dir).context("enter lb-ebpf")?;
     build_ebpf([package], Toolchain::Custom(&toolchain)).context(
         "compile lb-ebpf for the kernel: `cargo xtask setup` installs bpf-linker and rust-src, and \
          RUSTC_BOOTSTRAP=1 (from .cargo/config.toml, found when cargo runs inside the repository) must be set",
