@@ -10,13 +10,15 @@ use std::time::Duration;
 
 use lb_common::addr::Ip;
 use lb_common::config::Settings;
-use lb_common::service::{Backend, BackendId, Frontend, Line, Service, ServiceId, Source};
+use lb_common::service::{Frontend, ServiceId};
 
 use crate::plan::{PortKey, PortPlan, ServiceName};
 
 mod actual;
+mod conflict;
 mod frontends;
 mod lines;
+mod op;
 mod places;
 mod port;
 mod ranges;
@@ -26,10 +28,13 @@ mod selection;
 mod sources;
 #[cfg(test)]
 mod tests;
+mod tombstones;
 
 pub use actual::Actual;
+pub use conflict::Conflict;
 use frontends::Frontends;
 use lines::{Lines, Range};
+pub use op::Op;
 use port::{Outcome, Port};
 pub use room::{Limits, Refusal, Usage};
 use rows::Rows;
@@ -38,69 +43,6 @@ use sources::Sources;
 
 /// How long what a packet may have just looked up is kept: far longer than any packet is under way in a program.
 pub const GRACE: Duration = Duration::from_secs(1);
-
-/// One write, to be applied in the order given.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Op {
-    /// The settings in use.
-    PutSettings(Box<Settings>),
-    /// A row of `BACKENDS`.
-    PutBackend {
-        /// Row.
-        id: BackendId,
-        /// Content.
-        row: Backend,
-    },
-    /// Lines of `SLOTS`.
-    WriteLines {
-        /// The first.
-        line: u32,
-        /// Content of it and those after it.
-        lines: Vec<Line>,
-    },
-    /// Adds a prefix to `SOURCES`.
-    PutSource {
-        /// Length of the prefix in bits, those of the service included.
-        bits: u32,
-        /// Service and network address.
-        source: Source,
-    },
-    /// Removes a prefix from `SOURCES`.
-    RemoveSource {
-        /// Length of the prefix in bits, those of the service included.
-        bits: u32,
-        /// Service and network address.
-        source: Source,
-    },
-    /// An entry of `SERVICES`.
-    PutService {
-        /// Key.
-        frontend: Frontend,
-        /// Value.
-        service: Service,
-    },
-    /// Removes an entry of `SERVICES`.
-    RemoveService {
-        /// Key.
-        frontend: Frontend,
-    },
-    /// Removes from `AFFINITY` what it remembers of the clients of a service, whose affinity was switched off.
-    ForgetClients {
-        /// Whose.
-        service: ServiceId,
-    },
-}
-
-/// A frontend that several services ask for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflict {
-    /// The frontend.
-    pub frontend: Frontend,
-    /// Who has it: the oldest.
-    pub winner: PortKey,
-    /// Who would take over, oldest first.
-    pub losers: Vec<PortKey>,
-}
 
 /// Everything one Service asks for now; no ports when it is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -223,35 +165,6 @@ impl Programmer {
         ops
     }
 
-    /// Removes the tombstones that no flow uses.
-    ///
-    /// `live` are the frontends that flows of the leaving services go to; `began` is when the look at
-    /// the flows began: younger tombstones may have flows it missed.
-    pub fn bury(
-        &mut self,
-        now: Duration,
-        began: Duration,
-        live: &BTreeSet<(ServiceId, Frontend)>,
-    ) -> Vec<Op> {
-        let mut ops = Vec::new();
-        let old = |since: Duration| since + GRACE <= began;
-        let dead = self.frontends.tombstones().filter(|(_, _, since)| old(*since));
-        let dead = dead.filter(|(frontend, id, _)| !is_live(live, **frontend, *id));
-        let dead: Vec<Frontend> = dead.map(|(frontend, _, _)| *frontend).collect();
-        if !dead.is_empty() {
-            self.frontends.bury(&dead, &mut ops);
-            self.frontends.update(&mut self.settings, &mut ops);
-            self.has_room = true;
-            ops.extend(self.retry(now));
-        }
-        ops
-    }
-
-    /// Services whose flows are asked for by [`Programmer::bury`].
-    pub fn leaving(&self) -> BTreeSet<ServiceId> {
-        self.frontends.tombstones().map(|(_, id, _)| id).collect()
-    }
-
     /// Whether something becomes free later (rows, lines), or did and somebody waits for it.
     pub fn is_waiting(&self) -> bool {
         self.rows.is_waiting()
@@ -284,11 +197,6 @@ impl Programmer {
         self.limits
     }
 
-    /// How many frontends several services ask for.
-    pub fn contested(&self) -> usize {
-        self.frontends.contested().len()
-    }
-
     /// Counts the changes of [`Programmer::names`].
     pub const fn naming(&self) -> u64 {
         self.naming
@@ -298,18 +206,6 @@ impl Programmer {
     pub fn take_named(&mut self) -> Vec<(ServiceId, PortKey)> {
         let named = std::mem::take(&mut self.named).into_iter();
         named.filter_map(|id| Some((id, self.key(id)?.clone()))).collect()
-    }
-
-    /// The frontends that several services ask for.
-    pub fn conflicts(&self) -> Vec<Conflict> {
-        let conflict = |frontend: Frontend| {
-            let mut ports: Vec<&Port> = self.claimants(frontend).collect();
-            ports.sort_by_key(|port| port.seniority());
-            let mut keys = ports.into_iter().map(|port| port.plan.key.clone());
-            let winner = keys.next()?;
-            Some(Conflict { frontend, winner, losers: keys.collect() })
-        };
-        self.frontends.contested().iter().copied().filter_map(conflict).collect()
     }
 
     /// Entries in use.
@@ -345,21 +241,6 @@ impl Programmer {
         self.has_room |= self.frontends.written().len() < entries;
         ops
     }
-
-    fn claimants(&self, frontend: Frontend) -> impl Iterator<Item = &Port> {
-        self.frontends.claimants(frontend).filter_map(|id| self.ports.get(&id).map(|port| &**port))
-    }
-}
-
-/// Whether a flow of `id` goes to `frontend`; a `NodePort` is reached by any address of the family.
-fn is_live(live: &BTreeSet<(ServiceId, Frontend)>, frontend: Frontend, id: ServiceId) -> bool {
-    let same = |other: &Frontend| {
-        let node_port = Frontend::node_port(other.ip, other.port, other.protocol);
-        *other == frontend || node_port == frontend
-    };
-    let from = (id, Frontend::default());
-    let mut flows = live.range(from..).take_while(|(other, _)| *other == id);
-    flows.any(|(_, other)| same(other))
 }
 
 /// An address as the tables have it.

@@ -9,10 +9,12 @@ mod demand;
 mod index;
 mod no_local;
 mod node;
+mod triggers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::mem;
+use std::ops::AddAssign;
 use std::time::Instant;
 
 use ipnet::IpNet;
@@ -21,6 +23,7 @@ use jiff::Timestamp;
 use self::index::Index;
 pub use self::no_local::NoLocal;
 use self::node::Node;
+use self::triggers::Triggers;
 use crate::plan::{Family, ServiceName};
 use crate::snapshot::{Event, Finding, Kind, NodeContext, NodeSpec};
 use crate::translate::{self, Translated};
@@ -72,12 +75,11 @@ pub struct Counts {
     pub slices: usize,
 }
 
-/// When the changes were made that led to slices not yet taken, and to those just taken.
-#[derive(Debug)]
-struct Triggers {
-    started: Timestamp,
-    pending: BTreeMap<ServiceName, Vec<(Family, Timestamp)>>,
-    taken: Vec<(Family, Timestamp)>,
+impl AddAssign for Changes {
+    fn add_assign(&mut self, rhs: Self) {
+        self.services += rhs.services;
+        self.slices += rhs.slices;
+    }
 }
 
 impl Tracker {
@@ -92,11 +94,7 @@ impl Tracker {
             dirty_since: None,
             findings: BTreeMap::new(),
             no_local: NoLocal::default(),
-            triggers: Triggers {
-                started: Timestamp::now(),
-                pending: BTreeMap::new(),
-                taken: Vec::new(),
-            },
+            triggers: Triggers::new(),
             totals: Changes::default(),
             pending: Changes::default(),
         }
@@ -108,19 +106,16 @@ impl Tracker {
             Event::ServiceApplied(spec) => self.index.apply_service(*spec),
             Event::ServiceDeleted(name) => self.index.delete_service(&name),
             Event::SliceApplied(slice) => {
-                let trigger = slice.triggered.filter(|time| *time > self.triggers.started);
-                let trigger = trigger.and_then(|time| Some((slice.family?, time)));
+                let trigger = self.triggers.of(&slice);
                 let changes = self.index.apply_slice(*slice);
                 if let (Some(owner), Some(trigger)) = (changes.dirty.last(), trigger) {
-                    self.triggers.pending.entry(owner.clone()).or_default().push(trigger);
+                    self.triggers.add(owner, trigger);
                 }
                 changes
             }
             Event::SliceDeleted(name) => {
                 let changes = self.index.delete_slice(&name);
-                for owner in &changes.dirty {
-                    drop(self.triggers.pending.remove(owner));
-                }
+                changes.dirty.iter().for_each(|owner| self.triggers.forget(owner));
                 changes
             }
             Event::NodeApplied(spec) => return self.set_node(Some(*spec)),
@@ -146,8 +141,7 @@ impl Tracker {
         }
         self.dirty_since = None;
         self.pending = Changes::default();
-        let pending = mem::take(&mut self.triggers.pending);
-        self.triggers.taken.extend(pending.into_values().flatten());
+        self.triggers.take_pending();
         let mut taken = Vec::new();
         for name in mem::take(&mut self.dirty) {
             let translated = self.translate(&name);
@@ -225,7 +219,7 @@ impl Tracker {
     /// When the changes were made that were taken since this was asked last (contract 7): measure
     /// them against the clock once they are programmed.
     pub fn triggers(&mut self) -> Vec<(Family, Timestamp)> {
-        mem::take(&mut self.triggers.taken)
+        self.triggers.take()
     }
 
     /// What a Service asks for; `None` when that is nothing.
@@ -253,10 +247,8 @@ impl Tracker {
     }
 
     fn note(&mut self, changes: index::Touched) -> Effect {
-        self.totals.services += changes.counted.services;
-        self.totals.slices += changes.counted.slices;
-        self.pending.services += changes.counted.services;
-        self.pending.slices += changes.counted.slices;
+        self.totals += changes.counted;
+        self.pending += changes.counted;
         let effect = if changes.dirty.is_empty() { Effect::Nothing } else { Effect::Services };
         for name in changes.dirty {
             self.mark(name);

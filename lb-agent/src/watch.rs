@@ -10,6 +10,7 @@ mod failure;
 mod follow;
 mod objects;
 pub mod observe;
+mod pace;
 
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -17,8 +18,9 @@ use k8s_openapi::api::networking::v1::ServiceCIDR;
 use kube::{Api, Client};
 use tokio::sync::mpsc::Sender;
 
-use self::follow::{Follow, Pace};
+use self::follow::Follow;
 use self::objects::{Cidrs, Nodes, Services, Slices};
+use self::pace::Pace;
 use crate::snapshot::{Event, HEADLESS_LABEL, PROXY_NAME_LABEL, ViewHealth};
 
 /// What to follow.

@@ -1,19 +1,18 @@
 //! What the files of a folder say together, and what that changes.
 
 mod cut;
+mod file;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
-use std::fs::Metadata;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 use std::{fs, io};
 
 use ipnet::IpNet;
 
 use self::cut::{Key, Spec, cut};
+use self::file::{manifest, text};
 use super::notify::Changes;
 use super::parse::{self, Contents};
 use crate::snapshot::{Event, Finding, Findings, Names, ViewHealth};
@@ -252,30 +251,6 @@ impl Folder {
 }
 
 const STAYS: &str = "what the file said last stays";
-
-/// The content of a regular file, and when it was written. Others would make us wait, or have no end.
-fn text(path: &Path) -> io::Result<(String, i64)> {
-    let metadata = fs::metadata(path)?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("is not a regular file"));
-    }
-    Ok((fs::read_to_string(path)?, written(&metadata)))
-}
-
-/// When a file was written, in seconds; 0 where that is not known.
-fn written(metadata: &Metadata) -> i64 {
-    let time = metadata.modified().ok();
-    let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    since.map_or(0, |since| since.as_secs().cast_signed())
-}
-
-/// The name of a file, if it is one we read.
-fn manifest(name: &OsStr) -> Option<Arc<str>> {
-    let name = name.to_str()?;
-    let (stem, extension) = name.rsplit_once('.')?;
-    let wanted = ["yaml", "yml", "json"].contains(&extension);
-    (wanted && !stem.is_empty() && !name.starts_with('.')).then(|| Arc::from(name))
-}
 
 fn report(part: &str, findings: Vec<Finding>, view: &ViewHealth) {
     for finding in &findings {

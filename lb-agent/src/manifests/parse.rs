@@ -1,16 +1,16 @@
 //! The objects of one file: several documents, lists, YAML or JSON.
 
+mod list;
 mod other;
-
-use std::fmt;
 
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer};
 use serde_saphyr::{Error, Options, with_deserializer_from_str_with_options};
 
+use self::list::List;
 pub(super) use self::other::Other;
 
 /// An object of a kind we read.
@@ -184,68 +184,6 @@ impl<'de> DeserializeSeed<'de> for Known {
             Self::Node => Object::Node(Box::deserialize(deserializer)?),
             Self::ServiceCidr => Object::ServiceCidr(Box::deserialize(deserializer)?),
         })
-    }
-}
-
-/// A list whose items are of these kinds.
-struct List<'a> {
-    kinds: &'a [Option<Known>],
-    found: &'a mut Vec<Object>,
-}
-
-impl<'de> DeserializeSeed<'de> for List<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for List<'_> {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a list of objects")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key::<String>()? {
-            if key == "items" {
-                map.next_value_seed(Items(&mut self))?;
-            } else {
-                let _: IgnoredAny = map.next_value()?;
-            }
-        }
-        Ok(())
-    }
-}
-
-struct Items<'a, 'b>(&'a mut List<'b>);
-
-impl<'de> DeserializeSeed<'de> for Items<'_, '_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_seq(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Items<'_, '_> {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("objects")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        for kind in self.0.kinds {
-            match kind {
-                Some(known) => self.0.found.extend(seq.next_element_seed(*known)?),
-                None => drop(seq.next_element::<IgnoredAny>()?),
-            }
-        }
-        let _: Option<IgnoredAny> = seq.next_element()?;
-        Ok(())
     }
 }
 

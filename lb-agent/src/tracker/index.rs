@@ -208,8 +208,7 @@ impl Touched {
     fn all(parts: impl Iterator<Item = Self>) -> Self {
         parts.fold(Self::default(), |mut all, part| {
             all.dirty.extend(part.dirty);
-            all.counted.services += part.counted.services;
-            all.counted.slices += part.counted.slices;
+            all.counted += part.counted;
             all
         })
     }

@@ -1,7 +1,7 @@
 //! Follows one kind of objects, whatever happens to the server.
 
 use std::pin::pin;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
 use kube::Api;
@@ -12,6 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::ListMode;
 use super::failure::{Consequence, consequence, is_about_us, words};
 use super::objects::Objects;
+use super::pace::{Delay, Pace};
 use crate::snapshot::{Event, Kind, ViewHealth};
 
 /// One kind of objects to follow.
@@ -23,33 +24,6 @@ pub(super) struct Follow {
     pub(super) view: ViewHealth,
     pub(super) events: Sender<Event>,
     pub(super) pace: Pace,
-}
-
-/// How patient we are.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    /// First delay after a failure; it doubles.
-    pub(super) first: Duration,
-    /// Longest delay.
-    pub(super) most: Duration,
-    /// A list that makes no progress for so long is asked for again.
-    pub(super) stall: Duration,
-    /// A streamed list that makes no progress for so long is asked for at once.
-    pub(super) stream_stall: Duration,
-    /// How often to look whether a resource has appeared that the server did not have.
-    pub(super) absent: Duration,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self {
-            first: Duration::from_millis(200),
-            most: Duration::from_secs(10),
-            stall: Duration::from_mins(1),
-            stream_stall: Duration::from_secs(10),
-            absent: Duration::from_mins(10),
-        }
-    }
 }
 
 /// Why one watcher came to its end.
@@ -256,27 +230,5 @@ impl Place {
             watcher::Event::InitApply(_) | watcher::Event::Apply(_) | watcher::Event::Delete(_) => {
             }
         }
-    }
-}
-
-/// Delays that double, with some chance in them, and start again after a quiet time.
-struct Delay {
-    pace: Pace,
-    current: Duration,
-    last: Option<Instant>,
-}
-
-impl Delay {
-    const fn new(pace: Pace) -> Self {
-        Self { pace, current: pace.first, last: None }
-    }
-
-    fn next(&mut self) -> Duration {
-        let quiet = self.last.is_none_or(|last| last.elapsed() > 4 * self.pace.most);
-        self.current = if quiet { self.pace.first } else { (2 * self.current).min(self.pace.most) };
-        self.last = Some(Instant::now());
-        // Agents of many nodes must not come back in step.
-        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.current.mul_f64(0.5 + f64::from(clock.subsec_nanos() % 1000) / 1000.0)
     }
 }

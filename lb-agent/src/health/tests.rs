@@ -1,0 +1,80 @@
+//! What the health server answers, and for how long.
+
+use super::*;
+
+/// kube-proxy's, where nobody chose another.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+fn code(health: &Health, counts_node: bool) -> u16 {
+    health.answer("healthz", counts_node).status().as_u16()
+}
+
+#[test]
+fn a_node_that_leaves_is_alive_but_not_healthy() {
+    let health = Health::new(PATIENCE);
+    assert_eq!((code(&health, true), code(&health, false)), (503, 200), "node unknown");
+    health.node(NodeState::Eligible);
+    assert_eq!((code(&health, true), code(&health, false)), (200, 200));
+    health.node(NodeState::Leaving);
+    assert_eq!((code(&health, true), code(&health, false)), (503, 200));
+    assert_eq!(health.answers()[&("healthz", 503)], 2);
+}
+
+#[test]
+fn a_change_that_waits_too_long_is_unhealthy() {
+    let health = Health::new(PATIENCE);
+    health.node(NodeState::Eligible);
+    health.pending(Instant::now().checked_sub(PATIENCE));
+    assert_eq!((code(&health, true), code(&health, false)), (503, 503));
+    health.updated();
+    assert_eq!(code(&health, true), 200);
+    let hasty = Health::new(Duration::from_secs(10));
+    hasty.pending(Instant::now().checked_sub(Duration::from_secs(9)));
+    assert_eq!(code(&hasty, false), 200);
+    hasty.pending(Instant::now().checked_sub(Duration::from_secs(11)));
+    assert_eq!(code(&hasty, false), 503);
+}
+
+async fn body(health: &Health) -> serde_json::Value {
+    let answer = health.answer("healthz", true).into_body();
+    let bytes = axum::body::to_bytes(answer, 10_000).await.expect("a short text");
+    serde_json::from_slice(&bytes).expect("a document")
+}
+
+#[tokio::test]
+async fn families_tell_of_their_last_update_and_the_whole_of_now() {
+    let health = Health::new(PATIENCE);
+    let unknown = body(&health).await;
+    let keys: Vec<_> = unknown.as_object().expect("a mapping").keys().collect();
+    assert_eq!(keys, ["currentTime", "healthy", "lastUpdated", "nodeEligible"]);
+    assert_eq!(unknown["lastUpdated"], NEVER, "the answer is 503: now is for 200");
+    assert_eq!((&unknown["healthy"], &unknown["nodeEligible"]), (&true.into(), &false.into()));
+    health.node(NodeState::Eligible);
+    let before = body(&health).await;
+    assert_eq!(before["lastUpdated"], before["currentTime"], "nothing waits");
+    health.updated();
+    let (first, second) = (body(&health).await, body(&health).await);
+    assert_ne!(first["status"]["IPv4"]["lastUpdated"], NEVER);
+    assert_eq!(first["status"], second["status"], "no update between them");
+    health.pending(Instant::now().checked_sub(PATIENCE));
+    let stale = body(&health).await;
+    assert_eq!(stale["lastUpdated"], stale["status"]["IPv4"]["lastUpdated"]);
+    health.updated();
+    health.node(NodeState::Leaving);
+    let leaving = body(&health).await;
+    assert_eq!(leaving["lastUpdated"], leaving["status"]["IPv4"]["lastUpdated"]);
+    assert_eq!(
+        (&leaving["healthy"], leaving["status"]["IPv4"]["healthy"].clone()),
+        (&true.into(), true.into())
+    );
+    assert_eq!((&stale["healthy"], &stale["status"]), (&false.into(), &stale_status(&first)));
+}
+
+/// The same times, but nobody is well.
+fn stale_status(body: &serde_json::Value) -> serde_json::Value {
+    let mut status = body["status"].clone();
+    for family in status.as_object_mut().expect("families").values_mut() {
+        family["healthy"] = false.into();
+    }
+    status
+}
