@@ -1,6 +1,7 @@
 //! Questions that do not depend on each other, asked side by side: each waits for its own answer only.
 
 use std::panic::resume_unwind;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use anyhow::Result;
@@ -17,6 +18,11 @@ pub fn at_once<T: Send>(
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(|it| resume_unwind(it)));
         ends.collect()
     })
+}
+
+/// What threads share, also after one of them has panicked.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use anyhow::{Result, ensure};
 
 use crate::agent::Source;
 use crate::control_plane::{self, ControlPlane, Options};
-use crate::rig::{IMPATIENT, Rig, servers, until_within};
+use crate::rig::{IMPATIENT, Rig, matrix, servers, until_within};
 use crate::topology::{Family, Member, Node, Segment, Shape, Topology};
-use crate::traffic::{Answer, Ask, Failure, Protocol};
+use crate::traffic::{Answer, Ask, Failure};
 use crate::wait::wait_until_ok;
 
 mod service;
@@ -84,20 +84,24 @@ impl Cluster {
     pub fn askers(&self, service: &Published) -> Result<Vec<(&Member, Ask)>> {
         askers(&self.rig, service)
     }
+
+    /// Waits until everybody who asks a Service is answered by these servers, each of them and nobody else.
+    pub fn until_answered_by(&self, service: &Published, expected: &[&str]) -> Result<()> {
+        let askers = self.askers(service)?;
+        askers.into_iter().try_for_each(|(from, ask)| until_answered_by(from, ask, expected))
+    }
 }
 
 /// What [`Cluster::askers`] returns, of a rig alone.
 pub fn askers<'a>(rig: &'a Rig, service: &Published) -> Result<Vec<(&'a Member, Ask)>> {
     let mut askers: Vec<(&Member, Ask)> = Vec::new();
-    for family in Family::ALL {
-        for protocol in Protocol::ALL {
-            let cluster_ip = Ask::new(protocol, service.cluster_ip(family));
-            askers.push((rig.pod(0, 0)?, cluster_ip));
-            askers.push((rig.node(0)?, cluster_ip));
-            for node in rig.topology().nodes() {
-                let node_port = service.node_port(node, family, protocol)?;
-                askers.push((rig.client(), Ask::new(protocol, node_port)));
-            }
+    for (family, protocol) in matrix() {
+        let cluster_ip = Ask::new(protocol, service.cluster_ip(family));
+        askers.push((rig.pod(0, 0)?, cluster_ip));
+        askers.push((rig.node(0)?, cluster_ip));
+        for node in rig.topology().nodes() {
+            let node_port = service.node_port(node, family, protocol)?;
+            askers.push((rig.client(), Ask::new(protocol, node_port)));
         }
     }
     Ok(askers)

@@ -7,6 +7,7 @@ pub mod budget;
 pub mod cluster;
 pub mod container;
 pub mod control_plane;
+pub mod cpus;
 pub mod http;
 pub mod manifest;
 pub mod matrix;

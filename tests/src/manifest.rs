@@ -4,18 +4,18 @@
 //! written as JSON, which is YAML, and by rename, so that nobody reads half a file.
 
 use std::fs;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use crate::topology::{Addresses, Family, Node, Pod};
-use crate::traffic::Protocol;
+use crate::topology::Node;
 
+mod endpoint;
 mod service;
 
-pub use service::{Endpoint, Port, Service};
+pub use endpoint::Endpoint;
+pub use service::Service;
 
 /// A folder of manifests that agents watch.
 #[derive(Debug, Clone)]

@@ -86,14 +86,10 @@ impl Netns {
         // A device name may hold a dot, written as a slash in the name of a setting.
         let path: String = name
             .chars()
-            .map(|c| {
-                if c == '.' {
-                    '/'
-                } else if c == '/' {
-                    '.'
-                } else {
-                    c
-                }
+            .map(|c| match c {
+                '.' => '/',
+                '/' => '.',
+                c => c,
             })
             .collect();
         let path = PathBuf::from("/proc/sys").join(path);

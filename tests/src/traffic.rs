@@ -4,9 +4,10 @@
 //! binary `lb-test-peer`) in its namespace and its cgroup; the test tells it what to ask or to serve.
 //! Servers answer each line with their name and the address of whom they saw.
 
-pub mod ask;
+mod ask;
 pub mod capture;
 pub mod command;
+mod conversation;
 pub mod frame;
 mod handmade;
 mod load;

@@ -3,12 +3,12 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use lb_tests::at_once::at_once;
+use lb_tests::at_once::{at_once, locked};
 use lb_tests::control_plane::kube_proxy::Mode;
 use lb_tests::http;
 use lb_tests::matrix::{
@@ -264,8 +264,4 @@ fn judge(found: &Found) -> Result<()> {
     let (compared, wrong) = (counts.iter().sum::<usize>(), wrong.concat());
     ensure!(wrong.is_empty(), "{} of {compared} are wrong:\n{}", wrong.len(), wrong.join("\n"));
     Ok(())
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

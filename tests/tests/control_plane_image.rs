@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use lb_tests::cluster::{Cluster, until_answered_by};
+use lb_tests::cluster::Cluster;
 use lb_tests::container::{Containerd, Image, Kubelet, Pod};
 use lb_tests::topology::Shape;
 use lb_tests::wait::wait_until_ok;
@@ -56,9 +56,7 @@ fn image_serves_as_the_pod_of_the_daemon_set() -> Result<()> {
     let web = cluster.publish("web", false)?;
     for backend in [rig.pod(1, 1)?, rig.pod(0, 1)?] {
         cluster.endpoints(&web, &[backend])?;
-        for (from, question) in cluster.askers(&web)? {
-            until_answered_by(from, question, &[backend.name()])?;
-        }
+        cluster.until_answered_by(&web, &[backend.name()])?;
     }
     for pod in &pods {
         let status = pod.execute(&["lb-agent", "status"])?;
@@ -75,9 +73,7 @@ fn image_serves_as_the_pod_of_the_daemon_set() -> Result<()> {
         ensure!(code == 0, "it ends with {code}");
     }
     // Without an agent nodes serve what they know, and forget it when they are told to.
-    for (from, question) in cluster.askers(&web)? {
-        until_answered_by(from, question, &["pod-a2"])?;
-    }
+    cluster.until_answered_by(&web, &["pod-a2"])?;
     for kubelet in &kubelets {
         let said = kubelet.run_once(&["cleanup"])?;
         ensure!(said.contains("removed /sys/fs/bpf/lb"), "{said}");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::agent::{Agent, Source};
-use lb_tests::cluster::{Cluster, until_answered_by};
+use lb_tests::cluster::Cluster;
 use lb_tests::topology::Shape;
 use lb_tests::wait::wait_until_ok;
 use serde_json::json;
@@ -50,9 +50,7 @@ fn config_map_and_account_of_kube_proxy_are_all_it_needs() -> Result<()> {
         for pod in pods {
             cluster.pod_object("web", pod, true)?;
         }
-        for (from, question) in cluster.askers(&web)? {
-            until_answered_by(from, question, &pods.map(|pod| pod.name()))?;
-        }
+        cluster.until_answered_by(&web, &pods.map(|pod| pod.name()))?;
         for agent in agents {
             drop(until_shown(agent, before.frontends + FRONTENDS)?);
             // Names are written behind what they name: packets do not wait for them.

@@ -3,10 +3,11 @@
 //! `LB_MATRIX=OursMasquerading` in the environment asks only in worlds whose setup contains these words.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 
 use anyhow::{Result, ensure};
+use lb_tests::at_once::locked;
 use lb_tests::control_plane::kube_proxy::Mode;
 use lb_tests::matrix::{Case, Detector, Hub, Proxy, Setup, World, expected, questions, services};
 use lb_tests::topology::Shape;
@@ -63,10 +64,6 @@ fn every_cell_of_the_matrix_is_as_the_contract_says() -> Result<()> {
     ensure!(wrong.is_empty(), "{} of {compared} are wrong:\n{}", wrong.len(), wrong.join("\n"));
     ensure!(compared > 0, "no setup has these words");
     Ok(())
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Asks everything in one world; returns how much, and what was not as expected.

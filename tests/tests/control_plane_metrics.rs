@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lb_tests::agent::Agent;
-use lb_tests::cluster::{Cluster, until_answered_by};
+use lb_tests::cluster::Cluster;
 use lb_tests::control_plane::kube_proxy::{KubeProxy, Mode, Options};
 use lb_tests::topology::Shape;
 use lb_tests::wait::wait_until;
@@ -36,9 +36,7 @@ fn metrics_have_the_names_and_types_of_kube_proxy_or_a_reason() -> Result<()> {
     // By the controller, which says when the pods changed.
     let web = cluster.publish("web", true)?;
     cluster.pod_object("web", rig.pod(1, 1)?, true)?;
-    for (from, question) in cluster.askers(&web)? {
-        until_answered_by(from, question, &["pod-b2"])?;
-    }
+    cluster.until_answered_by(&web, &["pod-b2"])?;
     let (status, _) = rig.agent(0)?.health("/healthz")?;
     ensure!(status == 200, "/healthz: {status}");
     let (status, _) = rig.agent(0)?.health("/livez")?;

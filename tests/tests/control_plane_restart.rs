@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lb_tests::agent::Agent;
-use lb_tests::cluster::{Cluster, Published, Traffic, slices_of, until_answered_by};
+use lb_tests::cluster::{Cluster, Published, Traffic, slices_of};
 use lb_tests::rig::Rig;
 use lb_tests::topology::{Pod, Shape};
 use lb_tests::wait::wait_until;
@@ -22,9 +22,7 @@ fn start() -> Result<(Cluster, Published)> {
     let cluster = Cluster::start(Shape::Routed)?;
     let web = cluster.publish("web", false)?;
     cluster.endpoints(&web, &backends(cluster.rig())?)?;
-    for (from, question) in cluster.askers(&web)? {
-        until_answered_by(from, question, &["pod-a2", "pod-b2"])?;
-    }
+    cluster.until_answered_by(&web, &["pod-a2", "pod-b2"])?;
     Ok((cluster, web))
 }
 
@@ -69,9 +67,7 @@ fn no_question_is_lost_while_the_api_server_is_killed_and_started() -> Result<()
         traffic.finish()?;
         says_it_once(rig.agent(0)?)?;
     }
-    for (from, question) in cluster.askers(&other)? {
-        until_answered_by(from, question, &["pod-b2"])?;
-    }
+    cluster.until_answered_by(&other, &["pod-b2"])?;
     change_arrives(&cluster, &web)
 }
 
@@ -132,9 +128,7 @@ fn failed_requests(agent: &Agent) -> Result<f64> {
 fn change_arrives(cluster: &Cluster, web: &Published) -> Result<()> {
     for backend in backends(cluster.rig())? {
         cluster.endpoints(web, &[backend])?;
-        for (from, question) in cluster.askers(web)? {
-            until_answered_by(from, question, &[backend.name()])?;
-        }
+        cluster.until_answered_by(web, &[backend.name()])?;
     }
     Ok(())
 }

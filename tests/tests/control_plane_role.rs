@@ -41,9 +41,7 @@ fn agent_works_with_the_role_of_the_daemon_set_and_nothing_else() -> Result<()> 
     cluster.rig_mut().start_agents_from(Source::InPod(&account), &[])?;
     let web = cluster.publish("web", false)?;
     cluster.endpoints(&web, &[cluster.rig().pod(1, 1)?])?;
-    for (from, question) in cluster.askers(&web)? {
-        until_answered_by(from, question, &["pod-b2"])?;
-    }
+    cluster.until_answered_by(&web, &["pod-b2"])?;
     for node in ["node-a", "node-b"] {
         its_start_is_told(&cluster, node)?;
     }

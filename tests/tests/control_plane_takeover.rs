@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::agent::{Agent, Source};
-use lb_tests::cluster::{Cluster, Published, until_answered_by};
+use lb_tests::cluster::{Cluster, Published};
 use lb_tests::control_plane::kube_proxy::{KubeProxy, Mode, Options};
 use lb_tests::rig::{matrix, servers};
+use lb_tests::topology::address::CLUSTER_CIDR;
 use lb_tests::topology::{Member, Node, Shape};
 use lb_tests::traffic::{Ask, Load, PAUSE};
 use lb_tests::wait::wait_until_ok;
@@ -21,7 +22,6 @@ const CHANGES: u64 = 4;
 const GAP: u64 = 2_500;
 /// Milliseconds after which a question is lost: some may be, and the next one is asked within the gap.
 const LOST: u64 = 2_000;
-const POD_RANGES: &str = "10.244.0.0/16,fd00:244::/32";
 
 #[test]
 fn nftables_mode_is_taken_over_and_given_back() -> Result<()> {
@@ -41,15 +41,13 @@ fn taken_over_and_given_back(mode: Mode) -> Result<()> {
     cluster.endpoints(&web, &[rig.pod(1, 1)?])?;
     let start = |node: &Node| {
         KubeProxy::start(&Options {
-            cluster_cidr: Some(POD_RANGES),
+            cluster_cidr: Some(CLUSTER_CIDR),
             min_sync_period: Duration::from_millis(100),
             ..Options::new(node.netns().name(), mode, &kubeconfig, node.name())
         })
     };
     let proxies: Vec<KubeProxy> = nodes.iter().map(start).collect::<Result<_>>()?;
-    for (from, question) in cluster.askers(&web)? {
-        until_answered_by(from, question, &["pod-b2"])?;
-    }
+    cluster.until_answered_by(&web, &["pod-b2"])?;
     let loads = loads(&cluster, &web)?;
 
     // Step 2: kube-proxy goes, its rules stay. Step 3: the agent comes. Step 4: the rules go.
@@ -62,9 +60,7 @@ fn taken_over_and_given_back(mode: Mode) -> Result<()> {
     }
     all_are_answered(&cluster, &web).context("with the agent alone")?;
     cluster.endpoints(&web, &[rig.pod(0, 1)?])?;
-    for (from, question) in cluster.askers(&web)? {
-        until_answered_by(from, question, &["pod-a2"])?;
-    }
+    cluster.until_answered_by(&web, &["pod-a2"])?;
 
     // And back: programs serve until kube-proxy's rules are there again.
     agents.iter_mut().try_for_each(Agent::stop)?;
@@ -78,9 +74,7 @@ fn taken_over_and_given_back(mode: Mode) -> Result<()> {
     }
     all_are_answered(&cluster, &web).context("with kube-proxy alone again")?;
     cluster.endpoints(&web, &[rig.pod(1, 1)?])?;
-    for (from, question) in cluster.askers(&web)? {
-        until_answered_by(from, question, &["pod-b2"])?;
-    }
+    cluster.until_answered_by(&web, &["pod-b2"])?;
     for (from, question, load) in loads {
         let tally = load.finish()?;
         let what = format!("{} asks {} by {}", from.name(), question.to, question.protocol);

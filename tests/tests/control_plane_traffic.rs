@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lb_tests::cluster::{Cluster, Published, until, until_answered_by};
+use lb_tests::cluster::{Cluster, Published, until};
 use lb_tests::rig::{ask, matrix, refused};
 use lb_tests::topology::{Pod, Shape};
 use lb_tests::traffic::{Ask, Failure};
@@ -22,16 +22,12 @@ fn service_without_selector_is_answered_by_the_endpoints_of_its_slices() -> Resu
     let web = cluster.publish("web", false)?;
     for backend in [rig.pod(0, 1)?, rig.pod(1, 1)?] {
         cluster.endpoints(&web, &[backend])?;
-        for (from, question) in cluster.askers(&web)? {
-            until_answered_by(from, question, &[backend.name()])?;
-        }
+        cluster.until_answered_by(&web, &[backend.name()])?;
         shows_the_right_addresses(&cluster, &web, backend)?;
     }
     let both = [rig.pod(0, 1)?, rig.pod(1, 1)?];
     cluster.endpoints(&web, &both)?;
-    for (from, question) in cluster.askers(&web)? {
-        until_answered_by(from, question, &both.map(|pod| pod.name()))?;
-    }
+    cluster.until_answered_by(&web, &both.map(|pod| pod.name()))?;
     Ok(())
 }
 
@@ -67,18 +63,18 @@ fn service_with_selector_follows_its_pods() -> Result<()> {
 
     cluster.pod_object("web", a2, true)?;
     cluster.pod_object("web", b2, true)?;
-    is_answered_by(&cluster, &web, &["pod-a2", "pod-b2"])?;
+    cluster.until_answered_by(&web, &["pod-a2", "pod-b2"])?;
     cluster.pod_object("web", b1, true)?;
-    is_answered_by(&cluster, &web, &["pod-a2", "pod-b1", "pod-b2"])?;
+    cluster.until_answered_by(&web, &["pod-a2", "pod-b1", "pod-b2"])?;
     cluster.pod_object("web", a2, false)?;
-    is_answered_by(&cluster, &web, &["pod-b1", "pod-b2"])?;
+    cluster.until_answered_by(&web, &["pod-b1", "pod-b2"])?;
     cluster.control_plane().remove_pod("default", "pod-b1")?;
-    is_answered_by(&cluster, &web, &["pod-b2"])?;
+    cluster.until_answered_by(&web, &["pod-b2"])?;
 
     cluster.control_plane().remove_pod("default", "pod-b2")?;
     is_refused(&cluster, &web)?;
     cluster.pod_object("web", a2, true)?;
-    is_answered_by(&cluster, &web, &["pod-a2"])
+    cluster.until_answered_by(&web, &["pod-a2"])
 }
 
 #[test]
@@ -88,7 +84,7 @@ fn deleted_service_is_no_longer_answered_and_another_is() -> Result<()> {
     let (web, other) = (cluster.publish("web", false)?, cluster.publish("other", false)?);
     for service in [&web, &other] {
         cluster.endpoints(service, &[rig.pod(1, 1)?])?;
-        is_answered_by(&cluster, service, &["pod-b2"])?;
+        cluster.until_answered_by(service, &["pod-b2"])?;
     }
     drop(cluster.control_plane().kubectl(&["delete", "service", "web"])?);
     for (from, question) in cluster.askers(&web)? {
@@ -99,7 +95,7 @@ fn deleted_service_is_no_longer_answered_and_another_is() -> Result<()> {
         let to = web.node_port(rig.node(0)?, family, protocol)?;
         refused(rig.client(), Ask::new(protocol, to))?;
     }
-    is_answered_by(&cluster, &other, &["pod-b2"])?;
+    cluster.until_answered_by(&other, &["pod-b2"])?;
     addresses_of_a_range_are_dropped_while_it_is_there(&cluster)
 }
 
@@ -135,11 +131,6 @@ fn addresses_of_a_range_are_dropped_while_it_is_there(cluster: &Cluster) -> Resu
     let let_go = r#"{"metadata": {"finalizers": null}}"#;
     drop(control_plane.kubectl(&["patch", "servicecidr", "more", "--type=merge", "-p", let_go]));
     until_dropped(0.0)
-}
-
-fn is_answered_by(cluster: &Cluster, service: &Published, expected: &[&str]) -> Result<()> {
-    let askers = cluster.askers(service)?;
-    askers.into_iter().try_for_each(|(from, ask)| until_answered_by(from, ask, expected))
 }
 
 /// Everybody is refused, and at once.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lb_tests::agent::{Agent, Source};
-use lb_tests::cluster::{Cluster, Published, Traffic, slices_of, until_answered_by};
+use lb_tests::cluster::{Cluster, Published, Traffic, slices_of};
 use lb_tests::rig::Rig;
 use lb_tests::topology::{Node, Pod, Shape};
 use lb_tests::wait::wait_until;
@@ -38,19 +38,13 @@ fn publish(cluster: &Cluster) -> Result<[Published; 2]> {
     let services = [cluster.publish("web", false)?, cluster.publish("other", false)?];
     for service in &services {
         cluster.endpoints(service, &backends(cluster.rig())?)?;
-        follow(cluster, service, &["pod-a2", "pod-b2"])?;
+        cluster.until_answered_by(service, &["pod-a2", "pod-b2"])?;
     }
     Ok(services)
 }
 
 fn backends(rig: &Rig) -> Result<[&Pod; 2]> {
     Ok([rig.pod(0, 1)?, rig.pod(1, 1)?])
-}
-
-/// Packets of everybody follow.
-fn follow(cluster: &Cluster, service: &Published, expected: &[&str]) -> Result<()> {
-    let askers = cluster.askers(service)?;
-    askers.into_iter().try_for_each(|(from, ask)| until_answered_by(from, ask, expected))
 }
 
 fn until_stale(agent: &Agent, is_stale: bool, within: Duration) -> Result<()> {
@@ -81,7 +75,7 @@ fn a_place_that_the_server_has_forgotten_is_left_for_a_new_list() -> Result<()> 
         until_stale(agent, false, BACK)?;
         traffic.finish()?;
     }
-    follow(&cluster, &other, &["pod-b2"])
+    cluster.until_answered_by(&other, &["pod-b2"])
 }
 
 /// Tokens of pods are renewed in their file; the one before is refused from a moment on.
@@ -122,7 +116,7 @@ fn a_token_is_read_again_when_the_one_before_is_refused() -> Result<()> {
         until_stale(rig.agent(0)?, false, BACK)?;
         traffic.finish()?;
     }
-    follow(&cluster, &other, &["pod-b2"])
+    cluster.until_answered_by(&other, &["pod-b2"])
 }
 
 /// The same kubeconfig, whose user has a file in place of a token.
@@ -154,7 +148,7 @@ fn what_happens_behind_a_wire_that_is_cut_for_long_is_caught_up_with() -> Result
     drop(rig.node(0)?.netns().tool("nft", &["delete", "table", "inet", "cut"])?);
     until_stale(agent, false, BACK)?;
     traffic.finish()?;
-    follow(&cluster, &other, &["pod-b2"])
+    cluster.until_answered_by(&other, &["pod-b2"])
 }
 
 /// Connections to the API server end, and no other can be made.
@@ -195,7 +189,7 @@ fn writes_of_objects_that_change_nothing_reach_no_map() -> Result<()> {
     let is_seen = after.iter().zip(seen).all(|(after, seen)| (after - seen).abs() < 0.5);
     ensure!(is_seen, "{before:?} changes before, {after:?} after");
     ensure!((writes_after - writes).abs() < 0.5, "{writes} writes before, {writes_after} after");
-    follow(&cluster, &web, &["pod-a2", "pod-b2"])
+    cluster.until_answered_by(&web, &["pod-a2", "pod-b2"])
 }
 
 /// What a change writes after its switch is written, too, once many looks find one number.

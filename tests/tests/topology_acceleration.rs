@@ -41,12 +41,8 @@ fn start(builder: Builder, acceleration: &str) -> Result<Rig> {
 
 /// Agents with a value of `acceleration`, and what may follow it in the file.
 fn with_agents(mut rig: Rig, acceleration: &str) -> Result<Rig> {
-    let file = rig.topology().folder("settings")?.join("agent.yaml");
-    let text = format!(
-        "apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\nacceleration: {acceleration}\n"
-    );
-    fs::write(&file, text)?;
-    rig.start_agents(&[&format!("--config={}", file.display())])?;
+    let config = rig.configuration(&format!("acceleration: {acceleration}"))?;
+    rig.start_agents(&[&config])?;
     Ok(rig)
 }
 

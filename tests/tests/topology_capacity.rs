@@ -10,7 +10,7 @@ use lb_common::addr::{Ip, Port, Protocol as Number};
 use lb_common::service::{Frontend, Service as Entry};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
+use lb_tests::rig::{Rig, TARGET, answered_by, ask, matrix, until};
 use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
@@ -102,9 +102,8 @@ fn entry_that_a_map_does_not_take_costs_its_service_alone(shape: Shape) -> Resul
         Ok(())
     })?;
     let moved = first.pods(&[rig.pod(1, 1)?]);
-    rig.change(&moved, (rig.pod(0, 0)?, Ask::tcp(moved.frontend(Family::V4))), |outcome| {
-        outcome.as_ref().is_ok_and(|answer| answer.server == "pod-b2")
-    })?;
+    let asker = (&**rig.pod(0, 0)?, Ask::tcp(moved.frontend(Family::V4)));
+    rig.change(&moved, asker, answered_by("pod-b2"))?;
     for number in taken {
         maps.apply(&Op::RemoveService { frontend: foreign(number) })?;
     }

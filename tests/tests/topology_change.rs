@@ -7,9 +7,9 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::at_once::at_once;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, matrix, servers, until};
+use lb_tests::rig::{Rig, TARGET, answered_by, matrix, servers, until};
 use lb_tests::topology::{Family, Member, Shape};
-use lb_tests::traffic::{Answer, Ask, Failure, Protocol};
+use lb_tests::traffic::{Ask, Failure, Protocol};
 use lb_tests::wait::wait_until;
 
 const NODE_PORT: u16 = 30_080;
@@ -25,12 +25,6 @@ in_both_shapes!(
     deleted_service_is_gone_and_comes_back,
     no_question_fails_while_backends_come_and_go,
 );
-
-type Outcome = Result<Answer, Failure>;
-
-fn by(name: &'static str) -> impl Fn(&Outcome) -> bool {
-    move |outcome| outcome.as_ref().is_ok_and(|answer| answer.server == name)
-}
 
 fn web() -> Result<Service> {
     Ok(Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT))
@@ -56,8 +50,8 @@ fn new_flows_follow_a_changed_backend(shape: Shape) -> Result<()> {
     let rig = rig.start(&[&before])?;
     for protocol in Protocol::ALL {
         for asker in askers(&rig, &before, protocol)? {
-            rig.change(&before, asker, by("pod-a2"))?;
-            rig.change(&after, asker, by("pod-b2"))?;
+            rig.change(&before, asker, answered_by("pod-a2"))?;
+            rig.change(&after, asker, answered_by("pod-b2"))?;
         }
     }
     Ok(())
@@ -69,10 +63,10 @@ fn tcp_connection_outlives_its_endpoint(shape: Shape) -> Result<()> {
     let after = web()?.pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&before])?;
     for (from, question) in askers(&rig, &before, Protocol::Tcp)? {
-        rig.change(&before, (from, question), by("pod-a2"))?;
+        rig.change(&before, (from, question), answered_by("pod-a2"))?;
         let kept = from.peer().keep(question)?;
         ensure!(kept.ask()?.server == "pod-a2");
-        rig.change(&after, (from, question), by("pod-b2"))?;
+        rig.change(&after, (from, question), answered_by("pod-b2"))?;
         let later = kept.ask()?;
         ensure!(later.server == "pod-a2", "{} {}: {later:?}", from.name(), question.to);
         rig.change(&web()?, (from, question), |outcome| *outcome == Err(Failure::Refused))?;
@@ -114,12 +108,12 @@ fn udp_flow_moves_on_when_its_endpoint_leaves(shape: Shape) -> Result<()> {
         let on_host = from.name() == rig.node(0)?.name();
         let kinds = [question, question.unconnected()];
         for question in kinds.into_iter().skip(usize::from(on_host)) {
-            rig.change(&before, (from, question), by("pod-a2"))?;
+            rig.change(&before, (from, question), answered_by("pod-a2"))?;
             let kept = from.peer().keep(question)?;
             ensure!(kept.ask()?.server == "pod-a2");
-            rig.change(&after, (from, question), by("pod-b2"))?;
+            rig.change(&after, (from, question), answered_by("pod-b2"))?;
             let later = kept.ask();
-            ensure!(by("pod-b2")(&later), "{} asks {question:?}: {later:?}", from.name());
+            ensure!(answered_by("pod-b2")(&later), "{} asks {question:?}: {later:?}", from.name());
         }
     }
     Ok(())
@@ -139,7 +133,7 @@ fn connected_socket_of_the_host_is_ended_when_its_endpoint_leaves(shape: Shape) 
     for (changed, expected) in [(&after, Ok("pod-b2")), (&web()?, Err(Failure::Refused))] {
         let mut open = Vec::new();
         for (family, question) in questions.iter().copied().flatten() {
-            rig.change(&before, (node, question), by("pod-a2"))?;
+            rig.change(&before, (node, question), answered_by("pod-a2"))?;
             let kept = node.peer().keep(question)?;
             // The same backend by another service, and without one: neither has left.
             let others =
@@ -173,7 +167,7 @@ fn udp_flow_that_was_refused_is_answered_once_there_is_an_endpoint(shape: Shape)
         // Neither one that the agent gives to clients from outside, nor one that the kernel gives to anybody.
         let question = question.from_port(61_000).unconnected();
         rig.change(&empty, (from, question), |outcome| *outcome == Err(Failure::Refused))?;
-        rig.change(&after, (from, question), by("pod-b2"))?;
+        rig.change(&after, (from, question), answered_by("pod-b2"))?;
     }
     Ok(())
 }
@@ -204,7 +198,9 @@ fn deleted_service_is_gone_and_comes_back(shape: Shape) -> Result<()> {
         for _ in 0..2 {
             rig.manifests().apply(&web)?;
             drop(at_once(
-                askers.iter().map(|(from, question)| || until(from, *question, by("pod-b2"))),
+                askers
+                    .iter()
+                    .map(|(from, question)| || until(from, *question, answered_by("pod-b2"))),
             )?);
             rig.manifests().delete(&web)?;
             drop(at_once(

@@ -32,12 +32,9 @@ fn rig(shape: Shape) -> Result<(Rig, [Service; 2])> {
     let flooded = flooded.pods(&[rig.pod(0, 1)?]);
     rig.manifests().apply(&web)?;
     rig.manifests().apply(&flooded)?;
-    let file = rig.topology().folder("configuration")?.join("config.yaml");
-    let timeouts = "timeouts: {udp: 2s, udpStream: 4s}";
-    let text = format!("apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\n{timeouts}\n");
-    std::fs::write(&file, text).with_context(|| format!("configuration {}", file.display()))?;
+    let config = rig.configuration("timeouts: {udp: 2s, udpStream: 4s}")?;
     let room = format!("FLOWS={ROOM}");
-    rig.start_agents(&["--config", &file.to_string_lossy(), "--map-size", &room])?;
+    rig.start_agents(&[&config, "--map-size", &room])?;
     Ok((rig, [web, flooded]))
 }
 

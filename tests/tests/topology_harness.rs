@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::process::workspace_binary;
+use lb_tests::rig::matrix;
 use lb_tests::topology::{Builder, Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Capture, Failure, Protocol, Raw};
 use lb_tests::wait::wait_until;
@@ -43,10 +44,6 @@ fn talk(from: &Member, to: &Member) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn matrix() -> impl Iterator<Item = (Family, Protocol)> {
-    Family::ALL.into_iter().flat_map(|family| Protocol::ALL.map(|protocol| (family, protocol)))
 }
 
 #[test]

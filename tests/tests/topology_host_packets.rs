@@ -1,7 +1,6 @@
 //! Processes of a node that no socket hook serves, outside of `--cgroup` or with `socketLB: off`: their packets
 //! are translated where they leave (ADR 0018).
 
-use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
@@ -9,9 +8,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
-use lb_tests::rig::{Rig, TARGET, ask, dropped, matrix, refused, servers};
+use lb_tests::rig::{Rig, TARGET, answered_by, ask, dropped, matrix, refused, servers};
 use lb_tests::topology::{Addresses, Family, Shape, Topology};
-use lb_tests::traffic::{Answer, Ask, Failure, Handmade, Protocol, pieces};
+use lb_tests::traffic::{Ask, Failure, Handmade, Protocol, pieces};
 
 in_both_shapes!(
     every_kind_of_backend_answers_through_a_closed_firewall,
@@ -26,18 +25,9 @@ in_both_shapes!(
 /// A rig whose agents attach to no socket, beside the firewall of a CNI.
 fn without_hooks(shape: Shape, more: &str) -> Result<Rig> {
     let mut rig = Rig::build(Topology::builder(shape).firewall())?;
-    let file = rig.topology().folder("configuration")?.join("config.yaml");
-    let text =
-        format!("apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\nsocketLB: 'off'\n{more}\n");
-    fs::write(&file, text).with_context(|| format!("configuration {}", file.display()))?;
-    rig.start_agents(&["--config", &file.to_string_lossy()])?;
+    let config = rig.configuration(&format!("socketLB: 'off'\n{more}"))?;
+    rig.start_agents(&[&config])?;
     Ok(rig)
-}
-
-type Outcome = Result<Answer, Failure>;
-
-fn by(name: &'static str) -> impl Fn(&Outcome) -> bool {
-    move |outcome| outcome.as_ref().is_ok_and(|answer| answer.server == name)
 }
 
 /// A pod and a host, here and there.
@@ -58,7 +48,7 @@ fn every_kind_of_backend_answers_through_a_closed_firewall(shape: Shape) -> Resu
             let external = SocketAddr::new(if family == Family::V4 { vip } else { vip6 }, 80);
             for to in [web.frontend(family), external] {
                 let question = Ask::new(protocol, to);
-                rig.change(&web, (node, question), by(name))?;
+                rig.change(&web, (node, question), answered_by(name))?;
                 let kept = node.peer().keep(question)?;
                 for _ in 0..3 {
                     let answer = kept.ask()?;
@@ -84,9 +74,7 @@ fn backend_sees_the_node_where_kube_proxy_shows_it(shape: Shape) -> Result<()> {
             let web = Service::new("web", 10)?.port(80, TARGET).pods(&[pod]);
             for (family, protocol) in matrix() {
                 let question = Ask::new(protocol, web.frontend(family));
-                rig.change(&web, (node, question), |outcome| {
-                    outcome.as_ref().is_ok_and(|answer| answer.server == pod.name())
-                })?;
+                rig.change(&web, (node, question), answered_by(pod.name()))?;
                 let saw = ask(node, question)?.client.ip();
                 let is_hidden = saw == turned.of(family);
                 ensure!(is_hidden != is_shown, "{} saw {saw}", pod.name());
@@ -139,11 +127,11 @@ fn datagrams_move_on_when_their_endpoint_leaves(shape: Shape) -> Result<()> {
         for question in
             [Ask::udp(web.frontend(family)), Ask::udp(web.frontend(family)).unconnected()]
         {
-            rig.change(&before, (node, question), by("pod-a2"))?;
+            rig.change(&before, (node, question), answered_by("pod-a2"))?;
             let (kept, open) =
                 (node.peer().keep(question)?, node.peer().keep(Ask::tcp(question.to))?);
             ensure!(kept.ask()?.server == "pod-a2" && open.ask()?.server == "pod-a2");
-            rig.change(&after, (node, question), by("pod-b2"))?;
+            rig.change(&after, (node, question), answered_by("pod-b2"))?;
             let (moved, stayed) = (kept.ask()?.server, open.ask()?.server);
             ensure!(moved == "pod-b2", "datagrams go on to {moved}");
             ensure!(stayed == "pod-a2", "a connection went over to {stayed}");

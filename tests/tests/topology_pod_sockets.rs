@@ -1,9 +1,8 @@
 //! `socketLB: all`: the sockets of pods are served by the socket hooks, as far as no address of theirs is needed.
 
-use std::fs;
 use std::net::SocketAddr;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use lb_tests::agent::Agent;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
@@ -26,11 +25,8 @@ in_both_shapes!(
 /// A rig whose agents serve all sockets.
 fn rig(shape: Shape, more: &str) -> Result<Rig> {
     let mut rig = Rig::build(Topology::builder(shape))?;
-    let file = rig.topology().folder("configuration")?.join("config.yaml");
-    let text =
-        format!("apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\nsocketLB: all\n{more}\n");
-    fs::write(&file, text).with_context(|| format!("configuration {}", file.display()))?;
-    rig.start_agents(&["--config", &file.to_string_lossy()])?;
+    let config = rig.configuration(&format!("socketLB: all\n{more}"))?;
+    rig.start_agents(&[&config])?;
     Ok(rig)
 }
 

@@ -130,10 +130,8 @@ fn the_xdp_program_of_another_layout_is_replaced_at_once() -> Result<()> {
     let far = Service::new("far", 11)?.port(80, TARGET).node_port(NODE_PORT + 1);
     rig.manifests().apply(&near.pods(&[rig.pod(0, 1)?]))?;
     rig.manifests().apply(&far.pods(&[rig.pod(1, 1)?]))?;
-    let file = rig.topology().folder("settings")?.join("agent.yaml");
-    let text = "apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\nacceleration: native\n";
-    fs::write(&file, text)?;
-    rig.start_agents(&[&format!("--config={}", file.display())])?;
+    let config = rig.configuration("acceleration: native")?;
+    rig.start_agents(&[&config])?;
     let mut agent = rig.take_agent(0)?;
     until_attached(&agent)?;
     let node = rig.node(0)?;

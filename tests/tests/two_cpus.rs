@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use lb_agent::plan::{
     EndpointPlan, Family, FrontendKind, FrontendPlan, PortKey, PortPlan, ServiceName,
 };
@@ -17,9 +17,8 @@ use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use lb_common::event::Hook;
 use lb_common::fake::{Datagram, Fake, Transport, at};
 use lb_common::wire::tcp;
+use lb_tests::cpus;
 use lb_tests::twin::{Kernel, bpf};
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
 
 /// How long it goes on: rows and lines are given to others after a second.
 const LASTS: Duration = Duration::from_secs(5);
@@ -53,7 +52,7 @@ fn every_packet_of_two_cpus_finds_the_old_set_or_the_new_one() -> Result<()> {
     }
     // 2n: set n is in use; 2n + 1: it is being replaced by set n + 1.
     let state = AtomicU64::new(0);
-    let cpus = cpus()?;
+    let cpus = cpus::two()?;
     let program = kernel.program(Hook::PodIngress);
     let (changes, asked) = thread::scope(|scope| -> Result<(u64, u64)> {
         let ask = |(number, cpu)| {
@@ -82,14 +81,6 @@ fn every_packet_of_two_cpus_finds_the_old_set_or_the_new_one() -> Result<()> {
     println!("{asked} questions from two CPUs during {changes} changes");
     ensure!(changes > 50 && asked > 10_000, "{asked} questions, {changes} changes");
     Ok(())
-}
-
-/// Two CPUs, or the one there is twice.
-fn cpus() -> Result<[usize; 2]> {
-    let allowed = sched_getaffinity(Pid::from_raw(0))?;
-    let mut all = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
-    let first = all.next().context("a CPU")?;
-    Ok([first, all.next().unwrap_or(first)])
 }
 
 /// How many endpoints set `number` has, and whose they are: no two sets in a row share any.
@@ -139,9 +130,7 @@ fn questions(
     state: &AtomicU64,
     began: Instant,
 ) -> Result<u64> {
-    let mut only = CpuSet::new();
-    only.set(cpu)?;
-    sched_setaffinity(Pid::from_raw(0), &only)?;
+    cpus::stay_on(cpu)?;
     let mut asked = 0;
     let mut out = vec![0; 512];
     while began.elapsed() < LASTS {

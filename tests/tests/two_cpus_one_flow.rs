@@ -6,14 +6,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use lb_common::event::Hook;
 use lb_common::fake::{Datagram, Fake, at, world};
 use lb_common::flow::{Flow, FlowKey, Kind, Side};
+use lb_tests::cpus;
 use lb_tests::twin::{Kernel, bpf};
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
 
 /// Flows that both CPUs begin.
 const FLOWS: u32 = 10_000;
@@ -59,19 +58,11 @@ fn tables() -> Fake {
     tables
 }
 
-/// Two CPUs, or the one there is twice.
-fn cpus() -> Result<[usize; 2]> {
-    let allowed = sched_getaffinity(Pid::from_raw(0))?;
-    let mut all = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
-    let first = all.next().context("a CPU")?;
-    Ok([first, all.next().unwrap_or(first)])
-}
-
 /// Sends every flow's packets from both CPUs at once.
 fn race(kernel: &Kernel, packets: Packets) -> Result<()> {
     let done = [0, 1].map(|_| AtomicU32::new(0));
     let [first, second] = &done;
-    let [one, other] = cpus()?;
+    let [one, other] = cpus::two()?;
     let programs: BTreeMap<Hook, BorrowedFd<'_>> =
         Hook::ALL.iter().map(|hook| (*hook, kernel.program(*hook))).collect();
     let send = |cpu, mine: &AtomicU32, its: &AtomicU32| {
@@ -95,9 +86,7 @@ fn send(
     cpu: usize,
     (mine, its): (&AtomicU32, &AtomicU32),
 ) -> Result<()> {
-    let mut only = CpuSet::new();
-    only.set(cpu)?;
-    sched_setaffinity(Pid::from_raw(0), &only)?;
+    cpus::stay_on(cpu)?;
     let mut out = vec![0; 512];
     for number in 0..FLOWS {
         let made = packets(number);

@@ -20,7 +20,7 @@ use way::{Running, Way};
 use super::figures::Figure;
 use super::load::Usage;
 use super::machine::Machine;
-use super::record::{Results, Row};
+use super::results::{Results, Row};
 use crate::cluster::Cluster;
 use crate::population::Population;
 use crate::topology::{Family, Shape};

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::record::{Better, Results, Row};
+use super::results::{Better, Results, Row};
 
 /// Differences smaller than this share are nobody's concern, however narrow the spread.
 const FLOOR: f64 = 0.05;

@@ -17,7 +17,7 @@ mod sizes;
 mod svg;
 mod traffic;
 
-use super::record::{Results, Row};
+use super::results::{Results, Row};
 use svg::{escape, number};
 
 const STYLE: &str = include_str!("report/page.css");

@@ -1,175 +1,217 @@
-//! What `bench packet` found: as rows of results, and the same as a table for people.
+//! The one form in which every bench writes what it found: `results.json` (`docs/bench/README.md`).
+//!
+//! A row is one figure: labels say of what, a measure says which, a spread says how sure. Reports and comparisons
+//! read nothing else, so a figure without its spread cannot be shown.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
 
 use super::figures::{Figure, Spread};
 use super::machine::Machine;
-use super::record;
-use super::variant::{Case, Kind, Label, Variant};
+use super::report;
 
-/// Programs of the reference: what they cost is nobody's regression.
-const REFERENCES: [&str; 4] = ["empty", "parse", "look_up", "translate"];
+/// Version of the schema.
+const SCHEMA: u32 = 2;
+/// Tells what a person wrote to begin this.
+const COMMAND: &str = "LB_BENCH_COMMAND";
+/// The file of results in a bench's folder.
+const FILE: &str = "results.json";
 
-/// A variant beside a reference program of the same rounds.
-#[derive(Debug)]
-struct Beside {
-    program: &'static str,
-    /// Ours over theirs.
-    ratio: Figure,
-    /// The same after the empty program's time is taken from both.
-    net: Figure,
+/// Which direction of a figure is an improvement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Better {
+    More,
+    Less,
 }
 
-/// A variant and its figures.
-#[derive(Debug)]
+/// One figure of one thing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Row {
-    label: Label,
-    bytes: usize,
-    nanoseconds: Figure,
-    beside: Vec<Beside>,
-}
-
-impl Row {
-    /// The figures of a variant, with those of the programs it is to be compared with.
-    pub(super) fn of(variant: &Variant<'_>, all: &[Variant<'_>], figures: &[Figure]) -> Self {
-        let label = variant.label;
-        let find = |program: &str, case: Case, flows: usize| {
-            let same = |other: &Variant<'_>| {
-                let other = other.label;
-                (other.program, other.case, other.flows, other.kind)
-                    == (program, case, flows, label.kind)
-            };
-            figures.get(all.iter().position(same)?)
-        };
-        let own = find(label.program, label.case, label.flows).cloned().unwrap_or_default();
-        let suffix = if label.xdp { "_xdp" } else { "_tc" };
-        let empty = find(if label.xdp { "empty_xdp" } else { "empty" }, Case::Bare, 0);
-        let wanted: &[(&str, Case, usize)] = match label.case {
-            Case::Bare => &[],
-            Case::NotOurs => &[("parse", Case::Bare, 0), ("look_up", Case::NotOurs, 0)],
-            Case::First => &[("translate", Case::First, 0)],
-            Case::Established | Case::Remote => &[("translate", Case::Established, label.flows)],
-            Case::Reject | Case::Sent => &[("empty", label.case, 0)],
-        };
-        let references = all.iter().map(|variant| variant.label.program);
-        let is_it = |name: &str, base: &str| match name.strip_prefix(base) {
-            Some("") => !label.xdp,
-            rest => rest == Some(suffix),
-        };
-        let name = |base: &str| references.clone().find(|name| is_it(name, base));
-        let beside = wanted.iter().filter_map(|(base, case, flows)| {
-            let program = name(base)?;
-            let other = find(program, *case, *flows)?;
-            // What is measured one at a time has an empty program of its own, which is what it is beside.
-            let empty = if matches!(label.case, Case::Reject | Case::Sent) { None } else { empty };
-            let (ratio, net) = (own.times(other, None), own.times(other, empty));
-            (program != label.program).then_some(Beside { program, ratio, net })
-        });
-        let beside = beside.collect();
-        Self { label, bytes: variant.bytes, nanoseconds: own, beside }
-    }
-
-    /// As rows of results; only ratios to a reference of the same rounds are judged.
-    fn records(&self, kept: &Kept) -> Vec<record::Row> {
-        let Label { program, xdp, case, flows, kind } = self.label;
-        let (flows, bytes) = (flows.to_string(), self.bytes.to_string());
-        let labels = [
-            ("program", program),
-            ("hook", if xdp { "xdp" } else { "tc" }),
-            ("case", case.name()),
-            ("flows", &flows),
-            ("family", kind.family.name()),
-            ("transport", kind.transport.name()),
-            ("bytes", &bytes),
-        ];
-        let is_ours = !REFERENCES.iter().any(|name| program.starts_with(name));
-        let mut rows = vec![record::Row::new(&labels, ("time", "ns"), &self.nanoseconds)];
-        for Beside { program, ratio, net } in &self.beside {
-            let ratio_to = format!("ratio to {program}");
-            rows.push(record::Row::new(&labels, (&ratio_to, "x"), ratio).judged(is_ours));
-            let net_to = format!("net ratio to {program}");
-            rows.push(record::Row::new(&labels, (&net_to, "x"), net));
-        }
-        let (dropped, disturbed) = (kept.dropped, kept.disturbed);
-        rows.into_iter().map(|row| record::Row { dropped, disturbed, ..row }).collect()
-    }
-}
-
-/// Which rounds the figures come from.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Kept {
-    /// Rounds that count.
+    /// Of what: `way`, `route`, `services`.
+    pub(super) labels: BTreeMap<String, String>,
+    /// Which figure.
+    pub(super) measure: String,
+    pub(super) unit: String,
+    pub(super) better: Better,
+    /// Whether a change of it for the worse is a regression: of ours, and not of what is beside it.
+    pub(super) judged: bool,
+    #[serde(flatten)]
+    pub(super) spread: Spread,
+    /// Rounds that it comes from.
     pub(super) rounds: usize,
-    /// Rounds that were left out because other work disturbed them.
+    /// Values of these rounds; 0 in results that were written before this was told.
+    #[serde(default)]
+    pub(super) values: usize,
+    /// Rounds that were dropped because something else used the machine.
     pub(super) dropped: usize,
-    /// Too few were calm: all count.
+    /// Too few rounds were calm: this comes from all of them, and says little.
     pub(super) disturbed: bool,
 }
 
-/// All of it.
-#[derive(Debug)]
-pub(super) struct Packets {
+impl Row {
+    /// A figure of which each round gave one value: not disturbed, not judged, and less of it is better.
+    pub(super) fn new(labels: &[(&str, &str)], (measure, unit): (&str, &str), of: &Figure) -> Self {
+        let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Self {
+            labels: labels.collect(),
+            measure: measure.to_owned(),
+            unit: unit.to_owned(),
+            better: Better::Less,
+            judged: false,
+            spread: of.spread(),
+            rounds: of.len(),
+            values: of.len(),
+            dropped: 0,
+            disturbed: false,
+        }
+    }
+
+    /// The slowest hundredth of many values, or the slowest of fewer than a hundred, which is nobody's regression.
+    pub(super) fn late(
+        labels: &[(&str, &str)],
+        (what, unit): (&str, &str),
+        of: &Figure,
+        is_ours: bool,
+    ) -> Self {
+        let measure = format!("{what} {}", if of.is_many() { "99 %" } else { "slowest" });
+        let row = Self::new(labels, (&measure, unit), of).judged(is_ours && of.is_many());
+        Self { spread: of.late(), ..row }
+    }
+
+    /// Each round gave several values.
+    #[must_use]
+    pub(super) const fn of_rounds(mut self, rounds: usize) -> Self {
+        self.rounds = rounds;
+        self
+    }
+
+    /// More of it is better.
+    #[must_use]
+    pub(super) const fn more_is_better(mut self) -> Self {
+        self.better = Better::More;
+        self
+    }
+
+    /// A change for the worse is a regression where `is_ours`.
+    #[must_use]
+    pub(super) const fn judged(mut self, is_ours: bool) -> Self {
+        self.judged = is_ours;
+        self
+    }
+
+    /// A label's value; nothing where it has none.
+    pub(super) fn label(&self, name: &str) -> &str {
+        self.labels.get(name).map_or("", String::as_str)
+    }
+
+    /// All labels in one line.
+    pub(super) fn name(&self) -> String {
+        let labels = self.labels.iter().map(|(name, value)| format!("{name} {value}"));
+        labels.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// What one run of one bench found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Results {
+    schema: u32,
+    pub(super) bench: String,
     pub(super) commit: String,
-    pub(super) kept: Kept,
+    /// What repeats it.
+    pub(super) command: String,
+    /// When it ended: seconds since 1970.
+    pub(super) time: u64,
     pub(super) machine: Machine,
-    /// What was not measured and why, and what a reader must know.
+    /// What a reader must know: settings, and what was not measured and why.
     pub(super) notes: Vec<String>,
     pub(super) rows: Vec<Row>,
 }
 
-impl Packets {
-    /// For machines and the report.
-    pub(super) fn results(&self) -> record::Results {
-        let rows = self.rows.iter().flat_map(|row| row.records(&self.kept)).collect();
-        let mut results = record::Results::new("packet", &self.commit, self.machine.clone(), rows);
-        results.notes.clone_from(&self.notes);
-        results
-    }
-
-    /// For people: a line a program, case and number of flows; a column a kind of packet.
-    pub(super) fn table(&self) -> String {
-        let Self { commit, kept: Kept { rounds, dropped, disturbed }, machine, .. } = self;
-        let calm = if *disturbed { "too few of them calm" } else { "all calm" };
-        let mut text = format!(
-            "{}, on CPU {}, commit {commit}, {rounds} rounds, {calm}, {dropped} dropped.\n\
-             Nanoseconds per packet (quarter to quarter); x: times the reference, by column; net: both less `empty`.\n\n\
-             | program | case | flows | v4 tcp | v4 udp | v6 tcp | v6 udp | x reference |\n\
-             | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |\n",
-            machine.words(),
-            machine.cpu.unwrap_or_default(),
-        );
-        for row in &self.rows {
-            if row.label.kind == Kind::ALL[0] {
-                self.line(row, &mut text);
-            }
+impl Results {
+    /// What was found just now.
+    pub(super) fn new(bench: &str, commit: &str, machine: Machine, rows: Vec<Row>) -> Self {
+        let time = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs());
+        Self {
+            schema: SCHEMA,
+            bench: bench.to_owned(),
+            commit: commit.to_owned(),
+            command: env::var(COMMAND).unwrap_or_else(|_| format!("cargo xtask bench {bench}")),
+            time,
+            machine,
+            notes: Vec::new(),
+            rows,
         }
-        text
     }
 
-    fn line(&self, first: &Row, text: &mut String) {
-        let Label { program, case, flows, .. } = first.label;
-        let same = |row: &&Row| {
-            (row.label.program, row.label.case, row.label.flows) == (program, case, flows)
+    /// Reads results, or those in a folder.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let file = if path.is_dir() { path.join(FILE) } else { path.to_owned() };
+        let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let what = || format!("{} holds no results of schema {SCHEMA}", file.display());
+        let results: Self = serde_json::from_str(&text).with_context(what)?;
+        ensure!(results.schema == SCHEMA, "{}, but of {}", what(), results.schema);
+        Ok(results)
+    }
+
+    /// Writes `results.json` and `report.html` into a folder, and says where.
+    pub(super) fn write(&self, folder: &Path, out: &mut impl Write) -> Result<()> {
+        fs::create_dir_all(folder).with_context(|| format!("folder {}", folder.display()))?;
+        let put = |name: &str, text: String| -> Result<PathBuf> {
+            let file = folder.join(name);
+            fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+            Ok(file)
         };
-        let case = case.name();
-        let mut put = |part: String| text.push_str(&part);
-        put(format!("| `{program}` | {case} | {flows} |"));
-        for kind in Kind::ALL {
-            let row = self.rows.iter().filter(same).find(|row| row.label.kind == kind);
-            let Some(Row { nanoseconds, .. }) = row else {
-                put(" |".to_owned());
-                continue;
-            };
-            let Spread { median, low, high } = nanoseconds.spread();
-            put(format!(" {median:.0} ({low:.0}-{high:.0}) |"));
-        }
-        for (index, beside) in first.beside.iter().enumerate() {
-            let others = || self.rows.iter().filter(same).filter_map(|row| row.beside.get(index));
-            let list = |pick: fn(&Beside) -> f64| {
-                others().map(|other| format!("{:.2}", pick(other))).collect::<Vec<_>>().join(" ")
-            };
-            let (ratios, nets) =
-                (list(|one| one.ratio.spread().median), list(|one| one.net.spread().median));
-            put(format!(" `{}`: {ratios}; net {nets} ", beside.program));
-        }
-        put(" |\n".to_owned());
+        let json = put(FILE, serde_json::to_string_pretty(self)? + "\n")?;
+        let page = put("report.html", report::page(std::slice::from_ref(self)))?;
+        writeln!(out, "results: {}\nreport: {}", json.display(), page.display())
+            .context("standard output")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_read_as_they_were_written() {
+        let figure: Figure = [3.0, 1.0, 2.0].into_iter().collect();
+        let labels = [("way", "ours"), ("services", "10")];
+        let row = Row::new(&labels, ("rate", "requests/s"), &figure).more_is_better().judged(true);
+        let results = Results::new("traffic", "abc", Machine::here(None).unwrap(), vec![row]);
+        let folder = tempfile::tempdir().unwrap();
+        results.write(folder.path(), &mut Vec::new()).unwrap();
+        let read = Results::read(folder.path()).unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), serde_json::to_value(&results).unwrap());
+        assert_eq!(read.rows[0].name(), "services 10, way ours");
+    }
+
+    #[test]
+    fn the_slowest_of_few_is_called_so_and_not_judged() {
+        let row = |values: u32| {
+            let figure: Figure = (1..=values).map(f64::from).collect();
+            Row::late(&[], ("latency", "ms"), &figure, true).of_rounds(5)
+        };
+        let (few, many) = (row(50), row(100));
+        assert_eq!(
+            (&*few.measure, few.judged, few.spread.median),
+            ("latency slowest", false, 50.0)
+        );
+        assert_eq!((&*many.measure, many.judged, many.spread.median), ("latency 99 %", true, 99.0));
+        assert_eq!((many.rounds, many.values), (5, 100));
+    }
+
+    #[test]
+    fn an_older_schema_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(FILE), r#"{"schema": 1}"#).unwrap();
+        let error = Results::read(folder.path()).unwrap_err();
+        assert!(format!("{error:#}").contains("holds no results of schema 2"), "{error:#}");
     }
 }

@@ -19,7 +19,7 @@ use super::figures::{Figure, Spread};
 use super::load::Usage;
 use super::machine::Machine;
 use super::memory;
-use super::record::{Results, Row};
+use super::results::{Results, Row};
 use crate::agent::{Agent, Source};
 use crate::topology::{Node, Shape, Topology};
 use crate::wait::{wait_until, wait_until_ok};

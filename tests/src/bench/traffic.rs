@@ -21,7 +21,7 @@ use turns::Series;
 use way::{Question, Route, Way};
 
 use super::machine::Machine;
-use super::record::Results;
+use super::results::Results;
 use crate::cluster::Cluster;
 use crate::control_plane::ControlPlane;
 use crate::population::Population;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use lb_tests::bench::traffic::{self, generator, server};
-use lb_tests::bench::{self, churn, compare, report, scale};
+use lb_tests::bench::{churn, compare, packet, report, scale};
 use lb_tests::relay;
 use lb_tests::topology::Shape;
 
@@ -55,8 +55,8 @@ fn measure(words: &[&str]) -> Result<()> {
         ["packet", reference, folder, rounds, commit, quick @ ..] => {
             let (reference, folder) = (reference.as_ref(), folder.as_ref());
             let (rounds, many) = (number(rounds)?, quick.is_empty());
-            let options = bench::Options { reference, folder, rounds, many, commit };
-            bench::packet(&options, &mut stdout())
+            let options = packet::Options { reference, folder, rounds, many, commit };
+            packet::packet(&options, &mut stdout())
         }
         ["traffic", folder, rounds, milliseconds, services, shape, commit, only @ ..] => {
             let options = traffic::Options {

@@ -8,12 +8,9 @@ use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 
 use crate::process::ensure_root;
+use crate::topology::leftovers::FOLDERS;
 
-/// Where everything of the tests lies, by the process id of its owner; what a killed owner leaves
-/// there is swept by the next topology.
-const FOLDERS: &str = "/run/lb-test";
-
-/// Makes a folder that is removed with its value.
+/// Makes a folder that is removed with its value; what a killed owner leaves is swept by the next topology.
 ///
 /// With `LB_TESTS_KEEP` in the environment it stays until the next sweep, for a look at the logs.
 pub(crate) fn create(purpose: &str) -> Result<TempDir> {

@@ -1,9 +1,13 @@
 //! One Service with its endpoints, built step by step.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use super::{Addresses, Family, IpAddr, Node, Pod, Protocol, Result, Value, json};
-use crate::topology::cluster_ip;
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::Endpoint;
+use crate::topology::{Addresses, Family, Pod, cluster_ip};
+use crate::traffic::Protocol;
 
 /// A Service of both families and its `EndpointSlice`s.
 #[derive(Debug, Clone)]
@@ -19,72 +23,11 @@ pub struct Service {
 
 /// One port of a Service.
 #[derive(Debug, Clone)]
-pub struct Port {
+struct Port {
     protocol: Protocol,
     number: u16,
     target: u16,
     outside: Option<u16>,
-}
-
-/// One endpoint of a Service.
-#[derive(Debug, Clone)]
-pub struct Endpoint {
-    addresses: Addresses,
-    node: String,
-    ready: bool,
-    serving: bool,
-    terminating: bool,
-}
-
-impl Endpoint {
-    /// A ready endpoint: a pod.
-    pub fn pod(pod: &Pod) -> Self {
-        Self::at(pod.addresses(), pod.node())
-    }
-
-    /// A ready endpoint on the network of a node.
-    pub fn host(node: &Node) -> Self {
-        Self::at(node.host().addresses(), node.name())
-    }
-
-    /// A ready endpoint with these addresses on the node of this name.
-    pub fn at(addresses: Addresses, node: &str) -> Self {
-        Self { addresses, node: node.to_owned(), ready: true, serving: true, terminating: false }
-    }
-
-    /// Makes it an endpoint that is going away: no longer ready, still serving or not.
-    #[must_use]
-    pub const fn terminating(mut self, serving: bool) -> Self {
-        self.ready = false;
-        self.serving = serving;
-        self.terminating = true;
-        self
-    }
-
-    /// Makes it an endpoint whose probe fails.
-    #[must_use]
-    pub const fn not_ready(mut self) -> Self {
-        self.ready = false;
-        self.serving = false;
-        self
-    }
-
-    /// Makes it an endpoint that serves and is not ready, which nobody may ask.
-    #[must_use]
-    pub const fn not_ready_but_serving(mut self) -> Self {
-        self.ready = false;
-        self
-    }
-
-    fn object(&self, family: Family) -> Value {
-        json!({
-            "addresses": [self.addresses.of(family)],
-            "conditions": {
-                "ready": self.ready, "serving": self.serving, "terminating": self.terminating,
-            },
-            "nodeName": self.node,
-        })
-    }
 }
 
 impl Service {

@@ -6,23 +6,23 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use anyhow::Result;
 use serde_json::{Value, json};
 
+mod changing;
 mod first;
+mod frontends;
 mod later;
-mod more;
 mod published;
 
-use super::objects::{PORTS, slices};
+use super::objects::{PORTS, a2, slices};
 use super::question::{
     Case, Destination, FIRST, Outcome, Seen, Source, addresses, frontend, node_port,
 };
 use super::setup::Setup;
+use crate::rig::matrix;
 use crate::topology::{Addresses, Family};
 use crate::traffic::Protocol;
-use more::HEADLESS;
-pub use more::SCTP;
 pub(super) use published::BOUND;
-pub use published::{BRIEFLY_STICKY, HEALTH_CHECKS, STICKY};
-use published::{PROXY_NAME, a2};
+pub use published::{BRIEFLY_STICKY, HEALTH_CHECKS, SCTP, STICKY};
+use published::{HEADLESS, PROXY_NAME};
 
 /// Stands for any address that a server may have seen.
 const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -79,7 +79,7 @@ pub fn steps() -> Result<Vec<Step>> {
         zone("zone-b"),
         words(&["delete", "service", "deleted"]),
     ];
-    commands.extend(more::changes().map(|(service, change)| patch(&service, &change, None)));
+    commands.extend(changing::changes().map(|(service, change)| patch(&service, &change, None)));
     let changed = Step {
         name: "changed",
         // Under another name: the slice now belongs to another Service.
@@ -184,9 +184,7 @@ impl<'a> Cases<'a> {
         number: u8,
         expect: Expect,
     ) -> Result<()> {
-        let both = Family::ALL.into_iter();
-        both.flat_map(|family| Protocol::ALL.map(|protocol| (family, protocol)))
-            .try_for_each(|of| self.one(of, source, (destination, number), expect))
+        matrix().try_for_each(|of| self.one(of, source, (destination, number), expect))
     }
 
     /// The same through one transport and one family.
@@ -204,10 +202,8 @@ impl<'a> Cases<'a> {
 
     /// Somebody asks an address and a port of both families through both transports.
     fn to(&mut self, what: &str, source: Source, (at, port): (Addresses, u16), expect: Expect) {
-        for family in Family::ALL {
-            for protocol in Protocol::ALL {
-                self.push(what, protocol, (source, at.socket(family, port)), expect);
-            }
+        for (family, protocol) in matrix() {
+            self.push(what, protocol, (source, at.socket(family, port)), expect);
         }
     }
 

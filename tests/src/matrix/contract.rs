@@ -12,7 +12,7 @@ use crate::topology::Shape;
 use crate::topology::address::{self, Addresses, Family, Segment};
 use crate::traffic::Protocol;
 
-/// A backend: its name, which node it is on, and whether it has the node's own addresses.
+/// A backend: which node it is on, and whether it has the node's own addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Backend {
     is_local: bool,
@@ -40,7 +40,7 @@ pub fn expected(setup: &Setup, question: &Question) -> Result<Outcome> {
         return Ok([Seen::Answer("client".to_owned(), source)].into());
     }
     let cell = cell(setup, question);
-    let backends = match reach(question.policy, question.state, cell) {
+    let backends = match reach(question.state, cell) {
         Reach::Backends(backends) => backends,
         refusal @ (Reach::Drop | Reach::Reject) => {
             // netfilter tells the sender itself (contract 14, row 8).
@@ -160,7 +160,7 @@ fn is_external(question: &Question) -> bool {
 }
 
 /// Contract 2.4.
-fn reach(_policy: Policy, state: State, cell: Cell) -> Reach {
+fn reach(state: State, cell: Cell) -> Reach {
     let here = Backend { is_local: true, is_host: false };
     let there = Backend { is_local: false, is_host: false };
     let backends = |list: &[Backend]| Reach::Backends(list.to_vec());

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::question::{Destination, PORT, addresses, node_port};
 use crate::control_plane::kube_proxy::merge;
 use crate::rig::TARGET;
-use crate::topology::{Addresses, Family};
+use crate::topology::{Addresses, Family, address};
 use crate::traffic::Protocol;
 
 /// A port of a slice: name, transport, number.
@@ -47,6 +47,16 @@ pub(super) fn endpoint(at: Addresses, node: &str, more: &Value) -> (Addresses, V
     let mut endpoint = json!({"conditions": {"ready": true}, "nodeName": node});
     merge(&mut endpoint, more);
     (at, endpoint)
+}
+
+/// `pod-a2`, the endpoint on `node-a`.
+pub(super) fn a2(more: &Value) -> Result<(Addresses, Value)> {
+    Ok(endpoint(address::pod(1, 2)?, "node-a", more))
+}
+
+/// `pod-b2`, the endpoint on `node-b`.
+pub(super) fn b2(more: &Value) -> Result<(Addresses, Value)> {
+    Ok(endpoint(address::pod(2, 2)?, "node-b", more))
 }
 
 /// The slices of a service, one of each family.

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::control_plane::kube_proxy::Mode;
 use crate::topology::Shape;
+use crate::topology::address::{CLUSTER_CIDR, POD_RANGES};
 
 /// How pods are told from others (contract 3.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,8 +67,8 @@ impl Setup {
             fields["nodePortAddresses"] = json!(self.node_port_addresses);
         }
         match self.detector {
-            Detector::ClusterCidr => fields["clusterCIDR"] = json!("10.244.0.0/16,fd00:244::/32"),
-            Detector::ClusterCidr4 => fields["clusterCIDR"] = json!("10.244.0.0/16"),
+            Detector::ClusterCidr => fields["clusterCIDR"] = json!(CLUSTER_CIDR),
+            Detector::ClusterCidr4 => fields["clusterCIDR"] = json!(POD_RANGES[0]),
             Detector::NodeCidr => fields["detectLocalMode"] = json!("NodeCIDR"),
             Detector::Device => {
                 let (mode, field, value) = match self.shape {

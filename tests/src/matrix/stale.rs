@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::objects::{endpoint, service, slices};
+use super::objects::{a2, b2, endpoint, service, slices};
 use super::question::Destination;
 use crate::rig::TARGET;
 use crate::topology::Addresses;
@@ -69,34 +69,26 @@ fn objects(more: &Value, port: u16, endpoints: &[(Addresses, Value)]) -> Result<
     Ok(all)
 }
 
-fn here(more: &Value) -> Result<(Addresses, Value)> {
-    Ok(endpoint(address::pod(1, 2)?, "node-a", more))
-}
-
-fn there(more: &Value) -> Result<(Addresses, Value)> {
-    Ok(endpoint(address::pod(2, 2)?, "node-b", more))
-}
-
 /// All rows but CT8, which is about somebody else's flow, and CT12, which is about who asks.
 pub fn rows() -> Result<Vec<Row>> {
     let plain = json!({});
     let conditions = |ready: bool, serving: bool, terminating: bool| json!({"conditions": {"ready": ready, "serving": serving, "terminating": terminating}});
     let row = |name, stages| Row { name, destinations: BOTH_WAYS, is_tcp: false, stages };
     let of = |endpoints: &[(Addresses, Value)]| objects(&plain, TARGET, endpoints);
-    let first = || Ok::<_, anyhow::Error>(stage(of(&[here(&plain)?])?, A2, A2));
+    let first = || Ok::<_, anyhow::Error>(stage(of(&[a2(&plain)?])?, A2, A2));
     let nobody = || Ok::<_, anyhow::Error>(stage(of(&[])?, Answers::Nobody, Answers::Nobody));
-    let unready = here(&conditions(false, false, false))?;
-    let draining = here(&conditions(false, true, true))?;
-    let gone = stage(of(&[there(&plain)?])?, B2, B2);
+    let unready = a2(&conditions(false, false, false))?;
+    let draining = a2(&conditions(false, true, true))?;
+    let gone = stage(of(&[b2(&plain)?])?, B2, B2);
     let mut all = vec![
         row("CT1: the endpoint goes, another is there", vec![first()?, gone]),
         row(
             "CT2: the endpoint is neither ready nor serving",
-            vec![first()?, stage(of(&[unready.clone(), there(&plain)?])?, B2, B2)],
+            vec![first()?, stage(of(&[unready.clone(), b2(&plain)?])?, B2, B2)],
         ),
         row(
             "CT3: the endpoint goes away and still serves",
-            vec![first()?, stage(of(&[draining, there(&plain)?])?, B2, A2)],
+            vec![first()?, stage(of(&[draining, b2(&plain)?])?, B2, A2)],
         ),
         row("CT5: the first endpoint comes", vec![nobody()?, first()?]),
         row(
@@ -105,7 +97,7 @@ pub fn rows() -> Result<Vec<Row>> {
         ),
         row(
             "CT7: another port of the same endpoint",
-            vec![first()?, stage(objects(&plain, SECOND_TARGET, &[here(&plain)?])?, A2, A2)],
+            vec![first()?, stage(objects(&plain, SECOND_TARGET, &[a2(&plain)?])?, A2, A2)],
         ),
         row(
             "CT9: the last endpoint goes",
@@ -126,7 +118,7 @@ pub fn rows() -> Result<Vec<Row>> {
         is_tcp: true,
         ..row(
             "CT11: the endpoint of a connection goes",
-            vec![first()?, stage(of(&[there(&plain)?])?, B2, A2)],
+            vec![first()?, stage(of(&[b2(&plain)?])?, B2, A2)],
         )
     });
     all.extend(local(&plain)?);
@@ -144,16 +136,16 @@ fn local(plain: &Value) -> Result<Vec<Row>> {
         row(
             "CT4a: the local endpoint goes, another local one comes",
             vec![
-                stage(objects(&local, TARGET, &[here(plain)?])?, A2, A2),
-                stage(objects(&local, TARGET, &[there(plain)?])?, Answers::Nobody, Answers::Nobody),
-                stage(objects(&local, TARGET, &[there(plain)?, host])?, by_host, by_host),
+                stage(objects(&local, TARGET, &[a2(plain)?])?, A2, A2),
+                stage(objects(&local, TARGET, &[b2(plain)?])?, Answers::Nobody, Answers::Nobody),
+                stage(objects(&local, TARGET, &[b2(plain)?, host])?, by_host, by_host),
             ],
         ),
         row(
             "CT4b: the endpoint serves, but not under the policy of now",
             vec![
-                stage(objects(&cluster, TARGET, &[there(plain)?])?, B2, B2),
-                stage(objects(&local, TARGET, &[here(plain)?, there(plain)?])?, A2, B2),
+                stage(objects(&cluster, TARGET, &[b2(plain)?])?, B2, B2),
+                stage(objects(&local, TARGET, &[a2(plain)?, b2(plain)?])?, A2, B2),
             ],
         ),
     ])

@@ -12,6 +12,7 @@ use super::question::{Case, Outcome, PORT, Policy, Seen, Source, State, at_most,
 use super::routes::lead_to_node_a;
 use super::setup::{Proxy, Setup};
 use crate::agent::{Agent, Source as Objects};
+use crate::at_once::at_once;
 use crate::control_plane::kube_proxy::{KubeProxy, Mode, Options};
 use crate::rig::Rig;
 use crate::topology::address;
@@ -152,24 +153,11 @@ impl World {
             })
             .collect();
         let mut all: Vec<Option<Outcome>> = vec![None; cases.len()];
-        let answered: Vec<Result<Vec<(usize, Outcome)>>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = Source::ALL
-                .into_iter()
-                .map(|source| {
-                    let inquiries = &inquiries;
-                    scope.spawn(move || self.ask_from(source, inquiries))
-                })
-                .collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().expect("asking does not panic"))
-                .collect()
-        });
-        for answers in answered {
-            for (index, outcome) in answers? {
-                if let Some(place) = all.get_mut(index) {
-                    *place = Some(outcome);
-                }
+        let inquiries = &inquiries;
+        let answered = at_once(Source::ALL.map(|source| move || self.ask_from(source, inquiries)))?;
+        for (index, outcome) in answered.into_iter().flatten() {
+            if let Some(place) = all.get_mut(index) {
+                *place = Some(outcome);
             }
         }
         let all: Vec<Outcome> = all.into_iter().flatten().collect();

@@ -6,12 +6,13 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::thread;
 
 use anyhow::{Context as _, Result, anyhow};
 
 use super::{Rig, TARGET, until};
+use crate::at_once::locked;
 use crate::manifest::Service;
 use crate::topology::{Family, Shape, Topology};
 use crate::traffic::Ask;
@@ -51,7 +52,7 @@ impl Lender {
     }
 
     fn lend(&self) -> Started {
-        let started = self.lend.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let started = locked(&self.lend).recv();
         let started = started.map_err(|error| error.to_string())?;
         if started.is_err() {
             // The next one shall hear of it as well.

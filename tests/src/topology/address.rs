@@ -10,6 +10,8 @@ use anyhow::{Context as _, Result};
 
 /// What pods of all nodes have in common.
 pub const POD_RANGES: [&str; 2] = ["10.244.0.0/16", "fd00:244::/32"];
+/// The same as `clusterCIDR` has it.
+pub const CLUSTER_CIDR: &str = "10.244.0.0/16,fd00:244::/32";
 
 /// An address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

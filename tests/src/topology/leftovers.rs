@@ -23,7 +23,8 @@ use crate::wait::wait_until_ok;
 
 const NETNS: &str = "lbt-";
 const CGROUP: &str = "lb-test-";
-const FOLDERS: &str = "/run/lb-test";
+/// Where everything of the tests lies, by the process id of its owner.
+pub(crate) const FOLDERS: &str = "/run/lb-test";
 /// How long processes of a cgroup may take to be gone once they are killed.
 const KILL: Duration = Duration::from_secs(5);
 

@@ -1,19 +1,15 @@
-//! One question to a server: what is asked, what comes back, and the ways it can fail.
+//! One question to a server, as data: what is asked, what comes back, and the ways it can fail.
 
 use std::error::Error;
 use std::fmt;
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
-use std::time::{Duration, Instant};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
-use nix::sys::socket::{setsockopt, sockopt};
 use serde::{Deserialize, Serialize};
-use socket2::{Domain, Socket, Type};
 
 /// How long an answer may take where nothing else is said: an eternity within one machine.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes of an answer beside its padding, at most: memory for more costs more than the question.
-const HEAD: usize = 4_096;
 
 /// A transport that can be asked through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -196,125 +192,4 @@ impl From<io::Error> for Failure {
             _ => Self::Other(error.to_string()),
         }
     }
-}
-
-/// A socket that has asked, or can ask again.
-#[derive(Debug)]
-pub(crate) enum Conversation {
-    Tcp(BufReader<TcpStream>),
-    Udp(UdpSocket),
-}
-
-/// Opens the socket for a question.
-pub(crate) fn open(ask: &Ask) -> Result<Conversation, Failure> {
-    let kind = match ask.protocol {
-        Protocol::Tcp => Type::STREAM,
-        Protocol::Udp => Type::DGRAM,
-    };
-    let socket = Socket::new(Domain::for_address(ask.to), kind, None)?;
-    if let Some(from) = ask.from {
-        socket.set_reuse_address(true)?;
-        socket.bind(&from.into())?;
-    }
-    match ask.protocol {
-        Protocol::Tcp => {
-            socket.connect_timeout(&ask.to.into(), ask.patience())?;
-            socket.set_tcp_nodelay(true)?;
-            Ok(Conversation::Tcp(BufReader::new(socket.into())))
-        }
-        Protocol::Udp => {
-            if ask.connected {
-                socket.connect(&ask.to.into())?;
-            } else {
-                report_errors(&socket, ask.to)?;
-            }
-            Ok(Conversation::Udp(socket.into()))
-        }
-    }
-}
-
-/// An unconnected socket hears of ICMP errors only when it asks to.
-fn report_errors(socket: &Socket, to: SocketAddr) -> Result<(), Failure> {
-    let set = match to {
-        SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4RecvErr, &true),
-        SocketAddr::V6(_) => setsockopt(socket, sockopt::Ipv6RecvErr, &true),
-    };
-    set.map_err(|errno| io::Error::from(errno).into())
-}
-
-impl Conversation {
-    /// Asks through this socket.
-    pub(crate) fn ask(&mut self, ask: &Ask) -> Result<Answer, Failure> {
-        let start = Instant::now();
-        let question = question(ask);
-        let (text, peer, local) = match self {
-            Self::Tcp(stream) => ask_tcp(stream, ask, &question)?,
-            Self::Udp(socket) => ask_udp(socket, ask, &question)?,
-        };
-        let mut words = text.split_ascii_whitespace();
-        let mut word = || words.next().unwrap_or_default();
-        let (server, client, received) = (word().to_owned(), word(), word());
-        let Ok(client) = client.parse() else {
-            return Err(Failure::Other(format!("answer: {text:.80}")));
-        };
-        if received != question.len().to_string() {
-            return Err(Failure::Other(format!("{received} of {} bytes arrived", question.len())));
-        }
-        let milliseconds = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Ok(Answer { server, client, peer, local, milliseconds })
-    }
-}
-
-/// Opens, asks, closes.
-pub(crate) fn once(ask: &Ask) -> Result<Answer, Failure> {
-    let start = Instant::now();
-    let mut answer = open(ask)?.ask(ask)?;
-    answer.milliseconds = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-    Ok(answer)
-}
-
-/// A line that says how much padding the answer shall have, padded itself to the wanted size.
-fn question(ask: &Ask) -> Vec<u8> {
-    let mut line = format!("ask {} ", ask.answer_size).into_bytes();
-    line.resize(line.len().max(ask.size.saturating_sub(1)), b'.');
-    line.push(b'\n');
-    line
-}
-
-type Heard = (String, SocketAddr, SocketAddr);
-
-fn ask_tcp(
-    stream: &mut BufReader<TcpStream>,
-    ask: &Ask,
-    question: &[u8],
-) -> Result<Heard, Failure> {
-    stream.get_ref().set_read_timeout(Some(ask.patience()))?;
-    stream.get_ref().set_write_timeout(Some(ask.patience()))?;
-    stream.get_mut().write_all(question)?;
-    let mut line = Vec::new();
-    let limit = (ask.answer_size + HEAD) as u64;
-    let _: usize = stream.by_ref().take(limit).read_until(b'\n', &mut line)?;
-    if line.last() != Some(&b'\n') || line.len() < ask.answer_size {
-        return Err(Failure::Reset);
-    }
-    let (peer, local) = (stream.get_ref().peer_addr()?, stream.get_ref().local_addr()?);
-    Ok((String::from_utf8_lossy(&line).into_owned(), peer, local))
-}
-
-fn ask_udp(socket: &UdpSocket, ask: &Ask, question: &[u8]) -> Result<Heard, Failure> {
-    socket.set_read_timeout(Some(ask.patience()))?;
-    let mut datagram = vec![0; ask.answer_size + HEAD];
-    let (length, peer) = if ask.connected {
-        let _: usize = socket.send(question)?;
-        let length = socket.recv(&mut datagram)?;
-        (length, socket.peer_addr()?)
-    } else {
-        let _: usize = socket.send_to(question, ask.to)?;
-        socket.recv_from(&mut datagram)?
-    };
-    if length < ask.answer_size {
-        return Err(Failure::Other(format!("an answer of {length} bytes")));
-    }
-    datagram.truncate(length);
-    Ok((String::from_utf8_lossy(&datagram).into_owned(), peer, socket.local_addr()?))
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use nix::sys::time::TimeVal;
 
 use super::frame::Frame;
 use super::raw::packet_socket;
+use crate::at_once::locked;
 use crate::netns::Netns;
 use crate::wait::wait_until;
 
@@ -46,7 +47,7 @@ impl Capture {
 
     /// Returns the frames so far that `which` accepts.
     pub fn frames(&self, which: impl Fn(&Frame) -> bool) -> Vec<Frame> {
-        let frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        let frames = locked(&self.frames);
         frames.iter().filter(|frame| which(frame)).cloned().collect()
     }
 
@@ -87,7 +88,7 @@ fn collect(socket: &OwnedFd, frames: &Mutex<Vec<Frame>>, stop: &AtomicBool) {
     let mut buffer = vec![0; LARGEST];
     while !stop.load(Ordering::Relaxed) {
         if let Ok(frame) = receive(socket, &mut buffer) {
-            frames.lock().unwrap_or_else(PoisonError::into_inner).push(frame);
+            locked(frames).push(frame);
         }
     }
 }

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::ask::{Ask, Protocol, once};
+use super::conversation::once;
 use super::load::Tally;
 use super::server::Server;
+use super::{Ask, Protocol};
 use crate::http;
 use crate::wait::wait_until;
 

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::ask::{Answer, Ask, Conversation, Failure, once, open};
+use super::conversation::{Conversation, once, open};
+use super::{Answer, Ask, Failure};
+use crate::at_once::locked;
 use crate::wait::pass;
 
 /// How many questions were answered by whom, and how many were not.
@@ -62,14 +64,14 @@ impl Stream {
 
     /// The account so far.
     pub(crate) fn so_far(&self) -> Tally {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.tally).clone()
     }
 
     /// Ends it and returns the account.
     pub(crate) fn finish(self) -> Tally {
         self.stop.store(true, Ordering::Relaxed);
         drop(self.thread.join());
-        std::mem::take(&mut *self.tally.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *locked(&self.tally))
     }
 }
 
@@ -79,7 +81,7 @@ fn stream(ask: &Ask, kept: bool, pause: Duration, shared: (&AtomicBool, &Mutex<T
     let mut last = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         let outcome = if kept { ask_kept(&mut conversation, ask) } else { once(ask) };
-        let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tally = locked(tally);
         if outcome.is_ok() {
             let gap = u64::try_from(last.elapsed().as_millis()).unwrap_or(u64::MAX);
             tally.longest_gap_milliseconds = tally.longest_gap_milliseconds.max(gap);

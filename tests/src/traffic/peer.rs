@@ -3,15 +3,16 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
 
-use super::ask::{Answer, Ask, Failure, Protocol};
 pub use super::load::Tally;
 use super::session::{Order, Report};
 use super::survey::{Endings, Inquiry};
+use super::{Answer, Ask, Failure, Protocol};
+use crate::at_once::locked;
 use crate::process::{Home, workspace_binary};
 
 /// Milliseconds between an answer and the next question of one asker: all together leave an agent some time on two CPUs.
@@ -147,7 +148,7 @@ impl Peer {
     fn converse(&self, order: &Order) -> Result<Report> {
         let order = serde_json::to_string(order)?;
         let mut report = String::new();
-        let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pipes = locked(&self.pipes);
         writeln!(pipes.orders, "{order}")?;
         let _: usize = pipes.reports.read_line(&mut report)?;
         drop(pipes);

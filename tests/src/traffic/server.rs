@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
-use super::ask::Protocol;
+use super::Protocol;
 
 /// How long a server takes to notice that it shall end.
 const LOOK_UP: Duration = Duration::from_millis(50);

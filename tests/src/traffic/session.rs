@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::ask::{Answer, Ask, Conversation, Failure, Protocol, once, open};
+use super::conversation::{Conversation, once, open};
 use super::load::{Stream, Tally};
 use super::server::Server;
 use super::survey::{Endings, Inquiry, survey};
+use super::{Answer, Ask, Failure, Protocol};
 
 /// What a peer can be told to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::ask::{Ask, Failure, once};
+use super::conversation::once;
+use super::{Ask, Failure};
+use crate::at_once::locked;
 
 /// How long silence must last to prove itself: a question that waited so long is not asked again.
 const PROOF: Duration = Duration::from_secs(2);
@@ -52,7 +54,7 @@ pub(crate) fn survey(inquiries: &[Inquiry]) -> Vec<Endings> {
     let work = || {
         while let Some((index, inquiry)) = take(inquiries, &next) {
             let endings = inquire(inquiry);
-            drop(found.lock().unwrap_or_else(PoisonError::into_inner).insert(index, endings));
+            drop(locked(&found).insert(index, endings));
         }
     };
     thread::scope(|scope| {

@@ -8,16 +8,14 @@ use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::LAYOUT;
 
 use super::super::memory;
+use super::super::proxy::Proxy;
 use super::probe;
-use crate::agent::{Agent, Source};
-use crate::control_plane::kube_proxy::{KubeProxy, Mode, Options};
+use crate::control_plane::kube_proxy::Mode;
 use crate::rig::Rig;
 use crate::wait::wait_until_ok;
 
 /// How long a start may take: kube-proxy reads and writes 10,000 services.
 const PATIENCE: Duration = Duration::from_mins(5);
-/// Everything pods have addresses from.
-const PODS: &str = "10.244.0.0/16,fd00:244::/32";
 
 /// Who serves Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +29,7 @@ pub(super) enum Way {
 /// It runs.
 pub(super) struct Running<'a> {
     rig: &'a Rig,
-    what: What,
-}
-
-enum What {
-    Ours(Box<Agent>),
-    Nftables(Box<KubeProxy>),
+    proxy: Proxy,
 }
 
 /// What was found of it while it ran.
@@ -74,18 +67,11 @@ impl Way {
             Ok(())
         })?;
         let began = Instant::now();
-        let what = match self {
-            Self::Ours => {
-                What::Ours(Box::new(Agent::spawn(node, Source::Kubeconfig(kubeconfig), &[])?))
-            }
-            Self::Nftables => {
-                let netns = node.netns().name();
-                let options = Options::new(netns, Mode::Nftables, kubeconfig, node.name());
-                let options = Options { cluster_cidr: Some(PODS), ..options };
-                What::Nftables(Box::new(KubeProxy::spawn(&options)?))
-            }
+        let proxy = match self {
+            Self::Ours => Proxy::ours(node, kubeconfig, &[])?,
+            Self::Nftables => Proxy::kube_proxy(node, kubeconfig, Mode::Nftables)?,
         };
-        let running = Running { rig, what };
+        let running = Running { rig, proxy };
         let wait = || probe::until_answered_by(newest, server, PATIENCE);
         let answered = pod.home().run_in(wait)?;
         let answered = answered.with_context(|| format!("{} serves", self.name()))?;
@@ -96,13 +82,13 @@ impl Way {
 impl Running<'_> {
     /// What it takes now.
     pub(super) fn memory(&self) -> Result<Memory> {
-        match &self.what {
-            What::Ours(agent) => {
+        match &self.proxy {
+            Proxy::Ours(agent) => {
                 let pins = self.rig.node(0)?.bpf().join(LAYOUT).join("maps");
                 let maps = Some(memory::of_maps(&pins)?);
                 Ok(Memory { anonymous: memory::settled(agent.id())?, maps })
             }
-            What::Nftables(proxy) => {
+            Proxy::KubeProxy(proxy) => {
                 Ok(Memory { anonymous: memory::settled(proxy.id())?, maps: None })
             }
         }
@@ -110,12 +96,12 @@ impl Running<'_> {
 
     /// Ends it, and takes back what it programmed.
     pub(super) fn end(self) -> Result<()> {
-        match self.what {
-            What::Ours(mut agent) => {
+        match self.proxy {
+            Proxy::Ours(mut agent) => {
                 agent.stop_quietly()?;
                 drop(agent.command(&["cleanup"])?);
             }
-            What::Nftables(proxy) => {
+            Proxy::KubeProxy(proxy) => {
                 drop(proxy);
                 drop(self.rig.node(0)?.netns().tool("nft", &["flush", "ruleset"])?);
             }

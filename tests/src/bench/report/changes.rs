@@ -1,6 +1,6 @@
 //! Pictures of `bench churn`: from a change in the API to the first packet that obeys it, starts, and memory.
 
-use super::super::record::Row;
+use super::super::results::Row;
 use super::charts::{self, Series};
 use super::figure;
 use super::pick::{by_services, legend, of_ways, rows, values};

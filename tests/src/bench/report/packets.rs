@@ -1,6 +1,6 @@
 //! Pictures of `bench packet`: nanoseconds of a packet, ours beside the reference programs.
 
-use super::super::record::Row;
+use super::super::results::Row;
 use super::charts::{self, Entry};
 use super::figure;
 use super::pick::{rows, values};

@@ -1,7 +1,7 @@
 //! Choosing rows for a picture, and what every picture says of a row in the same way.
 
 use super::super::figures::Spread;
-use super::super::record::Row;
+use super::super::results::Row;
 use super::charts::{Entry, Series};
 use super::svg::{escape, number};
 

@@ -1,6 +1,6 @@
 //! The main picture as a file of its own, for those who only look: short connections in every way, beside plain routing.
 
-use super::super::record::Results;
+use super::super::results::Results;
 use super::STYLE;
 use super::charts::{self, Entry};
 use super::pick::{of_ways, values};
@@ -49,7 +49,7 @@ pub(super) fn of(results: &Results) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::super::super::machine::Machine;
-    use super::super::super::record::Row;
+    use super::super::super::results::Row;
     use super::*;
 
     fn results(bench: &str) -> Results {

@@ -1,6 +1,6 @@
 //! Pictures of `bench scale`: memory, start and changes against the size of the cluster.
 
-use super::super::record::Row;
+use super::super::results::Row;
 use super::charts::{self, Entry};
 use super::figure;
 use super::pick::{class, rows};

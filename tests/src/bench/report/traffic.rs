@@ -1,6 +1,6 @@
 //! Pictures of `bench traffic`: throughput, latency and CPU of every way, and what the number of services does to it.
 
-use super::super::record::Row;
+use super::super::results::Row;
 use super::charts::{self, Entry};
 use super::figure;
 use super::pick::{beside, by_services, class, legend, of_ways, rows, values};

@@ -5,29 +5,26 @@
 
 use std::env;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
+use super::super::proxy::Proxy;
 use super::generator::{Count, Operation};
 use super::way::{self, Question, Route, Way};
-use crate::agent::{Agent, Source};
 use crate::cluster::{Published, until_answered_by};
-use crate::control_plane::kube_proxy::{self, KubeProxy};
 use crate::process::{Program, run};
 use crate::relay;
-use crate::rig::{Rig, TARGET};
+use crate::rig::{Rig, TARGET, matrix};
 use crate::topology::{Family, Member, Node, Shape, Topology};
 use crate::traffic::{Ask, Protocol};
-use crate::wait::{try_wait_until, wait_until_ok};
+use crate::wait::wait_until_ok;
 
 /// How long a server may take until it answers.
 const START: Duration = Duration::from_secs(10);
 /// How long programming may take: kube-proxy writes 10,000 services to iptables for minutes.
 const PATIENCE: Duration = Duration::from_mins(10);
-/// Everything pods have addresses from.
-const PODS: &str = "10.244.0.0/16,fd00:244::/32";
 
 /// What the API server knows that is asked for.
 #[derive(Debug)]
@@ -45,24 +42,6 @@ pub(super) struct Site {
     servers: Vec<Program>,
     relay: Option<Program>,
     rig: Rig,
-}
-
-/// What runs while a site is programmed.
-enum Running {
-    Agent(Box<Agent>),
-    KubeProxy(Box<KubeProxy>),
-}
-
-impl Running {
-    fn wait_ready(&mut self) -> Result<()> {
-        match self {
-            Self::Agent(agent) => try_wait_until(PATIENCE, "the agent is ready", || {
-                agent.ensure_running()?;
-                Ok(agent.wait_ready().ok())
-            }),
-            Self::KubeProxy(proxy) => proxy.wait_ready(PATIENCE),
-        }
-    }
 }
 
 impl Site {
@@ -101,41 +80,28 @@ impl Site {
         let nodes = self.rig.topology().nodes().iter();
         // Both at once: they do not know each other.
         let started = nodes.filter_map(|node| self.start(node, kubeconfig).transpose());
-        let mut running: Vec<Running> = started.collect::<Result<_>>()?;
-        running.iter_mut().try_for_each(Running::wait_ready)?;
+        let mut running: Vec<Proxy> = started.collect::<Result<_>>()?;
+        running.iter_mut().try_for_each(|proxy| proxy.wait_ready(PATIENCE))?;
         if !running.is_empty() {
             self.ensure_answered(services, newest)?;
         }
-        for one in running {
-            if let Running::Agent(mut agent) = one {
+        for proxy in running {
+            if let Proxy::Ours(mut agent) = proxy {
                 agent.stop_quietly()?;
             }
         }
         Ok(())
     }
 
-    fn start(&self, node: &Node, kubeconfig: &Path) -> Result<Option<Running>> {
+    fn start(&self, node: &Node, kubeconfig: &Path) -> Result<Option<Proxy>> {
         match self.way.agent() {
             way::Agent::None => Ok(None),
-            way::Agent::KubeProxy(mode) => {
-                let options =
-                    kube_proxy::Options::new(node.netns().name(), mode, kubeconfig, node.name());
-                let options = kube_proxy::Options { cluster_cidr: Some(PODS), ..options };
-                Ok(Some(Running::KubeProxy(Box::new(KubeProxy::spawn(&options)?))))
-            }
+            way::Agent::KubeProxy(mode) => Proxy::kube_proxy(node, kubeconfig, mode).map(Some),
             way::Agent::Ours(settings) => {
-                let flag = format!("--config={}", self.settings(settings)?.display());
-                let agent = Agent::spawn(node, Source::Kubeconfig(kubeconfig), &[&flag])?;
-                Ok(Some(Running::Agent(Box::new(agent))))
+                let flag = self.rig.configuration(settings)?;
+                Proxy::ours(node, kubeconfig, &[&flag]).map(Some)
             }
         }
-    }
-
-    fn settings(&self, lines: &str) -> Result<PathBuf> {
-        let file = self.rig.topology().folder("settings")?.join("agent.yaml");
-        let text = format!("apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\n{lines}");
-        std::fs::write(&file, text).with_context(|| format!("configuration {}", file.display()))?;
-        Ok(file)
     }
 
     fn ensure_answered(&self, services: &Services, newest: SocketAddr) -> Result<()> {
@@ -145,13 +111,11 @@ impl Site {
             Ok(pod.peer().ask(Ask::tcp(newest).within(500))?)
         })?);
         for (service, backend) in [(&services.near, "pod-a2"), (&services.far, "pod-b1")] {
-            for family in Family::ALL {
-                for protocol in Protocol::ALL {
-                    let to = service.cluster_ip(family);
-                    until_answered_by(pod, Ask::new(protocol, to), &[backend])?;
-                    let to = service.node_port(self.rig.node(0)?, family, protocol)?;
-                    until_answered_by(client, Ask::new(protocol, to), &[backend])?;
-                }
+            for (family, protocol) in matrix() {
+                let to = service.cluster_ip(family);
+                until_answered_by(pod, Ask::new(protocol, to), &[backend])?;
+                let to = service.node_port(self.rig.node(0)?, family, protocol)?;
+                until_answered_by(client, Ask::new(protocol, to), &[backend])?;
             }
         }
         until_answered_by(pod, Ask::tcp(newest), &["pod-b1"])

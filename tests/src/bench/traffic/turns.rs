@@ -9,11 +9,10 @@ use anyhow::Result;
 
 use super::super::figures::Figure;
 use super::super::load::{self, Usage};
-use super::super::record::Row;
+use super::super::results::Row;
 use super::generator::Count;
 use super::site::{Services, Site};
 use super::way::{Question, Route, Way};
-use crate::topology::Family;
 
 /// A turn counts when plain routing at its end is within this of plain routing at its beginning.
 const CALM: f64 = 0.15;
@@ -104,7 +103,7 @@ impl Series {
             ("way", name),
             ("route", route.name()),
             ("operation", operation.name()),
-            ("family", if family == Family::V4 { "IPv4" } else { "IPv6" }),
+            ("family", family.name()),
             ("services", &services),
         ];
         let find = |turn: &Turn, way: Way| {
@@ -150,6 +149,7 @@ fn ratio(turn: &Turn, way: Way, find: impl Fn(&Turn, Way) -> Option<Count>) -> O
 mod tests {
     use super::super::generator::Operation;
     use super::*;
+    use crate::topology::Family;
 
     fn turn(ours: f64, is_calm: bool) -> Turn {
         let count = |rate| Count { rate, latency: Some([1.0, 2.0, 3.0]), cpu: 4.0, lost: 0 };

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::Expect::{By, Refused, Silence};
-use super::more::{SECOND_VIPS, SHADOWED};
+use super::frontends::{SECOND_VIPS, SHADOWED};
 use super::{BOTH, Cases, Expect, HERE, THERE};
 use crate::matrix::question::{Case, Destination, FIRST, PORT, Source, node_port};
 use crate::matrix::setup::Setup;

@@ -3,8 +3,9 @@
 use anyhow::Result;
 
 use super::Expect::{Lost, Refused, Silence};
+use super::changing::{CHANGING, OTHER};
 use super::first::ASKERS;
-use super::more::{CHANGING, OTHER, SECOND_VIPS};
+use super::frontends::SECOND_VIPS;
 use super::{BOTH, Cases, HERE, THERE};
 use crate::matrix::question::{Case, Destination, Source};
 use crate::matrix::setup::Setup;

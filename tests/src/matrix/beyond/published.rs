@@ -3,12 +3,13 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{OTHER_TARGET, more};
+use super::{OTHER_TARGET, changing, frontends};
 use crate::control_plane::kube_proxy::merge;
-use crate::matrix::objects::{PORTS, SlicePort, endpoint, service, slices};
+use crate::matrix::objects::{PORTS, SlicePort, a2, b2, endpoint, service, slices};
 use crate::matrix::question::{Destination, PORT, addresses, node_port};
-use crate::topology::Addresses;
-use crate::topology::address::{self, Segment};
+use crate::rig::TARGET;
+use crate::topology::address::{self, POD_RANGES, Segment};
+use crate::topology::{Addresses, Family};
 use crate::traffic::Protocol;
 
 /// Label by which a Service asks for another proxy.
@@ -19,16 +20,12 @@ pub const STICKY: u8 = 126;
 pub const BRIEFLY_STICKY: u8 = 139;
 /// The Service whose load balancer address the node has itself (contract 3.8).
 pub(in crate::matrix) const BOUND: u8 = 108;
+/// Services of SCTP with one endpoint each: on `node-a`, on `node-b`.
+pub const SCTP: [u8; 2] = [137, 138];
+/// Label of what belongs to a headless Service.
+pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
 /// Health checks (contract 6.1): port, endpoints on this node.
 pub const HEALTH_CHECKS: [(u16, u64); 2] = [(30_080, 1), (30_081, 0)];
-
-pub(super) fn a2(more: &Value) -> Result<(Addresses, Value)> {
-    Ok(endpoint(address::pod(1, 2)?, "node-a", more))
-}
-
-pub(super) fn b2(more: &Value) -> Result<(Addresses, Value)> {
-    Ok(endpoint(address::pod(2, 2)?, "node-b", more))
-}
 
 /// Objects in the making.
 #[derive(Default)]
@@ -59,7 +56,9 @@ impl Objects {
 
 pub(super) fn objects() -> Result<Vec<Value>> {
     let mut all = Objects::default();
-    more::objects(&mut all)?;
+    frontends::objects(&mut all)?;
+    changing::objects(&mut all)?;
+    sctp(&mut all)?;
     hints(&mut all)?;
     ranges(&mut all)?;
     policies(&mut all)?;
@@ -100,9 +99,9 @@ fn ranges(all: &mut Objects) -> Result<()> {
     let both = [a2(&json!({}))?, b2(&json!({}))?];
     let of = |ranges: &[&str]| json!({"spec": {"loadBalancerSourceRanges": ranges}});
     all.add((106, "ranges"), &of(&[" 192.168.50.100/32", "fd00:50::100/128 "]), &both)?;
-    all.add((107, "ranges-v4"), &of(&["10.244.0.0/16"]), &both)?;
+    all.add((107, "ranges-v4"), &of(&[POD_RANGES[0]]), &both)?;
     all.add((BOUND, "ranges-node"), &of(&["192.168.50.0/24", "fd00:50::/64"]), &both)?;
-    all.add((109, "ranges-nobody"), &of(&["10.244.0.0/16", "fd00:244::/32"]), &[])
+    all.add((109, "ranges-nobody"), &of(&POD_RANGES), &[])
 }
 
 fn policies(all: &mut Objects) -> Result<()> {
@@ -130,6 +129,12 @@ fn kinds(all: &mut Objects) -> Result<()> {
     }
     let label = json!({"metadata": {"labels": {PROXY_NAME: ""}}});
     all.add((130, "labelled-empty"), &label, &both)?;
+    // Slices that will be labelled as those of a headless Service, and a Service that is, which has an address.
+    all.add((132, "relabelled"), &plain, &[])?;
+    all.slices("relabelled-here", "relabelled", &PORTS, &[a2(&plain)?]);
+    all.slices("relabelled-there", "relabelled", &PORTS, &[b2(&plain)?]);
+    let label = json!({"metadata": {"labels": {HEADLESS: ""}}});
+    all.add((133, "labelled-headless"), &label, &both)?;
     let single = json!({"spec": {
         "clusterIPs": [address::cluster_ip(119)?.v4], "ipFamilies": ["IPv4"],
         "ipFamilyPolicy": "SingleStack",
@@ -193,5 +198,32 @@ fn strange_slices(all: &mut Objects) -> Result<()> {
     all.add((116, "moved-from"), &plain, &[])?;
     all.add((117, "moved-to"), &plain, &[])?;
     all.slices("moves", "moved-from", &PORTS, &[a2(&plain)?]);
+    Ok(())
+}
+
+/// A port of SCTP alone: no slice of the others has it.
+fn sctp(all: &mut Objects) -> Result<()> {
+    let plain = json!({});
+    for (number, (at, _)) in SCTP.into_iter().zip([a2(&plain)?, b2(&plain)?]) {
+        let name = format!("sctp-{number}");
+        let ports = json!([{
+            "name": "sctp", "protocol": "SCTP", "port": PORT, "nodePort": node_port(number),
+        }]);
+        let more = json!({"metadata": {"name": name}, "spec": {"ports": ports}});
+        all.0.push(service(&name, number, &more)?);
+        for family in Family::ALL {
+            let node = if number == SCTP[0] { "node-a" } else { "node-b" };
+            all.0.push(json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                "metadata": {
+                    "name": format!("{name}-{}", family.name().to_lowercase()),
+                    "namespace": "default", "labels": {"kubernetes.io/service-name": name},
+                },
+                "addressType": family.name(),
+                "ports": [{"name": "sctp", "protocol": "SCTP", "port": TARGET}],
+                "endpoints": [{"addresses": [at.of(family)], "nodeName": node}],
+            }));
+        }
+    }
     Ok(())
 }

@@ -4,110 +4,17 @@ use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::{Endpoint, Port};
 use lb_common::event::{Hook, PassReason, Translation, Verdict};
 use lb_common::fake::{Fake, Step, at};
-use lb_common::flow::{Flow, FlowKey, Kind as Half, Side, Tuple, state};
+use lb_common::flow::{Flow, FlowKey, Side, Tuple, state};
 use lb_common::service::{Backend, Flags, Frontend, Service, ServiceId};
 
+use super::pair::{Of, Pair};
 use super::ring::{self, FIRST, FLOWS, MANY};
-use super::variant::{Case, Family, Kind, Label, Variant};
+use super::variant::{Case, Kind, Label, Variant};
+use crate::topology::Family;
 use crate::twin::{Kernel, bpf};
 
 /// Payloads that are tried for a ring; nearly all suit.
 const PAYLOADS: u64 = 64;
-
-/// What a ring is of.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Of {
-    /// Clients here and ClusterIPs.
-    Cluster,
-    /// Clients outside and `NodePorts`, with backends here.
-    Node,
-    /// Clients outside and backends of other nodes, where their packets leave for these and come back.
-    Remote,
-}
-
-/// Two frontends, or backends, between which a ring swings.
-#[derive(Clone, Copy)]
-struct Pair {
-    ends: [Endpoint; 2],
-    of: Of,
-}
-
-impl Pair {
-    /// ClusterIPs.
-    fn cluster(family: Family) -> Self {
-        let ends = match family {
-            Family::V4 => ["10.96.0.10:80", "10.96.0.11:81"],
-            Family::V6 => ["[fd00:96::10]:80", "[fd00:96::11]:81"],
-        };
-        Self { ends: ends.map(at), of: Of::Cluster }
-    }
-
-    /// `NodePorts`.
-    fn node(family: Family) -> Self {
-        let ends = match family {
-            Family::V4 => ["192.168.0.10:30080", "192.168.0.10:30081"],
-            Family::V6 => ["[fd00:c0::10]:30080", "[fd00:c0::10]:30081"],
-        };
-        Self { ends: ends.map(at), of: Of::Node }
-    }
-
-    /// Backends of other nodes.
-    fn remote(family: Family) -> Self {
-        let ends = match family {
-            Family::V4 => ["10.2.0.7:8080", "10.2.0.8:8081"],
-            Family::V6 => ["[fd00:2::7]:8080", "[fd00:2::8]:8081"],
-        };
-        Self { ends: ends.map(at), of: Of::Remote }
-    }
-
-    /// Everything that is measured with so many flows.
-    fn all(kind: Kind, flows: usize) -> Vec<Self> {
-        let mut all = vec![Self::cluster(kind.family), Self::node(kind.family)];
-        if flows != MANY {
-            all.push(Self::remote(kind.family));
-        }
-        all
-    }
-
-    /// The hooks where its packets are met.
-    const fn hooks(self) -> &'static [Hook] {
-        match self.of {
-            Of::Cluster => &[Hook::PodIngress, Hook::PodEgress],
-            Of::Node | Of::Remote => &[Hook::EdgeIngress, Hook::EdgeXdp, Hook::EdgeEgress],
-        }
-    }
-
-    const fn case(self) -> Case {
-        match self.of {
-            Of::Cluster | Of::Node => Case::Established,
-            Of::Remote => Case::Remote,
-        }
-    }
-
-    /// What becomes of packets on a side.
-    fn translation(self, side: Side) -> (Half, Translation) {
-        match (self.of == Of::Remote, side == Side::EGRESS) {
-            (false, false) => (Half::FORWARD, Translation::Forward),
-            (false, true) => (Half::REPLY, Translation::Reply),
-            (true, true) => (Half::MASQUERADE, Translation::Masquerade),
-            (true, false) => (Half::UNMASQUERADE, Translation::Unmasquerade),
-        }
-    }
-
-    /// Source and destination of a ring's packet on a side. To remote backends clients' packets go out.
-    fn tuple(self, position: usize, (kind, flows): (Kind, usize), side: Side) -> [Endpoint; 2] {
-        let mut ends = [ring::client(position, flows, kind.family), self.at(position)];
-        if (side == Side::EGRESS) != (self.of == Of::Remote) {
-            ends.reverse();
-        }
-        ends
-    }
-
-    const fn at(self, position: usize) -> Endpoint {
-        let [even, odd] = self.ends;
-        if position.is_multiple_of(2) { even } else { odd }
-    }
-}
 
 /// A packet to nobody's frontend.
 pub(super) fn foreign(kind: Kind) -> Vec<u8> {
@@ -129,7 +36,7 @@ fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
         let service =
             Service { id, generation: 1, cluster: node.add_set(&rows), ..Service::default() };
         let Endpoint { ip, port, .. } = pair.at(position);
-        let protocol = kind.transport.protocol();
+        let protocol = kind.protocol();
         let (key, flags) = match pair.of {
             Of::Cluster => (Frontend::new(ip, port, protocol), Flags::ANYWHERE),
             Of::Node => {
@@ -174,7 +81,7 @@ fn half(
     flow.backend = if position.is_multiple_of(2) { 2 } else { 1 };
     flow.epoch = node.backends.get(flow.backend as usize).map_or(0, |row: &Backend| row.epoch);
     flow.state = state::ESTABLISHED;
-    let key = FlowKey::new(now, kind.transport.protocol(), side);
+    let key = FlowKey::new(now, kind.protocol(), side);
     let _: Option<Flow> = node.flows.borrow_mut().insert(key, flow);
     key
 }
@@ -190,7 +97,7 @@ fn chain(kind: Kind) -> Fake {
         let flags = Flags::ANYWHERE;
         let cluster = node.add_set(&rows);
         let service = Service { id, flags, generation: 1, cluster, ..Service::default() };
-        let key = Frontend::new(from.ip, from.port, kind.transport.protocol());
+        let key = Frontend::new(from.ip, from.port, kind.protocol());
         let _: Option<Service> = node.services.insert(key, service);
     }
     node

@@ -14,10 +14,12 @@ use lb_common::fake::{self, Fake, Step, at};
 use lb_common::flow::{Kind as Half, Side};
 use lb_common::service::{Flags, Frontend, Service};
 
-use super::figures::Figure;
+use super::super::figures::Figure;
 use super::ours;
 use super::ring;
-use super::variant::{Case, Family, Kind, Transport, Variant};
+use super::variant::{Case, Kind, Variant};
+use crate::topology::Family;
+use crate::traffic::Protocol;
 use crate::twin::Kernel;
 
 /// Runs of a round.
@@ -92,7 +94,7 @@ fn nobody(kind: Kind) -> (Fake, Vec<u8>) {
     let mut node = Fake::node();
     let flags = Flags::ANYWHERE;
     let service = Service { id: 1, flags, generation: 1, ..Service::default() };
-    let key = Frontend::new(asked.ip, asked.port, kind.transport.protocol());
+    let key = Frontend::new(asked.ip, asked.port, kind.protocol());
     let _: Option<Service> = node.services.insert(key, service);
     (node, ring::packet(pod, asked, kind, true).build())
 }
@@ -109,12 +111,12 @@ fn let_out(kind: Kind) -> Result<(Fake, Vec<u8>)> {
     let flags = Flags::ANYWHERE.with(Flags::EXTERNAL).with(Flags::NODE_PORT);
     let cluster = node.add_set(&[row]);
     let service = Service { id: 1, flags, generation: 1, cluster, ..Service::default() };
-    let key = Frontend::node_port(asked.ip, asked.port, kind.transport.protocol());
+    let key = Frontend::node_port(asked.ip, asked.port, kind.protocol());
     let _: Option<Service> = node.services.insert(key, service);
     // The same code on this host makes of the first packets what the programs would. A SYN lets out no more than itself.
     let begin: &[_] = match kind.transport {
-        Transport::Tcp => &[(true, Translation::NewFlow), (false, Translation::Forward)],
-        Transport::Udp => &[(true, Translation::NewFlow)],
+        Protocol::Tcp => &[(true, Translation::NewFlow), (false, Translation::Forward)],
+        Protocol::Udp => &[(true, Translation::NewFlow)],
     };
     for (is_first, what) in begin.iter().copied() {
         step(&node, Hook::EdgeXdp, (client, asked), (kind, is_first), what)?;

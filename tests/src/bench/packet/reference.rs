@@ -7,57 +7,18 @@ use aya::Ebpf;
 use aya::maps::Map;
 use aya::programs::Program;
 use lb_agent::datapath::PacketLog;
-use lb_common::addr::{Endpoint, Ip, Protocol};
+use lb_common::addr::{Endpoint, Ip};
 
 use super::ring::{self, FIRST, FLOWS, MANY};
 use super::single;
-use super::variant::{Case, Family, Kind, Label, Transport, Variant};
+use super::variant::{Case, Kind, Label, Variant};
+use crate::topology::Family;
+use crate::traffic::Protocol as Transport;
 use crate::twin::bpf::{self, Plain};
 
-const V4: usize = 1;
-const V6: usize = 4;
+mod entry;
 
-/// Source and destination as in the packet, ports, protocol.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Key<const W: usize>([u32; W], [u32; W], [[u8; 2]; 2], u32);
-
-/// Address, port, and the protocol where it is a key.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Target<const W: usize>([u32; W], [u8; 2], u16);
-
-impl<const W: usize> Default for Key<W> {
-    fn default() -> Self {
-        Self([0; W], [0; W], [[0; 2]; 2], 0)
-    }
-}
-
-impl<const W: usize> Default for Target<W> {
-    fn default() -> Self {
-        Self([0; W], [0; 2], 0)
-    }
-}
-
-impl Plain for Key<V4> {}
-impl Plain for Key<V6> {}
-impl Plain for Target<V4> {}
-impl Plain for Target<V6> {}
-
-/// The last words of an address: one of an IPv4 address, four of an IPv6 one.
-fn words<const W: usize>(ip: &Ip) -> [u32; W] {
-    let words = ip.words();
-    words.last_chunk().copied().unwrap_or([0; W])
-}
-
-fn key<const W: usize>(source: Endpoint, destination: Endpoint, protocol: Protocol) -> Key<W> {
-    let ports = [source.port.octets(), destination.port.octets()];
-    Key(words(&source.ip), words(&destination.ip), ports, protocol.0.into())
-}
-
-fn target<const W: usize>(end: Endpoint, protocol: Protocol) -> Target<W> {
-    Target(words(&end.ip), end.port.octets(), protocol.0.into())
-}
+use entry::{Key, Target, V4, V6, key, target};
 
 /// One loaded object: its tables hold one ring of each family.
 struct Object(Ebpf);
@@ -106,7 +67,7 @@ impl Object {
         Key<W>: Plain,
         Target<W>: Plain,
     {
-        let (map, protocol) = (self.map(map)?, kind.transport.protocol());
+        let (map, protocol) = (self.map(map)?, kind.protocol());
         let one = ring::client(0, flows, kind.family);
         // As ours are filled, by address: else the packets would meet the elements in the order they lie in memory.
         let mut positions: Vec<usize> = (0..ring::entries(flows)).collect();
@@ -124,7 +85,7 @@ impl Object {
     where
         Target<W>: Plain,
     {
-        let protocol = kind.transport.protocol();
+        let protocol = kind.protocol();
         for number in 0..FIRST {
             let [from, to] = [number, number + 1].map(|at| ring::frontend(at, kind.family));
             bpf::put(self.map(map)?, &target::<W>(from, protocol), &target::<W>(to, protocol))?;
@@ -176,7 +137,7 @@ impl References {
     /// Loads them and fills their tables.
     pub(super) fn load(object: &[u8], many: bool) -> Result<Self> {
         let (mut rings, mut first) = (Vec::new(), Vec::new());
-        for transport in [Transport::Tcp, Transport::Udp] {
+        for transport in Transport::ALL {
             let kind = |family| Kind { family, transport };
             for flows in FLOWS {
                 let object = Object::load(object, flows)?;

@@ -3,10 +3,12 @@
 //! established packet, on another flow each time.
 
 use lb_common::addr::{Endpoint, Ip, Port};
-use lb_common::fake::{Datagram, Transport as Carried};
+use lb_common::fake::{Datagram, Transport};
 use lb_common::wire::tcp;
 
-use super::variant::{Family, Kind, Transport};
+use super::variant::Kind;
+use crate::topology::Family;
+use crate::traffic::Protocol;
 
 /// Sizes that are measured, in flows. A ring of one flow needs two entries, between which it swings.
 pub(super) const FLOWS: [usize; 3] = [1, 1_024, 65_536];
@@ -67,8 +69,8 @@ pub(super) const fn frontend(number: usize, family: Family) -> Endpoint {
 pub(super) fn packet(source: Endpoint, destination: Endpoint, kind: Kind, first: bool) -> Datagram {
     let flags = if first { tcp::SYN } else { tcp::ACK };
     let carried = match kind.transport {
-        Transport::Tcp => Carried::Tcp(flags),
-        Transport::Udp => Carried::Udp(true),
+        Protocol::Tcp => Transport::Tcp(flags),
+        Protocol::Udp => Transport::Udp(true),
     };
     Datagram::new(source, destination, carried)
 }

@@ -3,65 +3,47 @@
 use std::fmt;
 
 use anyhow::Result;
-use lb_common::addr::Protocol;
+use lb_common::addr;
 
-/// IP family of a variant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Family {
-    V4,
-    V6,
-}
-
-/// Transport of a variant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Transport {
-    Tcp,
-    Udp,
-}
-
-impl Family {
-    /// For people.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::V4 => "v4",
-            Self::V6 => "v6",
-        }
-    }
-}
-
-impl Transport {
-    /// For people.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-        }
-    }
-
-    /// Its number.
-    pub(super) const fn protocol(self) -> Protocol {
-        match self {
-            Self::Tcp => Protocol::TCP,
-            Self::Udp => Protocol::UDP,
-        }
-    }
-}
+use crate::topology::Family;
+use crate::traffic::Protocol;
 
 /// Family and transport of the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
     pub(super) family: Family,
-    pub(super) transport: Transport,
+    pub(super) transport: Protocol,
 }
 
 impl Kind {
     /// Every kind.
     pub(super) const ALL: [Self; 4] = [
-        Self { family: Family::V4, transport: Transport::Tcp },
-        Self { family: Family::V4, transport: Transport::Udp },
-        Self { family: Family::V6, transport: Transport::Tcp },
-        Self { family: Family::V6, transport: Transport::Udp },
+        Self { family: Family::V4, transport: Protocol::Tcp },
+        Self { family: Family::V4, transport: Protocol::Udp },
+        Self { family: Family::V6, transport: Protocol::Tcp },
+        Self { family: Family::V6, transport: Protocol::Udp },
     ];
+
+    /// For people.
+    pub(super) const fn words(self) -> [&'static str; 2] {
+        let family = match self.family {
+            Family::V4 => "v4",
+            Family::V6 => "v6",
+        };
+        let transport = match self.transport {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+        };
+        [family, transport]
+    }
+
+    /// The number of its transport.
+    pub(super) const fn protocol(self) -> addr::Protocol {
+        match self.transport {
+            Protocol::Tcp => addr::Protocol::TCP,
+            Protocol::Udp => addr::Protocol::UDP,
+        }
+    }
 }
 
 /// What happens to the packets.
@@ -114,8 +96,8 @@ pub(super) struct Label {
 
 impl fmt::Display for Label {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { program, case, flows, kind: Kind { family, transport }, .. } = self;
-        write!(f, "{program} {} {} {}, {flows} flows", case.name(), family.name(), transport.name())
+        let Self { program, case, flows, kind, .. } = self;
+        write!(f, "{program} {} {}, {flows} flows", case.name(), kind.words().join(" "))
     }
 }
 

@@ -1,0 +1,76 @@
+//! What an agent tells: its metrics and pages, and its commands run beside it.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::Agent;
+use crate::http;
+use crate::process::run;
+
+impl Agent {
+    /// Returns its metrics by name and labels, as they are written: `name{label="value"}`.
+    pub fn metrics(&self) -> Result<BTreeMap<String, f64>> {
+        let text = self.metrics_text()?;
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        samples
+            .filter_map(|line| line.rsplit_once(' '))
+            .map(|(name, value)| {
+                Ok((name.to_owned(), value.parse().with_context(|| format!("metric {name}"))?))
+            })
+            .collect()
+    }
+
+    /// Returns its metrics as it writes them.
+    pub fn metrics_text(&self) -> Result<String> {
+        let (status, text) = http::get(&self.home, Self::metrics_address(), "/metrics")?;
+        ensure!(status == 200, "/metrics answered with {status}");
+        Ok(text)
+    }
+
+    /// Returns the sum of the metrics whose written form contains all of `parts`.
+    pub fn metric(&self, parts: &[&str]) -> Result<f64> {
+        let metrics = self.metrics()?;
+        let matches = |name: &str| parts.iter().all(|part| name.contains(part));
+        Ok(metrics.iter().filter(|(name, _)| matches(name)).map(|(_, value)| value).sum())
+    }
+
+    /// Returns status and body of a path of the health server.
+    pub fn health(&self, path: &str) -> Result<(u16, String)> {
+        http::get(&self.home, Self::healthz(), path)
+    }
+
+    /// Returns status and body of a path of the metrics server, in a form that `Accept` names.
+    pub fn page(&self, path: &str, accept: &str) -> Result<(u16, String)> {
+        http::get_as(&self.home, Self::metrics_address(), path, accept)
+    }
+
+    /// Runs another command of the agent beside it, such as `lb list`, with the pins of this node.
+    pub fn command(&self, arguments: &[&str]) -> Result<String> {
+        run(&mut self.prepared(arguments)?, "")
+    }
+
+    /// Runs another command of the agent beside it, and returns its exit code and what it complained of.
+    pub fn exit_code(&self, arguments: &[&str]) -> Result<(i32, String)> {
+        let output = self.prepared(arguments)?.output()?;
+        let code = output.status.code().context("ended by a signal")?;
+        Ok((code, String::from_utf8_lossy(&output.stderr).into_owned()))
+    }
+
+    fn prepared(&self, arguments: &[&str]) -> Result<Command> {
+        let mut command = self.home.command(&self.binary)?;
+        let _: &mut Command = command.args(arguments);
+        for flag in ["--bpf-dir", "--cgroup"] {
+            let value = self.arguments.iter().skip_while(|argument| *argument != flag).nth(1);
+            // A file of --config names its own pins.
+            let has_file = arguments.iter().any(|argument| argument.starts_with("--config="));
+            let takes_it =
+                flag == "--bpf-dir" && !has_file || arguments.first() == Some(&"cleanup");
+            if let Some(value) = value.filter(|_| takes_it) {
+                let _: &mut Command = command.args([flag, value]);
+            }
+        }
+        Ok(command)
+    }
+}

@@ -1,0 +1,167 @@
+//! Nanoseconds per packet by `BPF_PROG_TEST_RUN`, ours beside reference programs.
+//!
+//! Refuses a figure that did not do its work: the verdict counters must say that each repeat was a packet
+//! translated, and the packets of the reference programs must end where their ring ends.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+mod measured;
+mod ours;
+mod pair;
+mod reference;
+mod ring;
+mod single;
+mod variant;
+
+use measured::{Kept, Measured, Packets};
+use ours::Scenes;
+use reference::References;
+use single::Singles;
+use variant::Variant;
+
+use super::figures::Figure;
+use super::load::{self, Usage};
+use super::machine::Machine;
+use crate::cpus;
+
+/// What to measure, and what to say of it.
+#[derive(Debug)]
+pub struct Options<'a> {
+    /// The compiled reference programs.
+    pub reference: &'a Path,
+    /// Folder for `results.json`, `report.html` and `table.md`.
+    pub folder: &'a Path,
+    /// How often every variant is measured.
+    pub rounds: usize,
+    /// Whether a million flows are measured, too.
+    pub many: bool,
+    /// What was measured.
+    pub commit: &'a str,
+}
+
+/// Measures every variant in turn, `rounds` times, and writes what came of it.
+pub fn packet(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
+    let cpu = pin()?;
+    let object = fs::read(options.reference)
+        .with_context(|| format!("reference programs {}", options.reference.display()))?;
+    let references = References::load(&object, options.many).context("reference programs")?;
+    let mut scenes = Scenes::load(options.many).context("our programs")?;
+    let singles = Singles::load().context("our programs, for single packets")?;
+    let mut variants = references.variants();
+    variants.extend(scenes.variants());
+    variants.extend(singles.variants());
+    let machine = Machine::here(Some(cpu))?;
+    let (figures, kept) = rounds(&mut variants, options.rounds, out)?;
+    let rows = variants.iter().map(|variant| Measured::of(variant, &variants, &figures)).collect();
+    let (commit, machine) = (options.commit.to_owned(), machine.afterwards()?);
+    let notes = notes(options.many);
+    let packets = Packets { commit, kept, machine, notes, rows };
+    packets.results().write(options.folder, out)?;
+    let file = options.folder.join("table.md");
+    fs::write(&file, packets.table()).with_context(|| format!("write {}", file.display()))?;
+    writeln!(out, "{}", packets.table()).context("standard output")
+}
+
+/// What a reader must know.
+fn notes(many: bool) -> Vec<String> {
+    let many = if many {
+        "1,048,576 flows are measured over IPv4 and TCP alone, in tables of as many more places."
+    } else {
+        "1,048,576 flows are not measured: --quick."
+    };
+    let others = [
+        "First packets are measured where a pod's and where outside's come in.",
+        "A rejection is no packet of a ring, and what XDP sends out has a hop less and other link addresses: both are measured one \
+         at a time, and so is the empty program that they are beside. The rate limit of rejections is asked for each, and set \
+         back before it.",
+    ];
+    [many].into_iter().chain(others).map(str::to_owned).collect()
+}
+
+/// Every variant once.
+struct Round {
+    values: Vec<f64>,
+    is_calm: bool,
+}
+
+/// A B C, A B C: what disturbs one variant disturbs its neighbours as well. A round that other work disturbed is dropped
+/// and followed by another one, as long as most are calm.
+fn rounds(
+    variants: &mut [Variant<'_>],
+    rounds: usize,
+    out: &mut impl Write,
+) -> Result<(Vec<Figure>, Kept)> {
+    let mut all: Vec<Round> = Vec::new();
+    for round in 1..=rounds {
+        loop {
+            let before = Usage::now()?;
+            let run = |variant: &mut Variant<'_>| {
+                variant.run().with_context(|| variant.label.to_string())
+            };
+            let values = variants.iter_mut().map(run).collect::<Result<_>>()?;
+            let is_calm = before.was_calm(&Usage::now()?);
+            all.push(Round { values, is_calm });
+            let disturbed = all.iter().filter(|round| !round.is_calm).count();
+            if is_calm || !load::is_repeated(disturbed, all.len()) {
+                break;
+            }
+        }
+        if round % 5 == 0 || round == rounds {
+            writeln!(out, "round {round} of {rounds}, {} variants", variants.len())?;
+        }
+    }
+    Ok(kept(&all, variants.len()))
+}
+
+/// The figures of all variants, of calm rounds where these are enough.
+fn kept(all: &[Round], variants: usize) -> (Vec<Figure>, Kept) {
+    let calm = all.iter().filter(|round| round.is_calm).count();
+    let is_enough = load::are_enough(calm, all.len());
+    let counted: Vec<&Round> = all.iter().filter(|round| round.is_calm || !is_enough).collect();
+    let figure = |index: usize| {
+        counted.iter().filter_map(|round| round.values.get(index).copied()).collect::<Figure>()
+    };
+    let figures = (0..variants).map(figure).collect();
+    let (rounds, disturbed) = (counted.len(), !is_enough);
+    (figures, Kept { rounds, dropped: all.len() - rounds, disturbed })
+}
+
+/// Stays on the last CPU: interrupts of most machines go to the first.
+fn pin() -> Result<usize> {
+    let cpu = aya::util::nr_cpus().map_err(|(what, error)| anyhow::anyhow!("{what}: {error}"))?;
+    let cpu = cpu.saturating_sub(1);
+    cpus::stay_on(cpu)?;
+    Ok(cpu)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds(calm: &[bool]) -> (Vec<Figure>, Kept) {
+        let round = |is_calm: &bool| {
+            let value = if *is_calm { 10.0 } else { 90.0 };
+            Round { values: vec![value, 2.0 * value], is_calm: *is_calm }
+        };
+        kept(&calm.iter().map(round).collect::<Vec<_>>(), 2)
+    }
+
+    #[test]
+    fn disturbed_rounds_are_dropped_of_every_variant() {
+        let (figures, kept) = rounds(&[true, false, true, true, true, true]);
+        let medians: Vec<f64> = figures.iter().map(|figure| figure.spread().high).collect();
+        assert_eq!((medians, kept.rounds, kept.dropped), (vec![10.0, 20.0], 5, 1));
+        assert!(!kept.disturbed);
+    }
+
+    #[test]
+    fn without_five_calm_rounds_all_count() {
+        let (figures, kept) = rounds(&[true, false, true, true, false, true]);
+        assert_eq!((kept.rounds, kept.dropped, kept.disturbed), (6, 0, true));
+        assert!(figures.iter().all(|figure| figure.len() == 6));
+    }
+}

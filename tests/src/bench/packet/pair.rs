@@ -1,0 +1,110 @@
+//! Between what a ring of our flows swings, and what its packets meet at each hook.
+
+use lb_common::addr::Endpoint;
+use lb_common::event::{Hook, Translation};
+use lb_common::fake::at;
+use lb_common::flow::{Kind as Half, Side};
+
+use super::ring::{self, MANY};
+use super::variant::{Case, Kind};
+use crate::topology::Family;
+
+/// What a ring is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    /// Clients here and ClusterIPs.
+    Cluster,
+    /// Clients outside and `NodePorts`, with backends here.
+    Node,
+    /// Clients outside and backends of other nodes, where their packets leave for these and come back.
+    Remote,
+}
+
+/// Two frontends, or backends, between which a ring swings.
+#[derive(Clone, Copy)]
+pub(super) struct Pair {
+    pub(super) ends: [Endpoint; 2],
+    pub(super) of: Of,
+}
+
+impl Pair {
+    /// ClusterIPs.
+    fn cluster(family: Family) -> Self {
+        let ends = match family {
+            Family::V4 => ["10.96.0.10:80", "10.96.0.11:81"],
+            Family::V6 => ["[fd00:96::10]:80", "[fd00:96::11]:81"],
+        };
+        Self { ends: ends.map(at), of: Of::Cluster }
+    }
+
+    /// `NodePorts`.
+    fn node(family: Family) -> Self {
+        let ends = match family {
+            Family::V4 => ["192.168.0.10:30080", "192.168.0.10:30081"],
+            Family::V6 => ["[fd00:c0::10]:30080", "[fd00:c0::10]:30081"],
+        };
+        Self { ends: ends.map(at), of: Of::Node }
+    }
+
+    /// Backends of other nodes.
+    fn remote(family: Family) -> Self {
+        let ends = match family {
+            Family::V4 => ["10.2.0.7:8080", "10.2.0.8:8081"],
+            Family::V6 => ["[fd00:2::7]:8080", "[fd00:2::8]:8081"],
+        };
+        Self { ends: ends.map(at), of: Of::Remote }
+    }
+
+    /// Everything that is measured with so many flows.
+    pub(super) fn all(kind: Kind, flows: usize) -> Vec<Self> {
+        let mut all = vec![Self::cluster(kind.family), Self::node(kind.family)];
+        if flows != MANY {
+            all.push(Self::remote(kind.family));
+        }
+        all
+    }
+
+    /// The hooks where its packets are met.
+    pub(super) const fn hooks(self) -> &'static [Hook] {
+        match self.of {
+            Of::Cluster => &[Hook::PodIngress, Hook::PodEgress],
+            Of::Node | Of::Remote => &[Hook::EdgeIngress, Hook::EdgeXdp, Hook::EdgeEgress],
+        }
+    }
+
+    pub(super) const fn case(self) -> Case {
+        match self.of {
+            Of::Cluster | Of::Node => Case::Established,
+            Of::Remote => Case::Remote,
+        }
+    }
+
+    /// What becomes of packets on a side.
+    pub(super) fn translation(self, side: Side) -> (Half, Translation) {
+        match (self.of == Of::Remote, side == Side::EGRESS) {
+            (false, false) => (Half::FORWARD, Translation::Forward),
+            (false, true) => (Half::REPLY, Translation::Reply),
+            (true, true) => (Half::MASQUERADE, Translation::Masquerade),
+            (true, false) => (Half::UNMASQUERADE, Translation::Unmasquerade),
+        }
+    }
+
+    /// Source and destination of a ring's packet on a side. To remote backends clients' packets go out.
+    pub(super) fn tuple(
+        self,
+        position: usize,
+        (kind, flows): (Kind, usize),
+        side: Side,
+    ) -> [Endpoint; 2] {
+        let mut ends = [ring::client(position, flows, kind.family), self.at(position)];
+        if (side == Side::EGRESS) != (self.of == Of::Remote) {
+            ends.reverse();
+        }
+        ends
+    }
+
+    pub(super) const fn at(self, position: usize) -> Endpoint {
+        let [even, odd] = self.ends;
+        if position.is_multiple_of(2) { even } else { odd }
+    }
+}

@@ -1,0 +1,46 @@
+//! What has a node serve Services: our agent, or the real kube-proxy.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::agent::{Agent, Source};
+use crate::control_plane::kube_proxy::{KubeProxy, Mode, Options};
+use crate::topology::Node;
+use crate::topology::address::CLUSTER_CIDR;
+use crate::wait::try_wait_until;
+
+/// It runs.
+pub(super) enum Proxy {
+    Ours(Box<Agent>),
+    KubeProxy(Box<KubeProxy>),
+}
+
+impl Proxy {
+    /// Starts the agent that `LB_AGENT` names, and returns at once.
+    pub(super) fn ours(node: &Node, kubeconfig: &Path, flags: &[&str]) -> Result<Self> {
+        let agent = Agent::spawn(node, Source::Kubeconfig(kubeconfig), flags)?;
+        Ok(Self::Ours(Box::new(agent)))
+    }
+
+    /// Starts kube-proxy as it comes, and returns at once.
+    pub(super) fn kube_proxy(node: &Node, kubeconfig: &Path, mode: Mode) -> Result<Self> {
+        let proxy = KubeProxy::spawn(&Options {
+            cluster_cidr: Some(CLUSTER_CIDR),
+            ..Options::new(node.netns().name(), mode, kubeconfig, node.name())
+        })?;
+        Ok(Self::KubeProxy(Box::new(proxy)))
+    }
+
+    /// Waits until it has programmed all Services that exist.
+    pub(super) fn wait_ready(&mut self, within: Duration) -> Result<()> {
+        match self {
+            Self::Ours(agent) => try_wait_until(within, "the agent is ready", || {
+                agent.ensure_running()?;
+                Ok(agent.wait_ready().ok())
+            }),
+            Self::KubeProxy(proxy) => proxy.wait_ready(within),
+        }
+    }
+}

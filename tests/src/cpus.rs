@@ -1,0 +1,20 @@
+//! CPUs that threads stay on.
+
+use anyhow::{Context as _, Result};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// Two of those that this thread may use, or the one there is twice.
+pub fn two() -> Result<[usize; 2]> {
+    let allowed = sched_getaffinity(Pid::from_raw(0))?;
+    let mut all = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
+    let first = all.next().context("a CPU")?;
+    Ok([first, all.next().unwrap_or(first)])
+}
+
+/// Keeps this thread on a CPU.
+pub fn stay_on(cpu: usize) -> Result<()> {
+    let mut only = CpuSet::new();
+    only.set(cpu)?;
+    sched_setaffinity(Pid::from_raw(0), &only).with_context(|| format!("stay on CPU {cpu}"))
+}

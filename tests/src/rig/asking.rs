@@ -1,0 +1,115 @@
+//! Questions to Services, and what tests expect of them.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::Rig;
+use crate::manifest::Service;
+use crate::topology::{Family, Member};
+use crate::traffic::{Answer, Ask, Failure, Protocol};
+use crate::wait::wait_until;
+
+/// How long a change may take until packets follow it: an eternity beside the milliseconds it takes.
+const CHANGE: Duration = Duration::from_secs(5);
+/// Milliseconds of patience of one question of a wait: it is asked again.
+pub(crate) const IMPATIENT: u64 = 500;
+/// How long a refusal may take: less than the second after which a SYN is sent again.
+const AT_ONCE: Duration = Duration::from_millis(800);
+
+/// Waits until what `from` is answered satisfies `expected`.
+pub fn until(
+    from: &Member,
+    ask: Ask,
+    expected: impl Fn(&Result<Answer, Failure>) -> bool,
+) -> Result<()> {
+    until_within(CHANGE, from, ask, expected)
+}
+
+/// The same for a change that may take longer.
+pub fn until_within(
+    patience: Duration,
+    from: &Member,
+    ask: Ask,
+    expected: impl Fn(&Result<Answer, Failure>) -> bool,
+) -> Result<()> {
+    let mut last = None;
+    let found = wait_until(patience, "the change reaches packets", || {
+        let outcome = from.peer().ask(ask.within(IMPATIENT));
+        let found = expected(&outcome).then_some(());
+        last = Some(outcome);
+        found
+    });
+    found.with_context(|| {
+        format!("{} asks {} by {}: last {last:?}", from.name(), ask.to, ask.protocol)
+    })
+}
+
+/// Whether the server of this name has answered.
+pub fn answered_by(name: &str) -> impl Fn(&Result<Answer, Failure>) -> bool {
+    move |outcome| outcome.as_ref().is_ok_and(|answer| answer.server == name)
+}
+
+/// Every family with every transport.
+pub fn matrix() -> impl Iterator<Item = (Family, Protocol)> {
+    Family::ALL.into_iter().flat_map(|family| Protocol::ALL.map(|protocol| (family, protocol)))
+}
+
+/// Who asks a Service, and what: a pod and the host of node-a its `ClusterIP`, the client outside its `NodePort`; in
+/// both families and by both transports.
+pub fn askers<'a>(
+    rig: &'a Rig,
+    service: &Service,
+    node_port: u16,
+) -> Result<Vec<(&'a Member, Ask)>> {
+    let mut askers: Vec<(&Member, Ask)> = Vec::new();
+    for (family, protocol) in matrix() {
+        let outside = Ask::new(protocol, rig.node(0)?.addresses().socket(family, node_port));
+        let inside = Ask::new(protocol, service.frontend(family));
+        askers.extend([(&**rig.pod(0, 0)?, inside), (&**rig.node(0)?, inside)]);
+        askers.push((rig.client(), outside));
+    }
+    Ok(askers)
+}
+
+/// Asks, and fails with the whole question in words when there is no answer.
+pub fn ask(from: &Member, ask: Ask) -> Result<Answer> {
+    from.peer().ask(ask).with_context(|| {
+        format!(
+            "{} asks {} through {}, connected: {}",
+            from.name(),
+            ask.to,
+            ask.protocol,
+            ask.connected
+        )
+    })
+}
+
+/// Asks, and fails unless the answer is a quick "refused": what an unusable service must say.
+pub fn refused(from: &Member, ask: Ask) -> Result<()> {
+    let start = Instant::now();
+    let outcome = from.peer().ask(ask);
+    let (name, took) = (from.name(), start.elapsed());
+    let what =
+        format!("{name} asks {} through {}, connected: {}", ask.to, ask.protocol, ask.connected);
+    ensure!(outcome == Err(Failure::Refused), "{what}: {outcome:?}, not refused");
+    ensure!(took < AT_ONCE, "{what}: refused only after {took:?}");
+    Ok(())
+}
+
+/// Asks, and fails unless nothing comes back: what a policy that drops looks like.
+pub fn dropped(from: &Member, ask: Ask) -> Result<()> {
+    let outcome = from.peer().ask(ask.within(400));
+    let what = format!("{} asks {} through {}", from.name(), ask.to, ask.protocol);
+    ensure!(outcome == Err(Failure::TimedOut), "{what}: {outcome:?}, not silence");
+    Ok(())
+}
+
+/// Asks `times` times, and returns who answered; every question must be answered.
+pub fn servers(from: &Member, ask: Ask, times: u32) -> Result<BTreeSet<String>> {
+    let tally = from.peer().ask_many(ask, times)?;
+    let what = format!("{} asks {} through {}", from.name(), ask.to, ask.protocol);
+    ensure!(tally.failed() == 0, "{what}: {tally:?}");
+    Ok(tally.servers.into_keys().collect())
+}
