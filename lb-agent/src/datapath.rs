@@ -65,6 +65,9 @@ pub const SOCKET_HOOKS: [&str; 8] = [
 /// The tc programs.
 pub const CLASSIFIERS: [&str; 4] = ["pod_ingress", "pod_egress", "edge_ingress", "edge_egress"];
 
+/// Those of devices without a link-layer header.
+const BARE: [&str; 2] = ["bare_ingress", "bare_egress"];
+
 /// The compiled programs: the ELF object that `build.rs` made of `lb-ebpf`.
 pub const fn object() -> &'static [u8] {
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"))

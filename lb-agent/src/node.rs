@@ -13,8 +13,8 @@ pub mod watch;
 
 pub use acceleration::{Hardware, refusal};
 pub use pattern::Pattern;
-pub use roles::{Assignment, Identity, LocalClients, addresses, assignments, doubtful};
-pub use view::{Address, Link, LinkKind, View};
+pub use roles::{Assignment, Identity, LocalClients, addresses, assignments, doubtful, unreadable};
+pub use view::{Address, Head, Link, LinkKind, View};
 pub use watch::Told;
 
 /// The two addresses of a Node object that count: the first of each family.

@@ -362,9 +362,9 @@ pub struct Held {
     pub fragment: Fragment,
     /// Place in the queue.
     pub index: u32,
-    /// Bytes in use of the packet.
+    /// Bytes in use of the packet, and [`Held::BARE`].
     pub length: u32,
-    /// The packet, from its link-layer header on.
+    /// The packet, from its link-layer header on, if it has one.
     pub bytes: [u8; Self::LARGEST],
 }
 
@@ -373,6 +373,8 @@ plain!(Held = 1_584 { fragment, index, length, bytes });
 impl Held {
     /// Bytes of the largest packet that is held: an Ethernet frame of the usual MTU and two tags.
     pub const LARGEST: usize = 1_536;
+    /// In `length`: it has no link-layer header. What one kind of device held is nothing to the other.
+    pub const BARE: u32 = 1 << 31;
     /// Fragments of one datagram that are held at most: 64 KiB in pieces of the smallest MTU of IPv6.
     pub const QUEUE: u32 = 64;
 }

@@ -3,7 +3,7 @@
 //! The same code is compiled for the kernel (`lb-ebpf`) and for the host (tests, `explain`). It holds
 //! no state, allocates nothing, knows no map and no kernel helper; see `ARCHITECTURE.md` for the path of a packet.
 //! What is in maps and packets is `addr`, `service`, `flow`, `config` and `wire`; what the path asks of its surroundings is
-//! `packet`, `tables` and `route`; the path itself is `forward`, and what it says of a packet `event`.
+//! `packet` (`bare`: without a link-layer header), `tables` and `route`; the path itself is `forward`, and what it says of a packet `event`.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@
 extern crate std;
 
 pub mod addr;
+pub mod bare;
 pub mod checksum;
 pub mod config;
 pub mod event;

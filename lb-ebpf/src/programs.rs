@@ -2,7 +2,7 @@
 
 use aya_ebpf::macros::{cgroup_sock_addr, classifier, xdp};
 use aya_ebpf::programs::{SockAddrContext, TcContext, XdpContext};
-use lb_common::event::{Hook, PassReason, Verdict};
+use lb_common::event::{DropReason, Hook, PassReason, Turn, Verdict};
 use lb_common::forward::{self, Role, socket};
 use lb_common::packet::Packet as _;
 use lb_common::scratch::Scratch;
@@ -46,6 +46,28 @@ pub(crate) fn edge_ingress(context: TcContext) -> i32 {
 #[classifier]
 pub(crate) fn edge_egress(context: TcContext) -> i32 {
     let mut skb = Skb::new(&context);
+    let verdict = with(|scratch| forward::egress(&mut skb, &Kernel, scratch, Role::Edge));
+    report::tc(Hook::EdgeEgress, Direction::Egress, skb.device(), verdict)
+}
+
+/// Packets from outside by a device without a link-layer header.
+#[classifier]
+pub(crate) fn bare_ingress(context: TcContext) -> i32 {
+    let mut skb = Skb::bare(&context);
+    let mut verdict = with(|scratch| forward::ingress(&mut skb, &Kernel, scratch, Role::Edge));
+    if let Verdict::TurnedRound(why) = verdict
+        && why != Turn::Fragment
+        && skb.0.lay_link().is_none()
+    {
+        verdict = Verdict::Drop(DropReason::RewriteFailed);
+    }
+    report::tc(Hook::EdgeIngress, Direction::BareIngress, skb.device(), verdict)
+}
+
+/// Packets to outside by such a device.
+#[classifier]
+pub(crate) fn bare_egress(context: TcContext) -> i32 {
+    let mut skb = Skb::bare(&context);
     let verdict = with(|scratch| forward::egress(&mut skb, &Kernel, scratch, Role::Edge));
     report::tc(Hook::EdgeEgress, Direction::Egress, skb.device(), verdict)
 }

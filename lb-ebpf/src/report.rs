@@ -1,7 +1,7 @@
 //! Turns a verdict into what the kernel wants to hear, and counts it. The only place that does.
 
 use aya_ebpf::bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
-use aya_ebpf::helpers::generated::bpf_redirect;
+use aya_ebpf::helpers::generated::{bpf_redirect, bpf_redirect_neigh};
 use aya_log_ebpf::macro_support::{Level, level_enabled};
 use aya_log_ebpf::{debug, trace};
 use lb_common::event::{Hook, Turn, Verdict, verdict_counter};
@@ -13,6 +13,8 @@ use crate::kernel::add_one;
 pub(crate) enum Direction {
     Ingress,
     Egress,
+    /// Of a device without a link-layer header: the other end of a tunnel may be one of many, and a route says which.
+    BareIngress,
 }
 
 /// The verdict of a tc program. What is not dropped or turned round goes on to the next program.
@@ -26,10 +28,14 @@ pub(crate) fn tc(hook: Hook, direction: Direction, device: u32, verdict: Verdict
         Verdict::Pass(_) | Verdict::Translated(_) | Verdict::Sent(_) => TC_ACT_UNSPEC,
         Verdict::Drop(_) => TC_ACT_SHOT,
         Verdict::TurnedRound(why) => {
+            if let (Direction::BareIngress, false) = (direction, why == Turn::Fragment) {
+                // SAFETY: as below; without parameters the kernel looks for the route.
+                return unsafe { bpf_redirect_neigh(device, core::ptr::null_mut(), 0, 0) as i32 };
+            }
             let flags = match (direction, why) {
                 // What this host sent goes back up into it.
                 (Direction::Egress, _) | (_, Turn::Fragment) => u64::from(BPF_F_INGRESS),
-                (Direction::Ingress, _) => 0,
+                (Direction::Ingress | Direction::BareIngress, _) => 0,
             };
             // SAFETY: the helper only records where the packet is to go.
             unsafe { bpf_redirect(device, flags) as i32 }

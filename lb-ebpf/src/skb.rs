@@ -4,15 +4,17 @@ use aya_ebpf::bindings::{
     BPF_F_INGRESS, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM,
 };
 use aya_ebpf::helpers::generated::{
-    bpf_clone_redirect, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_tail,
-    bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
+    bpf_clone_redirect, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_head,
+    bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
 };
 use aya_ebpf::programs::TcContext;
 use lb_common::addr::Protocol;
+use lb_common::bare::{Bare, Typed};
 use lb_common::checksum::Difference;
 use lb_common::flow::{Held, Tuple};
 use lb_common::packet::{Covered, Packet};
 use lb_common::route::{Route, Traffic, Way};
+use lb_common::wire::ETHERNET;
 
 use crate::linear;
 
@@ -21,18 +23,37 @@ const BEHIND_LINK: u32 = 1;
 /// Bytes of headers that must lie in the linear part: Ethernet, IPv6, TCP.
 const HEADERS: u32 = 14 + 40 + 20;
 
-/// An skb as [`Packet`].
-pub(crate) struct Skb<'a>(&'a TcContext);
+/// An skb as [`Packet`], and what marks it in [`Held::length`].
+pub(crate) struct Skb<'a>(&'a TcContext, u32);
 
 impl<'a> Skb<'a> {
     /// Takes the packet of a program, its headers in reach.
     #[inline(always)]
     pub(crate) fn new(context: &'a TcContext) -> Self {
-        let skb = Self(context);
+        Self::reaching(context, 0)
+    }
+
+    /// The same of a device without a link-layer header.
+    #[inline(always)]
+    pub(crate) fn bare(context: &'a TcContext) -> Bare<Self> {
+        Bare(Self::reaching(context, Held::BARE))
+    }
+
+    #[inline(always)]
+    fn reaching(context: &'a TcContext, mark: u32) -> Self {
+        let skb = Self(context, mark);
         if context.data() + HEADERS as usize > context.data_end() {
             skb.pull(HEADERS);
         }
         skb
+    }
+
+    /// Lays an Ethernet header of zeros in front of a packet that has none: without one it is not sent to a next hop.
+    #[inline(always)]
+    pub(crate) fn lay_link(&self) -> Option<()> {
+        // SAFETY: the skb is the program's own context (kernel 5.8 for such devices).
+        let result = unsafe { bpf_skb_change_head(self.0.skb.skb, ETHERNET as u32, 0) };
+        if result == 0 { Some(()) } else { None }
     }
 
     /// Makes the first `length` bytes linear, if there are as many; a short packet, linear as a whole,
@@ -61,6 +82,15 @@ fn bounded(length: usize) -> Option<u32> {
     // SAFETY: a live local variable.
     let length = unsafe { core::ptr::read_volatile(&raw const length) };
     if length == 0 { None } else { Some(length as u32) }
+}
+
+impl Typed for Skb<'_> {
+    #[inline(always)]
+    fn ether_type(&self) -> [u8; 2] {
+        // SAFETY: a field of the program's own context.
+        let [first, second, ..] = unsafe { (*self.0.skb.skb).protocol }.to_ne_bytes();
+        [first, second]
+    }
 }
 
 impl Packet for Skb<'_> {
@@ -154,7 +184,7 @@ impl Packet for Skb<'_> {
     #[inline(always)]
     fn keep(&self, into: &mut Held) -> Option<()> {
         let length = bounded(self.length())?;
-        into.length = length;
+        into.length = length | self.1;
         let bytes = into.bytes.as_mut_ptr().cast();
         // SAFETY: the helper writes exactly `length` bytes, which fit, or fails.
         let result = unsafe { bpf_skb_load_bytes(self.0.skb.skb.cast(), 0, bytes, length) };
@@ -164,7 +194,10 @@ impl Packet for Skb<'_> {
     #[inline(always)]
     fn become_held(&mut self, held: &Held) -> Option<()> {
         let skb = self.0.skb.skb;
-        let length = bounded(held.length as usize)?;
+        if held.length & Held::BARE != self.1 {
+            return None;
+        }
+        let length = bounded((held.length & !Held::BARE) as usize)?;
         // SAFETY: the skb is the program's own context.
         if unsafe { bpf_skb_change_tail(skb, length, 0) } != 0 {
             return None;

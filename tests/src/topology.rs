@@ -24,6 +24,7 @@ mod node;
 mod offload;
 mod overlay;
 mod pod;
+mod tunnel;
 
 pub use address::{Addresses, Family, Segment, cluster_ip};
 use fabric::Fabric;
@@ -31,6 +32,7 @@ use leftovers::Territory;
 pub use member::Member;
 pub use node::{Node, Pod};
 pub use pod::Shape;
+use tunnel::Tunnel;
 
 use crate::netns::Netns;
 
@@ -39,6 +41,7 @@ use crate::netns::Netns;
 pub struct Topology {
     // Dropped in this order: those who talk, what connects them, the names they took.
     client: Member,
+    tunnel: Option<Tunnel>,
     nodes: Vec<Node>,
     fabric: Fabric,
     territory: Territory,
@@ -47,18 +50,26 @@ pub struct Topology {
 
 /// What a topology shall look like.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each a switch of its own")]
 pub struct Builder {
     pub(crate) shape: Shape,
     nodes: u8,
     pub(crate) pods: u8,
     pub(crate) segments: Vec<Segment>,
-    overlay: bool,
+    overlay: Option<Overlay>,
     pub(crate) rp_filter: u8,
     pub(crate) checksum_offload: bool,
     pub(crate) polls: bool,
     pub(crate) firewall: bool,
     name: Option<String>,
+}
+
+/// What carries packets for the pods of other nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Overlay {
+    /// A vxlan.
+    Vxlan,
+    /// A tunnel without a link-layer header.
+    Tunnel,
 }
 
 impl Topology {
@@ -69,7 +80,7 @@ impl Topology {
             nodes: 2,
             pods: 2,
             segments: Vec::new(),
-            overlay: false,
+            overlay: None,
             rp_filter: 1,
             checksum_offload: true,
             polls: false,
@@ -116,15 +127,19 @@ impl Topology {
     }
 
     /// Lets everybody reach the pods of every node.
-    fn connect_pod_ranges(&self) -> Result<()> {
+    fn connect_pod_ranges(&mut self) -> Result<()> {
+        if self.builder.overlay == Some(Overlay::Tunnel) {
+            self.tunnel = Some(Tunnel::between(&self.nodes)?);
+        }
         for node in &self.nodes {
             let others = self.nodes.iter().filter(|other| other.number() != node.number());
             let others: Vec<&Node> = others.collect();
-            if self.builder.overlay {
+            let is_overlaid = self.builder.overlay == Some(Overlay::Vxlan);
+            if is_overlaid {
                 overlay::install(node, &others)?;
             }
-            for other in others {
-                node::route_to(node, other, self.builder.overlay)?;
+            for other in others.into_iter().filter(|_| self.tunnel.is_none()) {
+                node::route_to(node, other, is_overlaid)?;
             }
             let [pods4, pods6] = node.pod_ranges();
             let Addresses { v4, v6 } = node.addresses();
@@ -172,7 +187,14 @@ impl Builder {
     /// it needs the masquerading of [`Builder::firewall`], or its answers return where nobody asked.
     #[must_use]
     pub const fn overlay(mut self) -> Self {
-        self.overlay = true;
+        self.overlay = Some(Overlay::Vxlan);
+        self.firewall()
+    }
+
+    /// Routes it through a tunnel, by devices without a link-layer header; the same goes for it.
+    #[must_use]
+    pub const fn tunnel(mut self) -> Self {
+        self.overlay = Some(Overlay::Tunnel);
         self.firewall()
     }
 
@@ -229,7 +251,8 @@ impl Builder {
             .map(|number| Node::new(&territory, &self, &fabric, number))
             .collect::<Result<_>>()?;
         let client = self.client(&territory, &fabric)?;
-        let topology = Topology { client, nodes, fabric, territory, builder: self };
+        let mut topology =
+            Topology { client, tunnel: None, nodes, fabric, territory, builder: self };
         topology.connect_pod_ranges()?;
         Ok(topology)
     }

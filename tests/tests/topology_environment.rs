@@ -10,6 +10,7 @@ use lb_tests::traffic::Ask;
 in_both_shapes!(
     services_work_beside_the_firewall_of_a_cni,
     services_work_over_an_overlay,
+    services_work_through_a_tunnel,
     services_work_with_a_loose_reverse_path_filter,
     node_port_works_on_a_second_device,
     node_port_works_when_answers_leave_by_another_device,
@@ -75,6 +76,10 @@ fn services_work_beside_the_firewall_of_a_cni(shape: Shape) -> Result<()> {
 
 fn services_work_over_an_overlay(shape: Shape) -> Result<()> {
     everything_works(Topology::builder(shape).overlay()).map(drop)
+}
+
+fn services_work_through_a_tunnel(shape: Shape) -> Result<()> {
+    everything_works(Topology::builder(shape).tunnel()).map(drop)
 }
 
 fn services_work_with_a_loose_reverse_path_filter(shape: Shape) -> Result<()> {

@@ -31,7 +31,7 @@ pub(super) enum Place {
 impl Place {
     /// At a device. A pod's device brings its questions, and the answers to itself, which turn round right there.
     pub(super) fn at_device(role: Role, direction: Direction, hands_over: bool) -> Self {
-        let has_answers = role == Role::Edge || brings_answers(direction.name());
+        let has_answers = role != Role::Pod || brings_answers(direction.name());
         if hands_over && has_answers { Self::Beside } else { Self::Instead }
     }
 
@@ -97,6 +97,7 @@ mod tests {
         assert_eq!(place(Role::Pod, Direction::Ingress), Place::Instead);
         assert_eq!(place(Role::Pod, Direction::Egress), Place::Beside);
         assert_eq!(place(Role::Edge, Direction::Ingress), Place::Beside);
+        assert_eq!(place(Role::Bare, Direction::Ingress), Place::Beside);
         assert_eq!(Place::at_hook("sendmsg6", true), Place::Instead);
         assert_eq!(Place::at_hook("recvmsg6", true), Place::Beside);
         assert_eq!(Place::at_hook("recvmsg6", false), Place::Instead);

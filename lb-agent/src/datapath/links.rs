@@ -26,14 +26,17 @@ pub enum Role {
     Pod,
     /// A device to the outside.
     Edge,
+    /// One without a link-layer header.
+    Bare,
 }
 
 impl Role {
-    /// `pod` or `edge`.
+    /// `pod`, `edge` or `bare`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pod => "pod",
             Self::Edge => "edge",
+            Self::Bare => "bare",
         }
     }
 
@@ -44,6 +47,8 @@ impl Role {
             (Self::Pod, Direction::Egress) => "pod_egress",
             (Self::Edge, Direction::Ingress) => "edge_ingress",
             (Self::Edge, Direction::Egress) => "edge_egress",
+            (Self::Bare, Direction::Ingress) => "bare_ingress",
+            (Self::Bare, Direction::Egress) => "bare_egress",
         }
     }
 }

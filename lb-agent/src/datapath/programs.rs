@@ -3,6 +3,7 @@
 //! An agent that comes back with the same object over the same maps finds its programs verified
 //! already: it is there in milliseconds, on a busy machine too.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -20,7 +21,7 @@ use tracing::{debug, info};
 
 use super::links::remove_pin;
 use super::packet_log::{PacketLog, Records};
-use super::{CLASSIFIERS, Error, SOCKET_HOOKS, cleanup, object};
+use super::{BARE, CLASSIFIERS, Error, SOCKET_HOOKS, cleanup, object};
 use crate::maps::SHAPES;
 use crate::syscall;
 
@@ -35,7 +36,7 @@ pub(super) struct Programs {
     sockets: BTreeMap<&'static str, CgroupSockAddr>,
     xdp: Option<OwnedFd>,
     records: Option<Records>,
-    /// How the object is loaded again, for the XDP program.
+    /// How the object is loaded again, for the XDP program and those of bare devices.
     maps: PathBuf,
     sizes: BTreeMap<&'static str, u32>,
     packet_log: PacketLog,
@@ -64,7 +65,7 @@ impl Programs {
             let began = Instant::now();
             fs::create_dir_all(&folder).map_err(pin(&folder))?;
             // They may use maps that are no more. None stays, so that an end halfway leaves no mixture of two runs.
-            names().chain([XDP]).try_for_each(|name| remove_pin(&folder.join(name)))?;
+            names().chain(BARE).chain([XDP]).try_for_each(|name| remove_pin(&folder.join(name)))?;
             let mut ebpf = load(&maps, &folder, sizes, packet_log)?;
             records = (packet_log != PacketLog::Off).then(|| Records::of(&mut ebpf)).flatten();
             info!(took = ?began.elapsed(), "programs loaded");
@@ -111,9 +112,20 @@ impl Programs {
         self.records.take()
     }
 
-    /// A tc program.
+    /// A tc program; one of a bare device is loaded when it is asked for the first time.
     pub(super) fn classifier(&mut self, name: &'static str) -> Result<&mut SchedClassifier, Error> {
-        self.classifiers.get_mut(name).ok_or(Error::NoObject)
+        match self.classifiers.entry(name) {
+            Entry::Occupied(found) => Ok(found.into_mut()),
+            Entry::Vacant(place) => {
+                if !self.folder.join(name).exists() {
+                    fs::create_dir_all(&self.folder).map_err(pin(&self.folder))?;
+                    let mut ebpf = object_over(&self.maps, &self.sizes, self.packet_log)?;
+                    load_program(&mut ebpf, name, SchedClassifier::load)?;
+                    pin_program(&mut ebpf, name, &self.folder)?;
+                }
+                Ok(place.insert(classifier(&self.folder, name)?))
+            }
+        }
     }
 
     /// A socket hook.
@@ -133,10 +145,7 @@ impl Programs {
     }
 
     fn open(folder: PathBuf, records: Option<Records>, maps: PathBuf) -> Result<Self, Error> {
-        let classifier = |name: &'static str| {
-            let program = SchedClassifier::from_pin(folder.join(name));
-            Ok((name, program.map_err(|source| Error::Program { name, source })?))
-        };
+        let classifier = |name: &'static str| Ok((name, classifier(&folder, name)?));
         let socket = |name: &'static str| {
             let program = CgroupSockAddr::from_pin(folder.join(name), hook(name));
             Ok((name, program.map_err(|source| Error::Program { name, source })?))
@@ -152,6 +161,11 @@ impl Programs {
             packet_log: PacketLog::Off,
         })
     }
+}
+
+fn classifier(folder: &Path, name: &'static str) -> Result<SchedClassifier, Error> {
+    let program = SchedClassifier::from_pin(folder.join(name));
+    program.map_err(|source| Error::Program { name, source })
 }
 
 /// The kernel's name of a socket hook.
@@ -213,6 +227,13 @@ fn load(
         load_program(&mut ebpf, name, CgroupSockAddr::load)?;
     }
     names().try_for_each(|name| pin_program(&mut ebpf, name, folder))?;
+    if packet_log != PacketLog::Off {
+        // A program that is loaded later logs to a ring of its own, which nobody reads.
+        for name in BARE {
+            load_program(&mut ebpf, name, SchedClassifier::load)?;
+            pin_program(&mut ebpf, name, folder)?;
+        }
+    }
     Ok(ebpf)
 }
 

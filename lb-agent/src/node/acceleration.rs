@@ -1,6 +1,6 @@
 //! Where the XDP program belongs: a function of the setting and of what a device is.
 
-use super::{Link, LinkKind};
+use super::{Head, Link, LinkKind};
 use crate::config::Acceleration;
 
 /// What is known of the hardware behind a device.
@@ -17,6 +17,7 @@ pub fn refusal(setting: Acceleration, link: &Link, hardware: &Hardware) -> Optio
     let driver = &hardware.driver;
     match setting {
         Acceleration::Off => Some("acceleration is off".to_owned()),
+        _ if link.head == Head::Ip => Some("it has no link-layer header".to_owned()),
         Acceleration::Auto if link.kind != LinkKind::Other || hardware.bus.is_empty() => {
             let kind = if driver.is_empty() { "software" } else { driver };
             Some(format!("a device of software ({kind}) is the slower for it"))
@@ -52,5 +53,7 @@ mod tests {
         ] {
             assert_eq!(refused(setting, kind, driver, bus), expected, "{setting:?} {driver}");
         }
+        let tunnel = Link { head: Head::Ip, kind: LinkKind::Tunnel, ..Link::default() };
+        assert!(refusal(Native, &tunnel, &Hardware::default()).is_some());
     }
 }

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, address};
 
-use super::{Link, LinkKind, Pattern, Primary, View};
+use super::{Head, Link, LinkKind, Pattern, Primary, View};
 use crate::config::NodePortAddresses;
 use crate::datapath::Role;
 use crate::program::wire;
@@ -59,12 +59,12 @@ pub struct Assignment {
 /// Every device that gets programs, by interface index.
 pub fn assignments(view: &View, node: &Identity) -> Vec<Assignment> {
     let role = |link: &Link| {
-        if is_external(link, view, node) {
-            Some(Role::Edge)
-        } else if is_pod(link, view, node) {
-            Some(Role::Pod)
-        } else {
-            None
+        let (is_external, is_pod) = (is_external(link, view, node), is_pod(link, view, node));
+        match link.head {
+            Head::Ethernet if is_external => Some(Role::Edge),
+            Head::Ethernet if is_pod => Some(Role::Pod),
+            Head::Ip if is_external => Some(Role::Bare),
+            Head::Ethernet | Head::Ip | Head::Other => None,
         }
     };
     let assignment = |link: &Link| {
@@ -101,6 +101,16 @@ pub fn doubtful(view: &View, node: &Identity) -> Vec<String> {
             && (networks(link, view).next().is_some() || link.controller.iter().any(leads_out))
     };
     view.links.values().filter(is_doubtful).map(|link| link.name.clone()).collect()
+}
+
+/// Devices that would get programs if their packets began with a header that these read.
+pub fn unreadable(view: &View, node: &Identity) -> Vec<String> {
+    let is_unreadable = |link: &&Link| match link.head {
+        Head::Ethernet => false,
+        Head::Ip => !is_external(link, view, node) && is_pod(link, view, node),
+        Head::Other => is_external(link, view, node) || is_pod(link, view, node),
+    };
+    view.links.values().filter(is_unreadable).map(|link| link.name.clone()).collect()
 }
 
 /// Addresses of a device by which others are reached at its link.
@@ -264,6 +274,25 @@ mod tests {
         ];
         let expected: Vec<_> = expected.map(|(name, role)| (name.to_owned(), role)).into();
         assert_eq!(named(&view(), &node()), expected);
+    }
+
+    #[test]
+    fn what_packets_begin_with_says_which_programs_read_them() {
+        let mut view = view();
+        let tunnel = |index, name, head| Link { head, ..link(index, name, LinkKind::Tunnel) };
+        for link in [
+            tunnel(10, "wg0", Head::Ip),
+            tunnel(11, "mgre0", Head::Other),
+            Link { is_up: false, ..tunnel(12, "tunl0", Head::Ip) },
+        ] {
+            drop(view.links.insert(link.index, link));
+        }
+        let found = named(&view, &node());
+        assert!(found.contains(&("wg0".into(), Role::Bare)), "{found:?}");
+        assert!(!found.iter().any(|(name, _)| name == "mgre0" || name == "tunl0"), "{found:?}");
+        assert_eq!(unreadable(&view, &node()), ["mgre0"]);
+        let pods = Identity { pods: vec!["tunl*".parse().unwrap()], ..node() };
+        assert_eq!(unreadable(&view, &pods), ["mgre0", "tunl0"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use netlink_packet_route::address::{
     AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope,
 };
 use netlink_packet_route::link::{
-    InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
+    InfoKind, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
 };
 use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
 
@@ -27,6 +27,18 @@ pub enum LinkKind {
     Other,
 }
 
+/// What packets begin with at a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Head {
+    /// The header of Ethernet.
+    #[default]
+    Ethernet,
+    /// That of IP: a tunnel, or a line between two.
+    Ip,
+    /// Another: nothing that the programs could read.
+    Other,
+}
+
 /// A device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
@@ -36,6 +48,8 @@ pub struct Link {
     pub name: String,
     /// Kind.
     pub kind: LinkKind,
+    /// What its packets begin with.
+    pub head: Head,
     /// Administratively up.
     pub is_up: bool,
     /// The device it is a port of.
@@ -141,6 +155,7 @@ fn link(message: &LinkMessage) -> Link {
     let flags = message.header.flags;
     let mut link = Link {
         index: message.header.index,
+        head: head(&message.header),
         is_up: flags.contains(LinkFlags::Up),
         kind: if flags.contains(LinkFlags::Loopback) {
             LinkKind::Loopback
@@ -187,7 +202,31 @@ fn link(message: &LinkMessage) -> Link {
             link.kind = kinds.fold(link.kind, |_, kind| kind);
         }
     }
+    if link.head == Head::Ip {
+        link.kind = LinkKind::Tunnel;
+    }
     link
+}
+
+/// As the kernel's `dev_is_mac_header_xmit` tells them apart. A gre with many other ends has a header of its own: that of
+/// the outer packet.
+#[expect(clippy::wildcard_enum_match_arm, reason = "sixty types of device, ten matter")]
+const fn head(header: &LinkHeader) -> Head {
+    match header.link_layer_type {
+        LinkLayerType::Ether | LinkLayerType::Loopback => Head::Ethernet,
+        LinkLayerType::None
+        | LinkLayerType::Tunnel
+        | LinkLayerType::Tunnel6
+        | LinkLayerType::Sit
+        | LinkLayerType::Ppp
+        | LinkLayerType::Rawip => Head::Ip,
+        LinkLayerType::Ipgre | LinkLayerType::Ip6gre
+            if header.flags.contains(LinkFlags::Pointopoint) =>
+        {
+            Head::Ip
+        }
+        _ => Head::Other,
+    }
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of device, three matter")]

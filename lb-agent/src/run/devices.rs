@@ -18,6 +18,7 @@ use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::{
     Assignment, Identity, Link, Primary, Told, View, addresses, assignments, doubtful, settings,
+    unreadable,
 };
 use crate::plan::Family;
 use crate::snapshot::NodeSpec;
@@ -46,6 +47,8 @@ pub(super) struct Devices {
     is_held: bool,
     /// Devices whose role is a guess.
     doubtful: Vec<String>,
+    /// Devices whose packets the programs could not read.
+    unreadable: Vec<String>,
     accelerator: Accelerator,
     /// Devices that the programs know XDP may send by.
     sending: BTreeSet<u32>,
@@ -75,6 +78,7 @@ impl Devices {
             attached: BTreeMap::new(),
             failed: BTreeMap::new(),
             doubtful: Vec::new(),
+            unreadable: Vec::new(),
             accelerator: Accelerator::default(),
             sending: BTreeSet::new(),
             acceleration_changed: false,
@@ -141,6 +145,7 @@ impl Devices {
         let wanted = assignments(view, &self.identity);
         let own = addresses(view, &self.identity);
         let in_doubt = doubtful(view, &self.identity);
+        let unreadable = unreadable(view, &self.identity);
         if !self.is_pruned
             && let Err(error) = self.datapath.carry()
         {
@@ -170,17 +175,18 @@ impl Devices {
         }
         self.put_addresses(&own);
         self.doubt(in_doubt);
+        self.leave_out(unreadable);
         self.accelerate();
         let of = |role| self.attached.values().filter(|it| it.role == role).count();
         let [pods, edges] = &numbers.devices;
         Numbers::set(pods, of(Role::Pod));
-        Numbers::set(edges, of(Role::Edge));
+        Numbers::set(edges, of(Role::Edge) + of(Role::Bare));
     }
 
     /// Puts XDP before tc where that can be.
     fn accelerate(&mut self) {
         let Some(view) = &self.view else { return };
-        let edges = self.attached.values().filter(|device| device.role == Role::Edge);
+        let edges = self.attached.values().filter(|device| device.role != Role::Pod);
         let edges: Vec<&Link> = edges.filter_map(|device| view.links.get(&device.index)).collect();
         let setting = self.config.acceleration.value;
         self.acceleration_changed |= self.accelerator.apply(setting, &edges, &mut self.datapath);
@@ -267,6 +273,13 @@ impl Devices {
             );
         }
         self.doubtful = doubtful;
+    }
+
+    fn leave_out(&mut self, unreadable: Vec<String>) {
+        for device in unreadable.iter().filter(|device| !self.unreadable.contains(device)) {
+            warn!(device, "not served: its packets begin with neither Ethernet nor IP");
+        }
+        self.unreadable = unreadable;
     }
 
     /// Tries again what failed.

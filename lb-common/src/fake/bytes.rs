@@ -5,6 +5,7 @@ use std::vec;
 use std::vec::Vec;
 
 use crate::addr::{Ip, Protocol};
+use crate::bare::Typed;
 use crate::checksum::Difference;
 use crate::flow::{Held, Tuple};
 use crate::packet::{Covered, Packet};
@@ -24,8 +25,10 @@ pub enum Home {
 /// A packet of bytes, all checksums complete.
 #[derive(Clone, Debug)]
 pub struct Bytes {
-    /// The packet, from its link-layer header on.
+    /// The packet, from its link-layer header on, or from its IP header where it is bare.
     pub data: Vec<u8>,
+    /// What it is, where it has no link-layer header.
+    pub bare: Option<[u8; 2]>,
     /// Where it lives.
     pub home: Home,
     /// The device it came in by or goes out by.
@@ -50,11 +53,29 @@ pub struct Road {
 impl Bytes {
     /// A packet on device 1 that came from elsewhere.
     pub const fn new(data: Vec<u8>, home: Home) -> Self {
-        Self { data, home, device: 1, from_host: false, copies: 0, roads: BTreeMap::new() }
+        Self {
+            data,
+            bare: None,
+            home,
+            device: 1,
+            from_host: false,
+            copies: 0,
+            roads: BTreeMap::new(),
+        }
+    }
+
+    const fn mark(&self) -> u32 {
+        if self.bare.is_some() { Held::BARE } else { 0 }
     }
 
     fn part<const N: usize>(&mut self, at: usize) -> Option<&mut [u8; N]> {
         self.data.get_mut(at..)?.first_chunk_mut()
+    }
+}
+
+impl Typed for Bytes {
+    fn ether_type(&self) -> [u8; 2] {
+        self.bare.unwrap_or_default()
     }
 }
 
@@ -150,7 +171,7 @@ impl Packet for Bytes {
             return None;
         }
         self.data.truncate(keep);
-        if self.home == Home::Skb && link != ETHERNET {
+        if self.home == Home::Skb && link > ETHERNET {
             return None;
         }
         drop(self.data.splice(link..link, vec![0; room]));
@@ -159,12 +180,15 @@ impl Packet for Bytes {
 
     fn keep(&self, into: &mut Held) -> Option<()> {
         into.bytes.get_mut(..self.data.len())?.copy_from_slice(&self.data);
-        into.length = self.data.len() as u32;
+        into.length = self.data.len() as u32 | self.mark();
         Some(())
     }
 
     fn become_held(&mut self, held: &Held) -> Option<()> {
-        self.data = held.bytes.get(..held.length as usize)?.to_vec();
+        if held.length & Held::BARE != self.mark() {
+            return None;
+        }
+        self.data = held.bytes.get(..(held.length & !Held::BARE) as usize)?.to_vec();
         Some(())
     }
 

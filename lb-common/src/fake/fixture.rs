@@ -5,9 +5,12 @@ use std::string::String;
 use std::vec::Vec;
 
 use super::{Bytes, Datagram, Fake, Home, assert_packet_eq, wrong_checksums};
+use crate::bare::Bare;
 use crate::event::{Event, Hook, Verdict};
 use crate::forward::{Role, egress, ingress};
+use crate::packet::Packet;
 use crate::scratch::Scratch;
+use crate::wire::ETHERNET;
 
 /// One packet at one hook.
 #[derive(Clone, Debug)]
@@ -113,16 +116,32 @@ impl Fixture {
 
 /// Runs one packet through the data path on this host.
 pub fn run(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
+    let mut packet = packet(step, &step.packet, tables);
+    (decide(step.hook, &mut packet, tables), packet.data)
+}
+
+/// The same of a packet of a device without a link-layer header: what comes of the rest behind it.
+pub fn run_bare(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
+    let (link, rest) = step.packet.split_at(ETHERNET);
+    let mut packet = Bare(packet(step, rest, tables));
+    packet.0.bare = link.last_chunk().copied();
+    (decide(step.hook, &mut packet, tables), packet.0.data)
+}
+
+fn packet(step: &Step, bytes: &[u8], tables: &Fake) -> Bytes {
     let home = if step.hook == Hook::EdgeXdp { Home::Frame } else { Home::Skb };
-    let mut packet = Bytes::new(step.packet.clone(), home);
+    let mut packet = Bytes::new(bytes.to_vec(), home);
     packet.from_host = step.from_host;
     packet.roads.clone_from(&tables.roads);
+    packet
+}
+
+fn decide<P: Packet>(hook: Hook, packet: &mut P, tables: &Fake) -> Verdict {
     let mut scratch = Scratch::default();
-    let verdict = match step.hook {
-        Hook::PodIngress => ingress(&mut packet, tables, &mut scratch, Role::Pod),
-        Hook::EdgeIngress | Hook::EdgeXdp => ingress(&mut packet, tables, &mut scratch, Role::Edge),
-        Hook::PodEgress => egress(&mut packet, tables, &mut scratch, Role::Pod),
-        Hook::EdgeEgress => egress(&mut packet, tables, &mut scratch, Role::Edge),
-    };
-    (verdict, packet.data)
+    match hook {
+        Hook::PodIngress => ingress(packet, tables, &mut scratch, Role::Pod),
+        Hook::EdgeIngress | Hook::EdgeXdp => ingress(packet, tables, &mut scratch, Role::Edge),
+        Hook::PodEgress => egress(packet, tables, &mut scratch, Role::Pod),
+        Hook::EdgeEgress => egress(packet, tables, &mut scratch, Role::Edge),
+    }
 }

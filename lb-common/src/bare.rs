@@ -1,0 +1,217 @@
+//! Packets of devices without a link-layer header (`WireGuard`, ipip, gre, tun): they begin with their IP header.
+//!
+//! Shown to the path as if an Ethernet header of zeros lay in front, so that it has one set of offsets. What
+//! is written to that header is nowhere; where such a packet is turned round, there are no addresses to swap.
+
+use crate::addr::Protocol;
+use crate::checksum::Difference;
+use crate::flow::{Held, Tuple};
+use crate::packet::{Covered, Packet};
+use crate::route::{Route, Traffic, Way};
+use crate::wire::ETHERNET;
+
+/// Offset of the type in an Ethernet header.
+const TYPE: usize = 12;
+
+/// A packet whose kind is known without a link-layer header. Its own offsets count from the IP header.
+pub trait Typed: Packet {
+    /// What it is, as Ethernet says it.
+    fn ether_type(&self) -> [u8; 2];
+}
+
+/// A packet without a link-layer header, as [`Packet`] has it.
+#[derive(Debug)]
+pub struct Bare<P>(pub P);
+
+impl<P: Typed> Bare<P> {
+    /// `N` bytes of the header that is not there.
+    #[inline(always)]
+    fn link<const N: usize>(&self, at: usize) -> [u8; N] {
+        let mut bytes = [0; N];
+        if at == TYPE {
+            for (byte, kind) in bytes.iter_mut().zip(self.0.ether_type()) {
+                *byte = kind;
+            }
+        }
+        bytes
+    }
+}
+
+impl<P: Typed> Packet for Bare<P> {
+    #[inline(always)]
+    fn reach(&self, length: usize) {
+        self.0.reach(length - ETHERNET);
+    }
+
+    #[inline(always)]
+    fn has_tags(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn is_frame(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        if at < ETHERNET { Some(self.link(at)) } else { self.0.read(at - ETHERNET) }
+    }
+
+    #[inline(always)]
+    fn words<const N: usize>(&self, at: usize) -> Option<[u32; N]> {
+        self.0.words(at.checked_sub(ETHERNET)?)
+    }
+
+    #[inline(always)]
+    fn halves<const N: usize>(&self, at: usize) -> Option<[u64; N]> {
+        self.0.halves(at.checked_sub(ETHERNET)?)
+    }
+
+    #[inline(always)]
+    fn read_at<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        self.0.read_at(at.checked_sub(ETHERNET)?)
+    }
+
+    #[inline(always)]
+    fn write<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()> {
+        if at < ETHERNET { Some(()) } else { self.0.write(at - ETHERNET, bytes) }
+    }
+
+    #[inline(always)]
+    fn set_words<const N: usize>(&mut self, at: usize, words: [u32; N]) -> Option<()> {
+        self.0.set_words(at.checked_sub(ETHERNET)?, words)
+    }
+
+    #[inline(always)]
+    fn set_halves<const N: usize>(&mut self, at: usize, halves: [u64; N]) -> Option<()> {
+        self.0.set_halves(at.checked_sub(ETHERNET)?, halves)
+    }
+
+    #[inline(always)]
+    fn write_at<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()> {
+        self.0.write_at(at.checked_sub(ETHERNET)?, bytes)
+    }
+
+    #[inline(always)]
+    fn checksum(
+        &mut self,
+        at: usize,
+        change: Difference,
+        covered: Covered,
+        zero_is_none: bool,
+    ) -> Option<()> {
+        self.0.checksum(at.checked_sub(ETHERNET)?, change, covered, zero_is_none)
+    }
+
+    #[inline(always)]
+    fn checksum_at(
+        &mut self,
+        at: usize,
+        change: Difference,
+        covered: Covered,
+        zero_is_none: bool,
+    ) -> Option<()> {
+        self.0.checksum_at(at.checked_sub(ETHERNET)?, change, covered, zero_is_none)
+    }
+
+    #[inline(always)]
+    fn reshape(&mut self, keep: usize, link: usize, room: usize) -> Option<()> {
+        self.0.reshape(keep.checked_sub(ETHERNET)?, link.checked_sub(ETHERNET)?, room)
+    }
+
+    #[inline(always)]
+    fn keep(&self, into: &mut Held) -> Option<()> {
+        self.0.keep(into)
+    }
+
+    #[inline(always)]
+    fn become_held(&mut self, held: &Held) -> Option<()> {
+        self.0.become_held(held)
+    }
+
+    #[inline(always)]
+    fn again(&mut self) -> Option<()> {
+        self.0.again()
+    }
+
+    #[inline(always)]
+    fn length(&self) -> usize {
+        self.0.length() + ETHERNET
+    }
+
+    #[inline(always)]
+    fn route(&self, _: &Tuple, _: Protocol, _: Traffic, _: &mut Route) -> Way {
+        Way::None
+    }
+
+    #[inline(always)]
+    fn device(&self) -> u32 {
+        self.0.device()
+    }
+
+    #[inline(always)]
+    fn is_from_host(&self) -> bool {
+        self.0.is_from_host()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::string::String;
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::event::{Hook, Verdict};
+    use crate::fake::{Bytes, Fixture, Home, assert_packet_eq, fixtures, run, run_bare};
+
+    /// The fixtures that are at tc alone.
+    fn at_tc() -> impl Iterator<Item = Fixture> {
+        let is_tc = |fixture: &Fixture| fixture.steps.iter().all(|it| it.hook != Hook::EdgeXdp);
+        fixtures::all().into_iter().filter(is_tc)
+    }
+
+    #[test]
+    fn every_fixture_ends_alike_with_and_without_a_link_layer() {
+        let mut compared = 0;
+        for Fixture { name, tables, steps, .. } in at_tc() {
+            let ours = tables.clone();
+            for step in steps.iter().filter(|step| step.packet.len() > ETHERNET) {
+                let (verdict, out) = run(step, &tables);
+                let (bare, rest) = run_bare(step, &ours);
+                assert_eq!(bare, verdict, "{name}");
+                let back = [&step.packet[..ETHERNET], &out[ETHERNET..]].concat();
+                assert_packet_eq(&[&step.packet[..ETHERNET], &rest].concat(), &back, &name);
+                compared += u32::from(!matches!(verdict, Verdict::Pass(_)));
+            }
+            assert_eq!(*ours.flows.borrow(), *tables.flows.borrow(), "{name}");
+        }
+        assert!(compared > 300, "{compared} packets");
+    }
+
+    #[test]
+    fn the_header_that_is_not_there_is_zeros_and_a_type() {
+        let mut packet = Bytes::new(Vec::from(*b"packet"), Home::Skb);
+        packet.bare = Some([0x86, 0xdd]);
+        let mut bare = Bare(packet);
+        assert_eq!(bare.read(0), Some([0; 6]));
+        assert_eq!(bare.read(TYPE), Some([0x86, 0xdd]));
+        assert_eq!(bare.read(ETHERNET), Some(*b"packet"));
+        assert_eq!(bare.read::<1>(ETHERNET + 6), None);
+        assert_eq!((bare.write(0, [1; 6]), bare.write(6, [2; 6])), (Some(()), Some(())));
+        assert_eq!(bare.write(ETHERNET, *b"PA"), Some(()));
+        assert_eq!((String::from_utf8_lossy(&bare.0.data), bare.length()), ("PAcket".into(), 20));
+    }
+
+    #[test]
+    fn what_was_held_at_a_device_of_the_other_kind_is_not_taken() {
+        let mut framed = Bytes::new(Vec::from([7; 20]), Home::Skb);
+        let mut bare = framed.clone();
+        bare.bare = Some([0x08, 0x00]);
+        let (mut one, mut other) = (Held::default(), Held::default());
+        assert_eq!((framed.keep(&mut one), bare.keep(&mut other)), (Some(()), Some(())));
+        assert_eq!((framed.become_held(&other), bare.become_held(&one)), (None, None));
+        assert_eq!((framed.become_held(&one), bare.become_held(&other)), (Some(()), Some(())));
+        assert_eq!(bare.data, [7; 20]);
+    }
+}

@@ -1,0 +1,170 @@
+//! Devices without a link-layer header, as `WireGuard` and ipip have them: clients and backends behind a tunnel.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, ask, matrix, refused};
+use lb_tests::topology::{Addresses, Family, Member, Shape, Topology};
+use lb_tests::traffic::{Ask, Handmade, Raw, pieces};
+use lb_tests::wait::wait_until_ok;
+
+in_both_shapes!(
+    node_port_is_asked_through_the_tunnel,
+    fragments_come_through_the_tunnel_in_any_order,
+    large_segments_and_datagrams_find_the_mtu_of_the_tunnel,
+    process_that_no_hook_serves_asks_through_the_tunnel,
+    tunnel_is_served_while_it_is_up_and_never_by_xdp,
+);
+
+/// How long a change of a link may take until it is told.
+const SOON: Duration = Duration::from_secs(10);
+/// `NodePort`s of a near backend, a far one, and none.
+const NODE_PORTS: [u16; 3] = [30_080, 30_081, 30_082];
+/// The agents serve `NodePort`s on the addresses of the tunnel as well.
+const EVERYWHERE: &str = "--nodeport-addresses=0.0.0.0/0,::/0";
+
+/// Services with a near backend, a far one, and none.
+fn start(shape: Shape, flags: &[&str]) -> Result<(Rig, [Service; 3])> {
+    let mut rig = Rig::build(Topology::builder(shape).tunnel())?;
+    let pods = [vec![rig.pod(0, 1)?], vec![rig.pod(1, 1)?], Vec::new()];
+    let mut services = Vec::new();
+    for ((pods, port), index) in pods.iter().zip(NODE_PORTS).zip(10_u8..) {
+        let service = Service::new(["near", "far", "none"][usize::from(index - 10)], index)?;
+        let service = service.port(80, TARGET).node_port(port).pods(pods);
+        rig.manifests().apply(&service)?;
+        services.push(service);
+    }
+    rig.start_agents(flags)?;
+    let services = services.try_into().ok().context("three services")?;
+    Ok((rig, services))
+}
+
+/// The addresses of node-a in the tunnel.
+fn inside() -> Result<Addresses> {
+    Addresses::parse("10.245.0.1", "fd00:245::1")
+}
+
+/// The later questions go the way that the first one made.
+fn ask_thrice(from: &Member, question: Ask) -> Result<()> {
+    let kept = from.peer().keep(question).with_context(|| format!("{question:?}"))?;
+    for _ in 0..3 {
+        let answer = kept.ask().with_context(|| format!("{question:?}"))?;
+        ensure!(answer.peer == question.to, "{question:?}: {answer:?}");
+    }
+    Ok(())
+}
+
+/// A client at the other end of the tunnel; its packets to the far backend go back into the tunnel under our address.
+fn node_port_is_asked_through_the_tunnel(shape: Shape) -> Result<()> {
+    let (rig, _) = start(shape, &[EVERYWHERE])?;
+    let client = rig.node(1)?;
+    for (family, protocol) in matrix() {
+        let inside = inside()?;
+        let [near, far, none] =
+            NODE_PORTS.map(|port| Ask::new(protocol, inside.socket(family, port)));
+        for question in [near, far] {
+            ask_thrice(client, question)?;
+        }
+        refused(client, none)?;
+    }
+    let metric = |hook, what| rig.agent(0)?.metric(&["lb_datapath_packets_total", hook, what]);
+    ensure!(metric("edge_ingress", "no_backend")? > 3.5, "every refusal is an answer to a packet");
+    ensure!(metric("edge_ingress", "unmasquerade")? > 3.5);
+    Ok(())
+}
+
+fn fragments_come_through_the_tunnel_in_any_order(shape: Shape) -> Result<()> {
+    let (rig, _) = start(shape, &[EVERYWHERE])?;
+    let client = rig.node(1)?;
+    let from = Addresses::parse("10.245.0.2", "fd00:245::2")?;
+    // Past the client's own connection tracking, which would put them together.
+    let device = Raw::open(client.netns(), "tun0")?;
+    let mut id = 0;
+    for family in Family::ALL {
+        for (port, own) in [(NODE_PORTS[0], 26_000), (NODE_PORTS[1], 26_001)] {
+            let to = inside()?.socket(family, port);
+            let hand = Handmade::open(client, from.socket(family, own))?;
+            for (size, by) in [(3_000, 0), (3_000, 1), (20_000, 8)] {
+                id += 1;
+                let mut parts = pieces(&hand.question(to, size), 1_320, id);
+                parts.rotate_left(by);
+                parts.iter().try_for_each(|part| device.send(&part.network()))?;
+                hand.answer(to, size).with_context(|| format!("{size} bytes to {to} from {by}"))?;
+            }
+        }
+    }
+    let held = ["lb_datapath_packets_total", "edge_ingress", "fragment_held"];
+    ensure!(rig.agent(0)?.metric(&held)? > 3.5, "some waited for their first");
+    Ok(())
+}
+
+/// The tunnel takes less than the wires of pods and clients.
+fn large_segments_and_datagrams_find_the_mtu_of_the_tunnel(shape: Shape) -> Result<()> {
+    let (rig, [_, far, _]) = start(shape, &[])?;
+    for family in Family::ALL {
+        let node_port = rig.node(0)?.addresses().socket(family, NODE_PORTS[1]);
+        let askers: [(&Member, _); 2] =
+            [(rig.pod(0, 0)?, far.frontend(family)), (rig.client(), node_port)];
+        for (from, to) in askers {
+            let large = Ask::tcp(to).sized(300_000, 300_000).within(8_000);
+            ensure!(ask(from, large)?.peer == to);
+            for size in [1_300, 4_000, 20_001] {
+                ensure!(ask(from, Ask::udp(to).sized(size, size).within(8_000))?.peer == to);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What leaves by the tunnel for a frontend is turned round there.
+fn process_that_no_hook_serves_asks_through_the_tunnel(shape: Shape) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape).tunnel())?;
+    let file = rig.topology().folder("configuration")?.join("config.yaml");
+    let text = "apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\nsocketLB: 'off'\n";
+    fs::write(&file, text).with_context(|| format!("configuration {}", file.display()))?;
+    let near = Service::new("near", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
+    let far = Service::new("far", 11)?.port(80, TARGET).pods(&[rig.pod(1, 1)?]);
+    let none = Service::new("none", 12)?.port(80, TARGET);
+    for service in [&near, &far, &none] {
+        rig.manifests().apply(service)?;
+    }
+    rig.start_agents(&["--config", &file.to_string_lossy()])?;
+    let node = rig.node(0)?;
+    // Frontends, and the address that stands for the host.
+    node.netns().ip("route add 10.96.0.0/16 dev tun0
+         route add 192.0.0.12/32 dev tun0
+         route add fd00:10:96::/112 dev tun0
+         route add 100::c/128 dev tun0")?;
+    for (family, protocol) in matrix() {
+        for service in [&near, &far] {
+            ask_thrice(node, Ask::new(protocol, service.frontend(family)))?;
+        }
+        refused(node, Ask::new(protocol, none.frontend(family)))?;
+    }
+    Ok(())
+}
+
+fn tunnel_is_served_while_it_is_up_and_never_by_xdp(shape: Shape) -> Result<()> {
+    let (rig, _) = start(shape, &[])?;
+    let netns = rig.node(0)?.netns();
+    let shows = |wanted: &[&str]| {
+        wait_until_ok(SOON, "status says what there is of the tunnel", || {
+            let said = rig.agent(0)?.command(&["status"])?;
+            let lines = said.lines().filter(|line| line.contains("tun0"));
+            let lines: Vec<String> = lines.map(|line| line.replace("  ", " ")).collect();
+            let said = lines.join("\n");
+            ensure!(lines.len() == wanted.len(), "{said}");
+            ensure!(wanted.iter().zip(&lines).all(|(part, line)| line.contains(part)), "{said}");
+            Ok(())
+        })
+    };
+    let served = ["attached 10.245.0.1 fd00:245::1", "not attached: it has no link-layer header"];
+    shows(&served)?;
+    netns.ip("link set tun0 down")?;
+    shows(&[])?;
+    netns.ip("link set tun0 up\naddress add fd00:245::1/64 dev tun0 nodad")?;
+    shows(&served)
+}
