@@ -1,0 +1,228 @@
+//! One address type for both families (ADR 0001).
+
+use core::cmp::Ordering;
+use core::hash::{Hash, Hasher};
+
+use crate::layout::{Plain, named};
+
+/// An IPv6 address, or an IPv4 address mapped into `::ffff:0:0/96`. Network byte order.
+///
+/// Kept as two halves in memory order: the bytes in memory are those of the wire, and the compiler
+/// moves halves, not bytes (VERIFIER: 16 bytes each in a register overflow the stack of a program). Nor
+/// words: a processor cannot hand on two small stores to the one large load of whoever compares keys.
+#[repr(C, packed(4))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ip([u64; 2]);
+
+const _: () = assert!(size_of::<Ip>() == 16 && align_of::<Ip>() == 4);
+
+// By hand: no reference to a packed field can be had.
+impl Plain for Ip {
+    const FINGERPRINT: u64 = named(<[u64; 2]>::FINGERPRINT, "Ip");
+}
+
+/// The third word of a mapped IPv4 address.
+const MAPPED: u32 = 0x0000_ffff_u32.to_be();
+/// The second word of a cookie.
+const COOKIE: u32 = 0x0000_c00c_u32.to_be();
+
+/// Two words in memory order as one half.
+const fn joined(first: u32, second: u32) -> u64 {
+    if cfg!(target_endian = "little") {
+        first as u64 | (second as u64) << 32
+    } else {
+        (first as u64) << 32 | second as u64
+    }
+}
+
+/// A half as two words.
+const fn parted(half: u64) -> [u32; 2] {
+    let (low, high) = (half as u32, (half >> 32) as u32);
+    if cfg!(target_endian = "little") { [low, high] } else { [high, low] }
+}
+
+impl PartialEq for Ip {
+    #[inline(always)]
+    fn eq(&self, other: &Self) -> bool {
+        let [a0, a1] = self.0;
+        let [b0, b1] = other.0;
+        (a0 ^ b0) | (a1 ^ b1) == 0
+    }
+}
+
+impl Eq for Ip {}
+
+impl Hash for Ip {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.halves().hash(state);
+    }
+}
+
+impl PartialOrd for Ip {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ip {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.octets().cmp(&other.octets())
+    }
+}
+
+impl Ip {
+    /// `::`, which also stands for "no address" in the tables.
+    pub const UNSPECIFIED: Self = Self([0; 2]);
+    /// `0.0.0.0` mapped: the key under which the `NodePorts` of IPv4 are kept.
+    pub const ANY_V4: Self = Self::v4([0; 4]);
+    /// `::`: the key under which the `NodePorts` of IPv6 are kept.
+    pub const ANY_V6: Self = Self::UNSPECIFIED;
+
+    /// Maps an IPv4 address, given in network byte order.
+    #[inline(always)]
+    pub const fn v4(bytes: [u8; 4]) -> Self {
+        Self::v4_word(u32::from_ne_bytes(bytes))
+    }
+
+    /// Maps an IPv4 address, given as a word in memory order.
+    #[inline(always)]
+    pub const fn v4_word(word: u32) -> Self {
+        Self([0, joined(MAPPED, word)])
+    }
+
+    /// Takes an IPv6 address, given in network byte order.
+    #[inline(always)]
+    pub const fn v6(bytes: [u8; 16]) -> Self {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = bytes;
+        Self([
+            u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+            u64::from_ne_bytes([i, j, k, l, m, n, o, p]),
+        ])
+    }
+
+    /// From two halves in memory order, as [`Ip::halves`] gives them.
+    #[inline(always)]
+    pub const fn from_halves(halves: [u64; 2]) -> Self {
+        Self(halves)
+    }
+
+    /// From four words in memory order, as [`Ip::words`] gives them.
+    #[inline(always)]
+    pub const fn from_words(words: [u32; 4]) -> Self {
+        let [a, b, c, d] = words;
+        Self([joined(a, b), joined(c, d)])
+    }
+
+    /// Makes a key out of a kernel cookie, in a range that no packet can carry (`::/64` with a
+    /// marker). Stands for a socket or a network namespace where no address is known yet.
+    #[inline(always)]
+    pub const fn cookie(cookie: u64) -> Self {
+        Self([joined(0, COOKIE), joined((cookie >> 32) as u32, cookie as u32)])
+    }
+
+    /// Says whether this is a mapped IPv4 address.
+    #[inline(always)]
+    pub const fn is_v4(&self) -> bool {
+        let [first, second] = self.0;
+        let [third, _] = parted(second);
+        first | (third ^ MAPPED) as u64 == 0
+    }
+
+    /// The 16 bytes, IPv4 mapped.
+    #[inline(always)]
+    pub const fn octets(&self) -> [u8; 16] {
+        let [first, second] = self.0;
+        let [a, b, c, d, e, f, g, h] = first.to_ne_bytes();
+        let [i, j, k, l, m, n, o, p] = second.to_ne_bytes();
+        [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
+    }
+
+    /// The last word in memory order: the IPv4 address where [`Ip::is_v4`].
+    #[inline(always)]
+    pub const fn last_word(&self) -> u32 {
+        let [_, second] = self.0;
+        let [_, word] = parted(second);
+        word
+    }
+
+    /// The last four bytes: the IPv4 address where [`Ip::is_v4`].
+    #[inline(always)]
+    pub const fn v4_octets(&self) -> [u8; 4] {
+        self.last_word().to_ne_bytes()
+    }
+
+    /// Four words in memory order (network byte order inside each): for checksums, hashes, compares.
+    #[inline(always)]
+    pub const fn words(&self) -> [u32; 4] {
+        let [first, second] = self.0;
+        let ([a, b], [c, d]) = (parted(first), parted(second));
+        [a, b, c, d]
+    }
+
+    /// Two halves in memory order.
+    #[inline(always)]
+    pub const fn halves(&self) -> [u64; 2] {
+        self.0
+    }
+
+    /// The wildcard of this address's family, as `NodePorts` are keyed.
+    #[inline(always)]
+    #[must_use]
+    pub const fn any_of_family(&self) -> Self {
+        if self.is_v4() { Self::ANY_V4 } else { Self::ANY_V6 }
+    }
+
+    /// Whether this is no address of anybody: `0.0.0.0` or `::`.
+    #[inline(always)]
+    pub fn is_unspecified(&self) -> bool {
+        *self == self.any_of_family()
+    }
+
+    /// Whether no packet on a wire may come from here (RFC 1122 3.2.1.3, RFC 4291 2.5 and 2.7), as Linux
+    /// sees it: loopback, unspecified, multicast, and of IPv4 also 0.0.0.0/8 and 255.255.255.255.
+    #[inline(always)]
+    pub const fn is_martian(&self) -> bool {
+        let [w0, w1, w2, w3] = self.words();
+        let [first, ..] = if self.is_v4() { w3.to_ne_bytes() } else { w0.to_ne_bytes() };
+        if self.is_v4() {
+            first == 0 || first == 127 || first >= 224 && first < 240 || w3 == u32::MAX
+        } else {
+            first == 0xff || w0 | w1 | w2 == 0 && (w3 == 0 || w3 == 1_u32.to_be())
+        }
+    }
+
+    /// 127.0.0.0/8 or `::1`.
+    #[inline(always)]
+    pub const fn is_loopback(&self) -> bool {
+        let [first, ..] = self.v4_octets();
+        if self.is_v4() {
+            first == 127
+        } else {
+            self.0[0] == 0 && self.0[1] == joined(0, 1_u32.to_be())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapped_addresses_know_their_family() {
+        assert!(Ip::v4([10, 0, 0, 1]).is_v4());
+        assert!(!Ip::v6([0x20; 16]).is_v4());
+        assert!(!Ip::UNSPECIFIED.is_v4());
+        assert!(Ip::ANY_V4.is_v4());
+        assert!(!Ip::cookie(u64::MAX).is_v4());
+    }
+
+    #[test]
+    fn loopback_is_known_in_both_families() {
+        let mut one = [0; 16];
+        one[15] = 1;
+        assert!(Ip::v6(one).is_loopback());
+        assert!(Ip::v4([127, 3, 2, 1]).is_loopback());
+        assert!(!Ip::v4([10, 0, 0, 1]).is_loopback());
+        assert!(!Ip::UNSPECIFIED.is_loopback());
+    }
+}
