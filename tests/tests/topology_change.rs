@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::at_once::at_once;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, answered_by, matrix, servers, until};
+use lb_tests::rig::{self, Rig, TARGET, answered_by, matrix, servers, until};
 use lb_tests::topology::{Family, Member, Shape};
 use lb_tests::traffic::{Ask, Failure, Protocol};
 use lb_tests::wait::wait_until;
@@ -32,15 +32,8 @@ fn web() -> Result<Service> {
 
 /// Who asks, and whom: a pod, the host of node-a, and the client outside.
 fn askers<'a>(rig: &'a Rig, web: &Service, protocol: Protocol) -> Result<Vec<(&'a Member, Ask)>> {
-    let mut askers: Vec<(&Member, Ask)> = Vec::new();
-    for family in Family::ALL {
-        let cluster_ip = Ask::new(protocol, web.frontend(family));
-        let node_port = rig.node(0)?.addresses().socket(family, NODE_PORT);
-        askers.push((rig.pod(0, 0)?, cluster_ip));
-        askers.push((rig.node(0)?, cluster_ip));
-        askers.push((rig.client(), Ask::new(protocol, node_port)));
-    }
-    Ok(askers)
+    let all = rig::askers(rig, web, NODE_PORT)?.into_iter();
+    Ok(all.filter(|(_, question)| question.protocol == protocol).collect())
 }
 
 fn new_flows_follow_a_changed_backend(shape: Shape) -> Result<()> {

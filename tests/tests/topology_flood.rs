@@ -2,15 +2,14 @@
 //! its own reason, and ageing frees the room by itself.
 
 use std::io::Write as _;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::fake::{Datagram, Transport, at};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, ask, matrix};
-use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::rig::{Rig, TARGET, ask, askers, matrix};
+use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::{Ask, Handmade, Kept};
 use lb_tests::wait::{try_wait_until, wait_until_ok};
 
@@ -41,19 +40,12 @@ fn rig(shape: Shape) -> Result<(Rig, [Service; 2])> {
 /// Connections and datagram flows of everybody, through every kind of frontend.
 fn in_use<'a>(rig: &'a Rig, web: &Service) -> Result<Vec<(String, Kept<'a>)>> {
     let mut all = Vec::new();
-    for (family, protocol) in matrix() {
-        let node_port = rig.node(0)?.addresses().socket(family, NODE_PORT);
-        let askers: [(&Member, SocketAddr); 3] = [
-            (rig.pod(0, 0)?, web.frontend(family)),
-            (rig.node(0)?, web.frontend(family)),
-            (rig.client(), node_port),
-        ];
-        for (from, to) in askers {
-            for _ in 0..4 {
-                let kept = from.peer().keep(Ask::new(protocol, to))?;
-                drop(kept.ask()?);
-                all.push((format!("{} asks {to} through {protocol}", from.name()), kept));
-            }
+    for (from, question) in askers(rig, web, NODE_PORT)? {
+        for _ in 0..4 {
+            let kept = from.peer().keep(question)?;
+            drop(kept.ask()?);
+            let Ask { to, protocol, .. } = question;
+            all.push((format!("{} asks {to} through {protocol}", from.name()), kept));
         }
     }
     Ok(all)
