@@ -28,6 +28,7 @@ mod removed;
 mod sctp;
 mod sent;
 mod shapes;
+mod taken_over;
 
 /// All of them.
 pub fn all() -> Vec<Fixture> {
@@ -48,6 +49,7 @@ pub fn all() -> Vec<Fixture> {
         sent::all(),
         sctp::all(),
         races::all(),
+        taken_over::all(),
     ];
     parts.concat()
 }

@@ -61,17 +61,21 @@ pub(super) fn is_current<T: Tables>(
 /// Whether a packet may follow the flow found for it, or must pick again: UDP and SCTP whose backend
 /// or service left; TCP only when a SYN reuses the tuple or finds its backend gone.
 #[inline(always)]
-pub(super) fn still_good<T: Tables>(tables: &T, settings: &Settings, scratch: &Scratch) -> bool {
-    let flow = &scratch.flow;
+pub(super) fn still_good<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+) -> bool {
     if scratch.view.protocol == Protocol::TCP {
         if !scratch.view.is_syn() {
             return true;
         }
-        if flow.state != 0 {
+        if scratch.flow.state != 0 || !has_reply(tables, scratch) {
             tables.count(Event::FlowReused);
             return false;
         }
     }
+    let flow = &scratch.flow;
     let live = is_live(tables, flow, scratch.service.id);
     if !live {
         tables.count(Event::FlowRenewed);
@@ -79,6 +83,15 @@ pub(super) fn still_good<T: Tables>(tables: &T, settings: &Settings, scratch: &S
         tables.confirm_flow(&scratch.key, settings.removals);
     }
     live
+}
+
+/// Whether the reply of a flow is still its own: that of a connection that was reset may be another's by now
+/// ([`ports::reserve`]).
+#[inline(never)]
+fn has_reply<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
+    scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
+    tables.flow(&scratch.twin_key, &mut scratch.other)
+        && scratch.other.to.is_reverse_of(&scratch.key.tuple)
 }
 
 /// Whether the backend of a flow still serves the service it was chosen for.
