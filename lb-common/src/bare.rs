@@ -37,12 +37,15 @@ impl<P: Typed> Bare<P> {
     }
 }
 
-impl<P: Typed> Packet for Bare<P> {
-    #[inline(always)]
-    fn reach(&self, length: usize) {
-        self.0.reach(length - ETHERNET);
-    }
+/// An offset known only at run time, counted from the IP header. One in front of that becomes one behind every packet.
+///
+/// VERIFIER: not compared here, which would keep apart all the ways that an offset is found on.
+#[inline(always)]
+const fn behind_link(at: usize) -> usize {
+    at.wrapping_sub(ETHERNET)
+}
 
+impl<P: Typed> Packet for Bare<P> {
     #[inline(always)]
     fn has_tags(&self) -> bool {
         false
@@ -70,7 +73,7 @@ impl<P: Typed> Packet for Bare<P> {
 
     #[inline(always)]
     fn read_at<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
-        self.0.read_at(at.checked_sub(ETHERNET)?)
+        self.0.read_at(behind_link(at))
     }
 
     #[inline(always)]
@@ -90,7 +93,7 @@ impl<P: Typed> Packet for Bare<P> {
 
     #[inline(always)]
     fn write_at<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()> {
-        self.0.write_at(at.checked_sub(ETHERNET)?, bytes)
+        self.0.write_at(behind_link(at), bytes)
     }
 
     #[inline(always)]
@@ -112,12 +115,12 @@ impl<P: Typed> Packet for Bare<P> {
         covered: Covered,
         zero_is_none: bool,
     ) -> Option<()> {
-        self.0.checksum_at(at.checked_sub(ETHERNET)?, change, covered, zero_is_none)
+        self.0.checksum_at(behind_link(at), change, covered, zero_is_none)
     }
 
     #[inline(always)]
     fn reshape(&mut self, keep: usize, link: usize, room: usize) -> Option<()> {
-        self.0.reshape(keep.checked_sub(ETHERNET)?, link.checked_sub(ETHERNET)?, room)
+        self.0.reshape(behind_link(keep), link.checked_sub(ETHERNET)?, room)
     }
 
     #[inline(always)]

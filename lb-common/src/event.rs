@@ -83,13 +83,13 @@ names! {
         NoLocalBackend = "no_local_backend", "traffic policy Local without an endpoint on this node";
         SourceNotAllowed = "source_not_allowed", "not in loadBalancerSourceRanges";
         UnallocatedAddress = "unallocated_address", "an address of a service range that no Service has";
-        FlowTableFull = "flow_table_full", "no room for a new flow; raise the flow table's size";
+        FlowTableFull = "flow_table_full", "no room for a new flow in the table or in memory: an event tells which";
         PortsExhausted = "ports_exhausted", "no free source port towards this backend";
         NoSourceAddress = "no_source_address", "the leaving device has no address of the family";
         BadTable = "bad_table", "a selection table names a backend that is not there";
         RewriteFailed = "rewrite_failed", "the kernel refused to change the packet";
         RejectLimited = "reject_limited", "a rejection beyond the rate limit";
-        NotRejected = "not_rejected", "refused, but nobody is told: a RST, a later fragment, a packet with options or extension headers";
+        NotRejected = "not_rejected", "refused, but nobody is told: a RST, a later fragment, more than 128 bytes of extension headers";
         FragmentHeld = "fragment_held", "a fragment ahead of the first of its datagram, kept to be sent in again behind it";
         FragmentLost = "fragment_lost", "a fragment that was held and had to make room for others";
         SctpChecksum = "sctp_checksum", "an SCTP packet in pieces whose port would change: its checksum covers all of them";
@@ -119,6 +119,7 @@ names! {
         KeptDevice = "kept_device", "XDP did not send a packet itself: its device takes none from XDP";
         KeptLink = "kept_link", "XDP did not send a packet itself: tagged, or sent to another address on its link";
         FragmentTableFull = "fragment_table_full", "no room to remember the ports of a packet in pieces";
+        FlowNoMemory = "flow_no_memory", "the kernel had no memory for half of a flow, though the table has room";
     }
 }
 

@@ -345,10 +345,30 @@ pub struct Ports {
     /// Destination port; none before the first fragment came.
     pub destination: Port,
     /// How many others wait for it, or to be sent on behind it, in `HELD`.
-    pub held: u32,
+    pub held: u16,
+    /// [`Ports::time`] when it was written.
+    pub written: u16,
 }
 
-plain!(Ports = 8 { source, destination, held });
+plain!(Ports = 8 { source, destination, held, written });
+
+impl Ports {
+    /// Steps of [`Ports::time`] that it counts for: 30 seconds, as long as Linux waits for the rest of a datagram (ipv4(7),
+    /// `ipfrag_time`; the 60 of RFC 8200 4.5 are what it must not exceed).
+    const AGE: u16 = 28;
+
+    /// A time as it is kept here, in steps of 1.07 seconds that begin anew after 19 hours.
+    #[inline(always)]
+    pub const fn time(now: u64) -> u16 {
+        (now >> 30) as u16
+    }
+
+    /// Whether it can still be of the datagram that is asked for, and not of one that had its identification before.
+    #[inline(always)]
+    pub const fn is_fresh(&self, now: u64) -> bool {
+        Self::time(now).wrapping_sub(self.written) <= Self::AGE
+    }
+}
 
 /// Keys of `HELD`, a power of two. Which one a fragment has follows from its datagram and its place in
 /// the queue: one that nobody asks for any more is overwritten.
@@ -376,7 +396,7 @@ impl Held {
     /// In `length`: it has no link-layer header. What one kind of device held is nothing to the other.
     pub const BARE: u32 = 1 << 31;
     /// Fragments of one datagram that are held at most: 64 KiB in pieces of the smallest MTU of IPv6.
-    pub const QUEUE: u32 = 64;
+    pub const QUEUE: u16 = 64;
 }
 
 impl Default for Held {

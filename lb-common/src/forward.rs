@@ -14,6 +14,7 @@ mod host;
 mod icmp;
 mod ingress;
 mod ports;
+mod quoted;
 mod reject;
 mod rewrite;
 mod send;

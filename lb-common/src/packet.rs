@@ -15,12 +15,10 @@ pub enum Covered {
 }
 
 /// A packet from its link-layer header on. Offsets count from there, in bytes.
+///
+/// What asks for a constant offset sees the linear part of an skb, or the first buffer of an XDP frame: the packet's own
+/// headers lie there from the start. What takes an offset known only at run time sees all of it.
 pub trait Packet {
-    /// Brings the first `length` bytes, or all there are, in reach of [`Packet::words`] and its like,
-    /// which see only the linear part of an skb. The headers of a packet are in reach from the start; an
-    /// XDP frame in several buffers has in its first what it ever has.
-    fn reach(&self, length: usize);
-
     /// Whether a VLAN tag lies in the bytes (XDP) and not in the packet's metadata (tc).
     fn has_tags(&self) -> bool;
 

@@ -34,6 +34,8 @@ pub struct Scratch {
     pub view: View,
     /// Identification of a datagram in pieces.
     pub id: [u8; 4],
+    /// The headers of a packet that an ICMP error quotes, never plain.
+    pub quoted: View,
     /// The packet's tuple, and so the key of its own half of its flow ...
     pub key: FlowKey,
     /// ... and value, found or in the making.

@@ -16,8 +16,6 @@ pub const ETHERNET: usize = 14;
 pub const IPV4: usize = 20;
 /// Bytes of the fixed IPv6 header (RFC 8200).
 pub const IPV6: usize = 40;
-/// Number of the extension header of a fragment (RFC 8200 4.5).
-pub const FRAGMENT: u8 = 44;
 
 const TYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const TYPE_IPV6: [u8; 2] = [0x86, 0xdd];
@@ -59,7 +57,7 @@ pub enum Piece {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct View {
-    /// Offset of the transport header; only to be used through [`View::transport`].
+    /// Offset of the transport header; for what wants a constant only through [`View::transport`].
     pub behind: u16,
     /// Bytes of the link-layer header; only to be used through [`View::network`].
     pub link: u8,
@@ -237,7 +235,7 @@ fn ipv4<P: Packet>(packet: &P, scratch: &mut Scratch, network: usize) -> Result<
 }
 
 #[inline(always)]
-const fn piece(offset: u16, more: u16) -> Piece {
+pub(crate) const fn piece(offset: u16, more: u16) -> Piece {
     match (offset, more) {
         (0, 0) => Piece::Whole,
         (0, _) => Piece::First,
@@ -259,7 +257,11 @@ fn ipv6<P: Packet>(packet: &P, scratch: &mut Scratch, network: usize) -> Result<
     scratch.view.protocol = Protocol(next);
     scratch.view.plain = true;
     scratch.view.behind = (network + IPV6) as u16;
-    if is_transport(scratch.view.protocol) { Ok(()) } else { extensions(packet, scratch) }
+    if is_transport(scratch.view.protocol) {
+        Ok(())
+    } else {
+        extensions(packet, &mut scratch.view, &mut scratch.id)
+    }
 }
 
 #[inline(always)]
@@ -270,13 +272,18 @@ const fn is_transport(protocol: Protocol) -> bool {
     )
 }
 
-/// Walks IPv6 extension headers (RFC 8200 4) up to the transport header.
+/// Walks IPv6 extension headers (RFC 8200 4) from [`View::behind`] up to the transport header. `id`: what a fragment's
+/// says of its datagram.
 #[inline(never)]
-fn extensions<P: Packet>(packet: &P, scratch: &mut Scratch) -> Result<(), PassReason> {
+pub(crate) fn extensions<P: Packet>(
+    packet: &P,
+    view: &mut View,
+    id: &mut [u8; 4],
+) -> Result<(), PassReason> {
     const HOP_BY_HOP: u8 = 0;
+    const FRAGMENT: u8 = 44;
     const ROUTING: u8 = 43;
     const DESTINATION: u8 = 60;
-    let view = &mut scratch.view;
     view.plain = false;
     for _ in 0..EXTENSIONS {
         if is_transport(view.protocol) {
@@ -288,7 +295,7 @@ fn extensions<P: Packet>(packet: &P, scratch: &mut Scratch) -> Result<(), PassRe
             FRAGMENT => {
                 let offset = u16::from_be_bytes([o0, o1]);
                 view.piece = piece(offset >> 3, offset & 1);
-                scratch.id = [i0, i1, i2, i3];
+                *id = [i0, i1, i2, i3];
                 view.behind += 8;
             }
             // Segments left: the destination is a waypoint, not the frontend.

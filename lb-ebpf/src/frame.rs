@@ -38,9 +38,6 @@ impl Packet for Frame<'_> {
     linear::access!();
 
     #[inline(always)]
-    fn reach(&self, _length: usize) {}
-
-    #[inline(always)]
     fn has_tags(&self) -> bool {
         true
     }

@@ -27,6 +27,8 @@ const REJECTION: u64 = 1_000_000;
 const REJECTION_BURST: u64 = 500 * REJECTION;
 /// `-EEXIST`.
 const EXISTS: i32 = -17;
+/// `-ENOMEM`: of a full table it is `-E2BIG`.
+const NO_MEMORY: i32 = -12;
 
 /// The kernel as [`Tables`].
 pub(crate) struct Kernel;
@@ -38,6 +40,14 @@ pub(crate) fn add_one(index: u32) {
         // SAFETY: an aligned word of this CPU. Packets' programs do not interrupt each other; where one, or
         // another process, interrupts a socket call just here, one of two events is not counted.
         unsafe { *counter += 1 };
+    }
+}
+
+/// Tells a half of a flow that there was no memory for from one that found the table full.
+#[inline(always)]
+fn count_refusal(error: i32) {
+    if error == NO_MEMORY {
+        add_one(event_counter(Event::FlowNoMemory));
     }
 }
 
@@ -139,13 +149,16 @@ impl Tables for Kernel {
         match FLOWS.insert(key, flow, u64::from(BPF_NOEXIST)) {
             Ok(()) => Added::Yes,
             Err(EXISTS) => Added::Taken,
-            Err(_) => Added::Full,
+            Err(error) => {
+                count_refusal(error);
+                Added::Full
+            }
         }
     }
 
     #[inline(always)]
     fn put_flow(&self, key: &FlowKey, flow: &Flow) -> bool {
-        FLOWS.insert(key, flow, 0).is_ok()
+        FLOWS.insert(key, flow, 0).inspect_err(|error| count_refusal(*error)).is_ok()
     }
 
     #[inline(always)]

@@ -97,11 +97,6 @@ impl Packet for Skb<'_> {
     linear::access!();
 
     #[inline(always)]
-    fn reach(&self, length: usize) {
-        self.pull(length as u32);
-    }
-
-    #[inline(always)]
     fn has_tags(&self) -> bool {
         false
     }

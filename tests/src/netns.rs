@@ -81,6 +81,19 @@ impl Netns {
         run(&mut nsenter, input)
     }
 
+    /// Lets the kernel send every ICMP error. By default it is one a second to one client after a few, and so many in all.
+    pub fn tell_every_error(&self) -> Result<()> {
+        for (setting, value) in [
+            ("net.ipv4.icmp_ratelimit", "0"),
+            ("net.ipv4.icmp_msgs_per_sec", "100000"),
+            ("net.ipv4.icmp_msgs_burst", "10000"),
+            ("net.ipv6.icmp.ratelimit", "0"),
+        ] {
+            self.sysctl(setting, value)?;
+        }
+        Ok(())
+    }
+
     /// Sets a kernel setting of the namespace, such as `net.ipv4.ip_forward`.
     pub fn sysctl(&self, name: &str, value: &str) -> Result<()> {
         // A device name may hold a dot, written as a slash in the name of a setting.

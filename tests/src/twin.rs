@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail};
 use lb_common::event::{Event, Hook, Turn, Verdict, event_counter, verdict_counter};
 use lb_common::fake::{Fake, Step, fields, run, wrong_checksums};
-use lb_common::flow::{Affinity, Client, Flow, FlowKey};
+use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Ports};
 
 pub mod bpf;
 pub mod hooks;
@@ -163,6 +163,10 @@ fn ageless(clients: &BTreeMap<Client, Affinity>) -> Vec<(Client, Affinity)> {
     clients.iter().map(|(key, value)| (*key, Affinity { seen: 0, ..*value })).collect()
 }
 
+fn undated(fragments: &BTreeMap<Fragment, Ports>) -> Vec<(Fragment, Ports)> {
+    fragments.iter().map(|(key, value)| (*key, Ports { written: 0, ..*value })).collect()
+}
+
 fn state(host: &Fake, kernel: &Kernel) -> Result<Option<String>> {
     let (here, there) = (timeless(&host.flows.borrow()), timeless(&kernel.flows()?));
     if here != there {
@@ -188,7 +192,7 @@ fn state(host: &Fake, kernel: &Kernel) -> Result<Option<String>> {
         let (here, there) = (brief(&host.held.borrow()), brief(&kernel.held()?));
         return Ok(Some(format!("HELD: host {here:#?} kernel {there:#?}")));
     }
-    if *host.fragments.borrow() != kernel.fragments()? {
+    if undated(&host.fragments.borrow()) != undated(&kernel.fragments()?) {
         return Ok(Some(String::from("FRAGMENTS")));
     }
     Ok(None)

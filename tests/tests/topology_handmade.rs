@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use lb_common::fake::Datagram;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
@@ -19,6 +19,7 @@ in_both_shapes!(
     datagrams_without_checksum_are_answered,
     impossible_sources_harm_nobody,
     tagged_question_is_refused_under_its_tag,
+    odd_questions_are_refused_at_once,
     ping_of_a_cluster_ip_is_answered_to_everybody,
 );
 
@@ -149,6 +150,46 @@ fn tagged_question_is_refused_under_its_tag(shape: Shape) -> Result<()> {
             frame.icmp() == Some(refusal) && frame.tag == Some(TAG) && !frame.outgoing
         };
         drop(capture.wait_for("a refusal with the tag", is_refusal)?);
+    }
+    Ok(())
+}
+
+/// Options, extension headers, first pieces: the refusal quotes them, so that its reader finds the ports.
+fn odd_questions_are_refused_at_once(shape: Shape) -> Result<()> {
+    let rig = Rig::shared(shape)?;
+    let none = Service::new("none", 10)?.port(80, TARGET).node_port(30_080);
+    let rig = rig.start(&[&none])?;
+    for family in Family::ALL {
+        let node_port = rig.node(0)?.addresses().socket(family, 30_080);
+        let askers: [(&Member, SocketAddr); 2] =
+            [(rig.pod(0, 0)?, none.frontend(family)), (rig.client(), node_port)];
+        let refusal = if family == Family::V4 { (3, 3) } else { (1, 4) };
+        for (from, to) in askers {
+            let own = from.addresses().socket(family, number());
+            let hand = Handmade::open(from, own)?;
+            let mut with_more = hand.question(to, 100);
+            with_more.options = vec![1, 1, 1, 0];
+            with_more.extensions = vec![(60, vec![1, 4, 0, 0, 0, 0])];
+            let parts = pieces(&hand.question(to, 3_000), 1_400, u32::from(number()));
+            let first = parts.first().context("a first piece")?;
+            for (odd, is_piece) in [(&with_more, false), (first, true)] {
+                let capture = Capture::start(from.netns(), "eth0")?;
+                hand.send(odd, to)?;
+                let what = format!("{} is refused by {to}, piece: {is_piece}", from.name());
+                let is_refusal = |frame: &Frame| {
+                    frame.icmp() == Some(refusal)
+                        && frame.source().is_some_and(|source| source.ip() == to.ip())
+                        && frame.wrong_checksums().is_empty()
+                };
+                let refused = capture.wait_for(&what, is_refusal)?;
+                let quoted = refused.quoted().with_context(|| format!("{what}: no quote"))?;
+                // The ports of a piece are not looked for.
+                let port = if is_piece { 0 } else { to.port() };
+                let quotes = quoted.destination();
+                let expected = Some(SocketAddr::new(to.ip(), port));
+                ensure!(quotes == expected, "{what}: quotes {quotes:?}");
+            }
+        }
     }
     Ok(())
 }

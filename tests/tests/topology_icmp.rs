@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, ensure};
+use lb_common::fake::Datagram;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, matrix, refused};
@@ -41,18 +42,27 @@ fn router_that_gives_up_names_itself_and_quotes_what_was_sent(shape: Shape) -> R
     let rig = Rig::shared(shape)?;
     let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&far])?;
+    for node in 0..2 {
+        rig.node(node)?.netns().tell_every_error()?;
+    }
     for family in Family::ALL {
         let node_port = rig.node(0)?.addresses().socket(family, 30_081);
         let askers: [(&Member, SocketAddr); 2] =
             [(rig.pod(0, 0)?, far.frontend(family)), (rig.client(), node_port)];
         for (from, to) in askers {
-            for hops in 1..=2 {
-                let own = from.addresses().socket(family, 27_000 + u16::from(hops));
+            for (hops, with_more) in [(1, false), (2, false), (1, true), (2, true)] {
+                let port = 27_000 + 10 * u16::from(with_more) + u16::from(hops);
+                let own = from.addresses().socket(family, port);
                 let capture = Capture::start(from.netns(), "eth0")?;
                 let hand = Handmade::open(from, own)?;
-                hand.send_far(&hand.question(to, 100), to, hops)?;
+                let question = hand.question(to, 100);
+                let question = if with_more { more(question) } else { question };
+                hand.send_far(&question, to, hops)?;
                 let exceeded = if family == Family::V4 { (11, 0) } else { (3, 0) };
-                let what = format!("{} hears of its packet to {to} after {hops} hops", from.name());
+                let what = format!(
+                    "{} hears of its packet to {to} after {hops} hops, options: {with_more}",
+                    from.name()
+                );
                 let error = capture.wait_for(&what, |frame| frame.icmp() == Some(exceeded))?;
                 let router = error.source().map(|source| source.ip());
                 let cluster = far.cluster().of(family);
@@ -66,6 +76,13 @@ fn router_that_gives_up_names_itself_and_quotes_what_was_sent(shape: Shape) -> R
         }
     }
     Ok(())
+}
+
+/// With padding as its options (RFC 791 3.1), or as options for its destination (RFC 8200 4.2).
+fn more(mut question: Datagram) -> Datagram {
+    question.options = vec![1, 1, 1, 0];
+    question.extensions = vec![(60, vec![1, 4, 0, 0, 0, 0])];
+    question
 }
 
 /// A packet that leaves the node by the device that it came in by makes the kernel send redirects.

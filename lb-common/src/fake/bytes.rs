@@ -80,8 +80,6 @@ impl Typed for Bytes {
 }
 
 impl Packet for Bytes {
-    fn reach(&self, _length: usize) {}
-
     fn has_tags(&self) -> bool {
         self.home == Home::Frame
     }

@@ -143,7 +143,10 @@ impl Fake {
     fn insert_flow(&self, key: &FlowKey, flow: &Flow) -> bool {
         let mut flows = self.flows.borrow_mut();
         let room = flows.len() < self.flow_capacity || flows.contains_key(key);
-        let room = room && !self.flow_failures.contains(key);
+        if room && self.flow_failures.contains(key) {
+            self.count(Event::FlowNoMemory);
+            return false;
+        }
         if room {
             let _: Option<Flow> = flows.insert(*key, *flow);
         }

@@ -23,6 +23,13 @@ const fn key(scratch: &Scratch) -> Fragment {
     Fragment::new(tuple.source, tuple.destination, scratch.id, *protocol, *side)
 }
 
+/// What is known of a datagram. Identifications come round: what was written for an older one of the same ends is not
+/// this one's.
+#[inline(always)]
+fn known<T: Tables>(tables: &T, fragment: &Fragment) -> Option<Ports> {
+    tables.fragment(fragment).filter(|ports| ports.is_fresh(tables.now()))
+}
+
 /// Finds the place of a fragment that comes in: gives a later one the ports of its datagram, or holds it; an
 /// end for the packet where it is done with.
 #[inline(never)]
@@ -33,7 +40,7 @@ pub(super) fn place<P: Packet, T: Tables>(
     scratch: &mut Scratch,
 ) -> Step<()> {
     scratch.fragment = key(scratch);
-    let known = tables.fragment(&scratch.fragment).unwrap_or_default();
+    let known = known(tables, &scratch.fragment).unwrap_or_default();
     let has_first = known.destination != Port::NONE;
     if scratch.view.piece == Piece::Later {
         if has_first {
@@ -65,12 +72,12 @@ fn may_be_frontend<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scr
 
 /// Where in `HELD` the fragment at a place in the queue of its datagram lies.
 #[inline(always)]
-fn slot(fragment: &Fragment, index: u32) -> u32 {
+fn slot(fragment: &Fragment, index: u16) -> u32 {
     let [.., source] = fragment.source.words();
     let [.., destination] = fragment.destination.words();
     let ends = u64::from(source) << 32 | u64::from(destination);
     let hash = hash::mix(ends, u64::from(u32::from_ne_bytes(fragment.id)));
-    (hash as u32).wrapping_add(index) % HELD
+    (hash as u32).wrapping_add(index.into()) % HELD
 }
 
 /// Keeps a fragment that came ahead of its first.
@@ -80,14 +87,15 @@ fn hold<P: Packet, T: Tables>(
     tables: &T,
     settings: &Settings,
     scratch: &mut Scratch,
-    index: u32,
+    index: u16,
 ) -> Step<()> {
-    let waiting = Ports { held: index + 1, ..Ports::default() };
+    let written = Ports::time(tables.now());
+    let waiting = Ports { held: index + 1, written, ..Ports::default() };
     let slot = slot(&scratch.fragment, index);
     if index < Held::QUEUE
         && may_be_frontend(tables, settings, scratch)
         && tables.put_held(slot, |held| {
-            (held.fragment, held.index) = (scratch.fragment, index);
+            (held.fragment, held.index) = (scratch.fragment, index.into());
             packet.keep(held)
         })
         && tables.put_fragment(&scratch.fragment, &waiting)
@@ -103,7 +111,7 @@ fn carry<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &Scratch,
-    held: u32,
+    held: u16,
 ) -> Step<()> {
     let index = held - 1;
     write(tables, scratch, index);
@@ -113,7 +121,7 @@ fn carry<P: Packet, T: Tables>(
     let fragment = &scratch.fragment;
     let slot = slot(fragment, index);
     let mut take = |held: &Held| {
-        let is_it = held.fragment == *fragment && held.index == index;
+        let is_it = held.fragment == *fragment && held.index == u32::from(index);
         if is_it { packet.become_held(held) } else { None }
     };
     let taken = tables.read_held(slot, &mut take).flatten();
@@ -125,7 +133,7 @@ fn carry<P: Packet, T: Tables>(
 /// Gives a later fragment that goes out the ports of its datagram. Without them it is the stack's: never a guess.
 #[inline(always)]
 pub(super) fn recall<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
-    let Some(ports) = tables.fragment(&key(scratch)) else {
+    let Some(ports) = known(tables, &key(scratch)) else {
         return pass(PassReason::UnknownFragment);
     };
     scratch.key.tuple.source_port = ports.source;
@@ -144,14 +152,15 @@ pub(super) fn remember<T: Tables>(tables: &T, scratch: &mut Scratch) {
 #[inline(never)]
 fn remember_first<T: Tables>(tables: &T, scratch: &mut Scratch) {
     scratch.fragment = key(scratch);
-    let known = tables.fragment(&scratch.fragment).unwrap_or_default();
-    write(tables, scratch, known.held);
+    let held = known(tables, &scratch.fragment).map_or(0, |known| known.held);
+    write(tables, scratch, held);
 }
 
 #[inline(always)]
-fn write<T: Tables>(tables: &T, scratch: &Scratch, held: u32) {
+fn write<T: Tables>(tables: &T, scratch: &Scratch, held: u16) {
     let Tuple { source_port: source, destination_port: destination, .. } = scratch.key.tuple;
-    if !tables.put_fragment(&scratch.fragment, &Ports { source, destination, held }) {
+    let ports = Ports { source, destination, held, written: Ports::time(tables.now()) };
+    if !tables.put_fragment(&scratch.fragment, &ports) {
         tables.count(Event::FragmentTableFull);
     }
 }

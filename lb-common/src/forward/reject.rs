@@ -15,19 +15,19 @@ use crate::wire::{self, IPV4, IPV6, View, tcp};
 
 /// Bytes of the ICMP header in front of the quoted packet.
 const ICMP: usize = 8;
-/// Words quoted of a TCP header: up to and with its checksum, which the kernel refuses to cut off
+/// Bytes quoted of a TCP header: up to and with its checksum, which the kernel refuses to cut off
 /// while it is still partial.
-const TCP: usize = 5;
+const TCP: usize = 20;
 /// Where the checksum lies in it.
 const TCP_CHECKSUM: usize = 16;
-/// Words quoted of an SCTP header: with its checksum, as of TCP.
-const SCTP: usize = 3;
-/// Words quoted of any other transport header.
-const OTHER: usize = 2;
+/// Bytes quoted of an SCTP header: with its checksum, as of TCP.
+const SCTP: usize = 12;
+/// Bytes quoted of any other transport header.
+const OTHER: usize = 8;
 /// Where the checksum lies in a UDP header.
 const UDP_CHECKSUM: usize = 6;
-/// No internet checksum is quoted.
-const NONE: usize = usize::MAX;
+/// Bytes of options or extension headers that are quoted at most.
+const CHAIN: usize = 128;
 /// Hop limit of what we send.
 const HOPS: u8 = 64;
 
@@ -39,40 +39,34 @@ pub(super) fn answer<P: Packet>(
     view: &View,
     why: Turn,
 ) -> Step<Verdict> {
-    // A rejection of a rejection, or of an answer to nobody, helps nobody. Of what has more than the plain headers the quote
-    // would have another length.
-    if view.is_rst() || !view.plain || view.piece == wire::Piece::Later {
+    // A rejection of a rejection, or of an answer to nobody, helps nobody. A quote without ports is nobody's.
+    if view.is_rst() || view.piece == wire::Piece::Later || chain(packet, view) > CHAIN {
         return Err(Verdict::Drop(DropReason::NotRejected));
     }
-    let link = view.network(packet);
     let done = match (view.v4, view.protocol) {
-        (true, Protocol::TCP) => unreachable_v4::<P, TCP, TCP_CHECKSUM>(packet, link, asked),
-        (true, Protocol::UDP) => unreachable_v4::<P, OTHER, UDP_CHECKSUM>(packet, link, asked),
-        (true, Protocol::SCTP) => unreachable_v4::<P, SCTP, NONE>(packet, link, asked),
-        (true, _) => unreachable_v4::<P, OTHER, NONE>(packet, link, asked),
-        (false, Protocol::TCP) => reset_v6(packet, view, asked),
-        (false, Protocol::UDP) => unreachable_v6::<P, OTHER, UDP_CHECKSUM>(packet, link, asked),
-        (false, Protocol::SCTP) => unreachable_v6::<P, SCTP, NONE>(packet, link, asked),
-        (false, _) => unreachable_v6::<P, OTHER, NONE>(packet, link, asked),
+        (true, _) => unreachable_v4(packet, view, asked),
+        (false, Protocol::TCP) if view.plain => reset_v6(packet, view, asked),
+        (false, _) => unreachable_v6(packet, view, asked),
     };
     done.ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
     rewrite::turn_round(packet, why)
 }
 
-#[inline(never)]
-fn unreachable_v4<P: Packet, const QUOTE: usize, const FIELD: usize>(
-    packet: &mut P,
-    link: usize,
-    asked: &Tuple,
-) -> Option<()> {
-    let (quote, field) = quoted::<P, { IPV4 / 4 }, QUOTE, FIELD>(packet, link)?;
-    let body = quote.add(u32::from_ne_bytes([3, 3, 0, 0]));
-    packet.reshape(link + IPV4 + 4 * QUOTE, link, IPV4 + ICMP)?;
-    if FIELD != NONE {
-        packet.write(link + IPV4 + ICMP + IPV4 + FIELD, field)?;
-    }
+/// Bytes of options or extension headers.
+#[inline(always)]
+fn chain<P: Packet>(packet: &P, view: &View) -> usize {
+    let fixed = view.network(packet) + if view.v4 { IPV4 } else { IPV6 };
+    (view.behind as usize).saturating_sub(fixed)
+}
 
-    let [l0, l1] = ((IPV4 + ICMP + IPV4 + 4 * QUOTE) as u16).to_be_bytes();
+#[inline(never)]
+fn unreachable_v4<P: Packet>(packet: &mut P, view: &View, asked: &Tuple) -> Option<()> {
+    let link = view.network(packet);
+    let quote = quoted::<P, { IPV4 / 4 }>(packet, view)?;
+    let body = quote.sum.add(u32::from_ne_bytes([3, 3, 0, 0]));
+    quote.keep(packet, link, IPV4 + ICMP)?;
+
+    let [l0, l1] = ((IPV4 + ICMP + quote.length) as u16).to_be_bytes();
     let w0 = u32::from_ne_bytes([0x45, 0, l0, l1]);
     let w1 = u32::from_ne_bytes([0, 0, 0x40, 0]);
     let source = asked.destination.last_word();
@@ -91,19 +85,13 @@ fn unreachable_v4<P: Packet, const QUOTE: usize, const FIELD: usize>(
 }
 
 #[inline(never)]
-fn unreachable_v6<P: Packet, const QUOTE: usize, const FIELD: usize>(
-    packet: &mut P,
-    link: usize,
-    asked: &Tuple,
-) -> Option<()> {
-    let (quote, field) = quoted::<P, { IPV6 / 4 }, QUOTE, FIELD>(packet, link)?;
-    let body = quote.add(u32::from_ne_bytes([1, 4, 0, 0]));
-    packet.reshape(link + IPV6 + 4 * QUOTE, link, IPV6 + ICMP)?;
-    if FIELD != NONE {
-        packet.write(link + IPV6 + ICMP + IPV6 + FIELD, field)?;
-    }
+fn unreachable_v6<P: Packet>(packet: &mut P, view: &View, asked: &Tuple) -> Option<()> {
+    let link = view.network(packet);
+    let quote = quoted::<P, { IPV6 / 4 }>(packet, view)?;
+    let body = quote.sum.add(u32::from_ne_bytes([1, 4, 0, 0]));
+    quote.keep(packet, link, IPV6 + ICMP)?;
 
-    let length = (ICMP + IPV6 + 4 * QUOTE) as u16;
+    let length = (ICMP + quote.length) as u16;
     let [l0, l1] = length.to_be_bytes();
     packet.write(link, [0x60, 0, 0, 0, l0, l1, Protocol::ICMP6.0, HOPS])?;
     packet.set_words(link + 8, asked.destination.words())?;
@@ -156,27 +144,71 @@ const fn pseudo_header(
     sum.add(u32::from_ne_bytes([0, 0, l0, l1])).add(u32::from_ne_bytes([0, 0, 0, protocol.0]))
 }
 
-/// Sum of the quoted packet, its IP header and the start of what follows, and what to write into its
-/// checksum field: F = -S/2, S being the sum of the rest from the transport header on. Completed, the
-/// field becomes -(S + F), which is F again.
-#[inline(always)]
-fn quoted<P: Packet, const HEADER: usize, const QUOTE: usize, const FIELD: usize>(
-    packet: &P,
+/// What is quoted of a packet: its IP header with all that belongs to it, and the start of what follows.
+struct Quote {
+    /// Its sum.
+    sum: Difference,
+    /// Its bytes.
+    length: usize,
+    /// Whether there is a checksum field in it, ...
+    has_field: bool,
+    /// ... where that is in the packet, ...
     at: usize,
-) -> Option<(Difference, [u8; 2])> {
-    let header: [u32; HEADER] = packet.words(at)?;
-    let mut quote: [u32; QUOTE] = packet.words(at + HEADER * 4)?;
-    if FIELD == NONE {
-        return Some((sum_of(&quote, sum_of(&header, Difference::NONE)), [0; 2]));
-    }
-    let others = if FIELD.is_multiple_of(4) { [0, 0, 0xff, 0xff] } else { [0xff, 0xff, 0, 0] };
-    *quote.get_mut(FIELD / 4)? &= u32::from_ne_bytes(others);
-    let rest = sum_of(&quote, Difference::NONE);
-    let [f0, f1] = rest.halved();
-    Some((sum_of(&header, rest).add(u32::from_ne_bytes([f0, f1, 0, 0])), [f0, f1]))
+    /// ... and what it is to be.
+    field: [u8; 2],
 }
 
+impl Quote {
+    /// Cuts all but the quote off the packet and opens `room` in front of it.
+    #[inline(always)]
+    fn keep<P: Packet>(&self, packet: &mut P, link: usize, room: usize) -> Option<()> {
+        packet.reshape(link + self.length, link, room)?;
+        if self.has_field { packet.write_at(self.at + room, self.field) } else { Some(()) }
+    }
+}
+
+/// What is quoted of the packet. Into its checksum field goes F = -S/2, S being the sum of the rest from the transport
+/// header on: completed, the field becomes -(S + F), which is F again.
 #[inline(always)]
-fn sum_of<const N: usize>(words: &[u32; N], sum: Difference) -> Difference {
-    words.iter().fold(sum, |sum, word| sum.add(*word))
+fn quoted<P: Packet, const WORDS: usize>(packet: &P, view: &View) -> Option<Quote> {
+    let (link, behind) = (view.network(packet), view.behind as usize);
+    let header: [u32; WORDS] = packet.words(link)?;
+    let sum = header.iter().fold(Difference::NONE, |sum, word| sum.add(*word));
+    let sum = add(packet, sum, (link + 4 * WORDS, behind), CHAIN)?;
+    // VERIFIER: told by a flag; compared with a number that it is not, the offset would keep apart all the ways that lead here.
+    let (bytes, has_field, field) = match view.protocol {
+        Protocol::TCP => (TCP, true, TCP_CHECKSUM),
+        Protocol::UDP => (OTHER, true, UDP_CHECKSUM),
+        Protocol::SCTP => (SCTP, false, 0),
+        _ => (OTHER, false, 0),
+    };
+    let rest = add(packet, Difference::NONE, (behind, behind + bytes), TCP)?;
+    let length = behind + bytes - link;
+    let at = behind + field;
+    if !has_field {
+        return Some(Quote { sum: sum.and(rest), length, has_field, at, field: [0; 2] });
+    }
+    let rest = rest.half(packet.read_at(at)?, [0; 2]);
+    let field = rest.halved();
+    let [f0, f1] = field;
+    let sum = sum.and(rest).add(u32::from_ne_bytes([f0, f1, 0, 0]));
+    Some(Quote { sum, length, has_field, at, field })
+}
+
+/// Adds the words from an offset up to another one, at most `most` bytes of them.
+#[inline(always)]
+fn add<P: Packet>(
+    packet: &P,
+    mut sum: Difference,
+    (from, to): (usize, usize),
+    most: usize,
+) -> Option<Difference> {
+    for word in 0..most / 4 {
+        let at = from + 4 * word;
+        if at >= to {
+            break;
+        }
+        sum = sum.add(u32::from_ne_bytes(packet.read_at(at)?));
+    }
+    Some(sum)
 }

@@ -12,15 +12,7 @@ use crate::traffic::Protocol;
 /// its own work is the client's.
 pub(super) fn lead_to_node_a(rig: &Rig) -> Result<()> {
     let node = rig.node(0)?;
-    for (setting, value) in [
-        // The kernel sends one ICMP error a second to one client, and so many in all: too few for us.
-        ("net.ipv4.icmp_ratelimit", "0"),
-        ("net.ipv4.icmp_msgs_per_sec", "100000"),
-        ("net.ipv4.icmp_msgs_burst", "10000"),
-        ("net.ipv6.icmp.ratelimit", "0"),
-    ] {
-        node.netns().sysctl(setting, value)?;
-    }
+    node.netns().tell_every_error()?;
     add_addresses(rig)?;
     let node = node.addresses();
     for member in [rig.client(), rig.node(1)?.host()] {

@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 const ETHERNET: usize = 14;
 const FRAGMENT: u8 = 44;
+/// Extension headers that may stand in front of a transport header: with options, for routing, of a fragment.
+const EXTENSIONS: [u8; 4] = [0, 43, FRAGMENT, 60];
 /// IP protocol numbers.
 pub const ICMP: u8 = 1;
 /// See [`ICMP`].
@@ -144,13 +146,18 @@ impl Frame {
                 fragment: word(6)? & 0x3fff != 0,
             }),
             0x86dd => {
-                let next = *ip.get(6)?;
-                let fragment = next == FRAGMENT;
+                let (mut protocol, mut at, mut fragment) = (*ip.get(6)?, 40, false);
+                while EXTENSIONS.contains(&protocol) {
+                    let units = usize::from(*ip.get(at + 1)?);
+                    fragment |= protocol == FRAGMENT;
+                    let length = if protocol == FRAGMENT { 8 } else { (units + 1) * 8 };
+                    (protocol, at) = (*ip.get(at)?, at + length);
+                }
                 Some(Network {
                     source: Ipv6Addr::from(address::<16>(ip, 8)?).into(),
                     destination: Ipv6Addr::from(address::<16>(ip, 24)?).into(),
-                    protocol: if fragment { *ip.get(40)? } else { next },
-                    transport: ETHERNET + if fragment { 48 } else { 40 },
+                    protocol,
+                    transport: ETHERNET + at,
                     end: ETHERNET + 40 + usize::from(word(4)?),
                     fragment,
                 })

@@ -186,7 +186,10 @@ impl Kernel {
         for (word, bits) in words(&tables.endpoints) {
             bpf::put(self.map("ENDPOINTS"), &word, &bits)?;
         }
-        for (fragment, ports) in &*tables.fragments.borrow() {
+        let (then, now) = (tables.clock.get(), bpf::now());
+        for (fragment, ports) in &mut *tables.fragments.borrow_mut() {
+            let age = Ports::time(then).wrapping_sub(ports.written);
+            ports.written = Ports::time(now).wrapping_sub(age);
             bpf::put(self.map("FRAGMENTS"), fragment, ports)?;
         }
         for (key, held) in &*tables.held.borrow() {

@@ -170,8 +170,10 @@ fn lose_a_fragment(random: &mut Random, tables: &Fake) {
     let id = random.below(2) as u8;
     let id = if family == 0 { [0, id, 0, 0] } else { [0, 0, 0, id] };
     let datagram = Fragment::new(from.ip, to.ip, id, Protocol::UDP, Side::INGRESS);
-    let held = 1 + random.below(2) as u32;
-    let ports = Ports { source: from.port, destination: to.port, held };
+    let held = random.below(3) as u16;
+    // Some too long ago to be of what comes.
+    let written = Ports::time(tables.clock.get() - random.of(&[0, 40_000_000_000]));
+    let ports = Ports { source: from.port, destination: to.port, held, written };
     let _: Option<Ports> = tables.fragments.borrow_mut().insert(datagram, ports);
 }
 
@@ -237,23 +239,30 @@ fn datagram(random: &mut Random, depth: u32) -> Datagram {
         made.piece = Some(Piece { offset, more: random.one_in(2), id: random.below(3) as u32 });
     }
     if random.one_in(10) {
-        made.options = vec![1; 4 * (1 + random.below(10))];
+        options(random, &mut made);
     }
     if random.one_in(6) {
         let kinds = [0, 43, 60, 60, 44, 135, 51];
-        made.extensions = (0..=random.below(7))
-            .map(|_| {
-                let mut rest = vec![0; 6 + 8 * random.below(3)];
-                rest[1] = u8::from(random.one_in(8));
-                (random.of(&kinds), rest)
-            })
-            .collect();
+        made.extensions = (0..=random.below(7)).map(|_| extension(random, &kinds)).collect();
     }
     let tags = if random.one_in(20) { 1 + random.below(3) } else { 0 };
     for _ in 0..tags {
         made = made.tagged(random.next() as u16);
     }
     made
+}
+
+/// Options, and extension headers that the path walks.
+fn options(random: &mut Random, made: &mut Datagram) {
+    made.options = vec![1; 4 * (1 + random.below(10))];
+    let count = 1 + random.below(3);
+    made.extensions = (0..count).map(|_| extension(random, &[0, 43, 60])).collect();
+}
+
+fn extension(random: &mut Random, kinds: &[u8]) -> (u8, Vec<u8>) {
+    let mut rest = vec![0; 6 + 8 * random.below(3)];
+    rest[1] = u8::from(random.one_in(8));
+    (random.of(kinds), rest)
 }
 
 fn piece(random: &mut Random) -> Datagram {
@@ -318,11 +327,14 @@ fn packet(random: &mut Random, seen: &[Vec<u8>]) -> Vec<u8> {
 fn error_about(random: &mut Random, quoted: &[u8]) -> Vec<u8> {
     let family = usize::from(quoted.get(12..14) != Some(&[8, 0]));
     let mut body = vec![0, 0, 5, 0];
-    body.extend(quoted.iter().skip(14).take(28 + random.below(60)));
+    body.extend(quoted.iter().skip(14).take(28 + random.below(120)));
     let kind = if family == 0 { random.of(&[3, 11, 5]) } else { random.of(&[1, 2, 3]) };
     let client = random.of(CLIENTS[family]);
     let mut made = Datagram::new(end(random, family), at(client), Transport::Icmp(kind, 1));
     made.payload = body;
+    if random.one_in(3) {
+        options(random, &mut made);
+    }
     let mut packet = made.build();
     // Often to and from the very ends of what it quotes.
     let (from, length) = if family == 0 { (26, 4) } else { (22, 16) };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{source_port, wish};
 use crate::addr::{Endpoint, Port, Protocol};
 use crate::config::Settings;
-use crate::event::{DropReason, Hook, Translation, Verdict};
+use crate::event::{DropReason, Event, Hook, Translation, Verdict};
 use crate::fake::{Datagram, Fake, Meanwhile, Step, at, run, world};
 use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
 
@@ -57,6 +57,7 @@ fn no_half_stands_where_another_finds_no_room() {
         assert_eq!(verdict, Verdict::Drop(DropReason::FlowTableFull), "{from} {to}");
         assert_eq!(out, comes.packet);
         assert!(tables.flows.borrow().is_empty(), "{from} {to}: {:#?}", tables.flows);
+        assert_eq!(tables.counted(Event::FlowNoMemory), 1, "told from a full table");
     }
 }
 
