@@ -1,6 +1,6 @@
 //! The programs in the kernel, with maps of their own that nothing else sees.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
 
 use anyhow::{Context as _, Result};
@@ -8,16 +8,15 @@ use aya::maps::Map;
 use aya::programs::{Program, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use lb_agent::datapath::{self, PacketLog};
-use lb_agent::program::Op;
-use lb_common::config::SettingsPair;
 use lb_common::event::{COUNTERS, Hook, Verdict, verdict_counter};
 use lb_common::fake::{Fake, Step};
 use lb_common::flow::{Affinity, Client, DIRECT, Flow, FlowKey, Fragment, Held, Ports};
-use lb_common::service::{Frontend, Service};
 
-use super::bpf::{self, Line, Trie};
+use super::bpf;
 use super::roads;
 use crate::process::ensure_root;
+
+mod tables;
 
 /// What one packet came to.
 #[derive(Debug)]
@@ -165,132 +164,6 @@ impl Kernel {
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
-    /// Makes the maps hold what `tables` holds, and nothing else.
-    pub fn load(&mut self, tables: &Fake) -> Result<()> {
-        let order: Vec<FlowKey> = tables.flows.borrow().keys().copied().collect();
-        self.load_ordered(tables, &order)
-    }
-
-    /// [`Kernel::load`], the flows one after the other as named.
-    pub fn load_ordered(&mut self, tables: &Fake, order: &[FlowKey]) -> Result<()> {
-        self.empty()?;
-        for (frontend, service) in &tables.services {
-            bpf::put(self.map("SERVICES"), frontend, service)?;
-        }
-        for (index, line) in (0_u32..).zip(&tables.lines) {
-            bpf::put(self.map("SLOTS"), &index, &Line(*line))?;
-        }
-        for (index, row) in (0_u32..).zip(&tables.backends) {
-            bpf::put(self.map("BACKENDS"), &index, row)?;
-        }
-        for (word, bits) in words(&tables.endpoints) {
-            bpf::put(self.map("ENDPOINTS"), &word, &bits)?;
-        }
-        let (then, now) = (tables.clock.get(), bpf::now());
-        for (fragment, ports) in &mut *tables.fragments.borrow_mut() {
-            let age = Ports::time(then).wrapping_sub(ports.written);
-            ports.written = Ports::time(now).wrapping_sub(age);
-            bpf::put(self.map("FRAGMENTS"), fragment, ports)?;
-        }
-        for (key, held) in &*tables.held.borrow() {
-            bpf::put(self.map("HELD"), key, held)?;
-        }
-        for (index, hash) in &*tables.direct.borrow() {
-            bpf::put(self.map("DIRECT"), index, hash)?;
-        }
-        for source in &tables.sources {
-            bpf::put(self.map("SOURCES"), &trie(source), &1_u32)?;
-        }
-        for (ip, bits) in &tables.addresses {
-            bpf::put(self.map("ADDRESSES"), ip, bits)?;
-        }
-        for (index, device) in &tables.devices {
-            bpf::put(self.map("DEVICES"), index, device)?;
-        }
-        let there: SettingsPair = bpf::get(self.map("SETTINGS"), &0_u32)?;
-        for pair in there.replaced(tables.settings) {
-            bpf::put(self.map("SETTINGS"), &0_u32, &pair)?;
-        }
-        // The tables may have been made long ago or before: their times move to the kernel's clock.
-        let moved = |seen: u64| seen.wrapping_sub(tables.clock.get()).wrapping_add(bpf::now());
-        let mut flows = tables.flows.borrow_mut();
-        flows.values_mut().for_each(|flow| flow.seen = moved(flow.seen));
-        for key in order {
-            let flow = flows.get(key).context("a flow that is not there")?;
-            bpf::put(self.map("FLOWS"), key, flow).context("FLOWS")?;
-        }
-        drop(flows);
-        for (key, value) in &mut *tables.affinity.borrow_mut() {
-            value.seen = moved(value.seen);
-            bpf::put(self.map("AFFINITY"), key, value)?;
-        }
-        let granted = if tables.rejects.get() { 0 } else { u64::MAX };
-        self.put_each_cpu("REJECTIONS", granted)?;
-        self.loaded = tables.clone();
-        Ok(())
-    }
-
-    /// Lets the next rejection of each CPU through, whatever went before.
-    pub fn grant_rejections(&self) -> Result<()> {
-        self.put_each_cpu("REJECTIONS", 0)
-    }
-
-    /// Does what the agent would do, but for the settings, which are those of [`Kernel::load`].
-    pub fn apply(&self, op: &Op) -> Result<()> {
-        match op {
-            Op::PutSettings(_) | Op::ForgetClients { .. } => {}
-            Op::PutBackend { id, row } => bpf::put(self.map("BACKENDS"), id, row)?,
-            Op::WriteLines { line, lines } => {
-                for (index, line) in (*line..).zip(lines) {
-                    bpf::put(self.map("SLOTS"), &index, &Line(*line))?;
-                }
-            }
-            Op::PutSource { bits, source } => {
-                bpf::put(self.map("SOURCES"), &trie(&(*bits, *source)), &1_u32)?;
-            }
-            Op::RemoveSource { bits, source } => {
-                bpf::remove(self.map("SOURCES"), &trie(&(*bits, *source)));
-            }
-            Op::PutService { frontend, service } => {
-                bpf::put(self.map("SERVICES"), frontend, service)?;
-            }
-            Op::RemoveService { frontend } => bpf::remove(self.map("SERVICES"), frontend),
-        }
-        Ok(())
-    }
-
-    fn put_each_cpu(&self, map: &str, value: u64) -> Result<()> {
-        // One value for each CPU: written as pairs, which are as many as there are CPUs or more.
-        let values = vec![value; self.cpus];
-        bpf::put_values(self.map(map), 0, &values).context("per-CPU map")
-    }
-
-    fn empty(&self) -> Result<()> {
-        let _gone: Vec<(Frontend, Service)> = bpf::entries(self.map("SERVICES"), true)?;
-        let _gone: Vec<(lb_common::addr::Ip, u32)> = bpf::entries(self.map("ADDRESSES"), true)?;
-        let _gone: Vec<(u32, lb_common::config::Device)> = bpf::entries(self.map("DEVICES"), true)?;
-        let _gone: Vec<(FlowKey, Flow)> = bpf::entries(self.map("FLOWS"), true)?;
-        let _gone: Vec<(Client, Affinity)> = bpf::entries(self.map("AFFINITY"), true)?;
-        let _gone: Vec<(Fragment, Ports)> = bpf::entries(self.map("FRAGMENTS"), true)?;
-        for word in words(&self.loaded.endpoints).into_keys() {
-            bpf::put(self.map("ENDPOINTS"), &word, &0_u64)?;
-        }
-        let _gone: Vec<(u32, Held)> = bpf::entries(self.map("HELD"), true)?;
-        for index in self.direct()?.into_keys() {
-            bpf::put(self.map("DIRECT"), &index, &0_u64)?;
-        }
-        for source in &self.loaded.sources {
-            bpf::remove(self.map("SOURCES"), &trie(source));
-        }
-        for index in (0_u32..).take(self.loaded.lines.len()) {
-            bpf::put(self.map("SLOTS"), &index, &Line::default())?;
-        }
-        for index in (0_u32..).take(self.loaded.backends.len()) {
-            bpf::put(self.map("BACKENDS"), &index, &lb_common::service::Backend::default())?;
-        }
-        Ok(())
-    }
-
     /// Runs one packet. Nothing if the kernel makes no packet of it, see `is_refused`.
     pub fn run(&mut self, step: &Step) -> Result<Option<Run>> {
         let mut out = vec![0; step.packet.len() + 256];
@@ -369,18 +242,4 @@ impl Kernel {
     pub fn fragments(&self) -> Result<BTreeMap<Fragment, Ports>> {
         Ok(bpf::entries(self.map("FRAGMENTS"), false)?.into_iter().collect())
     }
-}
-
-/// Bits as the words of an array hold them.
-fn words(bits: &BTreeSet<u32>) -> BTreeMap<u32, u64> {
-    let mut words = BTreeMap::new();
-    for bit in bits {
-        *words.entry(bit / 64).or_default() |= 1 << (bit % 64);
-    }
-    words
-}
-
-const fn trie((bits, source): &(u32, lb_common::service::Source)) -> Trie {
-    let [a, b, c, d] = source.ip.words();
-    Trie { bits: *bits, key: [source.service, a, b, c, d, 0] }
 }
