@@ -4,12 +4,14 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use lb_agent::datapath::{Direction, beside};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, matrix, refused};
 use lb_tests::topology::{Addresses, Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Handmade, Raw, pieces};
 use lb_tests::wait::wait_until_ok;
+use nix::net::if_::if_nametoindex;
 
 in_both_shapes!(
     node_port_is_asked_through_the_tunnel,
@@ -17,6 +19,7 @@ in_both_shapes!(
     large_segments_and_datagrams_find_the_mtu_of_the_tunnel,
     process_that_no_hook_serves_asks_through_the_tunnel,
     tunnel_is_served_while_it_is_up_and_never_by_xdp,
+    agent_that_comes_back_finds_the_programs_of_the_tunnel,
 );
 
 /// How long a change of a link may take until it is told.
@@ -144,6 +147,35 @@ fn process_that_no_hook_serves_asks_through_the_tunnel(shape: Shape) -> Result<(
         }
         refused(node, Ask::new(protocol, none.frontend(family)))?;
     }
+    Ok(())
+}
+
+/// They are loaded apart from the others; what they do goes on without the agent.
+fn agent_that_comes_back_finds_the_programs_of_the_tunnel(shape: Shape) -> Result<()> {
+    let (mut rig, _) = start(shape, &[])?;
+    let programs = |rig: &Rig| {
+        let number = |index, direction| {
+            Ok::<_, std::io::Error>(beside(index, direction)?.first().map(|it| it.program))
+        };
+        let numbers = || {
+            let index = if_nametoindex("tun0")?;
+            Ok([number(index, Direction::Ingress)?, number(index, Direction::Egress)?])
+        };
+        let found: std::io::Result<_> = rig.node(0)?.netns().run_in(numbers)?;
+        found.context("what is attached to tun0")
+    };
+    let before = programs(&rig)?;
+    ensure!(before.iter().all(Option::is_some), "{before:?}");
+    let mut agent = rig.take_agent(0)?;
+    let to = rig.node(0)?.addresses().socket(Family::V4, NODE_PORTS[1]);
+    let kept = rig.client().peer().keep(Ask::tcp(to))?;
+    ensure!(kept.ask()?.peer == to);
+    agent.kill9()?;
+    ensure!(kept.ask()?.peer == to);
+    agent.start_again()?;
+    ensure!(kept.ask()?.peer == to && ask(rig.client(), Ask::udp(to))?.peer == to);
+    let after = programs(&rig)?;
+    ensure!(after == before, "{after:?}, not {before:?}");
     Ok(())
 }
 
