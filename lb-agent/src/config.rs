@@ -27,7 +27,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 pub use self::choices::{
-    Acceleration, DetectLocalMode, Echo, Masquerade, NodePortAddresses, SocketLb, Timeouts,
+    Acceleration, DetectLocalMode, Echo, Masquerade, NodePortAddresses, ShortCuts, SocketLb,
+    Timeouts,
 };
 use self::section::Section;
 pub use self::setting::{Origin, Setting};
@@ -92,6 +93,8 @@ pub struct Config {
     pub socket_lb: Setting<SocketLb>,
     /// `acceleration`.
     pub acceleration: Setting<Acceleration>,
+    /// `shortCuts`.
+    pub short_cuts: Setting<ShortCuts>,
     /// `echo`.
     pub echo: Setting<Echo>,
     /// `mapSizes`, by upper-case name.
@@ -143,6 +146,7 @@ impl Default for Config {
             masquerade: Setting::default(),
             socket_lb: Setting::default(),
             acceleration: Setting::default(),
+            short_cuts: Setting::default(),
             echo: Setting::default(),
             map_sizes: BTreeMap::new(),
             external_devices: Setting::default(),

@@ -1,10 +1,11 @@
 //! The machine as the data path sees it: which devices lead to pods, which to the outside, which addresses are ours.
 //!
-//! `watch` follows netlink, `view` is what it shows, `roles` and `settings` decide, purely.
+//! `watch` follows netlink, `view` is what it shows, `roles` and `settings` decide, purely; `bystanders` looks who else is there.
 
 use std::net::IpAddr;
 
 pub mod acceleration;
+pub mod bystanders;
 mod pattern;
 pub mod roles;
 pub mod settings;

@@ -36,6 +36,7 @@ mod orphans;
 mod reload;
 mod servers;
 mod service_manager;
+mod short_cuts;
 mod sizes;
 mod start;
 mod state;

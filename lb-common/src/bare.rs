@@ -52,6 +52,11 @@ impl<P: Typed> Packet for Bare<P> {
     }
 
     #[inline(always)]
+    fn is_tagged(&self) -> bool {
+        self.0.is_tagged()
+    }
+
+    #[inline(always)]
     fn is_frame(&self) -> bool {
         false
     }
@@ -108,6 +113,11 @@ impl<P: Typed> Packet for Bare<P> {
     }
 
     #[inline(always)]
+    fn summed(&mut self, change: Difference) {
+        self.0.summed(change);
+    }
+
+    #[inline(always)]
     fn checksum_at(
         &mut self,
         at: usize,
@@ -144,6 +154,11 @@ impl<P: Typed> Packet for Bare<P> {
     }
 
     #[inline(always)]
+    fn segment(&self) -> usize {
+        self.0.segment()
+    }
+
+    #[inline(always)]
     fn route(&self, _: &Tuple, _: Protocol, _: Traffic, _: &mut Route) -> Way {
         Way::None
     }
@@ -165,12 +180,16 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::config::Settings;
     use crate::event::{Hook, Verdict};
     use crate::fake::{Bytes, Fixture, Home, assert_packet_eq, fixtures, run, run_bare};
 
-    /// The fixtures that are at tc alone.
+    /// The fixtures that are at tc alone, and through the stack: there are no short cuts without a link layer.
     fn at_tc() -> impl Iterator<Item = Fixture> {
-        let is_tc = |fixture: &Fixture| fixture.steps.iter().all(|it| it.hook != Hook::EdgeXdp);
+        let is_tc = |fixture: &Fixture| {
+            !fixture.tables.settings.has(Settings::SHORT_CUTS)
+                && fixture.steps.iter().all(|it| it.hook != Hook::EdgeXdp)
+        };
         fixtures::all().into_iter().filter(is_tc)
     }
 

@@ -62,7 +62,7 @@ pub struct Settings {
     /// Which sockets: [`Settings::SOCKETS_OFF`], [`Settings::SOCKETS_HOST`], [`Settings::SOCKETS_ALL`].
     pub socket_mode: u32,
     /// Counts the frontends that went or came to another service. A flow that has seen this number
-    /// need not look up its frontend; see [`crate::flow::Flow::removals`].
+    /// need not look up its frontend; see [`crate::flow::Flow::note`].
     pub removals: u32,
     /// Zero.
     pub pad: u32,
@@ -106,6 +106,8 @@ impl Settings {
     pub const LOCAL_BY_DEVICE: u32 = 256;
     /// XDP sends out itself what goes to other nodes, by devices that are [`Device::TAKES_FRAMES`].
     pub const SENDS: u32 = 512;
+    /// Some devices are [`Device::SHORT_CUT`].
+    pub const SHORT_CUTS: u32 = 1024;
 
     /// No socket is touched.
     pub const SOCKETS_OFF: u32 = 0;
@@ -201,9 +203,10 @@ pub struct Device {
     pub source6: Ip,
     /// Index of the bridge this device is a port of, 0 for none.
     pub bridge: u32,
-    /// [`Device::LOCAL_CLIENTS`], [`Device::TAKES_FRAMES`].
+    /// [`Device::LOCAL_CLIENTS`] and the other bits.
     pub flags: u32,
-    /// Its link-layer address; zeroes where it has none of this length.
+    /// The link-layer address of the router behind it, this node: its own, or that of the bridge that a pod's device is a
+    /// port of; zeroes where it has none of this length.
     pub hardware: [u8; 6],
     /// Zero.
     pub pad: u16,
@@ -214,6 +217,10 @@ impl Device {
     pub const LOCAL_CLIENTS: u32 = 1;
     /// What other XDP programs send by this device gets onto its wire.
     pub const TAKES_FRAMES: u32 = 2;
+    /// Nobody else has a program on it: packets may go past the stack by it, in and out.
+    pub const SHORT_CUT: u32 = 4;
+    /// Its other end is a pod's, and nothing lies in between (`bpf_redirect_peer`).
+    pub const PEER: u32 = 8;
 }
 
 plain!(Device = 48 { source4, source6, bridge, flags, hardware, pad });

@@ -70,10 +70,10 @@ names! {
 }
 
 names! {
-    /// What XDP sent out itself.
+    /// What went past the stack.
     Sent {
-        Forward = "to_backend", "to a backend of another node under our address, by XDP and not through the stack";
-        Reply = "to_client", "answer of a backend of another node, by XDP and not through the stack";
+        Forward = "to_backend", "to a backend, past the stack";
+        Reply = "to_client", "answer of a backend, past the stack";
     }
 }
 
@@ -112,12 +112,12 @@ names! {
         SocketRestored = "socket_restored", "a socket was shown the frontend it asked for";
         SocketNoMemory = "socket_no_memory", "no working memory for a socket call: it failed with ENOBUFS, or was shown no frontend";
         FragmentsReleased = "fragments_released", "the first fragment came after others, which are sent in again";
-        KeptHopLimit = "kept_hop_limit", "XDP did not send a packet itself: its hop limit ends here, as the stack will say";
-        KeptTooBig = "kept_too_big", "XDP did not send a packet itself: larger than the MTU, as the stack will say";
-        KeptNeighbour = "kept_neighbour", "XDP did not send a packet itself: the stack must ask who the next hop is";
-        KeptRoute = "kept_route", "XDP did not send a packet itself: no route, or none that goes without the stack";
-        KeptDevice = "kept_device", "XDP did not send a packet itself: its device takes none from XDP";
-        KeptLink = "kept_link", "XDP did not send a packet itself: tagged, or sent to another address on its link";
+        KeptHopLimit = "kept_hop_limit", "a packet did not go past the stack: its hop limit ends here, as the stack will say";
+        KeptTooBig = "kept_too_big", "a packet did not go past the stack: larger than the MTU, as the stack will say";
+        KeptNeighbour = "kept_neighbour", "a packet did not go past the stack, which must ask who the next hop is";
+        KeptRoute = "kept_route", "a packet did not go past the stack: no route, or none that goes without it";
+        KeptDevice = "kept_device", "a packet did not go past the stack: its device takes none that way";
+        KeptLink = "kept_link", "a packet did not go past the stack: tagged, or sent to another address on its link";
         FragmentTableFull = "fragment_table_full", "no room to remember the ports of a packet in pieces";
         FlowNoMemory = "flow_no_memory", "the kernel had no memory for half of a flow, though the table has room";
     }

@@ -200,11 +200,12 @@ pub struct Flow {
     /// [`Flow::MASQUERADED`].
     pub flags: u8,
     pad: u8,
-    /// [`crate::config::Settings::removals`] when its frontend was last looked up (forward halves).
-    pub removals: u32,
+    /// Forward halves: [`crate::config::Settings::removals`] when the frontend was last looked up. Replies: index of the device
+    /// by which their client came, where it is known.
+    pub note: u32,
 }
 
-plain!(Flow = 64 { to, service, backend, epoch, seen, kind, state, flags, pad, removals });
+plain!(Flow = 64 { to, service, backend, epoch, seen, kind, state, flags, pad, note });
 const _: () = assert!(align_of::<Flow>() == 8);
 
 impl Flow {
@@ -236,12 +237,12 @@ impl Flow {
             state: 0,
             flags: 0,
             pad: 0,
-            removals: 0,
+            note: 0,
         }
     }
 
     /// Makes `other` another half of the same flow: same service, backend and flags, nothing shown
-    /// yet. What its packets become is left to the caller.
+    /// yet, nothing noted. What its packets become is left to the caller.
     #[inline(always)]
     pub const fn write_half(&self, kind: Kind, other: &mut Self) {
         other.service = self.service;
@@ -252,7 +253,7 @@ impl Flow {
         other.state = 0;
         other.flags = self.flags;
         other.pad = self.pad;
-        other.removals = self.removals;
+        other.note = 0;
     }
 }
 

@@ -17,7 +17,9 @@ mod ports;
 mod quoted;
 mod reject;
 mod rewrite;
+mod road;
 mod send;
+mod short_cut;
 pub mod socket;
 #[cfg(test)]
 mod tests;

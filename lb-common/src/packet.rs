@@ -22,6 +22,9 @@ pub trait Packet {
     /// Whether a VLAN tag lies in the bytes (XDP) and not in the packet's metadata (tc).
     fn has_tags(&self) -> bool;
 
+    /// Whether a VLAN tag lies in the packet's metadata: it goes on to another device than it came by.
+    fn is_tagged(&self) -> bool;
+
     /// Whether it is not in the stack yet (XDP): it cannot be answered from here on every device, and nothing
     /// tells a checksum that a device is still to complete from a whole one.
     fn is_frame(&self) -> bool;
@@ -61,6 +64,10 @@ pub trait Packet {
         zero_is_none: bool,
     ) -> Option<()>;
 
+    /// Bytes changed, and no checksum of the packet makes up for it: who keeps a sum over all of them
+    /// (`CHECKSUM_COMPLETE`) must know.
+    fn summed(&mut self, change: Difference);
+
     /// [`Packet::checksum`] at an offset known only at run time. Slower.
     fn checksum_at(
         &mut self,
@@ -86,8 +93,10 @@ pub trait Packet {
     /// Bytes in all, link-layer header included. More than the MTU before segmentation.
     fn length(&self) -> usize;
 
-    /// Asks the kernel by which way a packet of this tuple goes on that came in by this one's device. There is none
-    /// but for a frame.
+    /// Bytes of payload of each packet that a device will make of this one; 0 where it is one already.
+    fn segment(&self) -> usize;
+
+    /// Asks the kernel by which way a packet of this tuple goes on that came in by this one's device.
     fn route(&self, tuple: &Tuple, protocol: Protocol, traffic: Traffic, into: &mut Route) -> Way;
 
     /// Index of the device it came in by or goes out by.

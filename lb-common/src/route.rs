@@ -1,4 +1,4 @@
-//! What XDP asks the kernel's routes before it sends a packet out itself, and their answer.
+//! What is asked of the kernel's routes before a packet goes past the stack, and their answer.
 
 /// How a packet is to be treated on its way, as far as routes are chosen by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub struct Traffic {
     pub v4: bool,
     /// IPv4: type of service in the first byte in memory; IPv6: the header's first word in memory without the version.
     pub class: u32,
-    /// Bytes of the IP packet.
+    /// Bytes of the IP packet, or of each that the device will make of it.
     pub length: u16,
 }
 

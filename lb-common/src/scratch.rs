@@ -60,6 +60,8 @@ pub struct Scratch {
     pub scope: u32,
     /// The datagram that a fragment is of.
     pub fragment: Fragment,
-    /// The way of a packet that XDP sends out itself.
+    /// The way of a packet that goes past the stack.
     pub route: Route,
+    /// It goes to the other end of that device, which is a pod's. Not 0: yes.
+    pub enters: u32,
 }

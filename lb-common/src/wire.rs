@@ -172,6 +172,11 @@ impl View {
         change: Difference,
         covered: Covered,
     ) -> Option<()> {
+        // IPv4's header has a checksum of its own, which the addresses leave the sum over the packet as it is by. The kernel
+        // takes them for such in both families.
+        if covered == Covered::PseudoHeader && !self.v4 {
+            packet.summed(change);
+        }
         let udp = self.protocol == Protocol::UDP;
         if self.plain {
             packet.checksum(self.transport(packet) + at, change, covered, udp)

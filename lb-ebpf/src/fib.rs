@@ -1,12 +1,13 @@
-//! The kernel's routes, for what XDP sends out itself: `bpf_fib_lookup`, which asks as the stack does when it forwards.
+//! The kernel's routes, for what goes past the stack: `bpf_fib_lookup`, which asks as the stack does when it forwards.
 //!
 //! It answers only where forwarding is on for the device, the packet fits the route's MTU and the next hop is known.
+
+use core::ffi::c_void;
 
 use aya_ebpf::bindings::{
     BPF_FIB_LKUP_RET_FRAG_NEEDED, BPF_FIB_LKUP_RET_NO_NEIGH, BPF_FIB_LKUP_RET_SUCCESS,
 };
 use aya_ebpf::helpers::generated::bpf_fib_lookup;
-use aya_ebpf::programs::XdpContext;
 use lb_common::addr::Protocol;
 use lb_common::flow::Tuple;
 use lb_common::route::{Route, Traffic, Way};
@@ -44,10 +45,10 @@ fn pair(first: &u16, second: &u16) -> u32 {
     u32::from_ne_bytes([a, b, c, d])
 }
 
-/// Asks for the way of a packet that came in by `device`.
+/// Asks for the way of a packet that came in by `device`. `context`: the program's own, of an skb or of an XDP frame.
 #[inline(always)]
 pub(crate) fn look_up(
-    context: &XdpContext,
+    context: *mut c_void,
     device: u32,
     (tuple, protocol, traffic): (&Tuple, Protocol, Traffic),
     into: &mut Route,
@@ -70,9 +71,8 @@ pub(crate) fn look_up(
         ..Question::default()
     };
     let length = size_of::<Question>() as i32;
-    // SAFETY: the context is the program's own; the helper reads and writes `length` bytes.
-    let answer =
-        unsafe { bpf_fib_lookup(context.ctx.cast(), (&raw mut question).cast(), length, 0) };
+    // SAFETY: the context is the program's own, an skb or a frame; the helper reads and writes `length` bytes.
+    let answer = unsafe { bpf_fib_lookup(context, (&raw mut question).cast(), length, 0) };
     match u32::try_from(answer) {
         Ok(BPF_FIB_LKUP_RET_SUCCESS) => {
             into.device = question.device;

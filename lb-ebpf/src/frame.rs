@@ -43,6 +43,11 @@ impl Packet for Frame<'_> {
     }
 
     #[inline(always)]
+    fn is_tagged(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
     fn is_frame(&self) -> bool {
         true
     }
@@ -77,6 +82,9 @@ impl Packet for Frame<'_> {
         let old = self.read(at)?;
         changed(old, change, zero_is_none).map_or(Some(()), |new| self.write(at, new))
     }
+
+    #[inline(always)]
+    fn summed(&mut self, _change: Difference) {}
 
     #[inline(always)]
     fn checksum_at(
@@ -134,8 +142,13 @@ impl Packet for Frame<'_> {
     }
 
     #[inline(always)]
+    fn segment(&self) -> usize {
+        0
+    }
+
+    #[inline(always)]
     fn route(&self, tuple: &Tuple, protocol: Protocol, traffic: Traffic, into: &mut Route) -> Way {
-        fib::look_up(self.0, self.device(), (tuple, protocol, traffic), into)
+        fib::look_up(self.0.ctx.cast(), self.device(), (tuple, protocol, traffic), into)
     }
 
     #[inline(always)]

@@ -175,7 +175,7 @@ impl Tables for Kernel {
     fn confirm_flow(&self, key: &FlowKey, removals: u32) {
         if let Some(flow) = FLOWS.get_ptr_mut(key) {
             // SAFETY: an aligned word of a live element.
-            unsafe { (*flow).removals = removals };
+            unsafe { (*flow).note = removals };
         }
     }
 

@@ -17,9 +17,7 @@ use crate::sock::{self, Family};
 /// Packets from a pod, on the host's side of its veth.
 #[classifier]
 pub(crate) fn pod_ingress(context: TcContext) -> i32 {
-    let mut skb = Skb::new(&context);
-    let verdict = with(|scratch| forward::ingress(&mut skb, &Kernel, scratch, Role::Pod));
-    report::tc(Hook::PodIngress, Direction::Ingress, skb.device(), verdict)
+    ingress(&context, Hook::PodIngress, Role::Pod)
 }
 
 /// Packets to a pod, on the host's side of its veth.
@@ -27,7 +25,7 @@ pub(crate) fn pod_ingress(context: TcContext) -> i32 {
 pub(crate) fn pod_egress(context: TcContext) -> i32 {
     let mut skb = Skb::new(&context);
     let verdict = with(|scratch| forward::egress(&mut skb, &Kernel, scratch, Role::Pod));
-    report::tc(Hook::PodEgress, Direction::Egress, skb.device(), verdict)
+    report::tc(Hook::PodEgress, Direction::Egress, (skb.device(), 0), verdict)
 }
 
 /// Packets from outside.
@@ -35,11 +33,9 @@ pub(crate) fn pod_egress(context: TcContext) -> i32 {
 pub(crate) fn edge_ingress(context: TcContext) -> i32 {
     if mark::is_set(&context) {
         let verdict = Verdict::Pass(PassReason::Accelerated);
-        return report::tc(Hook::EdgeIngress, Direction::Ingress, 0, verdict);
+        return report::tc(Hook::EdgeIngress, Direction::Ingress, (0, 0), verdict);
     }
-    let mut skb = Skb::new(&context);
-    let verdict = with(|scratch| forward::ingress(&mut skb, &Kernel, scratch, Role::Edge));
-    report::tc(Hook::EdgeIngress, Direction::Ingress, skb.device(), verdict)
+    ingress(&context, Hook::EdgeIngress, Role::Edge)
 }
 
 /// Packets to outside.
@@ -47,7 +43,7 @@ pub(crate) fn edge_ingress(context: TcContext) -> i32 {
 pub(crate) fn edge_egress(context: TcContext) -> i32 {
     let mut skb = Skb::new(&context);
     let verdict = with(|scratch| forward::egress(&mut skb, &Kernel, scratch, Role::Edge));
-    report::tc(Hook::EdgeEgress, Direction::Egress, skb.device(), verdict)
+    report::tc(Hook::EdgeEgress, Direction::Egress, (skb.device(), 0), verdict)
 }
 
 /// Packets from outside by a device without a link-layer header.
@@ -61,7 +57,7 @@ pub(crate) fn bare_ingress(context: TcContext) -> i32 {
     {
         verdict = Verdict::Drop(DropReason::RewriteFailed);
     }
-    report::tc(Hook::EdgeIngress, Direction::BareIngress, skb.device(), verdict)
+    report::tc(Hook::EdgeIngress, Direction::BareIngress, (skb.device(), 0), verdict)
 }
 
 /// Packets to outside by such a device.
@@ -69,7 +65,7 @@ pub(crate) fn bare_ingress(context: TcContext) -> i32 {
 pub(crate) fn bare_egress(context: TcContext) -> i32 {
     let mut skb = Skb::bare(&context);
     let verdict = with(|scratch| forward::egress(&mut skb, &Kernel, scratch, Role::Edge));
-    report::tc(Hook::EdgeEgress, Direction::Egress, skb.device(), verdict)
+    report::tc(Hook::EdgeEgress, Direction::Egress, (skb.device(), 0), verdict)
 }
 
 /// Packets from outside, before the stack: an accelerator of `edge_ingress`, never needed.
@@ -88,6 +84,21 @@ pub(crate) fn edge_xdp(context: XdpContext) -> u32 {
         mark::set(&context);
     }
     report::xdp(Hook::EdgeXdp, verdict, to)
+}
+
+/// What comes in at tc.
+#[inline(always)]
+fn ingress(context: &TcContext, hook: Hook, role: Role) -> i32 {
+    let mut skb = Skb::new(context);
+    let mut way = (skb.device(), 0);
+    let verdict = with(|scratch| {
+        let verdict = forward::ingress(&mut skb, &Kernel, scratch, role);
+        if let Verdict::Sent(_) = verdict {
+            way = (scratch.route.device, scratch.enters);
+        }
+        verdict
+    });
+    report::tc(hook, Direction::Ingress, way, verdict)
 }
 
 /// Lends a program the working memory of its CPU.

@@ -1,7 +1,7 @@
 //! Turns a verdict into what the kernel wants to hear, and counts it. The only place that does.
 
 use aya_ebpf::bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
-use aya_ebpf::helpers::generated::{bpf_redirect, bpf_redirect_neigh};
+use aya_ebpf::helpers::generated::{bpf_redirect, bpf_redirect_neigh, bpf_redirect_peer};
 use aya_log_ebpf::macro_support::{Level, level_enabled};
 use aya_log_ebpf::{debug, trace};
 use lb_common::event::{Hook, Turn, Verdict, verdict_counter};
@@ -17,15 +17,20 @@ pub(crate) enum Direction {
     BareIngress,
 }
 
-/// The verdict of a tc program. What is not dropped or turned round goes on to the next program.
+/// The verdict of a tc program. What is not dropped, turned round or sent goes on to the next program. `way`: the device it came
+/// by, or is sent by, and whether it then goes to that device's other end.
 #[inline(always)]
-pub(crate) fn tc(hook: Hook, direction: Direction, device: u32, verdict: Verdict) -> i32 {
+pub(crate) fn tc(hook: Hook, direction: Direction, way: (u32, u32), verdict: Verdict) -> i32 {
+    let (device, enters) = way;
     let counter = verdict_counter(hook, verdict);
     add_one(counter);
     log(counter, device, verdict);
     match verdict {
-        // Nothing is sent from here.
-        Verdict::Pass(_) | Verdict::Translated(_) | Verdict::Sent(_) => TC_ACT_UNSPEC,
+        Verdict::Pass(_) | Verdict::Translated(_) => TC_ACT_UNSPEC,
+        // SAFETY: the helper only records where the packet is to go (kernel 5.10).
+        Verdict::Sent(_) if enters != 0 => unsafe { bpf_redirect_peer(device, 0) as i32 },
+        // SAFETY: as above.
+        Verdict::Sent(_) => unsafe { bpf_redirect(device, 0) as i32 },
         Verdict::Drop(_) => TC_ACT_SHOT,
         Verdict::TurnedRound(why) => {
             if let (Direction::BareIngress, false) = (direction, why == Turn::Fragment) {

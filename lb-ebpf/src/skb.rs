@@ -4,8 +4,9 @@ use aya_ebpf::bindings::{
     BPF_F_INGRESS, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM,
 };
 use aya_ebpf::helpers::generated::{
-    bpf_clone_redirect, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_head,
-    bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
+    bpf_clone_redirect, bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room,
+    bpf_skb_change_head, bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_pull_data,
+    bpf_skb_store_bytes,
 };
 use aya_ebpf::programs::TcContext;
 use lb_common::addr::Protocol;
@@ -16,7 +17,7 @@ use lb_common::packet::{Covered, Packet};
 use lb_common::route::{Route, Traffic, Way};
 use lb_common::wire::ETHERNET;
 
-use crate::linear;
+use crate::{fib, linear};
 
 /// `BPF_ADJ_ROOM_MAC`: room is made between the link-layer header and the rest.
 const BEHIND_LINK: u32 = 1;
@@ -102,6 +103,12 @@ impl Packet for Skb<'_> {
     }
 
     #[inline(always)]
+    fn is_tagged(&self) -> bool {
+        // SAFETY: a field of the program's own context.
+        unsafe { (*self.0.skb.skb).vlan_present != 0 }
+    }
+
+    #[inline(always)]
     fn is_frame(&self) -> bool {
         false
     }
@@ -148,6 +155,12 @@ impl Packet for Skb<'_> {
         let result =
             unsafe { bpf_l4_csum_replace(self.0.skb.skb, at as u32, 0, sum, pseudo | zero) };
         if result == 0 { Some(()) } else { None }
+    }
+
+    #[inline(always)]
+    fn summed(&mut self, change: Difference) {
+        // SAFETY: the skb is the program's own context. It has such a sum or not.
+        let _sum: i64 = unsafe { bpf_csum_update(self.0.skb.skb, change.wsum()) };
     }
 
     #[inline(always)]
@@ -219,8 +232,14 @@ impl Packet for Skb<'_> {
     }
 
     #[inline(always)]
-    fn route(&self, _: &Tuple, _: Protocol, _: Traffic, _: &mut Route) -> Way {
-        Way::None
+    fn segment(&self) -> usize {
+        // SAFETY: a field of the program's own context.
+        unsafe { (*self.0.skb.skb).gso_size as usize }
+    }
+
+    #[inline(always)]
+    fn route(&self, tuple: &Tuple, protocol: Protocol, traffic: Traffic, into: &mut Route) -> Way {
+        fib::look_up(self.0.skb.skb.cast(), self.device(), (tuple, protocol, traffic), into)
     }
 
     #[inline(always)]

@@ -101,8 +101,9 @@ const fn code(hook: Hook, verdict: Verdict) -> u32 {
         (Hook::EdgeXdp, Verdict::Drop(_)) => 1,
         // `XDP_REDIRECT`.
         (Hook::EdgeXdp, Verdict::Sent(_)) => 4,
-        (_, Verdict::Pass(_) | Verdict::Translated(_) | Verdict::Sent(_)) => u32::MAX,
-        (_, Verdict::TurnedRound(_)) => 7,
+        (_, Verdict::Pass(_) | Verdict::Translated(_)) => u32::MAX,
+        // `TC_ACT_REDIRECT`.
+        (_, Verdict::TurnedRound(_) | Verdict::Sent(_)) => 7,
         (_, Verdict::Drop(_)) => 2,
     }
 }

@@ -32,6 +32,7 @@ Device         eth0            external attached  192.168.50.11 fd00:50::11
 Device         veth-a1         pod      attached  192.168.50.11 fd00:50::11
 Device         veth-a2         pod      attached  192.168.50.11 fd00:50::11
 XDP            eth0            not attached: a device of software (veth) is the slower for it
+Short cuts     on
 Mode           masquerade edge; pods are told by their devices
 NodePorts on   192.168.50.11 fd00:50::11
 Source ports   1024-29999

@@ -62,7 +62,7 @@ pub(crate) struct Traffic {
     #[arg(long)]
     bridged: bool,
     /// Only these routes (pod-far, port-near, port-far, loopback), operations (connect, kept, kept16, udp, bulk) and
-    /// ways (kube-proxy-nftables, kube-proxy-iptables, ours, ours-sockets, ours-xdp)
+    /// ways (kube-proxy-nftables, kube-proxy-iptables, ours, ours-stack, ours-sockets, ours-xdp)
     only: Vec<String>,
 }
 

@@ -2,7 +2,7 @@
 
 use super::kube_proxy::some;
 use super::section::{Found, Section};
-use super::{Acceleration, Config, Echo, Masquerade, Origin, Setting, SocketLb};
+use super::{Acceleration, Config, Echo, Masquerade, Origin, Setting, ShortCuts, SocketLb};
 use crate::node::Pattern;
 
 /// Words of `masquerade`.
@@ -14,6 +14,9 @@ pub(super) const SOCKET_LB: [(&str, SocketLb); 3] =
 /// Words of `acceleration`.
 pub(super) const ACCELERATION: [(&str, Acceleration); 3] =
     [("auto", Acceleration::Auto), ("native", Acceleration::Native), ("off", Acceleration::Off)];
+/// Words of `shortCuts`.
+pub(super) const SHORT_CUTS: [(&str, ShortCuts); 3] =
+    [("auto", ShortCuts::Auto), ("always", ShortCuts::Always), ("off", ShortCuts::Off)];
 /// Words of `echo`.
 pub(super) const ECHO: [(&str, Echo); 2] = [("answer", Echo::Answer), ("reject", Echo::Reject)];
 
@@ -22,6 +25,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     config.masquerade.file(section.word("masquerade", &MASQUERADE));
     config.socket_lb.file(section.word("socketLB", &SOCKET_LB));
     config.acceleration.file(section.word("acceleration", &ACCELERATION));
+    config.short_cuts.file(section.word("shortCuts", &SHORT_CUTS));
     config.echo.file(section.word("echo", &ECHO));
     config.localhost_node_ports.file(section.flag("localhostNodePorts"));
     config.external_devices.file(patterns(section, "externalDevices"));

@@ -58,6 +58,18 @@ pub enum Acceleration {
     Off,
 }
 
+/// Whether packets of known flows go past the stack at tc (ADR 0021).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShortCuts {
+    /// Where nobody would miss them.
+    #[default]
+    Auto,
+    /// Also where netfilter or `IPsec` would see them, but not by devices with others' programs or queues.
+    Always,
+    /// Nowhere.
+    Off,
+}
+
 /// What a ping of a `ClusterIP` gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Echo {

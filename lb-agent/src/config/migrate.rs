@@ -172,7 +172,7 @@ mod tests {
     }
 
     /// Every setting of ours with a value that is not its default.
-    const OURS: &str = "masquerade: kube-proxy\nsocketLB: 'off'\nacceleration: native\necho: reject\n\
+    const OURS: &str = "masquerade: kube-proxy\nsocketLB: 'off'\nacceleration: native\nshortCuts: always\necho: reject\n\
         localhostNodePorts: true\nexternalDevices: [eth*]\npodDevices: [cali*]\nbpfDir: /sys/fs/bpf/x\n\
         cgroup: /host/cgroup/unified\nserviceProxyName: other\nmapSizes: {FLOWS: 4096}\n\
         timeouts: {tcpEstablished: 2h, tcpCloseWait: 3m, udp: 10s, udpStream: 40s}\n";

@@ -75,8 +75,9 @@ fn both_documents_are_one_configuration() {
 
 #[test]
 fn off_needs_no_quotes() {
-    let config = agent("acceleration: off\nsocketLB: off").unwrap();
+    let config = agent("acceleration: off\nshortCuts: always\nsocketLB: off").unwrap();
     assert_eq!(config.acceleration.value, Acceleration::Off);
+    assert_eq!(config.short_cuts.value, ShortCuts::Always);
     assert_eq!(config.socket_mode(), Settings::SOCKETS_OFF);
     assert!(agent("echo: off").is_err(), "it has no such word");
 }

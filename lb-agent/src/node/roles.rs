@@ -166,10 +166,23 @@ fn device(link: &Link, role: Role, view: &View, node: &Identity) -> Device {
         source4: source(link, view, node.primary.v4, IpAddr::is_ipv4),
         source6: source(link, view, node.primary.v6, IpAddr::is_ipv6),
         bridge: link.controller.filter(is_bridge).unwrap_or(0),
-        flags: if is_local(link, role, view, node) { Device::LOCAL_CLIENTS } else { 0 },
-        hardware: link.hardware.unwrap_or_default(),
+        flags: flags(link, role, view, node),
+        hardware: router(link, role, view).unwrap_or_default(),
         pad: 0,
     }
+}
+
+/// What the device is; what may be done with it follows from what else is there.
+fn flags(link: &Link, role: Role, view: &View, node: &Identity) -> u32 {
+    let is_peer = role == Role::Pod && link.kind == LinkKind::Veth && link.peer_is_elsewhere;
+    let local = if is_local(link, role, view, node) { Device::LOCAL_CLIENTS } else { 0 };
+    local | if is_peer { Device::PEER } else { 0 }
+}
+
+/// Where packets go that are to be routed: a pod's bridge is its router.
+fn router(link: &Link, role: Role, view: &View) -> Option<[u8; 6]> {
+    let bridge = link.controller.filter(|_| role == Role::Pod).and_then(|it| view.links.get(&it));
+    bridge.unwrap_or(link).hardware
 }
 
 fn is_local(link: &Link, role: Role, view: &View, node: &Identity) -> bool {
@@ -343,7 +356,8 @@ mod tests {
         assert_eq!(of("cali1").source4, wire(ip("192.168.1.5")));
         assert_eq!(of("veth1").source6, Ip::UNSPECIFIED);
         assert_eq!((of("veth1").bridge, of("cali1").bridge), (3, 0));
-        assert_eq!(of("veth1").flags, Device::LOCAL_CLIENTS);
+        assert_eq!(of("veth1").flags, Device::LOCAL_CLIENTS | Device::PEER);
+        assert_eq!(of("cali1").flags, Device::LOCAL_CLIENTS, "where its other end is nobody says");
     }
 
     #[test]

@@ -168,15 +168,22 @@ impl Agent {
         let ip = |family| context.ip(family);
         let ips = (ip(Family::V4), ip(Family::V6));
         self.devices.set_node(self.tracker.node(), ips);
-        let settings = self.devices.settings();
-        let _: usize = self.change(|programmer, _| programmer.set_node(&settings));
+        self.put_settings();
         if self.is_programmed && self.writer.is_done() {
             self.devices.switch();
         }
         self.devices.apply(self.tracker.is_synced(), &self.numbers);
+        // What may be done with devices is known now.
+        self.put_settings();
         let (own, all) = self.devices.served();
         self.shown.addresses(own, all);
         self.report_ready();
+    }
+
+    /// Programs the settings that follow from the node.
+    pub(super) fn put_settings(&mut self) {
+        let settings = self.devices.settings();
+        let _: usize = self.change(|programmer, _| programmer.set_node(&settings));
     }
 
     /// Programs what changed.

@@ -12,6 +12,7 @@ use tracing::{info, warn};
 
 use super::Error;
 use super::accelerator::Accelerator;
+use super::short_cuts::ShortCuts;
 use crate::config::Config;
 use crate::datapath::{Datapath, Findings, Role};
 use crate::maps::Maps;
@@ -50,10 +51,11 @@ pub(super) struct Devices {
     /// Devices whose packets the programs could not read.
     unreadable: Vec<String>,
     accelerator: Accelerator,
-    /// Devices that the programs know XDP may send by.
-    sending: BTreeSet<u32>,
     /// Where XDP is, or why it is not, is another than was last shown.
     acceleration_changed: bool,
+    short_cuts: ShortCuts,
+    /// What the programs know may be done with devices: flags of `Device` beside those of [`Assignment`].
+    told_flags: BTreeMap<u32, u32>,
     /// What an earlier run left was compared with what should be.
     is_pruned: bool,
 }
@@ -80,8 +82,9 @@ impl Devices {
             doubtful: Vec::new(),
             unreadable: Vec::new(),
             accelerator: Accelerator::default(),
-            sending: BTreeSet::new(),
             acceleration_changed: false,
+            short_cuts: ShortCuts::default(),
+            told_flags: BTreeMap::new(),
             is_pruned: false,
         })
     }
@@ -113,7 +116,8 @@ impl Devices {
     /// The settings that follow from the node.
     pub(super) fn settings(&self) -> Settings {
         let settings = settings::settings(self.identity.primary, self.netns_cookie, &self.config);
-        Settings { local: self.local, ..settings }
+        let short_cuts = if self.short_cuts.by().is_empty() { 0 } else { Settings::SHORT_CUTS };
+        Settings { local: self.local, flags: settings.flags | short_cuts, ..settings }
     }
 
     /// The node's addresses, and in which families `NodePorts` are served on all of them.
@@ -177,6 +181,7 @@ impl Devices {
         self.doubt(in_doubt);
         self.leave_out(unreadable);
         self.accelerate();
+        self.open();
         let of = |role| self.attached.values().filter(|it| it.role == role).count();
         let [pods, edges] = &numbers.devices;
         Numbers::set(pods, of(Role::Pod));
@@ -190,29 +195,40 @@ impl Devices {
         let edges: Vec<&Link> = edges.filter_map(|device| view.links.get(&device.index)).collect();
         let setting = self.config.acceleration.value;
         self.acceleration_changed |= self.accelerator.apply(setting, &edges, &mut self.datapath);
-        self.send_by(&self.accelerator.sending());
     }
 
-    /// Tells the programs by which devices XDP may send.
-    fn send_by(&mut self, wanted: &BTreeSet<u32>) {
+    /// Lets packets go past the stack where nobody would miss them.
+    fn open(&mut self) {
+        self.short_cuts.look(&self.config, &self.attached);
+        self.tell();
+    }
+
+    /// Whether there are short cuts, and devices without, for people; nothing when that was told before.
+    pub(super) fn take_short_cuts(&mut self) -> Option<Vec<String>> {
+        self.short_cuts.take_shown()
+    }
+
+    /// Tells the programs what may be done with each device.
+    fn tell(&mut self) {
+        let sending = self.accelerator.sending();
         for (index, assignment) in &self.attached {
-            let may_send = wanted.contains(index);
-            if self.sending.contains(index) == may_send {
+            let sends = if sending.contains(index) { Device::TAKES_FRAMES } else { 0 };
+            let opens = if self.short_cuts.by().contains(index) { Device::SHORT_CUT } else { 0 };
+            let (told, wanted) = (self.told_flags.get(index).copied().unwrap_or(0), sends | opens);
+            if told == wanted {
                 continue;
             }
-            let mut device = assignment.device;
-            if may_send {
-                device.flags |= Device::TAKES_FRAMES;
-            }
+            let flags = assignment.device.flags | wanted;
             let name = &assignment.name;
-            if let Err(error) = self.maps.put_device(*index, &device) {
+            if let Err(error) = self.maps.put_device(*index, &Device { flags, ..assignment.device })
+            {
                 warn!(device = name, error = crate::chain(&error), "device was not written");
-            } else if may_send {
-                let _: bool = self.sending.insert(*index);
-                info!(device = name, "XDP sends out itself");
-            } else {
-                let _: bool = self.sending.remove(index);
-                info!(device = name, "XDP leaves sending to the stack");
+                continue;
+            }
+            let _: Option<u32> = self.told_flags.insert(*index, wanted);
+            if (told ^ wanted) & Device::TAKES_FRAMES != 0 {
+                let is_sending = sends != 0;
+                info!(device = name, is_sending, "whether XDP sends out itself is another");
             }
         }
     }
@@ -289,11 +305,12 @@ impl Devices {
             self.apply(is_known, numbers);
         } else {
             self.accelerate();
+            self.open();
         }
     }
 
     fn attach(&mut self, device: Assignment, numbers: &Numbers) {
-        let _: bool = self.sending.remove(&device.index);
+        let _: Option<u32> = self.told_flags.remove(&device.index);
         let put = self.maps.put_device(device.index, &device.device);
         let attached = put
             .map_err(Into::into)
@@ -324,7 +341,7 @@ impl Devices {
 
     /// Takes off the links and the row of a device, each whatever becomes of the other.
     fn forget(&mut self, index: u32) -> Result<(), String> {
-        let _: bool = self.sending.remove(&index);
+        let _: Option<u32> = self.told_flags.remove(&index);
         let detached = self.datapath.detach(index).map_err(|error| crate::chain(&error));
         let removed = self.maps.remove_device(index).map_err(|error| crate::chain(&error));
         detached.and(removed)

@@ -24,6 +24,8 @@ pub struct Known {
     pub stale: BTreeMap<String, String>,
     /// Devices to the outside: nothing where XDP accelerates and sends, else why it does not.
     pub acceleration: BTreeMap<String, String>,
+    /// Whether packets go past the stack, and by which devices they do not.
+    pub short_cuts: Vec<String>,
     /// Service ports by identity.
     pub names: BTreeMap<u32, String>,
     /// Service ports without room, and the map that is full.

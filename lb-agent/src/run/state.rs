@@ -32,6 +32,7 @@ pub struct State {
     /// What was written of the view.
     stale: BTreeMap<String, String>,
     acceleration: BTreeMap<String, String>,
+    short_cuts: Vec<String>,
     /// What is wrong with objects: as much of it as is kept by name, and how much there is.
     findings: (Vec<String>, usize),
     /// What was written, without names, and which names.
@@ -67,6 +68,7 @@ impl State {
             changed: None,
             stale: BTreeMap::new(),
             acceleration: BTreeMap::new(),
+            short_cuts: Vec::new(),
             findings: (Vec::new(), 0),
             told: Known::default(),
             naming: None,
@@ -79,6 +81,12 @@ impl State {
 
     pub(super) fn accelerates(&mut self, acceleration: BTreeMap<String, String>) {
         self.acceleration = acceleration;
+        self.changed();
+    }
+
+    /// Packets go past the stack here and not there.
+    pub(super) fn opens(&mut self, short_cuts: Vec<String>) {
+        self.short_cuts = short_cuts;
         self.changed();
     }
 
@@ -196,6 +204,7 @@ impl State {
             pid: std::process::id(),
             stale: self.stale.clone(),
             acceleration: self.acceleration.clone(),
+            short_cuts: self.short_cuts.clone(),
             problems: self.problems(),
             refused: programmer
                 .refused()

@@ -54,6 +54,7 @@ impl Agent {
             self.note_sync();
         }
         self.devices.retry(self.tracker.is_synced(), &self.numbers);
+        self.put_settings();
         if self.devices.is_held() {
             self.update_node();
         }
@@ -101,6 +102,9 @@ impl Agent {
     pub(super) fn report_ready(&mut self) {
         if let Some(acceleration) = self.devices.take_acceleration() {
             self.state.accelerates(acceleration);
+        }
+        if let Some(short_cuts) = self.devices.take_short_cuts() {
+            self.state.opens(short_cuts);
         }
         let is_complete = self.tracker.is_synced() && self.devices.is_complete();
         if is_complete && !self.is_settled {

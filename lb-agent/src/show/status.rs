@@ -29,6 +29,9 @@ pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error>
     line(&mut text, "Socket hooks", &format!("{hooks} of {} attached", SOCKET_HOOKS.len()));
     devices(&mut text, &maps, &links)?;
     acceleration(&mut text, &known, &maps, &links)?;
+    for said in &known.short_cuts {
+        line(&mut text, "Short cuts", said);
+    }
     if is_verbose {
         beside::attached(&mut text, &maps, &links)?;
         beside::machine(&mut text);

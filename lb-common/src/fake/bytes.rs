@@ -84,6 +84,10 @@ impl Packet for Bytes {
         self.home == Home::Frame
     }
 
+    fn is_tagged(&self) -> bool {
+        false
+    }
+
     fn is_frame(&self) -> bool {
         self.home == Home::Frame
     }
@@ -154,6 +158,8 @@ impl Packet for Bytes {
         self.write(at, if zero_is_none && new == [0; 2] { [0xff; 2] } else { new })
     }
 
+    fn summed(&mut self, _change: Difference) {}
+
     fn checksum_at(
         &mut self,
         at: usize,
@@ -199,9 +205,13 @@ impl Packet for Bytes {
         self.data.len()
     }
 
+    fn segment(&self) -> usize {
+        0
+    }
+
     fn route(&self, tuple: &Tuple, _: Protocol, traffic: Traffic, into: &mut Route) -> Way {
         match self.roads.get(&tuple.destination) {
-            _ if self.home == Home::Skb || traffic.v4 != tuple.destination.is_v4() => Way::None,
+            _ if traffic.v4 != tuple.destination.is_v4() => Way::None,
             None => Way::None,
             Some(road) if traffic.length > road.mtu => Way::TooBig,
             Some(Road { route: None, .. }) => Way::NoNeighbour,

@@ -28,6 +28,7 @@ mod removed;
 mod sctp;
 mod sent;
 mod shapes;
+mod short_cuts;
 mod taken_over;
 
 /// All of them.
@@ -47,6 +48,7 @@ pub fn all() -> Vec<Fixture> {
         shapes::all(),
         accelerator::all(),
         sent::all(),
+        short_cuts::all(),
         sctp::all(),
         races::all(),
         taken_over::all(),

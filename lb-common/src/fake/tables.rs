@@ -250,7 +250,7 @@ impl Tables for Fake {
 
     fn confirm_flow(&self, key: &FlowKey, removals: u32) {
         if let Some(flow) = self.flows.borrow_mut().get_mut(key) {
-            flow.removals = removals;
+            flow.note = removals;
         }
     }
 

@@ -57,7 +57,9 @@ pub const HOP_HARDWARE: [u8; 6] = [2, 0, 0, 0, 0, 0x23];
 /// Its MTU: the least that IPv6 allows.
 pub const OUT_MTU: u16 = 1_280;
 /// To whom a road leads, and whether the next hop is known. Nobody else is reached.
-pub const ROADS: [(&str, bool); 6] = [
+pub const ROADS: [(&str, bool); 8] = [
+    ("10.1.0.5", true),
+    ("fd00:1::5", true),
     ("10.2.0.7", true),
     ("10.2.0.8", false),
     ("203.0.113.9", true),

@@ -57,6 +57,7 @@ pub(super) fn find<P: Packet, T: Tables>(
         masquerade: false,
         turn: Turned::Nobody,
         port_stays: rewrite::port_stays(packet, &scratch.view),
+        device: packet.device(),
     };
     flows::begin(tables, settings, scratch, &begin).map_err(Verdict::Drop)
 }

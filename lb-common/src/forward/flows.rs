@@ -55,7 +55,7 @@ pub(super) fn is_current<T: Tables>(
     if scratch.view.protocol == Protocol::TCP {
         return !scratch.view.is_syn();
     }
-    flow.removals == settings.removals && tables.epoch(flow.backend) == flow.epoch
+    flow.note == settings.removals && tables.epoch(flow.backend) == flow.epoch
 }
 
 /// Whether a packet may follow the flow found for it, or must pick again: UDP and SCTP whose backend
@@ -79,7 +79,7 @@ pub(super) fn still_good<T: Tables>(
     let live = is_live(tables, flow, scratch.service.id);
     if !live {
         tables.count(Event::FlowRenewed);
-    } else if flow.removals != settings.removals {
+    } else if flow.note != settings.removals {
         tables.confirm_flow(&scratch.key, settings.removals);
     }
     live
@@ -125,6 +125,8 @@ pub(super) struct Begin {
     pub(super) state: u8,
     /// Its first packet can get no other port ([`super::rewrite::port_stays`]): no flow, rather than one it cannot follow.
     pub(super) port_stays: bool,
+    /// Index of the device that its client is behind.
+    pub(super) device: u32,
 }
 
 /// Makes both halves of the flow of `scratch.key` (and the mark of its masquerade), the forward half
@@ -155,13 +157,14 @@ pub(super) fn begin<T: Tables>(
     scratch.flow.service = scratch.service.id;
     scratch.flow.backend = scratch.backend_id;
     scratch.flow.epoch = scratch.backend.epoch;
-    scratch.flow.removals = settings.removals;
+    scratch.flow.note = settings.removals;
     scratch.flow.state = new.state;
     scratch.flow.flags = if new.masquerade { Flow::MASQUERADED } else { 0 };
     scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
     let twin_kind = if hairpin { Kind::HAIRPIN } else { Kind::REPLY };
     scratch.flow.write_half(twin_kind, &mut scratch.twin);
     scratch.key.tuple.write_reversed(&mut scratch.twin.to);
+    scratch.twin.note = new.device;
 
     // What another packet of this flow made stays with it.
     let place = ports::reserve(tables, settings, scratch, new.port_stays)?;
@@ -174,14 +177,14 @@ pub(super) fn begin<T: Tables>(
     let old = tables.flow(&scratch.key, &mut scratch.twin) && scratch.twin.to != scratch.flow.to;
     if !stands || !tables.put_flow(&scratch.key, &scratch.flow) {
         if place == Place::Made {
-            take_back(tables, scratch);
+            take_back(tables, scratch, new.device);
         }
         return Err(DropReason::FlowTableFull);
     }
     if old {
         end_old(tables, scratch);
     }
-    if place == Place::Made { Ok(()) } else { complete(tables, scratch) }
+    if place == Place::Made { Ok(()) } else { complete(tables, scratch, new.device) }
 }
 
 /// Ends what is left of the flow that `scratch.key` meant before, which is in `scratch.twin`. Where another flow has taken
@@ -207,11 +210,11 @@ const fn write_masquerade(scratch: &mut Scratch) {
 /// Takes back what was made for a forward half that found no room. Where another CPU has put that half meanwhile, it
 /// counts on them: then they stand again.
 #[inline(never)]
-fn take_back<T: Tables>(tables: &T, scratch: &mut Scratch) {
+fn take_back<T: Tables>(tables: &T, scratch: &mut Scratch, device: u32) {
     scratch.twin = scratch.flow;
     end_tail(tables, scratch);
     if tables.flow(&scratch.key, &mut scratch.twin) && scratch.twin.to == scratch.flow.to {
-        let _gone: Result<(), DropReason> = complete(tables, scratch);
+        let _gone: Result<(), DropReason> = complete(tables, scratch, device);
     }
 }
 
@@ -220,10 +223,11 @@ fn take_back<T: Tables>(tables: &T, scratch: &mut Scratch) {
 /// Whoever removes them looks for the forward half afterwards, whoever puts that looks for them afterwards: one of the
 /// two sees the other.
 #[inline(never)]
-fn complete<T: Tables>(tables: &T, scratch: &mut Scratch) -> Result<(), DropReason> {
+fn complete<T: Tables>(tables: &T, scratch: &mut Scratch, device: u32) -> Result<(), DropReason> {
     let is_hairpin = scratch.flow.kind == Kind::HAIRPIN;
     let kind = if is_hairpin { Kind::HAIRPIN } else { Kind::REPLY };
     scratch.flow.write_half(kind, &mut scratch.twin);
+    scratch.twin.note = device;
     scratch.key.tuple.write_reversed(&mut scratch.twin.to);
     scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
     let mut stands = matches!(ports::stand(tables, scratch), Ok(Place::Made | Place::Found));

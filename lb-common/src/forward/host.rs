@@ -93,6 +93,7 @@ fn begin<T: Tables>(
         masquerade: elsewhere || settings.has(Settings::MASQUERADE_KUBE_PROXY),
         turn: Turned::Host,
         port_stays,
+        device: 0,
     };
     flows::begin(tables, settings, scratch, &begin).map_err(Verdict::Drop)?;
     choose::remember(tables, scratch, scratch.key.tuple.source, now);

@@ -3,6 +3,7 @@
 use super::flows::{self, Begin, Turned};
 use super::{
     Refusal, Role, Step, choose, close, direct, fragments, icmp, pass, read, reject, rewrite, send,
+    short_cut,
 };
 use crate::addr::Protocol;
 use crate::config::{Device, Settings, address};
@@ -48,6 +49,15 @@ fn steps<P: Packet, T: Tables>(
     let asked = &scratch.key.tuple;
     let (ip, port) = (asked.destination, asked.destination_port);
     let is_answer = is_to_translated_source(tables, settings, scratch, role);
+    if !is_answer
+        && settings.has(Settings::SHORT_CUTS)
+        && !packet.is_frame()
+        && short_cut::is_answer(packet, tables, scratch)
+    {
+        flows::touch(tables, &scratch.key, &scratch.flow, &scratch.view);
+        rewrite::packet(packet, &scratch.view, &scratch.key.tuple, &scratch.flow.to)?;
+        return short_cut::out(packet, tables, scratch);
+    }
     let is_near = choose::is_near(settings, &ip, port, scratch.view.v4);
     // A flow that may be there is asked for first, and most packets need no more. What can only be a frontend
     // at a rare address is asked for its service first; what is nobody's for nothing.
@@ -136,12 +146,18 @@ fn follow<P: Packet, T: Tables>(
 ) -> Step<Verdict> {
     flows::touch(tables, &scratch.key, &scratch.flow, &scratch.view);
     fragments::remember(tables, scratch);
-    let is_sent = packet.is_frame()
-        && settings.has(Settings::SENDS)
-        && send::prepare(packet, tables, scratch);
+    let is_sent = if packet.is_frame() {
+        settings.has(Settings::SENDS) && send::prepare(packet, tables, scratch)
+    } else {
+        settings.has(Settings::SHORT_CUTS) && short_cut::prepare(packet, tables, scratch)
+    };
     rewrite::packet(packet, &scratch.view, &scratch.key.tuple, &scratch.flow.to)?;
     if is_sent {
-        return send::out(packet, tables, scratch);
+        return if packet.is_frame() {
+            send::out(packet, tables, scratch)
+        } else {
+            short_cut::out(packet, tables, scratch)
+        };
     }
     let kind = scratch.flow.kind;
     close::after(tables, scratch);
@@ -191,6 +207,7 @@ fn first<P: Packet, T: Tables>(
         } else {
             Turned::Nobody
         },
+        device: packet.device(),
     };
     flows::begin(tables, settings, scratch, &begin).map_err(Verdict::Drop)?;
     choose::remember(tables, scratch, source, now);

@@ -111,8 +111,10 @@ fn sctp_packet<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) 
         let unknown = Verdict::Drop(DropReason::SctpChecksum);
         sum = Some(sctp::changed(packet, view, old, to).ok_or(unknown)?);
     }
-    let _addresses: Difference =
-        write_addresses(packet, header(packet, view), old, to).ok_or(FAILED)?;
+    let addresses = write_addresses(packet, header(packet, view), old, to).ok_or(FAILED)?;
+    if !view.v4 {
+        packet.summed(addresses);
+    }
     sum.map_or(Some(()), |sum| sctp::write(packet, view, to, sum)).ok_or(FAILED)
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
 use lb_common::addr::{Endpoint, Port, Protocol};
-use lb_common::config::Settings;
+use lb_common::config::{Device, Settings};
 use lb_common::event::{Event, Hook, PassReason, Verdict};
 use lb_common::fake::{Datagram, Fake, Piece, Step, Transport, at, run as run_here, world};
 use lb_common::flow::{Fragment, Ports, Side};
@@ -128,6 +128,9 @@ fn tables(random: &mut Random, capacity: usize) -> Fake {
     if random.one_in(2) {
         tables.settings.flags |= Settings::SENDS;
     }
+    if random.one_in(2) {
+        open(random, &mut tables);
+    }
     tables.rejects.set(!random.one_in(8));
     for id in 1..=random.below(10) as u32 {
         let family = random.below(2);
@@ -160,6 +163,22 @@ fn tables(random: &mut Random, capacity: usize) -> Fake {
         lose_a_fragment(random, &tables);
     }
     tables
+}
+
+/// Lets packets go past the stack at tc, by some devices.
+fn open(random: &mut Random, tables: &mut Fake) {
+    tables.settings.flags |= Settings::SHORT_CUTS;
+    for device in tables.devices.values_mut() {
+        if !random.one_in(4) {
+            device.flags |= Device::SHORT_CUT;
+        }
+    }
+    if random.one_in(4)
+        && tables.devices.remove(&world::OUT).is_some()
+        && let Some(device) = tables.devices.values_mut().next()
+    {
+        device.bridge = world::OUT;
+    }
 }
 
 /// A datagram some of whose pieces were held, and had to make room for others.

@@ -139,7 +139,7 @@ fn ratio(turn: &Turn, way: Way, find: impl Fn(&Turn, Way) -> Option<Count>) -> O
     Some(match way {
         Way::Plain => turn.again.rate / rate,
         Way::PlainWhole | Way::OursXdp => rate / plain,
-        Way::Nftables | Way::Iptables | Way::Ours | Way::OursSockets => {
+        Way::Nftables | Way::Iptables | Way::Ours | Way::OursStack | Way::OursSockets => {
             rate / f64::midpoint(plain, turn.again.rate)
         }
     })

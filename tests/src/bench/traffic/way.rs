@@ -16,6 +16,8 @@ pub(super) enum Way {
     Iptables,
     /// Ours, as it comes.
     Ours,
+    /// Ours, every packet through the stack.
+    OursStack,
     /// Ours with socket hooks for pods too.
     OursSockets,
     /// Nobody, where everybody sends whole checksums as over a wire: what [`Way::OursXdp`] is compared with.
@@ -37,11 +39,12 @@ pub(super) enum Agent {
 
 impl Way {
     /// In the order of a turn.
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::Plain,
         Self::Nftables,
         Self::Iptables,
         Self::Ours,
+        Self::OursStack,
         Self::OursSockets,
         Self::PlainWhole,
         Self::OursXdp,
@@ -54,6 +57,7 @@ impl Way {
             Self::Nftables => "kube-proxy-nftables",
             Self::Iptables => "kube-proxy-iptables",
             Self::Ours => "ours",
+            Self::OursStack => "ours-stack",
             Self::OursSockets => "ours-sockets",
             Self::PlainWhole => "plain-whole",
             Self::OursXdp => "ours-xdp",
@@ -67,6 +71,7 @@ impl Way {
             Self::Nftables => Agent::KubeProxy(Mode::Nftables),
             Self::Iptables => Agent::KubeProxy(Mode::Iptables),
             Self::Ours => Agent::Ours(""),
+            Self::OursStack => Agent::Ours("shortCuts: off\n"),
             Self::OursSockets => Agent::Ours("socketLB: all\n"),
             Self::OursXdp => Agent::Ours("acceleration: native\n"),
         }

@@ -1,0 +1,118 @@
+//! The way of a packet that goes past the stack: asked of the kernel's routes before anything is written, and what a router
+//! does to a packet on it.
+
+use crate::addr::Protocol;
+use crate::checksum::Difference;
+use crate::config::Device;
+use crate::event::Event;
+use crate::packet::Packet;
+use crate::route::{Traffic, Way};
+use crate::scratch::Scratch;
+use crate::wire::{ETHERNET, IPV4, IPV6, View};
+
+/// Offset of the hop limit in an IPv4 header.
+const HOPS_V4: usize = 8;
+/// Offset of the hop limit in an IPv6 header.
+const HOPS_V6: usize = 7;
+/// Bytes of a UDP header (RFC 768).
+const UDP: usize = 8;
+/// Offset of the length of a TCP header in it, in words, in the upper half of a byte (RFC 9293 3.1).
+const TCP_LENGTH: usize = 12;
+
+/// Whose way is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    /// Of the packet as it came.
+    Packet,
+    /// Of what its flow makes of it.
+    Flow,
+}
+
+/// Finds the way of a packet that came in by `device`, if a router would take it, into `scratch.route`, and returns its hop
+/// limit; else says what is against it.
+#[inline(always)]
+pub(super) fn find<P: Packet>(
+    packet: &P,
+    scratch: &mut Scratch,
+    device: &Device,
+    of: Of,
+) -> Result<u8, Event> {
+    if !is_for_us(packet, &scratch.view, device).unwrap_or(false) {
+        return Err(Event::KeptLink);
+    }
+    let (class, hops) = header(packet, &scratch.view).ok_or(Event::KeptLink)?;
+    if hops <= 1 {
+        return Err(Event::KeptHopLimit);
+    }
+    let length = length(packet, &scratch.view).ok_or(Event::KeptLink)?;
+    let traffic = Traffic { v4: scratch.view.v4, class, length };
+    let tuple = if of == Of::Packet { &scratch.key.tuple } else { &scratch.flow.to };
+    match packet.route(tuple, scratch.key.protocol, traffic, &mut scratch.route) {
+        Way::Known => Ok(hops),
+        Way::TooBig => Err(Event::KeptTooBig),
+        Way::NoNeighbour => Err(Event::KeptNeighbour),
+        Way::None => Err(Event::KeptRoute),
+    }
+}
+
+/// Takes a hop off the limit in the header checksum that [`crate::forward::rewrite`] goes on from.
+#[inline(always)]
+pub(super) const fn count_hop(view: &mut View, hops: u8) {
+    if view.v4 {
+        let protocol = view.protocol.0;
+        let fewer = Difference::NONE.half([hops, protocol], [hops - 1, protocol]);
+        view.header_checksum = fewer.apply(view.header_checksum);
+    }
+}
+
+/// What is left to do for a packet that has its addresses: the hop, and the link-layer addresses of the way.
+#[inline(always)]
+pub(super) fn take<P: Packet>(packet: &mut P, scratch: &Scratch) -> Option<()> {
+    let at = ETHERNET + if scratch.view.v4 { HOPS_V4 } else { HOPS_V6 };
+    let [hops]: [u8; 1] = packet.read(at)?;
+    let fewer = hops.wrapping_sub(1);
+    packet.write(at, [fewer])?;
+    if !scratch.view.v4 {
+        packet.summed(Difference::NONE.half([0, hops], [0, fewer]));
+    }
+    packet.set_words(0, scratch.route.hardware)
+}
+
+/// Whether a router would take it: untagged, and sent to the router's own address.
+#[inline(always)]
+fn is_for_us<P: Packet>(packet: &P, view: &View, device: &Device) -> Option<bool> {
+    let to: [u8; 6] = packet.read(0)?;
+    Some(view.link == ETHERNET as u8 && !packet.is_tagged() && device.hardware == to)
+}
+
+/// Class of traffic and hop limit.
+#[inline(always)]
+fn header<P: Packet>(packet: &P, view: &View) -> Option<(u32, u8)> {
+    let words: [u32; 3] = packet.words(ETHERNET)?;
+    let [first, second, third] = words.map(u32::to_ne_bytes);
+    let [version, service, high, low] = first;
+    Some(if view.v4 {
+        let [hops, ..] = third;
+        (u32::from_ne_bytes([service, 0, 0, 0]), hops)
+    } else {
+        let [.., hops] = second;
+        (u32::from_ne_bytes([version & 0x0f, service, high, low]), hops)
+    })
+}
+
+/// Bytes of the largest IP packet that a device makes of this plain one.
+#[inline(always)]
+fn length<P: Packet>(packet: &P, view: &View) -> Option<u16> {
+    let segment = packet.segment();
+    if segment == 0 {
+        return Some((packet.length() - ETHERNET) as u16);
+    }
+    let network = if view.v4 { IPV4 } else { IPV6 };
+    let transport = if view.protocol == Protocol::TCP {
+        let [words]: [u8; 1] = packet.read(ETHERNET + network + TCP_LENGTH)?;
+        usize::from(words >> 4) * 4
+    } else {
+        UDP
+    };
+    Some((network + transport + segment) as u16)
+}
