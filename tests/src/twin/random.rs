@@ -343,10 +343,27 @@ fn packet(random: &mut Random, seen: &[Vec<u8>]) -> Vec<u8> {
     packet
 }
 
+/// Puts options, or extension headers, into a packet that had none: an error about it is translated where its flow is known.
+fn widen(random: &mut Random, quote: &mut Vec<u8>) {
+    let words = 1 + random.below(10);
+    if quote.first() == Some(&0x45) && quote.len() >= 20 {
+        quote[0] += words as u8;
+        drop(quote.splice(20..20, vec![1; 4 * words]));
+    } else if quote.len() >= 40 {
+        let next = std::mem::replace(&mut quote[6], 60);
+        let units = random.below(4);
+        let header = [vec![next, units as u8], vec![0; 6 + 8 * units]].concat();
+        drop(quote.splice(40..40, header));
+    }
+}
+
 fn error_about(random: &mut Random, quoted: &[u8]) -> Vec<u8> {
     let family = usize::from(quoted.get(12..14) != Some(&[8, 0]));
-    let mut body = vec![0, 0, 5, 0];
-    body.extend(quoted.iter().skip(14).take(28 + random.below(120)));
+    let mut quote: Vec<u8> = quoted.iter().skip(14).take(28 + random.below(120)).copied().collect();
+    if random.one_in(3) {
+        widen(random, &mut quote);
+    }
+    let body = [&[0, 0, 5, 0], quote.as_slice()].concat();
     let kind = if family == 0 { random.of(&[3, 11, 5]) } else { random.of(&[1, 2, 3]) };
     let client = random.of(CLIENTS[family]);
     let mut made = Datagram::new(end(random, family), at(client), Transport::Icmp(kind, 1));
