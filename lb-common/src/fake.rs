@@ -14,6 +14,7 @@ mod bytes;
 mod dissect;
 mod fixture;
 pub mod fixtures;
+mod node;
 mod tables;
 pub mod world;
 
@@ -21,7 +22,7 @@ pub use build::{Datagram, Piece, Transport};
 pub use bytes::{Bytes, Home, Road};
 pub use dissect::{assert_packet_eq, fields, wrong_checksums};
 pub use fixture::{Fixture, Step, run, run_bare};
-pub use tables::{Fake, Meanwhile};
+pub use node::{Fake, Meanwhile};
 
 /// An address, as people write it.
 pub fn ip(text: &str) -> Ip {
