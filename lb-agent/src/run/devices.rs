@@ -1,5 +1,9 @@
 //! Carries out what `node` decides: programs on devices, what the programs know of them, the node's addresses.
 
+mod acceleration;
+mod addresses;
+mod removal;
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lb_common::addr::Ip;
-use lb_common::config::{Device, Prefix, Settings};
+use lb_common::config::{Prefix, Settings};
 use tracing::{info, warn};
 
 use super::Error;
@@ -18,10 +22,9 @@ use crate::datapath::{Datapath, Findings, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::{
-    Assignment, Identity, Link, Primary, Told, View, addresses, assignments, doubtful, settings,
+    Assignment, Identity, Primary, Told, View, addresses, assignments, doubtful, settings,
     unreadable,
 };
-use crate::plan::Family;
 use crate::snapshot::NodeSpec;
 
 /// How long the others wait for a device that takes no programs; it is tried every second for as long as it is there.
@@ -120,13 +123,6 @@ impl Devices {
         Settings { local: self.local, flags: settings.flags | short_cuts, ..settings }
     }
 
-    /// The node's addresses, and in which families `NodePorts` are served on all of them.
-    pub(super) fn served(&self) -> (&BTreeMap<Ip, u32>, [bool; 2]) {
-        let Primary { v4, v6 } = self.identity.primary;
-        let all = |family, primary| self.identity.node_ports.is_all(family, primary);
-        (&self.addresses, [all(Family::V4, v4), all(Family::V6, v6)])
-    }
-
     /// Whether every device that should has its programs, or has refused them for long, and nothing else has.
     pub(super) fn is_complete(&self) -> bool {
         self.is_pruned && self.failed.values().all(|since| since.elapsed() >= PATIENCE)
@@ -186,56 +182,6 @@ impl Devices {
         let [pods, edges] = &numbers.devices;
         Numbers::set(pods, of(Role::Pod));
         Numbers::set(edges, of(Role::Edge) + of(Role::Bare));
-    }
-
-    /// Puts XDP before tc where that can be.
-    fn accelerate(&mut self) {
-        let Some(view) = &self.view else { return };
-        let edges = self.attached.values().filter(|device| device.role != Role::Pod);
-        let edges: Vec<&Link> = edges.filter_map(|device| view.links.get(&device.index)).collect();
-        let setting = self.config.acceleration.value;
-        self.acceleration_changed |= self.accelerator.apply(setting, &edges, &mut self.datapath);
-    }
-
-    /// Lets packets go past the stack where nobody would miss them.
-    fn open(&mut self) {
-        self.short_cuts.look(&self.config, &self.attached);
-        self.tell();
-    }
-
-    /// Whether there are short cuts, and devices without, for people; nothing when that was told before.
-    pub(super) fn take_short_cuts(&mut self) -> Option<Vec<String>> {
-        self.short_cuts.take_shown()
-    }
-
-    /// Tells the programs what may be done with each device.
-    fn tell(&mut self) {
-        let sending = self.accelerator.sending();
-        for (index, assignment) in &self.attached {
-            let sends = if sending.contains(index) { Device::TAKES_FRAMES } else { 0 };
-            let opens = if self.short_cuts.by().contains(index) { Device::SHORT_CUT } else { 0 };
-            let (told, wanted) = (self.told_flags.get(index).copied().unwrap_or(0), sends | opens);
-            if told == wanted {
-                continue;
-            }
-            let flags = assignment.device.flags | wanted;
-            let name = &assignment.name;
-            if let Err(error) = self.maps.put_device(*index, &Device { flags, ..assignment.device })
-            {
-                warn!(device = name, error = crate::chain(&error), "device was not written");
-                continue;
-            }
-            let _: Option<u32> = self.told_flags.insert(*index, wanted);
-            if (told ^ wanted) & Device::TAKES_FRAMES != 0 {
-                let is_sending = sends != 0;
-                info!(device = name, is_sending, "whether XDP sends out itself is another");
-            }
-        }
-    }
-
-    /// Where XDP is (with an empty text) or why it is not, by device; nothing when that was told before.
-    pub(super) fn take_acceleration(&mut self) -> Option<BTreeMap<String, String>> {
-        std::mem::take(&mut self.acceleration_changed).then(|| self.accelerator.shown())
     }
 
     /// Whether another layout's programs serve still.
@@ -327,53 +273,6 @@ impl Devices {
                     let error = crate::chain(&error);
                     warn!(device = device.name, error, "device has no programs yet");
                 }
-            }
-        }
-    }
-
-    fn detach(&mut self, index: u32) {
-        let Some(device) = self.attached.remove(&index) else { return };
-        match self.forget(index) {
-            Ok(()) => info!(device = device.name, index, "device is no longer served"),
-            Err(error) => warn!(device = device.name, index, error, "device was not forgotten"),
-        }
-    }
-
-    /// Takes off the links and the row of a device, each whatever becomes of the other.
-    fn forget(&mut self, index: u32) -> Result<(), String> {
-        let _: Option<u32> = self.told_flags.remove(&index);
-        let detached = self.datapath.detach(index).map_err(|error| crate::chain(&error));
-        let removed = self.maps.remove_device(index).map_err(|error| crate::chain(&error));
-        detached.and(removed)
-    }
-
-    /// Takes off what an earlier run attached to devices that are gone or something else now.
-    fn prune(&mut self, indices: &BTreeSet<u32>) {
-        match self.forget_others(indices) {
-            Ok(()) => self.is_pruned = true,
-            Err(error) => warn!(error = %crate::chain(&error), "stale devices were not forgotten"),
-        }
-    }
-
-    fn forget_others(&mut self, indices: &BTreeSet<u32>) -> Result<(), Error> {
-        for (index, _) in self.maps.devices()? {
-            if !indices.contains(&index) {
-                self.maps.remove_device(index)?;
-            }
-        }
-        Ok(self.datapath.retain(indices)?)
-    }
-
-    /// New addresses first: a packet to one that stays is never without its entry.
-    fn put_addresses(&mut self, wanted: &BTreeMap<Ip, u32>) {
-        let changed = wanted.iter().filter(|(ip, bits)| self.addresses.get(ip) != Some(bits));
-        let gone = self.addresses.keys().filter(|ip| !wanted.contains_key(ip)).map(|ip| (*ip, 0));
-        let writes: Vec<(Ip, u32)> = changed.map(|(ip, bits)| (*ip, *bits)).chain(gone).collect();
-        for (ip, bits) in writes {
-            match self.maps.put_address(ip, bits) {
-                Ok(()) if bits == 0 => drop(self.addresses.remove(&ip)),
-                Ok(()) => drop(self.addresses.insert(ip, bits)),
-                Err(error) => warn!(error = %crate::chain(&error), "an address was not written"),
             }
         }
     }

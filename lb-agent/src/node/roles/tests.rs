@@ -1,0 +1,168 @@
+//! One node with a device of each kind: which is what, and what the programs know of it.
+
+use super::*;
+use crate::node::Address;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn link(index: u32, name: &str, kind: LinkKind) -> Link {
+    Link { index, name: name.into(), kind, is_up: true, ..Link::default() }
+}
+
+fn address(index: u32, text: &str) -> Address {
+    let ip = ip(text);
+    let is_global = !ip.is_loopback() && !text.starts_with("fe80");
+    Address { index, ip, prefix: 24, is_global, is_preferred: true }
+}
+
+/// A node with one uplink, a bridge with a bridged pod, a routed pod, a veth pair of its own, a tunnel.
+fn view() -> View {
+    let links = [
+        link(1, "lo", LinkKind::Loopback),
+        link(2, "eth0", LinkKind::Other),
+        link(3, "cni0", LinkKind::Bridge),
+        Link {
+            peer: Some(2),
+            peer_is_elsewhere: true,
+            controller: Some(3),
+            ..link(4, "veth1", LinkKind::Veth)
+        },
+        Link { peer: Some(77), ..link(5, "cali1", LinkKind::Veth) },
+        Link { peer: Some(7), ..link(6, "left", LinkKind::Veth) },
+        Link { peer: Some(6), ..link(7, "right", LinkKind::Veth) },
+        link(8, "flannel.1", LinkKind::Tunnel),
+        link(9, "eth1", LinkKind::Other),
+    ];
+    View {
+        links: links.into_iter().map(|link| (link.index, link)).collect(),
+        addresses: vec![
+            address(1, "127.0.0.1"),
+            address(2, "192.168.1.5"),
+            address(2, "fe80::5"),
+            address(3, "10.244.0.1"),
+            address(8, "10.244.0.0"),
+            address(9, "172.16.0.9"),
+        ],
+        default_routes: [2].into(),
+    }
+}
+
+fn node() -> Identity {
+    Identity {
+        addresses: vec![ip("192.168.1.5")],
+        primary: Primary { v4: Some(ip("192.168.1.5")), v6: None },
+        ..Identity::default()
+    }
+}
+
+fn named(view: &View, node: &Identity) -> Vec<(String, Role)> {
+    assignments(view, node).into_iter().map(|it| (it.name, it.role)).collect()
+}
+
+#[test]
+fn devices_are_known_by_what_they_are() {
+    let expected = [
+        ("eth0", Role::Edge),
+        ("veth1", Role::Pod),
+        ("cali1", Role::Pod),
+        ("flannel.1", Role::Edge),
+    ];
+    let expected: Vec<_> = expected.map(|(name, role)| (name.to_owned(), role)).into();
+    assert_eq!(named(&view(), &node()), expected);
+}
+
+#[test]
+fn what_packets_begin_with_says_which_programs_read_them() {
+    let mut view = view();
+    let tunnel = |index, name, head| Link { head, ..link(index, name, LinkKind::Tunnel) };
+    for link in [
+        tunnel(10, "wg0", Head::Ip),
+        tunnel(11, "mgre0", Head::Other),
+        Link { is_up: false, ..tunnel(12, "tunl0", Head::Ip) },
+    ] {
+        drop(view.links.insert(link.index, link));
+    }
+    let found = named(&view, &node());
+    assert!(found.contains(&("wg0".into(), Role::Bare)), "{found:?}");
+    assert!(!found.iter().any(|(name, _)| name == "mgre0" || name == "tunl0"), "{found:?}");
+    assert_eq!(unreadable(&view, &node()), ["mgre0"]);
+    let pods = Identity { pods: vec!["tunl*".parse().unwrap()], ..node() };
+    assert_eq!(unreadable(&view, &pods), ["mgre0", "tunl0"]);
+}
+
+#[test]
+fn patterns_replace_discovery_for_their_role() {
+    let patterns = Identity {
+        external: vec!["eth*".parse().unwrap()],
+        pods: vec!["left".parse().unwrap()],
+        ..node()
+    };
+    let expected = [("eth0", Role::Edge), ("left", Role::Pod), ("eth1", Role::Edge)];
+    let expected: Vec<_> = expected.map(|(name, role)| (name.to_owned(), role)).into();
+    assert_eq!(named(&view(), &patterns), expected);
+}
+
+#[test]
+fn a_veth_with_a_network_is_an_uplink_or_in_doubt() {
+    let mut view = view();
+    view.addresses.push(address(5, "172.20.0.1"));
+    assert_eq!(doubtful(&view, &node()), ["cali1"], "nobody says where pods are");
+    let ranges = |text: &str| Identity { pod_ranges: vec![text.parse().unwrap()], ..node() };
+    let role = |node: &Identity| {
+        let all = assignments(&view, node);
+        all.into_iter().find(|it| it.name == "cali1").map(|it| it.role)
+    };
+    assert_eq!(role(&ranges("172.20.0.0/24")), Some(Role::Pod));
+    assert_eq!(role(&ranges("10.244.0.0/24")), Some(Role::Edge));
+    assert_eq!(role(&ranges("fd00::/64")), Some(Role::Pod), "of the other family");
+    assert!(doubtful(&view, &ranges("10.244.0.0/24")).is_empty());
+    let named = Identity { pods: vec!["cali*".parse().unwrap()], ..node() };
+    assert!(doubtful(&view, &named).is_empty());
+}
+
+#[test]
+fn a_port_of_the_bridge_that_leads_out_is_in_doubt() {
+    let mut view = view();
+    let _: bool = view.default_routes.insert(3);
+    assert_eq!(doubtful(&view, &node()), ["veth1"]);
+}
+
+#[test]
+fn sources_prefer_the_device_then_the_node_then_any() {
+    let all = assignments(&view(), &node());
+    let of = |name: &str| all.iter().find(|it| it.name == name).unwrap().device;
+    assert_eq!(of("eth0").source4, wire(ip("192.168.1.5")));
+    assert_eq!(of("eth0").source6, wire(ip("fe80::5")));
+    assert_eq!(of("flannel.1").source4, wire(ip("10.244.0.0")));
+    assert_eq!(of("veth1").source4, wire(ip("10.244.0.1")), "that of its bridge");
+    assert_eq!(of("cali1").source4, wire(ip("192.168.1.5")));
+    assert_eq!(of("veth1").source6, Ip::UNSPECIFIED);
+    assert_eq!((of("veth1").bridge, of("cali1").bridge), (3, 0));
+    assert_eq!(of("veth1").flags, Device::LOCAL_CLIENTS | Device::PEER);
+    assert_eq!(of("cali1").flags, Device::LOCAL_CLIENTS, "where its other end is nobody says");
+}
+
+#[test]
+fn a_prefix_names_the_device_that_netfilter_sees() {
+    let local = |prefix: &str| {
+        let local_clients = LocalClients::Prefix(prefix.into());
+        let all = assignments(&view(), &Identity { local_clients, ..node() });
+        let local = all.into_iter().filter(|it| it.device.flags & Device::LOCAL_CLIENTS != 0);
+        local.map(|it| it.name).collect::<Vec<_>>()
+    };
+    assert_eq!(local("cali"), ["cali1"]);
+    assert_eq!(local("cni"), ["veth1"], "a port counts as its bridge");
+    assert_eq!(local("veth"), Vec::<String>::new());
+}
+
+#[test]
+fn node_ports_are_served_on_the_primary_address_or_on_all() {
+    use lb_common::config::address::{NODE, NODE_PORTS};
+    let all = addresses(&view(), &node());
+    assert_eq!(all[&wire(ip("192.168.1.5"))], NODE | NODE_PORTS);
+    assert_eq!(all[&wire(ip("172.16.0.9"))], NODE);
+    assert_eq!(all[&wire(ip("127.0.0.1"))], NODE);
+    assert_eq!(all[&wire(ip("fe80::5"))], NODE | NODE_PORTS, "no IPv6 node address: all of it");
+}

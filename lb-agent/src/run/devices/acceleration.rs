@@ -1,0 +1,62 @@
+//! Before the stack and past it: XDP and short cuts where they can be, and what the programs know of both.
+
+use std::collections::BTreeMap;
+
+use lb_common::config::Device;
+use tracing::{info, warn};
+
+use super::Devices;
+use crate::datapath::Role;
+use crate::node::Link;
+
+impl Devices {
+    /// Puts XDP before tc where that can be.
+    pub(super) fn accelerate(&mut self) {
+        let Some(view) = &self.view else { return };
+        let edges = self.attached.values().filter(|device| device.role != Role::Pod);
+        let edges: Vec<&Link> = edges.filter_map(|device| view.links.get(&device.index)).collect();
+        let setting = self.config.acceleration.value;
+        self.acceleration_changed |= self.accelerator.apply(setting, &edges, &mut self.datapath);
+    }
+
+    /// Lets packets go past the stack where nobody would miss them.
+    pub(super) fn open(&mut self) {
+        self.short_cuts.look(&self.config, &self.attached);
+        self.tell();
+    }
+
+    /// Whether there are short cuts, and devices without, for people; nothing when that was told before.
+    pub(in crate::run) fn take_short_cuts(&mut self) -> Option<Vec<String>> {
+        self.short_cuts.take_shown()
+    }
+
+    /// Tells the programs what may be done with each device.
+    fn tell(&mut self) {
+        let sending = self.accelerator.sending();
+        for (index, assignment) in &self.attached {
+            let sends = if sending.contains(index) { Device::TAKES_FRAMES } else { 0 };
+            let opens = if self.short_cuts.by().contains(index) { Device::SHORT_CUT } else { 0 };
+            let (told, wanted) = (self.told_flags.get(index).copied().unwrap_or(0), sends | opens);
+            if told == wanted {
+                continue;
+            }
+            let flags = assignment.device.flags | wanted;
+            let name = &assignment.name;
+            if let Err(error) = self.maps.put_device(*index, &Device { flags, ..assignment.device })
+            {
+                warn!(device = name, error = crate::chain(&error), "device was not written");
+                continue;
+            }
+            let _: Option<u32> = self.told_flags.insert(*index, wanted);
+            if (told ^ wanted) & Device::TAKES_FRAMES != 0 {
+                let is_sending = sends != 0;
+                info!(device = name, is_sending, "whether XDP sends out itself is another");
+            }
+        }
+    }
+
+    /// Where XDP is (with an empty text) or why it is not, by device; nothing when that was told before.
+    pub(in crate::run) fn take_acceleration(&mut self) -> Option<BTreeMap<String, String>> {
+        std::mem::take(&mut self.acceleration_changed).then(|| self.accelerator.shown())
+    }
+}

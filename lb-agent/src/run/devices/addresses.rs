@@ -1,0 +1,33 @@
+//! The node's addresses in their map.
+
+use std::collections::BTreeMap;
+
+use lb_common::addr::Ip;
+use tracing::warn;
+
+use super::Devices;
+use crate::node::Primary;
+use crate::plan::Family;
+
+impl Devices {
+    /// The node's addresses, and in which families `NodePorts` are served on all of them.
+    pub(in crate::run) fn served(&self) -> (&BTreeMap<Ip, u32>, [bool; 2]) {
+        let Primary { v4, v6 } = self.identity.primary;
+        let all = |family, primary| self.identity.node_ports.is_all(family, primary);
+        (&self.addresses, [all(Family::V4, v4), all(Family::V6, v6)])
+    }
+
+    /// New addresses first: a packet to one that stays is never without its entry.
+    pub(super) fn put_addresses(&mut self, wanted: &BTreeMap<Ip, u32>) {
+        let changed = wanted.iter().filter(|(ip, bits)| self.addresses.get(ip) != Some(bits));
+        let gone = self.addresses.keys().filter(|ip| !wanted.contains_key(ip)).map(|ip| (*ip, 0));
+        let writes: Vec<(Ip, u32)> = changed.map(|(ip, bits)| (*ip, *bits)).chain(gone).collect();
+        for (ip, bits) in writes {
+            match self.maps.put_address(ip, bits) {
+                Ok(()) if bits == 0 => drop(self.addresses.remove(&ip)),
+                Ok(()) => drop(self.addresses.insert(ip, bits)),
+                Err(error) => warn!(error = %crate::chain(&error), "an address was not written"),
+            }
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Devices that are served no longer: of this run, and what an earlier one left.
+
+use std::collections::BTreeSet;
+
+use tracing::{info, warn};
+
+use super::Devices;
+use crate::run::Error;
+
+impl Devices {
+    pub(super) fn detach(&mut self, index: u32) {
+        let Some(device) = self.attached.remove(&index) else { return };
+        match self.forget(index) {
+            Ok(()) => info!(device = device.name, index, "device is no longer served"),
+            Err(error) => warn!(device = device.name, index, error, "device was not forgotten"),
+        }
+    }
+
+    /// Takes off the links and the row of a device, each whatever becomes of the other.
+    pub(super) fn forget(&mut self, index: u32) -> Result<(), String> {
+        let _: Option<u32> = self.told_flags.remove(&index);
+        let detached = self.datapath.detach(index).map_err(|error| crate::chain(&error));
+        let removed = self.maps.remove_device(index).map_err(|error| crate::chain(&error));
+        detached.and(removed)
+    }
+
+    /// Takes off what an earlier run attached to devices that are gone or something else now.
+    pub(super) fn prune(&mut self, indices: &BTreeSet<u32>) {
+        match self.forget_others(indices) {
+            Ok(()) => self.is_pruned = true,
+            Err(error) => warn!(error = %crate::chain(&error), "stale devices were not forgotten"),
+        }
+    }
+
+    fn forget_others(&mut self, indices: &BTreeSet<u32>) -> Result<(), Error> {
+        for (index, _) in self.maps.devices()? {
+            if !indices.contains(&index) {
+                self.maps.remove_device(index)?;
+            }
+        }
+        Ok(self.datapath.retain(indices)?)
+    }
+}
