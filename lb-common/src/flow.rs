@@ -5,6 +5,12 @@
 //! half without its twin can be told. A flow of an outside client to a remote backend has a second
 //! pair, made where it leaves the node: the *masquerade*.
 
+mod affinity;
+mod fragment;
+
+pub use affinity::{Affinity, Client};
+pub use fragment::{Fragment, HELD, Held, Ports};
+
 use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::layout::plain;
 use crate::service::{BackendId, ServiceId};
@@ -257,34 +263,6 @@ impl Flow {
     }
 }
 
-/// Key of `AFFINITY`: one client of one service (contract 4).
-#[repr(C, align(8))]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Client {
-    /// Source address before any translation, or the cookie of a network namespace at the socket hooks.
-    pub ip: Ip,
-    /// The service.
-    pub service: ServiceId,
-    /// 0 for the Cluster set, 1 for the Local set.
-    pub scope: u32,
-}
-
-plain!(Client = 24 { ip, service, scope });
-
-/// Value of `AFFINITY`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Affinity {
-    /// The backend this client sticks to.
-    pub backend: BackendId,
-    /// Its epoch then: an endpoint that left is forgotten at once.
-    pub epoch: u32,
-    /// Last new flow, nanoseconds of `CLOCK_MONOTONIC`.
-    pub seen: u64,
-}
-
-plain!(Affinity = 16 { backend, epoch, seen });
-
 /// Value of `SOCKETS`, keyed by socket cookie: what a connected socket believes it talks to.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -301,107 +279,5 @@ pub struct Peer {
 
 plain!(Peer = 56 { frontend, backend, id, epoch });
 
-/// Key of `FRAGMENTS`: the packet a fragment belongs to (RFC 791 3.2, RFC 8200 4.5), and where it was seen.
-#[repr(C, align(8))]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Fragment {
-    /// Source address.
-    pub source: Ip,
-    /// Destination address.
-    pub destination: Ip,
-    /// Identification, as on the wire (IPv4: two bytes, then zero).
-    pub id: [u8; 4],
-    /// IP protocol.
-    pub protocol: Protocol,
-    /// Where.
-    pub side: Side,
-    pad: u16,
-}
-
-plain!(Fragment = 40 { source, destination, id, protocol, side, pad });
-
-impl Fragment {
-    /// Key of a packet in pieces.
-    #[inline(always)]
-    pub const fn new(
-        source: Ip,
-        destination: Ip,
-        id: [u8; 4],
-        protocol: Protocol,
-        side: Side,
-    ) -> Self {
-        Self { source, destination, id, protocol, side, pad: 0 }
-    }
-}
-
 /// Elements of `DIRECT`, a power of two: hashes of packets from pods straight to a backend, each at its last bits.
 pub const DIRECT: u32 = 16_384;
-
-/// Value of `FRAGMENTS`: the ports that only the first fragment carries.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ports {
-    /// Source port.
-    pub source: Port,
-    /// Destination port; none before the first fragment came.
-    pub destination: Port,
-    /// How many others wait for it, or to be sent on behind it, in `HELD`.
-    pub held: u16,
-    /// [`Ports::time`] when it was written.
-    pub written: u16,
-}
-
-plain!(Ports = 8 { source, destination, held, written });
-
-impl Ports {
-    /// Steps of [`Ports::time`] that it counts for: 30 seconds, as long as Linux waits for the rest of a datagram (ipv4(7),
-    /// `ipfrag_time`; the 60 of RFC 8200 4.5 are what it must not exceed).
-    const AGE: u16 = 28;
-
-    /// A time as it is kept here, in steps of 1.07 seconds that begin anew after 19 hours.
-    #[inline(always)]
-    pub const fn time(now: u64) -> u16 {
-        (now >> 30) as u16
-    }
-
-    /// Whether it can still be of the datagram that is asked for, and not of one that had its identification before.
-    #[inline(always)]
-    pub const fn is_fresh(&self, now: u64) -> bool {
-        Self::time(now).wrapping_sub(self.written) <= Self::AGE
-    }
-}
-
-/// Keys of `HELD`, a power of two. Which one a fragment has follows from its datagram and its place in
-/// the queue: one that nobody asks for any more is overwritten.
-pub const HELD: u32 = 512;
-
-/// Value of `HELD`: a later fragment that came before the first of its datagram, as it was.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// The datagram.
-    pub fragment: Fragment,
-    /// Place in the queue.
-    pub index: u32,
-    /// Bytes in use of the packet, and [`Held::BARE`].
-    pub length: u32,
-    /// The packet, from its link-layer header on, if it has one.
-    pub bytes: [u8; Self::LARGEST],
-}
-
-plain!(Held = 1_584 { fragment, index, length, bytes });
-
-impl Held {
-    /// Bytes of the largest packet that is held: an Ethernet frame of the usual MTU and two tags.
-    pub const LARGEST: usize = 1_536;
-    /// In `length`: it has no link-layer header. What one kind of device held is nothing to the other.
-    pub const BARE: u32 = 1 << 31;
-    /// Fragments of one datagram that are held at most: 64 KiB in pieces of the smallest MTU of IPv6.
-    pub const QUEUE: u16 = 64;
-}
-
-impl Default for Held {
-    fn default() -> Self {
-        Self { fragment: Fragment::default(), index: 0, length: 0, bytes: [0; Self::LARGEST] }
-    }
-}

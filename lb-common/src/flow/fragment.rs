@@ -1,0 +1,107 @@
+//! Packets in pieces: what later pieces lack, and those that came too early (ADR 0014).
+
+use super::Side;
+use crate::addr::{Ip, Port, Protocol};
+use crate::layout::plain;
+
+/// Key of `FRAGMENTS`: the packet a fragment belongs to (RFC 791 3.2, RFC 8200 4.5), and where it was seen.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fragment {
+    /// Source address.
+    pub source: Ip,
+    /// Destination address.
+    pub destination: Ip,
+    /// Identification, as on the wire (IPv4: two bytes, then zero).
+    pub id: [u8; 4],
+    /// IP protocol.
+    pub protocol: Protocol,
+    /// Where.
+    pub side: Side,
+    pad: u16,
+}
+
+plain!(Fragment = 40 { source, destination, id, protocol, side, pad });
+
+impl Fragment {
+    /// Key of a packet in pieces.
+    #[inline(always)]
+    pub const fn new(
+        source: Ip,
+        destination: Ip,
+        id: [u8; 4],
+        protocol: Protocol,
+        side: Side,
+    ) -> Self {
+        Self { source, destination, id, protocol, side, pad: 0 }
+    }
+}
+
+/// Value of `FRAGMENTS`: the ports that only the first fragment carries.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ports {
+    /// Source port.
+    pub source: Port,
+    /// Destination port; none before the first fragment came.
+    pub destination: Port,
+    /// How many others wait for it, or to be sent on behind it, in `HELD`.
+    pub held: u16,
+    /// [`Ports::time`] when it was written.
+    pub written: u16,
+}
+
+plain!(Ports = 8 { source, destination, held, written });
+
+impl Ports {
+    /// Steps of [`Ports::time`] that it counts for: 30 seconds, as long as Linux waits for the rest of a datagram (ipv4(7),
+    /// `ipfrag_time`; the 60 of RFC 8200 4.5 are what it must not exceed).
+    const AGE: u16 = 28;
+
+    /// A time as it is kept here, in steps of 1.07 seconds that begin anew after 19 hours.
+    #[inline(always)]
+    pub const fn time(now: u64) -> u16 {
+        (now >> 30) as u16
+    }
+
+    /// Whether it can still be of the datagram that is asked for, and not of one that had its identification before.
+    #[inline(always)]
+    pub const fn is_fresh(&self, now: u64) -> bool {
+        Self::time(now).wrapping_sub(self.written) <= Self::AGE
+    }
+}
+
+/// Keys of `HELD`, a power of two. Which one a fragment has follows from its datagram and its place in
+/// the queue: one that nobody asks for any more is overwritten.
+pub const HELD: u32 = 512;
+
+/// Value of `HELD`: a later fragment that came before the first of its datagram, as it was.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The datagram.
+    pub fragment: Fragment,
+    /// Place in the queue.
+    pub index: u32,
+    /// Bytes in use of the packet, and [`Held::BARE`].
+    pub length: u32,
+    /// The packet, from its link-layer header on, if it has one.
+    pub bytes: [u8; Self::LARGEST],
+}
+
+plain!(Held = 1_584 { fragment, index, length, bytes });
+
+impl Held {
+    /// Bytes of the largest packet that is held: an Ethernet frame of the usual MTU and two tags.
+    pub const LARGEST: usize = 1_536;
+    /// In `length`: it has no link-layer header. What one kind of device held is nothing to the other.
+    pub const BARE: u32 = 1 << 31;
+    /// Fragments of one datagram that are held at most: 64 KiB in pieces of the smallest MTU of IPv6.
+    pub const QUEUE: u16 = 64;
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self { fragment: Fragment::default(), index: 0, length: 0, bytes: [0; Self::LARGEST] }
+    }
+}
