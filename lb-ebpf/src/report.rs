@@ -33,7 +33,7 @@ pub(crate) fn tc(hook: Hook, direction: Direction, way: (u32, u32), verdict: Ver
         Verdict::Sent(_) => unsafe { bpf_redirect(device, 0) as i32 },
         Verdict::Drop(_) => TC_ACT_SHOT,
         Verdict::TurnedRound(why) => {
-            if let (Direction::BareIngress, false) = (direction, why == Turn::Fragment) {
+            if matches!(direction, Direction::BareIngress) && why != Turn::Fragment {
                 // SAFETY: as below; without parameters the kernel looks for the route.
                 return unsafe { bpf_redirect_neigh(device, core::ptr::null_mut(), 0, 0) as i32 };
             }
