@@ -86,7 +86,7 @@ impl Devices {
             unreadable: Vec::new(),
             accelerator: Accelerator::default(),
             acceleration_changed: false,
-            short_cuts: ShortCuts::default(),
+            short_cuts: ShortCuts::after(&before),
             told_flags: BTreeMap::new(),
             is_pruned: false,
         })
@@ -119,7 +119,7 @@ impl Devices {
     /// The settings that follow from the node.
     pub(super) fn settings(&self) -> Settings {
         let settings = settings::settings(self.identity.primary, self.netns_cookie, &self.config);
-        let short_cuts = if self.short_cuts.by().is_empty() { 0 } else { Settings::SHORT_CUTS };
+        let short_cuts = if self.short_cuts.exist() { Settings::SHORT_CUTS } else { 0 };
         Settings { local: self.local, flags: settings.flags | short_cuts, ..settings }
     }
 

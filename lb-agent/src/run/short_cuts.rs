@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lb_common::config::Settings;
 use tracing::{info, warn};
 
 use crate::config::{Config, Masquerade, ShortCuts as Setting};
@@ -9,8 +10,10 @@ use crate::datapath::Role;
 use crate::node::{Assignment, bystanders};
 
 /// What was found last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ShortCuts {
+    /// An earlier run left some.
+    had: bool,
     /// Devices that packets may take short cuts by.
     by: BTreeSet<u32>,
     /// For people: whether there are short cuts, then devices without.
@@ -20,6 +23,16 @@ pub(super) struct ShortCuts {
 }
 
 impl ShortCuts {
+    /// What an earlier run left holds until the first look.
+    pub(super) const fn after(before: &Settings) -> Self {
+        Self {
+            had: before.has(Settings::SHORT_CUTS),
+            by: BTreeSet::new(),
+            shown: Vec::new(),
+            is_news: false,
+        }
+    }
+
     /// Looks again.
     pub(super) fn look(&mut self, config: &Config, attached: &BTreeMap<u32, Assignment>) {
         let (by, shown) = match obstacle(config) {
@@ -32,6 +45,11 @@ impl ShortCuts {
         }
         self.is_news |= shown != self.shown;
         (self.by, self.shown) = (by, shown);
+    }
+
+    /// Whether there are any.
+    pub(super) fn exist(&self) -> bool {
+        if self.shown.is_empty() { self.had } else { !self.by.is_empty() }
     }
 
     /// Devices that packets may take short cuts by.

@@ -74,7 +74,8 @@ pub(super) fn egress<P: Packet, T: Tables>(
 /// Translates an error about a flow, on the way of that flow's other direction.
 #[inline(never)]
 fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> Step<Verdict> {
-    if quoted::read(packet, scratch).is_none() {
+    let at = scratch.view.transport(packet) + quoted::ICMP;
+    if quoted::read(packet, scratch, at).is_none() {
         return pass(PassReason::NotOurs);
     }
     if !tables.flow(&scratch.twin_key, &mut scratch.flow) {
@@ -154,12 +155,32 @@ fn reply<P: Packet>(packet: &mut P, scratch: &Scratch) -> Option<()> {
     view.checksum(packet, CHECKSUM, change, Covered::Payload)
 }
 
+/// Where a redirect has the packet that it is about: over IPv6 in an option, behind target and destination and maybe the
+/// target's link-layer address (RFC 4861 4.5, 4.6).
+#[inline(always)]
+fn redirected<P: Packet>(packet: &P, view: &View) -> Option<usize> {
+    const ADDRESSES: usize = 32;
+    const OPTION: usize = 8;
+    const TARGET: [u8; 2] = [2, 1];
+    const REDIRECTED: u8 = 4;
+    let at = view.transport(packet) + quoted::ICMP;
+    if view.v4 {
+        return Some(at);
+    }
+    let mut at = at + ADDRESSES;
+    if packet.read_at(at)? == TARGET {
+        at += OPTION;
+    }
+    let [kind]: [u8; 1] = packet.read_at(at)?;
+    (kind == REDIRECTED).then_some(at + OPTION)
+}
+
 /// Stops a redirect about a translated flow: its client must not be told to go around us. The last packet of
 /// a flow takes it away before the stack sees that packet, so one about any backend is stopped.
 #[inline(never)]
 fn redirect<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) -> Step<Verdict> {
-    // ICMPv6 redirects carry the packet in an option; the kernel sends none about off-link targets.
-    if quoted::read(packet, scratch).is_none() {
+    let Some(at) = redirected(packet, &scratch.view) else { return pass(PassReason::NotOurs) };
+    if quoted::read(packet, scratch, at).is_none() {
         return pass(PassReason::NotOurs);
     }
     let to = &scratch.twin_key.tuple;

@@ -13,7 +13,7 @@ use crate::scratch::Scratch;
 use crate::wire::{self, IPV4, IPV6, Piece, View};
 
 /// Bytes of the ICMP header in front of it.
-const ICMP: usize = 8;
+pub(super) const ICMP: usize = 8;
 /// Bytes of its ports.
 const PORTS: usize = 4;
 /// Offset of the checksum in an IPv4 header; the addresses follow.
@@ -21,14 +21,13 @@ const CHECKSUM_V4: usize = 10;
 /// Offset of the source address in an IPv6 header; the destination follows.
 const ADDRESSES_V6: usize = 8;
 
-/// Reads the quoted packet: its headers into `scratch.quoted`, and its tuple turned round, the key of the flow it belongs
+/// Reads the packet quoted at an offset: its headers into `scratch.quoted`, and its tuple turned round, the key of the flow it belongs
 /// to, into `scratch.twin_key`. One without ports, such as a later fragment, is not told apart.
 #[inline(always)]
-pub(super) fn read<P: Packet>(packet: &P, scratch: &mut Scratch) -> Option<()> {
+pub(super) fn read<P: Packet>(packet: &P, scratch: &mut Scratch, at: usize) -> Option<()> {
     if scratch.view.piece != Piece::Whole {
         return None;
     }
-    let at = scratch.view.transport(packet) + ICMP;
     let end = scratch.view.end(packet)?;
     scratch.quoted = View { v4: scratch.view.v4, ..View::default() };
     if scratch.view.v4 {
