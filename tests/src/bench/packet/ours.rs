@@ -5,6 +5,7 @@ use lb_common::addr::{Endpoint, Port};
 use lb_common::event::{Hook, PassReason, Translation, Verdict};
 use lb_common::fake::{Fake, Step, at};
 use lb_common::flow::{Flow, FlowKey, Side, Tuple, state};
+use lb_common::hash;
 use lb_common::service::{Backend, Flags, Frontend, Service, ServiceId};
 
 use super::pair::{Of, Pair};
@@ -48,9 +49,13 @@ fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
         let _: Option<Service> = node.services.insert(key, Service { flags, ..service });
     }
     if pair.of == Of::Remote {
-        // Clients' ports in the ring are what the node's own sources have.
+        // Clients in the ring are what the node's own sources are.
         node.settings.source_port_low = Port::new(1);
         node.settings.source_port_high = Port::new(u16::MAX);
+        for position in 0..ring::entries(flows) {
+            let source = ring::client(position, flows, kind.family).ip;
+            let _: bool = node.endpoints.insert(hash::endpoint(&source, Port::NONE));
+        }
     }
     let mut positions: Vec<usize> = (0..ring::entries(flows)).collect();
     positions.sort_by_key(|position| ring::client(*position, flows, kind.family));
