@@ -172,8 +172,8 @@ impl View {
         change: Difference,
         covered: Covered,
     ) -> Option<()> {
-        // IPv4's header has a checksum of its own, which the addresses leave the sum over the packet as it is by. The kernel
-        // takes them for such in both families.
+        // Other addresses leave the sum over an IPv4 packet as it is, for its header has a checksum of its own. The kernel counts
+        // as if that were so in both families.
         if covered == Covered::PseudoHeader && !self.v4 {
             packet.summed(change);
         }

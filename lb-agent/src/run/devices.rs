@@ -152,13 +152,16 @@ impl Devices {
             warn!(error = %crate::chain(&error), "some entries were not carried over yet");
         }
         let indices: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
+        let mut is_changed = false;
         for device in wanted {
             if self.attached.get(&device.index) != Some(&device) {
                 self.attach(device, numbers);
+                is_changed = true;
             }
         }
         let gone: Vec<u32> =
             self.attached.keys().filter(|it| !indices.contains(it)).copied().collect();
+        is_changed |= !gone.is_empty();
         for index in gone {
             self.detach(index);
         }
@@ -177,7 +180,11 @@ impl Devices {
         self.doubt(in_doubt);
         self.leave_out(unreadable);
         self.accelerate();
-        self.open();
+        // Services change more often than devices: who else is there is asked for these, and once a second.
+        if is_changed {
+            self.look_around();
+        }
+        self.tell();
         let of = |role| self.attached.values().filter(|it| it.role == role).count();
         let [pods, edges] = &numbers.devices;
         Numbers::set(pods, of(Role::Pod));
@@ -251,7 +258,8 @@ impl Devices {
             self.apply(is_known, numbers);
         } else {
             self.accelerate();
-            self.open();
+            self.look_around();
+            self.tell();
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lb_common::config::Settings;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::config::{Config, Masquerade, ShortCuts as Setting};
 use crate::datapath::Role;
@@ -81,7 +81,6 @@ fn open(attached: &BTreeMap<u32, Assignment>) -> (BTreeSet<u32>, Vec<String>) {
     let mut taken = match bystanders::of_devices(&roles) {
         Ok(taken) => taken,
         Err(error) => {
-            warn!(%error, "who else has to do with packets at devices is not known");
             return (BTreeSet::new(), vec![format!("off: devices cannot be asked: {error}")]);
         }
     };

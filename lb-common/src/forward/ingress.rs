@@ -2,8 +2,8 @@
 
 use super::flows::{self, Begin, Turned};
 use super::{
-    Refusal, Role, Step, choose, close, direct, fragments, icmp, pass, read, reject, rewrite, send,
-    short_cut,
+    Refusal, Role, Step, choose, close, direct, fragments, icmp, pass, read, reject, rewrite, road,
+    send, short_cut,
 };
 use crate::addr::Protocol;
 use crate::config::{Device, Settings, address};
@@ -56,7 +56,7 @@ fn steps<P: Packet, T: Tables>(
     {
         flows::touch(tables, &scratch.key, &scratch.flow, &scratch.view);
         rewrite::packet(packet, &scratch.view, &scratch.key.tuple, &scratch.flow.to)?;
-        return short_cut::out(packet, tables, scratch);
+        return road::take(packet, tables, scratch);
     }
     let is_near = choose::is_near(settings, &ip, port, scratch.view.v4);
     // A flow that may be there is asked for first, and most packets need no more. What can only be a frontend
@@ -156,7 +156,7 @@ fn follow<P: Packet, T: Tables>(
         return if packet.is_frame() {
             send::out(packet, tables, scratch)
         } else {
-            short_cut::out(packet, tables, scratch)
+            road::take(packet, tables, scratch)
         };
     }
     let kind = scratch.flow.kind;

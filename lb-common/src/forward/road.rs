@@ -1,13 +1,16 @@
 //! The way of a packet that goes past the stack: asked of the kernel's routes before anything is written, and what a router
 //! does to a packet on it.
 
+use super::{Step, close};
 use crate::addr::Protocol;
 use crate::checksum::Difference;
 use crate::config::Device;
-use crate::event::Event;
+use crate::event::{DropReason, Event, Sent, Verdict};
+use crate::flow::Kind;
 use crate::packet::Packet;
 use crate::route::{Traffic, Way};
 use crate::scratch::Scratch;
+use crate::tables::Tables;
 use crate::wire::{ETHERNET, IPV4, IPV6, View};
 
 /// Offset of the hop limit in an IPv4 header.
@@ -65,9 +68,22 @@ pub(super) const fn count_hop(view: &mut View, hops: u8) {
     }
 }
 
-/// What is left to do for a packet that has its addresses: the hop, and the link-layer addresses of the way.
+/// What is left to do for a packet of the half of `scratch.key` that has its addresses: the hop, the link-layer addresses of
+/// the way, and the flow's end if this is its last packet.
 #[inline(always)]
-pub(super) fn take<P: Packet>(packet: &mut P, scratch: &Scratch) -> Option<()> {
+pub(super) fn take<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+) -> Step<Verdict> {
+    write(packet, scratch).ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
+    let is_answer = matches!(scratch.flow.kind, Kind::REPLY | Kind::UNMASQUERADE);
+    close::after(tables, scratch);
+    Ok(Verdict::Sent(if is_answer { Sent::Reply } else { Sent::Forward }))
+}
+
+#[inline(always)]
+fn write<P: Packet>(packet: &mut P, scratch: &Scratch) -> Option<()> {
     let at = ETHERNET + if scratch.view.v4 { HOPS_V4 } else { HOPS_V6 };
     let [hops]: [u8; 1] = packet.read(at)?;
     let fewer = hops.wrapping_sub(1);

@@ -4,10 +4,10 @@
 //! filters and its policies. What is not sent is translated as without this, and handed on.
 
 use super::road::{self, Of};
-use super::{Step, close, flows};
+use super::{Step, flows};
 use crate::addr::Ip;
 use crate::config::Device;
-use crate::event::{DropReason, Event, Sent, Verdict};
+use crate::event::{Event, Verdict};
 use crate::flow::{Kind, Side, state};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
@@ -72,9 +72,6 @@ pub(super) fn out<P: Packet, T: Tables>(
     tables: &T,
     scratch: &mut Scratch,
 ) -> Step<Verdict> {
-    road::take(packet, scratch).ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
-    let what = if scratch.flow.kind == Kind::REPLY { Sent::Reply } else { Sent::Forward };
     scratch.key = scratch.twin_key;
-    close::after(tables, scratch);
-    Ok(Verdict::Sent(what))
+    road::take(packet, tables, scratch)
 }

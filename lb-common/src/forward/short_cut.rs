@@ -5,9 +5,8 @@
 //! translated where it leaves.
 
 use super::road::{self, Of};
-use super::{Step, close};
 use crate::config::Device;
-use crate::event::{DropReason, Event, Sent, Verdict};
+use crate::event::Event;
 use crate::flow::{Flow, Kind, Side};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
@@ -91,17 +90,4 @@ fn leads_on<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
     scratch.enters =
         if scratch.flow.flags & Flow::MASQUERADED == 0 { flags & Device::PEER } else { 0 };
     flags & Device::SHORT_CUT != 0
-}
-
-/// What is left to do for a packet that has its addresses.
-#[inline(always)]
-pub(super) fn out<P: Packet, T: Tables>(
-    packet: &mut P,
-    tables: &T,
-    scratch: &mut Scratch,
-) -> Step<Verdict> {
-    road::take(packet, scratch).ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
-    let what = if scratch.flow.kind == Kind::FORWARD { Sent::Forward } else { Sent::Reply };
-    close::after(tables, scratch);
-    Ok(Verdict::Sent(what))
 }

@@ -19,10 +19,9 @@ impl Devices {
         self.acceleration_changed |= self.accelerator.apply(setting, &edges, &mut self.datapath);
     }
 
-    /// Lets packets go past the stack where nobody would miss them.
-    pub(super) fn open(&mut self) {
+    /// Looks where nobody would miss packets that go past the stack.
+    pub(super) fn look_around(&mut self) {
         self.short_cuts.look(&self.config, &self.attached);
-        self.tell();
     }
 
     /// Whether there are short cuts, and devices without, for people; nothing when that was told before.
@@ -31,7 +30,7 @@ impl Devices {
     }
 
     /// Tells the programs what may be done with each device.
-    fn tell(&mut self) {
+    pub(super) fn tell(&mut self) {
         let sending = self.accelerator.sending();
         for (index, assignment) in &self.attached {
             let sends = if sending.contains(index) { Device::TAKES_FRAMES } else { 0 };
