@@ -54,8 +54,7 @@ fn one_service(cluster: &Cluster, first: Family, second: Family) -> Result<()> {
     is_not_answered(cluster, &name, second, Some(&gone))?;
     is_answered(cluster, &name, first, &own)?;
     for load in loads {
-        let tally = load?.finish()?;
-        ensure!(tally.failed() == 0 && tally.answered() > 20, "{tally:?}");
+        drop(load?.finish_without_loss()?);
     }
     drop(cluster.control_plane().kubectl(&["delete", "service", &name])?);
     cluster.control_plane().remove_pod("default", "pod-b2")

@@ -227,9 +227,8 @@ fn no_question_fails_while_backends_come_and_go(shape: Shape) -> Result<()> {
             })?;
         }
         for ((from, question), load) in askers.iter().zip(loads) {
-            let tally = load.finish()?;
-            let what = format!("{} asks {}: {tally:?}", from.name(), question.to);
-            ensure!(tally.failed() == 0 && tally.answered() > 10, "{what}");
+            let what = || format!("{} asks {}", from.name(), question.to);
+            drop(load.finish_without_loss().with_context(what)?);
         }
     }
     Ok(())

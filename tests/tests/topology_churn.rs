@@ -56,9 +56,9 @@ fn every_answer_is_from_a_backend_of_the_service_through_thousands_of_changes() 
     let (programmed, took) = (syncs()? - before, began.elapsed());
     let mut total = 0;
     for (allowed, (what, load)) in askings {
-        let tally = load.finish()?;
+        let tally = load.finish_without_loss().with_context(|| what.clone())?;
         let found: BTreeSet<&str> = tally.servers.keys().map(String::as_str).collect();
-        ensure!(tally.failed() == 0 && found == allowed, "{what}: {tally:?}");
+        ensure!(found == allowed, "{what}: {tally:?}");
         total += tally.answered();
     }
     println!("{total} answers, {written} changes written, {programmed} times programmed, {took:?}");

@@ -74,10 +74,8 @@ fn while_everybody_asks(
         agent.start_again()?;
     }
     for (from, question, load) in loads {
-        let tally = load.finish()?;
-        let what =
-            format!("{} asks {} by {}: {tally:?}", from.name(), question.to, question.protocol);
-        ensure!(tally.failed() == 0 && tally.answered() > 20, "{what}");
+        let what = || format!("{} asks {} by {}", from.name(), question.to, question.protocol);
+        drop(load.finish_without_loss().with_context(what)?);
     }
     Ok(())
 }
@@ -189,8 +187,7 @@ fn another_configuration_is_taken_over_under_traffic(shape: Shape) -> Result<()>
     drop(ask(rig.client(), question)?);
     write("[172.16.0.0/12, 'fd00:50::/64']")?;
     until(rig.client(), question.within(300), Result::is_err)?;
-    let tally = load.finish()?;
-    ensure!(tally.failed() == 0 && tally.answered() > 20, "{tally:?}");
+    drop(load.finish_without_loss()?);
     ensure!(agent.id() == process, "another process");
     Ok(())
 }
@@ -241,8 +238,7 @@ fn cleanup_concerns_one_node_and_no_running_agent(shape: Shape) -> Result<()> {
     ensure!(code == 1 && said.contains("in use by another agent"), "{code}: {said}");
     there.ensure_running()?;
     for load in far {
-        let tally = load?.finish()?;
-        ensure!(tally.failed() == 0 && tally.answered() > 0, "refused cleanup: {tally:?}");
+        drop(load?.finish_without_loss().context("refused cleanup")?);
     }
     there.stop()?;
     drop(there.command(&["cleanup"])?);
@@ -250,8 +246,7 @@ fn cleanup_concerns_one_node_and_no_running_agent(shape: Shape) -> Result<()> {
     until(rig.pod(1, 0)?, question.within(200), Result::is_err)?;
     drop(ask(rig.pod(0, 0)?, question)?);
     for load in here {
-        let tally = load?.finish()?;
-        ensure!(tally.failed() == 0 && tally.answered() > 20, "cleanup elsewhere: {tally:?}");
+        drop(load?.finish_without_loss().context("cleanup elsewhere")?);
     }
     Ok(())
 }

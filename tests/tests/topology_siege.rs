@@ -57,8 +57,7 @@ fn of_a_hundred_thousand_questions_none_is_lost_whatever_becomes_of_the_agent() 
     }
     let mut total = 0;
     for (what, load) in loads {
-        let tally = load.finish()?;
-        ensure!(tally.failed() == 0 && tally.answered() > 100, "{what}: {tally:?}");
+        let tally = load.finish_without_loss().with_context(|| what.clone())?;
         ensure!(!what.ends_with("kept") || tally.servers.len() == 1, "{what}: {tally:?}");
         total += tally.answered();
     }

@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 pub use super::load::Tally;
 use super::session::{Order, Report};
@@ -14,11 +15,16 @@ use super::survey::{Endings, Inquiry};
 use super::{Answer, Ask, Failure, Protocol};
 use crate::at_once::locked;
 use crate::process::{Home, workspace_binary};
+use crate::wait::wait_until;
 
 /// Milliseconds between an answer and the next question of one asker: all together leave an agent some time on two CPUs.
 pub const PAUSE: u64 = 5;
 /// Milliseconds after which a question of a load is lost, where nothing else is said.
 const LATE: u64 = 15_000;
+/// Answers that make a load a witness.
+const ENOUGH: u64 = 21;
+/// How long a load may take to have them: each question is answered or lost before.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Asks and answers on behalf of one member; dropping it ends the process.
 #[derive(Debug)]
@@ -206,6 +212,22 @@ impl Load<'_> {
     /// Returns how the questions went until now.
     pub fn so_far(&self) -> Result<Tally, Failure> {
         self.peer.tallied(&Order::LoadSoFar { id: self.id })
+    }
+
+    /// Ends it once it has [`ENOUGH`] answers, one of them later than now: what it watched may have been quick.
+    ///
+    /// # Errors
+    ///
+    /// When a question was not answered.
+    pub fn finish_without_loss(self) -> Result<Tally> {
+        let enough = ENOUGH.max(self.so_far()?.answered() + 1);
+        wait_until(PATIENCE, "questions go on", || match self.so_far() {
+            Ok(tally) if tally.failed() == 0 && tally.answered() < enough => None,
+            _ => Some(()),
+        })?;
+        let tally = self.finish()?;
+        ensure!(tally.failed() == 0, "{tally:?}");
+        Ok(tally)
     }
 
     /// Ends it and returns how the questions went.
