@@ -19,7 +19,7 @@ use crate::wait::try_wait_until;
 mod answers;
 
 /// How long a start may take: it loads programs and reads every object first.
-const START: Duration = Duration::from_secs(30);
+const START: Duration = Duration::from_mins(1);
 /// How much of its log a failed test shows.
 const SHOWN_LINES: usize = 120;
 

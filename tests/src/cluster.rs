@@ -21,7 +21,7 @@ pub use service::{Published, slices_of};
 pub use traffic::Traffic;
 
 /// How long a change may take from kubectl through controllers and agents to packets, beside compilers.
-const SOON: Duration = Duration::from_secs(40);
+const SOON: Duration = Duration::from_secs(90);
 /// Questions that show who answers: of three servers, each is seen but once in a hundred thousand times.
 const QUESTIONS: u32 = 30;
 

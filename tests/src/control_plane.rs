@@ -19,8 +19,8 @@ pub mod kubectl;
 mod objects;
 mod site;
 
-pub(crate) use account::PLACE as SERVICE_ACCOUNT;
 pub use account::ServiceAccount;
+pub(crate) use account::{CLAIM, PLACE as SERVICE_ACCOUNT};
 use kubectl::Kubectl;
 pub use objects::{Node, Pod};
 use site::Site;
@@ -30,7 +30,7 @@ use crate::process::{Home, Program};
 use crate::wait::{try_wait_until, wait_until_ok};
 
 /// What a start may take: 3 s alone, many times that beside a compiler on two cores.
-const START: Duration = Duration::from_secs(90);
+const START: Duration = Duration::from_mins(3);
 /// How long a connection may take that somebody takes.
 const KNOCK: Duration = Duration::from_secs(1);
 

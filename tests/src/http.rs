@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use crate::process::Home;
 
 /// How long one answer may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Gets `path` from a server that is reachable from `home`; returns status and body.
 pub fn get(home: &Home, server: SocketAddr, path: &str) -> Result<(u16, String)> {

@@ -24,7 +24,7 @@ use crate::netns::run_in;
 use crate::wait::wait_until;
 
 /// How long a process may take to end after it was asked to.
-const FAREWELL: Duration = Duration::from_secs(10);
+const FAREWELL: Duration = Duration::from_secs(30);
 
 /// Where a process of a host lives.
 #[derive(Debug, Clone)]

@@ -8,13 +8,15 @@ use crate::agent::{Agent, Source};
 use crate::manifest::{Manifests, Service};
 use crate::topology::{Builder, Member, Node, Pod, Topology};
 use crate::traffic::{Answer, Ask, Failure, Protocol};
+use crate::wait::{wait_until, wait_until_ok};
 
 mod asking;
 mod shared;
 
 pub(crate) use asking::IMPATIENT;
 pub use asking::{
-    answered_by, ask, askers, dropped, matrix, refused, servers, until, until_within,
+    answered_by, ask, askers, different_servers, dropped, matrix, refused, servers, until,
+    until_within,
 };
 pub use shared::Shared;
 
@@ -117,6 +119,26 @@ impl Rig {
         let text = format!("apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\n{lines}\n");
         fs::write(&file, text).with_context(|| format!("configuration {}", file.display()))?;
         Ok(format!("--config={}", file.display()))
+    }
+
+    /// Waits until the maps of every agent are what the manifests say: who was seen to follow a change may be in the
+    /// middle of it.
+    pub fn until_programmed(&self) -> Result<()> {
+        let folder = self.manifests.folder().display().to_string();
+        self.agents.iter().try_for_each(|agent| {
+            wait_until_ok(asking::CHANGE, "maps are what manifests say", || {
+                agent.command(&["lb", "diff", "--manifests", &folder]).map(drop)
+            })
+        })
+    }
+
+    /// Waits until nobody is about to close a connection: servers do so when they come to it, and packets of that are
+    /// counted as others are.
+    pub fn until_closed(&self) -> Result<()> {
+        let members = self.topology.members();
+        wait_until(asking::CHANGE, "connections are closed", || {
+            members.iter().all(|member| member.is_quiet().unwrap_or(false)).then_some(())
+        })
     }
 
     /// Changes a service, and waits until what `from` is answered satisfies `expected`.

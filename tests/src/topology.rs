@@ -123,6 +123,7 @@ impl Topology {
     pub fn add_pod(&mut self, index: usize) -> Result<&Pod> {
         let node = self.nodes.get_mut(index).with_context(|| format!("no node {index}"))?;
         node.add_pod(&self.territory, &self.builder)?;
+        node.until_wired()?;
         node.pods().last().context("the pod that was added")
     }
 
@@ -254,6 +255,7 @@ impl Builder {
         let mut topology =
             Topology { client, tunnel: None, nodes, fabric, territory, builder: self };
         topology.connect_pod_ranges()?;
+        topology.members().into_iter().try_for_each(Member::until_wired)?;
         Ok(topology)
     }
 

@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn value_of_the_condition_is_returned() {
         let mut looks = 0;
-        let found = wait_until(Duration::from_secs(5), "third look", || {
+        let found = wait_until(Duration::from_mins(1), "third look", || {
             looks += 1;
             (looks == 3).then_some("found")
         });
@@ -112,6 +112,6 @@ mod tests {
         let hopeless: Result<()> =
             try_wait_until(Duration::from_mins(1), "answer", || bail!("server has ended"));
         assert!(hopeless.is_err());
-        assert!(start.elapsed() < Duration::from_secs(5));
+        assert!(start.elapsed() < Duration::from_secs(30));
     }
 }

@@ -22,7 +22,7 @@ use lb_tests::traffic::{Ask, Protocol, Sctp};
 use lb_tests::wait::{wait_until, wait_until_ok};
 
 /// How long packets may take to follow a change: kube-proxy waits a second between two of its own.
-const SOON: Duration = Duration::from_secs(15);
+const SOON: Duration = Duration::from_mins(1);
 /// Worlds at a time.
 const AT_ONCE: usize = 4;
 
@@ -196,7 +196,7 @@ fn affinity_ends(world: &World) -> Result<(usize, Vec<String>)> {
             let asks = [Ask::new(protocol, frontend(destination, BRIEFLY_STICKY, family)?)];
             let first = world.servers(source, &asks, 1)?;
             let mut last = Instant::now();
-            let other = wait_until(Duration::from_secs(40), "another backend", || {
+            let other = wait_until(Duration::from_mins(3), "another backend", || {
                 // Each question begins the second anew.
                 if last.elapsed() < rarely {
                     return None;

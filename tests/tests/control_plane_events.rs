@@ -18,7 +18,7 @@ use lb_tests::topology::{Family, Node, Shape};
 use lb_tests::wait::{wait_until, wait_until_ok};
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_mins(1);
 const HEALTH_PORT: u16 = 31_999;
 /// Maps that are full soon. From the first agent on: they only grow.
 const SMALL: [&str; 4] = ["--map-size", "BACKENDS=16", "--map-size", "SERVICES=64"];

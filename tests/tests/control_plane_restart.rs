@@ -11,9 +11,9 @@ use lb_tests::topology::{Pod, Shape};
 use lb_tests::wait::wait_until;
 
 /// How long an agent may take to notice that the server is away.
-const NOTICE: Duration = Duration::from_secs(20);
+const NOTICE: Duration = Duration::from_mins(1);
 /// How long it may take to follow again: its pauses between attempts grow to fifteen seconds.
-const BACK: Duration = Duration::from_secs(40);
+const BACK: Duration = Duration::from_secs(90);
 /// The metric that says since when changes do not arrive.
 const STALE: &str = "lb_source_stale_since_seconds";
 

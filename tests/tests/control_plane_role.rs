@@ -12,9 +12,9 @@ use lb_tests::topology::Shape;
 use lb_tests::wait::{try_wait_until, wait_until_ok};
 
 /// How long a start without complete lists may take: it waits for them for ten seconds first.
-const LISTENING: Duration = Duration::from_secs(40);
+const LISTENING: Duration = Duration::from_secs(90);
 /// How long three more refusals may take: pauses between them grow to fifteen seconds.
-const REFUSALS: Duration = Duration::from_secs(90);
+const REFUSALS: Duration = Duration::from_mins(3);
 const ACCOUNT: &str = "--as=system:serviceaccount:kube-system:lb-agent";
 
 #[test]
@@ -74,9 +74,11 @@ fn an_agent_whose_lists_are_not_complete_is_alive_however_long_that_takes() -> R
     // Twice that is how long a change may wait.
     let mut agent = Agent::spawn(node, Source::InPod(&account), &["--iptables-sync-period=1s"])?;
     let status = |path| agent.health(path).map(|(status, _)| status);
-    wait_until_ok(LISTENING, "the agent listens", || status("/livez").map(drop))?;
     let refused = || agent.metric(&["rest_client_requests_total{", "code=\"403\""]);
-    let before = refused()?;
+    let before = wait_until_ok(LISTENING, "the agent listens", || {
+        let _: u16 = status("/livez")?;
+        refused()
+    })?;
     try_wait_until(REFUSALS, "the agent is refused again and again", || {
         let statuses = (status("/livez")?, status("/healthz")?, status("/readyz")?);
         ensure!(statuses == (200, 200, 503), "{statuses:?}");
@@ -112,7 +114,7 @@ fn may(cluster: &Cluster, verb: &str, resource: &str) -> bool {
 }
 
 fn its_start_is_told(cluster: &Cluster, node: &str) -> Result<()> {
-    wait_until_ok(Duration::from_secs(20), &format!("an Event about {node}"), || {
+    wait_until_ok(Duration::from_mins(1), &format!("an Event about {node}"), || {
         let about = format!("regarding.kind=Node,regarding.name={node}");
         let arguments =
             ["get", "events.events.k8s.io", "--all-namespaces", "--field-selector", &about];

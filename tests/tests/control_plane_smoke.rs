@@ -9,7 +9,7 @@ use lb_tests::control_plane::{ControlPlane, Node, Options, Pod};
 use lb_tests::netns::Netns;
 use lb_tests::wait::wait_until;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_mins(1);
 
 const SERVICE: &str = "
 apiVersion: v1

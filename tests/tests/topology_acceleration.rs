@@ -25,7 +25,7 @@ in_both_shapes!(
 );
 
 /// How long the agent may take to follow a change of a device.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(30);
 
 /// A near, a far and an unusable backend, and agents with a value of `acceleration`.
 fn start(builder: Builder, acceleration: &str) -> Result<Rig> {
@@ -103,8 +103,10 @@ fn node_ports_are_served_through_xdp(shape: Shape) -> Result<()> {
         ensure!(counted(rig.agent(0)?, verdict)? > 0.0, "{verdict} at edge_xdp");
     }
     // Nobody watches any more: whoever does has the kernel copy packets without their marks.
+    rig.until_closed()?;
     let before = [known_at_tc(&rig)?, counted(rig.agent(0)?, "translated")?];
     everything_is_answered(&rig)?;
+    rig.until_closed()?;
     let after = [known_at_tc(&rig)?, counted(rig.agent(0)?, "translated")?];
     let [known, translated] = [after[0] - before[0], after[1] - before[1]];
     ensure!(known > 0.0 && known >= translated, "tc knew {known} of {translated} packets");
@@ -118,6 +120,8 @@ fn event(agent: &Agent, event: &str) -> Result<f64> {
 /// Neither direction of a connection that has begun meets the stack.
 fn is_sent_out(rig: &Rig, to: impl Fn(Family) -> SocketAddr) -> Result<()> {
     for (family, protocol) in matrix() {
+        // The end of the one before is for the stack.
+        rig.until_closed()?;
         let question = Ask::new(protocol, to(family)).sized(901, 1_201);
         let kept = rig.client().peer().keep(question)?;
         // Twice, until each direction has an answer that the stack has seen.
@@ -154,6 +158,7 @@ fn xdp_sends_out_what_goes_to_other_nodes(shape: Shape) -> Result<()> {
     // Nobody takes frames at the other end any more: what was sent meanwhile is lost, and then the stack sends.
     rig.topology().poll(node, "eth0", false)?;
     until_shown(rig.agent(0)?, "attached, hands on: its driver takes no frames")?;
+    rig.until_closed()?;
     let before = counted(rig.agent(0)?, "sent")?;
     everything_is_answered(&rig)?;
     ensure!(counted(rig.agent(0)?, "sent")? <= before, "packets were sent to nobody");

@@ -16,6 +16,9 @@ use lb_tests::wait::{wait_until, wait_until_ok};
 use nix::net::if_::if_nametoindex;
 use serde_json::Value;
 
+/// How long the agent may take to follow.
+const SOON: Duration = Duration::from_secs(30);
+
 in_both_shapes!(
     pod_that_appears_later_is_served,
     pods_are_attached_by_the_event_that_tells_of_them,
@@ -72,7 +75,7 @@ fn device_that_vanishes_leaves_the_others_served(shape: Shape) -> Result<()> {
     let before = traces(&rig, index, &device)?;
     ensure!(before.len() == 4, "while it is there: {before:?}");
     rig.node(0)?.netns().ip(&format!("link delete {device}"))?;
-    wait_until(Duration::from_secs(5), "nothing names the device any more", || {
+    wait_until(SOON, "nothing names the device any more", || {
         traces(&rig, index, &device).is_ok_and(|traces| traces.is_empty()).then_some(())
     })?;
     drop(rig.add_pod(0)?.name().to_owned());
@@ -90,7 +93,7 @@ fn pods_that_leave_are_no_fault(shape: Shape) -> Result<()> {
         let index = rig.node(0)?.home().run_in(|| if_nametoindex(device.as_str()))??;
         // As network plug-ins do: at the pod's end.
         rig.pod(0, count)?.netns().ip("link delete eth0")?;
-        wait_until(Duration::from_secs(5), "nothing names the device any more", || {
+        wait_until(SOON, "nothing names the device any more", || {
             traces(&rig, index, &device).is_ok_and(|traces| traces.is_empty()).then_some(())
         })?;
     }
@@ -183,9 +186,7 @@ fn agent_that_must_listen_and_cannot_ends(shape: Shape) -> Result<()> {
     rig.node(0)?.peer().serve(Protocol::Tcp, &taken, 10_256)?;
     let source = Source::Manifests(rig.manifests().folder());
     let mut agent = Agent::spawn(rig.node(0)?, source, &["--bind-address-hard-fail"])?;
-    wait_until(Duration::from_secs(20), "the agent ends", || {
-        agent.ensure_running().is_err().then_some(())
-    })?;
+    wait_until(SOON, "the agent ends", || agent.ensure_running().is_err().then_some(()))?;
     let log = agent.log_end(5);
     ensure!(
         log.contains("cannot listen on 127.0.0.1:10256 (health)"),
@@ -207,7 +208,7 @@ fn verdicts_and_entries_are_counted(shape: Shape) -> Result<()> {
     ensure!(names.iter().any(|name| name.starts_with("lb_drops_total{reason=")), "{names:?}");
     // Connections that ended are forgotten; the agent counts its own entries once a second.
     let _kept = rig.pod(0, 0)?.peer().keep(Ask::tcp(web.frontend(Family::V4)))?;
-    wait_until_ok(Duration::from_secs(10), "entries and capacity of maps are told", || {
+    wait_until_ok(SOON, "entries and capacity of maps are told", || {
         for map in ["SERVICES", "SLOTS", "BACKENDS", "FLOWS"] {
             let of = |name| agent.metric(&[name, &format!("map=\"{map}\"")]);
             let (used, room) = (of("lb_map_entries")?, of("lb_map_capacity")?);
@@ -225,7 +226,7 @@ fn packets_are_logged_when_asked_for(shape: Shape) -> Result<()> {
     drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
     let agent = rig.agent(0)?;
     let named = "packet hook=\"pod_ingress\" verdict=\"translated\" reason=\"new_flow\" device=";
-    wait_until(Duration::from_secs(5), "the packet by name in the agent's log", || {
+    wait_until(SOON, "the packet by name in the agent's log", || {
         agent.log_end(500).contains(named).then_some(())
     })
 }

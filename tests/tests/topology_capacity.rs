@@ -16,7 +16,7 @@ use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
 
 /// Flows are swept before their entries are given to others.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_mins(1);
 
 in_both_shapes!(
     newest_service_is_refused_by_name_until_there_is_room,
@@ -37,7 +37,7 @@ fn service(rig: &Rig, name: &str, index: u8, created: u8) -> Result<Service> {
 
 fn is_served(rig: &Rig, service: &Service) -> Result<()> {
     for (family, protocol) in matrix() {
-        drop(ask(rig.pod(0, 0)?, Ask::new(protocol, service.frontend(family)).within(500))?);
+        drop(ask(rig.pod(0, 0)?, Ask::new(protocol, service.frontend(family)).within(2_000))?);
     }
     Ok(())
 }
@@ -84,6 +84,7 @@ fn entry_that_a_map_does_not_take_costs_its_service_alone(shape: Shape) -> Resul
     let first = service(&rig, "first", 10, 1)?;
     rig.manifests().apply(&first)?;
     until(rig.pod(0, 0)?, Ask::tcp(first.frontend(Family::V6)), Result::is_ok)?;
+    rig.until_programmed()?;
     // Somebody else fills the map behind the agent's back.
     let mut maps = Maps::open(&rig.node(0)?.bpf().join(LAYOUT).join("maps"))?;
     let foreign =

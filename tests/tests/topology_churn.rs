@@ -17,9 +17,9 @@ const WRITTEN: u32 = 5_000;
 /// How many times the agent programs what changed, at least: of two that come at once it sees the last.
 const SYNCS: f64 = 500.0;
 /// How long that may take.
-const PATIENCE: Duration = Duration::from_mins(2);
+const PATIENCE: Duration = Duration::from_mins(6);
 /// How long the agent may take to program the last change.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(30);
 const NODE_PORTS: [u16; 2] = [30_080, 30_081];
 
 #[test]
@@ -54,8 +54,14 @@ fn every_answer_is_from_a_backend_of_the_service_through_thousands_of_changes() 
         }
     }
     let (programmed, took) = (syncs()? - before, began.elapsed());
+    // All come back for good: on a slow machine somebody may not have met each of them yet.
+    services.iter().try_for_each(|service| rig.manifests().apply(service))?;
     let mut total = 0;
     for (allowed, (what, load)) in askings {
+        wait_until(SOON, &what, || {
+            let tally = load.so_far().ok()?;
+            (tally.failed() > 0 || tally.servers.len() >= allowed.len()).then_some(())
+        })?;
         let tally = load.finish_without_loss().with_context(|| what.clone())?;
         let found: BTreeSet<&str> = tally.servers.keys().map(String::as_str).collect();
         ensure!(found == allowed, "{what}: {tally:?}");

@@ -13,9 +13,11 @@ use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
 use lb_tests::topology::{Family, Segment, Shape, Topology};
 use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// Nobody tells of a program that is detached: the agent looks every two seconds.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 const NODE_PORT: u16 = 30_080;
 
 in_both_shapes!(
@@ -47,8 +49,8 @@ fn links(rig: &Rig, index: u32, direction: Direction) -> Result<Vec<u32>> {
 fn is_served(rig: &Rig, web: &Service) -> Result<()> {
     for (family, protocol) in matrix() {
         let node_port = rig.node(0)?.addresses().socket(family, NODE_PORT);
-        drop(ask(rig.client(), Ask::new(protocol, node_port).within(500))?);
-        let question = Ask::new(protocol, web.frontend(family)).within(500);
+        drop(ask(rig.client(), Ask::new(protocol, node_port).within(2_000))?);
+        let question = Ask::new(protocol, web.frontend(family)).within(2_000);
         drop(ask(rig.pod(0, 0)?, question)?);
         drop(ask(rig.node(0)?, question)?);
     }
@@ -85,12 +87,16 @@ fn place_among_others_is_taken_back_and_others_stay(shape: Shape) -> Result<()> 
     let program: &mut SchedClassifier =
         foreign.program_mut("edge_egress").context("a program")?.try_into()?;
     program.load()?;
+    // Held, or it looks before we do.
+    let agent = Pid::from_raw(rig.agent(0)?.id().cast_signed());
+    kill(agent, Signal::SIGSTOP)?;
     let _attached = rig.node(0)?.netns().run_in(|| {
         let first = TcAttachOptions::TcxOrder(LinkOrder::first());
         program.attach_with_options("eth0", TcAttachType::Ingress, first)
     })??;
     let displaced = links(&rig, uplink, Direction::Ingress)?;
     ensure!(displaced.len() == 2 && displaced[1] == ours[0], "{ours:?}, then {displaced:?}");
+    kill(agent, Signal::SIGCONT)?;
     wait_until_ok(SOON, "ours is first again", || {
         let now = links(&rig, uplink, Direction::Ingress)?;
         ensure!(now.len() == 2 && now[1] == displaced[0], "{now:?}");

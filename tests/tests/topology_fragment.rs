@@ -62,10 +62,10 @@ fn large_segments_pass_a_smaller_wire(shape: Shape) -> Result<()> {
         member.netns().ip("link set eth0 mtu 1400")?;
     }
     for family in Family::ALL {
-        let question = Ask::tcp(far.frontend(family)).sized(300_000, 300_000).within(8_000);
+        let question = Ask::tcp(far.frontend(family)).sized(300_000, 300_000).within(30_000);
         drop(ask(rig.pod(0, 0)?, question)?);
         let to = rig.node(0)?.addresses().socket(family, 30_081);
-        drop(ask(rig.client(), Ask::tcp(to).sized(300_000, 300_000).within(8_000))?);
+        drop(ask(rig.client(), Ask::tcp(to).sized(300_000, 300_000).within(30_000))?);
     }
     Ok(())
 }

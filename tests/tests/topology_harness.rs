@@ -178,7 +178,7 @@ fn nothing_stays_behind_a_process_that_is_killed() -> Result<()> {
     let _: ExitStatus = holder.wait()?;
     ensure!(all_exist, "not all of {traces:?} were there");
     for trace in traces {
-        wait_until(Duration::from_secs(15), &format!("{} is gone", trace.display()), || {
+        wait_until(Duration::from_mins(1), &format!("{} is gone", trace.display()), || {
             (!trace.exists()).then_some(())
         })?;
     }

@@ -18,7 +18,7 @@ in_both_shapes!(
 );
 
 /// How long the agent may take to notice somebody.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(30);
 
 /// Near, far and host backends, by `ClusterIP` and by `NodePort`.
 fn start(builder: Builder) -> Result<(Rig, Vec<Service>)> {
@@ -131,6 +131,8 @@ fn a_firewall_sees_every_packet_from_the_moment_it_is_noticed(shape: Shape) -> R
     until_shown(agent, "off: nftables: chain inet wall forward")?;
     let past =
         |agent| Ok::<_, anyhow::Error>(sent(agent, "pod_ingress")? + sent(agent, "edge_ingress")?);
+    // What was on its way when it was noticed has come.
+    rig.until_closed()?;
     let before = past(agent)?;
     for (kept, question, _) in &conversations {
         for _ in 0..3 {

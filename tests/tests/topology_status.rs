@@ -19,7 +19,9 @@ const CHECKED: u16 = 2_000;
 const FIRST_CHECK: u16 = 20_000;
 /// What they may cost in bytes: the objects, what is programmed of them, and two listeners each.
 const MEMORY: f64 = 30e6;
-const SOON: Duration = Duration::from_secs(10);
+/// How many times as long an answer may take where there are all of them: one that looked through them takes longer.
+const SLOWER: u32 = 10;
+const SOON: Duration = Duration::from_mins(1);
 
 /// Numbers that are others each time are `#`.
 const SCREEN: &str = "\
@@ -93,15 +95,21 @@ fn screen(rig: &Rig, agent: &Agent) -> Result<String> {
 fn status_is_one_screen_with_the_agent_running_and_dead() -> Result<()> {
     let mut rig = start()?;
     let mut agent = rig.take_agent(0)?;
-    let said = screen(&rig, &agent)?;
-    ensure!(said == SCREEN, "it says:\n{said}instead of:\n{SCREEN}");
+    shows(&rig, &agent, SCREEN)?;
     who_is_attached_is_told(&agent)?;
     agent.kill9()?;
     let dead =
         SCREEN.replace("running (process #)", "not running; packets are served as it left them");
-    let said = screen(&rig, &agent)?;
-    ensure!(said == dead, "it says:\n{said}instead of:\n{dead}");
-    Ok(())
+    shows(&rig, &agent, &dead)
+}
+
+/// Waits for the screen: what is told once a second may be late.
+fn shows(rig: &Rig, agent: &Agent, expected: &str) -> Result<()> {
+    wait_until_ok(SOON, "the screen of status", || {
+        let said = screen(rig, agent)?;
+        ensure!(said == expected, "it says:\n{said}instead of:\n{expected}");
+        Ok(())
+    })
 }
 
 /// With `--verbose`: at each hook of devices and sockets, programs by name and number.
@@ -159,15 +167,12 @@ fn fields_that_cannot_be_used_are_named_and_counted_until_they_are_corrected() -
     found(&[])
 }
 
-/// Contract 6.1, of as many Services as a cluster has: each costs little, and its answer comes at once.
+/// Contract 6.1, of as many Services as a cluster has: each costs little, and its answer comes as soon as the only one's.
 #[test]
 fn health_checks_of_thousands_of_services_cost_little_memory_and_time() -> Result<()> {
     let rig = start()?;
     let (node, agent) = (rig.node(0)?, rig.agent(0)?);
     let resident = || agent.metric(&["process_resident_memory_bytes"]);
-    let before = resident()?;
-    let checked: Vec<Value> = (0..CHECKED).map(checked_service).collect();
-    rig.manifests().write("checked", &checked)?;
     let ask = |number: u16, address| -> Result<()> {
         let to = SocketAddr::new(address, FIRST_CHECK + number);
         let (status, body) = http::get(rig.client().home(), to, "/")?;
@@ -177,19 +182,36 @@ fn health_checks_of_thousands_of_services_cost_little_memory_and_time() -> Resul
         );
         Ok(())
     };
-    let last = CHECKED - 1;
-    for address in node.addresses().both() {
-        wait_until_ok(SOON, "the last of them is answered for", || ask(last, address))?;
-    }
-    let began = Instant::now();
-    for number in (0..CHECKED).step_by(10) {
-        ask(number, node.addresses().both()[usize::from(number / 10 % 2)])?;
-    }
-    let took = began.elapsed();
+    let publish = |count: u16| -> Result<()> {
+        let checked: Vec<Value> = (0..count).map(checked_service).collect();
+        rig.manifests().write("checked", &checked)?;
+        let answers = |address| {
+            wait_until_ok(SOON, "the last of them is answered for", || ask(count - 1, address))
+        };
+        node.addresses().both().into_iter().try_for_each(answers)
+    };
+    // The quickest of many: what else the machine does makes none of them quicker.
+    let quickest = |all: bool| -> Result<Duration> {
+        let mut quickest = Duration::MAX;
+        for number in (0..CHECKED).step_by(10) {
+            let began = Instant::now();
+            let address = node.addresses().both()[usize::from(number / 10 % 2)];
+            ask(if all { number } else { 0 }, address)?;
+            quickest = quickest.min(began.elapsed());
+        }
+        Ok(quickest)
+    };
+    publish(1)?;
+    let alone = quickest(false)?;
+    let before = resident()?;
+    publish(CHECKED)?;
+    let among = quickest(true)?;
     let grown = resident()? - before;
-    println!("{grown} bytes for {CHECKED} health checks, {took:?} for a tenth of them");
+    println!(
+        "{grown} bytes for {CHECKED} health checks; an answer takes {among:?}, alone {alone:?}"
+    );
     ensure!(grown < MEMORY, "{grown} bytes more");
-    ensure!(took < Duration::from_secs(5), "{took:?} for a tenth of them");
+    ensure!(among < alone * SLOWER, "an answer takes {among:?}, alone {alone:?}");
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
 
 const NODE_PORT: u16 = 30_080;
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 /// What an agent of this version left is, under another name, what one of another version would have left.
 const OTHER: &str = "v0";
 /// The same, of a third version.

@@ -28,10 +28,10 @@ fn a_change_that_waits_too_long_is_unhealthy() {
     assert_eq!((code(&health, true), code(&health, false)), (503, 503));
     health.updated();
     assert_eq!(code(&health, true), 200);
-    let hasty = Health::new(Duration::from_secs(10));
-    hasty.pending(Instant::now().checked_sub(Duration::from_secs(9)));
+    let hasty = Health::new(Duration::from_mins(10));
+    hasty.pending(Instant::now().checked_sub(Duration::from_mins(5)));
     assert_eq!(code(&hasty, false), 200);
-    hasty.pending(Instant::now().checked_sub(Duration::from_secs(11)));
+    hasty.pending(Instant::now().checked_sub(Duration::from_mins(11)));
     assert_eq!(code(&hasty, false), 503);
 }
 

@@ -68,7 +68,7 @@ mod tests {
     }
 
     async fn is_pushed_out(task: JoinHandle<()>) -> bool {
-        let ended = timeout(Duration::from_secs(5), task).await;
+        let ended = timeout(Duration::from_mins(1), task).await;
         ended.is_ok_and(|ended| ended.is_err_and(|error| error.is_cancelled()))
     }
 

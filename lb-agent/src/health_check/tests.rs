@@ -47,7 +47,7 @@ async fn ask(address: SocketAddr, request: &str) -> String {
         let _: usize = stream.read_to_string(&mut text).await.unwrap();
         text
     };
-    timeout(Duration::from_secs(10), exchange).await.unwrap()
+    timeout(Duration::from_mins(1), exchange).await.unwrap()
 }
 
 const GET: &str = "GET /anything?x HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -175,7 +175,7 @@ async fn slow_and_senseless_clients_cost_only_themselves() {
     assert!(ask(v4(other), "\u{16}\u{3}\u{1}\r\n\r\n").await.starts_with("HTTP/1.1 400 "));
     assert!(ask(v4(other), &"x".repeat(9_000)).await.starts_with("HTTP/1.1 400 "));
     for stream in &mut held {
-        let waited = timeout(Duration::from_secs(8), stream.read_u8()).await;
+        let waited = timeout(Duration::from_mins(1), stream.read_u8()).await;
         assert!(waited.is_ok_and(|read| read.is_err()), "who says nothing is left alone");
     }
 }

@@ -52,7 +52,7 @@ impl Run {
     }
 
     async fn next(&mut self) -> String {
-        let event = timeout(Duration::from_secs(10), self.events.recv()).await;
+        let event = timeout(Duration::from_mins(1), self.events.recv()).await;
         words(event.expect("an event in time").expect("a sender"))
     }
 
@@ -76,7 +76,7 @@ impl Run {
                 sleep(Duration::from_millis(1)).await;
             }
         };
-        timeout(Duration::from_secs(10), check).await.expect("that many problems");
+        timeout(Duration::from_mins(1), check).await.expect("that many problems");
         self.view.problems().iter().map(ToString::to_string).collect()
     }
 }
@@ -167,7 +167,7 @@ async fn a_service_is_as_old_as_the_file_it_was_first_seen_in() {
     file.set_modified(UNIX_EPOCH + Duration::from_secs(1000)).expect("a time");
     fs::rename(&new, run.folder.path().join("a.yaml")).expect("moved");
     for (ip, next) in [("10.0.0.1", "10.0.0.2"), ("10.0.0.2", "10.0.0.3")] {
-        let event = timeout(Duration::from_secs(10), run.events.recv()).await;
+        let event = timeout(Duration::from_mins(1), run.events.recv()).await;
         let Some(Event::ServiceApplied(spec)) = event.expect("an event in time") else {
             panic!("a Service");
         };
@@ -297,7 +297,7 @@ async fn a_folder_that_vanishes_leaves_the_last_view_and_may_come_back() {
             sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(Duration::from_secs(10), check).await.expect("stale");
+    timeout(Duration::from_mins(1), check).await.expect("stale");
     assert!(run.events.try_recv().is_err(), "nothing is deleted");
     fs::write(away.join("a.yaml"), service("web", "10.0.0.2")).expect("a file");
     fs::rename(&away, &path).expect("moved");
@@ -319,5 +319,5 @@ async fn a_missing_folder_is_an_error_that_names_it() {
 async fn it_ends_when_nobody_listens() {
     let (mut run, _) = Run::with(&[]).await;
     run.events.close();
-    timeout(Duration::from_secs(10), &mut run.task).await.expect("an end").expect("no panic");
+    timeout(Duration::from_mins(1), &mut run.task).await.expect("an end").expect("no panic");
 }

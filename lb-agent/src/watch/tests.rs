@@ -56,7 +56,7 @@ impl Run {
     async fn events(&mut self, kind: Kind, count: usize) -> Vec<String> {
         let mut found = Vec::new();
         while found.len() < count {
-            let event = timeout(Duration::from_secs(10), self.events.recv());
+            let event = timeout(Duration::from_mins(1), self.events.recv());
             let event = event.await.expect("an event in time").expect("a sender");
             found.extend(Some(words(&event)).filter(|(of, _)| *of == kind).map(|(_, words)| words));
         }
@@ -69,7 +69,7 @@ impl Run {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        timeout(Duration::from_secs(10), check).await.expect(what);
+        timeout(Duration::from_mins(1), check).await.expect(what);
     }
 }
 
@@ -155,7 +155,7 @@ async fn a_streamed_list_that_never_ends_is_read_at_once() {
         "services" => Answer::list("Service", &["a"], 7),
         _ => Answer::Hang,
     });
-    let pace = Pace { stream_stall: Duration::from_millis(50), ..QUICK };
+    let pace = Pace { stream_stall: Duration::from_millis(500), ..QUICK };
     let mut run = run_at(script, None, ListMode::Streaming, pace);
     let events = run.events(Kind::Service, 5).await;
     assert_eq!(events, ["list", "+a", "list", "+a", "synced"]);
@@ -332,5 +332,5 @@ async fn service_cidrs_are_told_as_a_whole() {
 async fn it_ends_when_nobody_listens() {
     let mut run = run(Script::new(|_| Answer::Hang), None, ListMode::Streaming);
     run.events.close();
-    timeout(Duration::from_secs(10), &mut run.task).await.expect("an end").expect("no panic");
+    timeout(Duration::from_mins(1), &mut run.task).await.expect("an end").expect("no panic");
 }

@@ -12,9 +12,9 @@ use crate::process::{Home, Program, run};
 use crate::wait::{try_wait_until, wait_until_ok};
 
 /// Until it answers; it reads its plug-ins first.
-const START: Duration = Duration::from_secs(30);
+const START: Duration = Duration::from_mins(1);
 /// Until a process that was killed is known to have ended.
-const END: Duration = Duration::from_secs(10);
+const END: Duration = Duration::from_secs(30);
 /// Where cgroups of containers begin, in each hierarchy of the machine.
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// Copies layers in place of laying them over each other: works wherever the tests run.

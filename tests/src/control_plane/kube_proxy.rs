@@ -20,7 +20,7 @@ use crate::wait::try_wait_until;
 const HEALTH: &str = "127.0.0.1:10256";
 /// Its metrics server, inside of its namespace.
 const METRICS: &str = "127.0.0.1:10249";
-const START: Duration = Duration::from_mins(1);
+const START: Duration = Duration::from_mins(2);
 
 /// What kube-proxy programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use crate::traffic::{Ask, Failure};
 use crate::wait::wait_until;
 
 /// How long a proxy may take until packets follow the first Services.
-const START: Duration = Duration::from_secs(40);
+const START: Duration = Duration::from_secs(90);
 /// How long kube-proxy waits between two changes at least: by itself a second, which each change of a test would wait for.
 const BREATH: Duration = Duration::from_millis(100);
 
@@ -184,7 +184,7 @@ impl World {
 fn seen(ending: Ending) -> Seen {
     match ending {
         Ending::Answered { server, saw } => Seen::Answer(server, saw),
-        Ending::Failed(Failure::Refused) => Seen::Refused,
+        Ending::Failed(Failure::Refused | Failure::RefusedLate) => Seen::Refused,
         Ending::Failed(Failure::TimedOut) => Seen::Silence,
         Ending::Failed(Failure::NotPermitted) => Seen::NotPermitted,
         Ending::Failed(failure) => Seen::Other(failure.to_string()),

@@ -17,6 +17,7 @@ use lb_agent::run::state_file;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::unistd::setsid;
 
+use crate::control_plane::{CLAIM, SERVICE_ACCOUNT};
 use crate::netns::NAMES;
 use crate::process::{ensure_root, run, workspace_binary};
 use crate::wait::wait_until_ok;
@@ -26,7 +27,7 @@ const CGROUP: &str = "lb-test-";
 /// Where everything of the tests lies, by the process id of its owner.
 pub(crate) const FOLDERS: &str = "/run/lb-test";
 /// How long processes of a cgroup may take to be gone once they are killed.
-const KILL: Duration = Duration::from_secs(5);
+const KILL: Duration = Duration::from_secs(30);
 
 /// The names, the folder and the cgroup of one topology.
 #[derive(Debug)]
@@ -167,6 +168,9 @@ fn sweep(whose: impl Fn(u32) -> bool) {
         }
     }
     remove_namespaces(|name| owned(name, NETNS));
+    for name in names_in(Path::new(SERVICE_ACCOUNT)).filter(|name| owned(name, CLAIM)) {
+        drop(fs::remove_file(Path::new(SERVICE_ACCOUNT).join(name)));
+    }
     for name in names_in(Path::new(FOLDERS)).filter(|name| owned(name, "")) {
         remove_folder(&Path::new(FOLDERS).join(name));
     }

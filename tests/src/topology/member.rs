@@ -1,14 +1,23 @@
 //! Whoever can talk: a namespace with addresses, and in it a process that asks and answers for us.
 
+use std::fs;
+use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::net::if_::InterfaceFlags;
 
 use super::address::{Addresses, Family};
 use super::leftovers::Territory;
 use crate::netns::Netns;
 use crate::process::Home;
 use crate::traffic::peer::Peer;
+use crate::wait::wait_until;
+
+/// How long the kernel may take.
+const SOON: Duration = Duration::from_secs(30);
 
 /// A pod, a node's host, or a client outside.
 #[derive(Debug)]
@@ -66,6 +75,37 @@ impl Member {
     /// Returns the process that asks and answers.
     pub const fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// Waits until its wires carry: the kernel opens one end of a veth when it comes to it.
+    pub(crate) fn until_wired(&self) -> Result<()> {
+        let carry = || -> Result<bool> {
+            let of_wires = |device: &InterfaceAddress| {
+                ["eth", "veth"].iter().any(|name| device.interface_name.starts_with(name))
+            };
+            let flags = getifaddrs()?.filter(of_wires).map(|device| device.flags);
+            let is_shut = |flags: InterfaceFlags| {
+                flags.contains(InterfaceFlags::IFF_UP)
+                    && !flags.contains(InterfaceFlags::IFF_RUNNING)
+            };
+            Ok(!flags.into_iter().any(is_shut))
+        };
+        wait_until(SOON, &format!("wires of {} carry", self.name), || {
+            self.netns.run_in(carry).ok()?.unwrap_or(false).then_some(())
+        })
+    }
+
+    /// Whether every TCP connection of it is open or over: nothing is on its way to its end.
+    pub fn is_quiet(&self) -> Result<bool> {
+        // `FIN_WAIT1`, `FIN_WAIT2`, `CLOSE_WAIT`, `LAST_ACK`, `CLOSING`.
+        const ENDING: [&str; 5] = ["04", "05", "08", "09", "0B"];
+        let read = || -> io::Result<String> {
+            let read = |file| fs::read_to_string(format!("/proc/thread-self/net/{file}"));
+            Ok(read("tcp")? + &read("tcp6")?)
+        };
+        let text = self.netns.run_in(read)??;
+        let states = text.lines().filter_map(|line| line.split_whitespace().nth(3));
+        Ok(!states.into_iter().any(|state| ENDING.contains(&state)))
     }
 
     /// Returns the hardware address of a device.

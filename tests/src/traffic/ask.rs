@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How long an answer may take where nothing else is said: an eternity within one machine.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long an answer may take where nothing else is said: also where a neighbour is looked for again, a SYN is sent a
+/// third time, or the machine does much else.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A transport that can be asked through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -148,6 +149,8 @@ pub struct Answer {
 pub enum Failure {
     /// `ECONNREFUSED`: a RST to the SYN, or an ICMP port unreachable.
     Refused,
+    /// The same, but to a SYN that was sent again: the first had no answer.
+    RefusedLate,
     /// Nothing came in time.
     TimedOut,
     /// The connection was reset or closed before the answer.
@@ -166,6 +169,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused => f.write_str("refused"),
+            Self::RefusedLate => f.write_str("refused at a later SYN"),
             Self::TimedOut => f.write_str("timed out"),
             Self::Reset => f.write_str("reset"),
             Self::Ended => f.write_str("ended"),

@@ -2,15 +2,15 @@
 
 use std::io;
 use std::mem::zeroed;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::socket::{setsockopt, sockopt};
-use nix::sys::time::TimeVal;
 
 use super::frame::Frame;
 use super::raw::packet_socket;
@@ -20,17 +20,36 @@ use crate::wait::wait_until;
 
 /// Larger than any frame between namespaces: GSO packets are up to 64 KiB, headers on top.
 const LARGEST: usize = 70_000;
-/// How long the capture takes to notice that it shall end.
-const LOOK_UP: TimeVal = TimeVal::new(0, 20_000);
+/// Milliseconds that the capture takes to notice that it shall end.
+const LOOK_UP: u16 = 20;
 /// What the kernel may take to show a frame that has passed.
-const ARRIVAL: Duration = Duration::from_secs(2);
+const ARRIVAL: Duration = Duration::from_secs(15);
 
 /// A running capture; dropping it ends it.
 #[derive(Debug)]
 pub struct Capture {
-    frames: Arc<Mutex<Vec<Frame>>>,
+    queue: Arc<Queue>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What the kernel has queued, and what was taken from there.
+#[derive(Debug)]
+struct Queue {
+    socket: OwnedFd,
+    frames: Mutex<Vec<Frame>>,
+}
+
+impl Queue {
+    /// Takes everything that has passed by now. A frame is in the kernel's queue before whoever it is for sees it.
+    fn taken(&self) -> MutexGuard<'_, Vec<Frame>> {
+        let mut frames = locked(&self.frames);
+        let mut buffer = vec![0; LARGEST];
+        while let Ok(frame) = receive(&self.socket, &mut buffer) {
+            frames.push(frame);
+        }
+        frames
+    }
 }
 
 impl Capture {
@@ -38,17 +57,16 @@ impl Capture {
     pub fn start(netns: &Netns, device: &str) -> Result<Self> {
         let socket = netns.run_in(|| listen(device))?;
         let socket = socket.with_context(|| format!("capture on {device} of {}", netns.name()))?;
-        let frames = Arc::new(Mutex::new(Vec::new()));
+        let queue = Arc::new(Queue { socket, frames: Mutex::default() });
         let stop = Arc::new(AtomicBool::new(false));
-        let (into, flag) = (Arc::clone(&frames), Arc::clone(&stop));
-        let thread = thread::spawn(move || collect(&socket, &into, &flag));
-        Ok(Self { frames, stop, thread: Some(thread) })
+        let (from, flag) = (Arc::clone(&queue), Arc::clone(&stop));
+        let thread = thread::spawn(move || collect(&from, &flag));
+        Ok(Self { queue, stop, thread: Some(thread) })
     }
 
     /// Returns the frames so far that `which` accepts.
     pub fn frames(&self, which: impl Fn(&Frame) -> bool) -> Vec<Frame> {
-        let frames = locked(&self.frames);
-        frames.iter().filter(|frame| which(frame)).cloned().collect()
+        self.queue.taken().iter().filter(|frame| which(frame)).cloned().collect()
     }
 
     /// Counts the frames so far that `which` accepts.
@@ -84,18 +102,18 @@ impl Drop for Capture {
     }
 }
 
-fn collect(socket: &OwnedFd, frames: &Mutex<Vec<Frame>>, stop: &AtomicBool) {
-    let mut buffer = vec![0; LARGEST];
+/// Keeps the kernel's queue short.
+fn collect(queue: &Queue, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
-        if let Ok(frame) = receive(socket, &mut buffer) {
-            locked(frames).push(frame);
+        let mut waiting = [PollFd::new(queue.socket.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut waiting, LOOK_UP).is_ok_and(|ready| ready > 0) {
+            drop(queue.taken());
         }
     }
 }
 
 fn listen(device: &str) -> io::Result<OwnedFd> {
     let socket = packet_socket(device, libc::ETH_P_ALL as u16)?;
-    setsockopt(&socket, sockopt::ReceiveTimeout, &LOOK_UP)?;
     setsockopt(&socket, sockopt::RcvBuf, &(16 << 20))?;
     let on: libc::c_int = 1;
     let size = size_of::<libc::c_int>() as libc::socklen_t;
@@ -125,7 +143,7 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Frame> {
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = control.0.len();
     // SAFETY: every pointer of the message names a live buffer of the length beside it.
-    let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, 0) };
+    let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
     let Ok(length) = usize::try_from(length) else {
         return Err(io::Error::last_os_error());
     };

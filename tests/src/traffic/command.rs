@@ -16,7 +16,7 @@ use crate::http;
 use crate::wait::wait_until;
 
 /// How long anything may take that these commands wait for.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Answers in a row that prove that a server no longer gives any.
 const PROOF: u32 = 30;
 

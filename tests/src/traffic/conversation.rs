@@ -1,7 +1,9 @@
 //! The socket that asks: opened as a question wants it, and asked through once or again.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::mem::zeroed;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd as _;
 use std::time::Instant;
 
 use nix::sys::socket::{setsockopt, sockopt};
@@ -32,7 +34,8 @@ pub(crate) fn open(ask: &Ask) -> Result<Conversation, Failure> {
     }
     match ask.protocol {
         Protocol::Tcp => {
-            socket.connect_timeout(&ask.to.into(), ask.patience())?;
+            let connected = socket.connect_timeout(&ask.to.into(), ask.patience());
+            connected.map_err(|error| failure(&socket, error))?;
             socket.set_tcp_nodelay(true)?;
             Ok(Conversation::Tcp(BufReader::new(socket.into())))
         }
@@ -45,6 +48,24 @@ pub(crate) fn open(ask: &Ask) -> Result<Conversation, Failure> {
             Ok(Conversation::Udp(socket.into()))
         }
     }
+}
+
+/// Tells a refusal of the first SYN from one of a later.
+fn failure(socket: &Socket, error: io::Error) -> Failure {
+    let failure = Failure::from(error);
+    let is_late = failure == Failure::Refused && has_sent_again(socket);
+    if is_late { Failure::RefusedLate } else { failure }
+}
+
+fn has_sent_again(socket: &Socket) -> bool {
+    // SAFETY: all zeroes is a valid tcp_info.
+    let mut info: libc::tcp_info = unsafe { zeroed() };
+    let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
+    let (level, option) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+    let (to, length) = ((&raw mut info).cast(), &raw mut size);
+    // SAFETY: the value lives during the call, and the size is its own.
+    let result = unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, to, length) };
+    result == 0 && info.tcpi_total_retrans > 0
 }
 
 /// An unconnected socket hears of ICMP errors only when it asks to.

@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::topology::Member;
 
 /// How long an answer may take: an eternity within one machine.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(15);
 /// `IPPROTO_RAW`: the packets bring their IP header along.
 const WITH_HEADER: i32 = libc::IPPROTO_RAW;
 

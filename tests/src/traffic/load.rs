@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +20,10 @@ pub struct Tally {
     pub servers: BTreeMap<String, u64>,
     /// Failures by kind.
     pub failures: BTreeMap<String, u64>,
-    /// The longest time from one answer to the next.
-    pub longest_gap_milliseconds: u64,
+    /// Failures since the last answer.
+    pub lost_lately: u64,
+    /// The most failures between two answers.
+    pub lost_in_a_row: u64,
 }
 
 impl Tally {
@@ -36,6 +38,8 @@ impl Tally {
     }
 
     pub(super) fn count(&mut self, outcome: Result<Answer, Failure>) {
+        self.lost_lately = if outcome.is_ok() { 0 } else { self.lost_lately + 1 };
+        self.lost_in_a_row = self.lost_in_a_row.max(self.lost_lately);
         let slot = match outcome {
             Ok(answer) => self.servers.entry(answer.server),
             Err(failure) => self.failures.entry(failure.to_string()),
@@ -78,17 +82,9 @@ impl Stream {
 fn stream(ask: &Ask, kept: bool, pause: Duration, shared: (&AtomicBool, &Mutex<Tally>)) {
     let (stop, tally) = shared;
     let mut conversation: Option<Conversation> = None;
-    let mut last = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         let outcome = if kept { ask_kept(&mut conversation, ask) } else { once(ask) };
-        let mut tally = locked(tally);
-        if outcome.is_ok() {
-            let gap = u64::try_from(last.elapsed().as_millis()).unwrap_or(u64::MAX);
-            tally.longest_gap_milliseconds = tally.longest_gap_milliseconds.max(gap);
-            last = Instant::now();
-        }
-        tally.count(outcome);
-        drop(tally);
+        locked(tally).count(outcome);
         pass(pause);
     }
 }

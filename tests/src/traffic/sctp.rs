@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::topology::Member;
 
 /// How long a packet may take: an eternity within one machine.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(15);
 /// Chunks of a handshake (RFC 9260 3.3): INIT, INIT ACK, COOKIE ECHO, COOKIE ACK.
 const HANDSHAKE: [u8; 4] = [1, 2, 10, 11];
 /// Verification tags of client and server.

@@ -220,13 +220,16 @@ mod tests {
     fn every_operation_is_counted() {
         let at = free_port();
         drop(thread::spawn(move || serve(&[at])));
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_mins(1);
         while TcpStream::connect(at).is_err() && Instant::now() < deadline {
             thread::yield_now();
         }
         for operation in Operation::ALL {
-            let count = ask(operation, at, Duration::from_millis(40)).unwrap();
-            assert!(count.rate > 0.0 && count.cpu >= 0.0, "{operation:?}: {count:?}");
+            // A machine that does much else may come to none of them within the first of these.
+            let times = [40, 400, 4_000, 40_000].map(Duration::from_millis);
+            let mut counts = times.into_iter().map(|time| ask(operation, at, time).unwrap());
+            let count = counts.find(|count| count.rate > 0.0).unwrap();
+            assert!(count.cpu >= 0.0, "{operation:?}: {count:?}");
             let is_ordered =
                 count.latency.is_none_or(|[middle, _, late]| 0.0 < middle && middle <= late);
             assert!(is_ordered, "{operation:?}: {count:?}");
