@@ -36,6 +36,9 @@ use tunnel::Tunnel;
 
 use crate::netns::Netns;
 
+/// The number of the first node.
+const FIRST: u8 = 1;
+
 /// A cluster without an agent: everything routes, no Service is answered.
 #[derive(Debug)]
 pub struct Topology {
@@ -55,7 +58,8 @@ pub struct Builder {
     nodes: u8,
     pub(crate) pods: u8,
     pub(crate) segments: Vec<Segment>,
-    overlay: Option<Overlay>,
+    mtu_between: Option<u16>,
+    pub(crate) overlay: Option<Overlay>,
     pub(crate) rp_filter: u8,
     pub(crate) checksum_offload: bool,
     pub(crate) polls: bool,
@@ -65,7 +69,7 @@ pub struct Builder {
 
 /// What carries packets for the pods of other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Overlay {
+pub(crate) enum Overlay {
     /// A vxlan.
     Vxlan,
     /// A tunnel without a link-layer header.
@@ -80,6 +84,7 @@ impl Topology {
             nodes: 2,
             pods: 2,
             segments: Vec::new(),
+            mtu_between: None,
             overlay: None,
             rp_filter: 1,
             checksum_offload: true,
@@ -135,18 +140,20 @@ impl Topology {
         for node in &self.nodes {
             let others = self.nodes.iter().filter(|other| other.number() != node.number());
             let others: Vec<&Node> = others.collect();
-            let is_overlaid = self.builder.overlay == Some(Overlay::Vxlan);
-            if is_overlaid {
+            if self.builder.overlay == Some(Overlay::Vxlan) {
                 overlay::install(node, &others)?;
             }
             for other in others.into_iter().filter(|_| self.tunnel.is_none()) {
-                node::route_to(node, other, is_overlaid)?;
+                node::route_to(node, other, &self.builder)?;
             }
             let [pods4, pods6] = node.pod_ranges();
-            let Addresses { v4, v6 } = node.addresses();
-            let routes = format!("route add {pods4} via {v4}\nroute add {pods6} via {v6}");
-            self.client.netns().ip(&routes)?;
-            self.fabric().ip(&routes)?;
+            let routes = |Addresses { v4, v6 }| {
+                format!("route add {pods4} via {v4}\nroute add {pods6} via {v6}")
+            };
+            let gateway = self.builder.segment_between(FIRST, node.number());
+            let by_router = gateway.map(Segment::gateway).transpose()?;
+            self.client.netns().ip(&routes(by_router.unwrap_or_else(|| node.addresses())))?;
+            self.fabric().ip(&routes(node.addresses()))?;
         }
         Ok(())
     }
@@ -182,6 +189,29 @@ impl Builder {
     pub fn two_segments(mut self) -> Self {
         self.segments = vec![Segment::First, Segment::Second];
         self
+    }
+
+    /// Puts all nodes but the first on the second segment, behind a router that takes no packet larger than `mtu`:
+    /// less than every wire that ends at it.
+    #[must_use]
+    pub fn narrow_between(mut self, mtu: u16) -> Self {
+        self.mtu_between = Some(mtu);
+        self.two_segments()
+    }
+
+    /// The segments that node `number` is on, its own first.
+    pub(crate) fn segments_of(&self, number: u8) -> &[Segment] {
+        match self.mtu_between {
+            None => &self.segments,
+            Some(_) if number == FIRST => &[Segment::First],
+            Some(_) => &[Segment::Second],
+        }
+    }
+
+    /// The segment of node `from` whose gateway leads to node `to`, where these are apart.
+    pub(crate) fn segment_between(&self, from: u8, to: u8) -> Option<Segment> {
+        let (from, to) = (self.segments_of(from).first()?, self.segments_of(to).first()?);
+        (from != to).then_some(*from)
     }
 
     /// Routes pod traffic between nodes through a vxlan. What pods send to nodes goes around it, so
@@ -244,7 +274,7 @@ impl Builder {
             Some(name) => Territory::named(name)?,
             None => Territory::numbered(NUMBER.fetch_add(1, Ordering::Relaxed))?,
         };
-        let mut fabric = Fabric::new(&territory, &self.segments)?;
+        let mut fabric = Fabric::new(&territory, &self.segments, self.mtu_between)?;
         if territory.kept {
             fabric.keep();
         }
@@ -261,11 +291,13 @@ impl Builder {
 
     fn client(&self, territory: &Territory, fabric: &Fabric) -> Result<Member> {
         let netns = Netns::new(&territory.netns("client"))?;
-        for segment in &self.segments {
+        let segments = self.segments_of(FIRST);
+        for segment in segments {
             fabric.connect(&netns, "client", *segment, segment.host(address::CLIENT)?)?;
         }
+        Fabric::route_by(&netns, Segment::First)?;
         if !self.checksum_offload {
-            for segment in &self.segments {
+            for segment in segments {
                 offload::switch_checksum_offload_off(&netns, segment.device())?;
             }
         }

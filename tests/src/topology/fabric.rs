@@ -14,7 +14,11 @@ pub(crate) struct Fabric {
 
 impl Fabric {
     /// Makes the segments.
-    pub(crate) fn new(territory: &Territory, segments: &[Segment]) -> Result<Self> {
+    pub(crate) fn new(
+        territory: &Territory,
+        segments: &[Segment],
+        mtu_between: Option<u16>,
+    ) -> Result<Self> {
         let netns = Netns::new(&territory.netns("fabric"))?;
         // It routes between the segments: a packet may leave by one and be answered by the other.
         netns.sysctl("net.ipv4.ip_forward", "1")?;
@@ -29,11 +33,18 @@ impl Fabric {
                 v4 = gateway.v4,
                 v6 = gateway.v6
             ))?;
+            // What is routed obeys the bridge; what a bridge forwards, its ports.
+            if let Some(mtu) = mtu_between {
+                netns.ip(&format!("link set {bridge} mtu {mtu}"))?;
+            }
+        }
+        if mtu_between.is_some() {
+            netns.tell_every_error()?;
         }
         Ok(Self { netns })
     }
 
-    /// Connects `member` (called `label` here) to `segment` under `addresses`, with a default route on the first.
+    /// Connects `member` (called `label` here) to `segment` under `addresses`.
     pub(crate) fn connect(
         &self,
         member: &Netns,
@@ -43,7 +54,6 @@ impl Fabric {
     ) -> Result<()> {
         let (device, bridge) = (segment.device(), segment.bridge());
         let port = format!("{device}-{label}");
-        let gateway = segment.host(GATEWAY)?;
         member.ip(&format!(
             "link add {device} type veth peer name {port} netns {fabric}
              address add {v4}/24 dev {device}
@@ -54,15 +64,18 @@ impl Fabric {
             v6 = addresses.v6,
         ))?;
         self.netns.ip(&format!("link set {port} master {bridge} up"))?;
-        if segment == Segment::First {
-            member.ip(&format!(
-                "route add default via {v4}
-                 route add default via {v6}",
-                v4 = gateway.v4,
-                v6 = gateway.v6
-            ))?;
-        }
         Ok(())
+    }
+
+    /// Gives `member` a default route by a segment that it is connected to.
+    pub(crate) fn route_by(member: &Netns, segment: Segment) -> Result<()> {
+        let gateway = segment.host(GATEWAY)?;
+        member.ip(&format!(
+            "route add default via {v4}
+             route add default via {v6}",
+            v4 = gateway.v4,
+            v6 = gateway.v6
+        ))
     }
 
     /// Returns the namespace.

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use super::address::{self, Addresses, Segment};
+use super::address::{self, Addresses};
 use super::fabric::Fabric;
 use super::leftovers::Territory;
 use super::member::Member;
 use super::offload::{switch_checksum_offload_off, switch_polling};
-use super::{Builder, firewall};
+use super::{Builder, Overlay, firewall};
 use crate::netns::{NAMES, Netns};
 
 /// One machine of the cluster. Dereferences to its host: processes on the node itself.
@@ -43,22 +43,25 @@ impl Node {
         let letter = char::from(b'a' + number - 1);
         let name = format!("node-{letter}");
         let netns = forwarding_netns(&territory.netns(&name), builder)?;
-        for segment in &builder.segments {
+        let segments = builder.segments_of(number);
+        for segment in segments {
             let addresses = segment.host(address::node(number))?;
             fabric.connect(&netns, &name, *segment, addresses)?;
             if builder.polls {
                 switch_polling(fabric.netns(), &format!("{}-{name}", segment.device()), true)?;
             }
         }
+        let home = *segments.first().context("a node is on a segment")?;
+        Fabric::route_by(&netns, home)?;
         builder.shape.prepare(&netns, number)?;
         if builder.firewall {
             firewall::install(&netns, number)?;
         }
         let cgroup = territory.cgroup(&name)?;
         if !builder.checksum_offload {
-            switch_checksum_offload_off(&netns, "eth0")?;
+            switch_checksum_offload_off(&netns, home.device())?;
         }
-        let addresses = Segment::First.host(address::node(number))?;
+        let addresses = home.host(address::node(number))?;
         let host_cgroup = territory.cgroup(&format!("{name}/host"))?;
         let host = Member::new(territory, &name, netns, addresses, Some(host_cgroup))?;
         let (folder, bpf) = (territory.folder(&name)?, territory.bpffs(&name)?);
@@ -174,10 +177,15 @@ fn forwarding_netns(name: &str, builder: &Builder) -> Result<Netns> {
     Ok(netns)
 }
 
-/// Gives the node routes to the pods of `other`: over the overlay if there is one, else directly.
-pub(crate) fn route_to(node: &Node, other: &Node, overlay: bool) -> Result<()> {
-    let Addresses { v4, v6 } =
-        if overlay { address::overlay(other.number())? } else { other.addresses() };
+/// Gives the node routes to the pods of `other`: over the overlay or by a router if there is one, else directly.
+pub(crate) fn route_to(node: &Node, other: &Node, builder: &Builder) -> Result<()> {
+    let Addresses { v4, v6 } = if builder.overlay == Some(Overlay::Vxlan) {
+        address::overlay(other.number())?
+    } else if let Some(segment) = builder.segment_between(node.number(), other.number()) {
+        segment.gateway()?
+    } else {
+        other.addresses()
+    };
     let [pods4, pods6] = other.pod_ranges();
     node.netns().ip(&format!(
         "route add {pods4} via {v4}

@@ -1,0 +1,108 @@
+//! Path MTU discovery: a router between the nodes takes less than the wires that end at it. Its errors are about
+//! packets that were translated, and must reach whoever sent them as errors about what he sent.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, ask, until};
+use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::traffic::Ask;
+
+in_both_shapes!(
+    connections_find_the_mtu_of_a_router_between_nodes,
+    datagrams_find_the_mtu_of_a_router_between_nodes,
+);
+
+/// What the router takes.
+const MTU: u16 = 1_400;
+/// `NodePort`s of a backend on the first node, and of one on the other.
+const NODE_PORTS: [u16; 2] = [30_080, 30_081];
+
+fn start(shape: Shape) -> Result<(Rig, [Service; 2])> {
+    let rig = Rig::build(Topology::builder(shape).narrow_between(MTU))?;
+    let [first, other] = NODE_PORTS;
+    let near = Service::new("near", 10)?.port(80, TARGET).node_port(first);
+    let far = Service::new("far", 11)?.port(80, TARGET).node_port(other);
+    let (near, far) = (near.pods(&[rig.pod(0, 1)?]), far.pods(&[rig.pod(1, 1)?]));
+    Ok((rig.start(&[&near, &far])?, [near, far]))
+}
+
+/// Everybody whose questions, or the answers to them, meet the router; the client outside is on the side of node-a. And whether
+/// he is told of it as being on the way to the frontend: a host's socket has its backend in view.
+fn questions<'a>(
+    rig: &'a Rig,
+    [near, far]: &[Service; 2],
+    family: Family,
+) -> Result<Vec<(&'a Member, SocketAddr, bool)>> {
+    let (one, other) = (rig.node(0)?, rig.node(1)?);
+    let [at_one, at_other] = NODE_PORTS;
+    let node_port = |node: &Member, port| node.addresses().socket(family, port);
+    Ok(vec![
+        // Translated at the wire of a pod, and by a socket.
+        (&**rig.pod(0, 0)?, far.frontend(family), true),
+        (&**rig.pod(1, 0)?, near.frontend(family), true),
+        (&**one, far.frontend(family), false),
+        (&**other, near.frontend(family), false),
+        // A backend elsewhere, which sees the node.
+        (rig.client(), node_port(one, at_other), true),
+        // One beside it, which sees the client.
+        (rig.client(), node_port(other, at_other), true),
+        (&**other, node_port(one, at_one), true),
+        (&**rig.pod(1, 0)?, node_port(one, at_one), true),
+        // There and back: the router is between client and node, and between node and backend.
+        (&**other, node_port(one, at_other), true),
+        (&**rig.pod(0, 0)?, node_port(other, at_one), true),
+    ])
+}
+
+/// Lets everybody forget what he has learnt.
+fn forget(rig: &Rig, family: Family) -> Result<()> {
+    rig.topology().members().into_iter().try_for_each(|member| match family {
+        Family::V4 => member.netns().sysctl("net.ipv4.route.flush", "1"),
+        Family::V6 => member.netns().tool("ip", &["-6", "route", "flush", "cache"]).map(drop),
+    })
+}
+
+/// What a member knows of the way to an address.
+fn has_learnt(from: &Member, to: SocketAddr) -> Result<()> {
+    let way = from.netns().tool("ip", &["route", "get", &to.ip().to_string()])?;
+    ensure!(way.contains(&format!("mtu {MTU}")), "{} has not learnt: {way}", from.name());
+    Ok(())
+}
+
+fn connections_find_the_mtu_of_a_router_between_nodes(shape: Shape) -> Result<()> {
+    let (rig, services) = start(shape)?;
+    for family in Family::ALL {
+        for (from, to, learns) in questions(&rig, &services, family)? {
+            forget(&rig, family)?;
+            let answer = ask(from, Ask::tcp(to).sized(300_000, 300_000).within(8_000))?;
+            ensure!(answer.peer == to, "{answer:?}");
+            if learns {
+                has_learnt(from, to)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Of datagrams, what met the router is lost; they are asked again, and both ends have learnt.
+fn datagrams_find_the_mtu_of_a_router_between_nodes(shape: Shape) -> Result<()> {
+    let (rig, services) = start(shape)?;
+    for family in Family::ALL {
+        for (from, to, learns) in questions(&rig, &services, family)? {
+            for (size, answer_size) in [(1_440, 100), (100, 1_440), (4_000, 20_001)] {
+                forget(&rig, family)?;
+                let question = Ask::udp(to).sized(size, answer_size);
+                let arrived = until(from, question, Result::is_ok);
+                arrived.with_context(|| format!("{size} bytes, and {answer_size} back"))?;
+                // IPv4 routers cut what is in pieces already.
+                if learns && (size == 1_440 || size > 1_440 && family == Family::V6) {
+                    has_learnt(from, to)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
