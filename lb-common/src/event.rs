@@ -89,7 +89,7 @@ names! {
         BadTable = "bad_table", "a selection table names a backend that is not there";
         RewriteFailed = "rewrite_failed", "the kernel refused to change the packet";
         RejectLimited = "reject_limited", "a rejection beyond the rate limit";
-        NotRejected = "not_rejected", "refused, but nobody is told: a RST, a later fragment, more than 128 bytes of extension headers";
+        NotRejected = "not_rejected", "refused, but nobody is told: a RST, a later fragment, more extension headers than an error can quote";
         FragmentHeld = "fragment_held", "a fragment ahead of the first of its datagram, kept to be sent in again behind it";
         FragmentLost = "fragment_lost", "a fragment that was held and had to make room for others";
         SctpChecksum = "sctp_checksum", "an SCTP packet in pieces whose port would change: its checksum covers all of them";

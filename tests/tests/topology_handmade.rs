@@ -9,7 +9,7 @@ use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, Shared, TARGET, ask, matrix};
 use lb_tests::topology::{Family, Member, Shape};
-use lb_tests::traffic::{Ask, Capture, Frame, Handmade, Raw, pieces};
+use lb_tests::traffic::{Ask, Capture, Frame, Handmade, Raw, pieces, ping};
 
 const NODE_PORTS: [u16; 2] = [30_080, 30_081];
 
@@ -209,20 +209,26 @@ fn ping_of_a_cluster_ip_is_answered_to_everybody(shape: Shape) -> Result<()> {
         for from in [&**rig.pod(0, 0)?, node.host(), rig.client()] {
             let own = from.addresses().socket(family, number());
             let capture = Capture::start(from.netns(), "eth0")?;
-            let ping = Datagram::icmp(
-                &own.to_string(),
-                &cluster.to_string(),
-                asks,
-                b"\0\x07\0\x01ping".to_vec(),
-            );
-            Handmade::open(from, own)?.send(&ping, cluster)?;
-            let what = format!("{} hears from {}", from.name(), cluster.ip());
-            let is_answer = |frame: &Frame| {
-                frame.icmp() == Some(answers)
-                    && frame.source().is_some_and(|source| source.ip() == cluster.ip())
-                    && frame.wrong_checksums().is_empty()
-            };
-            drop(capture.wait_for(&what, is_answer)?);
+            let body = b"\0\x07\0\x01ping".to_vec();
+            let plain = Datagram::icmp(&own.to_string(), &cluster.to_string(), asks, body);
+            let mut with_more = plain.clone();
+            with_more.options = vec![1, 1, 1, 0];
+            with_more.extensions = vec![(60, vec![1, 4, 0, 0, 0, 0])];
+            let hand = Handmade::open(from, own)?;
+            for (question, with) in [(plain, "nothing"), (with_more, "more headers")] {
+                hand.send(&question, cluster)?;
+                let what = format!("{} hears from {}, with {with}", from.name(), cluster.ip());
+                let is_answer = |frame: &Frame| {
+                    frame.icmp() == Some(answers)
+                        && frame.source().is_some_and(|source| source.ip() == cluster.ip())
+                        && frame.wrong_checksums().is_empty()
+                        && frame.bytes.len() == question.build().len()
+                };
+                drop(capture.wait_for(&what, is_answer)?);
+            }
+            for size in [56, 4_000, 60_000] {
+                ping(from, cluster.ip(), size)?;
+            }
         }
     }
     Ok(())

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::{Direction, beside};
+use lb_tests::agent::Agent;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, matrix, refused};
 use lb_tests::topology::{Addresses, Family, Member, Shape, Topology};
-use lb_tests::traffic::{Ask, Handmade, Raw, pieces};
+use lb_tests::traffic::{Ask, Handmade, Raw, pieces, ping};
 use lb_tests::wait::wait_until_ok;
 use nix::net::if_::if_nametoindex;
 
@@ -18,6 +19,7 @@ in_both_shapes!(
     fragments_come_through_the_tunnel_in_any_order,
     large_segments_and_datagrams_find_the_mtu_of_the_tunnel,
     process_that_no_hook_serves_asks_through_the_tunnel,
+    ping_of_a_cluster_ip_is_answered_through_the_tunnel,
     tunnel_is_served_while_it_is_up_and_never_by_xdp,
     agent_that_comes_back_finds_the_programs_of_the_tunnel,
 );
@@ -147,6 +149,31 @@ fn process_that_no_hook_serves_asks_through_the_tunnel(shape: Shape) -> Result<(
         }
         refused(node, Ask::new(protocol, none.frontend(family)))?;
     }
+    Ok(())
+}
+
+/// By the node's own programs where it leaves, and by those at the other end where there are none; in one piece and in several.
+fn ping_of_a_cluster_ip_is_answered_through_the_tunnel(shape: Shape) -> Result<()> {
+    let (mut rig, [near, ..]) = start(shape, &[])?;
+    rig.node(1)?.netns().ip("route add 10.96.0.0/16 dev tun0
+         route add fd00:10:96::/112 dev tun0")?;
+    let mut other = rig.take_agent(1)?;
+    let answers =
+        |agent: &Agent, hook| agent.metric(&["lb_datapath_packets_total", hook, "\"echo\""]);
+    let all = |rig: &Rig| {
+        for family in Family::ALL {
+            for size in [56, 4_000] {
+                ping(rig.node(1)?, near.cluster().of(family), size)?;
+            }
+        }
+        Ok::<_, anyhow::Error>(())
+    };
+    all(&rig)?;
+    ensure!(answers(&other, "edge_egress")? > 3.5, "somebody else has answered");
+    other.stop()?;
+    drop(other.command(&["cleanup"])?);
+    all(&rig)?;
+    ensure!(answers(rig.agent(0)?, "edge_ingress")? > 3.5, "somebody else has answered");
     Ok(())
 }
 

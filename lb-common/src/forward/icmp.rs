@@ -21,6 +21,8 @@ pub(super) const CHECKSUM: usize = 2;
 /// What an ICMP message is to us.
 enum Message {
     EchoRequest,
+    /// A later fragment, which does not say of what.
+    Piece,
     Error,
     Redirect,
     Other,
@@ -29,6 +31,9 @@ enum Message {
 #[inline(always)]
 const fn message(view: &View) -> Message {
     let [kind, _] = view.icmp;
+    if matches!(view.piece, Piece::Later) {
+        return Message::Piece;
+    }
     match (view.v4, kind) {
         (true, 8) | (false, 128) => Message::EchoRequest,
         (true, 3 | 4 | 11 | 12) | (false, 1..=4) => Message::Error,
@@ -47,7 +52,7 @@ pub(super) fn ingress<P: Packet, T: Tables>(
 ) -> Step<Verdict> {
     match message(&scratch.view) {
         Message::Error => error(packet, tables, scratch),
-        Message::EchoRequest => echo(packet, tables, settings, scratch),
+        Message::EchoRequest | Message::Piece => echo(packet, tables, settings, scratch),
         Message::Redirect | Message::Other => pass(PassReason::NotOurs),
     }
 }
@@ -64,10 +69,10 @@ pub(super) fn egress<P: Packet, T: Tables>(
     match message(&scratch.view) {
         Message::Error => error(packet, tables, scratch),
         Message::Redirect => redirect(packet, tables, scratch),
-        Message::EchoRequest if role == Role::Edge && packet.is_from_host() => {
+        Message::EchoRequest | Message::Piece if role == Role::Edge && packet.is_from_host() => {
             echo(packet, tables, settings, scratch)
         }
-        Message::EchoRequest | Message::Other => pass(PassReason::NotOurs),
+        Message::EchoRequest | Message::Piece | Message::Other => pass(PassReason::NotOurs),
     }
 }
 
@@ -115,7 +120,8 @@ fn outside<P: Packet>(packet: &mut P, scratch: &mut Scratch) -> Option<()> {
 }
 
 /// Answers an echo request to a ClusterIP, or rejects it; to an address of a service range that no Service has it is dropped
-/// as anything else is (contract 13); any other address is not ours.
+/// as anything else is (contract 13); any other address is not ours. Each piece of a request is answered with one of the answer:
+/// what nobody had asked would never become whole. Options and extension headers go back as they came.
 #[inline(never)]
 fn echo<P: Packet, T: Tables>(
     packet: &mut P,
@@ -133,9 +139,6 @@ fn echo<P: Packet, T: Tables>(
     if !settings.has(Settings::ANSWER_ECHO) {
         return refuse(packet, tables, scratch, Refusal::Reject(Turn::UnknownPort));
     }
-    if !scratch.view.plain || scratch.view.piece != Piece::Whole {
-        return pass(PassReason::UnknownFragment);
-    }
     scratch.key.tuple.write_reversed(&mut scratch.twin.to);
     reply(packet, scratch).ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
     rewrite::turn_round(packet, Turn::Echo)
@@ -147,10 +150,12 @@ fn reply<P: Packet>(packet: &mut P, scratch: &Scratch) -> Option<()> {
     let header = rewrite::header(packet, view);
     let _: Difference =
         rewrite::write_addresses(packet, header, &scratch.key.tuple, &scratch.twin.to)?;
+    if view.piece == Piece::Later {
+        return Some(());
+    }
     let [kind, code] = view.icmp;
     let answer = if view.v4 { 0 } else { 129 };
-    let at = view.transport(packet);
-    packet.write(at, [answer])?;
+    view.write(packet, 0, [answer])?;
     let change = Difference::NONE.half([kind, code], [answer, code]);
     view.checksum(packet, CHECKSUM, change, Covered::Payload)
 }

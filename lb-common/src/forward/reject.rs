@@ -26,8 +26,11 @@ const SCTP: usize = 12;
 const OTHER: usize = 8;
 /// Where the checksum lies in a UDP header.
 const UDP_CHECKSUM: usize = 6;
-/// Bytes of options or extension headers that are quoted at most.
-const CHAIN: usize = 128;
+/// Bytes of options or extension headers that are quoted at most: an error may be as long as every IPv6 link takes (RFC 4443
+/// 2.4), and without the ports behind them it is nobody's.
+const CHAIN: usize = LEAST_MTU - IPV6 - ICMP - IPV6 - TCP;
+/// What every IPv6 link takes (RFC 8200 5).
+const LEAST_MTU: usize = 1_280;
 /// Hop limit of what we send.
 const HOPS: u8 = 64;
 
@@ -196,6 +199,8 @@ fn quoted<P: Packet, const WORDS: usize>(packet: &P, view: &View) -> Option<Quot
 }
 
 /// Adds the words from an offset up to another one, at most `most` bytes of them.
+///
+/// VERIFIER: every turn of the loop is walked, so two words at a time.
 #[inline(always)]
 fn add<P: Packet>(
     packet: &P,
@@ -203,12 +208,17 @@ fn add<P: Packet>(
     (from, to): (usize, usize),
     most: usize,
 ) -> Option<Difference> {
-    for word in 0..most / 4 {
-        let at = from + 4 * word;
-        if at >= to {
+    for pair in 0..most.div_ceil(8) {
+        let at = from + 8 * pair;
+        if at + 4 >= to {
             break;
         }
-        sum = sum.add(u32::from_ne_bytes(packet.read_at(at)?));
+        let [a, b, c, d, e, f, g, h] = packet.read_at(at)?;
+        sum = sum.add(u32::from_ne_bytes([a, b, c, d])).add(u32::from_ne_bytes([e, f, g, h]));
+    }
+    // Options may end on an odd word, as a transport header may.
+    if (to - from) % 8 != 0 {
+        sum = sum.add(u32::from_ne_bytes(packet.read_at(to - 4)?));
     }
     Some(sum)
 }

@@ -1,0 +1,44 @@
+//! A ping by the kernel's own sockets for it: the answer is whole, from whom was asked, and carries what was sent.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::topology::Member;
+
+/// How long an answer may take: an eternity within one machine.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Type, code, checksum, identification, number.
+const HEADER: usize = 8;
+/// The largest answer there is.
+const LARGEST: usize = 65_536;
+
+/// Pings an address with `size` bytes, and waits for the answer.
+pub fn ping(from: &Member, to: IpAddr, size: usize) -> Result<()> {
+    // Of all namespaces; what it says of IPv4 holds for IPv6.
+    from.netns().sysctl("net.ipv4.ping_group_range", "0 0")?;
+    let (domain, protocol, asks, answers) = match to {
+        IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, 8, 0),
+        IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, 128, 129),
+    };
+    let payload: Vec<u8> = (0..=u8::MAX).cycle().take(size).collect();
+    let exchange = || -> io::Result<(Vec<u8>, SocketAddr)> {
+        let socket: UdpSocket = Socket::new(domain, Type::DGRAM, Some(protocol))?.into();
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let question = [&[asks, 0, 0, 0, 0, 0, 0, 1], payload.as_slice()].concat();
+        let sent = socket.send_to(&question, SocketAddr::new(to, 0))?;
+        let mut answer = vec![0; LARGEST];
+        let (length, peer) = socket.recv_from(&mut answer)?;
+        answer.truncate(if sent == question.len() { length } else { 0 });
+        Ok((answer, peer))
+    };
+    let what = format!("{} pings {to} with {size} bytes", from.name());
+    let (answer, peer) = from.netns().run_in(exchange)?.with_context(|| what.clone())?;
+    ensure!(peer.ip() == to, "{what}: {peer} answers");
+    ensure!(answer.first() == Some(&answers), "{what}: {:?}", answer.first());
+    ensure!(answer.get(HEADER..) == Some(payload.as_slice()), "{what}: {} bytes", answer.len());
+    Ok(())
+}
