@@ -26,6 +26,7 @@ in_both_shapes!(
     datagrams_move_on_when_their_endpoint_leaves,
     process_outside_the_cgroup_is_answered,
     large_datagrams_arrive_in_one_piece,
+    node_port_is_served_by_other_nodes_and_never_by_its_own,
 );
 
 /// A rig whose agents attach to no socket, beside the firewall of a CNI.
@@ -190,6 +191,23 @@ fn large_datagrams_arrive_in_one_piece(shape: Shape) -> Result<()> {
                 hand.answer(to, size).with_context(|| format!("{size} bytes to {to}"))?;
             }
         }
+    }
+    Ok(())
+}
+
+/// What goes to an address of the node itself stays on `lo`, where no answer with such a source would be taken (ADR 0018).
+fn node_port_is_served_by_other_nodes_and_never_by_its_own(shape: Shape) -> Result<()> {
+    let rig = without_hooks(shape, "")?;
+    let node = rig.node(0)?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(30_080);
+    let web = web.pods(&[rig.pod(0, 1)?]);
+    for (family, protocol) in matrix() {
+        let [own, others] = [node, rig.node(1)?]
+            .map(|node| Ask::new(protocol, node.addresses().socket(family, 30_080)));
+        rig.change(&web, (node, others), answered_by("pod-a2"))?;
+        // The stack's answer: nobody listens there.
+        refused(node, own)?;
+        drop(ask(node, Ask::new(protocol, web.frontend(family)))?);
     }
     Ok(())
 }
