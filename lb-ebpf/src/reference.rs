@@ -1,8 +1,9 @@
-//! Programs to measure ours against (`cargo xtask bench packet`): empty, parse only, parse and one look-up,
-//! and a minimal balancer by destination translation with a flow table.
+//! Programs to measure ours against: empty, parse only, parse and one look-up, and a minimal balancer by destination
+//! translation with a flow table (`cargo xtask bench packet`); translation of one frontend alone (`minimal` of `bench traffic`).
 //!
 //! Written as one would write them who needs nothing else: headers without options, TCP and UDP, no state, no
-//! policies, no counters, keys of the family's own size. Never shipped, never attached.
+//! policies, no counters, keys of the family's own size. Never shipped; only those of `minimal` are ever attached, to
+//! devices of the bench.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 #![cfg_attr(
     target_arch = "bpf",
@@ -18,6 +19,8 @@ fn main() {}
 #[cfg(target_arch = "bpf")]
 mod object;
 #[cfg(target_arch = "bpf")]
+mod reference_minimal;
+#[cfg(target_arch = "bpf")]
 mod reference_packet;
 
 #[cfg(target_arch = "bpf")]
@@ -27,7 +30,9 @@ mod programs {
     use aya_ebpf::macros::{btf_map, classifier, xdp};
     use aya_ebpf::programs::{TcContext, XdpContext};
 
-    use crate::reference_packet::{Key, Packet, Target, V4, V6, ether_type, parse, rewrite};
+    use crate::reference_packet::{
+        Key, Packet, TARGET, Target, V4, V6, ether_type, parse, rewrite,
+    };
 
     /// Entries of each map: as many as the product's flow table has.
     const ROOM: usize = 262_144;
@@ -80,13 +85,13 @@ mod programs {
         // SAFETY: nothing removes elements while the bench runs.
         if let Some(target) = unsafe { flows.get(&key) } {
             let target = *target;
-            return rewrite(packet, &key, &target);
+            return rewrite::<P, W, TARGET>(packet, &key, &target);
         }
         // SAFETY: as above.
         let backend = *unsafe { frontends.get(&key.asked()) }?;
         flows.insert(&key, &backend, 0).ok()?;
         flows.insert(&key.answer(&backend), &key.asked(), 0).ok()?;
-        rewrite(packet, &key, &backend)
+        rewrite::<P, W, TARGET>(packet, &key, &backend)
     }
 
     #[inline(always)]

@@ -34,7 +34,31 @@ pub(crate) struct Target<const W: usize> {
     protocol: u16,
 }
 
+impl<const W: usize> Target<W> {
+    /// Of no protocol.
+    #[inline(always)]
+    pub(crate) const fn new(address: [u32; W], port: u16) -> Self {
+        Self { address, port, protocol: 0 }
+    }
+}
+
 impl<const W: usize> Key<W> {
+    #[inline(always)]
+    pub(crate) const fn source(&self) -> [u32; W] {
+        self.source
+    }
+
+    #[inline(always)]
+    pub(crate) const fn destination(&self) -> [u32; W] {
+        self.destination
+    }
+
+    /// Source port, destination port.
+    #[inline(always)]
+    pub(crate) const fn ports(&self) -> [u16; 2] {
+        self.ports
+    }
+
     /// What the client asks for.
     #[inline(always)]
     pub(crate) const fn asked(&self) -> Target<W> {
@@ -174,28 +198,34 @@ pub(crate) fn parse<P: Packet, const W: usize>(packet: &P) -> Option<Key<W>> {
     })
 }
 
-/// Makes the packet go to another destination.
+/// Which end of a packet is rewritten: where it comes from ...
+pub(crate) const SOURCE: usize = 0;
+/// ... or where it goes.
+pub(crate) const TARGET: usize = 1;
+
+/// Gives the packet another end.
 #[inline(always)]
-pub(crate) fn rewrite<P: Packet, const W: usize>(
+pub(crate) fn rewrite<P: Packet, const W: usize, const END: usize>(
     packet: &P,
     key: &Key<W>,
     target: &Target<W>,
 ) -> Option<()> {
+    let old = if END == SOURCE { &key.source } else { &key.destination };
     let mut addresses = Difference::NONE;
     let mut word = 0;
     while word < W {
-        addresses = addresses.word(key.destination[word], target.address[word]);
+        addresses = addresses.word(old[word], target.address[word]);
         word += 1;
     }
-    let [_, old] = key.ports;
+    let old = key.ports[END];
     let ports = Difference::NONE.half(old.to_ne_bytes(), target.port.to_ne_bytes());
-    let destination = ETHERNET + if W == V4 { 16 } else { 24 };
+    let first = ETHERNET + if W == V4 { 12 } else { 8 };
     if W == V4 {
         let checksum: [u8; 2] = read(packet, ETHERNET + 10)?;
         write(packet, ETHERNET + 10, addresses.apply(checksum))?;
     }
-    write(packet, destination, target.address)?;
-    write(packet, transport::<W>() + 2, target.port)?;
+    write(packet, first + END * 4 * W, target.address)?;
+    write(packet, transport::<W>() + 2 * END, target.port)?;
     let udp = key.protocol == u32::from(UDP);
     packet.mend(transport::<W>() + if udp { 6 } else { 16 }, addresses, ports, udp)
 }

@@ -117,6 +117,11 @@ impl ControlPlane {
         SocketAddr::new(self.site.options.address, self.site.options.port)
     }
 
+    /// Returns the address and port of its store, in the namespace that it lives in.
+    pub(crate) const fn store(&self) -> SocketAddr {
+        self.site.store()
+    }
+
     /// Returns where its processes live.
     pub(crate) const fn home(&self) -> &Home {
         &self.site.home

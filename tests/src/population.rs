@@ -1,28 +1,34 @@
-//! Services in great number that nobody asks, made through a real API server: what a cluster has beside the one that
-//! is looked at.
+//! Services in great number that nobody asks: what a cluster has beside the one that is looked at.
+//!
+//! They are put where a real API server keeps its objects, as it would have written them, for to make 50,000 of them it takes
+//! more than twelve minutes. It reads them there and tells of them as of all others.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::PostParams;
-use kube::{Api, Client};
-use lb_agent::snapshot::ViewHealth;
-use lb_agent::watch::client::Server;
 use serde_json::json;
 
 use crate::control_plane::ControlPlane;
 use crate::rig::TARGET;
+use crate::wait::wait_until_ok;
+
+mod objects;
+mod store;
+
+use store::Store;
 
 /// Their namespace.
 pub const NAMESPACE: &str = "scale";
 /// Their port.
 const PORT: u16 = 80;
 /// Requests on their way at a time.
-const AT_ONCE: usize = 50;
+const AT_ONCE: usize = 32;
+/// How long the API server may take to hear of all.
+const PATIENCE: Duration = Duration::from_mins(3);
 
 /// The Services that were made so far: `service-0` and on, `ClusterIP`, one TCP port.
 #[derive(Debug, Default)]
@@ -43,60 +49,43 @@ impl Population {
             drop(control_plane.kubectl(&["create", "namespace", NAMESPACE])?);
         }
         if services > self.made {
-            let numbers = self.made..services;
-            let address =
-                in_client(control_plane, async |client| create(client, numbers, backends).await)?;
-            self.newest = Some(SocketAddr::new(address, PORT));
+            let (numbers, store) = (self.made..services, control_plane.store());
+            let fill = || -> Result<Ipv4Addr> {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+                runtime.block_on(async { fill(&Store::new(store)?, numbers, backends).await })
+            };
+            let address = control_plane.home().run_in(fill)??;
+            until_known(control_plane, services - 1)?;
+            self.newest = Some(SocketAddr::from((address, PORT)));
             self.made = services;
         }
         self.newest.context("no service yet")
     }
 }
 
-/// Does something with a client of the API server, from the namespace that the server lives in.
-pub(crate) fn in_client<T: Send>(
-    control_plane: &ControlPlane,
-    work: impl AsyncFnOnce(Client) -> Result<T> + Send,
-) -> Result<T> {
-    let server = Server { kubeconfig: Some(control_plane.kubeconfig()), master: None };
-    let work = || -> Result<T> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
-            let client = server.client(&ViewHealth::default(), None).await?;
-            work(client).await
-        })
-    };
-    control_plane.home().run_in(work)?
-}
-
-/// Makes Services and slices; returns the address of the last.
-async fn create(client: Client, numbers: Range<u32>, backends: &[String]) -> Result<IpAddr> {
+/// Makes Services and slices, the last at the end; returns its address.
+async fn fill(store: &Store, numbers: Range<u32>, backends: &[String]) -> Result<Ipv4Addr> {
     let last = numbers.end - 1;
-    let one = |number| {
-        let client = client.clone();
-        async move { create_one(client, number, backends).await.map(|address| (number, address)) }
-    };
-    let addresses = stream::iter(numbers).map(one).buffer_unordered(AT_ONCE);
-    let is_last = |(number, _): &(u32, IpAddr)| std::future::ready(*number == last);
-    let found = addresses.try_filter(is_last).try_collect::<Vec<_>>().await?;
-    found.first().map(|(_, address)| *address).context("the last service was not made")
+    let one = |number| objects::put(store, number, backends);
+    stream::iter(numbers.start..last)
+        .map(one)
+        .buffer_unordered(AT_ONCE)
+        .try_for_each(async |_| Ok(()))
+        .await?;
+    objects::put(store, last, backends).await
 }
 
-/// One Service without selector, and its endpoints.
-async fn create_one(client: Client, number: u32, backends: &[String]) -> Result<IpAddr> {
-    let name = format!("service-{number}");
-    let service: Service = serde_json::from_value(json!({
-        "metadata": {"name": name},
-        "spec": {"ports": [{"name": "http", "port": PORT, "targetPort": TARGET}]},
-    }))?;
-    let options = PostParams::default();
-    let services = Api::<Service>::namespaced(client.clone(), NAMESPACE);
-    let service = services.create(&options, &service).await.with_context(|| name.clone())?;
-    let slices = Api::<EndpointSlice>::namespaced(client, NAMESPACE);
-    let slice = slice(&name, ("http", "TCP"), backends)?;
-    drop(slices.create(&options, &slice).await.with_context(|| name.clone())?);
-    let address = service.spec.and_then(|spec| spec.cluster_ip);
-    address.context("no clusterIP")?.parse().context("clusterIP")
+/// Waits until the API server tells of the last that was made, and so of all: it hears of them in their order.
+fn until_known(control_plane: &ControlPlane, last: u32) -> Result<()> {
+    for (group, kind) in [("api/v1", "services"), ("apis/discovery.k8s.io/v1", "endpointslices")] {
+        // Of version 0: what it would list for who watches.
+        let object =
+            format!("/{group}/namespaces/{NAMESPACE}/{kind}/service-{last}?resourceVersion=0");
+        wait_until_ok(PATIENCE, &format!("the API server knows {object}"), || {
+            control_plane.kubectl(&["get", "--raw", &object]).map(drop)
+        })?;
+    }
+    Ok(())
 }
 
 /// The slice of a Service without selector, as somebody without a controller writes it.

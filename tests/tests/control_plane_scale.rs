@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_mins(5);
 const MEMORY: u64 = 50 << 20;
 
 #[test]
-#[ignore = "the API server takes minutes to make 20,000 objects: docs/bench/README.md says how to run it"]
+#[ignore = "a size for its own sake: docs/bench/README.md says how to run it"]
 fn ten_thousand_services_of_an_api_server_are_served() -> Result<()> {
     let cluster = Cluster::start(Shape::Routed)?;
     let rig = cluster.rig();

@@ -1,8 +1,9 @@
 //! `cargo xtask bench`: measures, reports and compares. What is measured with, `lb-test-bench`, does the work.
 
+use std::fs;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
 
 mod tool;
@@ -17,17 +18,17 @@ pub(crate) enum Bench {
     /// Results go to target/bench/packet; docs/bench/README.md says what they mean. Attaches nothing.
     Packet(Quick),
     /// Connections, requests and bytes a second through namespaces, with up to 50,000 services: plain routing, the
-    /// real kube-proxy and ours (cold 65 min, warm 18 min up to 10,000 and 25 min more; --quick: with 10, warm 70 s)
+    /// real kube-proxy, ours, and the least that a program can do (cold 40 min, warm 20 min; --quick: with 10, warm 80 s)
     Traffic(Traffic),
     /// From a change in the API to the first packet that obeys it, and cold starts: ours and the real kube-proxy
-    /// (cold 35 min, warm 20 min; --quick: warm 80 s)
+    /// (cold 35 min, warm 14 min; --quick: warm 80 s)
     Churn(Quick),
     /// Memory of the agent, its start, how fast a change reaches the maps and maps that are outgrown, with up to 50,000
     /// services (cold 14 min, warm 6 min; --quick: with 1,000, warm 40 s)
     ///
     /// Runs a release agent in a namespace of its own on generated manifests.
     Scale(Quick),
-    /// All of these one after the other, and one report of all: target/bench/report.html (cold 95 min, warm 75 min;
+    /// All of these one after the other, and one report of all: target/bench/report.html (cold 65 min, warm 45 min;
     /// --quick: warm 4 min)
     All(Quick),
     /// One report, target/bench/report.html, of results that are there
@@ -62,7 +63,7 @@ pub(crate) struct Traffic {
     #[arg(long)]
     bridged: bool,
     /// Only these routes (pod-far, port-near, port-far, loopback), operations (connect, kept, kept16, udp, bulk) and
-    /// ways (kube-proxy-nftables, kube-proxy-iptables, ours, ours-stack, ours-sockets, ours-xdp)
+    /// ways (kube-proxy-nftables, kube-proxy-iptables, ours, ours-stack, ours-sockets, minimal, minimal-stack, ours-xdp)
     only: Vec<String>,
 }
 
@@ -82,13 +83,34 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
     }
 }
 
+/// One after the other; after each there is a report of those that are done, and one that fails keeps none from running.
 fn all(quick: bool) -> Result<()> {
-    packet(quick)?;
-    traffic(&Traffic { quick: Quick { quick }, bridged: false, only: Vec::new() })?;
-    churn(quick)?;
-    scale(quick)?;
-    let folders = ["traffic", "churn", "scale", "packet"].map(tool::folder);
-    tool::report(&folders)
+    let everything = Traffic { quick: Quick { quick }, bridged: false, only: Vec::new() };
+    let benches: [(&str, &dyn Fn() -> Result<()>); 4] = [
+        ("traffic", &|| traffic(&everything)),
+        ("churn", &|| churn(quick)),
+        ("scale", &|| scale(quick)),
+        ("packet", &|| packet(quick)),
+    ];
+    let (mut folders, mut failed) = (Vec::new(), Vec::new());
+    for (name, bench) in benches {
+        let results = tool::folder(name).join("results.json");
+        // Those of an earlier run are no part of this report.
+        if results.is_file() {
+            fs::remove_file(&results)?;
+        }
+        if let Err(error) = bench() {
+            println!("bench {name}: {error:#}");
+            failed.push(name);
+        }
+        // What was found before it failed counts, too.
+        if results.is_file() {
+            folders.push(tool::folder(name));
+            tool::report(&folders)?;
+        }
+    }
+    ensure!(failed.is_empty(), "not measured to their end: {}", failed.join(", "));
+    Ok(())
 }
 
 fn packet(quick: bool) -> Result<()> {
@@ -106,11 +128,12 @@ fn traffic(options: &Traffic) -> Result<()> {
     let (rounds, milliseconds, services, expected) = if options.quick.quick {
         ("5", "100", "10", "70 s")
     } else {
-        ("6", "250", "10,1000,10000,50000", "43 min")
+        ("5", "250", "10,1000,10000,50000", "20 min")
     };
     let shape = if options.bridged { "bridged" } else { "routed" };
+    let reference = tool::reference()?.display().to_string();
     let (folder, commit) = (tool::results("traffic"), tool::commit()?);
-    let mut arguments = vec![&*folder, rounds, milliseconds, services, shape, &commit];
+    let mut arguments = vec![&*reference, &folder, rounds, milliseconds, services, shape, &commit];
     if options.quick.quick && options.only.is_empty() {
         arguments.extend(FEW);
     }
@@ -120,7 +143,7 @@ fn traffic(options: &Traffic) -> Result<()> {
 
 fn churn(quick: bool) -> Result<()> {
     let (rounds, changes, services, expected) =
-        if quick { ("3", "4", "1000", "80 s") } else { ("5", "10", "10,1000,10000", "20 min") };
+        if quick { ("3", "4", "1000", "80 s") } else { ("5", "6", "10,1000,10000", "14 min") };
     let (folder, commit) = (tool::results("churn"), tool::commit()?);
     tool::measure("churn", expected, &[&folder, rounds, changes, services, &commit])
 }

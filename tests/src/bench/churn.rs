@@ -93,9 +93,25 @@ pub fn churn(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
     let cluster = Cluster::without_agents(Shape::Routed)?;
     let mut bench = Bench::new(&cluster)?;
     let mut rows = Vec::new();
+    let results = |rows: Vec<Row>| -> Result<Results> {
+        let so_far = machine.clone().afterwards()?;
+        let results = Results::new("churn", options.commit, so_far, rows);
+        let notes = vec![format!(
+            "{} rounds, each a start and {} changes of each kind (with a rest before: a quarter), {} of ours; kube-proxy with its \
+             defaults, which wait a second between two writes. Every service beside has {ENDPOINTS} endpoints. The time of the \
+             request to the API server is part of a figure. No round is dropped: a figure says when some round was disturbed.",
+            options.rounds,
+            options.changes,
+            options.changes.max(of_a_hundred(options.rounds))
+        )];
+        Ok(results.noted(notes))
+    };
     for services in options.services.iter().copied() {
         bench.populate(services)?;
         let mut all = Way::ALL.map(|way| (way, Figures::default()));
+        let of_all = |all: &[(Way, Figures)]| -> Vec<Row> {
+            all.iter().flat_map(|(way, figures)| figures.rows(*way, services)).collect()
+        };
         for round in 1..=options.rounds {
             for (way, figures) in &mut all {
                 let what = || format!("{} with {services} services", way.name());
@@ -104,20 +120,11 @@ pub fn churn(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
                 bench.round(*way, (few, few.max(many)), figures).with_context(what)?;
                 writeln!(out, "round {round} of {}: {}", options.rounds, what())?;
             }
+            drop(results([rows.clone(), of_all(&all)].concat())?.keep(options.folder)?);
         }
-        rows.extend(all.iter().flat_map(|(way, figures)| figures.rows(*way, services)));
+        rows.extend(of_all(&all));
         // What is measured stays, should more services be too many for somebody.
-        let so_far = machine.clone().afterwards()?;
-        let mut results = Results::new("churn", options.commit, so_far, rows.clone());
-        results.notes.push(format!(
-            "{} rounds, each a start and {} changes of each kind (with a rest before: a quarter), {} of ours; kube-proxy with its \
-             defaults, which wait a second between two writes. Every service beside has {ENDPOINTS} endpoints. The time of the \
-             request to the API server is part of a figure. No round is dropped: a figure says when some round was disturbed.",
-            options.rounds,
-            options.changes,
-            options.changes.max(of_a_hundred(options.rounds))
-        ));
-        results.write(options.folder, out)?;
+        results(rows.clone())?.write(options.folder, out)?;
     }
     Ok(())
 }

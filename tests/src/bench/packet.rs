@@ -55,11 +55,19 @@ pub fn packet(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
     variants.extend(scenes.variants());
     variants.extend(singles.variants());
     let machine = Machine::here(Some(cpu))?;
-    let (figures, kept) = rounds(&mut variants, options.rounds, out)?;
-    let rows = variants.iter().map(|variant| Measured::of(variant, &variants, &figures)).collect();
-    let (commit, machine) = (options.commit.to_owned(), machine.afterwards()?);
-    let notes = notes(options.many);
-    let packets = Packets { commit, kept, machine, notes, rows };
+    let packets = |variants: &[Variant<'_>], (figures, kept): (Vec<Figure>, Kept)| -> Result<_> {
+        let rows = variants.iter().map(|it| Measured::of(it, variants, &figures)).collect();
+        let (commit, machine) = (options.commit.to_owned(), machine.clone().afterwards()?);
+        Ok(Packets { commit, kept, machine, notes: notes(options.many), rows })
+    };
+    let all = rounds(&mut variants, options.rounds, |variants, found, round| {
+        if round % 5 == 0 || round == options.rounds {
+            writeln!(out, "round {round} of {}, {} variants", options.rounds, variants.len())?;
+            drop(packets(variants, found)?.results().keep(options.folder)?);
+        }
+        Ok(())
+    })?;
+    let packets = packets(&variants, all)?;
     packets.results().write(options.folder, out)?;
     let file = options.folder.join("table.md");
     fs::write(&file, packets.table()).with_context(|| format!("write {}", file.display()))?;
@@ -75,7 +83,7 @@ fn notes(many: bool) -> Vec<String> {
     };
     let others = [
         "First packets are measured where a pod's and where outside's come in.",
-        "A rejection is no packet of a ring, and what XDP sends out has a hop less and other link addresses: both are measured one \
+        "A rejection is no packet of a ring, and what XDP or tc sends on has a hop less and other link addresses: they are measured one \
          at a time, and so is the empty program that they are beside. The rate limit of rejections is asked for each, and set \
          back before it.",
     ];
@@ -89,11 +97,11 @@ struct Round {
 }
 
 /// A B C, A B C: what disturbs one variant disturbs its neighbours as well. A round that other work disturbed is dropped
-/// and followed by another one, as long as most are calm.
+/// and followed by another one, as long as most are calm. `keep` is told what is found after each.
 fn rounds(
     variants: &mut [Variant<'_>],
     rounds: usize,
-    out: &mut impl Write,
+    mut keep: impl FnMut(&[Variant<'_>], (Vec<Figure>, Kept), usize) -> Result<()>,
 ) -> Result<(Vec<Figure>, Kept)> {
     let mut all: Vec<Round> = Vec::new();
     for round in 1..=rounds {
@@ -110,9 +118,7 @@ fn rounds(
                 break;
             }
         }
-        if round % 5 == 0 || round == rounds {
-            writeln!(out, "round {round} of {rounds}, {} variants", variants.len())?;
-        }
+        keep(variants, kept(&all, variants.len()), round)?;
     }
     Ok(kept(&all, variants.len()))
 }

@@ -150,6 +150,11 @@ impl Results {
         }
     }
 
+    /// With what a reader must know.
+    pub(super) fn noted(self, notes: Vec<String>) -> Self {
+        Self { notes, ..self }
+    }
+
     /// Reads results, or those in a folder.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let file = if path.is_dir() { path.join(FILE) } else { path.to_owned() };
@@ -160,19 +165,25 @@ impl Results {
         Ok(results)
     }
 
+    /// Writes `results.json` into a folder: what is found so far, should the bench be ended.
+    pub(super) fn keep(&self, folder: &Path) -> Result<PathBuf> {
+        put(folder, FILE, serde_json::to_string_pretty(self)? + "\n")
+    }
+
     /// Writes `results.json` and `report.html` into a folder, and says where.
     pub(super) fn write(&self, folder: &Path, out: &mut impl Write) -> Result<()> {
-        fs::create_dir_all(folder).with_context(|| format!("folder {}", folder.display()))?;
-        let put = |name: &str, text: String| -> Result<PathBuf> {
-            let file = folder.join(name);
-            fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
-            Ok(file)
-        };
-        let json = put(FILE, serde_json::to_string_pretty(self)? + "\n")?;
-        let page = put("report.html", report::page(std::slice::from_ref(self)))?;
+        let json = self.keep(folder)?;
+        let page = put(folder, "report.html", report::page(std::slice::from_ref(self)))?;
         writeln!(out, "results: {}\nreport: {}", json.display(), page.display())
             .context("standard output")
     }
+}
+
+fn put(folder: &Path, name: &str, text: String) -> Result<PathBuf> {
+    fs::create_dir_all(folder).with_context(|| format!("folder {}", folder.display()))?;
+    let file = folder.join(name);
+    fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+    Ok(file)
 }
 
 #[cfg(test)]

@@ -106,6 +106,20 @@ pub fn run(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
     let machine = Machine::here(None)?;
     let mut all: Vec<Figures> = options.sizes.iter().map(|_| Figures::default()).collect();
     let mut growth = Figures::default();
+    let results = |all: &[Figures], growth: &Figures| -> Result<Results> {
+        let rows = options.sizes.iter().zip(all).flat_map(|(size, figures)| figures.rows(*size));
+        let rows = rows.chain(options.grows.then(|| growth.growth())).collect();
+        let results = Results::new("scale", options.commit, machine.clone().afterwards()?, rows);
+        let mut notes = vec![format!(
+            "{} rounds, each with a start and {CHANGES} changes at every size. No round is dropped: a time says when some round \
+             was disturbed.",
+            options.rounds
+        )];
+        if !options.grows {
+            notes.push("Maps that are outgrown are not measured: --quick.".to_owned());
+        }
+        Ok(results.noted(notes))
+    };
     for round in 1..=options.rounds {
         for (size, figures) in options.sizes.iter().zip(&mut all) {
             let before = Usage::now()?;
@@ -120,21 +134,12 @@ pub fn run(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
             growth.count(&before)?;
             writeln!(out, "round {round} of {}: maps outgrown", options.rounds)?;
         }
+        drop(results(&all, &growth)?.keep(options.folder)?);
     }
-    let rows = options.sizes.iter().zip(&all).flat_map(|(size, figures)| figures.rows(*size));
-    let rows: Vec<Row> = rows.chain(options.grows.then(|| growth.growth())).collect();
-    for row in &rows {
+    let results = results(&all, &growth)?;
+    for row in &results.rows {
         let Row { measure, unit, spread: Spread { median, low, high }, .. } = row;
         writeln!(out, "{}: {measure} {median} ({low} to {high}) {unit}", row.name())?;
-    }
-    let mut results = Results::new("scale", options.commit, machine.afterwards()?, rows);
-    results.notes.push(format!(
-        "{} rounds, each with a start and {CHANGES} changes at every size. No round is dropped: a time says when some round was \
-         disturbed.",
-        options.rounds
-    ));
-    if !options.grows {
-        results.notes.push("Maps that are outgrown are not measured: --quick.".to_owned());
     }
     results.write(options.folder, out)
 }

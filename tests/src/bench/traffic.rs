@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 pub mod generator;
+mod minimal;
+mod programs;
 pub mod server;
 mod site;
 mod turns;
@@ -21,7 +23,7 @@ use turns::Series;
 use way::{Question, Route, Way};
 
 use super::machine::Machine;
-use super::results::Results;
+use super::results::{Results, Row};
 use crate::cluster::Cluster;
 use crate::control_plane::ControlPlane;
 use crate::population::Population;
@@ -30,6 +32,8 @@ use crate::topology::Shape;
 /// What to measure, and what to say of it.
 #[derive(Debug)]
 pub struct Options<'a> {
+    /// The compiled reference programs.
+    pub reference: &'a Path,
     /// Folder for `results.json` and `report.html`.
     pub folder: &'a Path,
     /// Rounds that shall count.
@@ -101,24 +105,34 @@ pub fn traffic(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
         writeln!(out, "{services} services are programmed, after {seconds:.0} s")?;
         for way in options.ways().into_iter().filter(|way| services > way.most_services()) {
             notes.push(format!(
-                "{} is not measured with {services} services: programming them takes it longer than this run.",
-                way.name()
+                "{} is not measured with {services} services: {}.",
+                way.name(),
+                way.why_no_more()
             ));
         }
         let questions = options.questions(index == 0).into_iter();
         let mut all: Vec<Series> = questions.map(|it| Series::new(it, services)).collect();
+        let results = |rows: Vec<Row>| -> Result<Results> {
+            let so_far = machine.clone().afterwards()?;
+            let results = Results::new("traffic", options.commit, so_far, rows);
+            Ok(results.noted(notes.clone()))
+        };
         for round in 1..=options.rounds {
             for series in &mut all {
                 series.measure(&world.sites, &world.services, options.time)?;
             }
             writeln!(out, "round {round} of {} with {services} services", options.rounds)?;
+            let so_far = rows.iter().cloned().chain(all.iter().flat_map(Series::rows));
+            drop(results(so_far.collect())?.keep(options.folder)?);
         }
         rows.extend(all.iter().flat_map(Series::rows));
-        // What is measured stays, should more services be too many for somebody.
-        let so_far = machine.clone().afterwards()?;
-        let mut results = Results::new("traffic", options.commit, so_far, rows.clone());
-        results.notes.clone_from(&notes);
-        results.write(options.folder, out)?;
+        if index == 0 {
+            let wanted = options.questions(true);
+            let count = (&world.services, services);
+            let wants = |question| wanted.contains(&question);
+            rows.extend(programs::count(&world.sites, count, options.time, wants)?);
+        }
+        results(rows.clone())?.write(options.folder, out)?;
     }
     Ok(())
 }
@@ -142,6 +156,9 @@ impl World {
             sites.push(site);
         }
         let (population, services) = (Population::default(), Services { near, far });
+        for site in &mut sites {
+            site.attach(options.reference, &services).with_context(|| site.way.name())?;
+        }
         Ok(Self { control_plane, population, services, sites })
     }
 

@@ -14,7 +14,7 @@ use lb_tests::topology::Shape;
 
 const USAGE: &str = "usage, results and report into FOLDER, SERVICES with commas:
   lb-test-bench packet REFERENCE FOLDER ROUNDS COMMIT [quick]  nanoseconds per packet; but for quick, of a million flows, too
-  lb-test-bench traffic FOLDER ROUNDS MILLISECONDS SERVICES routed|bridged COMMIT [NAME ...]
+  lb-test-bench traffic REFERENCE FOLDER ROUNDS MILLISECONDS SERVICES routed|bridged COMMIT [NAME ...]
                          plain routing, kube-proxy and ours
   lb-test-bench churn FOLDER ROUNDS CHANGES SERVICES COMMIT
                          from a change in the API to a packet, kube-proxy and the agent that LB_AGENT names
@@ -58,8 +58,19 @@ fn measure(words: &[&str]) -> Result<()> {
             let options = packet::Options { reference, folder, rounds, many, commit };
             packet::packet(&options, &mut stdout())
         }
-        ["traffic", folder, rounds, milliseconds, services, shape, commit, only @ ..] => {
+        [
+            "traffic",
+            reference,
+            folder,
+            rounds,
+            milliseconds,
+            services,
+            shape,
+            commit,
+            only @ ..,
+        ] => {
             let options = traffic::Options {
+                reference: reference.as_ref(),
                 folder: folder.as_ref(),
                 rounds: number(rounds)?,
                 time: time(milliseconds)?,

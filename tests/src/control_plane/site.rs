@@ -1,7 +1,7 @@
 //! Where a control plane lives, and the command lines of the servers that live there.
 
 use std::fs::{self, File};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -121,8 +121,13 @@ impl Site {
         Program::spawn(name, command, &self.path(&format!("{name}.log")))
     }
 
+    /// Returns where the store listens.
+    pub(crate) const fn store(&self) -> SocketAddr {
+        SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), self.options.port + 1)
+    }
+
     fn etcd_address(&self) -> String {
-        format!("http://127.0.0.1:{}", self.options.port + 1)
+        format!("http://{}", self.store())
     }
 
     /// Writes a kubeconfig for the owner of a token.

@@ -47,7 +47,7 @@ impl Measured {
             Case::NotOurs => &[("parse", Case::Bare, 0), ("look_up", Case::NotOurs, 0)],
             Case::First => &[("translate", Case::First, 0)],
             Case::Established | Case::Remote => &[("translate", Case::Established, label.flows)],
-            Case::Reject | Case::Sent => &[("empty", label.case, 0)],
+            Case::Reject | Case::Sent | Case::ShortCut | Case::Alone => &[("empty", label.case, 0)],
         };
         let references = all.iter().map(|variant| variant.label.program);
         let is_it = |name: &str, base: &str| match name.strip_prefix(base) {
@@ -59,7 +59,7 @@ impl Measured {
             let program = name(base)?;
             let other = find(program, *case, *flows)?;
             // What is measured one at a time has an empty program of its own, which is what it is beside.
-            let empty = if matches!(label.case, Case::Reject | Case::Sent) { None } else { empty };
+            let empty = if label.case.is_alone() { None } else { empty };
             let (ratio, net) = (own.times(other, None), own.times(other, empty));
             (program != label.program).then_some(Beside { program, ratio, net })
         });

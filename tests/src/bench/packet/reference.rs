@@ -195,7 +195,12 @@ const UNTOUCHED: [(&str, Case); 6] = [
 ];
 
 /// What packets one at a time are beside: what such a measurement costs.
-const SINGLE: [(&str, Case); 2] = [("empty", Case::Reject), ("empty_xdp", Case::Sent)];
+const SINGLE: [(&str, Case); 4] = [
+    ("empty", Case::Reject),
+    ("empty", Case::ShortCut),
+    ("empty", Case::Alone),
+    ("empty_xdp", Case::Sent),
+];
 
 fn label(program: &'static str, case: Case, flows: usize, kind: Kind) -> Label {
     Label { program, xdp: program.ends_with("xdp"), case, flows, kind }

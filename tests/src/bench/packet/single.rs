@@ -1,11 +1,11 @@
-//! Packets that no ring can hold, one at a time: rejections, and what XDP sends out itself.
+//! Packets that no ring can hold, one at a time: rejections, and what XDP or tc sends on itself.
 //!
 //! Each is a test run of its own, on a fresh packet; the value of a round is the middle of many. What such a run costs by
 //! itself is measured alike, with the empty programs.
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Endpoint;
-use lb_common::config::Settings;
+use lb_common::config::{Device, Settings};
 use lb_common::event::{Hook, Sent, Translation, Turn, Verdict};
 use lb_common::fake::world::{
     CLIENT4, CLIENT6, CLUSTER4, CLUSTER6, NODE4, NODE6, POD4, POD6, REMOTE4, REMOTE6,
@@ -57,6 +57,25 @@ impl Singles {
                     Verdict::TurnedRound(Turn::NoBackend),
                 ),
                 (Hook::EdgeXdp, Case::Sent, let_out(kind)?, Verdict::Sent(Sent::Forward)),
+                (Hook::PodIngress, Case::ShortCut, asks(kind, true)?, Verdict::Sent(Sent::Forward)),
+                (
+                    Hook::PodIngress,
+                    Case::Alone,
+                    asks(kind, false)?,
+                    Verdict::Translated(Translation::Forward),
+                ),
+                (
+                    Hook::EdgeIngress,
+                    Case::ShortCut,
+                    answers(kind, true)?,
+                    Verdict::Sent(Sent::Reply),
+                ),
+                (
+                    Hook::PodEgress,
+                    Case::Alone,
+                    answers(kind, false)?,
+                    Verdict::Translated(Translation::Reply),
+                ),
             ] {
                 let mut kernel = Kernel::new(ring::room(1))?;
                 kernel.load(&node).with_context(|| case.name())?;
@@ -129,6 +148,47 @@ fn let_out(kind: Kind) -> Result<(Fake, Vec<u8>)> {
     ensure!(is_out, "the connection has no way out of the node");
     drop(halves);
     Ok((node, ring::packet(client, asked, kind, false).build()))
+}
+
+/// A pod, the ClusterIP that it asks, and the backend on another node.
+fn far(kind: Kind) -> [Endpoint; 3] {
+    match kind.family {
+        Family::V4 => [at(POD4), at(CLUSTER4), at(REMOTE4)],
+        Family::V6 => [at(POD6), at(CLUSTER6), at(REMOTE6)],
+    }
+}
+
+/// A pod's flow to a backend on another node, with or without a way past the stack.
+fn flow(kind: Kind, has_short_cuts: bool) -> Result<Fake> {
+    let [pod, asked, remote] = far(kind);
+    let mut node = Fake::node();
+    if has_short_cuts {
+        node.settings.flags |= Settings::SHORT_CUTS;
+        for device in node.devices.values_mut() {
+            device.flags |= Device::SHORT_CUT;
+        }
+    }
+    let row = node.add_backend(remote, false, 1);
+    let (flags, cluster) = (Flags::ANYWHERE, node.add_set(&[row]));
+    let service = Service { id: 1, flags, generation: 1, cluster, ..Service::default() };
+    let key = Frontend::new(asked.ip, asked.port, kind.protocol());
+    let _: Option<Service> = node.services.insert(key, service);
+    step(&node, Hook::PodIngress, (pod, asked), (kind, true), Translation::NewFlow)?;
+    Ok(node)
+}
+
+/// The same, and the pod's next packet.
+fn asks(kind: Kind, has_short_cuts: bool) -> Result<(Fake, Vec<u8>)> {
+    let [pod, asked, _] = far(kind);
+    let packet = ring::packet(pod, asked, kind, false).build();
+    Ok((flow(kind, has_short_cuts)?, packet))
+}
+
+/// The same, and the backend's next packet.
+fn answers(kind: Kind, has_short_cuts: bool) -> Result<(Fake, Vec<u8>)> {
+    let [pod, _, remote] = far(kind);
+    let packet = ring::packet(remote, pod, kind, false).build();
+    Ok((flow(kind, has_short_cuts)?, packet))
 }
 
 fn step(

@@ -64,9 +64,18 @@ pub(super) enum Case {
     Reject,
     /// XDP sends it out itself, to a remote backend. One at a time.
     Sent,
+    /// tc sends it on past the stack (ADR 0021). One at a time.
+    ShortCut,
+    /// What a short cut is beside: the same packet, left to the stack. One at a time.
+    Alone,
 }
 
 impl Case {
+    /// Whether packets are measured one at a time, and beside an empty program that is measured alike.
+    pub(super) const fn is_alone(self) -> bool {
+        matches!(self, Self::Reject | Self::Sent | Self::ShortCut | Self::Alone)
+    }
+
     /// For people.
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -77,6 +86,8 @@ impl Case {
             Self::Remote => "established, remote backend",
             Self::Reject => "reject, one at a time",
             Self::Sent => "sent out, one at a time",
+            Self::ShortCut => "short cut, one at a time",
+            Self::Alone => "established, one at a time",
         }
     }
 }

@@ -6,7 +6,7 @@ use super::charts::{Entry, Series};
 use super::svg::{escape, number};
 
 /// Ways of serving Services, in the order of pictures, with the class of their colour.
-const WAYS: [(&str, &str, &str); 9] = [
+const WAYS: [(&str, &str, &str); 11] = [
     ("generator", "plain", "client and server in one namespace: what the generator itself can do"),
     ("plain", "plain", "plain routing: no Service"),
     ("kube-proxy-nftables", "nftables", "kube-proxy, nftables"),
@@ -14,6 +14,8 @@ const WAYS: [(&str, &str, &str); 9] = [
     ("ours", "ours", "ours, tc"),
     ("ours-stack", "stack", "ours, tc, every packet through the stack"),
     ("ours-sockets", "sockets", "ours, sockets of pods too"),
+    ("minimal", "minimal", "the least a tc program can do for one ClusterIP, past the stack"),
+    ("minimal-stack", "minimal", "the same, every packet through the stack"),
     ("plain-whole", "plain", "plain routing, whole checksums"),
     ("ours-xdp", "xdp", "ours, XDP at the edge, whole checksums"),
 ];

@@ -91,12 +91,16 @@ pub struct Count {
     pub cpu: f64,
     /// Datagrams that were not answered.
     pub lost: u64,
+    /// All that was done, with what was not counted at the beginning.
+    pub operations: u64,
 }
 
 /// What one of the clients did.
 struct Share {
     histogram: Histogram<u64>,
     lost: u64,
+    /// Done before it counted.
+    uncounted: u64,
 }
 
 /// Asks `to` for a while and counts.
@@ -110,11 +114,12 @@ pub fn ask(operation: Operation, to: SocketAddr, time: Duration) -> Result<Count
     // All are warm; from here on it counts.
     let _: std::sync::BarrierWaitResult = barrier.wait();
     let (began, before) = (Instant::now(), load::busy()?);
-    let mut all = Share { histogram: histogram()?, lost: 0 };
+    let mut all = Share { histogram: histogram()?, lost: 0, uncounted: 0 };
     for client in clients {
         let share = client.join().ok().with_context(|| format!("a client of {to} panicked"))??;
         all.histogram.add(share.histogram)?;
         all.lost += share.lost;
+        all.uncounted += share.uncounted;
     }
     let (seconds, busy) = (began.elapsed().as_secs_f64(), load::busy()? - before);
     let times = all.histogram.len() as f64;
@@ -125,7 +130,9 @@ pub fn ask(operation: Operation, to: SocketAddr, time: Duration) -> Result<Count
             (times, times, Some([50.0, 90.0, 99.0].map(at)))
         }
     };
-    Ok(Count { rate: amount / seconds, latency, cpu: busy * 1e6 / of_cpu.max(1.0), lost: all.lost })
+    let operations = all.histogram.len() + all.uncounted;
+    let cpu = busy * 1e6 / of_cpu.max(1.0);
+    Ok(Count { rate: amount / seconds, latency, cpu, lost: all.lost, operations })
 }
 
 fn histogram() -> Result<Histogram<u64>> {
@@ -139,18 +146,19 @@ fn client(
     time: Duration,
     barrier: &Barrier,
 ) -> Result<Share> {
-    let warm = |what: &mut dyn FnMut() -> Result<u64>| -> Result<()> {
-        let began = Instant::now();
+    let warm = |what: &mut dyn FnMut() -> Result<u64>| -> Result<u64> {
+        let (began, mut done) = (Instant::now(), 0);
         while began.elapsed() < time / WARM_UP {
             let _: u64 = what()?;
+            done += 1;
         }
-        Ok(())
+        Ok(done)
     };
     let mut what = action(operation, to);
     let ready = what.as_mut().map_or_else(|error| Err(anyhow::anyhow!("{error:#}")), |it| warm(it));
     let _: std::sync::BarrierWaitResult = barrier.wait();
-    ready?;
-    let (mut what, mut share) = (what?, Share { histogram: histogram()?, lost: 0 });
+    let uncounted = ready?;
+    let (mut what, mut share) = (what?, Share { histogram: histogram()?, lost: 0, uncounted });
     let began = Instant::now();
     let mut last = began;
     while last - began < time {

@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result};
 
 use super::super::proxy::Proxy;
 use super::generator::{Count, Operation};
+use super::minimal::Minimal;
 use super::way::{self, Question, Route, Way};
 use crate::cluster::{Published, until_answered_by};
 use crate::process::{Program, run};
@@ -41,6 +42,7 @@ pub(super) struct Site {
     // Before the namespaces that they live in.
     servers: Vec<Program>,
     relay: Option<Program>,
+    minimal: Option<Minimal>,
     rig: Rig,
 }
 
@@ -56,7 +58,7 @@ impl Site {
     /// Takes over namespaces that are there.
     pub(super) fn around(way: Way, rig: Rig) -> Result<Self> {
         same_hops(&rig)?;
-        Ok(Self { way, servers: Vec::new(), relay: None, rig })
+        Ok(Self { way, servers: Vec::new(), relay: None, minimal: None, rig })
     }
 
     /// Lets the nodes reach an API server that lives in another site, under the address that it has there.
@@ -68,6 +70,18 @@ impl Site {
     /// Who answers services that nobody asks.
     pub(super) fn backend(&self) -> Result<String> {
         Ok(self.rig.pod(1, 0)?.ip(Family::V4).to_string())
+    }
+
+    /// Attaches the programs that serve one `ClusterIP`, where they are what serves.
+    pub(super) fn attach(&mut self, object: &Path, services: &Services) -> Result<()> {
+        let way::Agent::Minimal { through_stack } = self.way.agent() else { return Ok(()) };
+        let frontend = |family| services.far.cluster_ip(family);
+        self.minimal = Some(Minimal::attach(&self.rig, object, frontend, through_stack)?);
+        for (family, protocol) in matrix() {
+            let ask = Ask::new(protocol, frontend(family));
+            until_answered_by(self.rig.pod(0, 0)?, ask, &["pod-b1"])?;
+        }
+        Ok(())
     }
 
     /// Has both nodes programmed with everything, then ends what did it. `newest` is that of many.
@@ -95,7 +109,7 @@ impl Site {
 
     fn start(&self, node: &Node, kubeconfig: &Path) -> Result<Option<Proxy>> {
         match self.way.agent() {
-            way::Agent::None => Ok(None),
+            way::Agent::None | way::Agent::Minimal { .. } => Ok(None),
             way::Agent::KubeProxy(mode) => Proxy::kube_proxy(node, kubeconfig, mode).map(Some),
             way::Agent::Ours(settings) => {
                 let flag = self.rig.configuration(settings)?;

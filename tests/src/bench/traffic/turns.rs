@@ -139,9 +139,13 @@ fn ratio(turn: &Turn, way: Way, find: impl Fn(&Turn, Way) -> Option<Count>) -> O
     Some(match way {
         Way::Plain => turn.again.rate / rate,
         Way::PlainWhole | Way::OursXdp => rate / plain,
-        Way::Nftables | Way::Iptables | Way::Ours | Way::OursStack | Way::OursSockets => {
-            rate / f64::midpoint(plain, turn.again.rate)
-        }
+        Way::Nftables
+        | Way::Iptables
+        | Way::Ours
+        | Way::OursStack
+        | Way::OursSockets
+        | Way::Minimal
+        | Way::MinimalStack => rate / f64::midpoint(plain, turn.again.rate),
     })
 }
 
@@ -152,7 +156,8 @@ mod tests {
     use crate::topology::Family;
 
     fn turn(ours: f64, is_calm: bool) -> Turn {
-        let count = |rate| Count { rate, latency: Some([1.0, 2.0, 3.0]), cpu: 4.0, lost: 0 };
+        let count =
+            |rate| Count { rate, latency: Some([1.0, 2.0, 3.0]), cpu: 4.0, lost: 0, operations: 0 };
         let counts = vec![(Way::Plain, count(90.0)), (Way::Ours, count(ours))];
         Turn { counts, again: count(110.0), is_calm }
     }

@@ -1,0 +1,98 @@
+//! The least that a tc program can do for one `ClusterIP` with one backend: the ceiling of what translates at a pod's device.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use aya::programs::SchedClassifier;
+use aya::programs::links::LinkOrder;
+use aya::programs::tc::{SchedClassifierLinkId, TcAttachOptions, TcAttachType};
+use aya::{Ebpf, EbpfLoader};
+
+use crate::rig::{Rig, TARGET};
+use crate::topology::Family;
+
+/// Attached for as long as it lives.
+pub(super) struct Minimal(#[expect(dead_code, reason = "it holds the links")] Ebpf);
+
+/// What the programs have as constants; laid out in `lb-ebpf/src/reference_minimal.rs`. Of IPv4 an address is one word.
+#[derive(Clone, Copy)]
+struct Setting {
+    ends: [SocketAddr; 2],
+    next_hop: IpAddr,
+    /// The device to the backend, that of the client; none where the stack is to forward.
+    devices: [u32; 2],
+}
+
+impl Setting {
+    fn words<const N: usize>(&self) -> Result<[u32; N]> {
+        let [frontend, backend] = self.ends;
+        let mut words = Vec::new();
+        for address in [frontend.ip(), backend.ip(), self.next_hop] {
+            let octets = match address {
+                IpAddr::V4(address) => address.octets().to_vec(),
+                IpAddr::V6(address) => address.octets().to_vec(),
+            };
+            words.extend(octets.chunks_exact(4).filter_map(word));
+        }
+        let ports = [frontend.port(), backend.port()].map(u16::to_be_bytes);
+        words.extend(word(ports.as_flattened()));
+        words.extend(self.devices);
+        words.try_into().ok().context("a setting of another size")
+    }
+}
+
+fn word(bytes: &[u8]) -> Option<u32> {
+    bytes.first_chunk().copied().map(u32::from_ne_bytes)
+}
+
+impl Minimal {
+    /// Serves the first pod of the first node: what it asks at these addresses of both families is asked of the first pod of
+    /// the second node.
+    pub(super) fn attach(
+        rig: &Rig,
+        object: &Path,
+        frontends: impl Fn(Family) -> SocketAddr,
+        through_stack: bool,
+    ) -> Result<Self> {
+        let (node, pod, backend) = (rig.node(0)?, rig.pod(0, 0)?, rig.pod(1, 0)?);
+        let (uplink, device) = ("eth0", pod.device());
+        let devices = if through_stack {
+            [0; 2]
+        } else {
+            [node.device_number(uplink, "ifindex")?, node.device_number(device, "ifindex")?]
+        };
+        let setting = |family| -> Result<Setting> {
+            let ends = [frontends(family), backend.addresses().socket(family, TARGET)];
+            Ok(Setting { ends, next_hop: rig.node(1)?.ip(family), devices })
+        };
+        let (v4, v6): ([u32; 6], [u32; 15]) =
+            (setting(Family::V4)?.words()?, setting(Family::V6)?.words()?);
+        let object = fs::read(object).with_context(|| format!("{}", object.display()))?;
+        // An answer is met where it comes in, or where the stack hands it to the pod.
+        let back = if through_stack {
+            (device, TcAttachType::Egress)
+        } else {
+            (uplink, TcAttachType::Ingress)
+        };
+        let attach = || -> Result<Ebpf> {
+            let mut loader = EbpfLoader::new();
+            let loader = loader.override_global("MINIMAL4", &v4, true);
+            let mut ebpf = loader.override_global("MINIMAL6", &v6, true).load(&object)?;
+            for (name, (device, hook)) in
+                [("minimal_ask", (device, TcAttachType::Ingress)), ("minimal_answer", back)]
+            {
+                let program: &mut SchedClassifier = ebpf
+                    .program_mut(name)
+                    .with_context(|| format!("program {name}"))?
+                    .try_into()?;
+                program.load()?;
+                let order = TcAttachOptions::TcxOrder(LinkOrder::default());
+                let _: SchedClassifierLinkId = program.attach_with_options(device, hook, order)?;
+            }
+            Ok(ebpf)
+        };
+        Ok(Self(node.home().run_in(attach)?.context("the minimal programs")?))
+    }
+}
