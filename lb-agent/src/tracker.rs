@@ -5,28 +5,27 @@
 //! matter here, yields nothing. What was given out is remembered by a fingerprint of 128 bits, so
 //! the plans themselves live only where they are programmed. Cost is that of the change.
 
+mod changes;
 mod demand;
 mod index;
 mod no_local;
 mod node;
+mod take;
 mod triggers;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::mem;
-use std::ops::AddAssign;
 use std::time::Instant;
 
 use ipnet::IpNet;
 use jiff::Timestamp;
 
+pub use self::changes::{Changes, Counts, Effect};
 use self::index::Index;
 pub use self::no_local::NoLocal;
 use self::node::Node;
 use self::triggers::Triggers;
 use crate::plan::{Family, ServiceName};
 use crate::snapshot::{Event, Finding, Kind, NodeContext, NodeSpec};
-use crate::translate::{self, Translated};
 
 /// What a source shows, and what of it has been given out.
 #[derive(Debug)]
@@ -42,44 +41,6 @@ pub struct Tracker {
     triggers: Triggers,
     totals: Changes,
     pending: Changes,
-}
-
-/// What an event was about, for those who act on more than Services.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Nothing is different.
-    Nothing,
-    /// [`Tracker::take`] may have something.
-    Services,
-    /// The Node object is another ([`Tracker::node`]); Services may be dirty too.
-    Node,
-    /// The prefixes of Services are others ([`Tracker::service_cidrs`]).
-    ServiceCidrs,
-}
-
-/// Numbers of changed objects.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
-    /// Services.
-    pub services: u64,
-    /// `EndpointSlices`.
-    pub slices: u64,
-}
-
-/// How many objects there are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Services.
-    pub services: usize,
-    /// `EndpointSlices` that belong to some Service.
-    pub slices: usize,
-}
-
-impl AddAssign for Changes {
-    fn add_assign(&mut self, rhs: Self) {
-        self.services += rhs.services;
-        self.slices += rhs.slices;
-    }
 }
 
 impl Tracker {
@@ -131,32 +92,6 @@ impl Tracker {
             Event::Synced(kind) => return self.end(kind),
         };
         self.note(changes)
-    }
-
-    /// The Services that ask for something else than when they were last given out, in the order of
-    /// their names; `None` for one that asks for nothing any more. Empty until the lists are complete.
-    pub fn take(&mut self) -> Vec<(ServiceName, Option<Translated>)> {
-        if !self.is_synced() {
-            return Vec::new();
-        }
-        self.dirty_since = None;
-        self.pending = Changes::default();
-        self.triggers.take_pending();
-        let mut taken = Vec::new();
-        for name in mem::take(&mut self.dirty) {
-            let translated = self.translate(&name);
-            if self.give(&name, translated.as_ref()) {
-                taken.push((name, translated));
-            }
-        }
-        taken
-    }
-
-    /// Gives a Service out again at the next [`Tracker::take`], though it did not change: for one
-    /// that could not be programmed.
-    pub fn again(&mut self, name: &ServiceName) {
-        self.index.forget_given(name);
-        self.mark(name.clone());
     }
 
     /// Whether the first complete lists are in.
@@ -220,30 +155,6 @@ impl Tracker {
     /// them against the clock once they are programmed.
     pub fn triggers(&mut self) -> Vec<(Family, Timestamp)> {
         self.triggers.take()
-    }
-
-    /// What a Service asks for; `None` when that is nothing.
-    fn translate(&self, name: &ServiceName) -> Option<Translated> {
-        let (spec, slices) = self.index.get(name)?;
-        let slices: Vec<_> = slices.iter().collect();
-        let translated = translate::service(spec, &slices, &self.node.context);
-        (translated != Translated::default()).then_some(translated)
-    }
-
-    /// Remembers what is given out, and says whether it is different from what was.
-    fn give(&mut self, name: &ServiceName, translated: Option<&Translated>) -> bool {
-        let no_local = translated.map(NoLocal::of).unwrap_or_default();
-        let Some(before) = self.index.give(name, translated.map(fingerprint), no_local) else {
-            return false;
-        };
-        self.no_local.replace(before, no_local);
-        match translated.map(|translated| &translated.findings) {
-            Some(findings) if !findings.is_empty() => {
-                drop(self.findings.insert(name.clone(), findings.clone()));
-            }
-            Some(_) | None => drop(self.findings.remove(name)),
-        }
-        true
     }
 
     fn note(&mut self, changes: index::Touched) -> Effect {
@@ -314,17 +225,6 @@ impl Tracker {
         self.service_cidrs = cidrs;
         Effect::ServiceCidrs
     }
-}
-
-/// 128 bits that stand for a translation. Equal translations have equal ones; two different ones
-/// share theirs about as often as the memory that holds them flips bits unnoticed.
-fn fingerprint(translated: &Translated) -> u128 {
-    let mut low = DefaultHasher::new();
-    let mut high = DefaultHasher::new();
-    high.write_u64(u64::MAX);
-    translated.hash(&mut low);
-    translated.hash(&mut high);
-    (u128::from(high.finish()) << 64) | u128::from(low.finish())
 }
 
 #[cfg(test)]

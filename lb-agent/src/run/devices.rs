@@ -2,9 +2,10 @@
 
 mod acceleration;
 mod addresses;
+mod attachment;
+mod doubts;
 mod removal;
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use super::Error;
 use super::accelerator::Accelerator;
 use super::short_cuts::ShortCuts;
 use crate::config::Config;
-use crate::datapath::{Datapath, Findings, Role};
+use crate::datapath::{Datapath, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::{
@@ -212,45 +213,6 @@ impl Devices {
         }
     }
 
-    /// Devices whose role is a guess, by name.
-    pub(super) fn doubtful(&self) -> &[String] {
-        &self.doubtful
-    }
-
-    /// Puts right what somebody else did to our attachments. Says whether something was.
-    pub(super) fn inspect(&mut self, numbers: &Numbers) -> bool {
-        let Findings { repaired, failed, decelerated } = self.datapath.inspect();
-        for index in failed {
-            drop(self.attached.remove(&index));
-            let _: &mut Instant = self.failed.entry(index).or_insert_with(Instant::now);
-        }
-        for fault in &repaired {
-            numbers.repaired(*fault);
-        }
-        for (index, why) in decelerated {
-            self.acceleration_changed |= self.accelerator.lose(index, why);
-        }
-        !repaired.is_empty()
-    }
-
-    fn doubt(&mut self, doubtful: Vec<String>) {
-        for device in doubtful.iter().filter(|device| !self.doubtful.contains(device)) {
-            warn!(
-                device,
-                "taken for the device of a pod, but it may lead outside: say which with \
-                 --external-device or --pod-device"
-            );
-        }
-        self.doubtful = doubtful;
-    }
-
-    fn leave_out(&mut self, unreadable: Vec<String>) {
-        for device in unreadable.iter().filter(|device| !self.unreadable.contains(device)) {
-            warn!(device, "not served: its packets begin with neither Ethernet nor IP");
-        }
-        self.unreadable = unreadable;
-    }
-
     /// Tries again what failed.
     pub(super) fn retry(&mut self, is_known: bool, numbers: &Numbers) {
         if !self.failed.is_empty() || (is_known && !self.is_pruned) {
@@ -260,28 +222,6 @@ impl Devices {
             self.accelerate();
             self.look_around();
             self.tell();
-        }
-    }
-
-    fn attach(&mut self, device: Assignment, numbers: &Numbers) {
-        let _: Option<u32> = self.told_flags.remove(&device.index);
-        let put = self.maps.put_device(device.index, &device.device);
-        let attached = put
-            .map_err(Into::into)
-            .and_then(|()| self.datapath.attach(device.index, &device.name, device.role));
-        match attached {
-            Ok(()) => {
-                let _: Option<Instant> = self.failed.remove(&device.index);
-                numbers.attached(self.told);
-                drop(self.attached.insert(device.index, device));
-            }
-            Err(error) => {
-                if let Entry::Vacant(place) = self.failed.entry(device.index) {
-                    let _: &mut Instant = place.insert(Instant::now());
-                    let error = crate::chain(&error);
-                    warn!(device = device.name, error, "device has no programs yet");
-                }
-            }
         }
     }
 }

@@ -11,6 +11,7 @@ use super::*;
 use crate::plan::TrafficPolicy;
 use crate::snapshot::fixtures::{named, port, slice, slice_name, web_with_vips};
 use crate::snapshot::{ServiceSpec, SliceSpec, address};
+use crate::translate::Translated;
 
 /// A tracker on node `here` whose lists are complete and empty.
 pub(super) fn synced() -> Tracker {

@@ -1,0 +1,71 @@
+//! Giving out what Services ask for, where it differs from what was given out before.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::mem;
+
+use super::{Changes, NoLocal, Tracker};
+use crate::plan::ServiceName;
+use crate::translate::{self, Translated};
+
+impl Tracker {
+    /// The Services that ask for something else than when they were last given out, in the order of
+    /// their names; `None` for one that asks for nothing any more. Empty until the lists are complete.
+    pub fn take(&mut self) -> Vec<(ServiceName, Option<Translated>)> {
+        if !self.is_synced() {
+            return Vec::new();
+        }
+        self.dirty_since = None;
+        self.pending = Changes::default();
+        self.triggers.take_pending();
+        let mut taken = Vec::new();
+        for name in mem::take(&mut self.dirty) {
+            let translated = self.translate(&name);
+            if self.give(&name, translated.as_ref()) {
+                taken.push((name, translated));
+            }
+        }
+        taken
+    }
+
+    /// Gives a Service out again at the next [`Tracker::take`], though it did not change: for one
+    /// that could not be programmed.
+    pub fn again(&mut self, name: &ServiceName) {
+        self.index.forget_given(name);
+        self.mark(name.clone());
+    }
+
+    /// What a Service asks for; `None` when that is nothing.
+    fn translate(&self, name: &ServiceName) -> Option<Translated> {
+        let (spec, slices) = self.index.get(name)?;
+        let slices: Vec<_> = slices.iter().collect();
+        let translated = translate::service(spec, &slices, &self.node.context);
+        (translated != Translated::default()).then_some(translated)
+    }
+
+    /// Remembers what is given out, and says whether it is different from what was.
+    fn give(&mut self, name: &ServiceName, translated: Option<&Translated>) -> bool {
+        let no_local = translated.map(NoLocal::of).unwrap_or_default();
+        let Some(before) = self.index.give(name, translated.map(fingerprint), no_local) else {
+            return false;
+        };
+        self.no_local.replace(before, no_local);
+        match translated.map(|translated| &translated.findings) {
+            Some(findings) if !findings.is_empty() => {
+                drop(self.findings.insert(name.clone(), findings.clone()));
+            }
+            Some(_) | None => drop(self.findings.remove(name)),
+        }
+        true
+    }
+}
+
+/// 128 bits that stand for a translation. Equal translations have equal ones; two different ones
+/// share theirs about as often as the memory that holds them flips bits unnoticed.
+fn fingerprint(translated: &Translated) -> u128 {
+    let mut low = DefaultHasher::new();
+    let mut high = DefaultHasher::new();
+    high.write_u64(u64::MAX);
+    translated.hash(&mut low);
+    translated.hash(&mut high);
+    (u128::from(high.finish()) << 64) | u128::from(low.finish())
+}
