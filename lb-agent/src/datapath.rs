@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use tracing::info;
 
-use crate::maps::{self, Maps, Newer, SHAPES};
+use crate::maps::{self, Maps, SHAPES};
 
 mod attach;
 mod beside;
@@ -102,8 +102,6 @@ pub struct Datapath {
     insisted: watchdog::Insisted,
     /// Maps that were replaced by ones of another size, until the programs let go of them.
     replaced: Vec<reuse::Replaced>,
-    /// An earlier run had begun to take over and did not end it.
-    is_resumed: bool,
     /// What serves until everything is programmed.
     previous: Option<Previous>,
     _lock: Lock,
@@ -150,11 +148,10 @@ impl Datapath {
         let programs = Programs::prepare(&dir, &sizes, options.packet_log, is_beside)?;
         let maps = dir.join("maps");
         reuse::verify(&maps, &options.bpf_dir)?;
-        replaced.iter().try_for_each(|replaced| replaced.copy(&maps, Newer::Ours))?;
-        let is_resumed = is_resumed || replaced.iter().any(reuse::Replaced::is_resumed);
+        replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
         if let Some(previous) = &previous {
             info!("another version's data path serves until this one is programmed");
-            previous.copy(&maps, !is_begun, Newer::Ours)?;
+            previous.copy(&maps, !is_begun)?;
         }
         Ok(Self {
             programs,
@@ -165,7 +162,6 @@ impl Datapath {
             cgroup: None,
             insisted: watchdog::Insisted::new(),
             replaced,
-            is_resumed,
             previous,
             _lock: lock,
         })

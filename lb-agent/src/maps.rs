@@ -27,7 +27,7 @@ pub use kept::{Kept, kept};
 pub(crate) use raw::FINGERPRINTS;
 use raw::Raw;
 pub use shape::{SHAPES, Shape, describe};
-pub(crate) use walk::{Newer, copy};
+pub(crate) use walk::copy;
 
 /// Why a map could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]

@@ -18,6 +18,8 @@ const NODE_PORT: u16 = 30_080;
 const QUESTIONS: u64 = 100_000;
 /// How many times the agent is ended and started again at least.
 const LIVES: u32 = 12;
+/// Each so many lives, it is ended again and again before it has taken over.
+const UNLUCKY: u32 = 4;
 /// How long asking them may take, on a busy machine too.
 const PATIENCE: Duration = Duration::from_mins(6);
 /// How long an agent may take to say something.
@@ -32,6 +34,9 @@ const MOMENTS: [&str; 5] = [
     "the first lists are complete",
     "everything is programmed",
 ];
+
+/// Of these, how many come before it has taken over.
+const EARLY: usize = 3;
 
 /// Equal seeds end the agent at equal moments of its schedule.
 const SEED: u64 = 7;
@@ -53,12 +58,15 @@ fn of_a_hundred_thousand_questions_none_is_lost_whatever_becomes_of_the_agent() 
     while lives < LIVES || answered(&loads)? < QUESTIONS {
         ensure!(began.elapsed() < PATIENCE, "{lives} lives, {} answers", answered(&loads)?);
         lives += 1;
-        one_life(&rig, &mut agent, &mut random).with_context(|| format!("life {lives}"))?;
+        let live = if lives % UNLUCKY == 0 { unlucky_life } else { one_life };
+        live(&rig, &mut agent, &mut random).with_context(|| format!("life {lives}"))?;
     }
     let mut total = 0;
+    let drops = drops(&agent)?;
     for (what, load) in loads {
+        let what = format!("{what} (dropped: {drops:?})");
         let tally = load.finish_without_loss().with_context(|| what.clone())?;
-        ensure!(!what.ends_with("kept") || tally.servers.len() == 1, "{what}: {tally:?}");
+        ensure!(!what.contains("kept") || tally.servers.len() == 1, "{what}: {tally:?}");
         total += tally.answered();
     }
     let lost = lost_segments(&rig)? - before;
@@ -109,6 +117,22 @@ fn one_life(rig: &Rig, agent: &mut Agent, random: &mut Random) -> Result<()> {
     agent.start_again()
 }
 
+/// Gives flows another size in run after run, each of which is killed in the middle of that, and lets one come up.
+fn unlucky_life(rig: &Rig, agent: &mut Agent, random: &mut Random) -> Result<()> {
+    for _ in 0..4 {
+        agent.kill9()?;
+        change_others(rig, random.below(250) as u8)?;
+        let sizes = ["FLOWS=524288", "FLOWS=393216", "FLOWS=262144"];
+        agent.set_flag("--map-size", random.of(&sizes));
+        let before = agent.log_end(usize::MAX);
+        agent.spawn_again(&[])?;
+        wait_to_hear(agent, &before, random.of(&MOMENTS[..EARLY]))?;
+        pass(Duration::from_millis(random.below(100) as u64));
+    }
+    agent.kill9()?;
+    agent.start_again()
+}
+
 /// Waits until the agent says this beyond what it had said before, or is ready and will not say it any more.
 fn wait_to_hear(agent: &mut Agent, before: &str, moment: &str) -> Result<()> {
     const READY: &str = "everything is programmed";
@@ -118,6 +142,12 @@ fn wait_to_hear(agent: &mut Agent, before: &str, moment: &str) -> Result<()> {
         agent.ensure_running()?;
         Ok((count(&agent.log_end(usize::MAX)) != before).then_some(()))
     })
+}
+
+/// What the node's programs dropped in all its lives, by reason.
+fn drops(agent: &Agent) -> Result<Vec<(String, f64)>> {
+    let drops = |(name, count): &(String, f64)| name.starts_with("lb_drops_total") && *count > 0.0;
+    Ok(agent.metrics()?.into_iter().filter(drops).collect())
 }
 
 /// Gives each of the other services other endpoints.

@@ -3,9 +3,9 @@
 //!
 //! One by one, links would be switched while packets are on their way: a flow that the programs of one map began at one
 //! device would be answered through a device where those of the other map already are, which do not know it. So where
-//! answers pass, both are attached: each translates what it knows and hands on what it does not. A packet goes through
-//! them like through shells, ours the outer one at the client's side: what ours translated is nobody's frontend to
-//! theirs. Where only questions come in, by devices of pods, ours take over at once, by one update.
+//! answers pass, both are attached, ours first: each translates what it knows and hands on what it does not. What ours
+//! translated is nobody's frontend and nobody's flow to theirs. Where only questions come in, by devices of pods, ours
+//! take over at once, by one update.
 
 use std::ffi::OsString;
 use std::fs;

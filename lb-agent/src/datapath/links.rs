@@ -115,12 +115,21 @@ pub(super) fn attach_device(
     }
     let (kind, order) = match direction {
         Direction::Ingress => (TcAttachType::Ingress, LinkOrder::first()),
-        Direction::Egress => (TcAttachType::Egress, LinkOrder::last()),
+        Direction::Egress => (TcAttachType::Egress, at_egress(&path)),
     };
     let options = TcAttachOptions::TcxOrder(order);
     let id = program.attach_with_options(name, kind, options).map_err(Failure::Program)?;
     let link = program.take_link(id).map_err(Failure::Program)?;
     pin(link.try_into(), &path)
+}
+
+/// Last, but before an earlier run's: what that one knows of a tuple may be what the tuple meant before.
+fn at_egress(path: &Path) -> LinkOrder {
+    let others = syscall::open_pin(&handover::aside(path)).ok();
+    match others.and_then(|link| syscall::link_info(link.as_fd()).ok()) {
+        Some(link) => LinkOrder::before_program_id(link.program_number()),
+        None => LinkOrder::last(),
+    }
 }
 
 /// Replaces the program of a pinned cgroup link, or makes the link. A link on another cgroup is left

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::detach::let_go_of;
 use super::{Error, LAYOUT, cleanup, handover, meaning};
-use crate::maps::{Newer, SHAPES, Shape, copy};
+use crate::maps::{SHAPES, Shape, copy};
 use crate::syscall;
 
 /// Tells which answers may belong to a flow: without it, what is carried over of `FLOWS` would not be found.
@@ -58,20 +58,16 @@ impl Previous {
     /// Carries over what our maps can take, and when called again what came meanwhile.
     ///
     /// Tables name each other's rows: those of one layout, the newest, which took over those of the others. Packets
-    /// write into the maps of all of them; who is newer is copied last where that replaces what is there, else first.
-    pub(super) fn copy(&self, maps: &Path, is_first: bool, newer: Newer) -> Result<(), Error> {
-        let mut layouts: Vec<&PathBuf> = self.layouts.iter().collect();
-        let newest = layouts.last().copied();
-        if newer == Newer::Ours {
-            layouts.reverse();
-        }
-        for layout in layouts {
+    /// write into the maps of all of them: the newest first, for what is there stays.
+    pub(super) fn copy(&self, maps: &Path, is_first: bool) -> Result<(), Error> {
+        let newest = self.layouts.last();
+        for layout in self.layouts.iter().rev() {
             let is_ours = |shape: &&Shape| {
                 let is_table = shape.is_sizable && Some(layout) == newest;
                 shape.may_shrink || is_first && (is_table || shape.name == ENDPOINTS)
             };
             for shape in SHAPES.iter().filter(is_ours) {
-                copy_one(shape, layout, &maps.join(shape.name), (is_first, newer))?;
+                copy_one(shape, layout, &maps.join(shape.name), is_first)?;
             }
         }
         Ok(())
@@ -109,12 +105,7 @@ fn remove(layout: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn copy_one(
-    shape: &Shape,
-    layout: &Path,
-    to: &Path,
-    (is_first, newer): (bool, Newer),
-) -> Result<(), Error> {
+fn copy_one(shape: &Shape, layout: &Path, to: &Path, is_first: bool) -> Result<(), Error> {
     let from = &layout.join("maps").join(shape.name);
     let pin = |path: &Path, error: &dyn std::fmt::Display| Error::Pin {
         path: path.to_owned(),
@@ -134,7 +125,7 @@ fn copy_one(
     }
     let old = MapData::from_pin(from).map_err(|error| pin(from, &error))?;
     let new = MapData::from_pin(to).map_err(|error| pin(to, &error))?;
-    copy(shape.name, &old, &new, newer).map_err(|error| pin(to, &error))
+    copy(shape.name, &old, &new).map_err(|error| pin(to, &error))
 }
 
 /// Sets every bit, for nothing says which ones the other layout would have set: each packet is looked up.

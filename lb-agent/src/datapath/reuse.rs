@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use super::Error;
 use super::links::remove_pin;
-use crate::maps::{Newer, SHAPES, Shape, copy, describe};
+use crate::maps::{SHAPES, Shape, copy, describe};
 use crate::syscall;
 
 /// A map that another took the place of.
@@ -20,18 +20,13 @@ use crate::syscall;
 pub(super) struct Replaced {
     shape: &'static Shape,
     old: MapData,
-    /// Where the old map is pinned until the new one has everything; nowhere when it is what an end halfway left.
-    aside: Option<PathBuf>,
+    /// Where the old map is pinned until the new one has everything.
+    aside: PathBuf,
 }
 
 impl Replaced {
     pub(super) const fn name(&self) -> &'static str {
         self.shape.name
-    }
-
-    /// Whether an earlier run ended in the middle of this, so that programs of both maps may be attached.
-    pub(super) const fn is_resumed(&self) -> bool {
-        self.aside.is_none()
     }
 
     /// Whether packets write it.
@@ -41,17 +36,17 @@ impl Replaced {
 
     /// Copies the content into the map that was made in its place, and what came after the first copy when
     /// called again.
-    pub(super) fn copy(&self, maps: &Path, newer: Newer) -> Result<(), Error> {
+    pub(super) fn copy(&self, maps: &Path) -> Result<(), Error> {
         let path = maps.join(self.shape.name);
         let pin = |source| Error::Pin { path: path.clone(), source };
         let other = |error: MapError| pin(io::Error::other(error.to_string()));
         let new = MapData::from_pin(&path).map_err(other)?;
-        copy(self.shape.name, &self.old, &new, newer).map_err(pin)
+        copy(self.shape.name, &self.old, &new).map_err(pin)
     }
 
     /// Ends the old map; programs that still use it keep it alive.
     pub(super) fn forget(&self) -> Result<(), Error> {
-        self.aside.as_deref().map_or(Ok(()), remove_pin)
+        remove_pin(&self.aside)
     }
 }
 
@@ -70,15 +65,23 @@ pub(super) fn prepare(
             let map = MapData::from_pin(path);
             map.map_err(|error| pin(io::Error::other(error.to_string())))
         };
-        if aside.exists() {
-            // An earlier run ended in the middle of this: some programs use the old map, and some the new one.
-            if shape.may_shrink && pinned(&path, shape, dir)?.is_some() {
-                replaced.push(Replaced { shape, old: open(&path)?, aside: None });
+        let wanted = sizes.get(shape.name).copied().unwrap_or(shape.entries);
+        // An earlier run ended in the middle of this. Of what packets write, some programs use the old map and some the
+        // new one: this run goes on where that one ended. What the agent writes begins once more.
+        if aside.exists()
+            && shape.may_shrink
+            && let Some(info) = pinned(&path, shape, dir)?
+        {
+            let has = info.max_entries();
+            if wanted != has {
+                warn!(map = shape.name, entries = has, "map gets its size at the next start");
             }
+            replaced.push(Replaced { shape, old: open(&aside)?, aside });
+            continue;
+        } else if aside.exists() {
             fs::rename(&aside, &path).map_err(pin)?;
         }
         let Some(info) = pinned(&path, shape, dir)? else { continue };
-        let wanted = sizes.get(shape.name).copied().unwrap_or(shape.entries);
         let has = info.max_entries();
         if wanted < has && !shape.may_shrink {
             warn!(map = shape.name, entries = has, "map keeps its size: it can only grow");
@@ -86,7 +89,7 @@ pub(super) fn prepare(
             let old = open(&path)?;
             fs::rename(&path, &aside).map_err(pin)?;
             info!(map = shape.name, from = has, to = wanted, "map gets another size");
-            replaced.push(Replaced { shape, old, aside: Some(aside) });
+            replaced.push(Replaced { shape, old, aside });
         }
     }
     Ok(replaced)

@@ -4,17 +4,14 @@ use tracing::warn;
 
 use super::previous::Previous;
 use super::{Datapath, Error, handover, reuse};
-use crate::maps::Newer;
 
 impl Datapath {
     /// Carries over what packets wrote since the maps were made: right before programs are replaced, so that little
     /// is missing between that and [`Datapath::settle`].
     pub fn carry(&self) -> Result<(), Error> {
         let maps = self.dir.join("maps");
-        let is_before = self.attached.is_empty() && !self.is_resumed;
-        let newer = if is_before { Newer::Theirs } else { Newer::Ours };
-        self.replaced.iter().try_for_each(|replaced| replaced.copy(&maps, newer))?;
-        self.previous.as_ref().map_or(Ok(()), |previous| previous.copy(&maps, false, newer))
+        self.replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
+        self.previous.as_ref().map_or(Ok(()), |previous| previous.copy(&maps, false))
     }
 
     /// Whether ours and an earlier run's programs do not write the same maps.
@@ -35,12 +32,12 @@ impl Datapath {
             crate::syscall::wait_for_programs();
         }
         for replaced in &self.replaced {
-            if let Err(error) = replaced.copy(&maps, Newer::Ours) {
+            if let Err(error) = replaced.copy(&maps) {
                 warn!(map = replaced.name(), %error, "some late entries were not copied");
             }
         }
         if let Some(previous) = &self.previous
-            && let Err(error) = previous.copy(&maps, false, Newer::Ours)
+            && let Err(error) = previous.copy(&maps, false)
         {
             warn!(error = crate::chain(&error), "some late entries were not carried over");
         }

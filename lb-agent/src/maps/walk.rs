@@ -7,7 +7,7 @@ use aya::Pod;
 use aya::maps::{MapData, MapType};
 use lb_common::addr::Ip;
 use lb_common::config::Device;
-use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Kind, Peer, Ports, Side};
+use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Kind, Peer, Ports};
 use lb_common::service::{Backend, Frontend, Service};
 
 use super::Raw;
@@ -54,23 +54,14 @@ pub(crate) fn walk<K: Pod, V: Pod>(
     }
 }
 
-/// Whose flow it is that both maps have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Newer {
-    /// The one that is copied: no packet has begun a flow in the other map yet, and ports are used again.
-    Theirs,
-    /// The one that is there: questions meet the programs of that map already.
-    Ours,
-}
-
-/// Copies the entries of a map by name into another of its shape. What is there stays, except for flows where
-/// [`Newer`] says otherwise; what does not fit is left.
-pub(crate) fn copy(name: &str, from: &MapData, to: &MapData, newer: Newer) -> io::Result<()> {
+/// Copies the entries of a map by name into another of its shape. What is there stays, except for flows that were seen
+/// later in the other; what does not fit is left.
+pub(crate) fn copy(name: &str, from: &MapData, to: &MapData) -> io::Result<()> {
     match name {
         "SERVICES" => copy_as(from, to, (Raw::<Frontend>::default(), Raw::<Service>::default())),
         "SLOTS" => copy_as(from, to, (0_u32, [0_u8; 64])),
         "BACKENDS" => copy_as(from, to, (0_u32, Raw::<Backend>::default())),
-        "FLOWS" => copy_flows(from, to, newer),
+        "FLOWS" => copy_flows(from, to),
         "AFFINITY" => copy_as(from, to, (Raw::<Client>::default(), Raw::<Affinity>::default())),
         "SOURCES" => copy_as(from, to, (SourceKey::default(), 0_u32)),
         "ADDRESSES" => copy_as(from, to, (Raw::<Ip>::default(), 0_u32)),
@@ -85,8 +76,8 @@ pub(crate) fn copy(name: &str, from: &MapData, to: &MapData, newer: Newer) -> io
 fn copy_as<K: Pod, V: Pod>(from: &MapData, to: &MapData, zero: (K, V)) -> io::Result<()> {
     // An array has every element already: there, the content of the old one is put over it.
     let kind = to.info().and_then(|info| info.map_type());
-    let is_array = kind.is_ok_and(|kind| kind == MapType::Array);
-    copy_unless(from, to, zero, |_, _| !is_array)
+    let flags = if kind.is_ok_and(|kind| kind == MapType::Array) { 0 } else { NO_EXIST };
+    copy_by(from, zero, |key, value| syscall::update(to.fd().as_fd(), key, value, flags))
 }
 
 /// Bits that are set in either are set.
@@ -107,36 +98,45 @@ pub(super) fn bits(map: &MapData) -> io::Result<Vec<u64>> {
     Ok(words)
 }
 
-/// Sockets have programs of ours before devices do: their flows stay. Of a masquerade the one that has its source has
-/// shown it to a backend, where programs of both maps are attached: it stands.
-fn copy_flows(from: &MapData, to: &MapData, newer: Newer) -> io::Result<()> {
-    let zero = (Raw::<FlowKey>::default(), Raw::<Flow>::default());
-    if newer == Newer::Theirs {
-        return copy_unless(from, to, zero, |key, _| key.0.side == Side::SOCKET);
-    }
+fn copy_flows(from: &MapData, to: &MapData) -> io::Result<()> {
     let fd = to.fd().as_fd();
-    let has_source =
-        |flow: &Flow| flow.kind == Kind::MASQUERADE && flow.to.source != Ip::UNSPECIFIED;
-    copy_unless(from, to, zero, |key, flow| {
-        let mut there = zero.1;
-        !has_source(&flow.0)
-            || syscall::lookup(fd, key, &mut there).is_ok()
-                && (there.0.kind != Kind::MASQUERADE || has_source(&there.0))
+    copy_by(from, (Raw::<FlowKey>::default(), Raw::<Flow>::default()), |key, flow| {
+        let mut there = Raw::<Flow>::default();
+        match syscall::update(fd, key, flow, NO_EXIST) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                let is_there = syscall::lookup(fd, key, &mut there).is_ok();
+                if !is_there || supersedes(&flow.0, &there.0) {
+                    syscall::update(fd, key, flow, 0)
+                } else {
+                    Ok(())
+                }
+            }
+            done => done,
+        }
     })
 }
 
-/// Copies entries; of those that are there already only the ones that need not `stay`.
-fn copy_unless<K: Pod, V: Pod>(
+/// Whether a half that packets of other programs wrote takes the place of the one that is there: packets met it last. Of
+/// a masquerade the one that has its source has shown it to a backend, where programs of both maps are attached: it
+/// stands.
+fn supersedes(theirs: &Flow, ours: &Flow) -> bool {
+    let has_source = |flow: &Flow| flow.to.source != Ip::UNSPECIFIED;
+    let is_completed = theirs.kind == Kind::MASQUERADE
+        && ours.kind == Kind::MASQUERADE
+        && has_source(theirs)
+        && !has_source(ours);
+    is_completed || theirs.seen > ours.seen
+}
+
+/// Copies entries one by one; what is there already is no failure, what finds no room is counted.
+fn copy_by<K: Pod, V: Pod>(
     from: &MapData,
-    to: &MapData,
     zero: (K, V),
-    stays: impl Fn(&K, &V) -> bool,
+    put: impl Fn(&K, &V) -> io::Result<()>,
 ) -> io::Result<()> {
-    let fd = to.fd().as_fd();
     let mut left = 0;
     walk(from, zero, |key, value| {
-        let flags = if stays(key, value) { NO_EXIST } else { 0 };
-        match syscall::update(fd, key, value, flags) {
+        match put(key, value) {
             Err(error) if error.raw_os_error() != Some(libc::EEXIST) => left += 1,
             Ok(()) | Err(_) => {}
         }
@@ -162,4 +162,30 @@ pub(crate) fn count<K: Pod, V: Pod>(map: &MapData, zero: (K, V)) -> io::Result<u
 pub(crate) fn remove<K: Pod>(map: &MapData, keys: &[K]) -> io::Result<()> {
     let fd: BorrowedFd<'_> = map.fd().as_fd();
     keys.chunks(BATCH).try_for_each(|keys| syscall::delete_batch(fd, keys))
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::flow::Tuple;
+
+    use super::*;
+
+    fn half(kind: Kind, seen: u64) -> Flow {
+        Flow::new(Tuple::NONE, kind, seen)
+    }
+
+    #[test]
+    fn what_packets_met_last_stands() {
+        let (early, late) = (half(Kind::FORWARD, 1 << 20), half(Kind::FORWARD, 1 << 21));
+        assert!(supersedes(&late, &early));
+        assert!(!supersedes(&early, &late) && !supersedes(&early, &early));
+    }
+
+    #[test]
+    fn a_masquerade_that_showed_its_source_stands() {
+        let without = half(Kind::MASQUERADE, 1 << 21);
+        let mut with = half(Kind::MASQUERADE, 1 << 20);
+        with.to.source = Ip::v4([192, 0, 2, 1]);
+        assert!(supersedes(&with, &without));
+    }
 }

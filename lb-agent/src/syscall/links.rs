@@ -6,6 +6,8 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use aya::programs::ProgramId;
+
 use super::{attributes, bpf, number, opened};
 
 const OBJ_PIN: u32 = 6;
@@ -97,6 +99,12 @@ impl LinkInfo {
     /// Interface index of a tcx link; 0 when the interface is gone.
     pub(crate) const fn device(&self) -> u32 {
         self.target as u32
+    }
+
+    /// Number of its program, as the library for programs takes it.
+    pub(crate) const fn program_number(&self) -> ProgramId {
+        // SAFETY: the kernel looks a number up, and refuses one that is nobody's.
+        unsafe { ProgramId::new(self.program) }
     }
 
     /// Number of the cgroup (its inode).
