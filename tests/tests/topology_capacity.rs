@@ -1,5 +1,7 @@
-//! Maps that are full: the newest service is refused by name, the others are served, everybody comes back.
+//! Maps that are full: the newest service is refused by name, the others are served, everybody comes back; of clients that
+//! stick to their backends, those that came least recently are forgotten, and nobody is refused.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -21,6 +23,7 @@ const SOON: Duration = Duration::from_mins(1);
 in_both_shapes!(
     newest_service_is_refused_by_name_until_there_is_room,
     entry_that_a_map_does_not_take_costs_its_service_alone,
+    clients_beyond_the_affinity_table_are_served_and_the_newest_remembered,
 );
 
 fn rig(shape: Shape, sizes: &[&str]) -> Result<Rig> {
@@ -112,4 +115,71 @@ fn entry_that_a_map_does_not_take_costs_its_service_alone(shape: Shape) -> Resul
         is_served(&rig, &second)?;
         is_well(&rig)
     })
+}
+
+/// Clients whose backends there is room for, and those that come.
+const REMEMBERED: u16 = 512;
+const CLIENTS: u16 = 700;
+/// Of these at each end of their line it is asked who remembers whom.
+const ASKED_AGAIN: usize = 64;
+
+/// Client `number` of many that live behind the one outside.
+fn one_of_many(family: Family, number: u16) -> SocketAddr {
+    let [high, low] = number.to_be_bytes();
+    let ip: IpAddr = match family {
+        Family::V4 => [198, 18, high, low].into(),
+        Family::V6 => [0xfd00, 0x198, 0, 0, 0, 0, 0, number].into(),
+    };
+    SocketAddr::new(ip, 0)
+}
+
+fn clients_beyond_the_affinity_table_are_served_and_the_newest_remembered(
+    shape: Shape,
+) -> Result<()> {
+    let rig = rig(shape, &["--map-size", &format!("AFFINITY={REMEMBERED}")])?;
+    let sticky = Service::new("sticky", 10)?.port(80, TARGET).node_port(30_080);
+    let sticky = sticky.pods(&rig.pods()).affinity(600);
+    rig.manifests().apply(&sticky)?;
+    let (client, node) = (rig.client(), rig.node(0)?);
+    client.netns().sysctl("net.ipv6.ip_nonlocal_bind", "1")?;
+    client.netns().ip("route add local 198.18.0.0/16 dev lo
+         route add local fd00:198::/64 dev lo")?;
+    let via = client.addresses();
+    node.netns().ip(&format!(
+        "route add 198.18.0.0/16 via {}
+         route add fd00:198::/64 via {}",
+        via.v4, via.v6
+    ))?;
+    until(client, Ask::tcp(node.addresses().socket(Family::V6, 30_080)), Result::is_ok)?;
+    for (family, protocol) in matrix() {
+        let question = Ask::new(protocol, node.addresses().socket(family, 30_080));
+        let server = |number| {
+            let answer = ask(client, question.from(one_of_many(family, number)))?;
+            Ok::<_, anyhow::Error>(answer.server)
+        };
+        let mut servers = Vec::new();
+        for number in 1..=CLIENTS {
+            let first = server(number)?;
+            ensure!(server(number)? == first, "{family} {protocol}: {number} is not remembered");
+            servers.push((number, first));
+        }
+        for (number, first) in servers.iter().rev().take(ASKED_AGAIN) {
+            ensure!(server(*number)? == *first, "{family} {protocol}: {number} is forgotten");
+        }
+        let mut moved = 0;
+        for (number, first) in servers.iter().take(ASKED_AGAIN) {
+            moved += usize::from(server(*number)? != *first);
+        }
+        // Whoever is forgotten meets the same one of four again by chance.
+        ensure!(moved > ASKED_AGAIN / 3, "{family} {protocol}: only {moved} were forgotten");
+    }
+    let agent = rig.agent(0)?;
+    let used = agent.metric(&["lb_map_entries", "\"AFFINITY\""])?;
+    let room = f64::from(REMEMBERED);
+    // The kernel makes room for many at a time.
+    ensure!(used <= room && used > room / 2.0, "{used} of {REMEMBERED} entries are used");
+    let refused = agent.metric(&["lb_events_total", "affinity_full"])?;
+    ensure!(refused < 0.5, "{refused} found no room");
+    ensure!(agent.metric(&["lb_drops"])? < 0.5, "somebody was dropped");
+    is_well(&rig)
 }
