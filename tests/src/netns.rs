@@ -61,6 +61,12 @@ impl Netns {
         run_in(&self.handle, work).with_context(|| format!("enter namespace {}", self.name))
     }
 
+    /// Reads a file in which the kernel tells of the namespace's network, such as `tcp` or `snmp`.
+    pub fn of_kernel(&self, file: &str) -> Result<String> {
+        self.run_in(|| fs::read_to_string(format!("/proc/thread-self/net/{file}")))?
+            .with_context(|| format!("{file} of the network of {}", self.name))
+    }
+
     /// Runs `ip` commands inside, one a line, stopping at the first that fails.
     pub fn ip(&self, commands: &str) -> Result<()> {
         let lines: Vec<&str> = commands.lines().map(str::trim).collect();

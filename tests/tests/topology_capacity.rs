@@ -1,5 +1,5 @@
 //! Maps that are full: the newest service is refused by name, the others are served, everybody comes back; of clients that
-//! stick to their backends, those that came least recently are forgotten, and nobody is refused.
+//! stick to their backends, the newest are remembered, and nobody is refused.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! A hundred thousand questions while one node's agent is stopped, killed at any moment, resized and replaced by another
 //! build's: every one is answered, and no TCP segment is lost.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -64,9 +63,8 @@ fn of_a_hundred_thousand_questions_none_is_lost_whatever_becomes_of_the_agent() 
     let mut total = 0;
     let drops = drops(&agent)?;
     for (what, load) in loads {
-        let what = format!("{what} (dropped: {drops:?})");
-        let tally = load.finish_without_loss().with_context(|| what.clone())?;
-        ensure!(!what.contains("kept") || tally.servers.len() == 1, "{what}: {tally:?}");
+        let tally = load.finish_without_loss().with_context(|| format!("{what}; {drops:?}"))?;
+        ensure!(!what.ends_with("kept") || tally.servers.len() == 1, "{what}: {tally:?}");
         total += tally.answered();
     }
     let lost = lost_segments(&rig)? - before;
@@ -177,8 +175,7 @@ fn lost_segments(rig: &Rig) -> Result<i64> {
 
 /// A counter of the kernel, of a member's namespace.
 fn counter(member: &Member, file: &str, group: &str, name: &str) -> Result<i64> {
-    let text =
-        member.home().run_in(|| fs::read_to_string(format!("/proc/thread-self/net/{file}")))??;
+    let text = member.netns().of_kernel(file)?;
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(group));
     let (names, values) = (lines.next(), lines.next());
     let (names, values) = names.zip(values).with_context(|| format!("{group} in {file}"))?;

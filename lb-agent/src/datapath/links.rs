@@ -1,7 +1,7 @@
 //! Links: a program on a device or on the cgroup, pinned, so that it outlives the agent.
 //!
 //! At ingress we are first and at egress last, so that whoever else is on the device sees packets as the stack does: after our
-//! translation on the way in, before it on the way out.
+//! translation on the way in, before it on the way out. Programs of an earlier run come right after ours in both directions.
 
 use std::fs::{self, File};
 use std::io;

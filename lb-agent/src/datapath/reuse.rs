@@ -68,17 +68,15 @@ pub(super) fn prepare(
         let wanted = sizes.get(shape.name).copied().unwrap_or(shape.entries);
         // An earlier run ended in the middle of this. Of what packets write, some programs use the old map and some the
         // new one: this run goes on where that one ended. What the agent writes begins once more.
-        if aside.exists()
-            && shape.may_shrink
-            && let Some(info) = pinned(&path, shape, dir)?
-        {
-            let has = info.max_entries();
-            if wanted != has {
-                warn!(map = shape.name, entries = has, "map gets its size at the next start");
+        if aside.exists() {
+            if let Some(info) = pinned(&path, shape, dir)?.filter(|_| shape.may_shrink) {
+                let has = info.max_entries();
+                if wanted != has {
+                    warn!(map = shape.name, entries = has, "map gets its size at the next start");
+                }
+                replaced.push(Replaced { shape, old: open(&aside)?, aside });
+                continue;
             }
-            replaced.push(Replaced { shape, old: open(&aside)?, aside });
-            continue;
-        } else if aside.exists() {
             fs::rename(&aside, &path).map_err(pin)?;
         }
         let Some(info) = pinned(&path, shape, dir)? else { continue };

@@ -101,18 +101,16 @@ pub(super) fn bits(map: &MapData) -> io::Result<Vec<u64>> {
 fn copy_flows(from: &MapData, to: &MapData) -> io::Result<()> {
     let fd = to.fd().as_fd();
     copy_by(from, (Raw::<FlowKey>::default(), Raw::<Flow>::default()), |key, flow| {
-        let mut there = Raw::<Flow>::default();
-        match syscall::update(fd, key, flow, NO_EXIST) {
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
-                let is_there = syscall::lookup(fd, key, &mut there).is_ok();
-                if !is_there || supersedes(&flow.0, &there.0) {
-                    syscall::update(fd, key, flow, 0)
-                } else {
-                    Ok(())
-                }
-            }
-            done => done,
+        let added = syscall::update(fd, key, flow, NO_EXIST);
+        if !is_taken(&added) {
+            return added;
         }
+        let mut there = Raw::<Flow>::default();
+        let is_there = syscall::lookup(fd, key, &mut there).is_ok();
+        if is_there && !supersedes(&flow.0, &there.0) {
+            return Ok(());
+        }
+        syscall::update(fd, key, flow, 0)
     })
 }
 
@@ -136,16 +134,19 @@ fn copy_by<K: Pod, V: Pod>(
 ) -> io::Result<()> {
     let mut left = 0;
     walk(from, zero, |key, value| {
-        match put(key, value) {
-            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => left += 1,
-            Ok(()) | Err(_) => {}
-        }
+        let put = put(key, value);
+        left += u32::from(put.is_err() && !is_taken(&put));
         true
     })?;
     if left > 0 {
         tracing::warn!(entries = left, "entries found no room in a map of another size");
     }
     Ok(())
+}
+
+/// Whether an entry was not added because there is one.
+fn is_taken(added: &io::Result<()>) -> bool {
+    added.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EEXIST))
 }
 
 /// How many entries a map has.

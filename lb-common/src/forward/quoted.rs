@@ -21,8 +21,8 @@ const CHECKSUM_V4: usize = 10;
 /// Offset of the source address in an IPv6 header; the destination follows.
 const ADDRESSES_V6: usize = 8;
 
-/// Reads the packet quoted at an offset: its headers into `scratch.quoted`, and its tuple turned round, the key of the flow it belongs
-/// to, into `scratch.twin_key`. One without ports, such as a later fragment, is not told apart.
+/// Reads the packet quoted at an offset: its headers into `scratch.quoted`, and its tuple turned round, the key of the flow
+/// it belongs to, into `scratch.twin_key`. One without ports, such as a later fragment, is not told apart.
 #[inline(always)]
 pub(super) fn read<P: Packet>(packet: &P, scratch: &mut Scratch, at: usize) -> Option<()> {
     if scratch.view.piece != Piece::Whole {

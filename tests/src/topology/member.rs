@@ -1,7 +1,5 @@
 //! Whoever can talk: a namespace with addresses, and in it a process that asks and answers for us.
 
-use std::fs;
-use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -99,11 +97,7 @@ impl Member {
     pub fn is_quiet(&self) -> Result<bool> {
         // `FIN_WAIT1`, `FIN_WAIT2`, `CLOSE_WAIT`, `LAST_ACK`, `CLOSING`.
         const ENDING: [&str; 5] = ["04", "05", "08", "09", "0B"];
-        let read = || -> io::Result<String> {
-            let read = |file| fs::read_to_string(format!("/proc/thread-self/net/{file}"));
-            Ok(read("tcp")? + &read("tcp6")?)
-        };
-        let text = self.netns.run_in(read)??;
+        let text = self.netns.of_kernel("tcp")? + &self.netns.of_kernel("tcp6")?;
         let states = text.lines().filter_map(|line| line.split_whitespace().nth(3));
         Ok(!states.into_iter().any(|state| ENDING.contains(&state)))
     }
