@@ -1,6 +1,6 @@
 //! The machine as the data path sees it: which devices lead to pods, which to the outside, which addresses are ours.
 //!
-//! `watch` follows netlink, `view` is what it shows, `roles` and `settings` decide, purely; `bystanders` looks who else is there.
+//! `watch` follows netlink, `view` is what it shows, `roles`, `sources` and `settings` decide, purely; `bystanders` looks who else is there.
 
 use std::net::IpAddr;
 
@@ -9,6 +9,7 @@ pub mod bystanders;
 mod pattern;
 pub mod roles;
 pub mod settings;
+mod sources;
 pub mod view;
 pub mod watch;
 

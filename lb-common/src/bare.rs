@@ -3,7 +3,7 @@
 //! Shown to the path as if an Ethernet header of zeros lay in front, so that it has one set of offsets. What
 //! is written to that header is nowhere; where such a packet is turned round, there are no addresses to swap.
 
-use crate::addr::Protocol;
+use crate::addr::{Ip, Protocol};
 use crate::checksum::Difference;
 use crate::flow::{Held, Tuple};
 use crate::packet::{Covered, Packet};
@@ -161,6 +161,11 @@ impl<P: Typed> Packet for Bare<P> {
     #[inline(always)]
     fn route(&self, _: &Tuple, _: Protocol, _: Traffic, _: &mut Route) -> Way {
         Way::None
+    }
+
+    #[inline(always)]
+    fn source(&self, tuple: &Tuple, protocol: Protocol, device: u32) -> Option<Ip> {
+        self.0.source(tuple, protocol, device)
     }
 
     #[inline(always)]

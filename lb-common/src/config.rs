@@ -197,7 +197,7 @@ impl SettingsPair {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// Source for translated IPv4 packets that leave by this device; unset: refuse.
+    /// Source for translated IPv4 packets that leave by this device, where their route names no other; unset: refuse.
     pub source4: Ip,
     /// The same for IPv6.
     pub source6: Ip,
@@ -221,6 +221,10 @@ impl Device {
     pub const SHORT_CUT: u32 = 4;
     /// Its other end is a pod's, and nothing lies in between (`bpf_redirect_peer`).
     pub const PEER: u32 = 8;
+    /// Its IPv4 addresses are of several networks: which one becomes a source is asked of the route, once a flow.
+    pub const SOURCES4: u32 = 16;
+    /// The same for IPv6.
+    pub const SOURCES6: u32 = 32;
 }
 
 plain!(Device = 48 { source4, source6, bridge, flags, hardware, pad });

@@ -1,6 +1,6 @@
 //! What the data path may do to a packet: a trait with one adapter per home (skb, XDP frame, bytes).
 
-use crate::addr::Protocol;
+use crate::addr::{Ip, Protocol};
 use crate::checksum::Difference;
 use crate::flow::{Held, Tuple};
 use crate::route::{Route, Traffic, Way};
@@ -98,6 +98,10 @@ pub trait Packet {
 
     /// Asks the kernel by which way a packet of this tuple goes on that came in by this one's device.
     fn route(&self, tuple: &Tuple, protocol: Protocol, traffic: Traffic, into: &mut Route) -> Way;
+
+    /// Asks the kernel which of this node's addresses is the source of what goes out by `device` to the destination of this
+    /// tuple; nothing where it does not say.
+    fn source(&self, tuple: &Tuple, protocol: Protocol, device: u32) -> Option<Ip>;
 
     /// Index of the device it came in by or goes out by.
     fn device(&self) -> u32;

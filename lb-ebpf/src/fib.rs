@@ -1,17 +1,22 @@
-//! The kernel's routes, for what goes past the stack: `bpf_fib_lookup`, which asks as the stack does when it forwards.
-//!
-//! It answers only where forwarding is on for the device, the packet fits the route's MTU and the next hop is known.
+//! The kernel's routes: `bpf_fib_lookup`. For what goes past the stack it is asked as the stack asks when it forwards, and
+//! answers only where forwarding is on for the device, the packet fits the route's MTU and the next hop is known. For
+//! what is masqueraded it is asked which source a route has.
 
 use core::ffi::c_void;
 
 use aya_ebpf::bindings::{
     BPF_FIB_LKUP_RET_FRAG_NEEDED, BPF_FIB_LKUP_RET_NO_NEIGH, BPF_FIB_LKUP_RET_SUCCESS,
+    BPF_FIB_LOOKUP_OUTPUT, BPF_FIB_LOOKUP_SKIP_NEIGH, BPF_FIB_LOOKUP_SRC,
 };
 use aya_ebpf::helpers::generated::bpf_fib_lookup;
-use lb_common::addr::Protocol;
+use lb_common::addr::{Ip, Protocol};
 use lb_common::flow::Tuple;
 use lb_common::route::{Route, Traffic, Way};
 
+/// `BPF_FIB_LOOKUP_MARK` of `linux/bpf.h`, since Linux 6.10: not among aya's bindings.
+const BPF_FIB_LOOKUP_MARK: u32 = 32;
+/// `-EINVAL`: a flag that this kernel does not know.
+const UNKNOWN: i64 = -22;
 /// `AF_INET` and `AF_INET6`.
 const FAMILIES: [u8; 2] = [2, 10];
 
@@ -29,8 +34,35 @@ struct Question {
     source: [u32; 4],
     destination: [u32; 4],
     table: u32,
-    /// Source, then destination.
+    /// Source, then destination. The mark of the packet, with its flag.
     hardware: [u16; 6],
+}
+
+impl Question {
+    /// About a packet of this tuple.
+    #[inline(always)]
+    fn new(tuple: &Tuple, protocol: Protocol, v4: bool) -> Self {
+        let [family4, family6] = FAMILIES;
+        // An IPv4 address is the last word of ours, and the first of the kernel's.
+        let address = |ip: &Ip| if v4 { [ip.last_word(), 0, 0, 0] } else { ip.words() };
+        Self {
+            family: if v4 { family4 } else { family6 },
+            protocol: protocol.0,
+            source_port: u16::from_ne_bytes(tuple.source_port.octets()),
+            destination_port: u16::from_ne_bytes(tuple.destination_port.octets()),
+            source: address(&tuple.source),
+            destination: address(&tuple.destination),
+            ..Self::default()
+        }
+    }
+
+    /// Asks it. `context`: the program's own, of an skb or of an XDP frame.
+    #[inline(always)]
+    fn ask(&mut self, context: *mut c_void, flags: u32) -> i64 {
+        let length = size_of::<Self>() as i32;
+        // SAFETY: the context is the program's own; the helper reads and writes `length` bytes of ours.
+        unsafe { bpf_fib_lookup(context, core::ptr::from_mut(self).cast(), length, flags) }
+    }
 }
 
 /// Two halves in memory order.
@@ -53,26 +85,13 @@ pub(crate) fn look_up(
     (tuple, protocol, traffic): (&Tuple, Protocol, Traffic),
     into: &mut Route,
 ) -> Way {
-    let [v4, v6] = FAMILIES;
-    // An IPv4 address is the last word of ours, and the first of the kernel's.
-    let address = |ip: &lb_common::addr::Ip| {
-        if traffic.v4 { [ip.last_word(), 0, 0, 0] } else { ip.words() }
-    };
     let mut question = Question {
-        family: if traffic.v4 { v4 } else { v6 },
-        protocol: protocol.0,
-        source_port: u16::from_ne_bytes(tuple.source_port.octets()),
-        destination_port: u16::from_ne_bytes(tuple.destination_port.octets()),
         length: traffic.length,
         device,
         class: traffic.class,
-        source: address(&tuple.source),
-        destination: address(&tuple.destination),
-        ..Question::default()
+        ..Question::new(tuple, protocol, traffic.v4)
     };
-    let length = size_of::<Question>() as i32;
-    // SAFETY: the context is the program's own, an skb or a frame; the helper reads and writes `length` bytes.
-    let answer = unsafe { bpf_fib_lookup(context, (&raw mut question).cast(), length, 0) };
+    let answer = question.ask(context, 0);
     match u32::try_from(answer) {
         Ok(BPF_FIB_LKUP_RET_SUCCESS) => {
             into.device = question.device;
@@ -84,4 +103,42 @@ pub(crate) fn look_up(
         Ok(BPF_FIB_LKUP_RET_NO_NEIGH) => Way::NoNeighbour,
         _ => Way::None,
     }
+}
+
+/// Asks for the source of a packet that leaves by `device` (Linux 6.7; nothing before): that of its route where it has one, as
+/// a network's own; else IPv4 has that of the network that the next hop is in, IPv6 the one of RFC 6724 for the destination.
+///
+/// The stack has chosen a route before. Of what it has seen, rules are asked again by both addresses, ports, protocol and
+/// mark (as it is now; since Linux 6.10), and only routes by the device count; not by the device it came in by nor
+/// its class, so where such a rule decides, the source is that of another route. Nobody needs to know the next hop.
+#[inline(always)]
+pub(crate) fn source(
+    context: *mut c_void,
+    (device, mark): (u32, u32),
+    tuple: &Tuple,
+    protocol: Protocol,
+) -> Option<Ip> {
+    let v4 = tuple.destination.is_v4();
+    let [a, b, c, d] = mark.to_ne_bytes();
+    let mut question = Question {
+        // What fits every route: without a length the whole packet is compared with the device's MTU.
+        length: 1,
+        device,
+        hardware: [u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]), 0, 0, 0, 0],
+        ..Question::new(tuple, protocol, v4)
+    };
+    let flags = BPF_FIB_LOOKUP_OUTPUT | BPF_FIB_LOOKUP_SRC | BPF_FIB_LOOKUP_SKIP_NEIGH;
+    let mut answer = UNKNOWN;
+    if mark != 0 {
+        answer = question.ask(context, flags | BPF_FIB_LOOKUP_MARK);
+    }
+    if answer == UNKNOWN {
+        answer = question.ask(context, flags);
+    }
+    // IPv6 prefers routes by the device, and takes another one's where there is none.
+    if answer != i64::from(BPF_FIB_LKUP_RET_SUCCESS) || question.device != device {
+        return None;
+    }
+    let [first, ..] = question.source;
+    Some(if v4 { Ip::v4_word(first) } else { Ip::from_words(question.source) })
 }

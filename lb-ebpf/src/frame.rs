@@ -4,7 +4,7 @@ use aya_ebpf::helpers::generated::{
     bpf_xdp_adjust_head, bpf_xdp_adjust_tail, bpf_xdp_load_bytes, bpf_xdp_store_bytes,
 };
 use aya_ebpf::programs::XdpContext;
-use lb_common::addr::Protocol;
+use lb_common::addr::{Ip, Protocol};
 use lb_common::checksum::Difference;
 use lb_common::flow::{Held, Tuple};
 use lb_common::packet::{Covered, Packet};
@@ -149,6 +149,11 @@ impl Packet for Frame<'_> {
     #[inline(always)]
     fn route(&self, tuple: &Tuple, protocol: Protocol, traffic: Traffic, into: &mut Route) -> Way {
         fib::look_up(self.0.ctx.cast(), self.device(), (tuple, protocol, traffic), into)
+    }
+
+    #[inline(always)]
+    fn source(&self, _: &Tuple, _: Protocol, _: u32) -> Option<Ip> {
+        None
     }
 
     #[inline(always)]

@@ -9,7 +9,7 @@ use aya_ebpf::helpers::generated::{
     bpf_skb_store_bytes,
 };
 use aya_ebpf::programs::TcContext;
-use lb_common::addr::Protocol;
+use lb_common::addr::{Ip, Protocol};
 use lb_common::bare::{Bare, Typed};
 use lb_common::checksum::Difference;
 use lb_common::flow::{Held, Tuple};
@@ -240,6 +240,14 @@ impl Packet for Skb<'_> {
     #[inline(always)]
     fn route(&self, tuple: &Tuple, protocol: Protocol, traffic: Traffic, into: &mut Route) -> Way {
         fib::look_up(self.0.skb.skb.cast(), self.device(), (tuple, protocol, traffic), into)
+    }
+
+    #[inline(always)]
+    fn source(&self, tuple: &Tuple, protocol: Protocol, device: u32) -> Option<Ip> {
+        let skb = self.0.skb.skb;
+        // SAFETY: a field of the program's own context.
+        let mark = unsafe { (*skb).mark };
+        fib::source(skb.cast(), (device, mark), tuple, protocol)
     }
 
     #[inline(always)]

@@ -89,9 +89,20 @@ impl Maps {
             words.get((bit / 64) as usize).is_some_and(|word| word & 1 << (bit % 64) != 0)
         };
         let in_use = rows.iter().filter(|row| row.service != 0).map(|row| (row.ip, row.port));
-        let sources = self.devices()?.into_iter().flat_map(|(_, device)| sources(&device));
+        let devices = self.devices()?;
+        // Which of the node's addresses a route may have named is not known yet.
+        let chooses = Device::SOURCES4 | Device::SOURCES6;
+        let is_chosen = devices.iter().any(|(_, device)| device.flags & chooses != 0);
+        let chosen = if is_chosen { self.addresses()? } else { Vec::new() };
+        let sources = devices.iter().flat_map(|(_, device)| sources(device));
+        let sources = sources.chain(chosen.into_iter().map(|(ip, _)| (ip, Port::NONE)));
         let missing = in_use.chain(sources).filter(|(ip, port)| !is_set(hash::endpoint(ip, *port)));
         missing.into_iter().try_for_each(|(ip, port)| self.mark(&ip, port))
+    }
+
+    /// Makes answers to addresses known that a route may name as the source of a flow.
+    pub fn mark_sources(&mut self, sources: &[Ip]) -> Result<()> {
+        sources.iter().try_for_each(|ip| self.mark(ip, Port::NONE))
     }
 
     /// Sets what the programs know of a device.

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, address};
 
+use super::sources::Sources;
 use super::{Head, Link, LinkKind, Pattern, Primary, View};
 use crate::config::NodePortAddresses;
 use crate::datapath::Role;
@@ -54,6 +55,8 @@ pub struct Assignment {
     pub role: Role,
     /// What they must know of it.
     pub device: Device,
+    /// Where it has addresses of several networks: those that a route may name as a source.
+    pub sources: Vec<Ip>,
 }
 
 /// Every device that gets programs, by interface index.
@@ -69,8 +72,10 @@ pub fn assignments(view: &View, node: &Identity) -> Vec<Assignment> {
     };
     let assignment = |link: &Link| {
         let role = role(link)?;
-        let device = device(link, role, view, node);
-        Some(Assignment { index: link.index, name: link.name.clone(), role, device })
+        let sources = Sources { link, view, primary: node.primary };
+        let device = device(link, role, (view, sources), node);
+        let (index, name) = (link.index, link.name.clone());
+        Some(Assignment { index, name, role, device, sources: sources.chosen() })
     };
     view.links.values().filter_map(assignment).collect()
 }
@@ -158,15 +163,20 @@ fn is_pod(link: &Link, view: &View, node: &Identity) -> bool {
     link.kind == LinkKind::Veth && (link.peer_is_elsewhere || !peer_is_here)
 }
 
-fn device(link: &Link, role: Role, view: &View, node: &Identity) -> Device {
+fn device(
+    link: &Link,
+    role: Role,
+    (view, sources): (&View, Sources<'_>),
+    node: &Identity,
+) -> Device {
     let is_bridge = |index: &u32| {
         view.links.get(index).is_some_and(|controller| controller.kind == LinkKind::Bridge)
     };
     Device {
-        source4: source(link, view, node.primary.v4, IpAddr::is_ipv4),
-        source6: source(link, view, node.primary.v6, IpAddr::is_ipv6),
+        source4: sources.first(true),
+        source6: sources.first(false),
         bridge: link.controller.filter(is_bridge).unwrap_or(0),
-        flags: flags(link, role, view, node),
+        flags: flags(link, role, view, node) | sources.flags(),
         hardware: router(link, role, view).unwrap_or_default(),
         pad: 0,
     }
@@ -199,19 +209,6 @@ fn is_local(link: &Link, role: Role, view: &View, node: &Identity) -> bool {
             link.name == *name || controller.is_some_and(|bridge| bridge.name == *name)
         }
     }
-}
-
-/// The address for translated packets that leave by a device: its own global one or that of its bridge, the
-/// node's, its own of any scope.
-fn source(link: &Link, view: &View, primary: Option<IpAddr>, is_family: fn(&IpAddr) -> bool) -> Ip {
-    let of = |index| view.addresses_of(index).filter(|own| is_family(&own.ip));
-    let own = || of(link.index);
-    let usable = |own: &&super::Address| own.is_preferred && !own.ip.is_loopback();
-    let all = own().chain(link.controller.into_iter().flat_map(of));
-    let global = all.filter(usable).find(|own| own.is_global).map(|own| own.ip);
-    let node = primary.filter(is_family);
-    let any = || own().find(usable).map(|own| own.ip);
-    global.or(node).or_else(any).map_or(Ip::UNSPECIFIED, wire)
 }
 
 #[cfg(test)]

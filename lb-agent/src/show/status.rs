@@ -88,9 +88,20 @@ fn devices(text: &mut String, maps: &Maps, links: &Path) -> Result<(), Error> {
             .filter(|ip| *ip != Ip::UNSPECIFIED)
             .map(|ip| words::ip(ip).to_string())
             .collect();
-        line(text, "Device", &format!("{name:<15} {role:<8} {state}  {}", sources.join(" ")));
+        let (sources, choice) = (sources.join(" "), choice(&device));
+        line(text, "Device", &format!("{name:<15} {role:<8} {state}  {sources}{choice}"));
     }
     Ok(())
+}
+
+/// Where sources are not only these: the device has addresses of several networks.
+const fn choice(device: &Device) -> &'static str {
+    match (device.flags & Device::SOURCES4 != 0, device.flags & Device::SOURCES6 != 0) {
+        (false, false) => "",
+        (true, false) => " (IPv4: or as the route says, it has several networks)",
+        (false, true) => " (IPv6: or as the route says, it has several networks)",
+        (true, true) => " (or as the route says, it has several networks)",
+    }
 }
 
 /// Devices to the outside that XDP serves before tc does, whether it sends by them, and why it does not serve the others.

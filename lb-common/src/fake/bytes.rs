@@ -48,6 +48,10 @@ pub struct Road {
     pub mtu: u16,
     /// The way; nothing as long as the next hop was not asked for its address.
     pub route: Option<Route>,
+    /// By which device, ...
+    pub device: u32,
+    /// ... and under which address what this node sends itself goes out there.
+    pub source: Ip,
 }
 
 impl Bytes {
@@ -220,6 +224,11 @@ impl Packet for Bytes {
                 Way::Known
             }
         }
+    }
+
+    fn source(&self, tuple: &Tuple, _: Protocol, device: u32) -> Option<Ip> {
+        let road = self.roads.get(&tuple.destination)?;
+        (road.device == device).then_some(road.source)
     }
 
     fn device(&self) -> u32 {

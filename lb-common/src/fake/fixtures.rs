@@ -20,6 +20,7 @@ mod fragments;
 mod host;
 mod icmp;
 mod masquerade;
+mod networks;
 mod node_port;
 mod policy;
 mod races;
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Fixture> {
         cluster_ip::all(),
         node_port::all(),
         masquerade::all(),
+        networks::all(),
         policy::all(),
         refused::all(),
         removed::all(),

@@ -56,6 +56,8 @@ pub const OUT_HARDWARE: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
 pub const HOP_HARDWARE: [u8; 6] = [2, 0, 0, 0, 0, 0x23];
 /// Its MTU: the least that IPv6 allows.
 pub const OUT_MTU: u16 = 1_280;
+/// The networks that its addresses are of: none that another device has.
+pub const OUT_NETWORKS: [&str; 2] = ["192.168.9.10/24", "fd00:c9::10/64"];
 /// To whom a road leads, and whether the next hop is known. Nobody else is reached.
 pub const ROADS: [(&str, bool); 8] = [
     ("10.1.0.5", true),
@@ -75,8 +77,17 @@ fn roads() -> impl Iterator<Item = (Ip, Road)> {
     let hardware = [[a, b, c, d], [e, f, g, h], [i, j, k, l]].map(u32::from_ne_bytes);
     let route = Route { device: OUT, hardware };
     ROADS.into_iter().map(move |(to, is_known)| {
-        (ip(to), Road { mtu: OUT_MTU, route: is_known.then_some(route) })
+        let to = ip(to);
+        let (mtu, route) = (OUT_MTU, is_known.then_some(route));
+        (to, Road { mtu, route, device: OUT, source: out_source(to.is_v4()) })
     })
+}
+
+/// The address of a family that [`OUT`] has.
+pub fn out_source(v4: bool) -> Ip {
+    let [network4, network6] = OUT_NETWORKS;
+    let (address, _) = (if v4 { network4 } else { network6 }).split_once('/').unwrap_or_default();
+    ip(address)
 }
 
 impl Fake {

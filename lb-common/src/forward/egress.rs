@@ -59,7 +59,7 @@ fn steps<P: Packet, T: Tables>(
             return pass(PassReason::Unchanged);
         }
         if scratch.flow.to.source == Ip::UNSPECIFIED {
-            ports::masquerade(tables, settings, scratch, packet.device()).map_err(Verdict::Drop)?;
+            ports::masquerade(packet, tables, settings, scratch).map_err(Verdict::Drop)?;
         }
     }
     flows::touch(tables, &scratch.key, &scratch.flow, &scratch.view);

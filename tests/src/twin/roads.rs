@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
-use lb_common::fake::world::{HOP_HARDWARE, OUT, OUT_HARDWARE, OUT_MTU, ROADS};
+use lb_common::fake::world::{HOP_HARDWARE, OUT, OUT_HARDWARE, OUT_MTU, OUT_NETWORKS, ROADS};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::process::run;
@@ -33,6 +33,9 @@ pub(super) fn enter() -> Result<()> {
         hardware(OUT_HARDWARE),
         OUT + 1
     );
+    for network in OUT_NETWORKS {
+        writeln!(commands, "address add {network} dev out nodad")?;
+    }
     for (to, is_known) in ROADS {
         writeln!(commands, "route add {to} dev out")?;
         if is_known {

@@ -145,6 +145,41 @@ fn sources_prefer_the_device_then_the_node_then_any() {
 }
 
 #[test]
+fn routes_choose_among_sources_where_there_are_several_networks() {
+    let with = |more: &[Address]| {
+        let mut view = view();
+        view.addresses.extend_from_slice(more);
+        let sources = |name: &str| {
+            let all = assignments(&view, &node());
+            let one = all.into_iter().find(|it| it.name == name).unwrap();
+            (one.device.flags & (Device::SOURCES4 | Device::SOURCES6), one.sources)
+        };
+        ["eth0", "veth1", "cali1"].map(sources)
+    };
+    let none = (0, Vec::new());
+    let wires = |texts: &[&str]| texts.iter().map(|text| wire(ip(text))).collect::<Vec<_>>();
+    assert_eq!(with(&[]), [none.clone(), none.clone(), none.clone()]);
+
+    let secondary = Address { is_preferred: false, ..address(2, "192.168.7.6") };
+    let same = [address(2, "192.168.1.6"), address(2, "fe80::6"), address(2, "fd00::5"), secondary];
+    assert_eq!(with(&same), [none.clone(), none.clone(), none.clone()]);
+
+    let six =
+        [address(2, "fd00:1::5"), address(2, "fd00:2::5")].map(|it| Address { prefix: 64, ..it });
+    let [eth0, ..] = with(&six);
+    assert_eq!(eth0, (Device::SOURCES6, wires(&["fd00:1::5", "fd00:2::5"])));
+
+    let of_bridge = [address(3, "10.9.0.1"), address(4, "10.8.0.1")];
+    let [eth0, veth1, cali1] = with(&of_bridge);
+    assert_eq!((eth0, cali1), (none.clone(), none));
+    assert_eq!(
+        veth1,
+        (Device::SOURCES4, wires(&["10.9.0.1", "10.244.0.1"])),
+        "those of its bridge"
+    );
+}
+
+#[test]
 fn a_prefix_names_the_device_that_netfilter_sees() {
     let local = |prefix: &str| {
         let local_clients = LocalClients::Prefix(prefix.into());

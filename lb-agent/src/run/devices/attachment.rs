@@ -13,7 +13,8 @@ use crate::node::Assignment;
 impl Devices {
     pub(super) fn attach(&mut self, device: Assignment, numbers: &Numbers) {
         let _: Option<u32> = self.told_flags.remove(&device.index);
-        let put = self.maps.put_device(device.index, &device.device);
+        let marked = self.maps.mark_sources(&device.sources);
+        let put = marked.and_then(|()| self.maps.put_device(device.index, &device.device));
         let attached = put
             .map_err(Into::into)
             .and_then(|()| self.datapath.attach(device.index, &device.name, device.role));

@@ -4,6 +4,7 @@ use lb_common::addr::{Port, Protocol};
 use lb_common::config::{Device, Settings};
 use lb_common::fake::{Fake, at, world};
 use lb_common::flow::{Fragment, Ports, Side};
+use lb_common::hash;
 use lb_common::service::{Flags, Service};
 
 use super::Random;
@@ -19,6 +20,9 @@ pub(super) fn tables(random: &mut Random, capacity: usize) -> Fake {
     }
     if random.one_in(5) {
         tables.devices.clear();
+    }
+    if random.one_in(2) {
+        add_networks(random, &mut tables);
     }
     let [local4, local6] = &mut tables.settings.local;
     *local4 = world::prefix("10.1.0.0", 16);
@@ -79,6 +83,22 @@ fn open(random: &mut Random, tables: &mut Fake) {
         && let Some(device) = tables.devices.values_mut().next()
     {
         device.bridge = world::OUT;
+    }
+}
+
+/// Devices with addresses of several networks, ports of a bridge that has the roads or not; answers to the second
+/// address are known or not.
+fn add_networks(random: &mut Random, tables: &mut Fake) {
+    let bridge = random.of(&[0, world::OUT]);
+    for device in tables.devices.values_mut() {
+        device.flags |= Device::SOURCES4 | Device::SOURCES6;
+        device.bridge = bridge;
+    }
+    for v4 in [true, false] {
+        if !random.one_in(4) {
+            let source = hash::endpoint(&world::out_source(v4), Port::NONE);
+            let _: bool = tables.endpoints.insert(source);
+        }
     }
 }
 
