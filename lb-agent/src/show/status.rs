@@ -250,6 +250,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_device_says_in_which_family_its_route_chooses() {
+        let of = |flags| choice(&Device { flags, ..Device::default() });
+        assert_eq!(of(Device::LOCAL_CLIENTS | Device::PEER), "");
+        assert!(of(Device::SOURCES4).starts_with(" (IPv4: or as the route says"));
+        assert!(of(Device::SOURCES6).starts_with(" (IPv6: or as the route says"));
+        assert!(of(Device::SOURCES4 | Device::SOURCES6).starts_with(" (or as the route says"));
+    }
+
+    #[test]
     fn the_mode_names_every_way_to_tell_pods_from_others() {
         let of = |flags| mode(&Settings { flags, ..Settings::default() });
         assert_eq!(of(0), "masquerade edge; pods are told by their devices");
