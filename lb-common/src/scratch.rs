@@ -3,8 +3,8 @@
 //! A BPF program and all it calls share 512 bytes of stack. What this holds is in the kernel an
 //! element of a per-CPU map, and on the host a local variable. Packets have one element: tc and XDP
 //! programs run with softirqs off, so no other interrupts them on their CPU. Socket calls have their
-//! own, with the socket: a process may be interrupted by packets and by other processes. Nothing in it
-//! outlives a packet or a call.
+//! own, with the socket: a process may be interrupted by packets and by other processes. What a packet or
+//! a call finds in it is what an earlier one left, and means nothing.
 
 use crate::addr::Ip;
 use crate::flow::{Flow, FlowKey, Fragment};

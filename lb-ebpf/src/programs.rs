@@ -123,8 +123,8 @@ macro_rules! socket_hooks {
 }
 
 socket_hooks! {
-    connect4, connect6, connect4, connect6, sock::handle, socket::connect;
-    sendmsg4, sendmsg6, sendmsg4, sendmsg6, sock::handle, socket::send;
+    connect4, connect6, connect4, connect6, sock::connect, socket::connect;
+    sendmsg4, sendmsg6, sendmsg4, sendmsg6, sock::send, socket::send;
     recvmsg4, recvmsg6, recvmsg4, recvmsg6, sock::show, socket::receive;
 }
 
