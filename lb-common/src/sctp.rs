@@ -4,6 +4,7 @@
 //! multiplied by x^(8n) modulo the polynomial.
 
 use crate::addr::Port;
+use crate::checksum::Difference;
 use crate::flow::Tuple;
 use crate::packet::Packet;
 use crate::wire::{Piece, View};
@@ -23,14 +24,25 @@ pub fn can_change<P: Packet>(packet: &P, view: &View) -> bool {
     behind(packet, view).is_some()
 }
 
-/// What the checksum becomes, as on the wire, when the ports become those of `to`; nothing where they cannot change.
+/// What becomes of the common header.
+#[derive(Clone, Copy)]
+pub struct Changed {
+    /// Its checksum, as on the wire.
+    pub sum: [u8; 4],
+    /// What ports and checksum do to a sum over all of the packet.
+    pub change: Difference,
+}
+
+/// What becomes of the header when the ports become those of `to`; nothing where they cannot change.
 #[inline(always)]
-pub fn changed<P: Packet>(packet: &P, view: &View, old: &Tuple, to: &Tuple) -> Option<[u8; 4]> {
+pub fn changed<P: Packet>(packet: &P, view: &View, old: &Tuple, to: &Tuple) -> Option<Changed> {
     let before = Port::word(old.source_port, old.destination_port);
     let after = Port::word(to.source_port, to.destination_port);
     let behind = behind(packet, view)?;
-    let sum = u32::from_le(view.word(packet, CHECKSUM)?);
-    Some(corrected(sum, u32::from_le(before ^ after), behind).to_le_bytes())
+    let stored = view.word(packet, CHECKSUM)?;
+    let sum = corrected(u32::from_le(stored), u32::from_le(before ^ after), behind).to_le_bytes();
+    let change = Difference::NONE.word(before, after).word(stored, u32::from_ne_bytes(sum));
+    Some(Changed { sum, change })
 }
 
 /// Writes the ports of `to`, and the checksum that they make.

@@ -178,6 +178,13 @@ impl View {
             packet.summed(change);
         }
         let udp = self.protocol == Protocol::UDP;
+        if udp && covered == Covered::Payload && !packet.is_frame() {
+            let [.., high, low] = self.word(packet, at - 2)?.to_ne_bytes();
+            // One that is left out makes up for nothing.
+            if [high, low] == [0; 2] {
+                packet.summed(change);
+            }
+        }
         if self.plain {
             packet.checksum(self.transport(packet) + at, change, covered, udp)
         } else {

@@ -14,8 +14,10 @@ pub mod hooks;
 mod kernel;
 pub mod random;
 mod roads;
+mod sums;
 
 pub use kernel::{Kernel, Run};
+pub use sums::sums;
 
 /// Where host and kernel disagree.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lb_common::event::{DropReason, Event, PassReason, Verdict};
 use lb_common::fake::{Fake, fixtures};
-use lb_tests::twin::{Kernel, compare, random};
+use lb_tests::twin::{Kernel, compare, random, sums};
 
 #[test]
 fn every_fixture_is_the_same_in_the_kernel() {
@@ -35,6 +35,33 @@ fn every_fixture_is_the_same_in_the_kernel() {
     }
     eprintln!("{equal} packets equal; the kernel runs no program on {skipped:?}");
     assert!(failed.is_empty(), "{} differences", failed.len());
+}
+
+#[test]
+fn sums_of_devices_stay_right() {
+    let mut kernels = BTreeMap::new();
+    let random = (0..100).map(|seed| {
+        let (tables, steps) = random::batch(seed, 4096);
+        (format!("batch seed {seed}"), tables, steps)
+    });
+    let fixtures = fixtures::all().into_iter().map(|it| (it.name, it.tables, it.steps));
+    let (mut right, mut wrong) = (0, Vec::new());
+    for (name, tables, steps) in fixtures.chain(random) {
+        let flows = tables.flow_capacity;
+        let kernel =
+            kernels.entry(flows).or_insert_with(|| Kernel::new(flows).expect("programs load"));
+        let sums =
+            sums(kernel, &tables, &steps).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+        for (step, is_right) in sums {
+            if is_right {
+                right += 1;
+            } else {
+                wrong.push(format!("{name}: {step:02x?}"));
+            }
+        }
+    }
+    eprintln!("{right} sums are right (none: before Linux 6.17 the kernel does not tell)");
+    assert!(wrong.is_empty(), "{} are wrong: {wrong:#?}", wrong.len());
 }
 
 #[test]

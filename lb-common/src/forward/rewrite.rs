@@ -81,6 +81,10 @@ fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Op
     let ip = header(packet, view);
     let addresses = write_addresses(packet, ip, old, to)?;
     if view.piece == Piece::Later {
+        // The checksum that makes up for its addresses is in the first piece.
+        if !view.v4 {
+            packet.summed(addresses);
+        }
         return Some(());
     }
     let checksum = if view.protocol == Protocol::TCP { TCP_CHECKSUM } else { UDP_CHECKSUM };
@@ -106,15 +110,15 @@ pub(super) fn port_stays<P: Packet>(packet: &P, view: &View) -> bool {
 fn sctp_packet<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Step<()> {
     const FAILED: Verdict = Verdict::Drop(DropReason::RewriteFailed);
     let before = Port::word(old.source_port, old.destination_port);
-    let mut sum = None;
+    let (mut sum, mut change) = (None, Difference::NONE);
     if before != Port::word(to.source_port, to.destination_port) {
         let unknown = Verdict::Drop(DropReason::SctpChecksum);
-        sum = Some(sctp::changed(packet, view, old, to).ok_or(unknown)?);
+        let changed = sctp::changed(packet, view, old, to).ok_or(unknown)?;
+        (sum, change) = (Some(changed.sum), changed.change);
     }
     let addresses = write_addresses(packet, header(packet, view), old, to).ok_or(FAILED)?;
-    if !view.v4 {
-        packet.summed(addresses);
-    }
+    // In an IPv4 header the checksum makes up for them.
+    packet.summed(if view.v4 { change } else { change.and(addresses) });
     sum.map_or(Some(()), |sum| sctp::write(packet, view, to, sum)).ok_or(FAILED)
 }
 

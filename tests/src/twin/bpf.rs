@@ -223,19 +223,41 @@ pub fn test_run(
     context: Option<&Context>,
     repeat: u32,
 ) -> io::Result<Ran> {
-    let mut test = Test {
+    let mut test = test(program, packet, context);
+    test.size_out = out.len() as u32;
+    test.data_out = if out.is_empty() { 0 } else { out.as_mut_ptr() as u64 };
+    test.repeat = repeat;
+    call(TEST_RUN, &mut test)?;
+    Ok(Ran { code: test.code, nanoseconds: test.duration, length: test.size_out as usize })
+}
+
+/// Runs a program once on a packet of which a device has summed up all bytes (`CHECKSUM_COMPLETE`), and says whether that
+/// sum is right afterwards. Linux 6.17: before, an error of `EINVAL`.
+pub fn sum_stays_right(
+    program: BorrowedFd<'_>,
+    packet: &[u8],
+    context: &Context,
+) -> io::Result<bool> {
+    /// `BPF_F_TEST_SKB_CHECKSUM_COMPLETE` of `linux/bpf.h`.
+    const SUMMED: u32 = 4;
+    let mut test = test(program, packet, Some(context));
+    test.flags = SUMMED;
+    match call(TEST_RUN, &mut test) {
+        Err(error) if error.raw_os_error() == Some(libc::EBADMSG) => Ok(false),
+        ran => ran.map(|()| true),
+    }
+}
+
+fn test(program: BorrowedFd<'_>, packet: &[u8], context: Option<&Context>) -> Test {
+    Test {
         program: number(program),
         size_in: packet.len() as u32,
-        size_out: out.len() as u32,
         data_in: packet.as_ptr() as u64,
-        data_out: if out.is_empty() { 0 } else { out.as_mut_ptr() as u64 },
-        repeat,
+        repeat: 1,
         context_in: context.map_or(0, pointer),
         context_size_in: context.map_or(0, |context| size_of_val(context) as u32),
         ..Test::default()
-    };
-    call(TEST_RUN, &mut test)?;
-    Ok(Ran { code: test.code, nanoseconds: test.duration, length: test.size_out as usize })
+    }
 }
 
 /// The coarse monotonic clock, which the programs use too.

@@ -71,6 +71,14 @@ fn is_refused(step: &Step) -> bool {
     step.packet.len() < 14 + header
 }
 
+/// What is told of a packet.
+fn context(step: &Step) -> bpf::Context {
+    let mut context = bpf::Context::default();
+    // `ingress_ifindex`: 0 for what this host made.
+    context.0[9] = u32::from(!step.from_host);
+    context
+}
+
 /// The program of a hook.
 const fn program(hook: Hook) -> &'static str {
     hook.name()
@@ -167,9 +175,7 @@ impl Kernel {
     /// Runs one packet. Nothing if the kernel makes no packet of it, see `is_refused`.
     pub fn run(&mut self, step: &Step) -> Result<Option<Run>> {
         let mut out = vec![0; step.packet.len() + 256];
-        let mut context = bpf::Context::default();
-        // `ingress_ifindex`: 0 for what this host made.
-        context.0[9] = u32::from(!step.from_host);
+        let context = context(step);
         let context = (step.hook != Hook::EdgeXdp).then_some(&context);
         let before = std::mem::take(&mut self.counters);
         let ran = bpf::test_run(self.program(step.hook), &step.packet, &mut out, context, 1);
@@ -193,6 +199,16 @@ impl Kernel {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) && is_refused(step) => {
                 Ok(None)
             }
+            Err(error) => Err(error).with_context(|| format!("BPF_PROG_TEST_RUN of {step:02x?}")),
+        }
+    }
+
+    /// Runs one packet that is no frame, and says whether the sum that its device made of it stays right. Nothing if the
+    /// kernel makes no packet of it, or none with such a sum.
+    pub fn sum_stays_right(&self, step: &Step) -> Result<Option<bool>> {
+        match bpf::sum_stays_right(self.program(step.hook), &step.packet, &context(step)) {
+            Ok(is_right) => Ok(Some(is_right)),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
             Err(error) => Err(error).with_context(|| format!("BPF_PROG_TEST_RUN of {step:02x?}")),
         }
     }

@@ -1,0 +1,37 @@
+//! Sums that devices make over all bytes of a packet that comes in (`CHECKSUM_COMPLETE`). Whoever changes bytes changes the
+//! sum with them, or the stack takes the packet for broken, says so in its log and sums it up itself.
+
+use anyhow::Result;
+use lb_common::event::{Hook, Verdict};
+use lb_common::fake::{Fake, Step, run};
+
+use super::bpf;
+use super::kernel::Kernel;
+
+/// Runs packets through the kernel's programs, and says of each that the stack gets whether its sum is right afterwards.
+/// Of none where the kernel does not tell (before Linux 6.17).
+pub fn sums<'a>(
+    kernel: &mut Kernel,
+    tables: &Fake,
+    steps: &'a [Step],
+) -> Result<Vec<(&'a Step, bool)>> {
+    let host = tables.clone();
+    kernel.load(&host)?;
+    let mut sums = Vec::new();
+    for step in steps {
+        host.clock.set(bpf::now());
+        // A frame has no sum. It only goes on with its flow.
+        let is_right = if step.hook == Hook::EdgeXdp {
+            kernel.run(step)?.map(|_| None)
+        } else {
+            kernel.sum_stays_right(step)?.map(Some)
+        };
+        let Some(is_right) = is_right else { continue };
+        // Nobody asks for the sum of what is sent out, as packets are that turn round.
+        let (verdict, _) = run(step, &host);
+        if matches!(verdict, Verdict::Pass(_) | Verdict::Translated(_)) {
+            sums.extend(is_right.map(|is_right| (step, is_right)));
+        }
+    }
+    Ok(sums)
+}
