@@ -3,12 +3,15 @@
 //! Refuses to guess: whatever is cut short, contradicts itself or is not TCP, UDP, SCTP or ICMP is
 //! named and left to the stack.
 
+mod view;
+
 use crate::addr::{Ip, Port, Protocol};
-use crate::checksum::Difference;
 use crate::event::PassReason;
 use crate::flow::Side;
-use crate::packet::{Covered, Packet};
+use crate::packet::Packet;
 use crate::scratch::Scratch;
+
+pub use view::{Piece, View};
 
 /// Bytes of an Ethernet header.
 pub const ETHERNET: usize = 14;
@@ -35,162 +38,6 @@ pub mod tcp {
     pub const RST: u8 = 0x04;
     /// Acknowledges.
     pub const ACK: u8 = 0x10;
-}
-
-/// Which part of a datagram a packet is.
-#[repr(u8)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Piece {
-    /// All of it.
-    #[default]
-    Whole,
-    /// The first fragment, which carries the ports.
-    First,
-    /// A later fragment.
-    Later,
-}
-
-/// The headers of a packet, read once; its tuple lies in [`Scratch::key`].
-///
-/// VERIFIER: it lies in a map, where the verifier forgets values; so all packets of a family look
-/// the same to it from here on, and the offsets are made constant again where they are used.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct View {
-    /// Offset of the transport header; for what wants a constant only through [`View::transport`].
-    pub behind: u16,
-    /// Bytes of the link-layer header; only to be used through [`View::network`].
-    pub link: u8,
-    /// IPv4, else IPv6.
-    pub v4: bool,
-    /// No options, no extension headers.
-    pub plain: bool,
-    /// Transport protocol.
-    pub protocol: Protocol,
-    /// TCP flags, else 0.
-    pub tcp_flags: u8,
-    /// Fragment or whole.
-    pub piece: Piece,
-    /// IPv4 header checksum as stored.
-    pub header_checksum: [u8; 2],
-    /// ICMP type and code, else 0.
-    pub icmp: [u8; 2],
-}
-
-impl View {
-    /// Offset of the IP header.
-    #[inline(always)]
-    pub fn network<P: Packet>(&self, packet: &P) -> usize {
-        if packet.has_tags() && self.link != ETHERNET as u8 { ETHERNET + VLAN } else { ETHERNET }
-    }
-
-    /// Offset of the transport header: a constant on each path where the packet is plain.
-    #[inline(always)]
-    pub fn transport<P: Packet>(&self, packet: &P) -> usize {
-        if !self.plain {
-            return self.behind as usize;
-        }
-        self.network(packet) + if self.v4 { IPV4 } else { IPV6 }
-    }
-
-    /// Where the packet ends, as its IP header says: a wire fills a short one up.
-    #[inline(always)]
-    pub fn end<P: Packet>(&self, packet: &P) -> Option<usize> {
-        /// Offset of the length of what follows in an IPv6 header.
-        const LENGTH_V6: usize = 4;
-        let at = self.network(packet);
-        // VERIFIER: whole words; of halves the compiler makes one read of two packet pointers.
-        let (end, length) = if self.v4 {
-            let [word] = packet.words(at)?;
-            let [_, _, high, low] = u32::to_ne_bytes(word);
-            (at, [high, low])
-        } else {
-            let [word] = packet.words(at + LENGTH_V6)?;
-            let [high, low, _, _] = u32::to_ne_bytes(word);
-            (at + IPV6, [high, low])
-        };
-        Some(end + usize::from(u16::from_be_bytes(length)))
-    }
-
-    /// A TCP packet that begins a connection.
-    #[inline(always)]
-    pub const fn is_syn(&self) -> bool {
-        const MASK: u8 = tcp::SYN | tcp::ACK | tcp::RST | tcp::FIN;
-        self.tcp_flags & MASK == tcp::SYN
-    }
-
-    /// TCP RST.
-    #[inline(always)]
-    pub const fn is_rst(&self) -> bool {
-        self.tcp_flags & tcp::RST != 0
-    }
-
-    /// Reads `N` bytes of the transport header, `at` bytes into it.
-    #[inline(always)]
-    pub fn read<P: Packet, const N: usize>(&self, packet: &P, at: usize) -> Option<[u8; N]> {
-        if self.plain {
-            packet.read(self.transport(packet) + at)
-        } else {
-            packet.read_at(self.behind as usize + at)
-        }
-    }
-
-    /// Reads a word of the transport header in memory order, `at` bytes into it.
-    ///
-    /// VERIFIER: bytes are put together before it is known that there are any, and then it is a pointer that is shifted.
-    #[inline(always)]
-    pub fn word<P: Packet>(&self, packet: &P, at: usize) -> Option<u32> {
-        if self.plain {
-            let [word] = packet.words(self.transport(packet) + at)?;
-            Some(word)
-        } else {
-            packet.read_at(self.behind as usize + at).map(u32::from_ne_bytes)
-        }
-    }
-
-    /// Writes `N` bytes of the transport header, `at` bytes into it.
-    #[inline(always)]
-    pub fn write<P: Packet, const N: usize>(
-        &self,
-        packet: &mut P,
-        at: usize,
-        bytes: [u8; N],
-    ) -> Option<()> {
-        if self.plain {
-            packet.write(self.transport(packet) + at, bytes)
-        } else {
-            packet.write_at(self.behind as usize + at, bytes)
-        }
-    }
-
-    /// Brings the transport checksum, `at` bytes into the header, up to date with a change already made.
-    #[inline(always)]
-    pub fn checksum<P: Packet>(
-        &self,
-        packet: &mut P,
-        at: usize,
-        change: Difference,
-        covered: Covered,
-    ) -> Option<()> {
-        // Other addresses leave the sum over an IPv4 packet as it is, for its header has a checksum of its own. The kernel counts
-        // as if that were so in both families.
-        if covered == Covered::PseudoHeader && !self.v4 {
-            packet.summed(change);
-        }
-        let udp = self.protocol == Protocol::UDP;
-        if udp && covered == Covered::Payload && !packet.is_frame() {
-            let [.., high, low] = self.word(packet, at - 2)?.to_ne_bytes();
-            // One that is left out makes up for nothing.
-            if [high, low] == [0; 2] {
-                packet.summed(change);
-            }
-        }
-        if self.plain {
-            packet.checksum(self.transport(packet) + at, change, covered, udp)
-        } else {
-            packet.checksum_at(self.behind as usize + at, change, covered, udp)
-        }
-    }
 }
 
 /// Reads the headers of a packet that begins with Ethernet: its tuple into `scratch.key`, what else
