@@ -13,22 +13,22 @@ use crate::shell;
 /// What to measure, or to do with what was measured.
 #[derive(Subcommand)]
 pub(crate) enum Bench {
-    /// Nanoseconds per packet by test runs, ours beside reference programs (cold 11 min, warm 5 min; --quick: warm 50 s)
+    /// Nanoseconds per packet by test runs, ours beside reference programs (cold 12 min, warm 6 min; --quick: warm 50 s)
     ///
     /// Results go to target/bench/packet; docs/bench/README.md says what they mean. Attaches nothing.
     Packet(Quick),
     /// Connections, requests and bytes a second through namespaces, with up to 50,000 services: plain routing, the
-    /// real kube-proxy, ours, and the least that a program can do (cold 40 min, warm 20 min; --quick: with 10, warm 80 s)
+    /// real kube-proxy, ours, and the least that a program can do (cold 32 min, warm 12 min; --quick: with 10, warm 80 s)
     Traffic(Traffic),
     /// From a change in the API to the first packet that obeys it, and cold starts: ours and the real kube-proxy
-    /// (cold 35 min, warm 14 min; --quick: warm 80 s)
+    /// (cold 35 min, warm 15 min; --quick: warm 80 s)
     Churn(Quick),
     /// Memory of the agent, its start, how fast a change reaches the maps and maps that are outgrown, with up to 50,000
     /// services (cold 14 min, warm 6 min; --quick: with 1,000, warm 40 s)
     ///
     /// Runs a release agent in a namespace of its own on generated manifests.
     Scale(Quick),
-    /// All of these one after the other, and one report of all: target/bench/report.html (cold 65 min, warm 45 min;
+    /// All of these one after the other, and one report of all: target/bench/report.html (cold 60 min, warm 40 min;
     /// --quick: warm 4 min)
     All(Quick),
     /// One report, target/bench/report.html, of results that are there
@@ -119,7 +119,7 @@ fn packet(quick: bool) -> Result<()> {
     if quick {
         return tool::measure("packet", "50 s", &[&reference, &folder, "5", &commit, "quick"]);
     }
-    tool::measure("packet", "5 min", &[&reference, &folder, "21", &commit])
+    tool::measure("packet", "6 min", &[&reference, &folder, "21", &commit])
 }
 
 fn traffic(options: &Traffic) -> Result<()> {
@@ -128,7 +128,7 @@ fn traffic(options: &Traffic) -> Result<()> {
     let (rounds, milliseconds, services, expected) = if options.quick.quick {
         ("5", "100", "10", "70 s")
     } else {
-        ("5", "250", "10,1000,10000,50000", "20 min")
+        ("5", "250", "10,1000,10000,50000", "12 min")
     };
     let shape = if options.bridged { "bridged" } else { "routed" };
     let reference = tool::reference()?.display().to_string();
@@ -143,7 +143,7 @@ fn traffic(options: &Traffic) -> Result<()> {
 
 fn churn(quick: bool) -> Result<()> {
     let (rounds, changes, services, expected) =
-        if quick { ("3", "4", "1000", "80 s") } else { ("5", "6", "10,1000,10000", "14 min") };
+        if quick { ("3", "4", "1000", "80 s") } else { ("5", "6", "10,1000,10000", "15 min") };
     let (folder, commit) = (tool::results("churn"), tool::commit()?);
     tool::measure("churn", expected, &[&folder, rounds, changes, services, &commit])
 }

@@ -50,7 +50,7 @@ enum Command {
     ///
     /// Verdict, bytes and state must be equal; the smallest case that differs is printed as a fixture. Needs root.
     FuzzTwin(twin::Fuzz),
-    /// Measure: ours beside plain routing, the real kube-proxy and reference programs (all of it: cold 65 min, warm 45 min)
+    /// Measure: ours beside plain routing, the real kube-proxy and reference programs (all of it: cold 60 min, warm 40 min)
     ///
     /// In interleaved rounds. Needs root.
     #[command(subcommand)]

@@ -12,17 +12,19 @@ const SPACE: f64 = 14.0;
 /// Height of a line of text.
 const TEXT: f64 = 18.0;
 
-/// The picture of results of `bench traffic`, with the most services that were measured.
+/// The picture of results of `bench traffic`, with as many services as most ways were measured with, the larger number of two.
 pub(super) fn of(results: &Results) -> Option<String> {
     let Results { rows, machine, commit, .. } = results;
-    let services = *values(rows, "services").last().filter(|_| results.bench == "traffic")?;
+    if results.bench != "traffic" {
+        return None;
+    }
+    let connect = [("operation", "connect"), ("family", "IPv4")];
+    let figures = |services: &&str| {
+        of_ways(rows, &[&connect[..], &[("services", services)]].concat(), "ratio").len()
+    };
+    let services = values(rows, "services").into_iter().max_by_key(figures)?;
     let of_route = |route: &str| -> Vec<Entry> {
-        let labels = [
-            ("operation", "connect"),
-            ("family", "IPv4"),
-            ("route", route),
-            ("services", services),
-        ];
+        let labels = [&connect[..], &[("route", route), ("services", services)]].concat();
         let all = of_ways(rows, &labels, "ratio").into_iter();
         all.filter(|entry| !entry.name.starts_with("plain")).collect()
     };
@@ -58,13 +60,18 @@ mod tests {
             let labels = [&labels[..], &[("way", way), ("services", services)]].concat();
             Row::new(&labels, ("ratio", "x"), &[ratio].into_iter().collect())
         };
-        let rows =
-            vec![row("ours", "10", 0.5), row("plain", "1000", 1.0), row("ours", "1000", 0.9)];
+        let rows = vec![
+            row("plain", "10", 1.0),
+            row("ours", "10", 0.5),
+            row("plain", "1000", 1.0),
+            row("ours", "1000", 0.9),
+            row("ours", "50000", 0.5),
+        ];
         Results::new(bench, "abc", Machine::here(None).unwrap(), rows)
     }
 
     #[test]
-    fn the_most_services_are_shown_beside_plain_routing() {
+    fn the_most_services_of_most_ways_are_shown_beside_plain_routing() {
         let picture = of(&results("traffic")).unwrap();
         assert!(picture.starts_with("<svg xmlns="), "{picture}");
         assert!(picture.contains(">ours</text>") && picture.contains(">0.9</text>"), "{picture}");
