@@ -120,7 +120,7 @@ names! {
         KeptLink = "kept_link", "a packet did not go past the stack: tagged, or sent to another address on its link";
         FragmentTableFull = "fragment_table_full", "no room to remember the ports of a packet in pieces";
         FlowNoMemory = "flow_no_memory", "the kernel had no memory for half of a flow, though the table has room";
-        SourceKept = "source_kept", "masqueraded under its device's first address, though that has several: the route named none that is known, or Linux is older than 6.7";
+        SourceKept = "source_kept", "masqueraded under its device's first address, though that has several: its route named none that is known, or encapsulates, or forwarding is off for the device, or Linux is older than 6.7";
     }
 }
 

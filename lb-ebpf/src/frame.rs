@@ -151,6 +151,7 @@ impl Packet for Frame<'_> {
         fib::look_up(self.0.ctx.cast(), self.device(), (tuple, protocol, traffic), into)
     }
 
+    // XDP masquerades nothing first: the stack has let the flow through before (ADR 0019).
     #[inline(always)]
     fn source(&self, _: &Tuple, _: Protocol, _: u32) -> Option<Ip> {
         None

@@ -79,7 +79,7 @@ fn handle(
 /// where there is none.
 ///
 /// What an earlier call left in it is there still, as packets find what the one before left in that of their CPU. To make and to give
-/// back takes 1.5 us, more than all else of a call.
+/// back takes 1.5 us and more, more than all else of a datagram's call.
 ///
 /// The programs run for a process that stays on its CPU, but packets and other processes may come in between
 /// (`bpf_prog_run_array_cg` disables migration only), so it cannot be the CPU's. Of one socket there is one call

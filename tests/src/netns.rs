@@ -61,8 +61,8 @@ impl Netns {
         run_in(&self.handle, work).with_context(|| format!("enter namespace {}", self.name))
     }
 
-    /// Reads a file in which the kernel tells of the namespace's network, such as `tcp` or `snmp`.
-    pub fn of_kernel(&self, file: &str) -> Result<String> {
+    /// Reads a file of `/proc/net` as it is in here, such as `tcp` or `snmp`.
+    pub fn proc_net(&self, file: &str) -> Result<String> {
         self.run_in(|| fs::read_to_string(format!("/proc/thread-self/net/{file}")))?
             .with_context(|| format!("{file} of the network of {}", self.name))
     }

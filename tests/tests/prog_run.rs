@@ -50,6 +50,9 @@ fn sums_of_devices_stay_right() {
         let flows = tables.flow_capacity;
         let kernel =
             kernels.entry(flows).or_insert_with(|| Kernel::new(flows).expect("programs load"));
+        if !kernel.tells_sums() {
+            return eprintln!("not tested: before Linux 6.11 the kernel does not tell");
+        }
         let sums =
             sums(kernel, &tables, &steps).unwrap_or_else(|error| panic!("{name}: {error:#}"));
         for (step, is_right) in sums {
@@ -60,8 +63,8 @@ fn sums_of_devices_stay_right() {
             }
         }
     }
-    eprintln!("{right} sums are right (none: before Linux 6.17 the kernel does not tell)");
     assert!(wrong.is_empty(), "{} are wrong: {wrong:#?}", wrong.len());
+    assert!(right > 4_000, "{right} packets");
 }
 
 #[test]

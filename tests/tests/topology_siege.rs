@@ -175,7 +175,7 @@ fn lost_segments(rig: &Rig) -> Result<i64> {
 
 /// A counter of the kernel, of a member's namespace.
 fn counter(member: &Member, file: &str, group: &str, name: &str) -> Result<i64> {
-    let text = member.netns().of_kernel(file)?;
+    let text = member.netns().proc_net(file)?;
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(group));
     let (names, values) = (lines.next(), lines.next());
     let (names, values) = names.zip(values).with_context(|| format!("{group} in {file}"))?;

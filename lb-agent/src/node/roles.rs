@@ -73,7 +73,7 @@ pub fn assignments(view: &View, node: &Identity) -> Vec<Assignment> {
     let assignment = |link: &Link| {
         let role = role(link)?;
         let sources = Sources { link, view, primary: node.primary };
-        let device = device(link, role, (view, sources), node);
+        let device = device(role, sources, node);
         let (index, name) = (link.index, link.name.clone());
         Some(Assignment { index, name, role, device, sources: sources.chosen() })
     };
@@ -163,12 +163,8 @@ fn is_pod(link: &Link, view: &View, node: &Identity) -> bool {
     link.kind == LinkKind::Veth && (link.peer_is_elsewhere || !peer_is_here)
 }
 
-fn device(
-    link: &Link,
-    role: Role,
-    (view, sources): (&View, Sources<'_>),
-    node: &Identity,
-) -> Device {
+fn device(role: Role, sources: Sources<'_>, node: &Identity) -> Device {
+    let Sources { link, view, .. } = sources;
     let is_bridge = |index: &u32| {
         view.links.get(index).is_some_and(|controller| controller.kind == LinkKind::Bridge)
     };

@@ -97,7 +97,7 @@ impl Member {
     pub fn is_quiet(&self) -> Result<bool> {
         // `FIN_WAIT1`, `FIN_WAIT2`, `CLOSE_WAIT`, `LAST_ACK`, `CLOSING`.
         const ENDING: [&str; 5] = ["04", "05", "08", "09", "0B"];
-        let text = self.netns.of_kernel("tcp")? + &self.netns.of_kernel("tcp6")?;
+        let text = self.netns.proc_net("tcp")? + &self.netns.proc_net("tcp6")?;
         let states = text.lines().filter_map(|line| line.split_whitespace().nth(3));
         Ok(!states.into_iter().any(|state| ENDING.contains(&state)))
     }

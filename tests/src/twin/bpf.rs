@@ -232,7 +232,7 @@ pub fn test_run(
 }
 
 /// Runs a program once on a packet of which a device has summed up all bytes (`CHECKSUM_COMPLETE`), and says whether that
-/// sum is right afterwards. Linux 6.17: before, an error of `EINVAL`.
+/// sum is right afterwards. Linux 6.11: before, an error of `EINVAL`.
 pub fn sum_stays_right(
     program: BorrowedFd<'_>,
     packet: &[u8],

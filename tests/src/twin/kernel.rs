@@ -203,12 +203,23 @@ impl Kernel {
         }
     }
 
+    /// Whether the kernel tells what becomes of sums: from Linux 6.11 on.
+    pub fn tells_sums(&self) -> bool {
+        // Of an IPv4 packet that is nobody's.
+        let mut packet = [0; 64];
+        packet[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+        bpf::sum_stays_right(self.program(Hook::PodEgress), &packet, &bpf::Context::default())
+            .is_ok()
+    }
+
     /// Runs one packet that is no frame, and says whether the sum that its device made of it stays right. Nothing if the
-    /// kernel makes no packet of it, or none with such a sum.
+    /// kernel makes no packet of it, see `is_refused`.
     pub fn sum_stays_right(&self, step: &Step) -> Result<Option<bool>> {
         match bpf::sum_stays_right(self.program(step.hook), &step.packet, &context(step)) {
             Ok(is_right) => Ok(Some(is_right)),
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && is_refused(step) => {
+                Ok(None)
+            }
             Err(error) => Err(error).with_context(|| format!("BPF_PROG_TEST_RUN of {step:02x?}")),
         }
     }

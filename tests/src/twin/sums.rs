@@ -9,7 +9,7 @@ use super::bpf;
 use super::kernel::Kernel;
 
 /// Runs packets through the kernel's programs, and says of each that the stack gets whether its sum is right afterwards.
-/// Of none where the kernel does not tell (before Linux 6.17).
+/// Only where [`Kernel::tells_sums`].
 pub fn sums<'a>(
     kernel: &mut Kernel,
     tables: &Fake,

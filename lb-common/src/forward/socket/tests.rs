@@ -7,9 +7,9 @@ use crate::addr::{Endpoint, Protocol};
 use crate::config::Settings;
 use crate::event::Event;
 use crate::fake::{Fake, at, world};
-use crate::flow::Side;
-use crate::scratch::Scratch;
-use crate::service::{Flags, Service};
+use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
+use crate::scratch::{Asker, Scratch};
+use crate::service::{Backend, Flags, Frontend, Service};
 
 mod pods;
 
@@ -63,16 +63,38 @@ fn call(to: &str, protocol: Protocol, socket: u64) -> Call {
     Call { remote: at(to), protocol, socket, netns: HOST }
 }
 
+/// Working memory as another call left it.
+fn used_memory() -> Scratch {
+    let other = at("198.51.100.9:9999");
+    let key = FlowKey::new(Tuple::new(other, other), Protocol::SCTP, Side::EGRESS);
+    let mut flow = Flow::new(key.tuple, Kind::REPLY, u64::MAX);
+    (flow.service, flow.backend, flow.epoch, flow.note) = (99, 99, 99, 99);
+    Scratch {
+        key,
+        flow,
+        twin_key: key,
+        twin: flow,
+        other: flow,
+        service: Service { id: 99, flags: Flags(u32::MAX), affinity: 99, ..Service::default() },
+        frontend: Frontend::new(other.ip, other.port, Protocol::SCTP),
+        asker: Asker { client: other.ip, source: other.ip, hash: 99, local: 1 },
+        backend: Backend { ip: other.ip, port: other.port, epoch: 99, ..Backend::default() },
+        backend_id: 99,
+        scope: 1,
+        ..Scratch::default()
+    }
+}
+
 fn connects(tables: &Fake, call: &Call) -> Outcome {
-    connect(tables, &mut Scratch::default(), call)
+    connect(tables, &mut used_memory(), call)
 }
 
 fn sends(tables: &Fake, call: &Call) -> Outcome {
-    send(tables, &mut Scratch::default(), call)
+    send(tables, &mut used_memory(), call)
 }
 
 fn receives(tables: &Fake, from: Endpoint, call: &Call) -> Outcome {
-    receive(tables, &mut Scratch::default(), &Call { remote: from, ..*call })
+    receive(tables, &mut used_memory(), &Call { remote: from, ..*call })
 }
 
 /// The backend that a call was sent to.
@@ -227,7 +249,7 @@ fn datagrams_move_on_when_their_backend_leaves() {
     // The row is another's now; a table that still names it chooses it, with its new epoch.
     let again = used(sends(&tables, &asked));
     let flows = tables.flows.borrow();
-    let of = |flow: &&crate::flow::Flow| flow.to.destination == again.ip;
+    let of = |flow: &&Flow| flow.to.destination == again.ip;
     let flow = flows.values().find(of).expect("a flow");
     assert_eq!(flow.epoch, tables.backends[flow.backend as usize].epoch);
     assert_eq!(tables.counted(Event::SocketTranslated), 2, "it chose twice");

@@ -22,7 +22,8 @@ pub(super) fn of(results: &Results) -> Option<String> {
     let figures = |services: &&str| {
         of_ways(rows, &[&connect[..], &[("services", services)]].concat(), "ratio").len()
     };
-    let services = values(rows, "services").into_iter().max_by_key(figures)?;
+    let size = |services: &&str| (figures(services), services.parse::<u32>().ok());
+    let services = values(rows, "services").into_iter().max_by_key(size)?;
     let of_route = |route: &str| -> Vec<Entry> {
         let labels = [&connect[..], &[("route", route), ("services", services)]].concat();
         let all = of_ways(rows, &labels, "ratio").into_iter();
