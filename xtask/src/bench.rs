@@ -13,7 +13,7 @@ use crate::shell;
 /// What to measure, or to do with what was measured.
 #[derive(Subcommand)]
 pub(crate) enum Bench {
-    /// Nanoseconds per packet by test runs, ours beside reference programs (cold 12 min, warm 6 min; --quick: warm 50 s)
+    /// Nanoseconds per packet by test runs, ours beside reference programs (cold 12 min, warm 6 min; --quick: warm 85 s)
     ///
     /// Results go to target/bench/packet; docs/bench/README.md says what they mean. Attaches nothing.
     Packet(Quick),
@@ -29,7 +29,7 @@ pub(crate) enum Bench {
     /// Runs a release agent in a namespace of its own on generated manifests.
     Scale(Quick),
     /// All of these one after the other, and one report of all: target/bench/report.html (cold 60 min, warm 40 min;
-    /// --quick: warm 4 min)
+    /// --quick: warm 5 min)
     All(Quick),
     /// One report, target/bench/report.html, of results that are there
     Report {
@@ -117,7 +117,7 @@ fn packet(quick: bool) -> Result<()> {
     let reference = tool::reference()?.display().to_string();
     let (folder, commit) = (tool::results("packet"), tool::commit()?);
     if quick {
-        return tool::measure("packet", "50 s", &[&reference, &folder, "5", &commit, "quick"]);
+        return tool::measure("packet", "85 s", &[&reference, &folder, "5", &commit, "quick"]);
     }
     tool::measure("packet", "6 min", &[&reference, &folder, "21", &commit])
 }
@@ -126,7 +126,7 @@ fn traffic(options: &Traffic) -> Result<()> {
     /// With each, both ways that packets take between nodes; no figure of the generator alone.
     const FEW: [&str; 4] = ["pod-far", "port-far", "connect", "udp"];
     let (rounds, milliseconds, services, expected) = if options.quick.quick {
-        ("5", "100", "10", "70 s")
+        ("5", "100", "10", "80 s")
     } else {
         ("5", "250", "10,1000,10000,50000", "12 min")
     };
