@@ -6,16 +6,18 @@ use lb_common::event::{DropReason, Event, PassReason, Verdict};
 use lb_common::fake::{Fake, fixtures};
 use lb_tests::twin::{Kernel, compare, random, sums};
 
+/// The object for a size of the flow table.
+fn of(kernels: &mut BTreeMap<usize, Kernel>, flows: usize) -> &mut Kernel {
+    kernels.entry(flows).or_insert_with(|| Kernel::new(flows).expect("programs load"))
+}
+
 #[test]
 fn every_fixture_is_the_same_in_the_kernel() {
     let mut failed = Vec::new();
     let (mut equal, mut skipped) = (0, Vec::new());
-    // One object for each size of the flow table.
     let mut kernels = BTreeMap::new();
     for fixture in fixtures::all() {
-        let flows = fixture.tables.flow_capacity;
-        let kernel =
-            kernels.entry(flows).or_insert_with(|| Kernel::new(flows).expect("programs load"));
+        let kernel = of(&mut kernels, fixture.tables.flow_capacity);
         let outcome = compare(kernel, &fixture.tables, &fixture.steps, true)
             .unwrap_or_else(|error| panic!("{}: {error:#}", fixture.name));
         for (step, ended) in fixture.steps.iter().zip(&outcome.verdicts) {
@@ -47,9 +49,7 @@ fn sums_of_devices_stay_right() {
     let fixtures = fixtures::all().into_iter().map(|it| (it.name, it.tables, it.steps));
     let (mut right, mut wrong) = (0, Vec::new());
     for (name, tables, steps) in fixtures.chain(random) {
-        let flows = tables.flow_capacity;
-        let kernel =
-            kernels.entry(flows).or_insert_with(|| Kernel::new(flows).expect("programs load"));
+        let kernel = of(&mut kernels, tables.flow_capacity);
         if !kernel.tells_sums() {
             return eprintln!("not tested: before Linux 6.11 the kernel does not tell");
         }

@@ -40,7 +40,7 @@ enum Command {
     Setup,
     /// Format, lints, licences and the tests without root (cold 6 min, warm 20 s)
     Check,
-    /// Everything: setup, check, build, and the tests that need root (cold 34 min, warm 11 min)
+    /// Everything: setup, check, build, and the tests that need root (cold 36 min, warm 13 min)
     Test(test::Options),
     /// What the verifier says of each program, against tests/budget.toml (cold 6 min, warm 2 s)
     ///

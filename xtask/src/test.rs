@@ -50,7 +50,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     twin::compare(false)?;
     image()?;
     let binaries = step("build of the tests with root", "cold 1 min, warm 1 s", binaries::built)?;
-    step("tests with root", "9 min", || {
+    step("tests with root", "12 min", || {
         lanes::run(binaries, options.lanes.into(), threads().as_deref())
     })
 }

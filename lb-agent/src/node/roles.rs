@@ -165,13 +165,10 @@ fn is_pod(link: &Link, view: &View, node: &Identity) -> bool {
 
 fn device(role: Role, sources: Sources<'_>, node: &Identity) -> Device {
     let Sources { link, view, .. } = sources;
-    let is_bridge = |index: &u32| {
-        view.links.get(index).is_some_and(|controller| controller.kind == LinkKind::Bridge)
-    };
     Device {
         source4: sources.first(true),
         source6: sources.first(false),
-        bridge: link.controller.filter(is_bridge).unwrap_or(0),
+        bridge: view.bridge_of(link).map_or(0, |bridge| bridge.index),
         flags: flags(link, role, view, node) | sources.flags(),
         hardware: router(link, role, view).unwrap_or_default(),
         pad: 0,
@@ -196,9 +193,7 @@ fn is_local(link: &Link, role: Role, view: &View, node: &Identity) -> bool {
         LocalClients::PodDevices => role == Role::Pod,
         LocalClients::Prefix(prefix) => {
             // What comes in by a port is the bridge's, as netfilter sees it.
-            let bridge = link.controller.and_then(|index| view.links.get(&index));
-            let input = bridge.filter(|bridge| bridge.kind == LinkKind::Bridge).unwrap_or(link);
-            input.name.starts_with(prefix.as_str())
+            view.bridge_of(link).unwrap_or(link).name.starts_with(prefix.as_str())
         }
         LocalClients::Bridge(name) => {
             let controller = link.controller.and_then(|index| view.links.get(&index));

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use lb_common::addr::Ip;
 use lb_common::config::Device;
 
-use super::{Address, Link, LinkKind, Primary, View};
+use super::{Address, Link, Primary, View};
 use crate::program::wire;
 
 /// The addresses of one device for one node.
@@ -24,8 +24,8 @@ impl<'a> Sources<'a> {
         let is_family = |ip: &IpAddr| ip.is_ipv4() == v4;
         let of = |index| self.usable(index).filter(|own| is_family(&own.ip));
         let own = || of(self.link.index);
-        let all = own().chain(self.link.controller.into_iter().flat_map(of));
-        let global = all.into_iter().find(|own| own.is_global).map(|own| own.ip);
+        let mut all = own().chain(self.link.controller.into_iter().flat_map(of));
+        let global = all.find(|own| own.is_global).map(|own| own.ip);
         let node = if v4 { self.primary.v4 } else { self.primary.v6 }.filter(is_family);
         let any = || own().next().map(|own| own.ip);
         global.or(node).or_else(any).map_or(Ip::UNSPECIFIED, wire)
@@ -55,11 +55,8 @@ impl<'a> Sources<'a> {
 
     /// The global addresses of what packets are routed to: the device, or the bridge that it is a port of.
     fn global(self) -> impl Iterator<Item = &'a Address> {
-        let links = &self.view.links;
-        let is_bridge =
-            |index: &u32| links.get(index).is_some_and(|it| it.kind == LinkKind::Bridge);
-        let routed = self.link.controller.filter(is_bridge).unwrap_or(self.link.index);
-        self.usable(routed).filter(|own| own.is_global)
+        let routed = self.view.bridge_of(self.link).unwrap_or(self.link);
+        self.usable(routed.index).filter(|own| own.is_global)
     }
 
     fn usable(self, index: u32) -> impl Iterator<Item = &'a Address> {

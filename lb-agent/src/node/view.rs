@@ -103,6 +103,12 @@ impl View {
         self.addresses.iter().filter(move |address| address.index == index)
     }
 
+    /// The bridge that a device is a port of.
+    pub fn bridge_of(&self, link: &Link) -> Option<&Link> {
+        let controller = self.links.get(&link.controller?)?;
+        (controller.kind == LinkKind::Bridge).then_some(controller)
+    }
+
     /// A link is new or another.
     pub fn put_link(&mut self, message: &LinkMessage) {
         let link = link(message);
