@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tracing::{info, warn};
 
-use self::answer::Answerer;
+use self::answer::{Answerer, Endpoints};
 use self::connections::Connections;
 use self::listener::{Kind, Listener};
 use crate::plan::ServiceName;
@@ -111,14 +111,15 @@ impl HealthChecks {
             return;
         };
         if let Some(known) = self.services.get(service).filter(|known| known.port == wanted.port) {
-            known.answerer.endpoints.store(wanted.local_ready, Ordering::Relaxed);
+            known.answerer.endpoints.set(wanted.local_ready);
             return;
         }
         let answerer = Answerer {
             service: service.clone(),
-            endpoints: AtomicU32::new(wanted.local_ready),
+            endpoints: Endpoints::default(),
             is_healthy: Arc::clone(&self.is_healthy),
         };
+        answerer.endpoints.set(wanted.local_ready);
         let new = Service {
             port: wanted.port,
             answerer: Arc::new(answerer),

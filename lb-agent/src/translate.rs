@@ -33,8 +33,20 @@ pub struct Translated {
 pub struct HealthCheck {
     /// `spec.healthCheckNodePort`.
     pub port: u16,
-    /// Ready endpoints on this node (contract 2.5), those of the family that has more.
-    pub local_ready: u32,
+    /// Ready endpoints on this node (contract 2.5).
+    pub local_ready: LocalReady,
+}
+
+/// Ready endpoints on this node by the family of the address that a load balancer asks: its clients come by the same one.
+///
+/// A family that the Service lacks has the number of the other: load balancers may ask by an address of the node that
+/// nobody's clients come by (contract 14, row 13b).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LocalReady {
+    /// Asked by IPv4.
+    pub v4: u32,
+    /// Asked by IPv6.
+    pub v6: u32,
 }
 
 /// Whether the Service is this proxy's business at all (contract 1.1, 1.2).
@@ -64,9 +76,11 @@ pub fn service(spec: &ServiceSpec, slices: &[&SliceSpec], node: &NodeContext) ->
     ports.sort_unstable_by(|a, b| a.key.cmp(&b.key));
 
     let health = health_port(spec, &mut findings).filter(|_| !ports.is_empty());
-    let health = health.map(|port| HealthCheck {
-        port,
-        local_ready: served.map(|family| local_ready(&slices, family, node)).max().unwrap_or(0),
+    let health = health.map(|port| {
+        let of = |family| served.clone().find(|it| *it == family).or_else(|| served.clone().next());
+        let ready = |family| of(family).map_or(0, |family| local_ready(&slices, family, node));
+        let local_ready = LocalReady { v4: ready(Family::V4), v6: ready(Family::V6) };
+        HealthCheck { port, local_ready }
     });
     found.extend(findings.into_list());
     Translated { ports, health, findings: found }

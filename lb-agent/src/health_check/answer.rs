@@ -10,7 +10,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::plan::ServiceName;
+use crate::plan::{Family, ServiceName};
+use crate::translate::LocalReady;
 
 /// Longest time from accepting a connection to its end.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -23,8 +24,30 @@ const REST: usize = 64 * 1_024;
 #[derive(Debug)]
 pub(super) struct Answerer {
     pub(super) service: ServiceName,
-    pub(super) endpoints: AtomicU32,
+    pub(super) endpoints: Endpoints,
     pub(super) is_healthy: Arc<AtomicBool>,
+}
+
+/// Ready endpoints on this node, by the family of the address that is asked.
+#[derive(Debug, Default)]
+pub(super) struct Endpoints {
+    v4: AtomicU32,
+    v6: AtomicU32,
+}
+
+impl Endpoints {
+    pub(super) fn set(&self, LocalReady { v4, v6 }: LocalReady) {
+        self.v4.store(v4, Ordering::Relaxed);
+        self.v6.store(v6, Ordering::Relaxed);
+    }
+
+    fn of(&self, family: Family) -> u32 {
+        let count = match family {
+            Family::V4 => &self.v4,
+            Family::V6 => &self.v6,
+        };
+        count.load(Ordering::Relaxed)
+    }
 }
 
 /// As kube-proxy spells it.
@@ -44,8 +67,8 @@ struct Name<'a> {
 
 impl Answerer {
     /// The whole response; its body is left out for HEAD.
-    fn response(&self, with_body: bool) -> String {
-        let local_endpoints = self.endpoints.load(Ordering::Relaxed);
+    fn response(&self, asked_by: Family, with_body: bool) -> String {
+        let local_endpoints = self.endpoints.of(asked_by);
         let service_proxy_healthy = self.is_healthy.load(Ordering::Relaxed);
         let service = Name { namespace: &self.service.namespace, name: &self.service.name };
         let body = Body { service, local_endpoints, service_proxy_healthy };
@@ -85,9 +108,11 @@ fn date() -> String {
 /// Reads a request and answers it. Whoever takes too long is left alone.
 pub(super) async fn answer(mut stream: TcpStream, answerer: &Answerer) {
     let exchange = async {
+        // A socket of both families has addresses of IPv4 in their mapped form.
+        let asked_by = Family::of(stream.local_addr()?.ip().to_canonical());
         let head = head(&mut stream).await?;
         let text = match head.as_deref().map(method) {
-            Some(Some(method)) => answerer.response(method != b"HEAD"),
+            Some(Some(method)) => answerer.response(asked_by, method != b"HEAD"),
             Some(None) | None => BAD.to_owned(),
         };
         stream.write_all(text.as_bytes()).await?;

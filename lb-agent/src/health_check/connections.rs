@@ -43,19 +43,20 @@ impl Connections {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicU32};
+    use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
     use tokio::task::JoinHandle;
     use tokio::time::timeout;
 
     use super::*;
+    use crate::health_check::answer::Endpoints;
     use crate::plan::ServiceName;
 
     fn service() -> Arc<Answerer> {
         Arc::new(Answerer {
             service: ServiceName { namespace: "shop".into(), name: "web".into() },
-            endpoints: AtomicU32::new(1),
+            endpoints: Endpoints::default(),
             is_healthy: Arc::new(AtomicBool::new(true)),
         })
     }

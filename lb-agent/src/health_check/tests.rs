@@ -1,5 +1,6 @@
 //! Listeners as load balancers meet them: who answers what, and when a port opens, moves and closes.
 
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -7,6 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::*;
+use crate::translate::LocalReady;
 
 fn name(name: &str) -> ServiceName {
     ServiceName { namespace: "shop".into(), name: name.into() }
@@ -36,7 +38,7 @@ async fn free_port() -> u16 {
 
 #[expect(clippy::unnecessary_wraps, reason = "the shape that `set` takes")]
 fn wants(port: u16, local_ready: u32) -> Option<HealthCheck> {
-    Some(HealthCheck { port, local_ready })
+    Some(HealthCheck { port, local_ready: LocalReady { v4: local_ready, v6: local_ready } })
 }
 
 async fn ask(address: SocketAddr, request: &str) -> String {
@@ -102,6 +104,22 @@ async fn without_endpoints_or_health_the_answer_is_503() {
     assert!(text.starts_with("HTTP/1.1 503 "), "{text}");
     let end = "\"localEndpoints\": 1,\n\t\"serviceProxyHealthy\": false\n}";
     assert!(text.ends_with(end), "{text}");
+}
+
+#[tokio::test]
+async fn each_family_is_answered_for_its_own_endpoints() {
+    let (mut checks, port) = (HealthChecks::default(), free_port().await);
+    let of = |v4, v6| Some(HealthCheck { port, local_ready: LocalReady { v4, v6 } });
+    // One socket of both families, then one of each.
+    for addresses in [everywhere(), loopback()] {
+        checks.set_addresses(addresses);
+        checks.set(&name("web"), of(0, 2));
+        assert!(ask(v4(port), GET).await.starts_with("HTTP/1.1 503 "), "its clients find nobody");
+        assert!(ask(v6(port), GET).await.contains("Endpoint-Weight: 2\r\n"));
+        checks.set(&name("web"), of(1, 0));
+        assert!(ask(v4(port), GET).await.starts_with("HTTP/1.1 200 "));
+        assert!(ask(v6(port), GET).await.starts_with("HTTP/1.1 503 "));
+    }
 }
 
 #[tokio::test]

@@ -309,11 +309,13 @@ fn health_is_asked_only_of_load_balancers_with_policy_local() {
 
 #[test]
 fn health_counts_distinct_ready_addresses_on_this_node() {
-    let spec = web(json!({
-        "type": "LoadBalancer", "clusterIPs": ["10.0.0.1", "fd00::1"],
-        "ports": [{ "name": "a", "port": 80 }, { "name": "b", "port": 81 }],
-        "externalTrafficPolicy": "Local", "healthCheckNodePort": 32000,
-    }));
+    let spec = |ips: &[&str]| {
+        web(json!({
+            "type": "LoadBalancer", "clusterIPs": ips,
+            "ports": [{ "name": "a", "port": 80 }, { "name": "b", "port": 81 }],
+            "externalTrafficPolicy": "Local", "healthCheckNodePort": 32000,
+        }))
+    };
     let mut v4 = slice(
         "web-4",
         &[
@@ -328,8 +330,12 @@ fn health_counts_distinct_ready_addresses_on_this_node() {
     let mut copy = v4.clone();
     copy.name = crate::snapshot::fixtures::slice_name("web-5");
     let v6 = slice("web-6", &["fd00:1::1 @here"]);
-    let health = service(&spec, &[&v4, &copy, &v6], &here()).health.expect("health");
-    assert_eq!(health, HealthCheck { port: 32000, local_ready: 2 });
+    let health = |ips: &[&str]| service(&spec(ips), &[&v4, &copy, &v6], &here()).health;
+    let expected = |v4, v6| Some(HealthCheck { port: 32000, local_ready: LocalReady { v4, v6 } });
+    assert_eq!(health(&["10.0.0.1", "fd00::1"]), expected(2, 1), "each family has its own");
+    assert_eq!(health(&["fd00::1", "10.0.0.1"]), expected(2, 1));
+    assert_eq!(health(&["10.0.0.1"]), expected(2, 2), "asked by a family that it lacks");
+    assert_eq!(health(&["fd00::1"]), expected(1, 1));
 }
 
 #[test]
