@@ -21,7 +21,7 @@ pub mod world;
 pub use build::{Datagram, Piece, Transport};
 pub use bytes::{Bytes, Home, Road};
 pub use dissect::{assert_packet_eq, fields, wrong_checksums};
-pub use fixture::{Fixture, Step, run, run_bare};
+pub use fixture::{Fixture, Step, is_fast, run, run_bare, run_whole};
 pub use node::{Fake, Meanwhile};
 
 /// An address, as people write it.

@@ -3,6 +3,7 @@
 //! Refuses to guess: whatever is cut short, contradicts itself or is not TCP, UDP, SCTP or ICMP is
 //! named and left to the stack.
 
+mod plain;
 mod view;
 
 use crate::addr::{Ip, Port, Protocol};
@@ -11,6 +12,7 @@ use crate::flow::Side;
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 
+pub use plain::{family, plain};
 pub use view::{Piece, View};
 
 /// Bytes of an Ethernet header.

@@ -3,7 +3,7 @@
 use aya_ebpf::macros::{cgroup_sock_addr, classifier, xdp};
 use aya_ebpf::programs::{SockAddrContext, TcContext, XdpContext};
 use lb_common::event::{DropReason, Hook, PassReason, Turn, Verdict};
-use lb_common::forward::{self, Role, socket};
+use lb_common::forward::{Role, fast, socket, whole};
 use lb_common::packet::Packet as _;
 use lb_common::scratch::Scratch;
 
@@ -17,15 +17,13 @@ use crate::sock::{self, Family};
 /// Packets from a pod, on the host's side of its veth.
 #[classifier]
 pub(crate) fn pod_ingress(context: TcContext) -> i32 {
-    ingress(&context, Hook::PodIngress, Role::Pod)
+    ingress::<false>(context)
 }
 
 /// Packets to a pod, on the host's side of its veth.
 #[classifier]
 pub(crate) fn pod_egress(context: TcContext) -> i32 {
-    let mut skb = Skb::new(&context);
-    let verdict = with(|scratch| forward::egress(&mut skb, &Kernel, scratch, Role::Pod));
-    report::tc(Hook::PodEgress, Direction::Egress, (skb.device(), 0), verdict)
+    egress::<false>(context)
 }
 
 /// Packets from outside.
@@ -35,22 +33,20 @@ pub(crate) fn edge_ingress(context: TcContext) -> i32 {
         let verdict = Verdict::Pass(PassReason::Accelerated);
         return report::tc(Hook::EdgeIngress, Direction::Ingress, (0, 0), verdict);
     }
-    ingress(&context, Hook::EdgeIngress, Role::Edge)
+    ingress::<true>(context)
 }
 
 /// Packets to outside.
 #[classifier]
 pub(crate) fn edge_egress(context: TcContext) -> i32 {
-    let mut skb = Skb::new(&context);
-    let verdict = with(|scratch| forward::egress(&mut skb, &Kernel, scratch, Role::Edge));
-    report::tc(Hook::EdgeEgress, Direction::Egress, (skb.device(), 0), verdict)
+    egress::<true>(context)
 }
 
 /// Packets from outside by a device without a link-layer header.
 #[classifier]
 pub(crate) fn bare_ingress(context: TcContext) -> i32 {
     let mut skb = Skb::bare(&context);
-    let mut verdict = with(|scratch| forward::ingress(&mut skb, &Kernel, scratch, Role::Edge));
+    let mut verdict = with(|scratch| whole::ingress(&mut skb, &Kernel, scratch, Role::Edge));
     if let Verdict::TurnedRound(why) = verdict
         && why != Turn::Fragment
         && skb.0.lay_link().is_none()
@@ -64,7 +60,7 @@ pub(crate) fn bare_ingress(context: TcContext) -> i32 {
 #[classifier]
 pub(crate) fn bare_egress(context: TcContext) -> i32 {
     let mut skb = Skb::bare(&context);
-    let verdict = with(|scratch| forward::egress(&mut skb, &Kernel, scratch, Role::Edge));
+    let verdict = with(|scratch| whole::egress(&mut skb, &Kernel, scratch, Role::Edge));
     report::tc(Hook::EdgeEgress, Direction::Egress, (skb.device(), 0), verdict)
 }
 
@@ -72,33 +68,94 @@ pub(crate) fn bare_egress(context: TcContext) -> i32 {
 #[xdp]
 pub(crate) fn edge_xdp(context: XdpContext) -> u32 {
     let mut frame = Frame(&context);
+    let fast = kernel::scratch()
+        .and_then(|scratch| fast::ingress(&mut frame, &Kernel, scratch, Role::Edge));
+    match fast {
+        Some(verdict) => xdp(&context, verdict, 0),
+        None => rest_of_xdp(context),
+    }
+}
+
+#[inline(never)]
+fn rest_of_xdp(context: XdpContext) -> u32 {
+    let mut frame = Frame(&context);
     let mut to = 0;
     let verdict = with(|scratch| {
-        let verdict = forward::ingress(&mut frame, &Kernel, scratch, Role::Edge);
+        let verdict = whole::ingress(&mut frame, &Kernel, scratch, Role::Edge);
         if let Verdict::Sent(_) = verdict {
             to = scratch.route.device;
         }
         verdict
     });
+    xdp(&context, verdict, to)
+}
+
+#[inline(always)]
+fn xdp(context: &XdpContext, verdict: Verdict, to: u32) -> u32 {
     if let Verdict::Translated(_) = verdict {
-        mark::set(&context);
+        mark::set(context);
     }
     report::xdp(Hook::EdgeXdp, verdict, to)
 }
 
+/// What a program sits on.
+const fn role(edge: bool) -> Role {
+    if edge { Role::Edge } else { Role::Pod }
+}
+
 /// What comes in at tc.
 #[inline(always)]
-fn ingress(context: &TcContext, hook: Hook, role: Role) -> i32 {
-    let mut skb = Skb::new(context);
+fn ingress<const EDGE: bool>(context: TcContext) -> i32 {
+    let mut skb = Skb::new(&context);
+    let way = (skb.device(), 0);
+    let fast =
+        kernel::scratch().and_then(|scratch| fast::ingress(&mut skb, &Kernel, scratch, role(EDGE)));
+    match fast {
+        Some(verdict) => report::tc(coming(EDGE), Direction::Ingress, way, verdict),
+        None => rest_of_ingress::<EDGE>(context),
+    }
+}
+
+#[inline(never)]
+fn rest_of_ingress<const EDGE: bool>(context: TcContext) -> i32 {
+    let mut skb = Skb::new(&context);
     let mut way = (skb.device(), 0);
     let verdict = with(|scratch| {
-        let verdict = forward::ingress(&mut skb, &Kernel, scratch, role);
+        let verdict = whole::ingress(&mut skb, &Kernel, scratch, role(EDGE));
         if let Verdict::Sent(_) = verdict {
             way = (scratch.route.device, scratch.enters);
         }
         verdict
     });
-    report::tc(hook, Direction::Ingress, way, verdict)
+    report::tc(coming(EDGE), Direction::Ingress, way, verdict)
+}
+
+const fn coming(edge: bool) -> Hook {
+    if edge { Hook::EdgeIngress } else { Hook::PodIngress }
+}
+
+/// What goes out at tc.
+#[inline(always)]
+fn egress<const EDGE: bool>(context: TcContext) -> i32 {
+    let mut skb = Skb::new(&context);
+    let way = (skb.device(), 0);
+    let fast =
+        kernel::scratch().and_then(|scratch| fast::egress(&mut skb, &Kernel, scratch, role(EDGE)));
+    match fast {
+        Some(verdict) => report::tc(going(EDGE), Direction::Egress, way, verdict),
+        None => rest_of_egress::<EDGE>(context),
+    }
+}
+
+#[inline(never)]
+fn rest_of_egress<const EDGE: bool>(context: TcContext) -> i32 {
+    let mut skb = Skb::new(&context);
+    let verdict = with(|scratch| whole::egress(&mut skb, &Kernel, scratch, role(EDGE)));
+    report::tc(going(EDGE), Direction::Egress, (skb.device(), 0), verdict)
+}
+
+const fn going(edge: bool) -> Hook {
+    if edge { Hook::EdgeEgress } else { Hook::PodEgress }
 }
 
 /// Lends a program the working memory of its CPU.

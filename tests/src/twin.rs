@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use lb_common::event::{Event, Hook, Turn, Verdict, event_counter, verdict_counter};
-use lb_common::fake::{Fake, Step, fields, run, wrong_checksums};
+use lb_common::fake::{Fake, Step, fields, run, run_whole, wrong_checksums};
 use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Ports};
 
 pub mod bpf;
@@ -61,7 +61,15 @@ pub fn compare(
             outcome.verdicts.push(None);
             continue;
         };
+        let whole = host.clone();
         let (verdict, bytes) = run(step, &host);
+        if run_whole(step, &whole) != (verdict, bytes.clone())
+            || whole.flows != host.flows
+            || whole.events != host.events
+        {
+            let what = format!("packet {index}: the whole path alone does not end as {verdict:?}");
+            return Ok(outcome.ends(format!("{what}\n{step:?}")));
+        }
         outcome.verdicts.push(Some((step.hook, verdict)));
         for (event, count) in &*host.events.borrow() {
             *outcome.events.entry(*event).or_default() += count;

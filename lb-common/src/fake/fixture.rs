@@ -7,7 +7,7 @@ use std::vec::Vec;
 use super::{Bytes, Datagram, Fake, Home, assert_packet_eq, wrong_checksums};
 use crate::bare::Bare;
 use crate::event::{Event, Hook, Verdict};
-use crate::forward::{Role, egress, ingress};
+use crate::forward::{Role, egress, fast, ingress, whole};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::wire::ETHERNET;
@@ -120,6 +120,24 @@ pub fn run(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
     (decide(step.hook, &mut packet, tables), packet.data)
 }
 
+/// The same without the fast path; it must make no difference.
+pub fn run_whole(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
+    let mut packet = packet(step, &step.packet, tables);
+    let mut scratch = Scratch::default();
+    let (role, goes_out) = place(step.hook);
+    let whole = if goes_out { whole::egress } else { whole::ingress };
+    (whole(&mut packet, tables, &mut scratch, role), packet.data)
+}
+
+/// Whether the fast path decides about a packet.
+pub fn is_fast(step: &Step, tables: &Fake) -> bool {
+    let mut packet = packet(step, &step.packet, tables);
+    let mut scratch = Scratch::default();
+    let (role, goes_out) = place(step.hook);
+    let fast = if goes_out { fast::egress } else { fast::ingress };
+    fast(&mut packet, tables, &mut scratch, role).is_some()
+}
+
 /// The same of a packet of a device without a link-layer header: what comes of the rest behind it.
 pub fn run_bare(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
     let (link, rest) = step.packet.split_at(ETHERNET);
@@ -138,10 +156,17 @@ fn packet(step: &Step, bytes: &[u8], tables: &Fake) -> Bytes {
 
 fn decide<P: Packet>(hook: Hook, packet: &mut P, tables: &Fake) -> Verdict {
     let mut scratch = Scratch::default();
+    let (role, goes_out) = place(hook);
+    let handle = if goes_out { egress } else { ingress };
+    handle(packet, tables, &mut scratch, role)
+}
+
+/// On what a program sits, and whether packets go out by it.
+const fn place(hook: Hook) -> (Role, bool) {
     match hook {
-        Hook::PodIngress => ingress(packet, tables, &mut scratch, Role::Pod),
-        Hook::EdgeIngress | Hook::EdgeXdp => ingress(packet, tables, &mut scratch, Role::Edge),
-        Hook::PodEgress => egress(packet, tables, &mut scratch, Role::Pod),
-        Hook::EdgeEgress => egress(packet, tables, &mut scratch, Role::Edge),
+        Hook::PodIngress => (Role::Pod, false),
+        Hook::EdgeIngress | Hook::EdgeXdp => (Role::Edge, false),
+        Hook::PodEgress => (Role::Pod, true),
+        Hook::EdgeEgress => (Role::Edge, true),
     }
 }

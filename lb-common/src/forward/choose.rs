@@ -22,6 +22,12 @@ pub(super) const fn is_near(settings: &Settings, ip: &Ip, port: Port, v4: bool) 
     cover.covers(ip) || is_node_port(settings, port)
 }
 
+/// Whether a destination may be a frontend: what is not is looked up nowhere.
+#[inline(always)]
+pub(super) fn may_be_asked(settings: &Settings, ip: &Ip, port: Port, v4: bool) -> bool {
+    is_near(settings, ip, port, v4) || settings.may_be_other(ip)
+}
+
 #[inline(always)]
 const fn is_node_port(settings: &Settings, port: Port) -> bool {
     let number = port.get();

@@ -10,7 +10,7 @@ use crate::wire::tcp;
 use super::flows;
 
 /// Flags of a packet that something must follow.
-const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
+pub(super) const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
 
 /// Removes the flow of `scratch.key` if the packet just translated was its last: the acknowledgement
 /// after both sides sent FIN (RFC 9293 3.6). Done where the packet is seen last. An RST proves nothing, it

@@ -4,15 +4,15 @@ use super::{Role, Step, close, flows, fragments, host, icmp, pass, ports, read, 
 use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{PassReason, Translation, Turn, Verdict};
-use crate::flow::{Kind, Side};
+use crate::flow::{Kind, Side, Tuple};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::tables::Tables;
 use crate::wire::Piece;
 
-/// Handles a packet that goes out by a device.
+/// Handles any packet that goes out by a device.
 #[inline(always)]
-pub fn egress<P: Packet, T: Tables>(
+pub fn whole<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
@@ -37,7 +37,7 @@ fn steps<P: Packet, T: Tables>(
     if scratch.view.piece == Piece::Later {
         fragments::recall(tables, scratch)?;
     }
-    if !may_be_ours(packet, tables, settings, scratch, role) {
+    if !may_be_ours(packet, tables, settings, &scratch.key.tuple, role) {
         return pass(PassReason::NotOurs);
     }
     let known = tables.flow(&scratch.key, &mut scratch.flow);
@@ -54,7 +54,7 @@ fn steps<P: Packet, T: Tables>(
         _ => return pass(PassReason::Unchanged),
     };
     if scratch.flow.kind == Kind::MASQUERADE {
-        if role == Role::Pod && !settings.has(Settings::MASQUERADE_KUBE_PROXY) {
+        if !masquerades(settings, role) {
             // The backend turned out to be behind a pod device: its answer comes back this way.
             return pass(PassReason::Unchanged);
         }
@@ -72,22 +72,26 @@ fn steps<P: Packet, T: Tables>(
     Ok(what)
 }
 
+/// Whether packets leave by such a device under our address: to a pod only where it is done as kube-proxy does it.
+#[inline(always)]
+pub(super) fn masquerades(settings: &Settings, role: Role) -> bool {
+    role == Role::Edge || settings.has(Settings::MASQUERADE_KUBE_PROXY)
+}
+
 /// Whether a packet that goes out can be of a flow: all that do have a backend at one end, but for this host's own. Most
 /// that are nobody's are told by a bit or two (ADR 0020).
 #[inline(always)]
-fn may_be_ours<P: Packet, T: Tables>(
+pub(super) fn may_be_ours<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
     settings: &Settings,
-    scratch: &Scratch,
+    tuple: &Tuple,
     role: Role,
 ) -> bool {
-    let tuple = &scratch.key.tuple;
     if tables.may_be_backend(&tuple.source, tuple.source_port) {
         return true;
     }
-    // Behind a pod's device nobody is masqueraded for, where it is not done as kube-proxy does it.
-    (role == Role::Edge || settings.has(Settings::MASQUERADE_KUBE_PROXY))
+    masquerades(settings, role)
         && (tables.may_be_backend(&tuple.destination, tuple.destination_port)
             || role == Role::Edge && packet.is_from_host())
 }

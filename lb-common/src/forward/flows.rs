@@ -33,6 +33,12 @@ pub(super) fn touch<T: Tables>(tables: &T, key: &FlowKey, flow: &Flow, view: &Vi
     }
 }
 
+/// Whether a packet that neither begins nor ends anything leaves nothing to be marked in its half, nor the half to be removed.
+#[inline(always)]
+pub(super) fn is_settled<T: Tables>(tables: &T, flow: &Flow) -> bool {
+    flow.state == state::ESTABLISHED && flow.tick() == tables.tick()
+}
+
 /// Whether a packet may follow the flow found for it without another look at its frontend.
 /// `is_answer`: its destination can only be a source that we made up.
 ///
@@ -42,18 +48,18 @@ pub(super) fn touch<T: Tables>(tables: &T, key: &FlowKey, flow: &Flow, view: &Vi
 pub(super) fn is_current<T: Tables>(
     tables: &T,
     settings: &Settings,
-    scratch: &Scratch,
+    flow: &Flow,
+    view: &View,
     is_answer: bool,
 ) -> bool {
-    let flow = &scratch.flow;
     if is_answer && matches!(flow.kind, Kind::UNMASQUERADE | Kind::HAIRPIN) {
         return true;
     }
     if flow.kind == Kind::UNMASQUERADE {
         return false;
     }
-    if scratch.view.protocol == Protocol::TCP {
-        return !scratch.view.is_syn();
+    if view.protocol == Protocol::TCP {
+        return !view.is_syn();
     }
     flow.note == settings.removals && tables.epoch(flow.backend) == flow.epoch
 }

@@ -27,7 +27,9 @@ pub(super) fn find<P: Packet, T: Tables>(
     known: bool,
 ) -> Step<()> {
     let is_answer = scratch.key.tuple.destination == flows::host_address(settings, scratch.view.v4);
-    if known && (is_answer || flows::is_current(tables, settings, scratch, false)) {
+    if known
+        && (is_answer || flows::is_current(tables, settings, &scratch.flow, &scratch.view, false))
+    {
         return Ok(());
     }
     if is_answer {

@@ -8,7 +8,7 @@ use super::{
 use crate::addr::Protocol;
 use crate::config::{Device, Settings, address};
 use crate::event::{DropReason, PassReason, Translation, Turn, Verdict};
-use crate::flow::{Kind, Side};
+use crate::flow::{Kind, Side, Tuple};
 use crate::hash;
 use crate::packet::Packet;
 use crate::scratch::{Asker, Scratch};
@@ -16,9 +16,9 @@ use crate::service::{Backend, Flags, Frontend};
 use crate::tables::Tables;
 use crate::wire::{Piece, View};
 
-/// Handles a packet that comes in by a device.
+/// Handles any packet that comes in by a device.
 #[inline(always)]
-pub fn ingress<P: Packet, T: Tables>(
+pub fn whole<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
@@ -48,36 +48,27 @@ fn steps<P: Packet, T: Tables>(
     }
     let asked = &scratch.key.tuple;
     let (ip, port) = (asked.destination, asked.destination_port);
-    let is_answer = is_to_translated_source(tables, settings, scratch, role);
-    if !is_answer
-        && settings.has(Settings::SHORT_CUTS)
-        && !packet.is_frame()
-        && short_cut::is_answer(packet, tables, scratch)
-    {
+    let is_answer = is_to_translated_source(tables, settings, asked, scratch.view.v4, role);
+    if !is_answer && short_cut::is_answer(packet, tables, settings, scratch) {
         flows::touch(tables, &scratch.key, &scratch.flow, &scratch.view);
         rewrite::packet(packet, &scratch.view, &scratch.key.tuple, &scratch.flow.to)?;
         return road::take(packet, tables, scratch);
     }
     let is_near = choose::is_near(settings, &ip, port, scratch.view.v4);
-    // A flow that may be there is asked for first, and most packets need no more. What can only be a frontend
-    // at a rare address is asked for its service first; what is nobody's for nothing.
-    let flow_first = is_answer || is_near;
-    let mut located = Ok(());
-    if !flow_first {
-        located = if settings.may_be_other(&ip) {
+    // A flow that may be there is asked for first, and most packets need no more; what is nobody's, for nothing.
+    let is_asked = is_answer || is_near || settings.may_be_other(&ip);
+    let known = is_asked && tables.flow(&scratch.key, &mut scratch.flow);
+    let is_current =
+        known && flows::is_current(tables, settings, &scratch.flow, &scratch.view, is_answer);
+    if !is_current {
+        let located = if is_asked {
             locate(tables, settings, scratch, is_near)
         } else {
             Err(Refusal::Pass(PassReason::NotOurs))
         };
-    }
-    let known = located.is_ok() && tables.flow(&scratch.key, &mut scratch.flow);
-    if !known || !flows::is_current(tables, settings, scratch, is_answer) {
-        if flow_first {
-            located = locate(tables, settings, scratch, is_near);
-        }
         if let Err(refusal) = located {
             let is_nobodys = refusal == Refusal::Pass(PassReason::NotOurs);
-            if role != Role::Pod || !is_nobodys || !is_to_backend(tables, scratch) {
+            if !is_nobodys || !is_to_backend(tables, &scratch.key.tuple, role) {
                 return refuse(packet, tables, scratch, refusal);
             }
             direct::find(packet, tables, settings, scratch)?;
@@ -109,24 +100,23 @@ fn is_common(view: &View) -> bool {
     is_known && view.plain && view.piece == Piece::Whole
 }
 
-/// Whether the destination may be the address and port of a backend.
+/// Whether a pod may be speaking straight to a backend.
 #[inline(always)]
-fn is_to_backend<T: Tables>(tables: &T, scratch: &Scratch) -> bool {
-    let tuple = &scratch.key.tuple;
-    tables.may_be_backend(&tuple.destination, tuple.destination_port)
+pub(super) fn is_to_backend<T: Tables>(tables: &T, tuple: &Tuple, role: Role) -> bool {
+    role == Role::Pod && tables.may_be_backend(&tuple.destination, tuple.destination_port)
 }
 
 /// Whether the destination can only be a source that we made up: an own address with a port of our
 /// range, or the address that stands for a pod reaching itself.
 #[inline(always)]
-fn is_to_translated_source<T: Tables>(
+pub(super) fn is_to_translated_source<T: Tables>(
     tables: &T,
     settings: &Settings,
-    scratch: &Scratch,
+    tuple: &Tuple,
+    v4: bool,
     role: Role,
 ) -> bool {
-    let tuple = &scratch.key.tuple;
-    if role == Role::Pod && tuple.destination == flows::hairpin_address(settings, scratch.view.v4) {
+    if role == Role::Pod && tuple.destination == flows::hairpin_address(settings, v4) {
         return true;
     }
     let port = tuple.destination_port.get();

@@ -5,9 +5,9 @@
 //! translated where it leaves.
 
 use super::road::{self, Of};
-use crate::config::Device;
+use crate::config::{Device, Settings};
 use crate::event::Event;
-use crate::flow::{Flow, Kind, Side};
+use crate::flow::{Flow, Kind, Side, Tuple};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::tables::Tables;
@@ -21,17 +21,30 @@ pub(super) fn prepare<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mu
         && is_found(packet, tables, scratch, Of::Flow)
 }
 
+/// Whether a packet may be the answer of a backend that a short cut can take.
+#[inline(always)]
+pub(super) fn may_be_answer<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    settings: &Settings,
+    tuple: &Tuple,
+) -> bool {
+    settings.has(Settings::SHORT_CUTS)
+        && !packet.is_frame()
+        && tables.may_be_backend(&tuple.source, tuple.source_port)
+}
+
 /// Whether the packet is the answer of a backend to a client of this node, and has a way to it. If so, it is a packet of the
 /// half in `scratch.flow`, and its key that of where it would leave to the client.
 #[inline(always)]
 pub(super) fn is_answer<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
+    settings: &Settings,
     scratch: &mut Scratch,
 ) -> bool {
-    let tuple = &scratch.key.tuple;
-    is_common(&scratch.view)
-        && tables.may_be_backend(&tuple.source, tuple.source_port)
+    may_be_answer(packet, tables, settings, &scratch.key.tuple)
+        && is_common(&scratch.view)
         && prepare_answer(packet, tables, scratch)
 }
 

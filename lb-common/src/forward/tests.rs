@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use std::vec::Vec;
 
 use crate::addr::{Endpoint, Ip, Port, Protocol};
-use crate::event::{DropReason, Hook, PassReason, Turn, Verdict};
+use crate::event::{DropReason, Hook, PassReason, Translation, Turn, Verdict};
 use crate::fake::{
-    Datagram, Fake, Step, Transport, assert_packet_eq, at, fixtures, run, world, wrong_checksums,
+    Datagram, Fake, Fixture, Step, Transport, assert_packet_eq, at, fixtures, is_fast, run,
+    run_whole, world, wrong_checksums,
 };
 use crate::wire::tcp;
 
@@ -84,6 +85,44 @@ fn what_is_not_ours_costs_no_look_up() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn the_fast_path_decides_what_the_whole_one_does() {
+    let mut decided = BTreeSet::new();
+    // Where others write to the tables in between, every look-up is a step of its own.
+    let quiet = |fixture: &Fixture| fixture.tables.meanwhile.borrow().is_empty();
+    for Fixture { name, tables, steps, .. } in fixtures::all().into_iter().filter(quiet) {
+        let other = tables.clone();
+        // What begins a flow the first time marks it the second, and is followed the third.
+        for step in steps.iter().chain(&steps).chain(&steps) {
+            let is_fast = is_fast(step, &tables.clone());
+            let (verdict, out) = run(step, &tables);
+            if is_fast {
+                let _: bool = decided.insert((step.hook, verdict.index()));
+            }
+            assert_eq!(run_whole(step, &other), (verdict, out), "{name}");
+            assert_eq!(*tables.flows.borrow(), *other.flows.borrow(), "{name}");
+            assert_eq!(*tables.events.borrow(), *other.events.borrow(), "{name}");
+        }
+    }
+    let (ours, theirs) = (Verdict::Translated, Verdict::Pass(PassReason::NotOurs));
+    for (hook, verdict) in [
+        (Hook::PodIngress, ours(Translation::Forward)),
+        (Hook::PodEgress, ours(Translation::Reply)),
+        (Hook::EdgeIngress, ours(Translation::Forward)),
+        (Hook::EdgeIngress, ours(Translation::Unmasquerade)),
+        (Hook::EdgeEgress, ours(Translation::Reply)),
+        (Hook::EdgeEgress, ours(Translation::Masquerade)),
+        (Hook::EdgeXdp, ours(Translation::Forward)),
+        (Hook::EdgeXdp, ours(Translation::Unmasquerade)),
+        (Hook::PodIngress, theirs),
+        (Hook::PodEgress, theirs),
+        (Hook::EdgeIngress, theirs),
+        (Hook::EdgeEgress, theirs),
+    ] {
+        assert!(decided.contains(&(hook, verdict.index())), "{hook:?}: {verdict:?}");
     }
 }
 

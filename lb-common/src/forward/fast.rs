@@ -1,0 +1,145 @@
+//! The fast path: what is nobody's, and plain packets of flows of which nothing has to be marked, asked or removed.
+//!
+//! It decides what the whole path would, with constant offsets and at most one look-up of a flow, and leaves all else to that
+//! (`the_fast_path_decides_what_the_whole_one_does`). In the kernel the whole path is a function of its own: what it keeps on
+//! the stack, and in registers, then costs nothing here.
+
+use super::egress::{masquerades, may_be_ours};
+use super::ingress::{is_to_backend, is_to_translated_source};
+use super::{Role, choose, close, flows, rewrite, short_cut};
+use crate::addr::Ip;
+use crate::config::Settings;
+use crate::event::{PassReason, Translation, Verdict};
+use crate::flow::{Flow, Kind, Side};
+use crate::packet::Packet;
+use crate::scratch::Scratch;
+use crate::tables::Tables;
+use crate::wire::{self, View};
+
+const NOT_OURS: Verdict = Verdict::Pass(PassReason::NotOurs);
+
+/// Handles a packet that comes in, if it is a common one.
+#[inline(always)]
+pub fn ingress<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+    role: Role,
+) -> Option<Verdict> {
+    if wire::family(packet)? {
+        ingress_of::<P, T, true>(packet, tables, scratch, role)
+    } else {
+        ingress_of::<P, T, false>(packet, tables, scratch, role)
+    }
+}
+
+#[inline(always)]
+fn ingress_of<P: Packet, T: Tables, const V4: bool>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+    role: Role,
+) -> Option<Verdict> {
+    let (view, settings) = read::<P, T, V4>(packet, tables, scratch, Side::INGRESS)?;
+    let tuple = &scratch.key.tuple;
+    let is_answer = is_to_translated_source(tables, settings, tuple, V4, role);
+    if !is_answer && !choose::may_be_asked(settings, &tuple.destination, tuple.destination_port, V4)
+    {
+        let is_more = is_to_backend(tables, tuple, role)
+            || short_cut::may_be_answer(packet, tables, settings, tuple);
+        return if is_more { None } else { Some(NOT_OURS) };
+    }
+    // The way past the stack is asked of the kernel for each packet.
+    if !packet.is_frame() && settings.has(Settings::SHORT_CUTS) {
+        return None;
+    }
+    if !tables.flow(&scratch.key, &mut scratch.flow) {
+        return None;
+    }
+    let flow = &scratch.flow;
+    let what = match flow.kind {
+        Kind::FORWARD => Translation::Forward,
+        Kind::UNMASQUERADE => Translation::Unmasquerade,
+        _ => return None,
+    };
+    let goes_on = what == Translation::Unmasquerade || flow.flags & Flow::MASQUERADED != 0;
+    let is_sent = packet.is_frame() && settings.has(Settings::SENDS) && goes_on;
+    if is_sent || !flows::is_current(tables, settings, flow, &view, is_answer) {
+        return None;
+    }
+    follow(packet, tables, scratch, &view, what)
+}
+
+/// Handles a packet that goes out, if it is a common one.
+#[inline(always)]
+pub fn egress<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+    role: Role,
+) -> Option<Verdict> {
+    if wire::family(packet)? {
+        egress_of::<P, T, true>(packet, tables, scratch, role)
+    } else {
+        egress_of::<P, T, false>(packet, tables, scratch, role)
+    }
+}
+
+#[inline(always)]
+fn egress_of<P: Packet, T: Tables, const V4: bool>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+    role: Role,
+) -> Option<Verdict> {
+    let (view, settings) = read::<P, T, V4>(packet, tables, scratch, Side::EGRESS)?;
+    if !may_be_ours(packet, tables, settings, &scratch.key.tuple, role) {
+        return Some(NOT_OURS);
+    }
+    if !tables.flow(&scratch.key, &mut scratch.flow) {
+        // This host's own may ask for a frontend.
+        return if role == Role::Edge && packet.is_from_host() { None } else { Some(NOT_OURS) };
+    }
+    let flow = &scratch.flow;
+    let what = match flow.kind {
+        Kind::REPLY => Translation::Reply,
+        Kind::MASQUERADE if masquerades(settings, role) && flow.to.source != Ip::UNSPECIFIED => {
+            Translation::Masquerade
+        }
+        _ => return None,
+    };
+    follow(packet, tables, scratch, &view, what)
+}
+
+/// The headers of a packet that neither begins nor ends anything, and the settings.
+#[inline(always)]
+fn read<'t, P: Packet, T: Tables, const V4: bool>(
+    packet: &P,
+    tables: &'t T,
+    scratch: &mut Scratch,
+    side: Side,
+) -> Option<(View, &'t Settings)> {
+    let view = wire::plain::<P, V4>(packet, &mut scratch.key, side)?;
+    if view.tcp_flags & close::NOT_LAST != 0 {
+        return None;
+    }
+    Some((view, tables.settings()?))
+}
+
+/// A packet of the flow in `scratch.flow`, if that needs no mark.
+#[inline(always)]
+fn follow<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &Scratch,
+    view: &View,
+    what: Translation,
+) -> Option<Verdict> {
+    if !flows::is_settled(tables, &scratch.flow) {
+        return None;
+    }
+    match rewrite::packet(packet, view, &scratch.key.tuple, &scratch.flow.to) {
+        Ok(()) => Some(Verdict::Translated(what)),
+        Err(verdict) => Some(verdict),
+    }
+}
