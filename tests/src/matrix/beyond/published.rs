@@ -24,8 +24,9 @@ pub(in crate::matrix) const BOUND: u8 = 108;
 pub const SCTP: [u8; 2] = [137, 138];
 /// Label of what belongs to a headless Service.
 pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
-/// Health checks (contract 6.1): port, endpoints on this node.
-pub const HEALTH_CHECKS: [(u16, u64); 2] = [(30_080, 1), (30_081, 0)];
+/// Health checks (contract 6.1): port, endpoints on this node of IPv4 and of IPv6.
+pub const HEALTH_CHECKS: [(u16, [u64; 2]); 3] =
+    [(30_080, [1, 1]), (30_081, [0, 0]), (30_030, [1, 0])];
 
 /// Objects in the making.
 #[derive(Default)]
@@ -83,7 +84,7 @@ fn hints(all: &mut Objects) -> Result<()> {
             "healthCheckNodePort": port,
         }})
     };
-    let [(one, _), (none, _)] = HEALTH_CHECKS;
+    let [(one, _), (none, _), (of_one_family, _)] = HEALTH_CHECKS;
     all.add((100, "zones"), &plain, &[a2(&zone("zone-a"))?, b2(&zone("zone-b"))?])?;
     all.add((101, "zones-incomplete"), &plain, &[a2(&zone("zone-a"))?, b2(&plain)?])?;
     all.add((102, "zones-elsewhere"), &plain, &[a2(&zone("zone-c"))?, b2(&zone("zone-c"))?])?;
@@ -92,7 +93,13 @@ fn hints(all: &mut Objects) -> Result<()> {
     let leaving = draining(&zone("zone-b"));
     all.add((105, "zones-draining"), &plain, &[a2(&leaving)?, b2(&leaving)?])?;
     let nowhere = endpoint(address::pod(1, 2)?, "node-a", &json!({"nodeName": null}));
-    all.add((110, "no-node"), &local(none), &[nowhere])
+    all.add((110, "no-node"), &local(none), &[nowhere])?;
+    // Of IPv4 the endpoint on this node, of IPv6 the other.
+    all.0.push(service("health", 136, &local(of_one_family))?);
+    let [here, there] =
+        [a2(&plain)?, b2(&plain)?].map(|it| slices("health", "health", &PORTS, &[it]));
+    all.0.extend(here.into_iter().take(1).chain(there.into_iter().skip(1)));
+    Ok(())
 }
 
 fn ranges(all: &mut Objects) -> Result<()> {
