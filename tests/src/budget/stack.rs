@@ -108,10 +108,10 @@ mod tests {
         let call = |distance: u8| [0x85, 0x10, distance, 0, 0, 0, 0, 0];
         let exit = [0x95, 0, 0, 0, 0, 0, 0, 0];
         let address = [[0xbf, 0xa2, 0, 0, 0, 0, 0, 0], [0x07, 0x02, 0, 0, 0xd0, 0xff, 0xff, 0xff]];
-        assert_eq!(depth(&[store(-8), exit]), 16);
-        // main (16) calls one at 4 (48 by address) and one at 7 (8, rounded 16).
+        assert_eq!(depth(&[store(-8), exit]), 32);
+        // main (8, rounded 32) calls one at 4 (48 by address, rounded 64) and one at 7 (8, rounded 32).
         let program =
             [store(-8), call(2), call(4), exit, address[0], address[1], exit, store(-8), exit];
-        assert_eq!(depth(&program), 16 + 48);
+        assert_eq!(depth(&program), 32 + 64);
     }
 }
