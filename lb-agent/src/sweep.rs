@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lb_common::addr::Protocol;
 use lb_common::flow::{Flow, FlowKey, Kind, Side};
-use lb_common::service::{Frontend, ServiceId};
+use lb_common::service::Frontend;
 use tracing::info;
 
 use crate::maps::{Error, Maps};
@@ -30,8 +30,8 @@ const ALONE: Duration = Duration::from_secs(5);
 /// What a sweep must know of the services.
 #[derive(Debug, Default)]
 pub struct Context {
-    /// Services whose remaining flows shall be reported.
-    pub leaving: BTreeSet<ServiceId>,
+    /// Frontends whose remaining flows shall be reported.
+    pub leaving: BTreeSet<Frontend>,
     /// When the sweep began, by the clock of the book.
     pub began: Duration,
     /// Rows of `BACKENDS` that were ever used, at that time.
@@ -49,8 +49,8 @@ pub struct Report {
     pub removed: usize,
     /// Masquerades that get another source, since theirs is no address of this node any more.
     pub renewed: usize,
-    /// Frontends that flows of leaving services go to.
-    pub live: BTreeSet<(ServiceId, Frontend)>,
+    /// Those of [`Context::leaving`] that flows go to.
+    pub live: BTreeSet<Frontend>,
     /// Halves the table can hold.
     pub capacity: u32,
     /// [`Context::began`].
@@ -95,8 +95,8 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
             dead.push(*key);
         } else if own.has_lost(flow) {
             lost.push(*key);
-        } else if begins(flow) && context.leaving.contains(&flow.service) {
-            let _: bool = report.live.insert((flow.service, frontend(key)));
+        } else if begins(flow) && !context.leaving.is_empty() {
+            report.live.extend(left(&context.leaving, frontend(key)));
         }
     })?;
     for key in &dead {
@@ -112,6 +112,12 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
         );
     }
     Ok(report)
+}
+
+/// What is leaving of the address that a flow goes to: a `NodePort` is reached by any address of the family.
+fn left(leaving: &BTreeSet<Frontend>, to: Frontend) -> impl Iterator<Item = Frontend> {
+    let both = [to, Frontend::node_port(to.ip, to.port, to.protocol)];
+    both.into_iter().filter(|frontend| leaving.contains(frontend))
 }
 
 impl Notes {

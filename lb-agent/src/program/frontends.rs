@@ -57,10 +57,9 @@ impl Frontends {
         &self.written
     }
 
-    /// Entries that are gone for new packets, with their service.
-    pub(super) fn tombstones(&self) -> impl Iterator<Item = (&Frontend, ServiceId, Duration)> {
-        let id = |frontend| self.written.get(frontend).map_or(0, |service| service.id);
-        self.tombstones.iter().map(move |(frontend, since)| (frontend, id(frontend), *since))
+    /// Entries that are gone for new packets, and since when.
+    pub(super) fn tombstones(&self) -> impl Iterator<Item = (&Frontend, Duration)> {
+        self.tombstones.iter().map(|(frontend, since)| (frontend, *since))
     }
 
     /// Entries that the map has to hold: those written, and those that are claimed.

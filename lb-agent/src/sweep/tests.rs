@@ -101,3 +101,20 @@ fn quiet_datagram_flows_of_a_backend_that_left_are_over() {
     }
     assert_eq!(over(&flow), [false, false], "begun after the rows were read");
 }
+
+#[test]
+fn a_flow_keeps_what_it_goes_to_whichever_service_had_that_when_it_began() {
+    let [(key, flow), _] = pair(Protocol::TCP, 0, [0; 2]).try_into().unwrap();
+    let to = frontend(&key);
+    let node_port = Frontend::node_port(to.ip, to.port, to.protocol);
+    let of = |leaving: &[Frontend]| {
+        let leaving = leaving.iter().copied().collect();
+        left(&leaving, frontend(&key)).collect::<Vec<_>>()
+    };
+    assert!(begins(&flow));
+    assert_eq!(of(&[to]), [to]);
+    assert_eq!(of(&[node_port]), [node_port], "any address of the family");
+    let other = Frontend::new(to.ip, Port::new(81), to.protocol);
+    let of_udp = Frontend::new(to.ip, to.port, Protocol::UDP);
+    assert_eq!(of(&[other, of_udp]), []);
+}
