@@ -125,7 +125,7 @@ names! {
 }
 
 /// How a packet ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// Untouched, the next program or the stack goes on with it.
     Pass(PassReason),

@@ -12,7 +12,7 @@ use crate::flow::Side;
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 
-pub use plain::{family, plain};
+pub use plain::{is_v4, plain};
 pub use view::{Piece, View};
 
 /// Bytes of an Ethernet header.

@@ -68,9 +68,9 @@ pub(crate) fn bare_egress(context: TcContext) -> i32 {
 #[xdp]
 pub(crate) fn edge_xdp(context: XdpContext) -> u32 {
     let mut frame = Frame(&context);
-    let fast = kernel::scratch()
+    let decided = kernel::scratch()
         .and_then(|scratch| fast::ingress(&mut frame, &Kernel, scratch, Role::Edge));
-    match fast {
+    match decided {
         Some(verdict) => xdp(&context, verdict, 0),
         None => rest_of_xdp(context),
     }
@@ -108,9 +108,9 @@ const fn role(edge: bool) -> Role {
 fn ingress<const EDGE: bool>(context: TcContext) -> i32 {
     let mut skb = Skb::new(&context);
     let way = (skb.device(), 0);
-    let fast =
+    let decided =
         kernel::scratch().and_then(|scratch| fast::ingress(&mut skb, &Kernel, scratch, role(EDGE)));
-    match fast {
+    match decided {
         Some(verdict) => report::tc(coming(EDGE), Direction::Ingress, way, verdict),
         None => rest_of_ingress::<EDGE>(context),
     }
@@ -139,9 +139,9 @@ const fn coming(edge: bool) -> Hook {
 fn egress<const EDGE: bool>(context: TcContext) -> i32 {
     let mut skb = Skb::new(&context);
     let way = (skb.device(), 0);
-    let fast =
+    let decided =
         kernel::scratch().and_then(|scratch| fast::egress(&mut skb, &Kernel, scratch, role(EDGE)));
-    match fast {
+    match decided {
         Some(verdict) => report::tc(going(EDGE), Direction::Egress, way, verdict),
         None => rest_of_egress::<EDGE>(context),
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use lb_common::event::{Event, Hook, Turn, Verdict, event_counter, verdict_counter};
-use lb_common::fake::{Fake, Step, fields, run, run_whole, wrong_checksums};
+use lb_common::fake::{Fake, Step, fields, is_fast, run, run_whole, wrong_checksums};
 use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Ports};
 
 pub mod bpf;
@@ -33,6 +33,8 @@ pub struct Outcome {
     pub difference: Option<Difference>,
     /// How each packet ended on this host; nothing where the kernel runs no program on it.
     pub verdicts: Vec<Option<(Hook, Verdict)>>,
+    /// What the fast path decided about, and how often.
+    pub fast: BTreeMap<(Hook, Verdict), u64>,
     /// What was counted on the way.
     pub events: BTreeMap<Event, u64>,
 }
@@ -62,6 +64,7 @@ pub fn compare(
             continue;
         };
         let whole = host.clone();
+        let is_fast = is_fast(step, &whole.clone());
         let (verdict, bytes) = run(step, &host);
         if run_whole(step, &whole) != (verdict, bytes.clone())
             || whole.flows != host.flows
@@ -71,6 +74,9 @@ pub fn compare(
             return Ok(outcome.ends(format!("{what}\n{step:?}")));
         }
         outcome.verdicts.push(Some((step.hook, verdict)));
+        if is_fast {
+            *outcome.fast.entry((step.hook, verdict)).or_default() += 1;
+        }
         for (event, count) in &*host.events.borrow() {
             *outcome.events.entry(*event).or_default() += count;
         }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use lb_common::event::{DropReason, Event, PassReason, Verdict};
-use lb_common::fake::{Fake, fixtures};
+use lb_common::event::{DropReason, Event, Hook, PassReason, Translation, Verdict};
+use lb_common::fake::{Fake, Fixture, fixtures};
 use lb_tests::twin::{Kernel, compare, random, sums};
 
 /// The object for a size of the flow table.
@@ -37,6 +37,38 @@ fn every_fixture_is_the_same_in_the_kernel() {
     }
     eprintln!("{equal} packets equal; the kernel runs no program on {skipped:?}");
     assert!(failed.is_empty(), "{} differences", failed.len());
+}
+
+#[test]
+fn the_fast_path_is_the_same_in_the_kernel() {
+    let mut kernels = BTreeMap::new();
+    let mut fast = BTreeMap::<_, u64>::new();
+    // Where others write to the tables in between, repeated packets meet other tables.
+    let quiet = |fixture: &Fixture| fixture.tables.meanwhile.borrow().is_empty();
+    for fixture in fixtures::all().into_iter().filter(quiet) {
+        let kernel = of(&mut kernels, fixture.tables.flow_capacity);
+        // What begins a flow the first time marks it the second, and is followed the third.
+        let steps = [&fixture.steps[..]; 3].concat();
+        let outcome = compare(kernel, &fixture.tables, &steps, false)
+            .unwrap_or_else(|error| panic!("{}: {error:#}", fixture.name));
+        assert!(outcome.difference.is_none(), "{}: {:?}", fixture.name, outcome.difference);
+        for (what, count) in outcome.fast {
+            *fast.entry(what).or_default() += count;
+        }
+    }
+    eprintln!("{fast:?}");
+    for (hook, what) in [
+        (Hook::PodIngress, Translation::Forward),
+        (Hook::PodEgress, Translation::Reply),
+        (Hook::EdgeIngress, Translation::Forward),
+        (Hook::EdgeIngress, Translation::Unmasquerade),
+        (Hook::EdgeEgress, Translation::Reply),
+        (Hook::EdgeEgress, Translation::Masquerade),
+        (Hook::EdgeXdp, Translation::Forward),
+        (Hook::EdgeXdp, Translation::Unmasquerade),
+    ] {
+        assert!(fast.contains_key(&(hook, Verdict::Translated(what))), "{hook:?}: {what:?}");
+    }
 }
 
 #[test]

@@ -123,10 +123,7 @@ pub fn run(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
 /// The same without the fast path; it must make no difference.
 pub fn run_whole(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
     let mut packet = packet(step, &step.packet, tables);
-    let mut scratch = Scratch::default();
-    let (role, goes_out) = place(step.hook);
-    let whole = if goes_out { whole::egress } else { whole::ingress };
-    (whole(&mut packet, tables, &mut scratch, role), packet.data)
+    (decide_whole(step.hook, &mut packet, tables), packet.data)
 }
 
 /// Whether the fast path decides about a packet.
@@ -134,16 +131,16 @@ pub fn is_fast(step: &Step, tables: &Fake) -> bool {
     let mut packet = packet(step, &step.packet, tables);
     let mut scratch = Scratch::default();
     let (role, goes_out) = place(step.hook);
-    let fast = if goes_out { fast::egress } else { fast::ingress };
-    fast(&mut packet, tables, &mut scratch, role).is_some()
+    let decide = if goes_out { fast::egress } else { fast::ingress };
+    decide(&mut packet, tables, &mut scratch, role).is_some()
 }
 
-/// The same of a packet of a device without a link-layer header: what comes of the rest behind it.
+/// Runs a packet of a device without a link-layer header, by the whole path as its programs do: what comes of the rest behind it.
 pub fn run_bare(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
     let (link, rest) = step.packet.split_at(ETHERNET);
     let mut packet = Bare(packet(step, rest, tables));
     packet.0.bare = link.last_chunk().copied();
-    (decide(step.hook, &mut packet, tables), packet.0.data)
+    (decide_whole(step.hook, &mut packet, tables), packet.0.data)
 }
 
 fn packet(step: &Step, bytes: &[u8], tables: &Fake) -> Bytes {
@@ -158,6 +155,13 @@ fn decide<P: Packet>(hook: Hook, packet: &mut P, tables: &Fake) -> Verdict {
     let mut scratch = Scratch::default();
     let (role, goes_out) = place(hook);
     let handle = if goes_out { egress } else { ingress };
+    handle(packet, tables, &mut scratch, role)
+}
+
+fn decide_whole<P: Packet>(hook: Hook, packet: &mut P, tables: &Fake) -> Verdict {
+    let mut scratch = Scratch::default();
+    let (role, goes_out) = place(hook);
+    let handle = if goes_out { whole::egress } else { whole::ingress };
     handle(packet, tables, &mut scratch, role)
 }
 

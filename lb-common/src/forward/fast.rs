@@ -1,4 +1,4 @@
-//! The fast path: what is nobody's, and plain packets of flows of which nothing has to be marked, asked or removed.
+//! The fast path: plain packets that are nobody's, and those of flows of which nothing has to be marked, asked or removed.
 //!
 //! It decides what the whole path would, with constant offsets and at most one look-up of a flow, and leaves all else to that
 //! (`the_fast_path_decides_what_the_whole_one_does`). In the kernel the whole path is a function of its own: what it keeps on
@@ -6,11 +6,11 @@
 
 use super::egress::{masquerades, may_be_ours};
 use super::ingress::{is_to_backend, is_to_translated_source};
-use super::{Role, choose, close, flows, rewrite, short_cut};
+use super::{Role, choose, close, flows, rewrite, send, short_cut};
 use crate::addr::Ip;
 use crate::config::Settings;
 use crate::event::{PassReason, Translation, Verdict};
-use crate::flow::{Flow, Kind, Side};
+use crate::flow::{Kind, Side, Tuple};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::tables::Tables;
@@ -26,7 +26,7 @@ pub fn ingress<P: Packet, T: Tables>(
     scratch: &mut Scratch,
     role: Role,
 ) -> Option<Verdict> {
-    if wire::family(packet)? {
+    if wire::is_v4(packet)? {
         ingress_of::<P, T, true>(packet, tables, scratch, role)
     } else {
         ingress_of::<P, T, false>(packet, tables, scratch, role)
@@ -50,10 +50,9 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
         return if is_more { None } else { Some(NOT_OURS) };
     }
     // The way past the stack is asked of the kernel for each packet.
-    if !packet.is_frame() && settings.has(Settings::SHORT_CUTS) {
-        return None;
-    }
-    if !tables.flow(&scratch.key, &mut scratch.flow) {
+    let sends = packet.is_frame() && settings.has(Settings::SENDS);
+    let is_asked = !packet.is_frame() && settings.has(Settings::SHORT_CUTS) || sends && is_answer;
+    if is_asked || begins_or_ends(&view) || !tables.flow(&scratch.key, &mut scratch.flow) {
         return None;
     }
     let flow = &scratch.flow;
@@ -62,9 +61,9 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
         Kind::UNMASQUERADE => Translation::Unmasquerade,
         _ => return None,
     };
-    let goes_on = what == Translation::Unmasquerade || flow.flags & Flow::MASQUERADED != 0;
-    let is_sent = packet.is_frame() && settings.has(Settings::SENDS) && goes_on;
-    if is_sent || !flows::is_current(tables, settings, flow, &view, is_answer) {
+    if sends && send::may_leave(flow)
+        || !flows::is_current(tables, settings, flow, &view, is_answer)
+    {
         return None;
     }
     follow(packet, tables, scratch, &view, what)
@@ -78,7 +77,7 @@ pub fn egress<P: Packet, T: Tables>(
     scratch: &mut Scratch,
     role: Role,
 ) -> Option<Verdict> {
-    if wire::family(packet)? {
+    if wire::is_v4(packet)? {
         egress_of::<P, T, true>(packet, tables, scratch, role)
     } else {
         egress_of::<P, T, false>(packet, tables, scratch, role)
@@ -96,9 +95,15 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
     if !may_be_ours(packet, tables, settings, &scratch.key.tuple, role) {
         return Some(NOT_OURS);
     }
+    if begins_or_ends(&view) {
+        return None;
+    }
     if !tables.flow(&scratch.key, &mut scratch.flow) {
-        // This host's own may ask for a frontend.
-        return if role == Role::Edge && packet.is_from_host() { None } else { Some(NOT_OURS) };
+        let Tuple { destination, destination_port, .. } = scratch.key.tuple;
+        let may_ask = role == Role::Edge
+            && packet.is_from_host()
+            && choose::may_be_asked(settings, &destination, destination_port, V4);
+        return if may_ask { None } else { Some(NOT_OURS) };
     }
     let flow = &scratch.flow;
     let what = match flow.kind {
@@ -111,7 +116,12 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
     follow(packet, tables, scratch, &view, what)
 }
 
-/// The headers of a packet that neither begins nor ends anything, and the settings.
+/// Whether a packet begins or ends something.
+const fn begins_or_ends(view: &View) -> bool {
+    view.tcp_flags & close::NOT_LAST != 0
+}
+
+/// The headers of a plain packet, and the settings.
 #[inline(always)]
 fn read<'t, P: Packet, T: Tables, const V4: bool>(
     packet: &P,
@@ -120,9 +130,6 @@ fn read<'t, P: Packet, T: Tables, const V4: bool>(
     side: Side,
 ) -> Option<(View, &'t Settings)> {
     let view = wire::plain::<P, V4>(packet, &mut scratch.key, side)?;
-    if view.tcp_flags & close::NOT_LAST != 0 {
-        return None;
-    }
     Some((view, tables.settings()?))
 }
 

@@ -8,10 +8,16 @@ use super::{Step, flows};
 use crate::addr::Ip;
 use crate::config::Device;
 use crate::event::{Event, Verdict};
-use crate::flow::{Kind, Side, state};
+use crate::flow::{Flow, Kind, Side, state};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::tables::Tables;
+
+/// Whether packets of a flow may leave by another device: those to a backend of another node, and its answers.
+#[inline(always)]
+pub(super) const fn may_leave(flow: &Flow) -> bool {
+    matches!(flow.kind, Kind::UNMASQUERADE) || flow.flags & Flow::MASQUERADED != 0
+}
 
 /// Decides whether a packet of the flow in `scratch.flow` leaves from here. If so, `scratch.flow` becomes the half that
 /// belongs to its way out, whose key is in `scratch.twin_key`, and `scratch.route` the way.
@@ -20,7 +26,8 @@ pub(super) fn prepare<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mu
     scratch.twin_key.tuple = scratch.flow.to;
     scratch.twin_key.protocol = scratch.key.protocol;
     scratch.twin_key.side = Side::EGRESS;
-    if scratch.flow.state & state::ESTABLISHED == 0
+    if !may_leave(&scratch.flow)
+        || scratch.flow.state & state::ESTABLISHED == 0
         || !tables.flow(&scratch.twin_key, &mut scratch.twin)
         || !is_let_out(scratch)
     {

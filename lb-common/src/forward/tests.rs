@@ -188,6 +188,8 @@ proptest! {
         }
         let hook = Hook::ALL[hook];
         let (verdict, out) = run(&step(hook, packet.clone()), &Fake::node());
+        let whole = run_whole(&step(hook, packet.clone()), &Fake::node());
+        prop_assert_eq!(whole, (verdict, out.clone()));
         if matches!(verdict, Verdict::Pass(_) | Verdict::Drop(_)) {
             prop_assert_eq!(out, packet);
         }

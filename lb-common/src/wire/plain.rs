@@ -10,9 +10,9 @@ const PLAIN_V4: u8 = 0x45;
 /// In the second word of an IPv4 header, all bits that a piece has: more to come, and its offset.
 const PIECE_V4: u32 = u32::from_ne_bytes([0, 0, 0x3f, 0xff]);
 
-/// Whether a packet begins as an untagged one of IPv4 (true) or IPv6 (false); nothing where it is another.
+/// Whether a packet is of IPv4, else of IPv6; nothing where it is of neither, or tagged.
 #[inline(always)]
-pub fn family<P: Packet>(packet: &P) -> Option<bool> {
+pub fn is_v4<P: Packet>(packet: &P) -> Option<bool> {
     match packet.read(12)? {
         TYPE_IPV4 => Some(true),
         TYPE_IPV6 => Some(false),
@@ -20,7 +20,7 @@ pub fn family<P: Packet>(packet: &P) -> Option<bool> {
     }
 }
 
-/// Reads a whole TCP or UDP packet of a [`family`] whose IP header has neither options nor extensions.
+/// Reads a whole TCP or UDP packet of IPv4 or IPv6 ([`is_v4`]) whose IP header has neither options nor extensions.
 ///
 /// Its tuple goes into `key`, the rest is what [`super::parse`] would say. Nothing where there is more to it, or too little.
 #[inline(always)]

@@ -23,7 +23,7 @@ pub enum Piece {
 /// VERIFIER: it lies in a map, where the verifier forgets values; so all packets of a family look
 /// the same to it from here on, and the offsets are made constant again where they are used.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// Offset of the transport header; for what wants a constant only through [`View::transport`].
     pub behind: u16,

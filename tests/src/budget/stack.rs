@@ -2,7 +2,7 @@
 //!
 //! Read from the translated instructions: bytes below the frame pointer (r10) that a function reaches, by
 //! itself or through a register that was made from it. The verifier allows 512 for a whole chain, and
-//! rounds each function up to 16 bytes, or to 32 as Linux 6.6 does.
+//! rounds each function up to 16 bytes, or to 32, those without any too, as Linux 6.6 does.
 
 use std::collections::BTreeSet;
 
@@ -67,7 +67,7 @@ fn chain(begin: usize, begins: &[usize], code: &[Instruction], calls: &[(usize, 
         .map(|&(_, target)| target)
         .collect();
     let deepest = targets.into_iter().map(|target| chain(target, begins, code, calls)).max();
-    own(&code[begin..end]).next_multiple_of(ROUND) + deepest.unwrap_or(0)
+    own(&code[begin..end]).max(1).next_multiple_of(ROUND) + deepest.unwrap_or(0)
 }
 
 /// Bytes below the frame pointer that one function reaches.
@@ -109,6 +109,7 @@ mod tests {
         let exit = [0x95, 0, 0, 0, 0, 0, 0, 0];
         let address = [[0xbf, 0xa2, 0, 0, 0, 0, 0, 0], [0x07, 0x02, 0, 0, 0xd0, 0xff, 0xff, 0xff]];
         assert_eq!(depth(&[store(-8), exit]), 32);
+        assert_eq!(depth(&[store(-8), call(0), exit]), 64);
         // main (8, rounded 32) calls one at 4 (48 by address, rounded 64) and one at 7 (8, rounded 32).
         let program =
             [store(-8), call(2), call(4), exit, address[0], address[1], exit, store(-8), exit];
