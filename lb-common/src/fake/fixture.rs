@@ -117,22 +117,19 @@ impl Fixture {
 /// Runs one packet through the data path on this host.
 pub fn run(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
     let mut packet = packet(step, &step.packet, tables);
-    (decide(step.hook, &mut packet, tables), packet.data)
+    (decide(step.hook, &mut packet, tables, [ingress, egress]), packet.data)
 }
 
 /// The same without the fast path; it must make no difference.
 pub fn run_whole(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
     let mut packet = packet(step, &step.packet, tables);
-    (decide_whole(step.hook, &mut packet, tables), packet.data)
+    (decide(step.hook, &mut packet, tables, [whole::ingress, whole::egress]), packet.data)
 }
 
 /// Whether the fast path decides about a packet.
 pub fn is_fast(step: &Step, tables: &Fake) -> bool {
     let mut packet = packet(step, &step.packet, tables);
-    let mut scratch = Scratch::default();
-    let (role, goes_out) = place(step.hook);
-    let decide = if goes_out { fast::egress } else { fast::ingress };
-    decide(&mut packet, tables, &mut scratch, role).is_some()
+    decide(step.hook, &mut packet, tables, [fast::ingress, fast::egress]).is_some()
 }
 
 /// Runs a packet of a device without a link-layer header, by the whole path as its programs do: what comes of the rest behind it.
@@ -140,7 +137,7 @@ pub fn run_bare(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
     let (link, rest) = step.packet.split_at(ETHERNET);
     let mut packet = Bare(packet(step, rest, tables));
     packet.0.bare = link.last_chunk().copied();
-    (decide_whole(step.hook, &mut packet, tables), packet.0.data)
+    (decide(step.hook, &mut packet, tables, [whole::ingress, whole::egress]), packet.0.data)
 }
 
 fn packet(step: &Step, bytes: &[u8], tables: &Fake) -> Bytes {
@@ -151,18 +148,14 @@ fn packet(step: &Step, bytes: &[u8], tables: &Fake) -> Bytes {
     packet
 }
 
-fn decide<P: Packet>(hook: Hook, packet: &mut P, tables: &Fake) -> Verdict {
-    let mut scratch = Scratch::default();
-    let (role, goes_out) = place(hook);
-    let handle = if goes_out { egress } else { ingress };
-    handle(packet, tables, &mut scratch, role)
-}
+/// A way to handle a packet, for what comes in and for what goes out.
+type Paths<P, R> = [fn(&mut P, &Fake, &mut Scratch, Role) -> R; 2];
 
-fn decide_whole<P: Packet>(hook: Hook, packet: &mut P, tables: &Fake) -> Verdict {
-    let mut scratch = Scratch::default();
+fn decide<P: Packet, R>(hook: Hook, packet: &mut P, tables: &Fake, paths: Paths<P, R>) -> R {
     let (role, goes_out) = place(hook);
-    let handle = if goes_out { whole::egress } else { whole::ingress };
-    handle(packet, tables, &mut scratch, role)
+    let [comes_in, out] = paths;
+    let handle = if goes_out { out } else { comes_in };
+    handle(packet, tables, &mut Scratch::default(), role)
 }
 
 /// On what a program sits, and whether packets go out by it.

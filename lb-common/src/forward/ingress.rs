@@ -61,6 +61,7 @@ fn steps<P: Packet, T: Tables>(
     let is_current =
         known && flows::is_current(tables, settings, &scratch.flow, &scratch.view, is_answer);
     if !is_current {
+        // What is nobody's does not pay for the call, which would say the same.
         let located = if is_asked {
             locate(tables, settings, scratch, is_near)
         } else {
