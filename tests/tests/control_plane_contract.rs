@@ -151,10 +151,15 @@ fn settle(world: &World, what: &str, cases: &[Case]) -> Result<(usize, Vec<Strin
         open.is_empty().then_some(())
     });
     // What was right before the change must still be: everything once more.
-    let wrong = unlike(if settled.is_ok() { cases } else { &open })?;
-    // And once again: netfilter may still follow a flow of before by chance, one with the same source port.
-    let wrong: Vec<Case> = wrong.into_iter().map(|(case, _)| case).collect();
-    let wrong = unlike(&wrong)?;
+    let mut wrong = unlike(if settled.is_ok() { cases } else { &open })?;
+    // And once again: netfilter may still follow a flow of before by chance, one with the same source port. It forgets
+    // what it has not seen for half a minute.
+    let patience = if world.setup().is_kube_proxy() { SOON } else { Duration::ZERO };
+    let _forgotten = wait_until(patience, what, || {
+        let again: Vec<Case> = wrong.iter().map(|(case, _)| case.clone()).collect();
+        wrong = unlike(&again).ok()?;
+        wrong.is_empty().then_some(())
+    });
     let line = |(case, outcome): &(Case, Outcome)| {
         format!("{what}: {}: expected {:?}, seen {outcome:?}", case.name, case.expected)
     };

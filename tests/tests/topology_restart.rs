@@ -15,6 +15,8 @@ use lb_tests::wait::wait_until;
 
 const NODE_PORT: u16 = 30_080;
 const SOON: Duration = Duration::from_secs(30);
+/// Room for every flow of a run that takes minutes: where there is none, a new size may lose some.
+const SIZES: [&str; 2] = ["FLOWS=262144", "FLOWS=524288"];
 
 in_both_shapes!(
     traffic_goes_on_while_the_agent_is_stopped_and_started,
@@ -131,7 +133,7 @@ fn traffic_goes_on_while_programs_of_another_build_come_and_go(shape: Shape) -> 
 
 /// Maps get larger and smaller; what flows remember stays.
 fn traffic_goes_on_while_maps_get_another_size(shape: Shape) -> Result<()> {
-    let sizes = std::cell::Cell::new(["FLOWS=65536", "FLOWS=131072"]);
+    let sizes = std::cell::Cell::new(SIZES);
     nothing_is_lost_on_the_move(shape, |agent, _| {
         agent.stop()?;
         let [now, next] = sizes.get();
@@ -143,7 +145,7 @@ fn traffic_goes_on_while_maps_get_another_size(shape: Shape) -> Result<()> {
 
 /// What is attached are the programs of the size before, whose map another run had put aside when it was killed.
 fn a_size_that_was_asked_for_by_a_run_that_was_killed_is_taken_back(shape: Shape) -> Result<()> {
-    let sizes = std::cell::Cell::new(["FLOWS=65536", "FLOWS=131072"]);
+    let sizes = std::cell::Cell::new(SIZES);
     nothing_is_lost_on_the_move(shape, |agent, node| {
         agent.stop()?;
         let [now, before] = sizes.get();
