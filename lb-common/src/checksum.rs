@@ -60,14 +60,13 @@ impl Difference {
     /// Applies the change to a stored checksum (RFC 1624, equation 3).
     #[inline(always)]
     pub const fn apply(self, checksum: [u8; 2]) -> [u8; 2] {
-        let sum = self.wsum() as u64 + (!u16::from_ne_bytes(checksum)) as u64;
-        (!fold(sum)).to_ne_bytes()
+        (!fold(self.0 + (!u16::from_ne_bytes(checksum)) as u64)).to_ne_bytes()
     }
 
     /// Folded to 16 bits, as a word in memory order whose other half is 0.
     #[inline(always)]
     pub const fn fold(self) -> u32 {
-        let [a, b] = fold(self.wsum() as u64).to_ne_bytes();
+        let [a, b] = fold(self.0).to_ne_bytes();
         u32::from_ne_bytes([a, b, 0, 0])
     }
 
@@ -75,7 +74,7 @@ impl Difference {
     /// arithmetic modulo 65535, where 2 has an inverse.
     #[inline(always)]
     pub const fn halved(self) -> [u8; 2] {
-        let negative = !fold(self.wsum() as u64);
+        let negative = !fold(self.0);
         let odd = if negative.is_multiple_of(2) { 0 } else { 0x8000 };
         (negative / 2 + odd).to_ne_bytes()
     }
@@ -83,10 +82,11 @@ impl Difference {
     /// The checksum of bytes summed from nothing.
     #[inline(always)]
     pub const fn finish(self) -> [u8; 2] {
-        (!fold(self.wsum() as u64)).to_ne_bytes()
+        (!fold(self.0)).to_ne_bytes()
     }
 }
 
+/// Of at most 65,536 words, more than a packet has.
 #[inline(always)]
 const fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);

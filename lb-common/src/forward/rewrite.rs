@@ -90,12 +90,18 @@ fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Op
     let checksum = if view.protocol == Protocol::TCP { TCP_CHECKSUM } else { UDP_CHECKSUM };
     let before = Port::word(old.source_port, old.destination_port);
     let after = Port::word(to.source_port, to.destination_port);
+    let mut change = addresses;
     if before != after {
         view.write(packet, 0, after.to_ne_bytes())?;
         let ports = Difference::NONE.word(before, after);
-        view.checksum(packet, checksum, ports, Covered::Payload)?;
+        if packet.is_frame() {
+            // Its checksum is whole: nothing of it is left to a device.
+            change = change.and(ports);
+        } else {
+            view.checksum(packet, checksum, ports, Covered::Payload)?;
+        }
     }
-    view.checksum(packet, checksum, addresses, Covered::PseudoHeader)
+    view.checksum(packet, checksum, change, Covered::PseudoHeader)
 }
 
 /// Whether a packet can get no other port: SCTP in pieces. Asked before a flow is begun for it.
