@@ -12,7 +12,7 @@ use lb_agent::datapath::{self, LAYOUT};
 use lb_tests::agent::Agent;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, ask, dropped, matrix, refused};
+use lb_tests::rig::{Rig, TARGET, ask, dropped, matrix, refused, until};
 use lb_tests::topology::{Builder, Family, Node, Segment, Shape, Topology};
 use lb_tests::traffic::{Ask, Capture, Protocol};
 use lb_tests::wait::wait_until_ok;
@@ -21,6 +21,7 @@ in_both_shapes!(
     node_ports_are_served_through_xdp,
     xdp_sends_out_what_goes_to_other_nodes,
     unfinished_packets_are_left_to_tc,
+    a_backend_that_is_a_frontend_itself_gets_its_packets,
     xdp_stays_through_a_restart_and_goes_with_cleanup,
 );
 
@@ -111,6 +112,33 @@ fn node_ports_are_served_through_xdp(shape: Shape) -> Result<()> {
     let [known, translated] = [after[0] - before[0], after[1] - before[1]];
     ensure!(known > 0.0 && known >= translated, "tc knew {known} of {translated} packets");
     Ok(())
+}
+
+/// A frontend comes to the address of a backend whose packets XDP has translated: no packet is translated twice.
+fn a_backend_that_is_a_frontend_itself_gets_its_packets(shape: Shape) -> Result<()> {
+    let rig = start(Topology::builder(shape).without_checksum_offload(), "native")?;
+    until_shown(rig.agent(0)?, "eth0            attached")?;
+    let node = rig.node(0)?.addresses();
+    let questions =
+        matrix().map(|(family, protocol)| Ask::new(protocol, node.socket(family, 30_080)));
+    let kept = questions.map(|question| Ok((question, rig.client().peer().keep(question)?)));
+    let kept = kept.collect::<Result<Vec<_>>>()?;
+    let all_are_answered = || -> Result<()> {
+        for (question, kept) in &kept {
+            for answer in [kept.ask(), rig.client().peer().ask(*question)] {
+                let answer = answer.with_context(|| format!("{question:?}"))?;
+                ensure!(answer.server == "pod-a2", "{question:?}: {answer:?}");
+            }
+        }
+        Ok(())
+    };
+    all_are_answered()?;
+    let backend = rig.pod(0, 1)?.addresses();
+    let also = Service::new("also", 13)?.port(TARGET, TARGET).external_ips(&backend.both());
+    rig.manifests().apply(&also.pods(&[rig.pod(0, 0)?]))?;
+    let directly = Ask::tcp(backend.socket(Family::V4, TARGET));
+    until(rig.client(), directly, |answer| answer.as_ref().is_ok_and(|it| it.server == "pod-a1"))?;
+    all_are_answered()
 }
 
 fn event(agent: &Agent, event: &str) -> Result<f64> {

@@ -52,8 +52,14 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     // The way past the stack is asked of the kernel for each packet.
     let sends = packet.is_frame() && settings.has(Settings::SENDS);
     let is_asked = !packet.is_frame() && settings.has(Settings::SHORT_CUTS) || sends && is_answer;
-    if is_asked || begins_or_ends(&view) || !tables.flow(&scratch.key, &mut scratch.flow) {
+    if is_asked || begins_or_ends(&view) {
         return None;
+    }
+    if !tables.flow(&scratch.key, &mut scratch.flow) {
+        // To a process of this node, perhaps, at a port that translated sources may have as well.
+        let Tuple { destination, destination_port, .. } = scratch.key.tuple;
+        let may_ask = choose::may_be_asked(settings, &destination, destination_port, V4);
+        return if may_ask || role == Role::Pod { None } else { Some(NOT_OURS) };
     }
     let flow = &scratch.flow;
     let what = match flow.kind {
