@@ -4,7 +4,7 @@ use super::Refusal;
 use crate::addr::{Ip, Port};
 use crate::config::{Settings, address};
 use crate::event::{DropReason, Event, PassReason, Turn};
-use crate::flow::{Affinity, Client};
+use crate::flow::{Affinity, Client, Tuple};
 use crate::maglev;
 use crate::scratch::Scratch;
 use crate::service::{Backend, BackendId, Flags, Frontend, MEMBERS_PER_LINE, NARROW, Set, Source};
@@ -22,10 +22,11 @@ pub(super) const fn is_near(settings: &Settings, ip: &Ip, port: Port, v4: bool) 
     cover.covers(ip) || is_node_port(settings, port)
 }
 
-/// Whether a destination may be a frontend: what is not is looked up nowhere.
+/// Whether the destination of a packet may be a frontend: what is not is looked up nowhere.
 #[inline(always)]
-pub(super) fn may_be_asked(settings: &Settings, ip: &Ip, port: Port, v4: bool) -> bool {
-    is_near(settings, ip, port, v4) || settings.may_be_other(ip)
+pub(super) fn may_be_asked(settings: &Settings, tuple: &Tuple, v4: bool) -> bool {
+    is_near(settings, &tuple.destination, tuple.destination_port, v4)
+        || settings.may_be_other(&tuple.destination)
 }
 
 #[inline(always)]

@@ -10,7 +10,7 @@ use super::{Role, choose, close, flows, rewrite, send, short_cut};
 use crate::addr::Ip;
 use crate::config::Settings;
 use crate::event::{PassReason, Translation, Verdict};
-use crate::flow::{Kind, Side, Tuple};
+use crate::flow::{Kind, Side};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::tables::Tables;
@@ -43,8 +43,7 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     let (view, settings) = read::<P, T, V4>(packet, tables, scratch, Side::INGRESS)?;
     let tuple = &scratch.key.tuple;
     let is_answer = is_to_translated_source(tables, settings, tuple, V4, role);
-    if !is_answer && !choose::may_be_asked(settings, &tuple.destination, tuple.destination_port, V4)
-    {
+    if !is_answer && !choose::may_be_asked(settings, tuple, V4) {
         let is_more = is_to_backend(tables, tuple, role)
             || short_cut::may_be_answer(packet, tables, settings, tuple);
         return if is_more { None } else { Some(NOT_OURS) };
@@ -57,9 +56,8 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     }
     if !tables.flow(&scratch.key, &mut scratch.flow) {
         // To a process of this node, perhaps, at a port that translated sources may have as well.
-        let Tuple { destination, destination_port, .. } = scratch.key.tuple;
-        let may_ask = choose::may_be_asked(settings, &destination, destination_port, V4);
-        return if may_ask || role == Role::Pod { None } else { Some(NOT_OURS) };
+        let may_ask = role == Role::Pod || choose::may_be_asked(settings, &scratch.key.tuple, V4);
+        return if may_ask { None } else { Some(NOT_OURS) };
     }
     let flow = &scratch.flow;
     let what = match flow.kind {
@@ -105,10 +103,9 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
         return None;
     }
     if !tables.flow(&scratch.key, &mut scratch.flow) {
-        let Tuple { destination, destination_port, .. } = scratch.key.tuple;
         let may_ask = role == Role::Edge
             && packet.is_from_host()
-            && choose::may_be_asked(settings, &destination, destination_port, V4);
+            && choose::may_be_asked(settings, &scratch.key.tuple, V4);
         return if may_ask { None } else { Some(NOT_OURS) };
     }
     let flow = &scratch.flow;
