@@ -108,6 +108,8 @@ impl Settings {
     pub const SENDS: u32 = 512;
     /// Some devices are [`Device::SHORT_CUT`].
     pub const SHORT_CUTS: u32 = 1024;
+    /// On some device XDP may have translated a packet before tc sees it.
+    pub const ACCELERATED: u32 = 2048;
 
     /// No socket is touched.
     pub const SOCKETS_OFF: u32 = 0;
@@ -139,7 +141,7 @@ impl Settings {
         }
     }
 
-    /// Whether a flag is set.
+    /// Whether a flag is set; one of them, where several are asked for.
     #[inline(always)]
     pub const fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0

@@ -71,6 +71,11 @@ impl Datapath {
         }
     }
 
+    /// Whether a device has our XDP program, of this run or an earlier one.
+    pub fn is_accelerating(&self) -> bool {
+        xdp::is_anywhere(&self.dir.join("links"))
+    }
+
     /// Takes the XDP program off a device.
     pub fn decelerate(&mut self, index: u32) -> Result<(), Error> {
         let _: bool = self.accelerated.remove(&index);

@@ -2,6 +2,7 @@
 //!
 //! An accelerator, never needed: what goes wrong here is a reason to be told, not an error.
 
+use std::fs::{self, DirEntry};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,14 @@ pub(super) fn pin_of(links: &Path, index: u32) -> PathBuf {
 /// Whether a device of this index has the program, as far as pins say.
 pub fn is_accelerated(links: &Path, index: u32) -> bool {
     pin_of(links, index).exists()
+}
+
+/// Whether any device has the program, as far as pins say; so it is where they cannot be read.
+pub(super) fn is_anywhere(links: &Path) -> bool {
+    let is_its = |entry: io::Result<DirEntry>| {
+        entry.map_or(true, |entry| entry.file_name().as_encoded_bytes().ends_with(b"-xdp"))
+    };
+    fs::read_dir(links).map_or(true, |mut entries| entries.any(is_its))
 }
 
 /// Puts the program on a device, or in place of an earlier run's; else says why it is not there.
@@ -65,5 +74,18 @@ mod tests {
         assert_eq!(said(libc::EOPNOTSUPP), "its driver cannot");
         assert!(said(libc::ERANGE).starts_with("its driver refuses"));
         assert!(said(libc::EPERM).contains("not permitted"));
+    }
+
+    #[test]
+    fn a_pin_says_that_some_device_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let links = folder.path();
+        fs::write(links.join("2-ingress"), "").unwrap();
+        assert!(!is_anywhere(links) && !is_accelerated(links, 2));
+        fs::write(pin_of(links, 2), "").unwrap();
+        assert!(is_anywhere(links) && is_accelerated(links, 2));
+        detach(links, 2).unwrap();
+        assert!(!is_anywhere(links));
+        assert!(is_anywhere(&links.join("nowhere")), "nobody can tell");
     }
 }

@@ -1,4 +1,6 @@
 //! Keeps the XDP program where it belongs, and knows for each device to the outside why it is not there.
+//!
+//! Where it may be, tc must know before it is: a packet that XDP has translated is told by its flow alone (ADR 0012).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,6 +10,39 @@ use crate::config::Acceleration;
 use crate::datapath::{Datapath, OCCUPIED};
 use crate::node::{Hardware, Link, refusal};
 use crate::syscall;
+
+/// What the program is brought to devices by.
+pub(super) trait Attach {
+    /// Puts it on a device, else says why not.
+    fn accelerate(&mut self, index: u32) -> Result<(), String>;
+
+    /// Takes it off.
+    fn decelerate(&mut self, index: u32) -> Result<(), String>;
+
+    /// Whether some device has it, of this run or an earlier one.
+    fn is_accelerating(&self) -> bool;
+
+    /// Whether it may send by a device, else why not.
+    fn takes_frames(&self, index: u32) -> Result<(), String>;
+}
+
+impl Attach for Datapath {
+    fn accelerate(&mut self, index: u32) -> Result<(), String> {
+        Self::accelerate(self, index)
+    }
+
+    fn decelerate(&mut self, index: u32) -> Result<(), String> {
+        Self::decelerate(self, index).map_err(|error| crate::chain(&error))
+    }
+
+    fn is_accelerating(&self) -> bool {
+        Self::is_accelerating(self)
+    }
+
+    fn takes_frames(&self, index: u32) -> Result<(), String> {
+        Self::takes_frames(self, index)
+    }
+}
 
 /// What came of the last try.
 #[derive(Debug)]
@@ -22,25 +57,44 @@ struct Outcome {
     is_lost: bool,
 }
 
+impl Outcome {
+    /// Whether nothing has to change for another try.
+    fn is_tried_again(&self) -> bool {
+        self.is_lost || self.refused.as_deref() == Some(OCCUPIED)
+    }
+}
+
 /// The devices to the outside.
 #[derive(Debug, Default)]
 pub(super) struct Accelerator {
     outcomes: BTreeMap<u32, Outcome>,
+    /// Some device would have the program, if tc knew.
+    waits: bool,
+    /// Some device has it, or is to have it.
+    may_be_on: bool,
 }
 
 impl Accelerator {
-    /// Brings the program to those of these devices that can have it. Says whether anything is another now.
+    /// What an earlier run left is on until it is looked at.
+    pub(super) fn after(datapath: &impl Attach) -> Self {
+        Self { may_be_on: datapath.is_accelerating(), ..Self::default() }
+    }
+
+    /// Brings the program to those of these devices that can have it, once tc knows ([`Accelerator::may_be_on`]). Says
+    /// whether anything is another now.
     pub(super) fn apply(
         &mut self,
         setting: Acceleration,
         edges: &[&Link],
-        datapath: &mut Datapath,
+        datapath: &mut impl Attach,
+        tc_knows: bool,
     ) -> bool {
+        self.waits = false;
         let before = self.outcomes.len();
         self.outcomes.retain(|index, _| {
             let stays = edges.iter().any(|link| link.index == *index);
             if !stays && let Err(error) = datapath.decelerate(*index) {
-                warn!(index, error = crate::chain(&error), "XDP was not taken off");
+                warn!(index, error, "XDP was not taken off");
             }
             stays
         });
@@ -49,20 +103,24 @@ impl Accelerator {
             // Who was in the way may have gone without a word (links are not told of), and ours may
             // have been taken off.
             let is_new = |last: &Outcome| {
-                let is_occupied = last.refused.as_deref() == Some(OCCUPIED);
                 let is_other = last.found != link.xdp || last.device != link.name;
-                is_occupied || last.is_lost || is_other
+                last.is_tried_again() || is_other
             };
             if self.outcomes.get(&link.index).is_none_or(is_new) {
-                changed |= self.attempt(setting, link, datapath);
+                changed |= self.attempt(setting, link, datapath, tc_knows);
             }
             changed |= self.look_out(setting, link.index, datapath);
         }
+        let may = |outcome: &Outcome| outcome.refused.is_none() || outcome.is_tried_again();
+        // What could not be taken off, and what an earlier run left elsewhere, is there still.
+        self.may_be_on = self.waits
+            || self.outcomes.values().any(may)
+            || self.may_be_on && datapath.is_accelerating();
         changed
     }
 
     /// Whether a device takes what XDP sends can change at any time.
-    fn look_out(&mut self, setting: Acceleration, index: u32, datapath: &Datapath) -> bool {
+    fn look_out(&mut self, setting: Acceleration, index: u32, datapath: &impl Attach) -> bool {
         let Some(outcome) = self.outcomes.get_mut(&index) else { return false };
         let keeps = if outcome.refused.is_some() {
             None
@@ -76,18 +134,38 @@ impl Accelerator {
         changed
     }
 
+    /// Whether some device has the program, or is to have it: tc must know.
+    pub(super) const fn may_be_on(&self) -> bool {
+        self.may_be_on
+    }
+
+    /// Whether a device waits for tc to know.
+    pub(super) const fn waits(&self) -> bool {
+        self.waits
+    }
+
     /// Devices that XDP may send by.
     pub(super) fn sending(&self) -> BTreeSet<u32> {
         let sends = |outcome: &Outcome| outcome.refused.is_none() && outcome.keeps.is_none();
         self.outcomes.iter().filter(|(_, it)| sends(it)).map(|(index, _)| *index).collect()
     }
 
-    fn attempt(&mut self, setting: Acceleration, link: &Link, datapath: &mut Datapath) -> bool {
+    fn attempt(
+        &mut self,
+        setting: Acceleration,
+        link: &Link,
+        datapath: &mut impl Attach,
+        tc_knows: bool,
+    ) -> bool {
         let (driver, bus) = syscall::driver(&link.name).unwrap_or_default();
         let refused = match refusal(setting, link, &Hardware { driver, bus }) {
             Some(why) => {
                 let removed = datapath.decelerate(link.index);
-                Some(removed.map_or_else(|error| crate::chain(&error), |()| why))
+                Some(removed.err().unwrap_or(why))
+            }
+            None if !tc_knows => {
+                self.waits = true;
+                return false;
             }
             None => datapath.accelerate(link.index).err(),
         };
@@ -124,5 +202,111 @@ impl Accelerator {
         let why = |it: &Outcome| it.refused.clone().or_else(|| it.keeps.clone());
         let outcomes = self.outcomes.values();
         outcomes.map(|it| (it.device.clone(), why(it).unwrap_or_default())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::LinkKind;
+
+    /// Devices that have the program, and why the others do not get it.
+    #[derive(Default)]
+    struct Kernel {
+        has: BTreeSet<u32>,
+        refuses: BTreeMap<u32, &'static str>,
+    }
+
+    impl Attach for Kernel {
+        fn accelerate(&mut self, index: u32) -> Result<(), String> {
+            if let Some(why) = self.refuses.get(&index) {
+                return Err((*why).to_owned());
+            }
+            let _: bool = self.has.insert(index);
+            Ok(())
+        }
+
+        fn decelerate(&mut self, index: u32) -> Result<(), String> {
+            let _: bool = self.has.remove(&index);
+            Ok(())
+        }
+
+        fn is_accelerating(&self) -> bool {
+            !self.has.is_empty()
+        }
+
+        fn takes_frames(&self, _index: u32) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    fn veth(index: u32) -> Link {
+        Link { index, name: format!("no-device-{index}"), kind: LinkKind::Veth, ..Link::default() }
+    }
+
+    #[test]
+    fn tc_knows_before_any_device_has_the_program_and_until_none_has_it() {
+        let (mut kernel, mut accelerator) = (Kernel::default(), Accelerator::default());
+        let [first, second] = [veth(1), veth(2)];
+        let native = Acceleration::Native;
+        assert!(!accelerator.may_be_on());
+
+        assert!(!accelerator.apply(native, &[&first, &second], &mut kernel, false));
+        assert!(kernel.has.is_empty(), "attached though tc does not know");
+        assert!(accelerator.may_be_on() && accelerator.waits(), "nobody tells tc");
+
+        assert!(accelerator.apply(native, &[&first, &second], &mut kernel, true));
+        assert_eq!(kernel.has.len(), 2);
+        assert!(accelerator.may_be_on() && !accelerator.waits());
+
+        let _: bool = accelerator.apply(native, &[&second], &mut kernel, true);
+        assert!(accelerator.may_be_on(), "one has it still");
+        let _: bool = accelerator.apply(native, &[], &mut kernel, true);
+        assert!(kernel.has.is_empty() && !accelerator.may_be_on());
+    }
+
+    #[test]
+    fn tc_knows_of_what_an_earlier_run_left_until_it_is_off() {
+        let mut kernel = Kernel { has: [1, 7].into(), ..Kernel::default() };
+        let mut accelerator = Accelerator::after(&kernel);
+        assert!(accelerator.may_be_on());
+        let off = Acceleration::Off;
+        let _: bool = accelerator.apply(off, &[&veth(1)], &mut kernel, true);
+        assert_eq!(kernel.has, [7].into());
+        assert!(accelerator.may_be_on(), "it is on a device that is no edge any more");
+        kernel.has.clear();
+        let _: bool = accelerator.apply(off, &[&veth(1)], &mut kernel, true);
+        assert!(!accelerator.may_be_on());
+        assert!(!Accelerator::after(&kernel).may_be_on());
+    }
+
+    #[test]
+    fn tc_is_not_told_of_what_no_device_takes() {
+        let mut kernel = Kernel { refuses: [(1, "its driver cannot")].into(), ..Kernel::default() };
+        let mut accelerator = Accelerator::default();
+        for setting in [Acceleration::Auto, Acceleration::Off] {
+            let _: bool = accelerator.apply(setting, &[&veth(1)], &mut kernel, false);
+            assert!(!accelerator.may_be_on(), "{setting:?}");
+        }
+        let mut accelerator = Accelerator::default();
+        for tc_knows in [false, true] {
+            let _: bool =
+                accelerator.apply(Acceleration::Native, &[&veth(1)], &mut kernel, tc_knows);
+            assert_eq!(accelerator.may_be_on(), !tc_knows, "a driver that cannot is asked once");
+        }
+    }
+
+    #[test]
+    fn tc_knows_while_the_program_may_come_back() {
+        let mut kernel = Kernel { refuses: [(1, OCCUPIED)].into(), ..Kernel::default() };
+        let mut accelerator = Accelerator::default();
+        let _: bool = accelerator.apply(Acceleration::Native, &[&veth(1)], &mut kernel, true);
+        assert!(accelerator.may_be_on(), "who is in the way may go");
+        kernel.refuses.clear();
+        let _: bool = accelerator.apply(Acceleration::Native, &[&veth(1)], &mut kernel, true);
+        assert!(accelerator.lose(1, "somebody took it off".to_owned()));
+        kernel.refuses = [(1, "it cannot be had now")].into();
+        let _: bool = accelerator.apply(Acceleration::Native, &[&veth(1)], &mut kernel, true);
+        assert!(accelerator.may_be_on(), "it is tried again");
     }
 }

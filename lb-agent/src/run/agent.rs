@@ -175,6 +175,7 @@ impl Agent {
         self.devices.apply(self.tracker.is_synced(), &self.numbers);
         // What may be done with devices is known now.
         self.put_settings();
+        self.devices.accelerate_waiting();
         let (own, all) = self.devices.served();
         self.shown.addresses(own, all);
         self.report_ready();

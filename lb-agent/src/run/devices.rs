@@ -74,6 +74,7 @@ impl Devices {
             addresses: maps.addresses()?.into_iter().collect(),
             maps: datapath.maps()?,
             is_held: datapath.is_beside(),
+            accelerator: Accelerator::after(&datapath),
             datapath,
             identity,
             netns_cookie: settings::netns_cookie()?,
@@ -85,7 +86,6 @@ impl Devices {
             failed: BTreeMap::new(),
             doubtful: Vec::new(),
             unreadable: Vec::new(),
-            accelerator: Accelerator::default(),
             acceleration_changed: false,
             short_cuts: ShortCuts::after(&before),
             told_flags: BTreeMap::new(),
@@ -121,7 +121,9 @@ impl Devices {
     pub(super) fn settings(&self) -> Settings {
         let settings = settings::settings(self.identity.primary, self.netns_cookie, &self.config);
         let short_cuts = if self.short_cuts.exist() { Settings::SHORT_CUTS } else { 0 };
-        Settings { local: self.local, flags: settings.flags | short_cuts, ..settings }
+        let accelerated = if self.accelerator.may_be_on() { Settings::ACCELERATED } else { 0 };
+        let flags = settings.flags | short_cuts | accelerated;
+        Settings { local: self.local, flags, ..settings }
     }
 
     /// Whether every device that should has its programs, or has refused them for long, and nothing else has.

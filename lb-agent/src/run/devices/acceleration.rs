@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lb_common::config::Device;
+use lb_common::config::{Device, Settings};
 use tracing::{info, warn};
 
 use super::Devices;
@@ -10,13 +10,23 @@ use crate::datapath::Role;
 use crate::node::Link;
 
 impl Devices {
-    /// Puts XDP before tc where that can be.
+    /// Puts XDP before tc where that can be, and tc knows of it.
     pub(super) fn accelerate(&mut self) {
         let Some(view) = &self.view else { return };
         let edges = self.attached.values().filter(|device| device.role != Role::Pod);
         let edges: Vec<&Link> = edges.filter_map(|device| view.links.get(&device.index)).collect();
         let setting = self.config.acceleration.value;
-        self.acceleration_changed |= self.accelerator.apply(setting, &edges, &mut self.datapath);
+        let settings = self.maps.settings();
+        let tc_knows = settings.is_ok_and(|settings| settings.has(Settings::ACCELERATED));
+        self.acceleration_changed |=
+            self.accelerator.apply(setting, &edges, &mut self.datapath, tc_knows);
+    }
+
+    /// The same for devices that waited for the settings.
+    pub(in crate::run) fn accelerate_waiting(&mut self) {
+        if self.accelerator.waits() {
+            self.accelerate();
+        }
     }
 
     /// Looks where nobody would miss packets that go past the stack.
