@@ -41,7 +41,7 @@ names! {
         Unchanged = "unchanged", "a flow whose packets need no change here";
         LeftToTc = "left_to_tc", "XDP takes whole TCP and UDP packets that go on; tc does the rest";
         PartialChecksum = "partial_checksum", "XDP: a device is still to complete its checksum, so it seems; tc can tell";
-        Accelerated = "accelerated", "translated by the XDP program of its device already";
+        Accelerated = "accelerated", "tc: what XDP translated, told by its flow, where the backend is a frontend itself";
     }
 }
 

@@ -4,6 +4,7 @@
 //! way out (ADR 0003): at ingress the destination changes, at egress the source. All look-ups come before the
 //! first write; a packet that is passed on or dropped is byte for byte what it was.
 
+mod accelerated;
 mod choose;
 mod close;
 mod direct;

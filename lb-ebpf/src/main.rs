@@ -23,8 +23,6 @@ mod linear;
 #[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]
-mod mark;
-#[cfg(target_arch = "bpf")]
 mod object;
 #[cfg(target_arch = "bpf")]
 mod programs;

@@ -9,7 +9,6 @@ use lb_common::scratch::Scratch;
 
 use crate::frame::Frame;
 use crate::kernel::{self, Kernel};
-use crate::mark;
 use crate::report::{self, Direction};
 use crate::skb::Skb;
 use crate::sock::{self, Family};
@@ -29,10 +28,6 @@ pub(crate) fn pod_egress(context: TcContext) -> i32 {
 /// Packets from outside.
 #[classifier]
 pub(crate) fn edge_ingress(context: TcContext) -> i32 {
-    if mark::is_set(&context) {
-        let verdict = Verdict::Pass(PassReason::Accelerated);
-        return report::tc(Hook::EdgeIngress, Direction::Ingress, (0, 0), verdict);
-    }
     ingress::<true>(context)
 }
 
@@ -71,7 +66,7 @@ pub(crate) fn edge_xdp(context: XdpContext) -> u32 {
     let decided = kernel::scratch()
         .and_then(|scratch| fast::ingress(&mut frame, &Kernel, scratch, Role::Edge));
     match decided {
-        Some(verdict) => xdp(&context, verdict, 0),
+        Some(verdict) => report::xdp(Hook::EdgeXdp, verdict, 0),
         None => rest_of_xdp(context),
     }
 }
@@ -87,14 +82,6 @@ fn rest_of_xdp(context: XdpContext) -> u32 {
         }
         verdict
     });
-    xdp(&context, verdict, to)
-}
-
-#[inline(always)]
-fn xdp(context: &XdpContext, verdict: Verdict, to: u32) -> u32 {
-    if let Verdict::Translated(_) = verdict {
-        mark::set(context);
-    }
     report::xdp(Hook::EdgeXdp, verdict, to)
 }
 

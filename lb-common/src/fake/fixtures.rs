@@ -12,6 +12,7 @@ use crate::flow::Tuple;
 use crate::hash;
 use crate::wire::tcp;
 
+mod accelerated;
 mod accelerator;
 mod cluster_ip;
 mod direct;
@@ -49,6 +50,7 @@ pub fn all() -> Vec<Fixture> {
         icmp::all(),
         shapes::all(),
         accelerator::all(),
+        accelerated::all(),
         sent::all(),
         short_cuts::all(),
         sctp::all(),

@@ -17,16 +17,22 @@ pub(super) const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
 /// may be forged or out of the window: its flow is left to the sweep, which asks for silence as well.
 #[inline(always)]
 pub(super) fn after<T: Tables>(tables: &T, scratch: &mut Scratch) {
+    if may_be_last(scratch) {
+        end(tables, scratch);
+    }
+}
+
+/// Whether a packet of `scratch.flow` may be its last here, as far as its own half knows.
+#[inline(always)]
+pub(super) fn may_be_last(scratch: &Scratch) -> bool {
     if scratch.view.protocol != Protocol::TCP {
-        return;
+        return false;
     }
     let flow = &scratch.flow;
     let passes_on =
         matches!(flow.kind, Kind::FORWARD | Kind::HAIRPIN) && flow.flags & Flow::MASQUERADED != 0;
     let may_end = flow.state & state::FIN != 0 && scratch.view.tcp_flags & NOT_LAST == 0;
-    if may_end && !passes_on && flow.kind != Kind::UNMASQUERADE {
-        end(tables, scratch);
-    }
+    may_end && !passes_on && flow.kind != Kind::UNMASQUERADE
 }
 
 #[inline(never)]

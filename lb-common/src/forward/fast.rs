@@ -6,7 +6,7 @@
 
 use super::egress::{masquerades, may_be_ours};
 use super::ingress::{is_to_backend, is_to_translated_source};
-use super::{Role, choose, close, flows, rewrite, send, short_cut};
+use super::{Role, accelerated, choose, close, flows, rewrite, send, short_cut};
 use crate::addr::Ip;
 use crate::config::Settings;
 use crate::event::{PassReason, Translation, Verdict};
@@ -48,9 +48,15 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
             || short_cut::may_be_answer(packet, tables, settings, tuple);
         return if is_more { None } else { Some(NOT_OURS) };
     }
-    // The way past the stack is asked of the kernel for each packet.
+    // The way past the stack is asked of the kernel for each packet, and of the flows whether XDP has been there.
     let sends = packet.is_frame() && settings.has(Settings::SENDS);
-    let is_asked = !packet.is_frame() && settings.has(Settings::SHORT_CUTS) || sends && is_answer;
+    let is_asked = if packet.is_frame() {
+        sends && is_answer
+    } else {
+        settings.has(Settings::SHORT_CUTS | Settings::ACCELERATED)
+            && (settings.has(Settings::SHORT_CUTS)
+                || accelerated::may_be(packet, tables, settings, tuple, (role, is_answer)))
+    };
     if is_asked || begins_or_ends(&view) {
         return None;
     }

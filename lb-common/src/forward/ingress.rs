@@ -2,8 +2,8 @@
 
 use super::flows::{self, Begin, Turned};
 use super::{
-    Refusal, Role, Step, choose, close, direct, fragments, icmp, pass, read, reject, rewrite, road,
-    send, short_cut,
+    Refusal, Role, Step, accelerated, choose, close, direct, fragments, icmp, pass, read, reject,
+    rewrite, road, send, short_cut,
 };
 use crate::addr::Protocol;
 use crate::config::{Device, Settings, address};
@@ -57,6 +57,9 @@ fn steps<P: Packet, T: Tables>(
     let is_near = choose::is_near(settings, &ip, port, scratch.view.v4);
     // A flow that may be there is asked for first, and most packets need no more; what is nobody's, for nothing.
     let is_asked = is_answer || is_near || settings.may_be_other(&ip);
+    if is_asked && accelerated::is(packet, tables, settings, scratch, (role, is_answer)) {
+        return pass(PassReason::Accelerated);
+    }
     let known = is_asked && tables.flow(&scratch.key, &mut scratch.flow);
     let is_current =
         known && flows::is_current(tables, settings, &scratch.flow, &scratch.view, is_answer);
@@ -94,9 +97,9 @@ fn locate<T: Tables>(
     choose::locate(tables, settings, scratch, is_near)
 }
 
-/// What the accelerator takes: the rest is rare, and all of it is done at tc.
+/// What XDP takes: the rest is rare, and all of it is done at tc.
 #[inline(always)]
-fn is_common(view: &View) -> bool {
+pub(super) fn is_common(view: &View) -> bool {
     let is_known = view.protocol == Protocol::TCP || view.protocol == Protocol::UDP;
     is_known && view.plain && view.piece == Piece::Whole
 }
@@ -135,6 +138,9 @@ fn follow<P: Packet, T: Tables>(
     settings: &Settings,
     scratch: &mut Scratch,
 ) -> Step<Verdict> {
+    if packet.is_frame() && accelerated::would_be_lost(settings, scratch) {
+        return pass(PassReason::LeftToTc);
+    }
     flows::touch(tables, &scratch.key, &scratch.flow, &scratch.view);
     fragments::remember(tables, scratch);
     let is_sent = if packet.is_frame() {

@@ -1,0 +1,69 @@
+//! What XDP has translated is not translated again at tc, where the backend is a frontend itself (ADR 0012).
+//!
+//! No packet says so: drivers and captures lose what is written beside one. Its flow does. What XDP made of a packet is
+//! what the answer's half is looked up by, turned round. A packet to that address as a frontend has no such half, but where
+//! its client talks to both at once from one port.
+
+use super::{Role, choose, close, ingress};
+use crate::addr::Ip;
+use crate::config::Settings;
+use crate::flow::{Kind, Side, Tuple};
+use crate::packet::Packet;
+use crate::scratch::Scratch;
+use crate::tables::Tables;
+
+/// Whether XDP may have made a packet to a possible frontend what it is: it goes to what may be a backend, or comes from
+/// one whose answers go to another address than ours.
+#[inline(always)]
+pub(super) fn may_be<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    settings: &Settings,
+    tuple: &Tuple,
+    (role, is_answer): (Role, bool),
+) -> bool {
+    role == Role::Edge
+        && !packet.is_frame()
+        && settings.has(Settings::ACCELERATED)
+        && (tables.may_be_backend(&tuple.destination, tuple.destination_port)
+            || !is_answer && tables.may_be_backend(&tuple.source, tuple.source_port))
+}
+
+/// Whether XDP has made a packet to a possible frontend what it is.
+#[inline(always)]
+pub(super) fn is<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+    place: (Role, bool),
+) -> bool {
+    may_be(packet, tables, settings, &scratch.key.tuple, place)
+        && ingress::is_common(&scratch.view)
+        && has_flow(tables, scratch)
+}
+
+/// Whether a flow's packets become this one. Where frontend and backend are the same, it is as it was, and is to be followed.
+#[inline(never)]
+fn has_flow<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
+    let tuple = &scratch.key.tuple;
+    tuple.write_reversed(&mut scratch.twin_key.tuple);
+    (scratch.twin_key.protocol, scratch.twin_key.side) = (scratch.key.protocol, Side::EGRESS);
+    if !tables.flow(&scratch.twin_key, &mut scratch.twin) {
+        return false;
+    }
+    let flow = &scratch.twin;
+    match flow.kind {
+        Kind::REPLY => !flow.to.is_reverse_of(tuple),
+        // Nothing comes back before the first one has left.
+        Kind::MASQUERADE => flow.to.source != Ip::UNSPECIFIED,
+        _ => false,
+    }
+}
+
+/// Whether tc could not tell what XDP would make of a packet of `scratch.flow`: it may take its flow along, to what may be
+/// a frontend.
+#[inline(always)]
+pub(super) fn would_be_lost(settings: &Settings, scratch: &Scratch) -> bool {
+    close::may_be_last(scratch) && choose::may_be_asked(settings, &scratch.flow.to, scratch.view.v4)
+}
