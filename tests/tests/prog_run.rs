@@ -105,11 +105,9 @@ fn random_packets_are_the_same_in_the_kernel() {
     let never: Vec<Verdict> =
         summary.verdicts().filter(|(_, count)| *count == 0).map(|(verdict, _)| verdict).collect();
     eprintln!("{} equal, {} skipped, never: {never:?}", summary.equal, summary.skipped);
-    // What takes a device to complete, a mark from before the path, as many flows as ports, or a broken kernel (fixtures
-    // have the others).
+    // What takes a device to complete, as many flows as ports, or a broken kernel (fixtures have the others).
     let unlikely = [
         Verdict::Pass(PassReason::PartialChecksum),
-        Verdict::Pass(PassReason::Accelerated),
         Verdict::Drop(DropReason::PortsExhausted),
         Verdict::Drop(DropReason::RewriteFailed),
     ];

@@ -43,11 +43,16 @@ pub(super) fn conversation(random: &mut Random, here: &Fake) -> Vec<Step> {
             _ => Transport::Sctp,
         };
         let first = if random.one_in(8) { Hook::EdgeIngress } else { Hook::EdgeXdp };
-        let came = pass(first, Datagram::new(client, to, transport).build());
-        let mut back = pass(Hook::EdgeEgress, came);
-        answer(&mut back);
-        let came = pass(first, back);
-        let _left: Vec<u8> = pass(Hook::EdgeEgress, came);
+        // Both directions come by way of XDP or not, and leave.
+        let mut packet = Datagram::new(client, to, transport).build();
+        for _ in 0..2 {
+            packet = pass(first, packet);
+            if first == Hook::EdgeXdp {
+                packet = pass(Hook::EdgeIngress, packet);
+            }
+            packet = pass(Hook::EdgeEgress, packet);
+            answer(&mut packet);
+        }
     }
     steps
 }

@@ -15,7 +15,7 @@ pub(super) fn tables(random: &mut Random, capacity: usize) -> Fake {
     let mut tables = Fake::node();
     tables.flow_capacity = capacity;
     tables.settings.flags ^= random.next() as u32 & 0xff & random.next() as u32;
-    if random.one_in(8) {
+    if random.one_in(4) {
         tables.settings.source_port_high = Port::new(61000 + random.below(4) as u16);
     }
     if random.one_in(5) {
@@ -30,8 +30,8 @@ pub(super) fn tables(random: &mut Random, capacity: usize) -> Fake {
     if random.one_in(40) {
         tables.settings.source_port_high = Port::new(0);
     }
-    if random.one_in(2) {
-        tables.settings.flags |= Settings::SENDS;
+    for flag in [Settings::SENDS, Settings::ACCELERATED] {
+        tables.settings.flags |= if random.one_in(2) { flag } else { 0 };
     }
     if random.one_in(2) {
         open(random, &mut tables);
@@ -59,6 +59,9 @@ pub(super) fn tables(random: &mut Random, capacity: usize) -> Fake {
             }
         }
     }
+    if random.one_in(3) {
+        chain(random, &mut tables);
+    }
     // Rows that died after their tables were written.
     if random.one_in(4) && tables.backends.len() > 1 {
         let row = 1 + random.below(tables.backends.len() - 1);
@@ -68,6 +71,17 @@ pub(super) fn tables(random: &mut Random, capacity: usize) -> Fake {
         lose_a_fragment(random, &tables);
     }
     tables
+}
+
+/// What may be a backend is a frontend itself.
+fn chain(random: &mut Random, tables: &mut Fake) {
+    for (id, ends) in (21..).zip(BACKENDS) {
+        let (frontend, _) = random.of(ends);
+        let service = tables.add_service(id, &[random.of(ends)]);
+        for protocol in PROTOCOLS {
+            tables.external(frontend, protocol, service);
+        }
+    }
 }
 
 /// Lets packets go past the stack at tc, by some devices.
