@@ -26,6 +26,35 @@ pub struct Asker {
     pub local: u32,
 }
 
+/// Whose packets are turned round on their device, under an address that stands for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Turned {
+    /// Nobody's.
+    #[default]
+    Nobody,
+    /// A client's that is its own backend.
+    Itself,
+    /// This host's.
+    Host,
+}
+
+/// How a new flow is made, beside what [`Scratch`] says of service and backend.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Begin {
+    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    pub now: u64,
+    /// Index of the device that its client is behind.
+    pub device: u32,
+    /// What its first packet shows ([`crate::flow::state`]).
+    pub state: u8,
+    /// The source becomes ours where the packet leaves the node.
+    pub masquerade: bool,
+    /// Its first packet can get no other port (SCTP in pieces): no flow, rather than one it cannot follow.
+    pub port_stays: bool,
+    /// Who may be turned round.
+    pub turn: Turned,
+}
+
 /// Working memory of one packet.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,6 +87,8 @@ pub struct Scratch {
     pub backend_id: BackendId,
     /// The set it was chosen from: 0 Cluster, 1 Local.
     pub scope: u32,
+    /// How its flow is made.
+    pub begin: Begin,
     /// The datagram that a fragment is of.
     pub fragment: Fragment,
     /// The way of a packet that goes past the stack.

@@ -4,34 +4,31 @@
 //! of the two comes later gets another source port: what is seen here is noted for
 //! flows that begin later (`flows::reserve`), and shifted where such a flow was first (ADR 0013).
 
-use super::flows::{self, Begin, Turned};
-use super::{Step, pass, rewrite};
+use super::{Step, flows, pass, rewrite};
 use crate::addr::Protocol;
-use crate::config::Settings;
-use crate::event::{Event, PassReason, Verdict};
+use crate::event::{Event, PassReason};
 use crate::flow::{Kind, Side};
 use crate::hash;
 use crate::packet::Packet;
-use crate::scratch::Scratch;
+use crate::scratch::{Begin, Scratch, Turned};
 use crate::service::{Backend, Service};
 use crate::tables::Tables;
 
-/// Finds or begins the flow of a packet from a pod to what may be a backend, where it needs one, into
-/// `scratch.flow`; most need none. What is shifted is a flow of service 0.
+/// Finds the flow of a packet from a pod to what may be a backend, where it needs one, into `scratch.flow`; most need
+/// none. What is shifted is a flow of service 0. False: it is to be begun, as `scratch` says.
 #[inline(never)]
 pub(super) fn find<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
-    settings: &Settings,
     scratch: &mut Scratch,
-) -> Step<()> {
+) -> Step<bool> {
     let is_syn = scratch.view.is_syn();
     if tables.flow(&scratch.key, &mut scratch.flow)
         && scratch.flow.kind == Kind::FORWARD
         && scratch.flow.service == 0
     {
         if !is_syn || scratch.flow.state == 0 {
-            return Ok(());
+            return Ok(true);
         }
         tables.count(Event::FlowReused);
     } else {
@@ -51,7 +48,7 @@ pub(super) fn find<P: Packet, T: Tables>(
     scratch.backend.ip = scratch.key.tuple.destination;
     scratch.backend.port = scratch.key.tuple.destination_port;
     let state = flows::shown(&scratch.view);
-    let begin = Begin {
+    scratch.begin = Begin {
         state,
         now: tables.now(),
         masquerade: false,
@@ -59,7 +56,7 @@ pub(super) fn find<P: Packet, T: Tables>(
         port_stays: rewrite::port_stays(packet, &scratch.view),
         device: packet.device(),
     };
-    flows::begin(tables, settings, scratch, &begin).map_err(Verdict::Drop)
+    Ok(false)
 }
 
 /// Whether the answers to this packet belong to a flow through a service.

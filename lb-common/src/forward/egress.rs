@@ -43,7 +43,9 @@ fn steps<P: Packet, T: Tables>(
     let known = tables.flow(&scratch.key, &mut scratch.flow);
     let is_hosts = if known { scratch.flow.kind == Kind::HAIRPIN } else { packet.is_from_host() };
     if role == Role::Edge && is_hosts {
-        host::find(packet, tables, settings, scratch, known)?;
+        if !host::find(packet, tables, settings, scratch, known)? {
+            host::begin(tables, settings, scratch)?;
+        }
     } else if !known {
         return pass(PassReason::NotOurs);
     }

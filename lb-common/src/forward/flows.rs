@@ -5,7 +5,7 @@ use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{DropReason, Event};
 use crate::flow::{Flow, FlowKey, Kind, Side, Tuple, state};
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, Turned};
 use crate::tables::{Added, Tables};
 use crate::wire::{View, tcp};
 
@@ -106,50 +106,21 @@ pub(super) fn is_live<T: Tables>(tables: &T, flow: &Flow, service: u32) -> bool 
     flow.service == service && tables.epoch(flow.backend) == flow.epoch
 }
 
-/// Whose packets are turned round on their device, under an address that stands for them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turned {
-    /// Nobody's.
-    Nobody,
-    /// A client's that is its own backend.
-    Itself,
-    /// This host's.
-    Host,
-}
-
-/// How a new flow is made, beside what `Scratch` says of service and backend.
-///
-/// VERIFIER: in this order, because two flags written at once must be aligned on the stack.
-#[repr(C)]
-pub(super) struct Begin {
-    pub(super) now: u64,
-    /// The source becomes ours where the packet leaves the node.
-    pub(super) masquerade: bool,
-    /// Who may be turned round.
-    pub(super) turn: Turned,
-    /// What its first packet shows.
-    pub(super) state: u8,
-    /// Its first packet can get no other port ([`super::rewrite::port_stays`]): no flow, rather than one it cannot follow.
-    pub(super) port_stays: bool,
-    /// Index of the device that its client is behind.
-    pub(super) device: u32,
-}
-
-/// Makes both halves of the flow of `scratch.key` (and the mark of its masquerade), the forward half
-/// last, into `scratch.flow`.
+/// Makes both halves of the flow of `scratch.key` (and the mark of its masquerade) as `scratch.begin` says, the forward
+/// half last, into `scratch.flow`.
 #[inline(never)]
 pub(super) fn begin<T: Tables>(
     tables: &T,
     settings: &Settings,
     scratch: &mut Scratch,
-    new: &Begin,
 ) -> Result<(), DropReason> {
-    let itself = new.turn == Turned::Itself && scratch.backend.ip == scratch.key.tuple.source;
-    let hairpin = itself || new.turn == Turned::Host;
+    let itself =
+        scratch.begin.turn == Turned::Itself && scratch.backend.ip == scratch.key.tuple.source;
+    let hairpin = itself || scratch.begin.turn == Turned::Host;
     let kind = if hairpin { Kind::HAIRPIN } else { Kind::FORWARD };
     scratch.flow.to = scratch.key.tuple;
     scratch.flow.kind = kind;
-    scratch.flow.seen = new.now;
+    scratch.flow.seen = scratch.begin.now;
     scratch.flow.to.destination = scratch.backend.ip;
     scratch.flow.to.destination_port = scratch.backend.port;
     if hairpin {
@@ -157,25 +128,27 @@ pub(super) fn begin<T: Tables>(
         scratch.flow.to.source =
             if itself { hairpin_address(settings, v4) } else { host_address(settings, v4) };
     }
-    if new.port_stays && scratch.flow.to.destination_port != scratch.key.tuple.destination_port {
+    if scratch.begin.port_stays
+        && scratch.flow.to.destination_port != scratch.key.tuple.destination_port
+    {
         return Err(DropReason::SctpChecksum);
     }
     scratch.flow.service = scratch.service.id;
     scratch.flow.backend = scratch.backend_id;
     scratch.flow.epoch = scratch.backend.epoch;
     scratch.flow.note = settings.removals;
-    scratch.flow.state = new.state;
-    scratch.flow.flags = if new.masquerade { Flow::MASQUERADED } else { 0 };
+    scratch.flow.state = scratch.begin.state;
+    scratch.flow.flags = if scratch.begin.masquerade { Flow::MASQUERADED } else { 0 };
     scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
     let twin_kind = if hairpin { Kind::HAIRPIN } else { Kind::REPLY };
     scratch.flow.write_half(twin_kind, &mut scratch.twin);
     scratch.key.tuple.write_reversed(&mut scratch.twin.to);
-    scratch.twin.note = new.device;
+    scratch.twin.note = scratch.begin.device;
 
     // What another packet of this flow made stays with it.
-    let place = ports::reserve(tables, settings, scratch, new.port_stays)?;
+    let place = ports::reserve(tables, settings, scratch, scratch.begin.port_stays)?;
     let mut stands = true;
-    if new.masquerade {
+    if scratch.begin.masquerade {
         write_masquerade(scratch);
         stands = tables.put_flow(&scratch.twin_key, &scratch.twin);
     }
@@ -183,14 +156,14 @@ pub(super) fn begin<T: Tables>(
     let old = tables.flow(&scratch.key, &mut scratch.twin) && scratch.twin.to != scratch.flow.to;
     if !stands || !tables.put_flow(&scratch.key, &scratch.flow) {
         if place == Place::Made {
-            take_back(tables, scratch, new.device);
+            take_back(tables, scratch, scratch.begin.device);
         }
         return Err(DropReason::FlowTableFull);
     }
     if old {
         end_old(tables, scratch);
     }
-    if place == Place::Made { Ok(()) } else { complete(tables, scratch, new.device) }
+    if place == Place::Made { Ok(()) } else { complete(tables, scratch, scratch.begin.device) }
 }
 
 /// Ends what is left of the flow that `scratch.key` meant before, which is in `scratch.twin`. Where another flow has taken

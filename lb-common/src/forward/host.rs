@@ -6,18 +6,17 @@
 //! the stack, as if a client outside had sent it from an address that stands for this host; so is the answer
 //! (ADR 0018).
 
-use super::flows::{self, Begin, Turned};
-use super::{Refusal, Step, choose, ingress, pass, rewrite};
+use super::{Refusal, Step, choose, flows, ingress, pass, rewrite};
 use crate::config::Settings;
 use crate::event::{PassReason, Verdict};
 use crate::hash;
 use crate::packet::Packet;
-use crate::scratch::{Asker, Scratch};
+use crate::scratch::{Asker, Begin, Scratch, Turned};
 use crate::service::{Backend, Frontend};
 use crate::tables::Tables;
 
-/// Finds or begins the flow of a packet that may be on its way to a frontend, or an answer to one, into
-/// `scratch.flow`. `known`: it is there already.
+/// Finds the flow of a packet that may be on its way to a frontend, or an answer to one, into `scratch.flow`. `known`: it
+/// is there already. False: it is to be begun, by [`begin`].
 #[inline(never)]
 pub(super) fn find<P: Packet, T: Tables>(
     packet: &mut P,
@@ -25,12 +24,12 @@ pub(super) fn find<P: Packet, T: Tables>(
     settings: &Settings,
     scratch: &mut Scratch,
     known: bool,
-) -> Step<()> {
+) -> Step<bool> {
     let is_answer = scratch.key.tuple.destination == flows::host_address(settings, scratch.view.v4);
     if known
         && (is_answer || flows::is_current(tables, settings, &scratch.flow, &scratch.view, false))
     {
-        return Ok(());
+        return Ok(true);
     }
     if is_answer {
         return pass(PassReason::NotOurs);
@@ -38,14 +37,23 @@ pub(super) fn find<P: Packet, T: Tables>(
     let mut found = locate(tables, settings, scratch);
     if found.is_ok() {
         if known && flows::still_good(tables, settings, scratch) {
-            return Ok(());
+            return Ok(true);
         }
         found = choose(tables, scratch);
     }
     match found {
         Ok(()) => {
-            let port_stays = rewrite::port_stays(packet, &scratch.view);
-            begin(tables, settings, scratch, port_stays)
+            // A backend elsewhere sees the node: its answer must come back.
+            let elsewhere = scratch.backend.flags & Backend::LOCAL == 0;
+            scratch.begin = Begin {
+                state: flows::shown(&scratch.view),
+                now: tables.now(),
+                masquerade: elsewhere || settings.has(Settings::MASQUERADE_KUBE_PROXY),
+                turn: Turned::Host,
+                port_stays: rewrite::port_stays(packet, &scratch.view),
+                device: 0,
+            };
+            Ok(false)
         }
         Err(refusal) => match ingress::refuse(packet, tables, scratch, refusal) {
             Ok(verdict) | Err(verdict) => Err(verdict),
@@ -79,25 +87,12 @@ fn choose<T: Tables>(tables: &T, scratch: &mut Scratch) -> Result<(), Refusal> {
     choose::choose(tables, scratch, tables.now())
 }
 
-/// Begins the flow. A backend elsewhere sees the node: its answer must come back.
+/// Begins the flow, as `scratch` says.
+///
+/// VERIFIER: not from within [`find`], whose part of the stack this needs.
 #[inline(always)]
-fn begin<T: Tables>(
-    tables: &T,
-    settings: &Settings,
-    scratch: &mut Scratch,
-    port_stays: bool,
-) -> Step<()> {
-    let now = tables.now();
-    let elsewhere = scratch.backend.flags & Backend::LOCAL == 0;
-    let begin = Begin {
-        state: flows::shown(&scratch.view),
-        now,
-        masquerade: elsewhere || settings.has(Settings::MASQUERADE_KUBE_PROXY),
-        turn: Turned::Host,
-        port_stays,
-        device: 0,
-    };
-    flows::begin(tables, settings, scratch, &begin).map_err(Verdict::Drop)?;
-    choose::remember(tables, scratch, scratch.key.tuple.source, now);
+pub(super) fn begin<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) -> Step<()> {
+    flows::begin(tables, settings, scratch).map_err(Verdict::Drop)?;
+    choose::remember(tables, scratch, scratch.key.tuple.source, scratch.begin.now);
     Ok(())
 }

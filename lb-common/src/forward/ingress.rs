@@ -1,9 +1,8 @@
 //! Packets that come in: a client asks a frontend, or a backend answers one of our own addresses.
 
-use super::flows::{self, Begin, Turned};
 use super::{
-    Refusal, Role, Step, accelerated, choose, close, direct, fragments, icmp, pass, read, reject,
-    rewrite, road, send, short_cut,
+    Refusal, Role, Step, accelerated, choose, close, direct, flows, fragments, icmp, pass, read,
+    reject, rewrite, road, send, short_cut,
 };
 use crate::addr::Protocol;
 use crate::config::{Device, Settings, address};
@@ -11,7 +10,7 @@ use crate::event::{DropReason, PassReason, Translation, Turn, Verdict};
 use crate::flow::{Kind, Side, Tuple};
 use crate::hash;
 use crate::packet::Packet;
-use crate::scratch::{Asker, Scratch};
+use crate::scratch::{Asker, Begin, Scratch, Turned};
 use crate::service::{Backend, Flags, Frontend};
 use crate::tables::Tables;
 use crate::wire::{Piece, View};
@@ -75,7 +74,9 @@ fn steps<P: Packet, T: Tables>(
             if !is_nobodys || !is_to_backend(tables, &scratch.key.tuple, role) {
                 return refuse(packet, tables, scratch, refusal);
             }
-            direct::find(packet, tables, settings, scratch)?;
+            if !direct::find(packet, tables, scratch)? {
+                flows::begin(tables, settings, scratch).map_err(Verdict::Drop)?;
+            }
         } else if !known || !flows::still_good(tables, settings, scratch) {
             return first(packet, tables, settings, scratch, role);
         }
@@ -194,7 +195,7 @@ fn first<P: Packet, T: Tables>(
     if let Err(refusal) = choose::choose(tables, scratch, now) {
         return refuse(packet, tables, scratch, refusal);
     }
-    let begin = Begin {
+    scratch.begin = Begin {
         state: flows::shown(&scratch.view),
         now,
         port_stays: rewrite::port_stays(packet, &scratch.view),
@@ -206,7 +207,7 @@ fn first<P: Packet, T: Tables>(
         },
         device: packet.device(),
     };
-    flows::begin(tables, settings, scratch, &begin).map_err(Verdict::Drop)?;
+    flows::begin(tables, settings, scratch).map_err(Verdict::Drop)?;
     choose::remember(tables, scratch, source, now);
     fragments::remember(tables, scratch);
     rewrite::packet(packet, &scratch.view, &scratch.key.tuple, &scratch.flow.to)?;
