@@ -48,7 +48,7 @@ pub use watchdog::{Fault, Findings};
 pub use xdp::{OCCUPIED, is_accelerated};
 
 /// Name of the layout of maps and pins. It moves with every change of a shared type that old programs cannot read.
-pub const LAYOUT: &str = "v2";
+pub const LAYOUT: &str = "v3";
 
 /// The socket hooks, named as the programs are.
 pub const SOCKET_HOOKS: [&str; 8] = [
@@ -187,9 +187,11 @@ fn sizes(options: &Options) -> Result<BTreeMap<&'static str, u32>, Error> {
     let mut sizes: BTreeMap<&'static str, u32> =
         SHAPES.iter().map(|shape| (shape.name, shape.entries)).collect();
     for (name, entries) in &options.sizes {
-        let shape = maps::Shape::of(name).filter(|shape| shape.is_sizable);
-        let shape = shape.ok_or_else(|| Error::UnknownMap(name.clone()))?;
-        let _: Option<u32> = sizes.insert(shape.name, *entries);
+        let mut shapes = maps::Shape::sized_by(name).peekable();
+        if shapes.peek().is_none() {
+            return Err(Error::UnknownMap(name.clone()));
+        }
+        sizes.extend(shapes.map(|shape| (shape.name, *entries)));
     }
     Ok(sizes)
 }

@@ -10,7 +10,9 @@ use aya::Pod;
 use aya::maps::{Array, HashMap, IterableMap as _, LpmTrie, MapData, MapError, PerCpuArray};
 use lb_common::addr::Ip;
 use lb_common::config::{Device, SettingsPair};
-use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Held, Peer, Ports};
+use lb_common::flow::{
+    Affinity, Client, Flow, Flow4, FlowKey, FlowKey4, Fragment, Held, Peer, Ports,
+};
 use lb_common::service::{Backend, Frontend, Line, Service, Source};
 
 mod fill;
@@ -76,6 +78,7 @@ pub struct Maps {
     /// ([`crate::datapath::Datapath::load`]).
     switched: Option<Instant>,
     counters: PerCpuArray<MapData, u64>,
+    flows4: HashMap<MapData, Raw<FlowKey4>, Raw<Flow4>>,
     flows: HashMap<MapData, Raw<FlowKey>, Raw<Flow>>,
     affinity: HashMap<MapData, Raw<Client>, Raw<Affinity>>,
     sockets: HashMap<MapData, u64, Raw<Peer>>,
@@ -111,7 +114,8 @@ impl Maps {
             settings: open!(pins, "SETTINGS", Array),
             switched: None,
             counters: open!(pins, "COUNTERS", PerCpuArray),
-            flows: open!(pins, "FLOWS", HashMap),
+            flows4: open!(pins, "FLOWS4", HashMap),
+            flows: open!(pins, "FLOWS6", HashMap),
             affinity: open!(pins, "AFFINITY", LruHashMap),
             sockets: open!(pins, "SOCKETS", LruHashMap),
             fragments: open!(pins, "FRAGMENTS", LruHashMap),

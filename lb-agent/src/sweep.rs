@@ -1,7 +1,7 @@
 //! Ends flows that are over: by age, by a backend that left, or because their other half is gone. Gives those another source
 //! that were masqueraded under an address that is gone.
 //!
-//! Two walks through `FLOWS`: the first notes every half, the second judges each by itself and its
+//! Two walks through the tables of flows: the first notes every half, the second judges each by itself and its
 //! twin. What is judged dead is looked at once more right before it goes, since packets do not wait for us.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -43,16 +43,14 @@ pub struct Context {
 /// What a sweep found.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Halves in the table.
-    pub halves: usize,
+    /// Halves, and how many there can be, in the table that is fuller: that of IPv4 or of all else.
+    pub fullest: (usize, u32),
     /// Halves that were removed.
     pub removed: usize,
     /// Masquerades that get another source, since theirs is no address of this node any more.
     pub renewed: usize,
     /// Those of [`Context::leaving`] that flows go to.
     pub live: BTreeSet<Frontend>,
-    /// Halves the table can hold.
-    pub capacity: u32,
     /// [`Context::began`].
     pub began: Duration,
 }
@@ -81,13 +79,14 @@ struct Notes {
 pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Error> {
     let epochs = maps.epochs(context.rows)?;
     let mut notes = Notes { epochs, lifetimes: context.lifetimes, ..Notes::default() };
-    maps.flows(|key, flow| notes.note(key, flow))?;
-    let mut report = Report {
-        halves: notes.halves.len(),
-        capacity: maps.flow_capacity()?,
-        began: context.began,
-        ..Report::default()
-    };
+    let (mut v4, mut others) = (0, 0);
+    maps.flows(|key, flow| {
+        *(if key.is_v4() { &mut v4 } else { &mut others }) += 1;
+        notes.note(key, flow);
+    })?;
+    let [room4, room] = maps.flow_capacities()?;
+    let fullest = fuller((v4, room4), (others, room));
+    let mut report = Report { fullest, began: context.began, ..Report::default() };
     let own = Own::read(maps)?;
     let (mut dead, mut lost) = (Vec::new(), Vec::new());
     maps.flows(|key, flow| {
@@ -112,6 +111,12 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
         );
     }
     Ok(report)
+}
+
+/// Of two tables, by their entries and what they can hold, the one that is fuller.
+const fn fuller(one: (usize, u32), other: (usize, u32)) -> (usize, u32) {
+    // Used part by used part, without the division.
+    if one.0 as u64 * other.1 as u64 > other.0 as u64 * one.1 as u64 { one } else { other }
 }
 
 /// What is leaving of the address that a flow goes to: a `NodePort` is reached by any address of the family.

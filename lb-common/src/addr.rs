@@ -9,6 +9,7 @@ mod ip;
 use core::cmp::Ordering;
 
 pub use self::ip::Ip;
+pub(crate) use self::ip::{joined, parted};
 use crate::layout::plain;
 
 /// A transport port. Network byte order; 0 means "none".

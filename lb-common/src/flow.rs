@@ -8,10 +8,12 @@
 mod affinity;
 mod fragment;
 mod key;
+mod v4;
 
 pub use affinity::{Affinity, Client};
 pub use fragment::{Fragment, HELD, Held, Ports};
 pub use key::{FlowKey, Side, Tuple};
+pub use v4::{Flow4, FlowKey4, Tuple4};
 
 use crate::addr::Endpoint;
 use crate::layout::plain;
@@ -48,7 +50,7 @@ pub mod state {
     pub const RST: u8 = 4;
 }
 
-/// Value of `FLOWS`: what packets of this half become.
+/// Value of `FLOWS6`, and of `FLOWS4` as [`Flow4`]: what packets of this half become.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {

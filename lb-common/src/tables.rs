@@ -37,8 +37,13 @@ pub trait Tables {
     /// `BACKENDS`: the epoch of a row, 0 when nothing lives there.
     fn epoch(&self, id: BackendId) -> u32;
 
-    /// `FLOWS`: copies one half; false when there is none.
+    /// `FLOWS6` or `FLOWS4`, as for all that follows, by [`FlowKey::is_v4`]: copies one half; false when there is none.
     fn flow(&self, key: &FlowKey, into: &mut Flow) -> bool;
+    /// The same where the table is known: `FLOWS4`, or, as that of sockets always is (their end is a cookie), `FLOWS6`.
+    #[inline(always)]
+    fn flow_of<const V4: bool>(&self, key: &FlowKey, into: &mut Flow) -> bool {
+        self.flow(key, into)
+    }
     /// Adds a half if the key is free.
     fn add_flow(&self, key: &FlowKey, flow: &Flow) -> Added;
     /// Overwrites a half, or adds it. False when there is no room.

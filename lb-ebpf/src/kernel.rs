@@ -14,9 +14,10 @@ use lb_common::scratch::Scratch;
 use lb_common::service::{Backend, BackendId, Frontend, Service, Source};
 use lb_common::tables::{Added, Tables};
 
+use crate::flows;
 use crate::maps::{
-    ADDRESSES, AFFINITY, BACKENDS, COUNTERS, DEVICES, DIRECT, ENDPOINTS, FLOWS, FRAGMENTS, HELD,
-    HOLDING, REJECTIONS, SCRATCH, SERVICES, SETTINGS, SLOTS, SOCKETS, SOURCES,
+    ADDRESSES, AFFINITY, BACKENDS, COUNTERS, DEVICES, DIRECT, ENDPOINTS, FRAGMENTS, HELD, HOLDING,
+    REJECTIONS, SCRATCH, SERVICES, SETTINGS, SLOTS, SOCKETS, SOURCES,
 };
 
 /// Bits of a full `SOURCES` key.
@@ -28,7 +29,7 @@ const REJECTION_BURST: u64 = 500 * REJECTION;
 /// `-EEXIST`.
 const EXISTS: i32 = -17;
 /// `-ENOMEM`: of a full table it is `-E2BIG`.
-const NO_MEMORY: i32 = -12;
+pub(crate) const NO_MEMORY: i32 = -12;
 
 /// The kernel as [`Tables`].
 pub(crate) struct Kernel;
@@ -141,15 +142,20 @@ impl Tables for Kernel {
 
     #[inline(always)]
     fn flow(&self, key: &FlowKey, into: &mut Flow) -> bool {
-        load!(FLOWS, key, into)
+        flows::load(key, into)
+    }
+
+    #[inline(always)]
+    fn flow_of<const V4: bool>(&self, key: &FlowKey, into: &mut Flow) -> bool {
+        flows::load_of::<V4>(key, into)
     }
 
     #[inline(always)]
     fn add_flow(&self, key: &FlowKey, flow: &Flow) -> Added {
-        match FLOWS.insert(key, flow, u64::from(BPF_NOEXIST)) {
-            Ok(()) => Added::Yes,
-            Err(EXISTS) => Added::Taken,
-            Err(error) => {
+        match flows::put(key, flow, u64::from(BPF_NOEXIST)) {
+            0 => Added::Yes,
+            EXISTS => Added::Taken,
+            error => {
                 count_refusal(error);
                 Added::Full
             }
@@ -158,30 +164,24 @@ impl Tables for Kernel {
 
     #[inline(always)]
     fn put_flow(&self, key: &FlowKey, flow: &Flow) -> bool {
-        FLOWS.insert(key, flow, 0).inspect_err(|error| count_refusal(*error)).is_ok()
+        let put = flows::put(key, flow, 0);
+        count_refusal(put);
+        put == 0
     }
 
     #[inline(always)]
     fn touch_flow(&self, key: &FlowKey, now: u64, state: u8) {
-        if let Some(flow) = FLOWS.get_ptr_mut(key) {
-            // SAFETY: an aligned word of a live element; the last writer of a second wins.
-            unsafe { (*flow).seen = now };
-            // SAFETY: one byte; a bit lost to a race is shown again by the next packet.
-            unsafe { (*flow).state |= state };
-        }
+        flows::touch(key, now, state);
     }
 
     #[inline(always)]
     fn confirm_flow(&self, key: &FlowKey, removals: u32) {
-        if let Some(flow) = FLOWS.get_ptr_mut(key) {
-            // SAFETY: an aligned word of a live element.
-            unsafe { (*flow).note = removals };
-        }
+        flows::confirm(key, removals);
     }
 
     #[inline(always)]
     fn remove_flow(&self, key: &FlowKey) {
-        let _gone: Result<(), i32> = FLOWS.remove(key);
+        flows::remove(key);
     }
 
     #[inline(always)]

@@ -15,6 +15,8 @@
 #[cfg(target_arch = "bpf")]
 mod fib;
 #[cfg(target_arch = "bpf")]
+mod flows;
+#[cfg(target_arch = "bpf")]
 mod frame;
 #[cfg(target_arch = "bpf")]
 mod kernel;

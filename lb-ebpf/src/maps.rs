@@ -7,7 +7,9 @@ use aya_ebpf::macros::btf_map;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, SettingsPair};
 use lb_common::event;
-use lb_common::flow::{self, Affinity, Client, Flow, FlowKey, Fragment, Held, Peer, Ports};
+use lb_common::flow::{
+    self, Affinity, Client, Flow, Flow4, FlowKey, FlowKey4, Fragment, Held, Peer, Ports,
+};
 use lb_common::hash;
 use lb_common::scratch::Scratch;
 use lb_common::service::{Backend, Frontend, Line, Service, Source};
@@ -26,9 +28,17 @@ pub(crate) static SLOTS: Array<Line, 65_536> = Array::new();
 #[btf_map]
 pub(crate) static BACKENDS: Array<Backend, 65_536> = Array::new();
 
-/// Halves of flows. Written by the data path, swept by the agent.
+/// Halves of flows of IPv4. Written by the data path, swept by the agent.
 #[btf_map]
-pub(crate) static FLOWS: HashMap<FlowKey, Flow, 262_144, GROWS> = HashMap::new();
+pub(crate) static FLOWS4: HashMap<FlowKey4, Flow4, 262_144, GROWS> = HashMap::new();
+
+/// A half on its way there.
+#[btf_map]
+pub(crate) static FLOW4: PerCpuArray<(FlowKey4, Flow4), 1> = PerCpuArray::new();
+
+/// Halves of all other flows: of IPv6, and of sockets. Written and swept alike.
+#[btf_map]
+pub(crate) static FLOWS6: HashMap<FlowKey, Flow, 262_144, GROWS> = HashMap::new();
 
 /// Clients and the backends they stick to. Written by the data path.
 #[btf_map]

@@ -189,7 +189,7 @@ fn state(host: &Fake, kernel: &Kernel) -> Result<Option<String>> {
     if here != there {
         let only_here: Vec<_> = here.iter().filter(|half| !there.contains(half)).collect();
         let only_there: Vec<_> = there.iter().filter(|half| !here.contains(half)).collect();
-        return Ok(Some(format!("FLOWS: host only {only_here:#?} kernel only {only_there:#?}")));
+        return Ok(Some(format!("flows: host only {only_here:#?} kernel only {only_there:#?}")));
     }
     let (here, there) = (ageless(&host.affinity.borrow()), ageless(&kernel.affinity()?));
     if here != there {

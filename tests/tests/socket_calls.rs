@@ -1,5 +1,5 @@
 //! Calls of real sockets through the hooks in the kernel, and the same calls on this host: equal in what the process gets,
-//! and in what `SOCKETS`, `FLOWS` and `AFFINITY` remember. `BPF_PROG_TEST_RUN` runs no program of this kind.
+//! and in what `SOCKETS`, `FLOWS6` and `AFFINITY` remember. `BPF_PROG_TEST_RUN` runs no program of this kind.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -134,7 +134,7 @@ impl Site<'_> {
         };
         let (here, there) =
             (timeless(self.host.flows.borrow().clone()), timeless(self.kernel.flows()?));
-        ensure!(here == there, "{what}: FLOWS host {here:#?} kernel {there:#?}");
+        ensure!(here == there, "{what}: flows host {here:#?} kernel {there:#?}");
         let ageless = |all: BTreeMap<Client, Affinity>| -> BTreeMap<Client, Affinity> {
             all.into_iter().map(|(key, value)| (key, Affinity { seen: 0, ..value })).collect()
         };

@@ -67,7 +67,7 @@ fn a_flood_breaks_no_flow_in_use_and_is_refused_by_name(shape: Shape) -> Result<
     let own = rig.client().addresses();
     let hand = Handmade::open(rig.client(), own.socket(Family::V4, 25_999))?;
     let refused = || agent.metric(&["lb_drops", "flow_table_full"]);
-    let used = || agent.metric(&["lb_map_entries", "\"FLOWS\""]);
+    let used = || agent.metric(&["lb_map_entries", "\"FLOWS4\""]);
     // Round after round, since flows of before age while the flood goes on.
     let mut halves = 0.0;
     try_wait_until(Duration::from_mins(4), "the table is full", || {

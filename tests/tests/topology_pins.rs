@@ -65,7 +65,7 @@ fn map_of_another_shape_is_refused() -> Result<()> {
 fn pin_that_is_no_map_is_refused() -> Result<()> {
     let stopped = stopped()?;
     let pins = stopped.0.node(0)?.bpf().join(LAYOUT);
-    let map = pins.join("maps/FLOWS");
+    let map = pins.join("maps/FLOWS6");
     fs::remove_file(&map)?;
     fs::rename(pins.join("links/connect4"), &map)?;
     let place = format!("{} is no map but a bpf-link, but should be a hash", map.display());

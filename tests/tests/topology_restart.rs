@@ -170,7 +170,7 @@ fn killed_halfway(agent: &mut Agent, node: &Node, [before, now]: [&str; 2]) -> R
         let began = Instant::now();
         // Looked for all the time: a fast machine is soon done with it.
         for look in 1_u32.. {
-            let is_halfway = is_there("FLOWS-old") && is_there("FLOWS");
+            let is_halfway = is_there("FLOWS4-old") && is_there("FLOWS4");
             if is_halfway || look % 500 == 0 && is_done() {
                 break;
             }
@@ -178,7 +178,7 @@ fn killed_halfway(agent: &mut Agent, node: &Node, [before, now]: [&str; 2]) -> R
             thread::yield_now();
         }
         agent.kill9()?;
-        if is_there("FLOWS-old") {
+        if is_there("FLOWS4-old") {
             return Ok(());
         }
         agent.set_flag("--map-size", before);

@@ -45,7 +45,8 @@ Packets turned #
 Packets sent   #
 Packets drop   #
 Map            SERVICES #
-Map            FLOWS #
+Map            FLOWS4 #
+Map            FLOWS6 #
 Map            AFFINITY #
 Map            ADDRESSES #
 Map            DEVICES #

@@ -72,7 +72,7 @@ pub struct Run {
     /// Devices of pods, with * and ?; repeatable [default: veths whose other end is elsewhere].
     #[arg(long, value_name = "PATTERN")]
     pub pod_device: Vec<Pattern>,
-    /// Entries of a map, for example FLOWS=1048576; repeatable.
+    /// Entries of a map, for example FLOWS=1048576 (FLOWS4 and FLOWS6 each); repeatable.
     #[arg(long, value_name = "MAP=ENTRIES", value_parser = size)]
     pub map_size: Vec<(String, u32)>,
     /// Packets that the programs log, one line each.

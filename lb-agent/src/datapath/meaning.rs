@@ -107,24 +107,24 @@ mod tests {
     fn what_is_noted_is_known_again_and_what_another_build_left_gets_another_name() {
         let folder = tempfile::tempdir().unwrap();
         let (dir, layout) = (folder.path(), folder.path().join(LAYOUT));
-        let flows = Shape::of("FLOWS").unwrap();
+        let flows = Shape::of("FLOWS6").unwrap();
         assert!(!is_same(&layout, flows), "nothing says so");
         note(&layout).unwrap();
         note(&layout).unwrap();
         assert!(SHAPES.iter().all(|shape| is_same(&layout, shape)));
         // What another build noted, of a map that is not there: nothing to take over.
-        let other = layout.join(FOLDER).join("FLOWS-0123456789abcdef");
+        let other = layout.join(FOLDER).join("FLOWS6-0123456789abcdef");
         fs::rename(mark(&layout, flows), &other).unwrap();
         assert!(!is_same(&layout, flows) && !is_of_another_build(dir));
         note(&layout).unwrap();
         assert!(is_same(&layout, flows) && !other.exists());
         // The same, and the map is there.
         fs::rename(mark(&layout, flows), &other).unwrap();
-        fs::create_dir_all(layout.join("maps/FLOWS")).unwrap();
+        fs::create_dir_all(layout.join("maps/FLOWS6")).unwrap();
         fs::create_dir(dir.join("v0")).unwrap();
         assert!(is_of_another_build(dir));
         set_aside(dir).unwrap();
-        assert!(!layout.exists() && dir.join("v1/maps/FLOWS").exists());
+        assert!(!layout.exists() && dir.join("v1/maps/FLOWS6").exists());
         assert!(!is_of_another_build(dir));
     }
 

@@ -17,7 +17,7 @@ use super::{Error, LAYOUT, cleanup, handover, meaning};
 use crate::maps::{SHAPES, Shape, copy};
 use crate::syscall;
 
-/// Tells which answers may belong to a flow: without it, what is carried over of `FLOWS` would not be found.
+/// Tells which answers may belong to a flow: without it, what is carried over of flows would not be found.
 const ENDPOINTS: &str = "ENDPOINTS";
 
 /// Folders of other layouts whose programs are attached, the newest last; usually one. More where a run of a third
@@ -150,7 +150,7 @@ mod tests {
         };
         let ours = |name: &str| format!("{LAYOUT}/links/{name}");
         make("v0/links/connect4");
-        make("v0/maps/FLOWS");
+        make("v0/maps/FLOWS6");
         make(&ours("7-egress"));
         assert!(Previous::find(dir).unwrap().is_some(), "its programs are attached");
         fs::rename(other.join("links/connect4"), dir.join(ours("recvmsg4-old"))).unwrap();
@@ -169,7 +169,8 @@ mod tests {
             fs::write(dir.join(path), "").unwrap();
         };
         // v1 had taken every link of v5 over when it ended; both are older than what v0 was left by.
-        for path in ["v5/maps/FLOWS", "v1/maps/FLOWS", "v1/links/7-egress-old", "v0/links/7-egress"]
+        for path in
+            ["v5/maps/FLOWS6", "v1/maps/FLOWS6", "v1/links/7-egress-old", "v0/links/7-egress"]
         {
             make(path);
         }

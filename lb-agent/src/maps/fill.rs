@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use aya::Pod;
 use lb_common::addr::Ip;
 use lb_common::config::Device;
-use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Held, Peer, Ports};
+use lb_common::flow::{
+    Affinity, Client, Flow, Flow4, FlowKey, FlowKey4, Fragment, Held, Peer, Ports,
+};
 
 use super::raw::Raw;
 use super::{MapHandle, Maps, Result, batched, named, walk};
@@ -22,9 +24,9 @@ impl Maps {
         })
     }
 
-    /// How many halves of flows there can be.
-    pub fn flow_capacity(&self) -> Result<u32> {
-        capacity(&self.flows, "FLOWS")
+    /// How many halves of flows there can be, of IPv4 and of all else.
+    pub fn flow_capacities(&self) -> Result<[u32; 2]> {
+        Ok([capacity(&self.flows4, "FLOWS4")?, capacity(&self.flows, "FLOWS6")?])
     }
 
     /// Name, entries and capacity of every map that can fill up. Walks them: not for every second.
@@ -41,7 +43,8 @@ impl Maps {
     pub fn fill_beside(&self, usage: &Usage) -> Result<Vec<(&'static str, usize, u32)>> {
         Ok(vec![
             ("SERVICES", usage.services, capacity(&self.services, "SERVICES")?),
-            fill::<_, Raw<FlowKey>, Raw<Flow>>(&self.flows, "FLOWS")?,
+            fill::<_, Raw<FlowKey4>, Raw<Flow4>>(&self.flows4, "FLOWS4")?,
+            fill::<_, Raw<FlowKey>, Raw<Flow>>(&self.flows, "FLOWS6")?,
             fill::<_, Raw<Client>, Raw<Affinity>>(&self.affinity, "AFFINITY")?,
             fill::<_, Raw<Ip>, u32>(&self.addresses, "ADDRESSES")?,
             fill::<_, u32, Raw<Device>>(&self.devices, "DEVICES")?,

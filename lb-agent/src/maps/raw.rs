@@ -3,7 +3,9 @@
 use aya::Pod;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, SettingsPair};
-use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Held, Peer, Ports};
+use lb_common::flow::{
+    Affinity, Client, Flow, Flow4, FlowKey, FlowKey4, Fragment, Held, Peer, Ports,
+};
 use lb_common::layout;
 use lb_common::service::{Backend, Frontend, Service, Source};
 
@@ -22,7 +24,7 @@ macro_rules! plain {
 
 plain! {
     Frontend Service Backend Source SettingsPair Device Ip
-    FlowKey Flow Client Affinity Peer Fragment Ports Held
+    FlowKey4 Flow4 FlowKey Flow Client Affinity Peer Fragment Ports Held
 }
 
 /// A key or value of a map.

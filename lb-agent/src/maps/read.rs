@@ -5,7 +5,7 @@ use aya::maps::MapError;
 use aya::maps::lpm_trie::Key;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, Settings};
-use lb_common::flow::{Affinity, Client, Flow, FlowKey, Peer};
+use lb_common::flow::{Affinity, Client, Peer};
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 
 use super::raw::Raw;
@@ -129,25 +129,6 @@ impl Maps {
         entries(&self.affinity, "AFFINITY", |client: &Raw<Client>, affinity: &Raw<Affinity>| {
             (client.0, affinity.0)
         })
-    }
-
-    /// Calls `see` for every half of a flow.
-    pub fn flows(&self, mut see: impl FnMut(&FlowKey, &Flow)) -> Result<()> {
-        let zero = (Raw::default(), Raw::default());
-        walk(self.flows.data(), zero, |key: &Raw<FlowKey>, flow: &Raw<Flow>| {
-            see(&key.0, &flow.0);
-            true
-        })
-        .map_err(batched("FLOWS"))
-    }
-
-    /// One half, if it is still there.
-    pub fn flow(&self, key: &FlowKey) -> Result<Option<Flow>> {
-        match self.flows.get(&Raw(*key), 0) {
-            Ok(flow) => Ok(Some(flow.0)),
-            Err(MapError::KeyNotFound) => Ok(None),
-            Err(source) => Err(Error::Map { map: "FLOWS", source }),
-        }
     }
 
     /// What the socket hooks know of a connected socket, by its cookie.

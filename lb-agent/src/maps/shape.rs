@@ -6,12 +6,16 @@ use aya::maps::{MapInfo, MapType};
 use lb_common::addr::Ip;
 use lb_common::config::{Device, SettingsPair};
 use lb_common::event;
-use lb_common::flow::{Affinity, Client, DIRECT, Flow, FlowKey, Fragment, HELD, Held, Peer, Ports};
+use lb_common::flow::{
+    Affinity, Client, DIRECT, Flow, Flow4, FlowKey, FlowKey4, Fragment, HELD, Held, Peer, Ports,
+};
 use lb_common::hash::{ENDPOINT_BITS, LineOfPorts};
 use lb_common::layout::{Plain, named, number};
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 
 const NO_PREALLOC: u32 = 1;
+/// What the size of `FLOWS4` and of `FLOWS6` is chosen by where it is the same.
+const FLOWS: &str = "FLOWS";
 
 /// Type, sizes and default capacity of one map.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,11 +60,12 @@ const fn fixed(shape: Shape) -> Shape {
 pub(super) type SourceKey = [u32; 1 + size_of::<Source>() / size_of::<u32>()];
 
 /// Every map of the data path.
-pub const SHAPES: [Shape; 16] = [
+pub const SHAPES: [Shape; 17] = [
     shape::<Frontend, Service>("SERVICES", MapType::Hash, NO_PREALLOC, 65_536),
     shape::<u32, Line>("SLOTS", MapType::Array, 0, 262_144),
     shape::<BackendId, Backend>("BACKENDS", MapType::Array, 0, 131_072),
-    memory(shape::<FlowKey, Flow>("FLOWS", MapType::Hash, NO_PREALLOC, 524_288)),
+    memory(shape::<FlowKey4, Flow4>("FLOWS4", MapType::Hash, NO_PREALLOC, 524_288)),
+    memory(shape::<FlowKey, Flow>("FLOWS6", MapType::Hash, NO_PREALLOC, 524_288)),
     memory(shape::<Client, Affinity>("AFFINITY", MapType::LruHash, 0, 65_536)),
     shape::<SourceKey, u32>("SOURCES", MapType::LpmTrie, NO_PREALLOC, 65_536),
     shape::<Ip, u32>("ADDRESSES", MapType::Hash, NO_PREALLOC, 4_096),
@@ -81,10 +86,18 @@ impl Shape {
         SHAPES.iter().find(|shape| shape.name == name)
     }
 
-    /// Names of the maps whose size can be chosen.
+    /// Names by which the size of maps can be chosen.
     pub fn sizable() -> String {
         let names = SHAPES.iter().filter(|shape| shape.is_sizable).map(|shape| shape.name);
-        names.collect::<Vec<_>>().join(", ")
+        names.chain([FLOWS]).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The maps whose size is chosen by a name: one, or the two of flows.
+    pub fn sized_by(name: &str) -> impl Iterator<Item = &'static Self> + use<'_> {
+        let is_meant = move |shape: &&Self| {
+            shape.name == name || name == FLOWS && shape.name.starts_with(FLOWS)
+        };
+        SHAPES.iter().filter(|shape| shape.is_sizable).filter(is_meant)
     }
 
     /// Whether a map of the kernel has this shape; capacity aside, except where it is fixed.
@@ -131,5 +144,18 @@ const fn words(kind: MapType) -> (&'static str, &'static str) {
         MapType::PerCpuArray => ("a per-CPU array", "per-cpu array"),
         MapType::LpmTrie => ("a longest-prefix trie", "lpm trie"),
         _ => ("a map of another kind", "other"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_name_stands_for_the_flows_of_both_families() {
+        let names = |by| Shape::sized_by(by).map(|shape| shape.name).collect::<Vec<_>>();
+        assert_eq!(names("FLOWS"), ["FLOWS4", "FLOWS6"]);
+        assert_eq!(names("FLOWS6"), ["FLOWS6"]);
+        assert!(names("FLOW").is_empty() && names("COUNTERS").is_empty());
     }
 }

@@ -7,7 +7,9 @@ use aya::Pod;
 use aya::maps::{MapData, MapType};
 use lb_common::addr::Ip;
 use lb_common::config::Device;
-use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Kind, Peer, Ports};
+use lb_common::flow::{
+    Affinity, Client, Flow, Flow4, FlowKey, FlowKey4, Fragment, Kind, Peer, Ports,
+};
 use lb_common::service::{Backend, Frontend, Service};
 
 use super::Raw;
@@ -61,7 +63,10 @@ pub(crate) fn copy(name: &str, from: &MapData, to: &MapData) -> io::Result<()> {
         "SERVICES" => copy_as(from, to, (Raw::<Frontend>::default(), Raw::<Service>::default())),
         "SLOTS" => copy_as(from, to, (0_u32, [0_u8; 64])),
         "BACKENDS" => copy_as(from, to, (0_u32, Raw::<Backend>::default())),
-        "FLOWS" => copy_flows(from, to),
+        "FLOWS4" => {
+            copy_flows(from, to, Raw::<FlowKey4>::default(), |flow: &Raw<Flow4>| flow.0.whole())
+        }
+        "FLOWS6" => copy_flows(from, to, Raw::<FlowKey>::default(), |flow: &Raw<Flow>| flow.0),
         "AFFINITY" => copy_as(from, to, (Raw::<Client>::default(), Raw::<Affinity>::default())),
         "SOURCES" => copy_as(from, to, (SourceKey::default(), 0_u32)),
         "ADDRESSES" => copy_as(from, to, (Raw::<Ip>::default(), 0_u32)),
@@ -98,16 +103,21 @@ pub(super) fn bits(map: &MapData) -> io::Result<Vec<u64>> {
     Ok(words)
 }
 
-fn copy_flows(from: &MapData, to: &MapData) -> io::Result<()> {
+fn copy_flows<K: Pod, V: Pod + Default>(
+    from: &MapData,
+    to: &MapData,
+    zero: K,
+    whole: impl Fn(&V) -> Flow,
+) -> io::Result<()> {
     let fd = to.fd().as_fd();
-    copy_by(from, (Raw::<FlowKey>::default(), Raw::<Flow>::default()), |key, flow| {
+    copy_by(from, (zero, V::default()), |key, flow| {
         let added = syscall::update(fd, key, flow, NO_EXIST);
         if !is_taken(&added) {
             return added;
         }
-        let mut there = Raw::<Flow>::default();
+        let mut there = V::default();
         let is_there = syscall::lookup(fd, key, &mut there).is_ok();
-        if is_there && !supersedes(&flow.0, &there.0) {
+        if is_there && !supersedes(&whole(flow), &whole(&there)) {
             return Ok(());
         }
         syscall::update(fd, key, flow, 0)

@@ -1,4 +1,4 @@
-//! What the agent writes: operations on services, devices, the node's addresses, flows that end.
+//! What the agent writes: operations on services, devices, the node's addresses.
 
 use std::os::fd::AsFd as _;
 use std::time::Instant;
@@ -7,7 +7,6 @@ use aya::maps::MapError;
 use aya::maps::lpm_trie::Key;
 use lb_common::addr::{Ip, Port};
 use lb_common::config::{Device, Settings};
-use lb_common::flow::FlowKey;
 use lb_common::hash;
 use lb_common::service::Backend;
 
@@ -125,12 +124,6 @@ impl Maps {
             bits => self.addresses.insert(Raw(ip), bits, 0),
         };
         done.map_err(named("ADDRESSES"))
-    }
-
-    /// Removes halves of flows.
-    pub fn remove_flows(&self, keys: &[FlowKey]) -> Result<()> {
-        let keys: Vec<Raw<FlowKey>> = keys.iter().map(|key| Raw(*key)).collect();
-        walk::remove(self.flows.data(), &keys).map_err(batched("FLOWS"))
     }
 }
 

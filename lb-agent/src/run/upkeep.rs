@@ -153,6 +153,6 @@ impl Agent {
             let (began, live) = (report.began, &report.live);
             let _: usize = self.change(|programmer, now| programmer.bury(now, began, live));
         }
-        period(report.halves, report.capacity)
+        period(report.fullest.0, report.fullest.1)
     }
 }

@@ -118,3 +118,9 @@ fn a_flow_keeps_what_it_goes_to_whichever_service_had_that_when_it_began() {
     let of_udp = Frontend::new(to.ip, to.port, Protocol::UDP);
     assert_eq!(of(&[other, of_udp]), []);
 }
+
+#[test]
+fn the_fuller_table_says_when_to_sweep_next() {
+    assert_eq!(fuller((10, 100), (90, 1000)), (10, 100));
+    assert_eq!(fuller((10, 200), (90, 1000)), (90, 1000));
+}

@@ -27,7 +27,7 @@ const MAPPED: u32 = 0x0000_ffff_u32.to_be();
 const COOKIE: u32 = 0x0000_c00c_u32.to_be();
 
 /// Two words in memory order as one half.
-const fn joined(first: u32, second: u32) -> u64 {
+pub(crate) const fn joined(first: u32, second: u32) -> u64 {
     if cfg!(target_endian = "little") {
         first as u64 | (second as u64) << 32
     } else {
@@ -36,7 +36,7 @@ const fn joined(first: u32, second: u32) -> u64 {
 }
 
 /// A half as two words.
-const fn parted(half: u64) -> [u32; 2] {
+pub(crate) const fn parted(half: u64) -> [u32; 2] {
     let (low, high) = (half as u32, (half >> 32) as u32);
     if cfg!(target_endian = "little") { [low, high] } else { [high, low] }
 }

@@ -42,9 +42,9 @@ pub struct Fake {
     pub devices: BTreeMap<u32, Device>,
     /// What the kernel knows of the world around: no table, but beside them.
     pub roads: BTreeMap<Ip, Road>,
-    /// `FLOWS`.
+    /// `FLOWS4` and `FLOWS6`.
     pub flows: RefCell<BTreeMap<FlowKey, Flow>>,
-    /// Most halves that `flows` holds.
+    /// Most halves that `flows` holds, of IPv4 and of all else.
     pub flow_capacity: usize,
     /// Halves that there is no memory for, however few there are.
     pub flow_failures: BTreeSet<FlowKey>,
@@ -108,7 +108,7 @@ impl Fake {
     pub const LINES: u32 = 4096;
     /// Rows that `BACKENDS` has, written or not.
     pub const BACKENDS: u32 = 4096;
-    /// Halves that `FLOWS` holds unless a test says otherwise.
+    /// Halves that `FLOWS6` holds unless a test says otherwise.
     pub const FLOWS: usize = 4096;
 
     /// Halves of one side.
@@ -141,7 +141,9 @@ impl Fake {
     /// Writes a half if there is room.
     pub(super) fn insert_flow(&self, key: &FlowKey, flow: &Flow) -> bool {
         let mut flows = self.flows.borrow_mut();
-        let room = flows.len() < self.flow_capacity || flows.contains_key(key);
+        let beside = || flows.keys().filter(|there| there.is_v4() == key.is_v4()).count();
+        let is_there = || flows.contains_key(key);
+        let room = flows.len() < self.flow_capacity || is_there() || beside() < self.flow_capacity;
         if room && self.flow_failures.contains(key) {
             self.count(Event::FlowNoMemory);
             return false;

@@ -87,7 +87,7 @@ impl Side {
     pub const SOCKET: Self = Self(2);
 }
 
-/// Key of `FLOWS`: the packet as it is before translation, and where.
+/// Key of `FLOWS6`, and of `FLOWS4` as [`super::FlowKey4`]: the packet as it is before translation, and where.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey {
@@ -107,6 +107,12 @@ impl FlowKey {
     #[inline(always)]
     pub const fn new(tuple: Tuple, protocol: Protocol, side: Side) -> Self {
         Self { tuple, protocol, side, pad: 0 }
+    }
+
+    /// Whether both ends are IPv4 addresses: then its half is kept in `FLOWS4`.
+    #[inline(always)]
+    pub const fn is_v4(&self) -> bool {
+        self.tuple.source.is_v4() && self.tuple.destination.is_v4()
     }
 
     /// Key of the other half, given what this half's packets become and this half's kind.

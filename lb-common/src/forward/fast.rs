@@ -60,7 +60,7 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     if is_asked || begins_or_ends(&view) {
         return None;
     }
-    if !tables.flow(&scratch.key, &mut scratch.flow) {
+    if !tables.flow_of::<V4>(&scratch.key, &mut scratch.flow) {
         // To a process of this node, perhaps, at a port that translated sources may have as well.
         let may_ask = role == Role::Pod || choose::may_be_asked(settings, &scratch.key.tuple, V4);
         return if may_ask { None } else { Some(NOT_OURS) };
@@ -108,7 +108,7 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
     if begins_or_ends(&view) {
         return None;
     }
-    if !tables.flow(&scratch.key, &mut scratch.flow) {
+    if !tables.flow_of::<V4>(&scratch.key, &mut scratch.flow) {
         let may_ask = role == Role::Edge
             && packet.is_from_host()
             && choose::may_be_asked(settings, &scratch.key.tuple, V4);

@@ -66,7 +66,7 @@ pub fn send<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Outcom
     let socket = Endpoint::new(Ip::cookie(call.socket), Port::NONE);
     scratch.key = FlowKey::new(Tuple::new(socket, call.remote), call.protocol, Side::SOCKET);
     let now = tables.now();
-    if tables.flow(&scratch.key, &mut scratch.flow)
+    if tables.flow_of::<false>(&scratch.key, &mut scratch.flow)
         && flows::is_live(tables, &scratch.flow, scratch.service.id)
     {
         let flow = &scratch.flow;
@@ -75,7 +75,7 @@ pub fn send<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Outcom
         }
         let backend = Endpoint::new(flow.to.destination, flow.to.destination_port);
         scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
-        let known = tables.flow(&scratch.twin_key, &mut scratch.twin);
+        let known = tables.flow_of::<false>(&scratch.twin_key, &mut scratch.twin);
         if !known
             || Endpoint::new(scratch.twin.to.source, scratch.twin.to.source_port) != call.remote
         {
@@ -115,7 +115,7 @@ fn put_answer<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
 pub fn receive<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Outcome {
     let socket = Endpoint::new(Ip::cookie(call.socket), Port::NONE);
     scratch.key = FlowKey::new(Tuple::new(call.remote, socket), call.protocol, Side::SOCKET);
-    if !tables.flow(&scratch.key, &mut scratch.flow) {
+    if !tables.flow_of::<false>(&scratch.key, &mut scratch.flow) {
         return peer_name(tables, call);
     }
     let flow = &scratch.flow;

@@ -24,6 +24,7 @@ macro_rules! plain {
 plain! {
     u32 u64 [u32; 2] lb_common::addr::Ip lb_common::config::SettingsPair lb_common::config::Device
     lb_common::service::Frontend lb_common::service::Service lb_common::service::Backend
+    lb_common::flow::FlowKey4 lb_common::flow::Flow4
     lb_common::flow::FlowKey lb_common::flow::Flow lb_common::flow::Client
     lb_common::flow::Affinity lb_common::flow::Held lb_common::flow::Fragment lb_common::flow::Ports lb_common::flow::Peer
     Trie Line Context

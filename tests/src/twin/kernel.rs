@@ -10,7 +10,9 @@ use aya::{Ebpf, EbpfLoader};
 use lb_agent::datapath::{self, PacketLog};
 use lb_common::event::{COUNTERS, Hook, Verdict, verdict_counter};
 use lb_common::fake::{Fake, Step};
-use lb_common::flow::{Affinity, Client, DIRECT, Flow, FlowKey, Fragment, Held, Ports};
+use lb_common::flow::{
+    Affinity, Client, DIRECT, Flow, Flow4, FlowKey, FlowKey4, Fragment, Held, Ports,
+};
 
 use super::bpf;
 use super::roads;
@@ -41,7 +43,7 @@ pub struct Kernel {
 }
 
 /// The maps the twin reads and writes.
-const MAPS: [&str; 16] = [
+const MAPS: [&str; 17] = [
     "SOCKETS",
     "HELD",
     "ENDPOINTS",
@@ -49,7 +51,8 @@ const MAPS: [&str; 16] = [
     "SERVICES",
     "SLOTS",
     "BACKENDS",
-    "FLOWS",
+    "FLOWS6",
+    "FLOWS4",
     "AFFINITY",
     "SOURCES",
     "ADDRESSES",
@@ -116,7 +119,8 @@ impl Kernel {
             ("ADDRESSES", 64),
             ("DEVICES", 64),
             ("FRAGMENTS", 8192),
-            ("FLOWS", flows as u32),
+            ("FLOWS6", flows as u32),
+            ("FLOWS4", flows as u32),
             ("SOCKETS", 4096),
         ];
         for (map, size) in sizes {
@@ -237,9 +241,12 @@ impl Kernel {
         self.map("SOCKETS")
     }
 
-    /// `FLOWS` as it is.
+    /// `FLOWS6` and `FLOWS4` as they are.
     pub fn flows(&self) -> Result<BTreeMap<FlowKey, Flow>> {
-        Ok(bpf::entries(self.map("FLOWS"), false)?.into_iter().collect())
+        let v4: Vec<(FlowKey4, Flow4)> = bpf::entries(self.map("FLOWS4"), false)?;
+        let others: Vec<(FlowKey, Flow)> = bpf::entries(self.map("FLOWS6"), false)?;
+        let v4 = v4.into_iter().map(|(key, flow)| (key.whole(), flow.whole()));
+        Ok(v4.chain(others).collect())
     }
 
     /// `AFFINITY` as it is.

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use lb_agent::program::Op;
 use lb_common::config::SettingsPair;
 use lb_common::fake::Fake;
-use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Held, Ports};
+use lb_common::flow::{Affinity, Client, Flow, Flow4, FlowKey, FlowKey4, Fragment, Held, Ports};
 use lb_common::service::{Frontend, Service};
 
 use super::Kernel;
@@ -65,7 +65,12 @@ impl Kernel {
         flows.values_mut().for_each(|flow| flow.seen = moved(flow.seen));
         for key in order {
             let flow = flows.get(key).context("a flow that is not there")?;
-            bpf::put(self.map("FLOWS"), key, flow).context("FLOWS")?;
+            if key.is_v4() {
+                let (key, flow) = (FlowKey4::of(key), Flow4::of(flow));
+                bpf::put(self.map("FLOWS4"), &key, &flow).context("FLOWS4")?;
+            } else {
+                bpf::put(self.map("FLOWS6"), key, flow).context("FLOWS6")?;
+            }
         }
         drop(flows);
         for (key, value) in &mut *tables.affinity.borrow_mut() {
@@ -117,7 +122,8 @@ impl Kernel {
         let _gone: Vec<(Frontend, Service)> = bpf::entries(self.map("SERVICES"), true)?;
         let _gone: Vec<(lb_common::addr::Ip, u32)> = bpf::entries(self.map("ADDRESSES"), true)?;
         let _gone: Vec<(u32, lb_common::config::Device)> = bpf::entries(self.map("DEVICES"), true)?;
-        let _gone: Vec<(FlowKey, Flow)> = bpf::entries(self.map("FLOWS"), true)?;
+        let _gone: Vec<(FlowKey, Flow)> = bpf::entries(self.map("FLOWS6"), true)?;
+        let _gone: Vec<(FlowKey4, Flow4)> = bpf::entries(self.map("FLOWS4"), true)?;
         let _gone: Vec<(Client, Affinity)> = bpf::entries(self.map("AFFINITY"), true)?;
         let _gone: Vec<(Fragment, Ports)> = bpf::entries(self.map("FRAGMENTS"), true)?;
         for word in words(&self.loaded.endpoints).into_keys() {
