@@ -43,7 +43,7 @@ pub struct Context {
 /// What a sweep found.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Halves, and how many there can be, in the table that is fuller: that of IPv4 or of all else.
+    /// Halves, and how many there can be, in the table that is fuller: that of IPv4 or that of IPv6 and sockets.
     pub fullest: (usize, u32),
     /// Halves that were removed.
     pub removed: usize,
@@ -79,13 +79,13 @@ struct Notes {
 pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Error> {
     let epochs = maps.epochs(context.rows)?;
     let mut notes = Notes { epochs, lifetimes: context.lifetimes, ..Notes::default() };
-    let (mut v4, mut others) = (0, 0);
+    let (mut v4, mut v6) = (0, 0);
     maps.flows(|key, flow| {
-        *(if key.is_v4() { &mut v4 } else { &mut others }) += 1;
+        *(if key.is_v4() { &mut v4 } else { &mut v6 }) += 1;
         notes.note(key, flow);
     })?;
-    let [room4, room] = maps.flow_capacities()?;
-    let fullest = fuller((v4, room4), (others, room));
+    let [room4, room6] = maps.flow_capacities()?;
+    let fullest = fuller((v4, room4), (v6, room6));
     let mut report = Report { fullest, began: context.began, ..Report::default() };
     let own = Own::read(maps)?;
     let (mut dead, mut lost) = (Vec::new(), Vec::new());

@@ -42,7 +42,7 @@ pub trait Tables {
     /// The same where the table is known: `FLOWS4`, or, as that of sockets always is (their end is a cookie), `FLOWS6`.
     #[inline(always)]
     fn flow_of<const V4: bool>(&self, key: &FlowKey, into: &mut Flow) -> bool {
-        self.flow(key, into)
+        key.is_v4() == V4 && self.flow(key, into)
     }
     /// Adds a half if the key is free.
     fn add_flow(&self, key: &FlowKey, flow: &Flow) -> Added;

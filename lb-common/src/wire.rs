@@ -113,8 +113,13 @@ fn ipv6<P: Packet>(packet: &P, scratch: &mut Scratch, network: usize) -> Result<
     if version >> 4 != 6 || length + IPV6 > packet.length() - network {
         return Err(PassReason::Malformed);
     }
-    scratch.key.tuple.source = Ip::from_halves([s0, s1]);
-    scratch.key.tuple.destination = Ip::from_halves([d0, d1]);
+    let tuple = &mut scratch.key.tuple;
+    tuple.source = Ip::from_halves([s0, s1]);
+    tuple.destination = Ip::from_halves([d0, d1]);
+    // To us these are addresses of the other family; on a wire nobody's (RFC 4291 2.5.5.2), and Linux drops them.
+    if tuple.source.is_v4() || tuple.destination.is_v4() {
+        return Err(PassReason::NotOurs);
+    }
     scratch.view.protocol = Protocol(next);
     scratch.view.plain = true;
     scratch.view.behind = (network + IPV6) as u16;

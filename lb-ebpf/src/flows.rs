@@ -10,13 +10,13 @@ use crate::maps::{FLOW4, FLOWS4, FLOWS6};
 
 /// The key of `FLOWS4`, and room for a half on its way there, in memory of this CPU: the stack has none.
 #[inline(always)]
-fn kept(key: &FlowKey) -> Option<(&'static FlowKey4, &'static mut Flow4)> {
-    let kept = FLOW4.get_ptr_mut(0)?;
+fn key4(key: &FlowKey) -> Option<(&'static FlowKey4, &'static mut Flow4)> {
+    let place = FLOW4.get_ptr_mut(0)?;
     // SAFETY: the element is this CPU's own. Only packets have flows of IPv4 on both ends; their programs run with
     // softirqs off, one at a time, and no call here reads what another one wrote.
-    let (place, flow) = unsafe { &mut *kept };
-    *place = FlowKey4::of(key);
-    Some((place, flow))
+    let (key4, room) = unsafe { &mut *place };
+    *key4 = FlowKey4::of(key);
+    Some((key4, room))
 }
 
 /// Copies a half; says whether it was there.
@@ -29,7 +29,7 @@ pub(crate) fn load(key: &FlowKey, into: &mut Flow) -> bool {
 #[inline(always)]
 pub(crate) fn load_of<const V4: bool>(key: &FlowKey, into: &mut Flow) -> bool {
     if V4 {
-        let Some((key, _)) = kept(key) else { return false };
+        let Some((key, _)) = key4(key) else { return false };
         // SAFETY: as for `copy` in `kernel`.
         let flow = unsafe { FLOWS4.get(key) };
         flow.map(|flow| flow.write(into)).is_some()
@@ -45,7 +45,7 @@ pub(crate) fn load_of<const V4: bool>(key: &FlowKey, into: &mut Flow) -> bool {
 #[inline(never)]
 pub(crate) fn put(key: &FlowKey, flow: &Flow, flags: u64) -> i32 {
     let put = if key.is_v4() {
-        let Some((key, kept)) = kept(key) else { return NO_MEMORY };
+        let Some((key, kept)) = key4(key) else { return NO_MEMORY };
         kept.put(flow);
         let kept: &Flow4 = kept;
         FLOWS4.insert(key, kept, flags)
@@ -56,10 +56,10 @@ pub(crate) fn put(key: &FlowKey, flow: &Flow, flags: u64) -> i32 {
 }
 
 /// Writes in a half, in place, if it is there: both tables' have the fields that change.
-macro_rules! write {
+macro_rules! write_in {
     ($key:ident, $flow:ident => $written:block) => {
         if $key.is_v4() {
-            if let Some($flow) = kept($key).and_then(|(key, _)| FLOWS4.get_ptr_mut(key)) {
+            if let Some($flow) = key4($key).and_then(|(key, _)| FLOWS4.get_ptr_mut(key)) {
                 $written
             }
         } else if let Some($flow) = FLOWS6.get_ptr_mut($key) {
@@ -71,7 +71,7 @@ macro_rules! write {
 /// Marks a half as seen and adds to its state.
 #[inline(never)]
 pub(crate) fn touch(key: &FlowKey, now: u64, state: u8) {
-    write!(key, flow => {
+    write_in!(key, flow => {
         // SAFETY: an aligned word of a live element; the last writer of a second wins.
         unsafe { (*flow).seen = now };
         // SAFETY: one byte; a bit lost to a race is shown again by the next packet.
@@ -82,7 +82,7 @@ pub(crate) fn touch(key: &FlowKey, now: u64, state: u8) {
 /// Notes something in a half.
 #[inline(never)]
 pub(crate) fn confirm(key: &FlowKey, note: u32) {
-    write!(key, flow => {
+    write_in!(key, flow => {
         // SAFETY: an aligned word of a live element.
         unsafe { (*flow).note = note };
     });
@@ -93,7 +93,7 @@ pub(crate) fn confirm(key: &FlowKey, note: u32) {
 pub(crate) fn remove(key: &FlowKey) {
     if !key.is_v4() {
         let _gone: Result<(), i32> = FLOWS6.remove(key);
-    } else if let Some((key, _)) = kept(key) {
+    } else if let Some((key, _)) = key4(key) {
         let _gone: Result<(), i32> = FLOWS4.remove(key);
     }
 }

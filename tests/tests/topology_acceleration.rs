@@ -103,9 +103,14 @@ fn node_ports_are_served_through_xdp(shape: Shape) -> Result<()> {
     for verdict in ["new_flow", "forward", "left_to_tc"] {
         ensure!(counted(rig.agent(0)?, verdict)? > 0.0, "{verdict} at edge_xdp");
     }
+    // One whole checksum in 65536 looks unfinished, and its packet is left to tc.
+    let left = counted(rig.agent(0)?, "partial_checksum")?;
     for verdict in ["new_flow", "forward", "unmasquerade"] {
         let again = counted_at_tc(rig.agent(0)?, verdict)?;
-        ensure!(again == 0.0, "{again} times {verdict} at edge_ingress after XDP");
+        ensure!(
+            again <= left,
+            "{again} times {verdict} at edge_ingress after XDP, {left} left to it"
+        );
     }
     Ok(())
 }
@@ -138,17 +143,18 @@ fn a_backend_that_is_a_frontend_itself_gets_its_packets(shape: Shape) -> Result<
     let at_tc = |verdict| counted_at_tc(rig.agent(0)?, verdict);
     for is_captured in [false, true] {
         rig.until_closed()?;
-        let before = [at_tc("accelerated")?, at_tc("new_flow")?];
+        let left = || counted(rig.agent(0)?, "partial_checksum");
+        let before = [at_tc("accelerated")?, at_tc("new_flow")? - left()?];
         let netns = rig.node(0)?.netns();
         let capture = is_captured.then(|| Capture::start(netns, "eth0")).transpose()?;
         all_are_answered()?;
         // The last packet of a connection has got to its end too.
         rig.until_closed()?;
-        let after = [at_tc("accelerated")?, at_tc("new_flow")?];
+        let after = [at_tc("accelerated")?, at_tc("new_flow")? - left()?];
         drop(capture);
         let [passed, again] = [after[0] - before[0], after[1] - before[1]];
         let least = 2.0 * kept.len() as f64;
-        ensure!(passed >= least && again == 0.0, "{passed} passed, {again} translated again");
+        ensure!(passed >= least && again <= 0.0, "{passed} passed, {again} translated again");
     }
     Ok(())
 }

@@ -4,7 +4,8 @@
 //! One by one, links would be switched while packets are on their way: a flow that the programs of one map began at one
 //! device would be answered through a device where those of the other map already are, which do not know it. So where
 //! answers pass, both are attached, ours first: each translates what it knows and hands on what it does not. What ours
-//! translated is nobody's frontend and nobody's flow to theirs. Where only questions come in, by devices of pods, ours
+//! translated is nobody's frontend and nobody's flow to theirs; but a backend that is itself a frontend: until the old
+//! programs go, a new connection to it may be translated twice. Where only questions come in, by devices of pods, ours
 //! take over at once, by one update.
 
 use std::ffi::OsString;

@@ -24,9 +24,9 @@ impl Maps {
         })
     }
 
-    /// How many halves of flows there can be, of IPv4 and of all else.
+    /// How many halves of flows there can be, of IPv4 and of all else (IPv6 and sockets).
     pub fn flow_capacities(&self) -> Result<[u32; 2]> {
-        Ok([capacity(&self.flows4, "FLOWS4")?, capacity(&self.flows, "FLOWS6")?])
+        Ok([capacity(&self.flows4, "FLOWS4")?, capacity(&self.flows6, "FLOWS6")?])
     }
 
     /// Name, entries and capacity of every map that can fill up. Walks them: not for every second.
@@ -44,7 +44,7 @@ impl Maps {
         Ok(vec![
             ("SERVICES", usage.services, capacity(&self.services, "SERVICES")?),
             fill::<_, Raw<FlowKey4>, Raw<Flow4>>(&self.flows4, "FLOWS4")?,
-            fill::<_, Raw<FlowKey>, Raw<Flow>>(&self.flows, "FLOWS6")?,
+            fill::<_, Raw<FlowKey>, Raw<Flow>>(&self.flows6, "FLOWS6")?,
             fill::<_, Raw<Client>, Raw<Affinity>>(&self.affinity, "AFFINITY")?,
             fill::<_, Raw<Ip>, u32>(&self.addresses, "ADDRESSES")?,
             fill::<_, u32, Raw<Device>>(&self.devices, "DEVICES")?,

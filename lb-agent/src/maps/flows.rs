@@ -12,8 +12,8 @@ use crate::syscall;
 
 /// The table of IPv4.
 const V4: &str = "FLOWS4";
-/// That of all else.
-const OTHERS: &str = "FLOWS6";
+/// That of IPv6 and sockets.
+const V6: &str = "FLOWS6";
 
 impl Maps {
     /// Calls `see` for every half.
@@ -26,12 +26,12 @@ impl Maps {
         });
         walked.map_err(batched(V4))?;
         let zero = (Raw::default(), Raw::default());
-        let walked = walk::walk(self.flows.data(), zero, |key: &Raw<FlowKey>, flow| {
+        let walked = walk::walk(self.flows6.data(), zero, |key: &Raw<FlowKey>, flow| {
             let flow: &Raw<Flow> = flow;
             see(&key.0, &flow.0);
             true
         });
-        walked.map_err(batched(OTHERS))
+        walked.map_err(batched(V6))
     }
 
     /// One half, if it is still there.
@@ -40,7 +40,7 @@ impl Maps {
             let flow = get(&self.flows4, &Raw(FlowKey4::of(key)), V4)?;
             return Ok(flow.map(|flow| flow.0.whole()));
         }
-        Ok(get(&self.flows, &Raw(*key), OTHERS)?.map(|flow| flow.0))
+        Ok(get(&self.flows6, &Raw(*key), V6)?.map(|flow| flow.0))
     }
 
     /// Removes a half, if it is there, and gives what it was at that moment.
@@ -49,7 +49,7 @@ impl Maps {
             let flow = take(&self.flows4, &Raw(FlowKey4::of(key)), V4)?;
             return Ok(flow.map(|flow| flow.0.whole()));
         }
-        Ok(take(&self.flows, &Raw(*key), OTHERS)?.map(|flow| flow.0))
+        Ok(take(&self.flows6, &Raw(*key), V6)?.map(|flow| flow.0))
     }
 
     /// Puts a half back that was taken, unless a packet has made it anew meanwhile, or has the room it had.
@@ -64,11 +64,11 @@ impl Maps {
 
     /// Removes halves.
     pub fn remove_flows(&self, keys: &[FlowKey]) -> Result<()> {
-        let (v4, others): (Vec<FlowKey>, Vec<FlowKey>) = keys.iter().partition(|key| key.is_v4());
+        let (v4, v6): (Vec<FlowKey>, Vec<FlowKey>) = keys.iter().partition(|key| key.is_v4());
         let v4: Vec<Raw<FlowKey4>> = v4.iter().map(|key| Raw(FlowKey4::of(key))).collect();
         walk::remove(self.flows4.data(), &v4).map_err(batched(V4))?;
-        let others: Vec<Raw<FlowKey>> = others.into_iter().map(Raw).collect();
-        walk::remove(self.flows.data(), &others).map_err(batched(OTHERS))
+        let v6: Vec<Raw<FlowKey>> = v6.into_iter().map(Raw).collect();
+        walk::remove(self.flows6.data(), &v6).map_err(batched(V6))
     }
 
     fn write_flow(&self, key: &FlowKey, flow: &Flow, flags: u64, fine: &[i32]) -> Result<()> {
@@ -76,8 +76,8 @@ impl Maps {
             let (key, flow) = (Raw(FlowKey4::of(key)), Raw(Flow4::of(flow)));
             (V4, syscall::update(self.flows4.data().fd().as_fd(), &key, &flow, flags))
         } else {
-            let fd = self.flows.data().fd().as_fd();
-            (OTHERS, syscall::update(fd, &Raw(*key), &Raw(*flow), flags))
+            let fd = self.flows6.data().fd().as_fd();
+            (V6, syscall::update(fd, &Raw(*key), &Raw(*flow), flags))
         };
         match written {
             Err(error) if !error.raw_os_error().is_some_and(|code| fine.contains(&code)) => {

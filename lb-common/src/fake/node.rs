@@ -108,7 +108,7 @@ impl Fake {
     pub const LINES: u32 = 4096;
     /// Rows that `BACKENDS` has, written or not.
     pub const BACKENDS: u32 = 4096;
-    /// Halves that `FLOWS6` holds unless a test says otherwise.
+    /// Halves that each table of flows holds unless a test says otherwise.
     pub const FLOWS: usize = 4096;
 
     /// Halves of one side.

@@ -105,11 +105,28 @@ fn mutate(random: &mut Random, packet: &mut Vec<u8>) {
             packet[at] = random.next() as u8;
         }
     }
+    if random.one_in(32) {
+        map(random, packet);
+    }
     if random.one_in(16) {
         packet.truncate(14 + random.below(packet.len() - 13));
     }
     if random.one_in(32) {
         packet.extend((0..random.below(40)).map(|_| 0xee));
+    }
+}
+
+/// An IPv6 packet gets addresses that stand for IPv4 ones in a socket, and never on a wire.
+fn map(random: &mut Random, packet: &mut [u8]) {
+    let ends = [at(random.of(CLIENTS[0])), end(random, 0)];
+    if packet.get(12..14) == Some(&[0x86, 0xdd]) && packet.len() >= 58 {
+        for (number, end) in ends.iter().enumerate() {
+            if !random.one_in(4) {
+                let (address, port) = (22 + 16 * number, 54 + 2 * number);
+                packet[address..address + 16].copy_from_slice(&end.ip.octets());
+                packet[port..port + 2].copy_from_slice(&end.port.octets());
+            }
+        }
     }
 }
 
