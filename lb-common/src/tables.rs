@@ -44,6 +44,12 @@ pub trait Tables {
     fn flow_of<const V4: bool>(&self, key: &FlowKey, into: &mut Flow) -> bool {
         key.is_v4() == V4 && self.flow(key, into)
     }
+    /// The same as a value, for who reads but a part of it.
+    #[inline(always)]
+    fn copy_flow<const V4: bool>(&self, key: &FlowKey) -> Option<Flow> {
+        let mut flow = Flow::default();
+        self.flow_of::<V4>(key, &mut flow).then_some(flow)
+    }
     /// Adds a half if the key is free.
     fn add_flow(&self, key: &FlowKey, flow: &Flow) -> Added;
     /// Overwrites a half, or adds it. False when there is no room.

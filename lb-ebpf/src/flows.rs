@@ -40,6 +40,21 @@ pub(crate) fn load_of<const V4: bool>(key: &FlowKey, into: &mut Flow) -> bool {
     }
 }
 
+/// The same as a value.
+#[inline(always)]
+pub(crate) fn copy_of<const V4: bool>(key: &FlowKey) -> Option<Flow> {
+    if V4 {
+        let (key, _) = key4(key)?;
+        // SAFETY: as for `copy` in `kernel`.
+        let flow = unsafe { FLOWS4.get(key) };
+        flow.map(Flow4::whole)
+    } else {
+        // SAFETY: as above.
+        let flow = unsafe { FLOWS6.get(key) };
+        flow.copied()
+    }
+}
+
 /// Puts a half as `flags` of `bpf_map_update_elem` say, and gives its answer: 0, or an error. (A `Result` would
 /// take memory of the stack.)
 #[inline(never)]

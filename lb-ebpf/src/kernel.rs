@@ -151,6 +151,11 @@ impl Tables for Kernel {
     }
 
     #[inline(always)]
+    fn copy_flow<const V4: bool>(&self, key: &FlowKey) -> Option<Flow> {
+        flows::copy_of::<V4>(key)
+    }
+
+    #[inline(always)]
     fn add_flow(&self, key: &FlowKey, flow: &Flow) -> Added {
         match flows::put(key, flow, u64::from(BPF_NOEXIST)) {
             0 => Added::Yes,

@@ -145,6 +145,7 @@ impl Flow4 {
     }
 
     /// The half it was kept for.
+    #[inline(always)]
     pub const fn whole(&self) -> Flow {
         let mut flow = Flow::new(Tuple::NONE, self.kind, self.seen);
         self.write(&mut flow);

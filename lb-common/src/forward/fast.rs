@@ -10,7 +10,7 @@ use super::{Role, accelerated, choose, close, flows, rewrite, send, short_cut};
 use crate::addr::Ip;
 use crate::config::Settings;
 use crate::event::{PassReason, Translation, Verdict};
-use crate::flow::{Kind, Side};
+use crate::flow::{Flow, Kind, Side, Tuple};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::tables::Tables;
@@ -60,12 +60,19 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     if is_asked || begins_or_ends(&view) {
         return None;
     }
-    if !tables.flow_of::<V4>(&scratch.key, &mut scratch.flow) {
+    // VERIFIER: at tc there is no stack left for what is read of it.
+    let copy;
+    let found = if packet.is_frame() {
+        copy = tables.copy_flow::<V4>(&scratch.key);
+        copy.as_ref()
+    } else {
+        tables.flow_of::<V4>(&scratch.key, &mut scratch.flow).then_some(&scratch.flow)
+    };
+    let Some(flow) = found else {
         // To a process of this node, perhaps, at a port that translated sources may have as well.
         let may_ask = role == Role::Pod || choose::may_be_asked(settings, &scratch.key.tuple, V4);
         return if may_ask { None } else { Some(NOT_OURS) };
-    }
-    let flow = &scratch.flow;
+    };
     let what = match flow.kind {
         Kind::FORWARD => Translation::Forward,
         Kind::UNMASQUERADE => Translation::Unmasquerade,
@@ -76,7 +83,7 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     {
         return None;
     }
-    follow(packet, tables, scratch, &view, what)
+    follow(packet, tables, (&scratch.key.tuple, flow), &view, what)
 }
 
 /// Handles a packet that goes out, if it is a common one.
@@ -122,7 +129,7 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
         }
         _ => return None,
     };
-    follow(packet, tables, scratch, &view, what)
+    follow(packet, tables, (&scratch.key.tuple, flow), &view, what)
 }
 
 /// Whether a packet begins or ends something.
@@ -142,19 +149,19 @@ fn read<'t, P: Packet, T: Tables, const V4: bool>(
     Some((view, tables.settings()?))
 }
 
-/// A packet of the flow in `scratch.flow`, if that needs no mark.
+/// A packet of a flow, if that needs no mark.
 #[inline(always)]
 fn follow<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
-    scratch: &Scratch,
+    (tuple, flow): (&Tuple, &Flow),
     view: &View,
     what: Translation,
 ) -> Option<Verdict> {
-    if !flows::is_settled(tables, &scratch.flow) {
+    if !flows::is_settled(tables, flow) {
         return None;
     }
-    match rewrite::packet(packet, view, &scratch.key.tuple, &scratch.flow.to) {
+    match rewrite::packet(packet, view, tuple, &flow.to) {
         Ok(()) => Some(Verdict::Translated(what)),
         Err(verdict) => Some(verdict),
     }
