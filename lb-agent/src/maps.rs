@@ -28,6 +28,7 @@ pub use kept::{Kept, kept};
 #[cfg(test)]
 pub(crate) use raw::FINGERPRINTS;
 use raw::Raw;
+pub(crate) use shape::FLOWS;
 pub use shape::{SHAPES, Shape, describe};
 pub(crate) use walk::copy;
 

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use super::kube_proxy::{MODES, accepted, node_port_address};
 use super::{Config, DetectLocalMode, Origin, Setting, values};
 use crate::cli::Run;
+use crate::maps::FLOWS;
 use crate::snapshot::address;
 
 mod void;
@@ -189,6 +190,10 @@ fn ours(config: &mut Config, run: &Run) {
     config.pod_devices.flag("pod-device", pods);
     config.cgroup.flag("cgroup", run.cgroup.clone().map(Some));
     config.bpf_dir.flag("bpf-dir", run.bpf_dir.clone());
+    if run.map_size.iter().any(|(name, _)| name == FLOWS) {
+        // The size of all of them, whatever the file has of one.
+        config.map_sizes.retain(|name, _| !name.starts_with(FLOWS));
+    }
     for (name, entries) in &run.map_size {
         let setting = Setting { value: *entries, origin: Origin::Flag("map-size") };
         let _: Option<Setting<u32>> = config.map_sizes.insert(name.clone(), setting);

@@ -15,7 +15,7 @@ use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 
 const NO_PREALLOC: u32 = 1;
 /// What the size of `FLOWS4` and of `FLOWS6` is chosen by where it is the same.
-const FLOWS: &str = "FLOWS";
+pub(crate) const FLOWS: &str = "FLOWS";
 
 /// Type, sizes and default capacity of one map.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -59,7 +59,7 @@ pub(crate) fn walk<K: Pod, V: Pod>(
 /// Copies the entries of a map by name into another of its shape. What is there stays, except for flows that were seen
 /// later in the other; what does not fit is left.
 pub(crate) fn copy(name: &str, from: &MapData, to: &MapData) -> io::Result<()> {
-    match name {
+    let left = match name {
         "SERVICES" => copy_as(from, to, (Raw::<Frontend>::default(), Raw::<Service>::default())),
         "SLOTS" => copy_as(from, to, (0_u32, [0_u8; 64])),
         "BACKENDS" => copy_as(from, to, (0_u32, Raw::<Backend>::default())),
@@ -72,13 +72,21 @@ pub(crate) fn copy(name: &str, from: &MapData, to: &MapData) -> io::Result<()> {
         "ADDRESSES" => copy_as(from, to, (Raw::<Ip>::default(), 0_u32)),
         "DEVICES" => copy_as(from, to, (0_u32, Raw::<Device>::default())),
         "SOCKETS" => copy_as(from, to, (0_u64, Raw::<Peer>::default())),
-        "ENDPOINTS" => copy_bits(from, to),
+        "ENDPOINTS" => copy_bits(from, to).map(|()| 0),
         "FRAGMENTS" => copy_as(from, to, (Raw::<Fragment>::default(), Raw::<Ports>::default())),
         _ => Err(io::Error::other("a map of this name is not copied")),
+    }?;
+    if left > 0 {
+        tracing::warn!(
+            map = name,
+            entries = left,
+            "entries found no room in a map of another size"
+        );
     }
+    Ok(())
 }
 
-fn copy_as<K: Pod, V: Pod>(from: &MapData, to: &MapData, zero: (K, V)) -> io::Result<()> {
+fn copy_as<K: Pod, V: Pod>(from: &MapData, to: &MapData, zero: (K, V)) -> io::Result<u32> {
     // An array has every element already: there, the content of the old one is put over it.
     let kind = to.info().and_then(|info| info.map_type());
     let flags = if kind.is_ok_and(|kind| kind == MapType::Array) { 0 } else { NO_EXIST };
@@ -108,7 +116,7 @@ fn copy_flows<K: Pod, V: Pod + Default>(
     to: &MapData,
     zero: K,
     whole: impl Fn(&V) -> Flow,
-) -> io::Result<()> {
+) -> io::Result<u32> {
     let fd = to.fd().as_fd();
     copy_by(from, (zero, V::default()), |key, flow| {
         let added = syscall::update(fd, key, flow, NO_EXIST);
@@ -136,22 +144,19 @@ fn supersedes(theirs: &Flow, ours: &Flow) -> bool {
     is_completed || theirs.seen > ours.seen
 }
 
-/// Copies entries one by one; what is there already is no failure, what finds no room is counted.
+/// Copies entries one by one; what is there already is no failure, what finds no room is counted. Says how many.
 fn copy_by<K: Pod, V: Pod>(
     from: &MapData,
     zero: (K, V),
     put: impl Fn(&K, &V) -> io::Result<()>,
-) -> io::Result<()> {
+) -> io::Result<u32> {
     let mut left = 0;
     walk(from, zero, |key, value| {
         let put = put(key, value);
         left += u32::from(put.is_err() && !is_taken(&put));
         true
     })?;
-    if left > 0 {
-        tracing::warn!(entries = left, "entries found no room in a map of another size");
-    }
-    Ok(())
+    Ok(left)
 }
 
 /// Whether an entry was not added because there is one.

@@ -130,6 +130,25 @@ fn kube_proxys_flags_count_without_a_file() {
 }
 
 #[test]
+fn a_flag_for_all_flows_wins_over_what_the_file_has_of_one_family() {
+    let file = "apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\n\
+                mapSizes: {FLOWS4: 2048, flows6: 1024, SOCKETS: 512}\n";
+    let sizes = |given: &[&str]| with(given, file).unwrap().sizes().into_iter().collect::<Vec<_>>();
+    let is = |sizes: &[(&str, u32)]| -> Vec<(String, u32)> {
+        sizes.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect()
+    };
+    assert_eq!(sizes(&["--map-size", "FLOWS=9"]), is(&[("FLOWS", 9), ("SOCKETS", 512)]));
+    assert_eq!(
+        sizes(&["--map-size", "FLOWS4=7", "--map-size", "FLOWS=9"]),
+        is(&[("FLOWS", 9), ("FLOWS4", 7), ("SOCKETS", 512)])
+    );
+    assert_eq!(
+        sizes(&["--map-size", "FLOWS4=7"]),
+        is(&[("FLOWS4", 7), ("FLOWS6", 1024), ("SOCKETS", 512)])
+    );
+}
+
+#[test]
 fn a_file_makes_kube_proxys_flags_void_but_not_ours() {
     let given =
         ["--hostname-override", "b", "--cluster-cidr", "10.0.0.0/8", "--map-size", "flows=8"];
