@@ -4,11 +4,12 @@
 //! kept, else an empty one stands in, which the agent refuses to load by name.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use anyhow::{Context as _, Result};
 use aya_build::{Package, Toolchain, build_ebpf};
+use object::build::elf::{Builder, SectionData};
 
 const OBJECT: &str = "lb-ebpf";
 
@@ -34,14 +35,40 @@ fn main() -> Result<()> {
          RUSTC_BOOTSTRAP=1 (from .cargo/config.toml, found when cargo runs inside the repository) must be set",
     )?;
     let object = PathBuf::from(env::var("OUT_DIR").context("OUT_DIR")?).join(OBJECT);
-    if !object.exists() {
-        fs::write(&object, []).with_context(|| format!("write {}", object.display()))?;
+    if object.exists() {
+        return strip(&object).with_context(|| format!("strip {}", object.display()));
     }
-    Ok(())
+    fs::write(&object, []).with_context(|| format!("write {}", object.display()))
+}
+
+/// Removes the sections of DWARF, most of the object's bytes. The kernel and the loader read BTF only, which is made of the
+/// same information.
+fn strip(object: &Path) -> Result<()> {
+    let data = fs::read(object)?;
+    if data.is_empty() {
+        return Ok(());
+    }
+    let mut elf = Builder::read(data.as_slice())?;
+    for section in &mut elf.sections {
+        let name = section.name.strip_prefix(b".rel").unwrap_or(&section.name);
+        section.delete = name.starts_with(b".debug_");
+    }
+    elf.delete_orphans();
+    // LLVM keeps the names of sections among those of symbols, the library does not.
+    if !elf.sections.iter().any(|section| matches!(section.data, SectionData::SectionString)) {
+        let names = elf.sections.add();
+        names.name = b".shstrtab".as_slice().into();
+        names.sh_type = object::elf::SHT_STRTAB;
+        names.sh_addralign = 1;
+        names.data = SectionData::SectionString;
+    }
+    let mut stripped = Vec::new();
+    elf.write(&mut stripped)?;
+    Ok(fs::write(object, stripped)?)
 }
 
 /// What `rustup run` must be told to get the very toolchain that compiles us: the full name that
-/// rustup's proxy leaves in the environment, else (cargo called directly) the folder of our own rustc.
+/// rustup's proxy leaves in the environment, else (cargo called directly) the directory of our own rustc.
 fn toolchain() -> Result<String> {
     if let Some(name) = env::var("RUSTUP_TOOLCHAIN").ok().filter(|name| !name.is_empty()) {
         return Ok(name);

@@ -1,4 +1,4 @@
-//! The command line: what can be typed, as plain structs. What it means is elsewhere.
+//! The command line: what can be typed, as plain structs. Other modules give it its meaning.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,22 +8,28 @@ use clap::{Arg, ArgMatches, Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::config::DEFAULT_BPF_DIR;
 
+mod explain;
 mod log;
 mod run;
 mod show;
+#[cfg(feature = "standalone")]
+mod standalone;
 
-pub use log::{Log, LogFormat};
+pub use explain::{Client, Explain, Transport};
+pub use log::{LastLines, Log, LogFormat, lost};
 pub use run::{Instead, Run, Start};
 pub use show::{
-    AffinityVerb, Ct, Diff, Flush, Format, Lb, LbList, MapList, MapVerb, Output, Repeat, Scope,
-    ServiceShow, ServiceVerb, Services,
+    AffinityVerb, Ct, CtList, Diff, FlowFilter, Flush, Format, Lb, LbList, MapList, MapVerb,
+    Output, Repeat, Scope, ServiceShow, ServiceVerb, Services,
 };
+#[cfg(feature = "standalone")]
+pub use standalone::{KubeconfigVerb, Serve, Whose};
 
-/// Serves Kubernetes Services through eBPF, beside any CNI, in place of kube-proxy.
+/// Load balancer for Kubernetes Services: replaces kube-proxy with eBPF, beside any CNI.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -31,32 +37,43 @@ pub struct Cli {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the node agent. On SIGTERM it ends; packets go on being served, and the next run takes over.
+    /// Run the node agent. SIGTERM stops it; the data path stays active and the next run adopts it.
     Run(Box<Start>),
-    /// Remove every program, link and pin, and say what was removed.
+    /// Remove every program, link and pin, and list what was removed.
     Cleanup(Cleanup),
-    /// One screen: is it on, and how. Reads the pins; the agent need not run.
+    /// Show what is left of kube-proxy on this node; exit code 0 when nothing is left.
+    Takeover(TakeoverVerb),
+    /// Show agent and data path health. Reads the pins, so it works without a running agent.
     Status(Status),
-    /// Do what needs a privileged container: mount the bpffs for the pins. For an init container.
+    /// Mount the bpffs for the pins. Needs a privileged container; meant for an init container.
     Init(Box<Run>),
-    /// The configuration in effect.
+    /// Show or convert the configuration.
     #[command(subcommand)]
     Config(ConfigVerb),
-    /// Services by name, as far as they are programmed.
+    /// Show Services by name, as they are programmed.
     #[command(subcommand)]
     Service(ServiceVerb),
-    /// What the kernel maps hold.
+    /// Show frontends and backends, as the kernel maps hold them.
     #[command(subcommand)]
     Lb(Lb),
-    /// Flows: what the data path remembers of translated packets.
+    /// Show what becomes of a client's first packet to an address, and why. Reads the maps and changes none; exit code 1 when
+    /// the packet reaches no backend.
+    Explain(Explain),
+    /// Show or delete flows (tracked connections).
     #[command(subcommand)]
     Ct(Ct),
-    /// `ClientIP` affinity.
+    /// Show `ClientIP` affinity.
     #[command(subcommand)]
     Affinity(AffinityVerb),
-    /// The maps themselves.
+    /// Show the eBPF maps.
     #[command(subcommand)]
     Map(MapVerb),
+    /// Run the control plane: an API server for Services with its store in one file. Needs no root.
+    #[cfg(feature = "standalone")]
+    Serve(Serve),
+    /// Print a kubeconfig for the control plane in a directory.
+    #[cfg(feature = "standalone")]
+    Kubeconfig(KubeconfigVerb),
     /// Print completions for a shell.
     #[command(alias = "completion")]
     Completions {
@@ -68,11 +85,11 @@ pub enum Command {
 /// `lb-agent config ...`
 #[derive(Debug, Subcommand)]
 pub enum ConfigVerb {
-    /// Each value and where it comes from, given the flags of `run`.
+    /// Show each value and its origin. Takes the flags of `run`.
     View(Box<Run>),
-    /// Turn kube-proxy's `ConfigMap`, or the file in it, into the two documents that --config reads.
+    /// Convert kube-proxy's `ConfigMap`, or the file in it, to the two documents that --config reads.
     Migrate {
-        /// YAML as kubectl prints it; - for standard input.
+        /// YAML file as kubectl prints it; - for standard input.
         #[arg(value_name = "FILE", default_value = "-")]
         file: PathBuf,
     },
@@ -81,7 +98,7 @@ pub enum ConfigVerb {
 /// Where the pins are.
 #[derive(Clone, Debug, Args)]
 pub struct Pins {
-    /// Folder with the pins of the agent that is meant: the --bpf-dir that its `run` was given.
+    /// Directory with the pins: the --bpf-dir of the agent's `run`.
     #[arg(long, value_name = "DIR", default_value = DEFAULT_BPF_DIR)]
     pub bpf_dir: PathBuf,
 }
@@ -92,9 +109,34 @@ pub struct Cleanup {
     /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
-    /// Accepted for symmetry with `run`: the links know their cgroup.
+    /// Accepted for symmetry with `run`, without effect.
     #[arg(long, value_name = "DIR")]
     pub cgroup: Option<PathBuf>,
+    /// Serve known flows until the last one has ended, and leave new ones to kube-proxy, whose rules must be in place. Then
+    /// clean up.
+    #[arg(long)]
+    pub drain: bool,
+    /// Maximum time to drain; then the remaining flows are removed too.
+    #[arg(long, value_name = "SECONDS", requires = "drain")]
+    pub timeout: Option<u64>,
+}
+
+/// `lb-agent takeover`
+#[derive(Debug, Args)]
+pub struct TakeoverVerb {
+    /// Where the pins are.
+    #[command(flatten)]
+    pub pins: Pins,
+    /// Remove kube-proxy's rules: nftables tables, KUBE-* chains (with iptables-save and iptables-restore), and kube-ipvs0
+    /// once its last connection has ended. Established connections continue.
+    #[arg(long)]
+    pub remove_rules: bool,
+    /// Wait until nothing of kube-proxy is left.
+    #[arg(long)]
+    pub wait: bool,
+    /// Maximum time to wait.
+    #[arg(long, value_name = "SECONDS", requires = "wait")]
+    pub timeout: Option<u64>,
 }
 
 /// `lb-agent status`
@@ -103,10 +145,10 @@ pub struct Status {
     /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
-    /// Also who else is attached to our devices, and what this machine lacks.
+    /// Also list all programs attached to our interfaces and sockets, and missing kernel features.
     #[arg(long)]
     pub verbose: bool,
-    /// Once, or at each change.
+    /// Whether to repeat.
     #[command(flatten)]
     pub repeat: Repeat,
 }
@@ -167,8 +209,15 @@ mod tests {
     #[test]
     fn map_sizes_are_checked() {
         assert_eq!(run(&["--map-size", "flows=9"]).map_size, [("FLOWS".to_owned(), 9)]);
-        for wrong in ["FLOWS", "FLOWS=x", "FLOWS=0"] {
-            assert!(Cli::try_parse_from(["lb-agent", "run", "--map-size", wrong]).is_err());
+        for (wrong, named) in [
+            ("FLOWS", "write MAP=ENTRIES"),
+            ("FLOWS=x", "\"x\""),
+            ("FLOWS=0", "at least one entry"),
+            ("COUNTERS=9", "COUNTERS does not exist or has a fixed size; choose one of SERVICES"),
+        ] {
+            let refusal =
+                Cli::try_parse_from(["lb-agent", "run", "--map-size", wrong]).unwrap_err();
+            assert!(refusal.to_string().contains(named), "{wrong}: {refusal}");
         }
     }
 
@@ -198,7 +247,7 @@ mod tests {
             here.filter_map(Arg::get_long).collect()
         };
         assert_eq!(under("Logging"), ["log-format", "v"]);
-        assert_eq!(under("In place of running"), ["cleanup", "init-only", "write-config-to"]);
+        assert_eq!(under("Instead of running"), ["cleanup", "init-only", "write-config-to"]);
         assert!(under("").contains(&"bpf-dir") && under("").contains(&"help"));
         let heading = "kube-proxy's flags; with --config they are ignored";
         assert_eq!(under(heading).len(), 17, "{:?}", under(heading));

@@ -1,19 +1,19 @@
-//! What the agent is told to be: kube-proxy's file and flags, and ours, as one struct in which each value knows
+//! The configuration of the agent: kube-proxy's file and flags, and ours, as one struct in which each value knows
 //! where it comes from.
 //!
-//! Texts become values here without a look at the machine; only `effect` reads the file named and asks where cgroup v2 is.
+//! Texts become values here without a look at the machine; only `derive` reads the file named and asks where cgroup v2 is.
 //! As upstream, kube-proxy's own flags count only without `--config`,
 //! except `--hostname-override` and `--master`; flags that kube-proxy does not have win over the file.
 
 mod agent;
-pub mod choices;
-pub mod effect;
+mod defaults;
+pub mod derive;
+pub mod enums;
 pub mod flags;
 mod kube_proxy;
 pub mod migrate;
 mod section;
 mod setting;
-mod settle;
 mod tree;
 pub mod values;
 pub mod view;
@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-pub use self::choices::{
+pub use self::enums::{
     Acceleration, DetectLocalMode, Echo, Masquerade, NodePortAddresses, ShortCuts, SocketLb,
     Timeouts,
 };
@@ -51,7 +51,6 @@ pub struct Config {
     pub file: Option<PathBuf>,
     /// `clientConnection.kubeconfig`.
     pub kubeconfig: Setting<Option<PathBuf>>,
-    /// `--master`.
     pub master: Setting<Option<String>>,
     /// `hostnameOverride`; without one, the host's name in lower case.
     pub hostname: Setting<Option<String>>,
@@ -67,7 +66,6 @@ pub struct Config {
     pub mode: Setting<String>,
     /// `clusterCIDR`, up to one of each family.
     pub cluster_cidr: Setting<Vec<IpNet>>,
-    /// `detectLocalMode`.
     pub detect_local: Setting<DetectLocalMode>,
     /// The file is one of kube-proxy's.
     pub has_kube_proxy_document: bool,
@@ -81,21 +79,14 @@ pub struct Config {
     pub masquerade_all: Setting<bool>,
     /// `syncPeriod` of kube-proxy's mode: by it only the patience of `/healthz` is measured.
     pub sync_period: Setting<Duration>,
-    /// `nodePortAddresses`.
     pub node_port_addresses: Setting<NodePortAddresses>,
     /// `NodePorts` on loopback.
     pub localhost_node_ports: Setting<bool>,
-    /// `oomScoreAdj`.
     pub oom_score_adj: Setting<i64>,
-    /// `masquerade`.
     pub masquerade: Setting<Masquerade>,
-    /// `socketLB`.
     pub socket_lb: Setting<SocketLb>,
-    /// `acceleration`.
     pub acceleration: Setting<Acceleration>,
-    /// `shortCuts`.
     pub short_cuts: Setting<ShortCuts>,
-    /// `echo`.
     pub echo: Setting<Echo>,
     /// `mapSizes`, by upper-case name.
     pub map_sizes: BTreeMap<String, Setting<u32>>,
@@ -115,7 +106,7 @@ pub struct Config {
     pub log_format: Setting<LogFormat>,
     /// `logging.verbosity`: 0 to 2 information, 3 and 4 debug, 5 and more everything.
     pub verbosity: Setting<u8>,
-    /// What was given and has no effect, or not the expected one. To be logged once.
+    /// Settings without effect, or with another than expected. To be logged once.
     pub warnings: Vec<String>,
 }
 
@@ -165,11 +156,10 @@ impl Default for Config {
 /// One thing that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where.
     pub place: Place,
     /// The field, dotted; empty for the file as a whole.
     pub field: String,
-    /// What is wrong, and what is allowed.
+    /// The fault, and the values that are allowed.
     pub message: String,
 }
 
@@ -185,16 +175,10 @@ impl fmt::Display for Problem {
 pub enum Error {
     /// The file cannot be read at all.
     #[error("--config {}: {source}", file.display())]
-    Unreadable {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Unreadable { file: PathBuf, source: std::io::Error },
     /// Fields of the file.
     #[error("--config {}: {}", file.display(), joined(problems))]
     File {
-        /// The file.
         file: PathBuf,
         /// All that is wrong with it.
         problems: Vec<Problem>,

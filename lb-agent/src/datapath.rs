@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use tracing::info;
@@ -17,6 +18,8 @@ mod bpffs;
 mod check;
 mod cleanup;
 mod detach;
+mod displaced;
+mod elsewhere;
 mod error;
 mod features;
 mod handover;
@@ -24,11 +27,15 @@ mod handover;
 mod layout;
 mod links;
 mod lock;
+mod look;
 mod meaning;
 mod packet_log;
+mod pins;
 mod previous;
 mod programs;
+mod release;
 mod reuse;
+mod role;
 mod settle;
 mod watchdog;
 mod xdp;
@@ -38,35 +45,28 @@ pub use beside::{beside, beside_sockets};
 pub use check::{Requirement, capabilities, find_cgroup2, requirements};
 pub use cleanup::{Removed, cleanup};
 pub use error::Error;
-pub use links::{Direction, Role};
 use lock::Lock;
+pub use lock::{ensure_no_agent, runs};
 pub use meaning::is_of_another_build;
 pub use packet_log::{PacketLog, Records};
 use previous::Previous;
 use programs::Programs;
+pub use role::{Direction, Role};
 pub use watchdog::{Fault, Findings};
 pub use xdp::{OCCUPIED, is_accelerated};
 
 /// Name of the layout of maps and pins. It moves with every change of a shared type that old programs cannot read.
-pub const LAYOUT: &str = "v3";
+pub const LAYOUT: &str = "v4";
 
 /// The socket hooks, named as the programs are.
-pub const SOCKET_HOOKS: [&str; 8] = [
-    "connect4",
-    "connect6",
-    "sendmsg4",
-    "sendmsg6",
-    "recvmsg4",
-    "recvmsg6",
-    "peername4",
-    "peername6",
-];
+pub const SOCKET_HOOKS: [&str; 4] = ["connect4", "connect6", "peername4", "peername6"];
 
 /// The tc programs.
-pub const CLASSIFIERS: [&str; 4] = ["pod_ingress", "pod_egress", "edge_ingress", "edge_egress"];
+pub const CLASSIFIERS: [&str; 6] =
+    ["pod_ingress", "pod_egress", "edge_ingress", "edge_egress", "host_ingress", "host_egress"];
 
 /// Those of devices without a link-layer header.
-const BARE: [&str; 2] = ["bare_ingress", "bare_egress"];
+const L3: [&str; 2] = ["l3_ingress", "l3_egress"];
 
 /// The compiled programs: the ELF object that `build.rs` made of `lb-ebpf`.
 pub const fn object() -> &'static [u8] {
@@ -76,7 +76,7 @@ pub const fn object() -> &'static [u8] {
 /// Where things are.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Folder on a bpffs; mounted if it is none.
+    /// Directory on a bpffs; mounted if it is none.
     pub bpf_dir: PathBuf,
     /// The cgroup whose sockets the socket hooks see.
     pub cgroup: PathBuf,
@@ -93,21 +93,21 @@ pub struct Datapath {
     dir: PathBuf,
     /// By interface index: the device's name, and what it is.
     attached: BTreeMap<u32, (String, Role)>,
-    /// Pins of links at devices that this run made or took over: they are nobody's to be left beside ours.
-    placed: BTreeSet<PathBuf>,
+    /// By their pins, the links that this run made or took over. Held, they stay when somebody removes their pins.
+    held: BTreeMap<PathBuf, OwnedFd>,
     /// By interface index: devices with the XDP program.
     accelerated: BTreeSet<u32>,
-    /// The folder of the cgroup whose sockets are served.
+    /// The directory of the cgroup whose sockets are served.
     cgroup: Option<File>,
-    insisted: watchdog::Insisted,
+    displaced: displaced::Displaced,
     /// Maps that were replaced by ones of another size, until the programs let go of them.
     replaced: Vec<reuse::Replaced>,
-    /// What serves until everything is programmed.
+    /// The data path that serves until everything is programmed.
     previous: Option<Previous>,
-    _lock: Lock,
+    lock: Lock,
 }
 
-/// Makes sure that the folder for pins lies on a bpffs, and says whether one had to be mounted.
+/// Makes sure that the directory for pins lies on a bpffs, and says whether one had to be mounted.
 pub fn mount(bpf_dir: &Path) -> Result<bool, Error> {
     let was = bpffs::is_bpffs(bpf_dir)
         || bpf_dir.parent().is_some_and(|parent| !bpf_dir.exists() && bpffs::is_bpffs(parent));
@@ -116,7 +116,7 @@ pub fn mount(bpf_dir: &Path) -> Result<bool, Error> {
 }
 
 impl Datapath {
-    /// Takes the folder over, loads the programs over the maps there (or new ones), attaches nothing yet.
+    /// Takes the directory over, loads the programs over the maps there (or new ones), attaches nothing yet.
     pub fn load(options: &Options) -> Result<Self, Error> {
         if object().is_empty() {
             return Err(Error::NoObject);
@@ -124,50 +124,58 @@ impl Datapath {
         if let Some(missing) = requirements(&options.cgroup).into_iter().next() {
             return Err(Error::Requirement(missing));
         }
-        let sizes = sizes(options)?;
+        let sizes = sizes(options);
         bpffs::prepare(&options.bpf_dir)?;
         let lock = Lock::take(&options.bpf_dir)?;
-        // From here on nobody else writes. What an earlier run wrote last may have given up what a packet still reads.
+        elsewhere::refuse(&options.bpf_dir)?;
+        // From here on only this process writes. The last write of the previous run may have freed a row that a packet
+        // is still reading: wait one grace period.
         crate::syscall::wait_for_programs();
         meaning::set_aside(&options.bpf_dir)?;
         let previous = Previous::find(&options.bpf_dir)?;
         let dir = options.bpf_dir.join(LAYOUT);
-        for folder in ["maps", "links", "programs"].map(|name| dir.join(name)) {
-            std::fs::create_dir_all(&folder).map_err(|source| Error::Folder {
-                path: folder.clone(),
-                what: "cannot be made; choose another --bpf-dir".into(),
+        for directory in ["maps", "links", "programs"].map(|name| dir.join(name)) {
+            std::fs::create_dir_all(&directory).map_err(|source| Error::Directory {
+                path: directory.clone(),
+                what: "cannot be created; choose another --bpf-dir".into(),
                 source,
             })?;
         }
         meaning::note(&dir)?;
         let replaced = reuse::prepare(&dir.join("maps"), &options.bpf_dir, &sizes)?;
+        if let Some(previous) = &previous {
+            previous.share(&dir.join("maps"), &sizes)?;
+        }
         let is_begun = !links::is_empty(&dir.join("links"));
-        // What is resumed finds links of ours that another goes beside.
+        // A resumed run finds links of ours that another goes beside.
         let is_resumed = is_begun && previous.is_some();
-        let is_beside = is_resumed || replaced.iter().any(reuse::Replaced::is_memory);
+        // An earlier run ended while it took its place back from others: its link beside may run what would be found.
+        let is_halfway = handover::is_under_way(&dir.join("links"))?;
+        let is_memory = replaced.iter().any(reuse::Replaced::is_memory);
+        let is_beside = is_resumed || is_memory || is_halfway;
         let programs = Programs::prepare(&dir, &sizes, options.packet_log, is_beside)?;
         let maps = dir.join("maps");
         reuse::verify(&maps, &options.bpf_dir)?;
         replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
         if let Some(previous) = &previous {
-            info!("another version's data path serves until this one is programmed");
+            info!("the data path of another version stays active until this one is programmed");
             previous.copy(&maps, !is_begun)?;
         }
         Ok(Self {
             programs,
             dir,
             attached: BTreeMap::new(),
-            placed: BTreeSet::new(),
+            held: BTreeMap::new(),
             accelerated: BTreeSet::new(),
             cgroup: None,
-            insisted: watchdog::Insisted::new(),
+            displaced: displaced::Displaced::default(),
             replaced,
             previous,
-            _lock: lock,
+            lock,
         })
     }
 
-    /// What the programs log, once; nothing when they are silent.
+    /// The packet log of the programs, once; nothing when they are silent.
     pub const fn take_packet_log(&mut self) -> Option<Records> {
         self.programs.take_packet_log()
     }
@@ -183,15 +191,11 @@ impl Datapath {
     }
 }
 
-fn sizes(options: &Options) -> Result<BTreeMap<&'static str, u32>, Error> {
+fn sizes(options: &Options) -> BTreeMap<&'static str, u32> {
     let mut sizes: BTreeMap<&'static str, u32> =
         SHAPES.iter().map(|shape| (shape.name, shape.entries)).collect();
     for (name, entries) in &options.sizes {
-        let mut shapes = maps::Shape::sized_by(name).peekable();
-        if shapes.peek().is_none() {
-            return Err(Error::UnknownMap(name.clone()));
-        }
-        sizes.extend(shapes.map(|shape| (shape.name, *entries)));
+        sizes.extend(maps::Shape::sized_by(name).map(|shape| (shape.name, *entries)));
     }
-    Ok(sizes)
+    sizes
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
 use jiff::Timestamp;
@@ -15,10 +15,10 @@ use serde::Serialize;
 
 use crate::plan::Family;
 
-/// What Go, and so kube-proxy, writes for a time that has not come yet.
+/// The text of Go, and so of kube-proxy, for a time that has not come yet.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
-/// What the agent says of itself; cheap to clone, all clones are one.
+/// The state that the agent reports; cheap to clone, all clones are one.
 #[derive(Clone, Debug)]
 pub struct Health(Arc<Mutex<Told>>);
 
@@ -29,6 +29,8 @@ struct Told {
     node: NodeState,
     updated: Option<Timestamp>,
     pending_since: Option<Instant>,
+    /// When the loop began its last turn; nothing before it runs.
+    turned: Option<Instant>,
     answers: BTreeMap<(&'static str, u16), u64>,
 }
 
@@ -80,7 +82,7 @@ impl Health {
         self.told().ready
     }
 
-    /// What our Node object says.
+    /// Takes in the state of our Node object.
     pub fn node(&self, node: NodeState) {
         self.told().node = node;
     }
@@ -88,6 +90,11 @@ impl Health {
     /// A change waits since then, or none does.
     pub fn pending(&self, since: Option<Instant>) {
         self.told().pending_since = since;
+    }
+
+    /// The loop begins a turn. From the first one on, none for as long as `patience` means that it hangs.
+    pub fn turns(&self) {
+        self.told().turned = Some(Instant::now());
     }
 
     /// All changes up to now are programmed.
@@ -126,7 +133,7 @@ impl Health {
         };
         let status = Family::ALL.into_iter().filter_map(family).collect();
         let body = Body {
-            // Who is well is so now, whether or not something changed.
+            // A healthy agent is up to date now, whether or not something changed.
             last_updated: if is_good {
                 now.clone()
             } else {
@@ -151,7 +158,8 @@ impl Health {
 
 impl Told {
     fn is_fresh(&self) -> bool {
-        self.pending_since.is_none_or(|since| since.elapsed() < self.patience)
+        let is_recent = |since: Instant| since.elapsed() < self.patience;
+        self.pending_since.is_none_or(is_recent) && self.turned.is_none_or(is_recent)
     }
 }
 
@@ -161,14 +169,48 @@ pub fn router(health: Health) -> Router {
         .route("/healthz", any(async |State(health): State<Health>| health.answer("healthz", true)))
         .route("/livez", any(async |State(health): State<Health>| health.answer("livez", false)))
         .route("/readyz", any(readyz))
+        .fallback(elsewhere)
         .with_state(health)
+}
+
+/// Answers other paths as Go's multiplexer does: a redirect to the path that was meant, or 404.
+async fn elsewhere(method: Method, uri: Uri) -> Response {
+    let clean = clean(uri.path());
+    if clean == uri.path() || method == Method::CONNECT {
+        let headers = [
+            (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
+            (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        ];
+        return (StatusCode::NOT_FOUND, headers, "404 page not found\n").into_response();
+    }
+    let to = uri.query().map_or_else(|| clean.clone(), |query| format!("{clean}?{query}"));
+    let headers = [(header::LOCATION, &*to), (header::CONTENT_TYPE, "text/html; charset=utf-8")];
+    let is_asked = method == Method::GET || method == Method::HEAD;
+    // As Go writes it; the path was one of a request, so it has no quotation marks.
+    let page = format!("<a href=\"{to}\">Moved Permanently</a>.\n\n");
+    let page = if is_asked { page } else { String::new() };
+    (StatusCode::MOVED_PERMANENTLY, headers, page).into_response()
+}
+
+/// A path without empty parts, `.` and `..`; a slash at its end stays.
+fn clean(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    let end = if path.ends_with('/') && !parts.is_empty() { "/" } else { "" };
+    format!("/{}{end}", parts.join("/"))
 }
 
 async fn readyz(State(health): State<Health>) -> (StatusCode, &'static str) {
     if health.is_ready() {
         (StatusCode::OK, "ok\n")
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "not everything is programmed yet\n")
+        (StatusCode::SERVICE_UNAVAILABLE, "initial sync not complete\n")
     }
 }
 

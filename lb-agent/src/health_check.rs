@@ -5,20 +5,19 @@
 //! port that is taken costs only its own Service its answer; it is named and tried again.
 
 mod answer;
-mod connections;
 mod listener;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use tracing::{info, warn};
 
 use self::answer::{Answerer, Endpoints};
-use self::connections::Connections;
 use self::listener::{Kind, Listener};
+use crate::health::Health;
+use crate::http_server::connections::Connections;
 use crate::plan::ServiceName;
 use crate::translate::HealthCheck;
 
@@ -27,7 +26,6 @@ use crate::translate::HealthCheck;
 pub enum Where {
     /// On every address, those to come included.
     Everywhere,
-    /// On these.
     On(BTreeSet<IpAddr>),
 }
 
@@ -40,9 +38,7 @@ impl Default for Where {
 /// Where is listened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
-    /// IPv4.
     pub v4: Where,
-    /// IPv6.
     pub v6: Where,
 }
 
@@ -67,9 +63,7 @@ impl Addresses {
 pub struct Failure {
     /// The Service that is not answered for.
     pub service: ServiceName,
-    /// Where.
     pub address: SocketAddr,
-    /// Why.
     pub reason: String,
 }
 
@@ -78,7 +72,7 @@ pub struct Failure {
 pub struct HealthChecks {
     services: BTreeMap<ServiceName, Service>,
     addresses: Addresses,
-    is_healthy: Arc<AtomicBool>,
+    health: Health,
     connections: Arc<Connections>,
     failures: Vec<Failure>,
 }
@@ -91,20 +85,19 @@ struct Service {
     failing: BTreeMap<SocketAddr, io::ErrorKind>,
 }
 
-impl Default for HealthChecks {
-    fn default() -> Self {
+impl HealthChecks {
+    /// None yet. Those to come say what `health` says of the agent, also while its loop hangs.
+    pub fn new(health: Health) -> Self {
         Self {
             services: BTreeMap::new(),
             addresses: Addresses::default(),
-            is_healthy: Arc::new(AtomicBool::new(true)),
+            health,
             connections: Arc::default(),
             failures: Vec::new(),
         }
     }
-}
 
-impl HealthChecks {
-    /// What a Service wants now; `None` when it wants no listener any more.
+    /// Sets the listener that a Service wants now; `None` when it wants none any more.
     pub fn set(&mut self, service: &ServiceName, wanted: Option<HealthCheck>) {
         let Some(wanted) = wanted else {
             drop(self.services.remove(service));
@@ -117,7 +110,7 @@ impl HealthChecks {
         let answerer = Answerer {
             service: service.clone(),
             endpoints: Endpoints::default(),
-            is_healthy: Arc::clone(&self.is_healthy),
+            health: self.health.clone(),
         };
         answerer.endpoints.set(wanted.local_ready);
         let new = Service {
@@ -141,11 +134,6 @@ impl HealthChecks {
                 self.listen(service);
             }
         }
-    }
-
-    /// Whether changes of Services reach the data path in time (contract 6.2, without the node's own state).
-    pub fn set_healthy(&self, is_healthy: bool) {
-        self.is_healthy.store(is_healthy, Ordering::Relaxed);
     }
 
     /// Tries again what could not be listened on.
@@ -180,13 +168,13 @@ impl HealthChecks {
             match Listener::open(address, kind, Arc::clone(answerer), Arc::clone(connections)) {
                 Ok(listener) => {
                     if service.failing.remove(&address).is_some() {
-                        info!(service = %name, %address, "health check is answered again");
+                        info!(service = %name, %address, "health check server is listening again");
                     }
                     drop(service.listeners.insert(address, listener));
                 }
                 Err(error) => {
                     if service.failing.insert(address, error.kind()) != Some(error.kind()) {
-                        warn!(service = %name, %address, %error, "health check cannot be answered");
+                        warn!(service = %name, %address, %error, "health check server cannot listen");
                         let reason = error.to_string();
                         self.failures.push(Failure { service: name.clone(), address, reason });
                     }

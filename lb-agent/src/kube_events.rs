@@ -1,7 +1,7 @@
-//! Kubernetes Events about our Node and about Services (contract 8.4). Best effort: they tell people, nothing waits
-//! for them.
+//! Kubernetes Events about this Node and about Services (contract 8.4). Best effort: they inform people, and nothing
+//! waits for them.
 //!
-//! Each is told once in ten minutes, and all together seldom enough that an API server never notices.
+//! Each Event is written once in ten minutes, and all together rarely enough not to load an API server.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,7 +34,7 @@ const NOTE: usize = 1_024;
 /// Notes that are remembered as said.
 const REMEMBERED: usize = 4_096;
 
-/// What an Event says.
+/// The content of an Event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Note {
     /// Whom it is about; `None` for our Node.
@@ -45,9 +45,9 @@ pub struct Note {
     pub is_warning: bool,
     /// In one word, for machines.
     pub reason: &'static str,
-    /// What was being done.
+    /// The action that was under way.
     pub action: &'static str,
-    /// For people.
+    /// The message.
     pub text: String,
 }
 
@@ -82,7 +82,7 @@ impl Events {
         if let Some(sink) = &self.0
             && let Err(error) = sink.notes.try_send(note)
         {
-            debug!(%error, "an Event was lost");
+            debug!(%error, "Event dropped: queue is full");
         }
     }
 
@@ -92,7 +92,7 @@ impl Events {
         let (action, uid) = ("StartKubeProxy", String::new());
         let note = Note { service: None, uid, is_warning: true, reason, action, text };
         if timeout(LAST_WORDS, create(&sink.client, &sink.node, &note)).await.is_err() {
-            debug!(reason, "an Event was not taken in time");
+            debug!(reason, "Event not written: API server timed out");
         }
     }
 
@@ -131,11 +131,11 @@ async fn create(client: &Client, node: &str, note: &Note) {
     let namespace = event.metadata.namespace.clone().unwrap_or_default();
     let api = Api::<Event>::namespaced(client.clone(), &namespace);
     if let Err(error) = api.create(&PostParams::default(), &event).await {
-        debug!(error = %crate::chain(&error), note.reason, "an Event was not taken");
+        debug!(error = %crate::chain(&error), note.reason, "Event not written: API server refused it");
     }
 }
 
-/// What has been said, and how much more may be.
+/// The Events that were sent, and how many more may be.
 #[derive(Debug)]
 struct Limit {
     tokens: u32,
@@ -159,7 +159,7 @@ impl Limit {
             return false;
         }
         self.tokens -= 1;
-        let _: Option<Instant> = self.said.insert(note.clone(), now);
+        self.said.insert(note.clone(), now);
         true
     }
 }
@@ -237,10 +237,5 @@ mod tests {
         let about = event(&Note { service: None, ..note("") }, "n", Timestamp::UNIX_EPOCH);
         assert_eq!(about.regarding.unwrap().uid.as_deref(), Some("n"));
         assert_eq!(about.metadata.namespace.as_deref(), Some("default"));
-    }
-
-    #[test]
-    fn without_a_server_nothing_is_said() {
-        Events::default().node("Starting", String::new());
     }
 }

@@ -2,17 +2,25 @@
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Parser as _;
-use lb_agent::cli::{AffinityVerb, Cli, Command, ConfigVerb, Ct, Lb, LbList, MapVerb, ServiceVerb};
+use lb_agent::cli::{AffinityVerb, Cli, Command, ConfigVerb, Lb, LbList, MapVerb, ServiceVerb};
 use lb_agent::config::Config;
 use lb_agent::watch::client::ClientError;
-use lb_agent::{chain, config, datapath, run, show};
+use lb_agent::{chain, config, run, show};
 
+#[cfg(feature = "standalone")]
+mod standalone;
 mod verbs;
 
-use verbs::{agent, cleanup, completions, diff, init, listed, migrate, print, shown};
+use verbs::{
+    agent, completions, diff, drain_and_cleanup, explain, flows, init, listed, migrate, print,
+    shown, takeover,
+};
 
 /// Something was found that should not be, or could not be done.
 const FINDING: u8 = 1;
@@ -21,21 +29,34 @@ const USAGE: u8 = 2;
 /// There is no data path to ask.
 const UNREACHABLE: u8 = 3;
 
+/// How long the last message of a failed command may take.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 fn main() -> ExitCode {
     let command = Cli::parse().command;
     match execute(command) {
         Ok(code) => code,
         Err(error) => {
-            let mut stderr = io::stderr().lock();
-            if writeln!(stderr, "error: {}", chain(error.as_ref())).is_err() {
-                // Nobody reads it.
-            }
+            say(format!("error: {}\n", chain(error.as_ref())));
             ExitCode::from(code(&error))
         }
     }
 }
 
-/// What a failure ends with.
+/// Writes to standard error, and gives up after a while: a pipe that is full because nobody reads it must not keep a
+/// process from ending. The log's thread may wait in the same pipe, and holds the lock of `io::stderr` meanwhile.
+fn say(text: String) {
+    let (written, is_written) = mpsc::channel();
+    let writing = thread::Builder::new().spawn(move || {
+        let outcome = io::stderr().write_all(text.as_bytes());
+        written.send(outcome.is_ok())
+    });
+    if writing.is_ok() && is_written.recv_timeout(LAST_WORDS).is_err() {
+        // Nobody reads it.
+    }
+}
+
+/// The exit code of a failure.
 fn code(error: &anyhow::Error) -> u8 {
     let is_absent = matches!(
         error.downcast_ref(),
@@ -43,10 +64,7 @@ fn code(error: &anyhow::Error) -> u8 {
     );
     let is_flag = matches!(
         error.downcast_ref(),
-        Some(
-            run::Error::Datapath(datapath::Error::UnknownMap(_))
-                | run::Error::Client(ClientError::Master { .. } | ClientError::MasterParts(_))
-        )
+        Some(run::Error::Client(ClientError::Master { .. } | ClientError::MasterParts(_)))
     );
     if is_flag || error.is::<config::Error>() {
         USAGE
@@ -70,7 +88,8 @@ fn execute(command: Command) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Config(ConfigVerb::Migrate { file }) => migrate(&file),
-        Command::Cleanup(options) => cleanup(&options.pins.bpf_dir),
+        Command::Cleanup(options) => drain_and_cleanup(&options),
+        Command::Takeover(options) => takeover(&options),
         Command::Status(options) => {
             let mut is_well = true;
             let _: ExitCode = shown(options.repeat, || {
@@ -97,17 +116,17 @@ fn execute(command: Command) -> Result<ExitCode> {
             writeln!(stderr, "error: {}", chain(error.as_ref())).context("write")?;
             Ok(ExitCode::from(if code(&error) == USAGE { USAGE } else { UNREACHABLE }))
         }),
-        Command::Ct(Ct::List(options)) => listed(&options, show::flows::list),
-        Command::Ct(Ct::Flush(options)) => {
-            let flushed = show::flows::flush(&options.pins.bpf_dir, options.service.as_deref())?;
-            print(&flushed)?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Explain(options) => explain(&options),
+        Command::Ct(verb) => flows(verb),
         Command::Affinity(AffinityVerb::List(options)) => listed(&options, show::affinity::list),
         Command::Map(MapVerb::List(options)) => {
             let (dir, format) = (&options.pins.bpf_dir, options.format);
             shown(options.repeat, || Ok(show::map::list(dir, format)?))
         }
+        #[cfg(feature = "standalone")]
+        Command::Serve(options) => standalone::serve(&options),
+        #[cfg(feature = "standalone")]
+        Command::Kubeconfig(options) => standalone::kubeconfig(&options),
         Command::Completions { shell } => completions(shell),
     }
 }
@@ -124,8 +143,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_meant_is_a_usage_error() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("config");
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("config");
         std::fs::write(&file, "kind: Teapot").expect("a file");
         let file = file.to_str().expect("a path in UTF-8");
         let cases: [(&[&str], u8, &str); 5] = [

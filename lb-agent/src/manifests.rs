@@ -1,10 +1,10 @@
-//! Follows a folder of ordinary Service, `EndpointSlice`, Node and `ServiceCIDR` manifests: the same
+//! Follows a directory of ordinary Service, `EndpointSlice`, Node and `ServiceCIDR` manifests: the same
 //! [`Event`]s as from an API server, for rigs and demos without Kubernetes.
 //!
 //! A file that cannot be read keeps what it said last and is named with line and column. Content
 //! behind a symbolic link is read again when the link changes, not when its target does.
 
-mod folder;
+mod directory;
 mod notify;
 mod parse;
 
@@ -17,54 +17,46 @@ use std::time::Duration;
 use tokio::sync::mpsc::Sender;
 use tokio::time::sleep;
 
-use self::folder::Folder;
+use self::directory::Directory;
 use self::notify::{Changes, Notify};
 use crate::snapshot::{Event, Kind, ViewHealth};
 
-/// A folder to follow.
+/// A directory to follow.
 #[derive(Debug)]
 pub struct Manifests {
-    folder: Folder,
+    directory: Directory,
     notify: Notify,
 }
 
-/// Why a folder cannot be followed.
+/// Why a directory cannot be followed.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestsError {
-    /// It is not there, or no folder.
-    #[error("manifests {}: {source}; give an existing folder to --manifests", folder.display())]
-    Folder {
-        /// The folder.
-        folder: PathBuf,
-        /// What is wrong.
-        source: io::Error,
-    },
+    /// It is not there, or no directory.
+    #[error("manifests {}: {source}; give an existing directory to --manifests", directory.display())]
+    Directory { directory: PathBuf, source: io::Error },
     /// The kernel does not report its changes.
     #[error(
         "manifests {}: no change notification: {source}; raise fs.inotify.max_user_instances \
-         and max_user_watches", folder.display()
+         and max_user_watches", directory.display()
     )]
-    Notification {
-        /// The folder.
-        folder: PathBuf,
-        /// What is wrong.
-        source: io::Error,
-    },
+    Notification { directory: PathBuf, source: io::Error },
 }
 
-/// How often to look whether a folder that vanished is back.
+/// How often to look whether a directory that vanished is back.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Manifests {
-    /// Opens the folder, for the node of this name. Nothing is read yet. Call this where tokio runs.
-    pub fn open(folder: &Path, node: &str) -> Result<Self, ManifestsError> {
-        let folder = folder.to_owned();
-        let wrong = |source| ManifestsError::Folder { folder: folder.clone(), source };
-        drop(std::fs::read_dir(&folder).map_err(wrong)?);
-        let notify = Notify::open(&folder);
-        let notify = notify
-            .map_err(|source| ManifestsError::Notification { folder: folder.clone(), source })?;
-        Ok(Self { folder: Folder::new(folder, node), notify })
+    /// Opens the directory, for the node of this name. Nothing is read yet. Call this where tokio runs.
+    pub fn open(directory: &Path, node: &str) -> Result<Self, ManifestsError> {
+        let directory = directory.to_owned();
+        let wrong = |source| ManifestsError::Directory { directory: directory.clone(), source };
+        drop(std::fs::read_dir(&directory).map_err(wrong)?);
+        let notify = Notify::open(&directory);
+        let notify = notify.map_err(|source| ManifestsError::Notification {
+            directory: directory.clone(),
+            source,
+        })?;
+        Ok(Self { directory: Directory::new(directory, node), notify })
     }
 
     /// Follows until nobody receives the events any more.
@@ -107,7 +99,7 @@ impl Manifests {
     ) -> Result<Self, Gone> {
         let view = view.clone();
         let reading = tokio::task::spawn_blocking(move || {
-            let found = self.folder.read(changes, &view);
+            let found = self.directory.read(changes, &view);
             (self, found)
         });
         let (this, found) = match reading.await {
@@ -121,21 +113,21 @@ impl Manifests {
         Ok(this)
     }
 
-    /// Waits until the folder is back; what it said last stays meanwhile.
+    /// Waits until the directory is back; what it said last stays meanwhile.
     async fn reopened(&mut self, error: &io::Error, view: &ViewHealth) -> Changes {
-        let mut reason = format!("manifests {}: {error}", self.folder.path().display());
+        let mut reason = format!("manifests {}: {error}", self.directory.path().display());
         loop {
             for kind in Kind::ALL {
                 view.stale(kind, &reason);
             }
             sleep(LOOK_AGAIN).await;
-            match Notify::open(self.folder.path()) {
+            match Notify::open(self.directory.path()) {
                 Ok(notify) => {
                     self.notify = notify;
                     break;
                 }
                 Err(error) => {
-                    reason = format!("manifests {}: {error}", self.folder.path().display());
+                    reason = format!("manifests {}: {error}", self.directory.path().display());
                 }
             }
         }

@@ -10,25 +10,26 @@ use aya::Pod;
 use aya::maps::{Array, HashMap, IterableMap as _, LpmTrie, MapData, MapError, PerCpuArray};
 use lb_common::addr::Ip;
 use lb_common::config::{Device, SettingsPair};
-use lb_common::flow::{
-    Affinity, Client, Flow, Flow4, FlowKey, FlowKey4, Fragment, Held, Peer, Ports,
-};
+use lb_common::flow::{Affinity, Client, Flow, Flow4, FlowKey, FlowKey4, Fragment, Held, Ports};
 use lb_common::service::{Backend, Frontend, Line, Service, Source};
 
+mod cost;
 mod fill;
 mod flows;
+mod inherited;
 mod kept;
+mod look_up;
 mod raw;
 mod read;
 mod shape;
 mod walk;
 mod write;
 
+pub use flows::Table;
 pub use kept::{Kept, kept};
 #[cfg(test)]
 pub(crate) use raw::FINGERPRINTS;
 use raw::Raw;
-pub(crate) use shape::FLOWS;
 pub use shape::{SHAPES, Shape, describe};
 pub(crate) use walk::copy;
 
@@ -38,18 +39,16 @@ pub enum Error {
     /// Not there, not ours, or not allowed.
     #[error("map {map}")]
     Map {
-        /// Its name.
         map: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: MapError,
     },
     /// A batch was refused.
     #[error("map {map}")]
     Batch {
-        /// Its name.
         map: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -59,6 +58,15 @@ type Result<T> = std::result::Result<T, Error>;
 
 fn named(map: &'static str) -> impl Fn(MapError) -> Error + Copy {
     move |source| Error::Map { map, source }
+}
+
+/// The value of a lookup, if there is one.
+fn found<T>(looked_up: std::result::Result<T, MapError>, map: &'static str) -> Result<Option<T>> {
+    match looked_up {
+        Ok(value) => Ok(Some(value)),
+        Err(MapError::KeyNotFound) => Ok(None),
+        Err(source) => Err(Error::Map { map, source }),
+    }
 }
 
 fn batched(map: &'static str) -> impl Fn(io::Error) -> Error + Copy {
@@ -75,16 +83,19 @@ pub struct Maps {
     addresses: HashMap<MapData, Raw<Ip>, u32>,
     devices: HashMap<MapData, u32, Raw<Device>>,
     settings: Array<MapData, Raw<SettingsPair>>,
-    /// When the settings were switched last. What was before this run, it waited for
+    /// When the settings were switched last. The switches before this run, it waited for
     /// ([`crate::datapath::Datapath::load`]).
     switched: Option<Instant>,
     counters: PerCpuArray<MapData, u64>,
     flows4: HashMap<MapData, Raw<FlowKey4>, Raw<Flow4>>,
     flows6: HashMap<MapData, Raw<FlowKey>, Raw<Flow>>,
+    transient4: HashMap<MapData, Raw<FlowKey4>, Raw<Flow4>>,
+    transient6: HashMap<MapData, Raw<FlowKey>, Raw<Flow>>,
     affinity: HashMap<MapData, Raw<Client>, Raw<Affinity>>,
-    sockets: HashMap<MapData, u64, Raw<Peer>>,
     fragments: HashMap<MapData, Raw<Fragment>, Raw<Ports>>,
-    held: HashMap<MapData, u32, Raw<Held>>,
+    held: HashMap<MapData, Raw<Fragment>, Raw<Held>>,
+    inherited: HashMap<MapData, u64, u32>,
+    direct: Array<MapData, u64>,
 }
 
 /// Opens a pinned map under its name as the type it converts to.
@@ -102,7 +113,7 @@ impl fmt::Debug for Maps {
 }
 
 impl Maps {
-    /// Opens the maps pinned in a folder.
+    /// Opens the maps pinned in a directory.
     pub fn open(pins: &Path) -> Result<Self> {
         Ok(Self {
             services: open!(pins, "SERVICES", HashMap),
@@ -117,10 +128,13 @@ impl Maps {
             counters: open!(pins, "COUNTERS", PerCpuArray),
             flows4: open!(pins, "FLOWS4", HashMap),
             flows6: open!(pins, "FLOWS6", HashMap),
+            transient4: open!(pins, "TRANSIENT4", LruHashMap),
+            transient6: open!(pins, "TRANSIENT6", LruHashMap),
             affinity: open!(pins, "AFFINITY", LruHashMap),
-            sockets: open!(pins, "SOCKETS", LruHashMap),
             fragments: open!(pins, "FRAGMENTS", LruHashMap),
-            held: open!(pins, "HELD", HashMap),
+            held: open!(pins, "HELD", LruHashMap),
+            inherited: open!(pins, "INHERITED", HashMap),
+            direct: open!(pins, "DIRECT", Array),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! `/metrics`: read from the maps when somebody asks, nothing is kept twice.
+//! `/metrics`: read from the maps at each scrape, so nothing is stored twice.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::datapath::Fault;
 use crate::health::Health;
 use crate::maps::Maps;
 use crate::node::Told;
-use crate::program::Usage;
+use crate::reconcile::Usage;
 use crate::snapshot::ViewHealth;
 
 mod collect;
@@ -42,27 +42,24 @@ pub struct Numbers {
     pub conflicts: AtomicU64,
     /// Halves of flows that were swept.
     pub swept: AtomicU64,
-    /// Connected UDP sockets that were ended: their backend left.
-    pub ended: AtomicU64,
     /// Devices that carry programs, pods' and external.
     pub devices: [AtomicU64; 2],
     /// Attachments that somebody else undid and that were repaired, in the order of [`Fault::ALL`].
     pub repairs: [AtomicU64; 4],
     /// Devices that got programs, by what told of them, in the order of [`Told::ALL`].
     pub attached: [AtomicU64; 3],
-    /// What the book says of its maps.
+    /// The entries of each map, by the mirror.
     pub usage: Mutex<Usage>,
 }
 
 impl Numbers {
-    /// Sets a number.
     pub fn set(number: &AtomicU64, value: usize) {
         number.store(value as u64, Ordering::Relaxed);
     }
 
     /// Adds to a number.
     pub fn add(number: &AtomicU64, value: usize) {
-        let _: u64 = number.fetch_add(value as u64, Ordering::Relaxed);
+        number.fetch_add(value as u64, Ordering::Relaxed);
     }
 
     /// Counts a repair.
@@ -89,17 +86,16 @@ impl Numbers {
 /// Everything that `/metrics` reads.
 #[derive(Clone, Debug)]
 pub struct Sources {
-    /// The maps.
     pub maps: Arc<Maps>,
     /// The loop's numbers.
     pub numbers: Arc<Numbers>,
     /// Answers given.
     pub health: Health,
-    /// What kube-proxy's dashboards read.
+    /// Metrics that kube-proxy's dashboards read.
     pub kube_proxy: kube_proxy::KubeProxy,
     /// Since when the view of the objects is old.
     pub view: ViewHealth,
-    /// Whose turn it is to read the maps.
+    /// The lock of the one that reads the maps.
     pub turn: Arc<tokio::sync::Mutex<()>>,
     /// The configuration, for `/configz`.
     pub configz: Arc<str>,
@@ -141,7 +137,7 @@ async fn metrics(State(sources): State<Sources>, headers: HeaderMap) -> Response
         }
         Ok(Ok(page)) => ([(header::CONTENT_TYPE, text::PLAIN)], text::plain(&page)).into_response(),
         Ok(Err(error)) => {
-            warn!(error, "metrics could not be collected");
+            warn!(error, "collecting metrics failed");
             (StatusCode::INTERNAL_SERVER_ERROR, error).into_response()
         }
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),

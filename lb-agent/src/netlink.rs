@@ -4,21 +4,12 @@
 
 use std::io;
 
-use netlink_sys::{Socket, SocketAddr};
-
 /// Bytes of `struct nlmsghdr`.
 pub(crate) const HEADER: usize = 16;
 /// `NLMSG_ERROR`: the kernel's verdict.
 pub(crate) const ERROR: u16 = 2;
-/// `NLMSG_DONE`: the end of a list.
-pub(crate) const DONE: u16 = 3;
 /// `NLM_F_REQUEST`.
 pub(crate) const REQUEST: u16 = 1;
-/// `NLM_F_ACK`.
-pub(crate) const ACKNOWLEDGE: u16 = 4;
-/// `NLM_F_DUMP`.
-pub(crate) const DUMP: u16 = 0x300;
-
 /// A message: `struct nlmsghdr`, then `body`.
 pub(crate) fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     let mut message = Vec::with_capacity(HEADER + body.len());
@@ -37,41 +28,6 @@ pub(crate) fn next<'a>(rest: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
     let body = rest.get(HEADER..length)?;
     *rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
     Some((kind, body))
-}
-
-/// Asks for a list and returns what follows the header of each of its messages. `protocol`: of netlink's.
-pub(crate) fn dump(protocol: isize, kind: u16, body: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-    let mut socket = Socket::new(protocol)?;
-    let _own: SocketAddr = socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    let _: usize = socket.send(&message(kind, DUMP, body), 0)?;
-    let mut all = Vec::new();
-    loop {
-        let (datagram, _from) = socket.recv_from_full()?;
-        let mut rest = datagram.as_slice();
-        while let Some((kind, body)) = next(&mut rest) {
-            match kind {
-                DONE => return Ok(all),
-                ERROR => verdict(body)?,
-                _ => all.push(body.to_vec()),
-            }
-        }
-    }
-}
-
-/// The value of an attribute among these (`struct nlattr`).
-pub(crate) fn attribute(mut rest: &[u8], wanted: u16) -> Option<&[u8]> {
-    /// `NLA_TYPE_MASK`: without what says that it is nested, or in network order.
-    const TYPE: u16 = 0x3fff;
-    loop {
-        let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
-        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?);
-        let value = rest.get(4..length)?;
-        if kind & TYPE == wanted {
-            return Some(value);
-        }
-        rest = rest.get(length.next_multiple_of(4)..)?;
-    }
 }
 
 /// `struct nlmsgerr`: zero acknowledges.
@@ -97,7 +53,7 @@ mod tests {
 
     #[test]
     fn messages_are_taken_one_by_one_and_a_cut_one_ends_the_walk() {
-        let message = message(20, DUMP, &[0; 40]);
+        let message = message(20, 0x300, &[0; 40]);
         let datagram = [message.as_slice(), message.as_slice(), &message[..20]].concat();
         let mut rest = datagram.as_slice();
         let taken: Vec<u16> =

@@ -1,29 +1,35 @@
-//! The machine as the data path sees it: which devices lead to pods, which to the outside, which addresses are ours.
+//! The machine as the data path sees it: which interfaces lead to pods, which to the outside, which addresses belong to
+//! the node.
 //!
-//! `watch` follows netlink, `view` is what it shows, `roles`, `sources` and `settings` decide, purely; `bystanders` looks who else is there.
+//! `watch` follows netlink, `view` is its result; `roles`, `sources` and `settings` decide, as pure functions.
 
 use std::net::IpAddr;
 
 pub mod acceleration;
-pub mod bystanders;
+pub mod hidden;
+pub mod host;
+mod leads;
+mod nexthops;
 mod pattern;
 pub mod roles;
 pub mod settings;
 mod sources;
 pub mod view;
 pub mod watch;
+mod ways;
 
 pub use acceleration::{Hardware, refusal};
 pub use pattern::Pattern;
-pub use roles::{Assignment, Identity, LocalClients, addresses, assignments, doubtful, unreadable};
+pub use roles::{
+    Assignment, Identity, LocalClients, addresses, assignments, doubtful, unreadable, unserved,
+};
 pub use view::{Address, Head, Link, LinkKind, View};
 pub use watch::Told;
+pub use ways::Ways;
 
 /// The two addresses of a Node object that count: the first of each family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Primary {
-    /// IPv4.
     pub v4: Option<IpAddr>,
-    /// IPv6.
     pub v6: Option<IpAddr>,
 }

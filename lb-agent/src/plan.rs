@@ -1,5 +1,5 @@
-//! What one Service asks of the data path, in the words of the contract: the seam between the
-//! translation of Kubernetes objects (`translate`) and the programming of maps (`program`).
+//! The desired state of one service port, in the words of the contract: the seam between the translation of Kubernetes
+//! objects (`translate`) and the programming of maps (`reconcile`).
 //!
 //! A plan is a plain value: no map index, no identity, no slot. Equal plans mean nothing to do.
 
@@ -12,9 +12,7 @@ use lb_common::addr::Protocol;
 /// An address family. Each service port exists once per family (contract 1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
-    /// IPv4.
     V4,
-    /// IPv6.
     V6,
 }
 
@@ -54,20 +52,18 @@ impl fmt::Display for ServiceName {
 /// Identity of a service port (contract 1.3) in one family.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortKey {
-    /// The Service.
     pub service: ServiceName,
     /// `spec.ports[].name`, empty when unnamed.
     pub port: String,
     /// `spec.ports[].protocol`.
     pub protocol: Protocol,
-    /// Family.
     pub family: Family,
 }
 
 /// The plan of one service port in one family.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PortPlan {
-    /// Whose plan.
+    /// The service port that the plan is for.
     pub key: PortKey,
     /// `metadata.creationTimestamp` in seconds, then UID: who wins a frontend that two ask for (the oldest).
     pub age: (i64, String),
@@ -117,7 +113,7 @@ impl TrafficPolicy {
     }
 }
 
-/// What kind of address a frontend is.
+/// The kind of address of a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrontendKind {
     /// `spec.clusterIPs`.
@@ -143,7 +139,6 @@ impl FrontendKind {
 /// One frontend of a service port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrontendPlan {
-    /// Kind.
     pub kind: FrontendKind,
     /// Address; `0.0.0.0` or `::` for a `NodePort`.
     pub ip: IpAddr,

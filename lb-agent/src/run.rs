@@ -1,13 +1,13 @@
 //! The agent's life: objects and links come in, operations go out, flows are swept, until somebody says stop.
 //!
-//! One loop owns the tracker, the book and the maps; everything that may block or wait is a task
+//! One loop owns the tracker, the mirror and the maps; everything that may block or wait is a task
 //! beside it. Ending it leaves the data path as it is.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 use crate::cli;
@@ -20,43 +20,45 @@ use crate::manifests::ManifestsError;
 use crate::maps;
 use crate::metrics::Numbers;
 use crate::metrics::kube_proxy::KubeProxy;
-use crate::program::Programmer;
+use crate::node;
+use crate::node::host::Frontends;
+use crate::reconcile::Reconciler;
 use crate::snapshot::ViewHealth;
+use crate::takeover;
 use crate::watch::client::ClientError;
 
 mod accelerator;
 mod agent;
-mod clock;
+mod desired;
 mod devices;
-mod intent;
-mod known;
+mod grace_clock;
+mod journal;
 mod kubernetes;
-mod names;
-mod orphans;
+mod memory;
 mod reload;
 mod servers;
 mod service_manager;
-mod short_cuts;
 mod sizes;
 mod start;
 mod state;
+mod state_file;
 mod stop;
 mod sweeper;
 mod upkeep;
 mod writer;
 
 use agent::Agent;
-use clock::Clock;
+pub use desired::{Intent, intent};
 use devices::Devices;
-pub use intent::{Intent, intent};
-pub(crate) use known::last_sync;
-pub use known::{Known, state_file, sync_file};
+use grace_clock::GraceClock;
 use kubernetes::Shown;
-use orphans::Orphans;
+pub use service_manager::take_priority;
 use service_manager::{ServiceManager, take_resources};
 use start::{FIRST_LISTS, LISTS, READING, lists, load, start_servers, start_source, tracker};
 pub use state::State;
 pub(crate) use state::name;
+pub(crate) use state_file::last_sync;
+pub use state_file::{StateFile, loopback_file, state_file, sync_file};
 use stop::Stop;
 pub(crate) use sweeper::monotonic;
 use writer::Writer;
@@ -67,10 +69,9 @@ pub enum Error {
     /// The kernel's side.
     #[error(transparent)]
     Datapath(#[from] datapath::Error),
-    /// A map.
     #[error(transparent)]
     Maps(#[from] maps::Error),
-    /// The folder of manifests.
+    /// The directory of manifests.
     #[error(transparent)]
     Manifests(#[from] ManifestsError),
     /// The API server's address or credentials.
@@ -78,19 +79,18 @@ pub enum Error {
     Client(#[from] ClientError),
     /// The lists do not come.
     #[error(
-        "the source gave no complete lists within {0:?}: is the API server there, and readable?"
+        "initial sync did not complete within {0:?}: is the API server reachable, and may the \
+         agent read it?"
     )]
     NoLists(Duration),
     /// A listener, where `bindAddressHardFail` is set.
     #[error(
-        "cannot listen on {address} ({what}); unset bindAddressHardFail to have it tried again"
+        "cannot listen on {address} ({what}); unset bindAddressHardFail to retry instead of exiting"
     )]
     Listen {
-        /// Whose.
+        /// The name of the listener.
         what: &'static str,
-        /// Where.
         address: std::net::SocketAddr,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
@@ -141,7 +141,7 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
         () = lists(&mut tracker, &mut events, patience) => {}
         () = stop.asked() => return Ok(End::Asked),
     }
-    paths.sizes = sizes::chosen(paths.sizes, &tracker.demand());
+    paths.sizes = sizes::chosen(&paths.sizes, &tracker.demand(), memory::limit());
     let Some(mut datapath) = load(paths.clone(), &mut stop).await? else {
         return Ok(End::Asked);
     };
@@ -152,21 +152,22 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
     let began = Instant::now();
     let actual = maps.actual()?;
     maps.mark_endpoints(&actual.backends)?;
-    let programmer = Programmer::adopt(maps.limits()?, actual, Duration::ZERO);
+    let reconciler = Reconciler::adopt(maps.limits()?, actual, Duration::ZERO);
+    let frontends = prepare_host_stack(&config).await;
     let devices = Devices::new(datapath, Arc::clone(&config), &maps)?;
     let shared = Arc::new(devices.maps()?);
     let numbers = Arc::new(Numbers::default());
+    let health = Health::new(config.patience());
     let mut agent = Agent {
         began,
-        clock: Clock::started(began),
+        clock: GraceClock::started(began),
         tracker,
-        programmer,
+        reconciler,
         writer: Writer::new(maps),
-        orphans: Orphans::start(Arc::clone(&shared), Arc::clone(&numbers)),
         devices,
-        health: Health::new(config.patience()),
+        health: health.clone(),
         shown: Shown {
-            checks: HealthChecks::default(),
+            checks: HealthChecks::new(health),
             events: client.map(|client| Events::start(client, &name)).unwrap_or_default(),
             metrics: kube_proxy.clone(),
             refused: BTreeSet::new(),
@@ -179,11 +180,14 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
         inspected: Instant::now(),
         is_programmed: false,
         is_settled: false,
+        frontends,
+        frontends_are_due: true,
         lifetimes: config.lifetimes(),
+        takeover: takeover::begin(Arc::clone(&shared)).await,
         configured_sizes: config.sizes(),
     };
     start_servers(&config, &agent, (kube_proxy, view), &shared).await?;
-    info!(node = name, bpf_dir = %paths.bpf_dir.display(), cgroup = %paths.cgroup.display(), "agent runs");
+    info!(node = name, bpf_dir = %paths.bpf_dir.display(), cgroup = %paths.cgroup.display(), "agent started");
     agent.shown.events.node("Starting", String::new());
     agent.begin();
     let end = tokio::select! {
@@ -192,6 +196,19 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
     };
     ServiceManager::stopping();
     agent.write_state();
-    info!(?end, "agent ends; the data path goes on");
+    info!(?end, "agent stopping; data path stays active");
     Ok(end)
+}
+
+/// Prepares the stack for packets of this host's processes, and keeps it so. A failure is logged; all else is served.
+async fn prepare_host_stack(config: &Config) -> watch::Sender<Frontends> {
+    let note = loopback_file(&config.bpf_dir.value);
+    let serves_loopback = config.localhost_node_ports.value;
+    if let Err(error) = node::host::open_loopback(&note, serves_loopback).await {
+        let error = crate::chain(&error);
+        warn!(error, "packets of host processes may not be served yet; retrying");
+    }
+    let (sender, receiver) = watch::channel(Frontends::default());
+    drop(tokio::spawn(node::host::follow(receiver, note, serves_loopback)));
+    sender
 }

@@ -10,22 +10,21 @@ mod finding;
 pub(crate) mod fixtures;
 mod names;
 mod node;
+pub(crate) mod object;
 mod service;
 mod slice;
 mod view;
 
 use ipnet::IpNet;
-use k8s_openapi::api::networking::v1::ServiceCIDR;
 
 pub use self::address::{address, prefix};
 pub(crate) use self::finding::quoted;
 pub use self::finding::{Finding, Findings, ObjectName};
 pub use self::names::Names;
 pub use self::node::{NodeContext, NodeSpec};
-pub use self::service::{ClusterIps, PROXY_NAME_LABEL, PortSpec, ServiceKind, ServiceSpec};
-pub use self::slice::{
-    EndpointSpec, HEADLESS_LABEL, Hints, SERVICE_NAME_LABEL, SliceName, SlicePort, SliceSpec,
-};
+pub use self::object::{HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL};
+pub use self::service::{ClusterIps, PortSpec, ServiceKind, ServiceSpec};
+pub use self::slice::{EndpointSpec, Hints, SliceName, SlicePort, SliceSpec};
 pub use self::view::{KindView, Stale, ViewHealth};
 use crate::plan::ServiceName;
 
@@ -36,20 +35,28 @@ pub enum Event {
     ServiceApplied(Box<ServiceSpec>),
     /// A Service is gone, or is no longer ours.
     ServiceDeleted(ServiceName),
+    /// A Service is there and cannot be read: what was read of it last stays.
+    ServiceKept(ServiceName),
     /// An `EndpointSlice` is there, or is now this.
     SliceApplied(Box<SliceSpec>),
     /// An `EndpointSlice` is gone.
     SliceDeleted(SliceName),
+    /// An `EndpointSlice` is there and cannot be read: what was read of it last stays.
+    SliceKept(SliceName),
     /// A Node is there, or is now this.
     NodeApplied(Box<NodeSpec>),
     /// A Node is gone.
     NodeDeleted(Box<str>),
+    /// A Node is there and cannot be read: what was read of it last stays.
+    NodeKept(Box<str>),
     /// The prefixes of all `ServiceCIDR` objects.
     ServiceCidrs(Vec<IpNet>),
     /// A complete list begins: what is not applied before its [`Event::Synced`] is gone.
     ListBegan(Kind),
     /// A complete list has ended.
     Synced(Kind),
+    /// A list has ended that had objects without a readable name: nobody is gone because it lacks them.
+    SyncedInPart(Kind),
 }
 
 /// The kinds of objects that come as lists.
@@ -66,8 +73,17 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Service, Self::Slice, Self::Node, Self::ServiceCidr];
+
+    /// The kind, as manifests spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Service => "Service",
+            Self::Slice => "EndpointSlice",
+            Self::Node => "Node",
+            Self::ServiceCidr => "ServiceCIDR",
+        }
+    }
 
     /// The resource, as the API server's addresses name it.
     pub const fn resource(self) -> &'static str {
@@ -81,10 +97,10 @@ impl Kind {
 }
 
 /// The prefixes of one `ServiceCIDR`, and what is wrong with the others.
-pub fn service_cidrs(object: &ServiceCIDR) -> (Vec<IpNet>, Vec<Finding>) {
-    let name = object.metadata.name.as_deref().unwrap_or_default();
+pub(crate) fn service_cidrs(object: &object::ServiceCidr) -> (Vec<IpNet>, Vec<Finding>) {
+    let name = &object.metadata.name;
     let mut findings = Findings::of("ServiceCIDR", "", name);
-    let texts = object.spec.as_ref().and_then(|spec| spec.cidrs.as_deref()).unwrap_or_default();
+    let texts = &object.spec.cidrs;
     let mut cidrs = Vec::with_capacity(texts.len());
     for (at, text) in texts.iter().enumerate() {
         match prefix(text) {
@@ -105,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_bad_prefix_of_a_service_cidr_leaves_the_other() {
-        let object: ServiceCIDR = serde_json::from_value(serde_json::json!({
+        let object: object::ServiceCidr = serde_json::from_value(serde_json::json!({
             "metadata": { "name": "kubernetes" },
             "spec": { "cidrs": ["10.96.0.0/12", "fd00::/1000"] },
         }))

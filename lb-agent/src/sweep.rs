@@ -1,105 +1,81 @@
-//! Ends flows that are over: by age, by a backend that left, or because their other half is gone. Gives those another source
+//! Removes flows that are over from the tables where nothing displaces them, and expired affinity. Gives flows another source
 //! that were masqueraded under an address that is gone.
 //!
-//! Two walks through the tables of flows: the first notes every half, the second judges each by itself and its
-//! twin. What is judged dead is looked at once more right before it goes, since packets do not wait for us.
+//! The data path needs none of this: it treats an idle flow as absent, and lets go of closed ones by itself. The sweep keeps
+//! room in the tables. It looks at each entry once and remembers only those that may be over.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::hash::{BuildHasher as _, RandomState};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lb_common::addr::Protocol;
-use lb_common::flow::{Flow, FlowKey, Kind, Side};
+use lb_common::flow::{Flow, FlowKey, Lifetimes};
 use lb_common::service::Frontend;
 use tracing::info;
 
-use crate::maps::{Error, Maps};
+use crate::maps::{Error, Maps, Table};
 
+mod affinity;
 mod end;
-mod lifetime;
 mod moved;
 
-pub use lifetime::Lifetimes;
-use lifetime::lifetime;
 use moved::Own;
 
-/// A half without a twin is given this time (its twin may just be on its way into the table), and so is a flow whose
-/// backend left (an answer may be on its way).
-const ALONE: Duration = Duration::from_secs(5);
+/// Entries that one sweep judges at most; what is left waits for the next one.
+const MOST: usize = 65_536;
+/// Seconds of silence after which an entry of a masquerade is judged, too.
+const MASQUERADE: u32 = 300;
 
-/// What a sweep must know of the services.
+/// The facts about services that a sweep needs.
 #[derive(Debug, Default)]
 pub struct Context {
     /// Frontends whose remaining flows shall be reported.
     pub leaving: BTreeSet<Frontend>,
-    /// When the sweep began, by the clock of the book.
+    /// When the sweep began, by the clock of the mirror.
     pub began: Duration,
-    /// Rows of `BACKENDS` that were ever used, at that time.
-    pub rows: usize,
     /// How long idle flows are kept.
     pub lifetimes: Lifetimes,
 }
 
-/// What a sweep found.
+/// The result of a sweep.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Halves, and how many there can be, in the table that is fuller: that of IPv4 or that of IPv6 and sockets.
+    /// Entries, and how many there can be, in the table of answered flows that is fuller: that of IPv4 or that of IPv6.
     pub fullest: (usize, u32),
-    /// Halves that were removed.
+    /// Entries of flows that were removed.
     pub removed: usize,
     /// Masquerades that get another source, since theirs is no address of this node any more.
     pub renewed: usize,
+    /// Affinity that expired, or whose service is gone, and was removed.
+    pub forgotten: usize,
     /// Those of [`Context::leaving`] that flows go to.
     pub live: BTreeSet<Frontend>,
     /// [`Context::began`].
     pub began: Duration,
 }
 
-/// What is noted of a half.
-#[derive(Clone, Copy, Debug)]
-struct Note {
-    state: u8,
-    seen: u64,
-}
-
-/// Notes of the first walk.
-#[derive(Default)]
-struct Notes {
-    hasher: RandomState,
-    /// By the key of a half and of the half it names as its twin.
-    halves: HashMap<u64, Note>,
-    /// Keys of reply halves: what a masquerade hangs on.
-    replies: HashSet<u64>,
-    /// By backend row.
-    epochs: Vec<u32>,
-    lifetimes: Lifetimes,
-}
-
 /// Sweeps once. `now` is `CLOCK_MONOTONIC`.
 pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Error> {
-    let epochs = maps.epochs(context.rows)?;
-    let mut notes = Notes { epochs, lifetimes: context.lifetimes, ..Notes::default() };
-    let (mut v4, mut v6) = (0, 0);
-    maps.flows(|key, flow| {
-        *(if key.is_v4() { &mut v4 } else { &mut v6 }) += 1;
-        notes.note(key, flow);
-    })?;
-    let [room4, room6] = maps.flow_capacities()?;
-    let fullest = fuller((v4, room4), (v6, room6));
-    let mut report = Report { fullest, began: context.began, ..Report::default() };
     let own = Own::read(maps)?;
-    let (mut dead, mut lost) = (Vec::new(), Vec::new());
-    maps.flows(|key, flow| {
-        if notes.is_over(key, flow, now) {
-            dead.push(*key);
-        } else if own.has_lost(flow) {
-            lost.push(*key);
-        } else if begins(flow) && !context.leaving.is_empty() {
-            report.live.extend(left(&context.leaving, frontend(key)));
+    let mut report = Report { began: context.began, ..Report::default() };
+    let (mut v4, mut v6) = (0, 0);
+    let (mut suspects, mut lost) = (Vec::new(), Vec::new());
+    maps.flows(Table::Protected, |key, flow| {
+        *(if key.is_v4() { &mut v4 } else { &mut v6 }) += 1;
+        if suspects.len() < MOST && is_suspect(&context.lifetimes, key, flow, now) {
+            suspects.push(*key);
+        }
+        see(context, &own, (key, flow), &mut lost, &mut report.live);
+    })?;
+    maps.flows(Table::Transient, |key, flow| {
+        // Nobody removes what is over there.
+        if !is_suspect(&context.lifetimes, key, flow, now) {
+            see(context, &own, (key, flow), &mut lost, &mut report.live);
         }
     })?;
-    for key in &dead {
-        report.removed += end::end(maps, key, &mut notes, now)?;
+    let [room4, room6] = maps.flow_capacities()?;
+    report.fullest = fuller((v4, room4), (v6, room6));
+    for key in &suspects {
+        report.removed += end::end(maps, key, &context.lifetimes, now)?;
     }
     for key in &lost {
         report.renewed += usize::from(own.renew(maps, key)?);
@@ -107,76 +83,51 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
     if report.renewed > 0 {
         info!(
             flows = report.renewed,
-            "flows get another source: theirs is no address of this node any more"
+            "masqueraded flows get a new source address: theirs is no longer an address of this \
+             node"
         );
     }
+    report.forgotten = affinity::sweep(maps, now)?;
     Ok(report)
 }
 
-/// Of two tables, by their entries and what they can hold, the one that is fuller.
+/// Notes of an entry what its flow goes to, and whether its source is gone.
+fn see(
+    context: &Context,
+    own: &Own,
+    (key, flow): (&FlowKey, &Flow),
+    lost: &mut Vec<FlowKey>,
+    live: &mut BTreeSet<Frontend>,
+) {
+    if own.has_lost(flow) {
+        lost.push(*key);
+    } else if flow.is_forward() && !context.leaving.is_empty() {
+        live.extend(left(&context.leaving, frontend(key)));
+    }
+}
+
+/// Whether the flow of an entry may be over: it has been silent for so long that the other direction must be asked.
+fn is_suspect(lifetimes: &Lifetimes, key: &FlowKey, flow: &Flow, now: Duration) -> bool {
+    let least = lifetimes.least(key.protocol, flow);
+    let least = if flow.is_masquerade() { least.max(MASQUERADE) } else { least };
+    now.saturating_sub(Duration::from_nanos(flow.seen)) >= Duration::from_secs(least.into())
+}
+
+/// Returns the fuller one of two tables, each given by its entries and its capacity.
 const fn fuller(one: (usize, u32), other: (usize, u32)) -> (usize, u32) {
     // Used part by used part, without the division.
     if one.0 as u64 * other.1 as u64 > other.0 as u64 * one.1 as u64 { one } else { other }
 }
 
-/// What is leaving of the address that a flow goes to: a `NodePort` is reached by any address of the family.
+/// The leaving frontends of the address that a flow goes to: a `NodePort` is reached by any address of the family.
 fn left(leaving: &BTreeSet<Frontend>, to: Frontend) -> impl Iterator<Item = Frontend> {
     let both = [to, Frontend::node_port(to.ip, to.port, to.protocol)];
-    both.into_iter().filter(|frontend| leaving.contains(frontend))
+    // Datagrams look their frontend up again when it goes.
+    let is_kept = to.protocol == Protocol::TCP;
+    both.into_iter().filter(move |frontend| is_kept && leaving.contains(frontend))
 }
 
-impl Notes {
-    fn note(&mut self, key: &FlowKey, flow: &Flow) {
-        let note = Note { state: flow.state, seen: flow.seen };
-        let pair = self.hasher.hash_one((key, key.other(flow)));
-        let _: Option<Note> = self.halves.insert(pair, note);
-        if matches!(flow.kind, Kind::REPLY | Kind::HAIRPIN) {
-            let _: bool = self.replies.insert(self.hasher.hash_one(key));
-        }
-    }
-
-    /// Whether a half is over.
-    fn is_over(&self, key: &FlowKey, flow: &Flow, now: Duration) -> bool {
-        let age = |seen: u64| now.saturating_sub(Duration::from_nanos(seen));
-        if is_masquerade(flow) {
-            // It lives as long as the flow it belongs to.
-            let reply = self.hasher.hash_one(reply_key(key, flow));
-            return !self.replies.contains(&reply) && age(flow.seen) >= ALONE;
-        }
-        let twin = self.halves.get(&self.hasher.hash_one((key.other(flow), key)));
-        let Some(twin) = twin else { return age(flow.seen) >= ALONE };
-        // A row, or an epoch of one, that is newer than our look at them is nobody's end.
-        let has_moved = |epoch: &u32| epoch.wrapping_sub(flow.epoch).cast_signed() > 0;
-        // A flow of service 0 goes straight to a backend that its client named.
-        let is_renewed = key.protocol != Protocol::TCP
-            && flow.service != 0
-            && self.epochs.get(flow.backend as usize).is_some_and(has_moved);
-        let (forward, reply) = match flow.kind {
-            Kind::REPLY => (twin.state, flow.state),
-            _ => (flow.state, twin.state),
-        };
-        let allowed = lifetime(&self.lifetimes, key.protocol, forward, reply);
-        let allowed = if is_renewed { allowed.min(ALONE) } else { allowed };
-        age(flow.seen.max(twin.seen)) >= allowed
-    }
-}
-
-const fn is_masquerade(flow: &Flow) -> bool {
-    matches!(flow.kind, Kind::MASQUERADE | Kind::UNMASQUERADE)
-}
-
-/// Whether a half is the one that the client's packets meet.
-const fn begins(flow: &Flow) -> bool {
-    matches!(flow.kind, Kind::FORWARD | Kind::HAIRPIN)
-}
-
-/// The key of the reply half that a masquerade belongs to: backend to client, where it leaves.
-fn reply_key(key: &FlowKey, flow: &Flow) -> FlowKey {
-    let tuple = if flow.kind == Kind::MASQUERADE { key.tuple.reversed() } else { flow.to };
-    FlowKey::new(tuple, key.protocol, Side::EGRESS)
-}
-
-/// The frontend that a forward half asks for.
+/// The frontend that a forward entry asks for.
 const fn frontend(key: &FlowKey) -> Frontend {
     Frontend::new(key.tuple.destination, key.tuple.destination_port, key.protocol)
 }

@@ -7,11 +7,13 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 
 pub mod attributes;
 mod entries;
+mod expedite;
 mod grace;
 mod hooked;
 mod links;
 mod net;
 mod process;
+mod tables;
 
 pub(crate) use entries::{
     Position, delete_batch, lookup, lookup_batch, take, update, update_batch,
@@ -20,11 +22,13 @@ pub(crate) use grace::wait_for_programs;
 pub use hooked::Hooked;
 pub(crate) use hooked::{attached_to_device, effective_in_cgroup};
 pub(crate) use links::{
-    LinkInfo, detach_link, link_info, link_xdp, open_pin, pin, program_id, update_link,
+    LinkInfo, Order, detach_link, link_cgroup, link_info, link_tcx, link_xdp, load_idle, map_id,
+    open_pin, pin, program_id, update_link,
 };
-pub(crate) use net::{device_name, driver, netns_cookie};
+pub(crate) use net::{device_index, device_name, driver, netns_cookie};
 pub use process::keep_one_heap;
-pub(crate) use process::{give_memory_back, raise_open_files};
+pub(crate) use process::{give_memory_back, raise_open_files, raise_priority, unhurried};
+pub(crate) use tables::packet_filter_entries;
 
 fn number(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd().cast_unsigned()

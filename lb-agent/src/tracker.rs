@@ -2,7 +2,7 @@
 //!
 //! Events make Services dirty, [`Tracker::take`] translates the dirty ones and gives out those whose
 //! translation differs from the one given out last: a change that is taken back, or that does not
-//! matter here, yields nothing. What was given out is remembered by a fingerprint of 128 bits, so
+//! matter here, yields nothing. A plan that was given out is remembered by a fingerprint of 128 bits, so
 //! the plans themselves live only where they are programmed. Cost is that of the change.
 
 mod changes;
@@ -27,7 +27,7 @@ use self::triggers::Triggers;
 use crate::plan::{Family, ServiceName};
 use crate::snapshot::{Event, Finding, Kind, NodeContext, NodeSpec};
 
-/// What a source shows, and what of it has been given out.
+/// The objects of a source, and the part of them that has been given out.
 #[derive(Debug)]
 pub struct Tracker {
     index: Index,
@@ -84,12 +84,25 @@ impl Tracker {
                 return self.set_node(None);
             }
             Event::NodeDeleted(_) => return Effect::Nothing,
+            Event::ServiceKept(name) => {
+                self.index.keep_service(&name);
+                return Effect::Nothing;
+            }
+            Event::SliceKept(name) => {
+                self.index.keep_slice(&name);
+                return Effect::Nothing;
+            }
+            Event::NodeKept(name) => {
+                self.node.listed |= *name == *self.node.context.name && self.node.spec.is_some();
+                return Effect::Nothing;
+            }
             Event::ServiceCidrs(cidrs) => return self.set_service_cidrs(cidrs),
             Event::ListBegan(kind) => {
                 self.begin(kind);
                 return Effect::Nothing;
             }
             Event::Synced(kind) => return self.end(kind),
+            Event::SyncedInPart(kind) => return self.complete(kind, Effect::Nothing),
         };
         self.note(changes)
     }
@@ -99,13 +112,13 @@ impl Tracker {
         [Kind::Service, Kind::Slice, Kind::Node].iter().all(|kind| self.synced.contains(kind))
     }
 
-    /// Since when a change waits to be taken. None does before the first lists are complete: what they lack may take
+    /// Since when a change waits to be taken. None does before the initial sync is complete: what they lack may take
     /// as long as it likes (contract 6.2).
     pub const fn dirty_since(&self) -> Option<Instant> {
         self.dirty_since
     }
 
-    /// What the translations know of this node.
+    /// The facts about this node that translations use.
     pub const fn context(&self) -> &NodeContext {
         &self.node.context
     }
@@ -125,7 +138,7 @@ impl Tracker {
         &self.service_cidrs
     }
 
-    /// What is wrong with our Node and with the Services given out.
+    /// The faults of our Node and of the Services given out.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         let of_node = self.node().into_iter().flat_map(|node| &*node.problems);
         of_node.chain(self.findings.values().flatten())
@@ -168,7 +181,7 @@ impl Tracker {
     }
 
     fn mark(&mut self, name: ServiceName) {
-        let _: bool = self.dirty.insert(name);
+        self.dirty.insert(name);
         self.note_waiting();
     }
 
@@ -201,6 +214,11 @@ impl Tracker {
             Kind::Node if !self.node.listed => self.set_node(None),
             Kind::Node | Kind::ServiceCidr => Effect::Nothing,
         };
+        self.complete(kind, effect)
+    }
+
+    /// A list of this kind was read to its end.
+    fn complete(&mut self, kind: Kind, effect: Effect) -> Effect {
         let first = self.synced.insert(kind);
         self.note_waiting();
         if first && self.is_synced() { Effect::Services } else { effect }

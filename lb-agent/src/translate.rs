@@ -1,7 +1,7 @@
-//! What a Service asks of this node: contract 1 and 2 as a pure function.
+//! The ports that a Service asks of this node: contract 1 and 2 as a pure function.
 //!
 //! Reads one Service, its slices and the node, and nothing else: no clock, no map, no kernel. The
-//! order of slices and of the lists in them does not matter. What makes no sense is left out and
+//! order of slices and of the lists in them does not matter. A part that makes no sense is left out and
 //! named; the rest of the Service is served.
 
 mod endpoints;
@@ -17,14 +17,14 @@ use crate::snapshot::{
     Finding, Findings, NodeContext, PortSpec, ServiceKind, ServiceSpec, SliceSpec,
 };
 
-/// What one Service asks for.
+/// The plans of one Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Translated {
     /// Its ports, each in each of its families, sorted by key.
     pub ports: Vec<PortPlan>,
     /// The listener on its `healthCheckNodePort`.
     pub health: Option<HealthCheck>,
-    /// What is wrong with it and its slices.
+    /// The faults of the Service and of its slices.
     pub findings: Vec<Finding>,
 }
 
@@ -125,7 +125,7 @@ fn health_port(spec: &ServiceSpec, findings: &mut Findings) -> Option<u16> {
     if wanted && spec.health_check_node_port == 0 {
         findings.wrong(
             "spec.healthCheckNodePort",
-            "is missing; the load balancer cannot see which nodes have endpoints",
+            "is missing; load balancers cannot tell which nodes have endpoints",
             "write it out, or use externalTrafficPolicy Cluster",
         );
     }

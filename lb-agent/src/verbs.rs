@@ -1,4 +1,4 @@
-//! What each verb does, up to its exit code: the wiring between the library and the terminal.
+//! The commands, up to their exit code: the wiring between the library and the terminal.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -9,9 +9,15 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
 use clap_complete::Shell;
-use lb_agent::cli::{Cli, Diff, Format, Repeat, Scope, Services, Start};
+use lb_agent::cli::{
+    Cleanup, Cli, Ct, CtList, Diff, Explain, Format, Repeat, Scope, Services, Start, TakeoverVerb,
+    Transport,
+};
 use lb_agent::config::{self, Config};
-use lb_agent::{datapath, run, show};
+use lb_agent::show::explain::Question;
+use lb_agent::{datapath, node, run, show, takeover};
+
+use lb_common::addr::Protocol;
 
 use crate::{FINDING, UNREACHABLE};
 
@@ -34,12 +40,40 @@ pub(crate) fn listed(options: &Services, list: List) -> Result<ExitCode> {
     shown(*repeat, || Ok(list(&pins.bpf_dir, scope, *format)?))
 }
 
+/// Lists or deletes flows.
+pub(crate) fn flows(verb: Ct) -> Result<ExitCode> {
+    match verb {
+        Ct::List(CtList { filter, services: Services { pins, scope, format, repeat } }) => {
+            let list = || show::flows::list(&pins.bpf_dir, &scope, &filter, format);
+            shown(repeat, || Ok(list()?))
+        }
+        Ct::Flush(options) => {
+            print(&show::flows::flush(&options.pins.bpf_dir, &options.filter)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// The way of a packet; 1 where it reaches no backend.
+pub(crate) fn explain(options: &Explain) -> Result<ExitCode> {
+    let protocol = match options.protocol {
+        Transport::Tcp => Protocol::TCP,
+        Transport::Udp => Protocol::UDP,
+        Transport::Sctp => Protocol::SCTP,
+    };
+    let (from, device) = (options.client.0, options.device.clone());
+    let question = Question { from, to: options.to, protocol, device };
+    let explanation = show::explain::explain(&options.pins.bpf_dir, &question)?;
+    print(&explanation.print(options.format.output)?)?;
+    Ok(if explanation.arrives() { ExitCode::SUCCESS } else { ExitCode::from(FINDING) })
+}
+
 /// The agent, or what is to be done in its place.
 pub(crate) fn agent(start: Start) -> Result<ExitCode> {
     let Start { run: options, instead } = start;
     lb_agent::keep_one_heap();
     let config = Config::load(&options)?;
-    config.log_format.value.start(config.verbosity.value);
+    let log = config.log_format.value.start(config.verbosity.value).context("start logging")?;
     if let Some(file) = instead.write_config_to() {
         let text = config.documents();
         std::fs::write(file, text).with_context(|| format!("write {}", file.display()))?;
@@ -51,6 +85,7 @@ pub(crate) fn agent(start: Start) -> Result<ExitCode> {
     if instead.init_only {
         return init(&config);
     }
+    run::take_priority();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -58,18 +93,20 @@ pub(crate) fn agent(start: Start) -> Result<ExitCode> {
         .context("start the runtime")?;
     let result = runtime.block_on(run::run(&options, config));
     runtime.shutdown_timeout(GOODBYE);
+    // Nothing is dropped where another program takes this one's place.
+    drop(log);
     match result? {
         run::End::Asked => Ok(ExitCode::SUCCESS),
         run::End::Changed => {
             // The program that runs, also where its file has been replaced.
             let arguments = std::env::args_os().skip(1);
             let error = Process::new("/proc/self/exe").args(arguments).exec();
-            Err(error).context("begin anew")
+            Err(error).context("restart")
         }
     }
 }
 
-/// What the source asks for against what the maps hold.
+/// Compares the plans of the source with the maps.
 pub(crate) fn diff(options: &Diff) -> Result<ExitCode> {
     let config = Config::load(&options.run)?;
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
@@ -83,7 +120,7 @@ pub(crate) fn diff(options: &Diff) -> Result<ExitCode> {
     Ok(match (intent.is_whole, is_same) {
         (true, true) => ExitCode::SUCCESS,
         (true, false) => ExitCode::from(FINDING),
-        // What an agent knows of the rest cannot be held against anything.
+        // There is nothing to compare the rest of an agent's Services with.
         (false, _) => ExitCode::from(UNREACHABLE),
     })
 }
@@ -105,14 +142,42 @@ pub(crate) fn migrate(file: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Takes everything off, where asked after the last flow.
+pub(crate) fn drain_and_cleanup(options: &Cleanup) -> Result<ExitCode> {
+    let dir = &options.pins.bpf_dir;
+    if options.drain {
+        takeover::drain(dir, options.timeout.map(Duration::from_secs), &mut io::stdout())?;
+    }
+    cleanup(dir)
+}
+
 /// Takes everything off, and says what that was.
 pub(crate) fn cleanup(dir: &Path) -> Result<ExitCode> {
+    // Held open, the maps outlive their pins: they know which of netfilter's entries were for frontends.
+    let maps = show::open(dir).ok();
     let removed = datapath::cleanup(dir)?;
+    if let Some(maps) = &maps
+        && let Err(error) = takeover::clear_conntrack(maps)
+    {
+        print(&format!("warning: {}\n", lb_agent::chain(&error)))?;
+    }
     for pin in &removed.pins {
         print(&format!("removed {}\n", pin.display()))?;
     }
     if let Some(dir) = &removed.unmounted {
         print(&format!("unmounted {}\n", dir.display()))?;
+    }
+    let has_anchor = match takeover::remove_anchor() {
+        Ok(true) => {
+            print("removed nft table inet lb-agent\n")?;
+            true
+        }
+        // Without nftables in the kernel there is none.
+        Ok(false) | Err(_) => false,
+    };
+    let restored = node::host::restore(&run::loopback_file(dir))?;
+    for what in &restored {
+        print(&format!("restored {what}\n"))?;
     }
     let (state, synced) = (run::state_file(dir), run::sync_file(dir));
     for file in [&synced, &state] {
@@ -122,10 +187,22 @@ pub(crate) fn cleanup(dir: &Path) -> Result<ExitCode> {
     }
     // Stays where somebody else keeps something in it.
     drop(state.parent().map(std::fs::remove_dir));
-    if removed.pins.is_empty() && removed.unmounted.is_none() {
+    if removed.pins.is_empty() && removed.unmounted.is_none() && restored.is_empty() && !has_anchor
+    {
         print(&format!("nothing to remove in {}\n", dir.display()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reports the traces that kube-proxy left.
+pub(crate) fn takeover(options: &TakeoverVerb) -> Result<ExitCode> {
+    let asked = takeover::Options {
+        removes: options.remove_rules,
+        waits: options.wait,
+        within: options.timeout.map(Duration::from_secs),
+    };
+    let is_over = takeover::takeover(&options.pins.bpf_dir, asked, &mut io::stdout())?;
+    Ok(if is_over { ExitCode::SUCCESS } else { ExitCode::from(FINDING) })
 }
 
 /// The part for which the agent's own three capabilities are not enough.

@@ -5,17 +5,25 @@
 //! since when it is old. Never asks the server by an address that this agent programs itself:
 //! see [`client::Server`].
 
+mod access;
+mod body;
 pub mod client;
+mod connector;
+mod decode;
 mod failure;
 mod follow;
+mod head;
+mod items;
+mod listing;
 mod objects;
 pub mod observe;
 mod pace;
+mod renew;
+mod request;
+mod unread;
+mod version;
 
-use k8s_openapi::api::core::v1::{Node, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use k8s_openapi::api::networking::v1::ServiceCIDR;
-use kube::{Api, Client};
+use kube::Client;
 use tokio::sync::mpsc::Sender;
 
 use self::follow::Follow;
@@ -23,10 +31,9 @@ use self::objects::{Cidrs, Nodes, Services, Slices};
 use self::pace::Pace;
 use crate::snapshot::{Event, HEADLESS_LABEL, PROXY_NAME_LABEL, ViewHealth};
 
-/// What to follow.
+/// The kinds and objects to follow.
 #[derive(Clone, Debug)]
 pub struct Watch {
-    /// Our node's name.
     pub node: String,
     /// Follow the Services whose proxy-name label is this, instead of those without the label.
     pub service_proxy_name: Option<String>,
@@ -37,10 +44,10 @@ pub struct Watch {
 /// How complete lists are read, at the start and after the server forgot where we were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListMode {
-    /// One by one as the first events of a watch where the server can do that, else all at once.
+    /// One by one as the first events of a watch where the server can do that, else in pages.
     #[default]
     Streaming,
-    /// All at once, from the server's cache.
+    /// In pages, as far as the server divides them.
     AtOnce,
 }
 
@@ -51,24 +58,17 @@ impl Watch {
     }
 
     async fn run_at(self, client: Client, view: ViewHealth, events: Sender<Event>, pace: Pace) {
-        let follow = |labels: Option<String>, fields: Option<String>| Follow {
-            labels,
-            fields,
-            list: self.list,
-            view: view.clone(),
-            events: events.clone(),
-            pace,
-        };
-        let services = follow(Some(self.service_labels()), Some(NOT_HEADLESS.to_owned()));
+        let (to, how) = ((view, events), (self.list, pace));
+        let services = (Services, Some(self.service_labels()), Some(NOT_HEADLESS.to_owned()));
         // By owner, not by the slice's own proxy-name label: the tracker joins them.
-        let slices = follow(Some(format!("!{HEADLESS_LABEL}")), None);
-        let node = follow(None, Some(format!("metadata.name={}", self.node)));
-        let cidrs = follow(None, None);
+        let slices = (Slices::default(), Some(format!("!{HEADLESS_LABEL}")), None);
+        let node = (Nodes, None, Some(format!("metadata.name={}", self.node)));
+        let cidrs = (Cidrs::default(), None, None);
         let ((), (), (), ()) = tokio::join!(
-            services.run(Api::<Service>::all(client.clone()), Services),
-            slices.run(Api::<EndpointSlice>::all(client.clone()), Slices::default()),
-            node.run(Api::<Node>::all(client.clone()), Nodes),
-            cidrs.run(Api::<ServiceCIDR>::all(client.clone()), Cidrs::default()),
+            Follow::new(client.clone(), services, to.clone(), how).run(),
+            Follow::new(client.clone(), slices, to.clone(), how).run(),
+            Follow::new(client.clone(), node, to.clone(), how).run(),
+            Follow::new(client, cidrs, to, how).run(),
         );
     }
 

@@ -3,7 +3,7 @@
 //! Sums are taken over words in memory order, which is what the kernel's `__wsum` is: the result is
 //! right in either byte order as long as it is stored the way it was read.
 
-/// What a change of covered bytes does to a checksum: the one's complement sum of what came minus what went.
+/// The effect of changed bytes on a checksum: the one's complement sum of what came minus what went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Difference(u64);
 
@@ -30,7 +30,7 @@ impl Difference {
     /// Adds the replacement of one 16-bit word (in memory order) by another.
     #[inline(always)]
     #[must_use]
-    pub const fn half(self, old: [u8; 2], new: [u8; 2]) -> Self {
+    pub const fn replace_u16(self, old: [u8; 2], new: [u8; 2]) -> Self {
         let [a, b] = old;
         let [c, d] = new;
         self.word(u32::from_ne_bytes([a, b, 0, 0]), u32::from_ne_bytes([c, d, 0, 0]))
@@ -86,7 +86,7 @@ impl Difference {
     }
 }
 
-/// Of at most 65,536 words, more than a packet has.
+/// The sum of at most 65,536 words, more than a packet has.
 #[inline(always)]
 const fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
@@ -115,8 +115,38 @@ mod tests {
     #[test]
     fn rfc_1624_example_is_right() {
         // Section 4: 0xDD2F with 0x5555 replaced by 0x3285 becomes 0x0000.
-        let new = Difference::NONE.half([0x55, 0x55], [0x32, 0x85]).apply([0xdd, 0x2f]);
+        let new = Difference::NONE.replace_u16([0x55, 0x55], [0x32, 0x85]).apply([0xdd, 0x2f]);
         assert_eq!(new, [0, 0]);
+    }
+
+    #[test]
+    fn every_carry_is_added() {
+        // A value that is added to the lower half carries once, twice, and for a third time.
+        for (sum, folded) in [
+            (0xffff, 0xffff),
+            (0x1_0000, 1),
+            (0x1_ffff, 1),
+            (0xffff_ffff, 0xffff),
+            (0x1_ffff_ffff, 1),
+            (0xffff_ffff_ffff, 0xffff),
+        ] {
+            let wanted = u16::try_from((sum - 1) % 0xffff + 1).unwrap();
+            assert_eq!((fold(sum), wanted), (folded, folded), "{sum:#x}");
+            assert_eq!(Difference(sum).fold().to_ne_bytes()[..2], folded.to_ne_bytes());
+            assert_eq!(u64::from(Difference(sum).wsum()) % 0xffff, u64::from(folded) % 0xffff);
+        }
+        assert_eq!(Difference(0x1_ffff_ffff).wsum(), 1, "a carry out of the carry");
+        assert_eq!(Difference(0x2_0000_0003).wsum(), 5);
+    }
+
+    #[test]
+    fn a_word_that_does_not_change_changes_nothing() {
+        let stored = [0x12, 0x34];
+        let words = [1_u32, 0x8000_0000, u32::MAX, 0x1234_5678];
+        assert_eq!(Difference::NONE.words(words, words).apply(stored), stored);
+        assert_eq!(Difference::NONE.replace_u16([0xab, 0xcd], [0xab, 0xcd]).apply(stored), stored);
+        let (one, other) = (Difference::NONE.add(7), Difference::NONE.add(9));
+        assert_eq!(one.and(other), Difference::NONE.add(16));
     }
 
     proptest! {

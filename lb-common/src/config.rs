@@ -1,8 +1,9 @@
-//! What the agent sets for the whole node: the one element of `SETTINGS`, and the devices and addresses.
+//! Node-wide settings that the agent writes: the one element of `SETTINGS`, interfaces and addresses.
 //!
-//! Everything here can change while packets flow, so nothing is compiled in.
+//! All of it can change while packets flow, so nothing is compiled in.
 
 use crate::addr::{Ip, Port};
+use crate::flow::Lifetimes;
 use crate::layout::plain;
 
 /// A network prefix; bits beyond `bits` are zero in `ip`.
@@ -21,7 +22,7 @@ impl Prefix {
     /// Whether `ip` lies inside. A prefix with an all-zero mask matches nothing (it is unset).
     #[inline(always)]
     pub const fn contains(&self, ip: &Ip) -> bool {
-        let [m0, m1] = self.mask.halves();
+        let [m0, m1] = self.mask.u64s();
         m0 | m1 != 0 && self.covers(ip)
     }
 }
@@ -33,9 +34,9 @@ impl Prefix {
     /// Whether `ip` lies inside; here an all-zero mask with an address of zeros holds every address.
     #[inline(always)]
     pub const fn covers(&self, ip: &Ip) -> bool {
-        let [m0, m1] = self.mask.halves();
-        let [a0, a1] = ip.halves();
-        let [n0, n1] = self.ip.halves();
+        let [m0, m1] = self.mask.u64s();
+        let [a0, a1] = ip.u64s();
+        let [n0, n1] = self.ip.u64s();
         ((a0 & m0) ^ n0) | ((a1 & m1) ^ n1) == 0
     }
 }
@@ -43,9 +44,9 @@ impl Prefix {
 /// Number of service ranges the data path compares.
 pub const RANGES: usize = 8;
 
-/// The node-wide settings, half of the element of `SETTINGS`. What every packet asks for comes first.
+/// The node-wide settings, one slot of the element of `SETTINGS`. Fields that every packet asks for come first.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Cookie of the network namespace whose sockets the socket hooks serve; see [`Settings::socket_mode`].
     pub netns_cookie: u64,
@@ -62,10 +63,10 @@ pub struct Settings {
     /// Which sockets: [`Settings::SOCKETS_OFF`], [`Settings::SOCKETS_HOST`], [`Settings::SOCKETS_ALL`].
     pub socket_mode: u32,
     /// Counts the frontends that went or came to another service. A flow that has seen this number
-    /// need not look up its frontend; see [`crate::flow::Flow::note`].
+    /// need not look up its frontend; see [`crate::flow::Flow::frontends_epoch`].
     pub removals: u32,
-    /// Zero.
-    pub pad: u32,
+    /// A random number of this node: nobody else knows what identification a datagram in pieces gets.
+    pub secret: u32,
     /// One bit, numbered by [`other`], for each address outside of `ranges` that has a frontend: external IPs, VIPs.
     pub others: [u64; 4],
     /// Address that stands for a pod that reaches itself, IPv4. Sent to its gateway by any pod, routed nowhere.
@@ -83,6 +84,40 @@ pub struct Settings {
     pub node4: Ip,
     /// The same for IPv6.
     pub node6: Ip,
+    /// One bit, numbered by [`other`], for each address of this node, and for each that was one and that flows may still use
+    /// as their source.
+    pub own: [u64; 4],
+    /// How long idle flows count.
+    pub lifetimes: Lifetimes,
+    /// Zeros, room for what comes later: the size stays a power of two ([`SettingsPair::SLOT`]).
+    pub rest: [u32; 115],
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            netns_cookie: 0,
+            source_port_low: Port::NONE,
+            source_port_high: Port::NONE,
+            node_port_low: Port::NONE,
+            node_port_high: Port::NONE,
+            flags: 0,
+            socket_mode: 0,
+            removals: 0,
+            secret: 0,
+            others: [0; 4],
+            hairpin4: Ip::UNSPECIFIED,
+            hairpin6: Ip::UNSPECIFIED,
+            cover: [Prefix::default(); 2],
+            ranges: [Prefix::default(); RANGES],
+            local: [Prefix::default(); 2],
+            node4: Ip::UNSPECIFIED,
+            node6: Ip::UNSPECIFIED,
+            own: [0; 4],
+            lifetimes: Lifetimes::default(),
+            rest: [0; 115],
+        }
+    }
 }
 
 impl Settings {
@@ -110,6 +145,10 @@ impl Settings {
     pub const SHORT_CUTS: u32 = 1024;
     /// On some device XDP may have translated a packet before tc sees it.
     pub const ACCELERATED: u32 = 2048;
+    /// Netfilter still translates connections to frontends: what has no flow and may be of one of them is the stack's.
+    pub const TAKE_OVER: u32 = 4096;
+    /// Nothing begins any more: what has no flow is the stack's, and sockets are nobody's.
+    pub const DRAIN: u32 = 8192;
 
     /// No socket is touched.
     pub const SOCKETS_OFF: u32 = 0;
@@ -130,67 +169,97 @@ impl Settings {
     /// Whether an address outside of `ranges` may have a frontend; at times true of others.
     #[inline(always)]
     pub fn may_be_other(&self, ip: &Ip) -> bool {
-        let bit = other(ip);
-        self.others.get(usize::from(bit >> 6)).is_some_and(|word| word >> (bit & 63) & 1 != 0)
+        is_set(&self.others, other(ip))
     }
 
     /// Sets a bit of `others`.
     pub fn add_other(&mut self, bit: u8) {
-        if let Some(word) = self.others.get_mut(usize::from(bit >> 6)) {
-            *word |= 1 << (bit & 63);
-        }
+        set(&mut self.others, bit);
     }
 
-    /// Whether a flag is set; one of them, where several are asked for.
+    /// Whether a port is one of those for translated sources.
+    #[inline(always)]
+    pub const fn is_source_port(&self, port: Port) -> bool {
+        port.get() >= self.source_port_low.get() && port.get() <= self.source_port_high.get()
+    }
+
+    /// Whether an address is this node's, or was; at times true of others.
+    #[inline(always)]
+    pub fn may_be_own(&self, ip: &Ip) -> bool {
+        is_set(&self.own, other(ip))
+    }
+
+    /// The node's own address of a family; unspecified where it has none.
+    #[inline(always)]
+    pub const fn node(&self, v4: bool) -> Ip {
+        if v4 { self.node4 } else { self.node6 }
+    }
+
+    /// Sets a bit of `own`.
+    pub fn add_own(&mut self, ip: &Ip) {
+        set(&mut self.own, other(ip));
+    }
+
+    /// Whether a flag is set.
     #[inline(always)]
     pub const fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
     }
 }
 
-/// The bit of [`Settings::others`] that stands for an address.
 #[inline(always)]
-pub const fn other(ip: &Ip) -> u8 {
-    let [.., third, fourth] = ip.words();
-    ((third ^ fourth).wrapping_mul(0x9e37_79b1) >> 24) as u8
+fn is_set(bits: &[u64; 4], bit: u8) -> bool {
+    bits.get(usize::from(bit >> 6)).is_some_and(|word| word >> (bit & 63) & 1 != 0)
 }
 
-plain!(Settings = 512 { netns_cookie, source_port_low, source_port_high, node_port_low, node_port_high, flags, socket_mode, removals, pad, others, hairpin4, hairpin6, cover, ranges, local, node4, node6 });
+fn set(bits: &mut [u64; 4], bit: u8) {
+    if let Some(word) = bits.get_mut(usize::from(bit >> 6)) {
+        *word |= 1 << (bit & 63);
+    }
+}
+
+/// The bit of [`Settings::others`] and of [`Settings::own`] that stands for an address.
+#[inline(always)]
+pub const fn other(ip: &Ip) -> u8 {
+    let [first, second, third, fourth] = ip.words();
+    ((first ^ second ^ third ^ fourth).wrapping_mul(0x9e37_79b1) >> 24) as u8
+}
+
+plain!(Settings = 1_024 { netns_cookie, source_port_low, source_port_high, node_port_low, node_port_high, flags, socket_mode, removals, secret, others, hairpin4, hairpin6, cover, ranges, local, node4, node6, own, lifetimes, rest });
 const _: () = assert!(align_of::<Settings>() == 8);
 
 /// The element of `SETTINGS`: the settings in use, and room for those that come next. Replaced by writing the
-/// half that is not in use and then `start`, so no packet sees half of a change.
+/// slot that is not in use and then `start`, so no packet sees half of a change.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SettingsPair {
-    /// Where the half in use begins in `halves`: 0 or [`SettingsPair::HALF`].
+    /// Where the slot in use begins in `slots`: 0 or [`SettingsPair::SLOT`].
     ///
     /// VERIFIER: in bytes, for an index is multiplied by branches, each a path of the whole program.
     pub start: u32,
     /// Zero.
     pub pad: u32,
-    /// Both halves.
-    pub halves: [Settings; 2],
+    pub slots: [Settings; 2],
 }
 
-plain!(SettingsPair = 1_032 { start, pad, halves });
+plain!(SettingsPair = 2_056 { start, pad, slots });
 
 impl SettingsPair {
-    /// Bytes of a half, one bit.
-    pub const HALF: u32 = size_of::<Settings>() as u32;
+    /// Bytes of a slot, one bit.
+    pub const SLOT: u32 = size_of::<Settings>() as u32;
 
-    /// The half in use.
+    /// The slot in use.
     pub const fn in_use(&self) -> &Settings {
-        let [first, second] = &self.halves;
-        if self.start & Self::HALF == 0 { first } else { second }
+        let [first, second] = &self.slots;
+        if self.start & Self::SLOT == 0 { first } else { second }
     }
 
-    /// What to write, one after the other, so that `settings` become those in use.
+    /// The entries to write, one after the other, so that `settings` become those in use.
     pub const fn replaced(&self, settings: Settings) -> [Self; 2] {
         let mut written = *self;
-        let [first, second] = &mut written.halves;
-        *(if self.start & Self::HALF == 0 { second } else { first }) = settings;
-        let start = (self.start & Self::HALF) ^ Self::HALF;
+        let [first, second] = &mut written.slots;
+        *(if self.start & Self::SLOT == 0 { second } else { first }) = settings;
+        let start = (self.start & Self::SLOT) ^ Self::SLOT;
         [written, Self { start, ..written }]
     }
 }
@@ -217,9 +286,9 @@ pub struct Device {
 impl Device {
     /// Packets that come in here are from pods of this node (bridge or prefix detector, or a pod device).
     pub const LOCAL_CLIENTS: u32 = 1;
-    /// What other XDP programs send by this device gets onto its wire.
+    /// Frames that other XDP programs redirect to this interface get onto its wire.
     pub const TAKES_FRAMES: u32 = 2;
-    /// Nobody else has a program on it: packets may go past the stack by it, in and out.
+    /// Packets may go past the stack by it, in and out (`shortCuts: on`).
     pub const SHORT_CUT: u32 = 4;
     /// Its other end is a pod's, and nothing lies in between (`bpf_redirect_peer`).
     pub const PEER: u32 = 8;
@@ -227,6 +296,10 @@ impl Device {
     pub const SOURCES4: u32 = 16;
     /// The same for IPv6.
     pub const SOURCES6: u32 = 32;
+    /// A pod's: its programs are those of pods. Nobody but the agent reads this.
+    pub const POD: u32 = 64;
+    /// `lo`, where packets of this host to itself are met. Nobody but the agent reads this.
+    pub const HOST: u32 = 128;
 }
 
 plain!(Device = 48 { source4, source6, bridge, flags, hardware, pad });
@@ -251,7 +324,7 @@ mod tests {
             let [written, switched] = pair.replaced(Settings { flags, ..before });
             assert_eq!(*written.in_use(), before);
             assert_eq!(*switched.in_use(), Settings { flags, ..before });
-            assert_eq!(written.halves, switched.halves);
+            assert_eq!(written.slots, switched.slots);
             pair = switched;
         }
     }

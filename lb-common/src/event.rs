@@ -1,4 +1,4 @@
-//! How a packet ended, and what happened on the way: the names that counters, metrics, tests and `explain` share.
+//! Verdicts and events: the names that counters, metrics and tests share.
 
 /// Defines a fieldless enum with `ALL`, `name` (the metric label) and a meaning (the help text).
 macro_rules! names {
@@ -19,7 +19,7 @@ macro_rules! names {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// What it means, for people.
+            /// The meaning, for people.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => $meaning,)* }
             }
@@ -30,29 +30,33 @@ macro_rules! names {
 names! {
     /// Why a packet was left as it is.
     PassReason {
-        NotOurs = "not_ours", "no frontend and no flow: the stack's";
+        NotOurs = "not_ours", "matches no frontend and no flow: left to the stack";
         NotIp = "not_ip", "neither IPv4 nor IPv6";
         OtherProtocol = "other_protocol", "an IP protocol that Services cannot name";
-        Malformed = "malformed", "a header is cut short or contradicts itself: the stack judges it";
-        UnknownFragment = "unknown_fragment", "a later fragment whose first one was not seen";
-        Martian = "martian", "a source that nobody can answer, or that is the destination: the stack judges it";
-        Leaving = "leaving", "the service is gone and the packet begins no known flow";
+        Malformed = "malformed", "truncated or inconsistent header: left to the stack";
+        UnknownFragment = "unknown_fragment", "a later fragment whose first fragment was not seen";
+        Martian = "martian", "a source that cannot be answered, or that equals the destination: left to the stack";
+        Leaving = "leaving", "the service is being removed and the packet has no flow";
         NotReady = "not_ready", "the agent has not written the settings yet";
-        Unchanged = "unchanged", "a flow whose packets need no change here";
-        LeftToTc = "left_to_tc", "XDP takes whole TCP and UDP packets that go on; tc does the rest";
-        PartialChecksum = "partial_checksum", "XDP: a device is still to complete its checksum, so it seems; tc can tell";
-        Accelerated = "accelerated", "tc: what XDP translated, told by its flow, where the backend is a frontend itself";
+        Unchanged = "unchanged", "a known flow whose packets need no change at this hook";
+        LeftToTc = "left_to_tc", "XDP: handled by tc, because XDP serves only whole TCP and UDP packets that are forwarded";
+        PartialChecksum = "partial_checksum", "XDP: the checksum may still be incomplete (offload): left to tc, which can tell";
+        OtherMachine = "other_machine", "the answer would come from this node, but the frame is for another machine";
+        NoFlow = "no_flow", "a TCP segment without a flow that may not begin one: neither a SYN nor a plain acknowledgement";
+        Accelerated = "accelerated", "tc: XDP has translated this packet already, as its flow shows; the backend is a frontend itself";
+        TakenOver = "take_over", "no flow during a take-over from kube-proxy: it may belong to a connection that netfilter still translates";
+        Draining = "draining", "no flow while the data path drains: left to the successor";
     }
 }
 
 names! {
-    /// What was rewritten in a packet that goes on.
+    /// The translation of a packet that goes on.
     Translation {
         NewFlow = "new_flow", "first packet to a frontend: the destination became a backend";
         Forward = "forward", "later packet to a frontend";
-        Reply = "reply", "answer of a backend: the source became the frontend";
-        Masquerade = "masquerade", "left the node for a remote backend under our address";
-        Unmasquerade = "unmasquerade", "answer of a remote backend: the destination became the client";
+        Reply = "reply", "reply of a backend: the source became the frontend";
+        Masquerade = "masquerade", "to a remote backend: the source became an address of the node";
+        Unmasquerade = "unmasquerade", "reply of a remote backend: the destination became the client";
         IcmpError = "icmp_error", "an ICMP error about a flow, translated with the packet it quotes";
     }
 }
@@ -60,20 +64,22 @@ names! {
 names! {
     /// Why a packet was turned round on its device.
     Turn {
-        Hairpin = "hairpin", "a pod reaches itself through a service";
-        Echo = "echo", "ICMP echo to a ClusterIP, answered";
+        Hairpin = "hairpin", "a pod that connects to itself through a service";
+        Echo = "echo", "ICMP echo to a ClusterIP: answered";
         NoBackend = "no_backend", "rejected: the service has no usable endpoint";
-        Fragment = "fragment", "a fragment that was held, sent in again behind the first of its datagram";
+        Fragment = "fragment", "a held fragment, sent in again after the first fragment of its datagram";
         UnknownPort = "unknown_port", "rejected: the ClusterIP has no such port";
-        Host = "host", "a process of this host that no socket hook serves: its question, or the answer to it";
+        TooBig = "too_big", "a packet of this host too large for the route to its backend: answered with the MTU";
     }
 }
 
 names! {
-    /// What went past the stack.
+    /// The kind of bypass.
     Sent {
-        Forward = "to_backend", "to a backend, past the stack";
-        Reply = "to_client", "answer of a backend, past the stack";
+        Forward = "to_backend", "to a backend, bypassing the stack";
+        Reply = "to_client", "reply of a backend, bypassing the stack";
+        FromHost = "host_to_backend", "packet of this host to a frontend, redirected to a backend";
+        ToHost = "backend_to_host", "reply to a packet of this host, redirected to the interface that the packet left by";
     }
 }
 
@@ -81,46 +87,56 @@ names! {
     /// Why a packet was dropped.
     DropReason {
         NoLocalBackend = "no_local_backend", "traffic policy Local without an endpoint on this node";
-        SourceNotAllowed = "source_not_allowed", "not in loadBalancerSourceRanges";
+        SourceNotAllowed = "source_not_allowed", "source outside loadBalancerSourceRanges";
         UnallocatedAddress = "unallocated_address", "an address of a service range that no Service has";
-        FlowTableFull = "flow_table_full", "no room for a new flow in the table or in memory: an event tells which";
-        PortsExhausted = "ports_exhausted", "no free source port towards this backend";
-        NoSourceAddress = "no_source_address", "the leaving device has no address of the family";
-        BadTable = "bad_table", "a selection table names a backend that is not there";
+        FlowTableFull = "flow_table_full", "the kernel had no memory for a new flow";
+        PortsExhausted = "ports_exhausted", "no free source port towards this backend: all ports that were tried belong to answered connections";
+        NoSourceAddress = "no_source_address", "the outgoing interface has no address of the family";
+        BadTable = "bad_table", "a selection table names a missing backend";
         RewriteFailed = "rewrite_failed", "the kernel refused to change the packet";
-        RejectLimited = "reject_limited", "a rejection beyond the rate limit";
-        NotRejected = "not_rejected", "refused, but nobody is told: a RST, a later fragment, more extension headers than an error can quote";
-        FragmentHeld = "fragment_held", "a fragment ahead of the first of its datagram, kept to be sent in again behind it";
-        FragmentLost = "fragment_lost", "a fragment that was held and had to make room for others";
-        SctpChecksum = "sctp_checksum", "an SCTP packet in pieces whose port would change: its checksum covers all of them";
-        IcmpRedirect = "icmp_redirect", "an ICMP redirect that would tell a client to go around us";
+        RejectLimited = "reject_limited", "a rejection above the rate limit";
+        NotRejected = "not_rejected", "refused without an answer: a RST, a later fragment, or more extension headers than an ICMP error can quote";
+        FragmentHeld = "fragment_held", "a fragment that arrived before the first one of its datagram: held, and sent in again after it";
+        FragmentLost = "fragment_lost", "a held fragment that was displaced by others";
+        NoRoute = "no_route", "no route from this host to the chosen backend";
+        SctpChecksum = "sctp_checksum", "a fragmented SCTP packet whose port would change: its checksum covers all fragments";
+        IcmpRedirect = "icmp_redirect", "an ICMP redirect that would make a client bypass this node";
     }
 }
 
 names! {
     /// Things that happen on the way of a packet and are counted beside its verdict.
     Event {
-        PortShifted = "port_shifted", "the source port was changed, the tuple was taken";
-        PortTaken = "port_taken", "a source port that was tried is another flow's; up to 16 are tried for a flow";
-        PortsScarce = "ports_scarce", "a source port was found only after half of all tries: they run out towards a backend";
+        PortShifted = "port_shifted", "the source port was changed because the tuple was taken";
+        PortTaken = "port_taken", "a tried source port belongs to another flow; up to 128 are tried for a flow";
+        PortDisplaced = "port_displaced", "a new flow took its source port from a flow that was never answered or is over";
+        PortsScarce = "ports_scarce", "a free source port was found only after more than 8 tries: ports towards this backend run out";
         AffinityFull = "affinity_full", "no room to remember a client's backend";
-        FlowRenewed = "flow_renewed", "a flow whose backend left picked again";
+        FlowRenewed = "flow_renewed", "a flow whose backend was removed chose a new one";
+        FlowUnprotected = "flow_unprotected", "an answered flow found no room in its table: it continues, but new flows may displace it";
         FlowReused = "flow_reused", "a SYN reused the tuple of an older connection";
         AffinityHit = "affinity_hit", "a new flow followed its client's affinity";
-        SocketTranslated = "socket_translated", "a socket was sent to a backend";
+        SocketTranslated = "socket_translated", "a socket was connected to a backend";
         SocketRefused = "socket_refused", "a socket was refused: no usable endpoint";
-        SocketRestored = "socket_restored", "a socket was shown the frontend it asked for";
-        SocketNoMemory = "socket_no_memory", "no working memory for a socket call: it failed with ENOBUFS, or was shown no frontend";
-        FragmentsReleased = "fragments_released", "the first fragment came after others, which are sent in again";
-        KeptHopLimit = "kept_hop_limit", "a packet did not go past the stack: its hop limit ends here, as the stack will say";
-        KeptTooBig = "kept_too_big", "a packet did not go past the stack: larger than the MTU, as the stack will say";
-        KeptNeighbour = "kept_neighbour", "a packet did not go past the stack, which must ask who the next hop is";
-        KeptRoute = "kept_route", "a packet did not go past the stack: no route, or none that goes without it";
-        KeptDevice = "kept_device", "a packet did not go past the stack: its device takes none that way";
-        KeptLink = "kept_link", "a packet did not go past the stack: tagged, or sent to another address on its link";
-        FragmentTableFull = "fragment_table_full", "no room to remember the ports of a packet in pieces";
-        FlowNoMemory = "flow_no_memory", "the kernel had no memory for half of a flow, though the table has room";
-        SourceKept = "source_kept", "masqueraded under its device's first address, though that has several: its route named none that is known, or encapsulates, or forwarding is off for the device, or Linux is older than 6.7";
+        SocketRestored = "socket_restored", "getpeername(2) returned the frontend";
+        SocketNoMemory = "socket_no_memory", "no memory for a socket call: connect(2) failed with ENOBUFS, or getpeername(2) returned the backend";
+        FragmentsReleased = "fragments_released", "the first fragment arrived after others, which are sent in again";
+        KeptHopLimit = "kept_hop_limit", "no bypass: the hop limit ends here, which the stack reports";
+        KeptTooBig = "kept_too_big", "no bypass: larger than the MTU, which the stack reports";
+        KeptNeighbour = "kept_neighbour", "no bypass: the stack must resolve the next hop first";
+        KeptRoute = "kept_route", "no bypass: no route, or one that needs the stack";
+        KeptDevice = "kept_device", "no bypass: the outgoing interface does not support it";
+        KeptLink = "kept_link", "no bypass: VLAN-tagged, or addressed to another link-layer address";
+        KeptSource = "kept_source", "no bypass: the route back to the source leaves by another interface";
+        FragmentTableFull = "fragment_table_full", "no room to remember the ports of a fragmented packet";
+        FlowNoMemory = "flow_no_memory", "the kernel had no memory for a flow entry, although the table has room";
+        SourceKept = "source_kept", "masqueraded with the first address of an interface that has several: the route names no known one, or encapsulates, or forwarding is off for the interface, or Linux is older than 6.7";
+    }
+}
+
+impl Default for Verdict {
+    fn default() -> Self {
+        Self::Pass(PassReason::NotOurs)
     }
 }
 
@@ -199,11 +215,13 @@ impl Verdict {
 names! {
     /// Where a program sits: the first coordinate of the counters.
     Hook {
-        PodIngress = "pod_ingress", "tc, packets from a pod";
-        PodEgress = "pod_egress", "tc, packets to a pod";
-        EdgeIngress = "edge_ingress", "tc, packets from outside";
-        EdgeEgress = "edge_egress", "tc, packets to outside";
-        EdgeXdp = "edge_xdp", "XDP, packets from outside";
+        PodIngress = "pod_ingress", "tc ingress of a pod interface: packets from a pod";
+        PodEgress = "pod_egress", "tc egress of a pod interface: packets to a pod";
+        EdgeIngress = "edge_ingress", "tc ingress of an external interface: packets from outside";
+        EdgeEgress = "edge_egress", "tc egress of an external interface: packets to outside";
+        EdgeXdp = "edge_xdp", "XDP of an external interface: packets from outside";
+        HostIngress = "host_ingress", "tc ingress of lo: replies of backends on this host to its own processes";
+        HostEgress = "host_egress", "tc egress of lo: packets of this host to its own addresses";
     }
 }
 

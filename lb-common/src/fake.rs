@@ -1,6 +1,6 @@
 //! Test doubles of the data path: a packet of plain bytes, tables in memory, and fixtures as data.
 //!
-//! The host tests, the kernel twin, the differential fuzzer and the benchmark share them, so that
+//! The host tests, the differential test, the differential fuzzer and the benchmark share them, so that
 //! each case is written once. Nothing here is compiled for the kernel.
 #![expect(clippy::panic, reason = "test doubles: a broken fixture must stop the test that uses it")]
 
@@ -10,7 +10,6 @@ use std::net::{IpAddr, SocketAddr};
 use crate::addr::{Endpoint, Ip, Port};
 
 mod build;
-mod bytes;
 mod dissect;
 mod fixture;
 pub mod fixtures;
@@ -18,10 +17,10 @@ mod node;
 mod tables;
 pub mod world;
 
+pub use crate::bytes::{Bytes, Home, KnownRoute};
 pub use build::{Datagram, Piece, Transport};
-pub use bytes::{Bytes, Home, Road};
 pub use dissect::{assert_packet_eq, fields, wrong_checksums};
-pub use fixture::{Fixture, Step, is_fast, run, run_bare, run_whole};
+pub use fixture::{Fixture, Step, is_fast, run, run_in, run_l3, run_whole};
 pub use node::{Fake, Meanwhile};
 
 /// An address, as people write it.

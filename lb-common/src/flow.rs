@@ -1,25 +1,27 @@
 //! Flows: what the data path remembers of a translated packet, and for how long.
 //!
-//! Every translation is two *halves*, one per direction. Each half says what its packet becomes, and
-//! the key of the other half follows from that by turning it round ([`FlowKey::other`]); so no half needs a pointer, and a
-//! half without its twin can be told. A flow of an outside client to a remote backend has a second
+//! Every translation is two *entries*, one per direction. Each entry says what its packet becomes, and
+//! the key of the other entry follows from that by turning it round ([`FlowKey::opposite`]); so no entry needs a pointer, and a
+//! entry without its opposite can be told. A flow of an outside client to a remote backend has a second
 //! pair, made where it leaves the node: the *masquerade*.
 
 mod affinity;
 mod fragment;
 mod key;
+mod lifetime;
 mod v4;
 
 pub use affinity::{Affinity, Client};
 pub use fragment::{Fragment, HELD, Held, Ports};
 pub use key::{FlowKey, Side, Tuple};
+pub use lifetime::{CLOSED, Life, Lifetimes, has_lasted};
 pub use v4::{Flow4, FlowKey4, Tuple4};
 
 use crate::addr::Endpoint;
 use crate::layout::plain;
 use crate::service::{BackendId, ServiceId};
 
-/// Which translation a half stands for.
+/// Which translation an entry stands for.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(pub u8);
@@ -36,21 +38,85 @@ impl Kind {
     pub const MASQUERADE: Self = Self(3);
     /// Backend to our address: the destination becomes the client again.
     pub const UNMASQUERADE: Self = Self(4);
-    /// Both halves of a pod that reaches itself: both addresses change, and the packet turns round.
+    /// Both entries of a pod that reaches itself: both addresses change, and the packet turns round.
     pub const HAIRPIN: Self = Self(5);
 }
 
-/// What one direction of a flow has shown so far. Bits of [`Flow::state`].
-pub mod state {
-    /// A packet other than the first has passed in this direction (TCP: without SYN).
-    pub const ESTABLISHED: u8 = 1;
-    /// TCP: this direction sent FIN.
-    pub const FIN: u8 = 2;
-    /// TCP: this direction sent RST.
-    pub const RST: u8 = 4;
+/// TCP flags that packets of one direction of a flow have carried, one byte each: 0 or 1.
+///
+/// Bytes instead of bits: two CPUs that see packets of one direction at once each store whole bytes, so neither
+/// loses the other's.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Shown {
+    /// A packet that answers or continues: for TCP neither SYN alone nor RST, for other protocols any packet.
+    pub established: u8,
+    /// TCP FIN.
+    pub fin: u8,
+    /// TCP RST whose sequence number proves it ([`crate::forward`] says how).
+    pub rst: u8,
+    /// TCP RST that nothing proves.
+    pub claimed: u8,
 }
 
-/// Value of `FLOWS6`, and of `FLOWS4` as [`Flow4`]: what packets of this half become.
+plain!(Shown = 4 { established, fin, rst, claimed });
+
+impl Shown {
+    /// No packet but perhaps a SYN.
+    pub const NOTHING: Self = Self { established: 0, fin: 0, rst: 0, claimed: 0 };
+    /// A packet that continues.
+    pub const ESTABLISHED: Self = Self { established: 1, ..Self::NOTHING };
+    /// The sender has closed its direction.
+    pub const FIN: Self = Self { established: 1, fin: 1, ..Self::NOTHING };
+    /// The sender has reset the connection.
+    pub const RST: Self = Self { rst: 1, ..Self::NOTHING };
+    /// Somebody says so.
+    pub const CLAIMED: Self = Self { claimed: 1, ..Self::NOTHING };
+
+    /// Whether it has continued, and ended nothing.
+    #[inline(always)]
+    pub const fn is_open(self) -> bool {
+        self.established == 1 && self.fin == 0 && self.rst == 0
+    }
+
+    /// Flags of one packet that carries no RST.
+    #[inline(always)]
+    pub const fn of(is_established: bool, is_fin: bool) -> Self {
+        Self { established: is_established as u8, fin: is_fin as u8, ..Self::NOTHING }
+    }
+
+    /// Sets the bytes that are set in the other, and writes no other one.
+    #[inline(always)]
+    pub const fn set(&mut self, other: Self) {
+        if other.established != 0 {
+            self.established = 1;
+        }
+        if other.fin != 0 {
+            self.fin = 1;
+        }
+        if other.rst != 0 {
+            self.rst = 1;
+        }
+        if other.claimed != 0 {
+            self.claimed = 1;
+        }
+    }
+
+    /// Flags that either has shown.
+    #[inline(always)]
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self {
+            established: self.established | other.established,
+            fin: self.fin | other.fin,
+            rst: self.rst | other.rst,
+            claimed: self.claimed | other.claimed,
+        }
+    }
+}
+
+/// Value of `FLOWS6` and `TRANSIENT6`, and of `FLOWS4` and `TRANSIENT4` as [`Flow4`]: what the packets of one direction
+/// become.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
@@ -62,26 +128,31 @@ pub struct Flow {
     pub backend: BackendId,
     /// The backend's epoch when it was chosen.
     pub epoch: u32,
-    /// Last packet of this half, nanoseconds of `CLOCK_MONOTONIC`, about a second exact. Its last 16 bits are
+    /// Last packet of this direction, nanoseconds of `CLOCK_MONOTONIC`, about a second exact. Its last 16 bits are
     /// no time, but [`Flow::tick`].
     pub seen: u64,
-    /// Which translation.
     pub kind: Kind,
-    /// [`state`] bits of this direction.
-    pub state: u8,
-    /// [`Flow::MASQUERADED`].
+    /// [`Flow::MASQUERADED`] and the other bits.
     pub flags: u8,
-    pad: u8,
-    /// Forward halves: [`crate::config::Settings::removals`] when the frontend was last looked up. Replies: index of the device
-    /// by which their client came, where it is known.
-    pub note: u32,
+    pad: u16,
+    /// Flags that packets of this direction have shown.
+    pub shown: Shown,
+    /// Forward entries: [`crate::config::Settings::removals`] when the frontend was last looked up.
+    pub frontends_epoch: u32,
+    /// Reply entries: index of the device by which the client's packets came, where it is known.
+    pub client_device: u32,
+    /// [`Flow::moment`] of the first packet of the flow.
+    pub begun: u32,
+    /// TCP: the acknowledgement number of a recent packet of this direction, in host byte order, which is the sequence number
+    /// that its sender expected next; 0 where none is known.
+    pub expected: u32,
 }
 
-plain!(Flow = 64 { to, service, backend, epoch, seen, kind, state, flags, pad, note });
+plain!(Flow = 80 { to, service, backend, epoch, seen, kind, flags, pad, shown, frontends_epoch, client_device, begun, expected });
 const _: () = assert!(align_of::<Flow>() == 8);
 
 impl Flow {
-    /// What [`Flow::seen`] becomes: the time, and the tick at which it was asked for.
+    /// The new value of [`Flow::seen`]: the time, and the tick at which it was asked for.
     #[inline(always)]
     pub const fn seen_at(now: u64, tick: u16) -> u64 {
         now & !(u16::MAX as u64) | tick as u64
@@ -93,10 +164,49 @@ impl Flow {
         self.seen as u16
     }
 
+    /// How many of the last bits of a time [`Flow::moment`] leaves out.
+    pub const MOMENT_BITS: u32 = 27;
+
+    /// A time in steps of 2^27 ns (0.134 s), as [`Flow::begun`] keeps it. It begins anew after 18 years.
+    #[inline(always)]
+    pub const fn moment(now: u64) -> u32 {
+        (now >> Self::MOMENT_BITS) as u32
+    }
+
     /// A masquerade pair belongs to this flow.
     pub const MASQUERADED: u8 = 1;
+    /// The entry is in `FLOWS4` or `FLOWS6`, where only a sweep or the end of its flow removes it. Else it is in
+    /// `TRANSIENT4` or `TRANSIENT6`, where newer entries displace it.
+    pub const PROTECTED: u8 = 2;
 
-    /// A fresh half.
+    /// The entry is of packets from the backend to the client.
+    pub const ANSWER: u8 = 4;
+
+    /// Whether the entry is of packets from the backend to the client.
+    #[inline(always)]
+    pub const fn is_answer(&self) -> bool {
+        self.flags & Self::ANSWER != 0
+    }
+
+    /// Whether the entry is one of the pair that hides the client behind an address of this node.
+    #[inline(always)]
+    pub const fn is_masquerade(&self) -> bool {
+        matches!(self.kind, Kind::MASQUERADE | Kind::UNMASQUERADE)
+    }
+
+    /// Whether the entry is the one that the client's packets meet first.
+    #[inline(always)]
+    pub const fn is_forward(&self) -> bool {
+        matches!(self.kind, Kind::FORWARD | Kind::HAIRPIN) && !self.is_answer()
+    }
+
+    /// Whether the entry is safe from displacement by new flows.
+    #[inline(always)]
+    pub const fn is_protected(&self) -> bool {
+        self.flags & Self::PROTECTED != 0
+    }
+
+    /// A fresh entry.
     #[inline(always)]
     pub const fn new(to: Tuple, kind: Kind, now: u64) -> Self {
         Self {
@@ -106,44 +216,53 @@ impl Flow {
             epoch: 0,
             seen: now,
             kind,
-            state: 0,
             flags: 0,
             pad: 0,
-            note: 0,
+            shown: Shown::NOTHING,
+            frontends_epoch: 0,
+            client_device: 0,
+            begun: Self::moment(now),
+            expected: 0,
         }
     }
 
-    /// Makes `other` another half of the same flow: same service, backend and flags, nothing shown
-    /// yet, nothing noted. What its packets become is left to the caller.
+    /// Makes `other` another entry of the same flow, of the client's packets: same service, backend, flags and age,
+    /// nothing shown yet, nothing noted. The translation itself is left to the caller.
     #[inline(always)]
-    pub const fn write_half(&self, kind: Kind, other: &mut Self) {
+    pub const fn write_entry(&self, kind: Kind, other: &mut Self) {
         other.service = self.service;
         other.backend = self.backend;
         other.epoch = self.epoch;
         other.seen = self.seen;
         other.kind = kind;
-        other.state = 0;
-        other.flags = self.flags;
-        other.pad = self.pad;
-        other.note = 0;
+        other.flags = self.flags & !Self::ANSWER;
+        other.pad = 0;
+        other.shown = Shown::NOTHING;
+        other.frontends_epoch = 0;
+        other.client_device = 0;
+        other.begun = self.begun;
+        other.expected = 0;
+    }
+
+    /// Makes `other` the entry of the same flow that packets from the backend meet.
+    #[inline(always)]
+    pub const fn write_answer(&self, kind: Kind, other: &mut Self) {
+        self.write_entry(kind, other);
+        other.flags |= Self::ANSWER;
     }
 }
 
-/// Value of `SOCKETS`, keyed by socket cookie: what a connected socket believes it talks to.
+/// Value of `PEERS`, the storage of a socket: the peer that its process named.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
     /// The frontend that was asked for.
     pub frontend: Endpoint,
-    /// The backend the kernel's socket is connected to.
+    /// The backend that the kernel's socket is connected to.
     pub backend: Endpoint,
-    /// Row of the backend.
-    pub id: BackendId,
-    /// Its epoch then.
-    pub epoch: u32,
 }
 
-plain!(Peer = 56 { frontend, backend, id, epoch });
+plain!(Peer = 48 { frontend, backend });
 
 /// Elements of `DIRECT`, a power of two: hashes of packets from pods straight to a backend, each at its last bits.
 pub const DIRECT: u32 = 16_384;

@@ -3,36 +3,46 @@
 //! A packet is translated at the interface through which its client speaks, on the way in and on the
 //! way out (ADR 0003): at ingress the destination changes, at egress the source. All look-ups come before the
 //! first write; a packet that is passed on or dropped is byte for byte what it was.
+//!
+//! [`fast`] comes first and decides about common packets; [`whole`] handles every packet, in parts ([`parts`]).
 
 mod accelerated;
+mod begin;
 mod choose;
 mod close;
 mod direct;
 mod egress;
 pub mod fast;
+mod first;
 mod flows;
+mod follow;
 mod fragments;
 mod host;
 mod icmp;
 mod ingress;
+mod inherited;
+mod life;
+mod next_hop;
+pub mod parts;
 mod ports;
 mod quoted;
 mod reject;
 mod rewrite;
-mod road;
+mod seek;
 mod send;
 mod short_cut;
 pub mod socket;
 #[cfg(test)]
 mod tests;
+mod tiers;
 
-use crate::config::Settings;
 use crate::event::{DropReason, PassReason, Turn, Verdict};
-use crate::flow::Side;
-use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::tables::Tables;
-use crate::wire;
+
+pub use choose::is_local_only;
+pub use parts::{Part, Parts};
+pub use ports::Reservation;
 
 /// The whole path, on which every packet can go.
 pub mod whole {
@@ -40,13 +50,21 @@ pub mod whole {
     pub use super::ingress::whole as ingress;
 }
 
-/// What kind of device a program sits on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The kind of interface a program is attached to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// The host's side of a pod's veth: clients behind it are pods of this node.
+    #[default]
     Pod,
     /// A device that leads outside, or to other nodes.
     Edge,
+    /// The loopback interface of this host.
+    Host,
+}
+
+impl Role {
+    /// Index of the loopback interface, the same in every network namespace (`LOOPBACK_IFINDEX`, `include/net/flow.h`).
+    pub const LOOPBACK: u32 = 1;
 }
 
 /// Why no backend was chosen.
@@ -60,12 +78,18 @@ pub enum Refusal {
     Pass(PassReason),
 }
 
+impl Default for Refusal {
+    fn default() -> Self {
+        Self::Pass(PassReason::NotOurs)
+    }
+}
+
 /// Handles a packet that comes in by a device.
 ///
 /// In the kernel the two paths are functions of their own: what the whole one keeps in registers and on the stack would cost
 /// the fast one a tenth of its time.
 #[inline(always)]
-pub fn ingress<P: Packet, T: Tables>(
+pub fn ingress<P: Parts<T>, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
@@ -77,7 +101,7 @@ pub fn ingress<P: Packet, T: Tables>(
 
 /// Handles a packet that goes out by a device.
 #[inline(always)]
-pub fn egress<P: Packet, T: Tables>(
+pub fn egress<P: Parts<T>, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
@@ -89,19 +113,3 @@ pub fn egress<P: Packet, T: Tables>(
 
 /// How far a packet got when there is nothing more to do.
 type Step<T> = Result<T, Verdict>;
-
-const fn pass<T>(reason: PassReason) -> Step<T> {
-    Err(Verdict::Pass(reason))
-}
-
-/// What every packet begins with: its headers into `scratch`, and the settings.
-#[inline(always)]
-fn read<'t, P: Packet, T: Tables>(
-    packet: &P,
-    tables: &'t T,
-    scratch: &mut Scratch,
-    side: Side,
-) -> Step<&'t Settings> {
-    wire::parse(packet, scratch, side).map_err(Verdict::Pass)?;
-    tables.settings().ok_or(Verdict::Pass(PassReason::NotReady))
-}

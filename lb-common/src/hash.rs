@@ -43,9 +43,8 @@ const fn ends(tuple: &Tuple, source_port: Port, protocol: Protocol) -> u64 {
     mix(source ^ ports, destination)
 }
 
-/// Bits in `ENDPOINTS`.
 pub const ENDPOINT_BITS: u32 = 1 << 21;
-/// Of those, the ones for all ports of an address: together a line of 64 bytes, so that whoever talks from ever
+/// Bits for all ports of an address: together a line of 64 bytes, so that whoever talks from ever
 /// another port is asked for in memory that is at hand.
 const PORT_BITS: u32 = 512;
 
@@ -58,6 +57,42 @@ pub const fn endpoint(ip: &Ip, port: Port) -> u32 {
 }
 
 const _: () = assert!(ENDPOINT_BITS == PORT_BITS << 12);
+
+/// Lines of `IN_USE`.
+pub const BACKEND_LINES: u32 = 1 << 12;
+/// Bytes in each of them.
+const BACKEND_BYTES: usize = 64;
+
+/// The line and the byte in it of `IN_USE` that stand for a backend. Cheap: asked of packets that are not ours.
+#[inline(always)]
+pub const fn backend_byte(ip: &Ip, port: Port) -> (u32, usize) {
+    let [_, _, w2, w3] = ip.words();
+    let line = ((w2 as u64) << 32 | w3 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
+    (line as u32, port.get() as usize % BACKEND_BYTES)
+}
+
+const _: () = assert!(BACKEND_LINES == 1 << (64 - 52));
+
+/// Elements of `REJECTIONS`.
+pub const REJECTIONS: u32 = 1 << 8;
+
+/// The element of `REJECTIONS` that limits the refusals of a frontend. Frontends that share one share its limit.
+#[inline(always)]
+pub const fn rejections(ip: &Ip, port: Port, protocol: Protocol) -> u32 {
+    let [w0, w1, w2, w3] = ip.words();
+    let ends = (w0 as u64 ^ w2 as u64) << 32 | (w1 ^ w3) as u64;
+    mix(ends, (port.get() as u64) << 8 | protocol.0 as u64) as u32 % REJECTIONS
+}
+
+/// A number of two addresses that nobody tells who does not know the secret.
+#[inline(always)]
+pub const fn of_addresses(source: &Ip, destination: &Ip, secret: u32) -> u32 {
+    let [s0, s1, s2, s3] = source.words();
+    let [d0, d1, d2, d3] = destination.words();
+    let high = mix((s0 as u64) << 32 | s1 as u64, (d0 as u64) << 32 | d1 as u64);
+    let low = mix((s2 as u64) << 32 | s3 as u64, (d2 as u64) << 32 | d3 as u64);
+    mix(high ^ secret as u64, low.rotate_left(17) ^ (secret as u64) << 32) as u32
+}
 
 /// A word of `ENDPOINTS`, as a type of its own: another way to number its bits is to be another name.
 #[repr(transparent)]

@@ -1,4 +1,4 @@
-//! What lies in maps and outlives the agent: types whose every byte belongs to a field, and what tells one
+//! Types of map entries, which outlive the agent: types whose every byte belongs to a field, and what tells one
 //! arrangement of them from another.
 //!
 //! [`Plain`] is proven field by field: each field is itself plain and begins where the one before it ends. So nothing

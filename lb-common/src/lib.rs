@@ -2,16 +2,17 @@
 //!
 //! The same code is compiled for the kernel (`lb-ebpf`) and for the host (tests, `explain`). It holds
 //! no state, allocates nothing, knows no map and no kernel helper; see `ARCHITECTURE.md` for the path of a packet.
-//! What is in maps and packets is `addr`, `service`, `flow`, `config` and `wire`; what the path asks of its surroundings is
-//! `packet` (`bare`: without a link-layer header), `tables` and `route`; the path itself is `forward`, and what it says of a packet `event`.
+//! Entries of maps and headers are `addr`, `service`, `flow`, `config` and `wire`; the path asks its surroundings through
+//! `packet` (`l3`: without a link-layer header), `tables` and `route`; the path itself is `forward`, and what it says of a packet `event`.
 #![no_std]
 #![forbid(unsafe_code)]
 
-#[cfg(any(test, feature = "fake"))]
+#[cfg(any(test, feature = "host"))]
 extern crate std;
 
 pub mod addr;
-pub mod bare;
+#[cfg(any(test, feature = "host"))]
+pub mod bytes;
 pub mod checksum;
 pub mod config;
 pub mod event;
@@ -20,6 +21,7 @@ pub mod fake;
 pub mod flow;
 pub mod forward;
 pub mod hash;
+pub mod l3;
 pub mod layout;
 pub mod maglev;
 pub mod packet;

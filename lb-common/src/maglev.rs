@@ -113,6 +113,60 @@ mod tests {
         shares
     }
 
+    /// The table of three members: the first slots, and all of them in one number.
+    const FIRST4: [u16; 16] = [0, 2, 1, 1, 1, 0, 2, 2, 0, 0, 0, 2, 2, 1, 1, 0];
+    const SUM4: u64 = 4_520_828_059_628_813_796;
+    const FIRST6: [u16; 16] = [1, 1, 0, 0, 2, 2, 2, 2, 0, 0, 1, 0, 0, 0, 0, 1];
+    const SUM6: u64 = 16_909_507_927_655_941_299;
+
+    /// Nodes of one version and of the next continue each other's flows: a table is part of what they agree on.
+    #[test]
+    fn tables_of_both_families_are_as_they_were() {
+        let ends = |text: [&str; 3]| text.map(crate::fake::at);
+        for (members, first, sum) in [
+            (ends(["10.1.0.6:8080", "10.1.0.7:8080", "10.2.0.7:8080"]), FIRST4, SUM4),
+            (ends(["[fd00:1::6]:8080", "[fd00:1::7]:8080", "[fd00:2::7]:8080"]), FIRST6, SUM6),
+        ] {
+            let slots = table(&members);
+            let digest = slots.iter().fold(0, |sum, slot| crate::hash::mix(sum, (*slot).into()));
+            assert_eq!((&slots[..16], digest), (&first[..], sum), "{members:?}");
+        }
+    }
+
+    #[test]
+    fn hash_of_an_endpoint_depends_on_every_part() {
+        let of = |text| endpoint_hash(&crate::fake::at(text));
+        let all = ["[fd00::1:0:0:1]:80", "[fd00::1:0:0:1]:81", "[fd00::1:0:0:2]:80"].map(of);
+        let more = ["[fd00::2:0:0:1]:80", "[fd01::1:0:0:1]:80", "[fd00:0:1:0:1::1]:80"].map(of);
+        let all: std::collections::BTreeSet<u64> = all.into_iter().chain(more).collect();
+        assert_eq!(all.len(), 6);
+    }
+
+    #[test]
+    fn sizes_step_up_where_a_hundred_slots_a_member_no_longer_fit() {
+        assert_eq!([size(3), size(4), size(6), size(7)], [307, 613, 613, 1_229]);
+        assert_eq!(
+            [size(787), size(788), size(1_310), size(1_311)],
+            [78_737, MAX_SLOTS, MAX_SLOTS, MAX_SLOTS]
+        );
+    }
+
+    #[test]
+    fn slots_are_dealt_from_the_first_to_the_last() {
+        for size in [307, MAX_SLOTS] {
+            assert_eq!([slot(0, size), slot(u32::MAX, size)], [0, size - 1]);
+            assert_eq!(slot(1 << 31, size), size / 2);
+        }
+    }
+
+    #[test]
+    fn nothing_is_filled_where_there_is_nothing() {
+        let mut slots = [7_u16; 3];
+        fill(&[], &mut slots, &mut []);
+        assert_eq!(slots, [7; 3]);
+        fill(&members(2), &mut [], &mut [0; 2]);
+    }
+
     #[test]
     fn sizes_are_primes_of_a_hundred_slots_a_member() {
         assert_eq!([size(0), size(1), size(2), size(3)], [0, 0, 307, 307]);

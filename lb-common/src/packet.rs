@@ -1,9 +1,9 @@
-//! What the data path may do to a packet: a trait with one adapter per home (skb, XDP frame, bytes).
+//! Access to a packet: a trait with one adapter for each kind (skb, XDP frame, bytes).
 
 use crate::addr::{Ip, Protocol};
 use crate::checksum::Difference;
 use crate::flow::{Held, Tuple};
-use crate::route::{Route, Traffic, Way};
+use crate::route::{Route, RouteResult, Traffic};
 
 /// How a field takes part in a transport checksum, which decides what a device may still have to add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +16,8 @@ pub enum Covered {
 
 /// A packet from its link-layer header on. Offsets count from there, in bytes.
 ///
-/// What asks for a constant offset sees the linear part of an skb, or the first buffer of an XDP frame: the packet's own
-/// headers lie there from the start. What takes an offset known only at run time sees all of it.
+/// Access at a constant offset sees the linear part of an skb, or the first buffer of an XDP frame: the packet's own
+/// headers lie there from the start. Functions that take an offset known only at run time see all of it.
 pub trait Packet {
     /// Whether a VLAN tag lies in the bytes (XDP) and not in the packet's metadata (tc).
     fn has_tags(&self) -> bool;
@@ -36,8 +36,8 @@ pub trait Packet {
     /// Copies `N` words of four bytes, in memory order; the same rule for `at`.
     fn words<const N: usize>(&self, at: usize) -> Option<[u32; N]>;
 
-    /// Copies `N` halves of eight bytes, in memory order; the same rule for `at`.
-    fn halves<const N: usize>(&self, at: usize) -> Option<[u64; N]>;
+    /// Copies `N` u64s of eight bytes, in memory order; the same rule for `at`.
+    fn u64s<const N: usize>(&self, at: usize) -> Option<[u64; N]>;
 
     /// Copies `N` bytes from an offset known only at run time (options, extension headers). Slower.
     fn read_at<const N: usize>(&self, at: usize) -> Option<[u8; N]>;
@@ -48,8 +48,8 @@ pub trait Packet {
     /// Overwrites `N` words of four bytes, in memory order; the same rule for `at`.
     fn set_words<const N: usize>(&mut self, at: usize, words: [u32; N]) -> Option<()>;
 
-    /// Overwrites `N` halves of eight bytes, in memory order; the same rule for `at`.
-    fn set_halves<const N: usize>(&mut self, at: usize, halves: [u64; N]) -> Option<()>;
+    /// Overwrites `N` u64s of eight bytes, in memory order; the same rule for `at`.
+    fn set_u64s<const N: usize>(&mut self, at: usize, u64s: [u64; N]) -> Option<()>;
 
     /// Overwrites `N` bytes at an offset known only at run time.
     fn write_at<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()>;
@@ -78,7 +78,7 @@ pub trait Packet {
     ) -> Option<()>;
 
     /// Cuts the packet to `keep` bytes and opens `room` bytes right behind the `link` bytes of the
-    /// link-layer header. What the room holds is not defined.
+    /// link-layer header. The content of the room is not defined.
     fn reshape(&mut self, keep: usize, link: usize, room: usize) -> Option<()>;
 
     /// Copies the whole packet. Nothing where that cannot be (XDP), or where it is too large.
@@ -97,7 +97,22 @@ pub trait Packet {
     fn segment(&self) -> usize;
 
     /// Asks the kernel by which way a packet of this tuple goes on that came in by this one's device.
-    fn route(&self, tuple: &Tuple, protocol: Protocol, traffic: Traffic, into: &mut Route) -> Way;
+    fn route(
+        &self,
+        tuple: &Tuple,
+        protocol: Protocol,
+        traffic: Traffic,
+        into: &mut Route,
+    ) -> RouteResult;
+
+    /// Asks the kernel by which way a packet of this tuple leaves that this host has made. The next hop is not asked for.
+    fn route_of_host(
+        &self,
+        tuple: &Tuple,
+        protocol: Protocol,
+        length: u16,
+        into: &mut Route,
+    ) -> RouteResult;
 
     /// Asks the kernel which of this node's addresses is the source of what goes out by `device` to the destination of this
     /// tuple; nothing where it does not say.

@@ -1,4 +1,4 @@
-//! What is asked of the kernel's routes before a packet goes past the stack, and their answer.
+//! The lookup of a route in the kernel before a packet bypasses the stack.
 
 /// How a packet is to be treated on its way, as far as routes are chosen by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,9 +11,9 @@ pub struct Traffic {
     pub length: u16,
 }
 
-/// Whether there is a way.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum RouteResult {
     /// Forwarding is on, and the next hop is known.
     Known,
     /// Larger than the route's MTU.
@@ -24,7 +24,7 @@ pub enum Way {
     None,
 }
 
-/// The way.
+/// The next hop.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
@@ -32,4 +32,6 @@ pub struct Route {
     pub device: u32,
     /// The addresses of a frame that goes there, as it begins: destination and source, in memory order.
     pub hardware: [u32; 3],
+    /// With [`RouteResult::TooBig`]: bytes of the largest IP packet.
+    pub mtu: u32,
 }

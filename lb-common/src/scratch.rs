@@ -1,18 +1,19 @@
-//! Where the data path keeps what is too large for its stack while it handles one packet.
+//! Working memory of the data path for one packet: everything that is too large for its stack.
 //!
-//! A BPF program and all it calls share 512 bytes of stack. What this holds is in the kernel an
-//! element of a per-CPU map, and on the host a local variable. Packets have one element: tc and XDP
-//! programs run with softirqs off, so no other interrupts them on their CPU. Socket calls have their
-//! own, with the socket: a process may be interrupted by packets and by other processes. What a packet or
-//! a call finds in it is what an earlier one left, and means nothing.
+//! A BPF program and all its calls share 512 bytes of stack. In the kernel this is an element of a per-CPU map, on the host a
+//! local variable. Packets have one element: tc and XDP programs run with softirqs off, so no other interrupts them on their
+//! CPU. Socket calls have one for each socket, since packets and other processes may interrupt a process. At the start of a
+//! packet or call the contents are leftovers without meaning.
 
 use crate::addr::Ip;
-use crate::flow::{Flow, FlowKey, Fragment};
+use crate::event::Verdict;
+use crate::flow::{Flow, FlowKey, Fragment, Shown};
+use crate::forward::{Refusal, Reservation, Role};
 use crate::route::Route;
 use crate::service::{Backend, BackendId, Frontend, Service};
 use crate::wire::View;
 
-/// Who asks: decides policy, affinity and slot.
+/// The client of a new flow, which decides policy, affinity and slot.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asker {
@@ -26,33 +27,58 @@ pub struct Asker {
     pub local: u32,
 }
 
-/// Whose packets are turned round on their device, under an address that stands for them.
+/// The way on from the search for a packet's flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Turned {
-    /// Nobody's.
+pub enum Next {
+    /// It follows the flow in [`Scratch::flow`].
     #[default]
-    Nobody,
-    /// A client's that is its own backend.
-    Itself,
-    /// This host's.
+    Follow,
+    /// It begins a flow to the service in [`Scratch::service`].
+    First,
+    /// It begins a flow to the backend that it names ([`crate::forward`], `direct`).
+    Direct,
+    /// It is one of this host's own.
     Host,
+    /// It follows the flow, whose source is yet to be chosen.
+    Masquerade,
+    /// It is refused, as [`Scratch::refusal`] says.
+    Refuse,
 }
 
 /// How a new flow is made, beside what [`Scratch`] says of service and backend.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts about one packet")]
 pub struct Begin {
     /// Nanoseconds of `CLOCK_MONOTONIC`.
     pub now: u64,
     /// Index of the device that its client is behind.
     pub device: u32,
-    /// What its first packet shows ([`crate::flow::state`]).
-    pub state: u8,
+    /// Flags of its first packet.
+    pub shown: Shown,
+    /// [`Flow::expected`] of its first packet.
+    pub expected: u32,
+    /// The key has an entry of an earlier flow, which lies in [`Scratch::flow`].
+    pub renews: bool,
     /// The source becomes ours where the packet leaves the node.
     pub masquerade: bool,
     /// Its first packet can get no other port (SCTP in pieces): no flow, rather than one it cannot follow.
     pub port_stays: bool,
-    /// Who may be turned round.
-    pub turn: Turned,
+    /// A client that is its own backend is turned round on its device, under an address that stands for it.
+    pub may_turn: bool,
+    /// The address of this node under which a packet of this host goes on, with a port of ours; unspecified for all others.
+    pub source: Ip,
+}
+
+/// The identification that all fragments of a datagram share (RFC 791 3.1, RFC 8200 4.5).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Identification {
+    /// As in the packet; IPv4 has two bytes, and zeros behind them.
+    pub value: [u8; 4],
+    /// Offset in the packet.
+    pub at: u16,
+    /// Zero.
+    pub pad: u16,
 }
 
 /// Working memory of one packet.
@@ -62,24 +88,26 @@ pub struct Scratch {
     /// The packet's headers, but for its tuple.
     pub view: View,
     /// Identification of a datagram in pieces.
-    pub id: [u8; 4],
+    pub id: Identification,
     /// The headers of a packet that an ICMP error quotes, never plain.
     pub quoted: View,
-    /// The packet's tuple, and so the key of its own half of its flow ...
+    /// The packet's tuple, and so the key of its own entry of its flow ...
     pub key: FlowKey,
     /// ... and value, found or in the making.
     pub flow: Flow,
-    /// The other half in the making: key ...
-    pub twin_key: FlowKey,
+    /// The other entry in the making: key ...
+    pub opposite_key: FlowKey,
     /// ... and value.
-    pub twin: Flow,
-    /// A half that is in the way of the twin.
+    pub opposite: Flow,
+    /// An entry that is in the way of the opposite, or another one that is looked at ...
     pub other: Flow,
+    /// ... and its key, where that is none of the above.
+    pub other_key: FlowKey,
     /// The service the packet asks for.
     pub service: Service,
     /// The frontend looked for.
     pub frontend: Frontend,
-    /// Who asks, for the choice of a backend.
+    /// The client, for the choice of a backend.
     pub asker: Asker,
     /// The backend chosen for a new flow.
     pub backend: Backend,
@@ -91,6 +119,22 @@ pub struct Scratch {
     pub begin: Begin,
     /// The datagram that a fragment is of.
     pub fragment: Fragment,
+    /// The role of the device.
+    pub role: Role,
+    /// The way on.
+    pub next: Next,
+    /// Why no backend is chosen.
+    pub refusal: Refusal,
+    /// The end of the path.
+    pub verdict: Verdict,
+    /// Whether the packet may go past the stack, and then whether it does.
+    pub bypass: bool,
+    /// Whether a packet of this host, or the answer to one, is for this host itself, by the interface where it is.
+    pub stays: bool,
+    /// The packet of the new flow that made its reply.
+    pub reservation: Reservation,
+    /// Rounds of source ports that were tried for the new flow.
+    pub round: u32,
     /// The way of a packet that goes past the stack.
     pub route: Route,
     /// It goes to the other end of that device, which is a pod's. Not 0: yes.

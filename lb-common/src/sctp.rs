@@ -24,16 +24,16 @@ pub fn can_change<P: Packet>(packet: &P, view: &View) -> bool {
     behind(packet, view).is_some()
 }
 
-/// What becomes of the common header.
+/// The change of the common header.
 #[derive(Clone, Copy)]
 pub struct Changed {
     /// Its checksum, as on the wire.
     pub sum: [u8; 4],
-    /// What ports and checksum do to a sum over all of the packet.
+    /// The effect of ports and checksum on a sum over the whole packet.
     pub change: Difference,
 }
 
-/// What becomes of the header when the ports become those of `to`; nothing where they cannot change.
+/// The change of the header when the ports become those of `to`; nothing where they cannot change.
 #[inline(always)]
 pub fn changed<P: Packet>(packet: &P, view: &View, old: &Tuple, to: &Tuple) -> Option<Changed> {
     let before = Port::word(old.source_port, old.destination_port);
@@ -82,10 +82,10 @@ const fn powers(base: u32) -> [u32; 256] {
     powers
 }
 
-/// What a sum becomes when a word changes that so many bytes follow.
+/// The sum after the change of a word that so many bytes follow.
 ///
 /// Zero is one that is left to whoever sends the packet out, and who computes it over what stands in its place
-/// (`skb_crc32c_csum_help`): it must stay. Of whole sums one in four thousand millions looks the same.
+/// (`skb_crc32c_csum_help`): it must stay. One in four thousand million whole sums looks the same.
 #[inline(never)]
 fn corrected(old: u32, delta: u32, behind: u16) -> u32 {
     if old == 0 { 0 } else { old ^ shifted(delta, behind) }

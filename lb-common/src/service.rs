@@ -1,12 +1,12 @@
-//! What the agent tells the data path about Services: frontends, services, selection tables, backends.
+//! Services as the agent writes them for the data path: frontends, services, selection tables, backends.
 //!
-//! A *service* here is one port of one Kubernetes Service in one family (contract 1.3). All of it is
-//! written by the agent and only read by the data path.
+//! A *service* here is one port of one Kubernetes Service in one family (contract 1.3). The agent writes all of it, and
+//! the data path only reads it.
 
 use crate::addr::{Ip, Port, Protocol};
 use crate::layout::plain;
 
-/// What a client asks for: the key of `SERVICES`.
+/// The address, port and protocol that a client asks for: the key of `SERVICES`.
 ///
 /// Three kinds share the map: an address with port and protocol (ClusterIP, external IP, load
 /// balancer VIP); a `NodePort`, whose address is [`Ip::any_of_family`]; and the mark of a known
@@ -136,7 +136,6 @@ impl Flags {
     pub const LEAVING: Self = Self(16);
     /// Only the mark of a known ClusterIP: any other port of it is rejected.
     pub const ADDRESS: Self = Self(32);
-    /// A `NodePort`.
     pub const NODE_PORT: Self = Self(64);
 
     /// Both sets of bits.
@@ -200,6 +199,9 @@ pub struct Source {
 plain!(Source = 24 { service, ip, pad });
 
 impl Source {
+    /// Bits of a key without its padding: the prefix length of a lookup.
+    pub const BITS: u32 = 32 + 128;
+
     /// A service and an address or network.
     #[inline(always)]
     pub const fn new(service: ServiceId, ip: Ip) -> Self {

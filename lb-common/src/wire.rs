@@ -8,9 +8,8 @@ mod view;
 
 use crate::addr::{Ip, Port, Protocol};
 use crate::event::PassReason;
-use crate::flow::Side;
 use crate::packet::Packet;
-use crate::scratch::Scratch;
+use crate::scratch::{Identification, Scratch};
 
 pub use plain::{is_v4, plain};
 pub use view::{Piece, View};
@@ -45,7 +44,7 @@ pub mod tcp {
 /// Reads the headers of a packet that begins with Ethernet: its tuple into `scratch.key`, what else
 /// matters into `scratch.view`. Ports are 0 for ICMP and later fragments.
 #[inline(always)]
-pub fn parse<P: Packet>(packet: &P, scratch: &mut Scratch, side: Side) -> Result<(), PassReason> {
+pub fn parse<P: Packet>(packet: &P, scratch: &mut Scratch) -> Result<(), PassReason> {
     let mut link = ETHERNET;
     let mut ether_type: [u8; 2] = packet.read(12).ok_or(PassReason::Malformed)?;
     if packet.has_tags() && (ether_type == TYPE_VLAN || ether_type == TYPE_QINQ) {
@@ -62,7 +61,6 @@ pub fn parse<P: Packet>(packet: &P, scratch: &mut Scratch, side: Side) -> Result
         return Err(PassReason::OtherProtocol);
     }
     scratch.key.protocol = scratch.view.protocol;
-    scratch.key.side = side;
     transport(packet, scratch)
 }
 
@@ -84,7 +82,8 @@ fn ipv4<P: Packet>(packet: &P, scratch: &mut Scratch, network: usize) -> Result<
     let offset = u16::from_be_bytes([frag0, frag1]);
     scratch.key.tuple.source = Ip::v4_word(source);
     scratch.key.tuple.destination = Ip::v4_word(destination);
-    scratch.id = [id0, id1, 0, 0];
+    scratch.id.value = [id0, id1, 0, 0];
+    scratch.id.at = network as u16 + 4;
     let view = &mut scratch.view;
     view.v4 = true;
     view.protocol = Protocol(protocol);
@@ -106,7 +105,7 @@ pub(crate) const fn piece(offset: u16, more: u16) -> Piece {
 
 #[inline(always)]
 fn ipv6<P: Packet>(packet: &P, scratch: &mut Scratch, network: usize) -> Result<(), PassReason> {
-    let header: [u64; IPV6 / 8] = packet.halves(network).ok_or(PassReason::Malformed)?;
+    let header: [u64; IPV6 / 8] = packet.u64s(network).ok_or(PassReason::Malformed)?;
     let [first, s0, s1, d0, d1] = header;
     let [version, _, _, _, len0, len1, next, _] = first.to_ne_bytes();
     let length = usize::from(u16::from_be_bytes([len0, len1]));
@@ -114,8 +113,8 @@ fn ipv6<P: Packet>(packet: &P, scratch: &mut Scratch, network: usize) -> Result<
         return Err(PassReason::Malformed);
     }
     let tuple = &mut scratch.key.tuple;
-    tuple.source = Ip::from_halves([s0, s1]);
-    tuple.destination = Ip::from_halves([d0, d1]);
+    tuple.source = Ip::from_u64s([s0, s1]);
+    tuple.destination = Ip::from_u64s([d0, d1]);
     // To us these are addresses of the other family; on a wire nobody's (RFC 4291 2.5.5.2), and Linux drops them.
     if tuple.source.is_v4() || tuple.destination.is_v4() {
         return Err(PassReason::NotOurs);
@@ -140,11 +139,14 @@ const fn is_transport(protocol: Protocol) -> bool {
 
 /// Walks IPv6 extension headers (RFC 8200 4) from [`View::behind`] up to the transport header. `id`: what a fragment's
 /// says of its datagram.
+///
+/// A later fragment names the first header behind that of fragments, which only the first fragment has: what is no
+/// transport stands for UDP, the only one that is sent in pieces behind options.
 #[inline(never)]
 pub(crate) fn extensions<P: Packet>(
     packet: &P,
     view: &mut View,
-    id: &mut [u8; 4],
+    id: &mut Identification,
 ) -> Result<(), PassReason> {
     const HOP_BY_HOP: u8 = 0;
     const FRAGMENT: u8 = 44;
@@ -161,8 +163,14 @@ pub(crate) fn extensions<P: Packet>(
             FRAGMENT => {
                 let offset = u16::from_be_bytes([o0, o1]);
                 view.piece = piece(offset >> 3, offset & 1);
-                *id = [i0, i1, i2, i3];
+                id.value = [i0, i1, i2, i3];
+                id.at = view.behind + 4;
                 view.behind += 8;
+                if view.piece == Piece::Later {
+                    let next = Protocol(next);
+                    view.protocol = if is_transport(next) { next } else { Protocol::UDP };
+                    return Ok(());
+                }
             }
             // Segments left: the destination is a waypoint, not the frontend.
             ROUTING if o1 != 0 => return Err(PassReason::OtherProtocol),

@@ -1,7 +1,7 @@
 //! The kernel's routes: `bpf_fib_lookup`. For what goes past the stack it is asked as the stack asks when it forwards, and
 //! answers only where forwarding is on for the device that the packet came in by, the packet fits the route's MTU and the
 //! next hop is known. For what is masqueraded it is asked which source a route has, and answers where forwarding is on for
-//! the device that it leaves by. Of a route that encapsulates it says nothing.
+//! the device that it leaves by. It says nothing of a route that encapsulates.
 
 use core::ffi::c_void;
 
@@ -12,7 +12,8 @@ use aya_ebpf::bindings::{
 use aya_ebpf::helpers::generated::bpf_fib_lookup;
 use lb_common::addr::{Ip, Protocol};
 use lb_common::flow::Tuple;
-use lb_common::route::{Route, Traffic, Way};
+use lb_common::forward::Role;
+use lb_common::route::{Route, RouteResult, Traffic};
 
 /// `BPF_FIB_LOOKUP_MARK` of `linux/bpf.h`, since Linux 6.10: not among aya's bindings.
 const BPF_FIB_LOOKUP_MARK: u32 = 32;
@@ -66,7 +67,7 @@ impl Question {
     }
 }
 
-/// Two halves in memory order.
+/// Two u64s in memory order.
 ///
 /// VERIFIER: read one by one, for a word of the stack must lie at a multiple of four.
 #[inline(always)]
@@ -85,7 +86,7 @@ pub(crate) fn look_up(
     device: u32,
     (tuple, protocol, traffic): (&Tuple, Protocol, Traffic),
     into: &mut Route,
-) -> Way {
+) -> RouteResult {
     let mut question = Question {
         length: traffic.length,
         device,
@@ -98,19 +99,42 @@ pub(crate) fn look_up(
             into.device = question.device;
             let [s0, s1, s2, d0, d1, d2] = &question.hardware;
             into.hardware = [pair(d0, d1), pair(d2, s0), pair(s1, s2)];
-            Way::Known
+            RouteResult::Known
         }
-        Ok(BPF_FIB_LKUP_RET_FRAG_NEEDED) => Way::TooBig,
-        Ok(BPF_FIB_LKUP_RET_NO_NEIGH) => Way::NoNeighbour,
-        _ => Way::None,
+        Ok(BPF_FIB_LKUP_RET_FRAG_NEEDED) => RouteResult::TooBig,
+        Ok(BPF_FIB_LKUP_RET_NO_NEIGH) => RouteResult::NoNeighbour,
+        _ => RouteResult::None,
     }
 }
 
-/// Asks for the source of a packet that leaves by `device` (Linux 6.7; nothing before): that of its route where it has one, as
-/// a network's own; else IPv4 has that of the network that the gateway is in, or the device's first where there is none, and
-/// IPv6 the one of RFC 6724 for the destination.
+/// Asks for the way of a packet that this host has made, as its stack asks when it sends: by routes of output, though
+/// forwarding must be on for `lo`. The next hop is not asked for. `context`: the program's own, of an skb.
+#[inline(always)]
+pub(crate) fn look_up_of_host(
+    context: *mut c_void,
+    (tuple, protocol, length): (&Tuple, Protocol, u16),
+    into: &mut Route,
+) -> RouteResult {
+    let v4 = tuple.destination.is_v4();
+    let mut question =
+        Question { length, device: Role::LOOPBACK, ..Question::new(tuple, protocol, v4) };
+    let answer = question.ask(context, BPF_FIB_LOOKUP_SKIP_NEIGH);
+    into.device = question.device;
+    match u32::try_from(answer) {
+        Ok(BPF_FIB_LKUP_RET_SUCCESS) => RouteResult::Known,
+        Ok(BPF_FIB_LKUP_RET_FRAG_NEEDED) => {
+            into.mtu = question.length.into();
+            RouteResult::TooBig
+        }
+        _ => RouteResult::None,
+    }
+}
+
+/// Asks for the source of a packet that leaves by `device` (Linux 6.7; nothing before): that of its route where it has one,
+/// as a network's own; else IPv4 has that of the network that the gateway is in, or the device's first where there is none,
+/// and IPv6 the one of RFC 6724 for the destination.
 ///
-/// The stack has chosen a route before. Of what it has seen, rules are asked again by both addresses, ports, protocol and
+/// The stack has chosen a route before. Here rules are asked again by both addresses, ports, protocol and
 /// mark (as it is now; since Linux 6.10), and only routes by the device count; not by the device it came in by nor
 /// its class, so where such a rule decides, the source is that of another route. Nobody needs to know the next hop.
 #[inline(always)]
@@ -123,7 +147,7 @@ pub(crate) fn source(
     let v4 = tuple.destination.is_v4();
     let [a, b, c, d] = mark.to_ne_bytes();
     let mut question = Question {
-        // What fits every route: without a length the whole packet is compared with the device's MTU.
+        // A length that fits every route: without one the whole packet is compared with the device's MTU.
         length: 1,
         device,
         hardware: [u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]), 0, 0, 0, 0],

@@ -8,7 +8,7 @@ use lb_common::addr::{Ip, Protocol};
 use lb_common::checksum::Difference;
 use lb_common::flow::{Held, Tuple};
 use lb_common::packet::{Covered, Packet};
-use lb_common::route::{Route, Traffic, Way};
+use lb_common::route::{Route, RouteResult, Traffic};
 
 use crate::{fib, linear};
 
@@ -24,7 +24,7 @@ impl Frame<'_> {
     }
 }
 
-/// What a checksum becomes, if there is one.
+/// The new checksum, if there is one.
 #[inline(always)]
 fn changed(old: [u8; 2], change: Difference, zero_is_none: bool) -> Option<[u8; 2]> {
     if zero_is_none && old == [0; 2] {
@@ -147,8 +147,20 @@ impl Packet for Frame<'_> {
     }
 
     #[inline(always)]
-    fn route(&self, tuple: &Tuple, protocol: Protocol, traffic: Traffic, into: &mut Route) -> Way {
+    fn route(
+        &self,
+        tuple: &Tuple,
+        protocol: Protocol,
+        traffic: Traffic,
+        into: &mut Route,
+    ) -> RouteResult {
         fib::look_up(self.0.ctx.cast(), self.device(), (tuple, protocol, traffic), into)
+    }
+
+    // XDP sees no packet of this host.
+    #[inline(always)]
+    fn route_of_host(&self, _: &Tuple, _: Protocol, _: u16, _: &mut Route) -> RouteResult {
+        RouteResult::None
     }
 
     // XDP masquerades nothing first: the stack has let the flow through before (ADR 0019).

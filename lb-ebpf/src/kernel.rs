@@ -1,33 +1,26 @@
 //! The tables of the data path, over the maps and the helpers of the kernel.
 
-use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_coarse_ns};
 use lb_common::addr::{Ip, Port};
 use lb_common::config::{Device, Settings, SettingsPair};
 use lb_common::event::{Event, event_counter};
-use lb_common::flow::{
-    Affinity, Client, DIRECT as DIRECTS, Flow, FlowKey, Fragment, Held, Peer, Ports,
-};
+use lb_common::flow::{Affinity, Client, DIRECT as DIRECTS, Flow, FlowKey, Fragment, Held, Ports};
 use lb_common::hash;
 use lb_common::scratch::Scratch;
 use lb_common::service::{Backend, BackendId, Frontend, Service, Source};
-use lb_common::tables::{Added, Tables};
+use lb_common::tables::{Added, Tables, Touch};
 
 use crate::flows;
 use crate::maps::{
     ADDRESSES, AFFINITY, BACKENDS, COUNTERS, DEVICES, DIRECT, ENDPOINTS, FRAGMENTS, HELD, HOLDING,
-    REJECTIONS, SCRATCH, SERVICES, SETTINGS, SLOTS, SOCKETS, SOURCES,
+    IN_USE, INHERITED, REJECTIONS, SCRATCH, SERVICES, SETTINGS, SLOTS, SOURCES,
 };
 
-/// Bits of a full `SOURCES` key.
-const SOURCE_BITS: u32 = 32 + 128;
 /// Nanoseconds between rejections in the long run (1,000 a second and CPU) ...
 const REJECTION: u64 = 1_000_000;
 /// ... and how far a burst may run ahead (500 rejections).
 const REJECTION_BURST: u64 = 500 * REJECTION;
-/// `-EEXIST`.
-const EXISTS: i32 = -17;
 /// `-ENOMEM`: of a full table it is `-E2BIG`.
 pub(crate) const NO_MEMORY: i32 = -12;
 
@@ -44,7 +37,7 @@ pub(crate) fn add_one(index: u32) {
     }
 }
 
-/// Tells a half of a flow that there was no memory for from one that found the table full.
+/// Tells an entry of a flow that there was no memory for from one that found the table full.
 #[inline(always)]
 fn count_refusal(error: i32) {
     if error == NO_MEMORY {
@@ -86,10 +79,10 @@ impl Tables for Kernel {
     fn settings(&self) -> Option<&Settings> {
         let pair = SETTINGS.get_ptr(0)?;
         // SAFETY: an aligned word of a live element, read once.
-        let start = unsafe { (&raw const (*pair).start).read_volatile() } & SettingsPair::HALF;
-        // SAFETY: one of the two halves begins there; the one in use is not written.
+        let start = unsafe { (&raw const (*pair).start).read_volatile() } & SettingsPair::SLOT;
+        // SAFETY: one of the two slots begins there; the one in use is not written.
         let settings =
-            unsafe { &*(&raw const (*pair).halves).byte_add(start as usize).cast::<Settings>() };
+            unsafe { &*(&raw const (*pair).slots).byte_add(start as usize).cast::<Settings>() };
         // An unwritten element has no port range: not ready.
         (settings.source_port_high.get() != 0).then_some(settings)
     }
@@ -116,9 +109,9 @@ impl Tables for Kernel {
     #[inline(always)]
     #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
     #[expect(clippy::cast_ptr_alignment, reason = "lines are 8-byte aligned")]
-    fn slot_half(&self, line: u32, index: u32) -> Option<u16> {
+    fn slot_u16(&self, line: u32, index: u32) -> Option<u16> {
         let line = SLOTS.get_ptr(line)?.cast::<u16>();
-        // SAFETY: a line has 32 halves, and lines are 8-byte aligned.
+        // SAFETY: a line has 32 `u16`, and lines are 8-byte aligned.
         Some(unsafe { *line.add((index & 31) as usize) })
     }
 
@@ -157,9 +150,9 @@ impl Tables for Kernel {
 
     #[inline(always)]
     fn add_flow(&self, key: &FlowKey, flow: &Flow) -> Added {
-        match flows::put(key, flow, u64::from(BPF_NOEXIST)) {
+        match flows::add(key, flow) {
             0 => Added::Yes,
-            EXISTS => Added::Taken,
+            flows::EXISTS => Added::Taken,
             error => {
                 count_refusal(error);
                 Added::Full
@@ -169,14 +162,14 @@ impl Tables for Kernel {
 
     #[inline(always)]
     fn put_flow(&self, key: &FlowKey, flow: &Flow) -> bool {
-        let put = flows::put(key, flow, 0);
+        let put = flows::put(key, flow);
         count_refusal(put);
         put == 0
     }
 
     #[inline(always)]
-    fn touch_flow(&self, key: &FlowKey, now: u64, state: u8) {
-        flows::touch(key, now, state);
+    fn touch_flow(&self, key: &FlowKey, touch: &Touch) {
+        flows::touch(key, touch);
     }
 
     #[inline(always)]
@@ -187,6 +180,28 @@ impl Tables for Kernel {
     #[inline(always)]
     fn remove_flow(&self, key: &FlowKey) {
         flows::remove(key);
+    }
+
+    #[inline(always)]
+    fn remove_protected(&self, key: &FlowKey) {
+        flows::remove_protected(key);
+    }
+
+    #[inline(always)]
+    fn is_in_use(&self, ip: &Ip, port: Port) -> bool {
+        let (line, byte) = hash::backend_byte(ip, port);
+        let line = IN_USE.get_ptr(line);
+        // SAFETY: a byte of a live element.
+        line.is_some_and(|line| unsafe { (*line)[byte] } != 0)
+    }
+
+    #[inline(always)]
+    fn put_in_use(&self, ip: &Ip, port: Port) {
+        let (line, byte) = hash::backend_byte(ip, port);
+        if let Some(line) = IN_USE.get_ptr_mut(line) {
+            // SAFETY: a byte of a live element, of which all writers write the same.
+            unsafe { (*line)[byte] = 1 };
+        }
     }
 
     #[inline(always)]
@@ -209,6 +224,11 @@ impl Tables for Kernel {
     }
 
     #[inline(always)]
+    fn is_inherited(&self, hash: u64) -> bool {
+        INHERITED.get_ptr(hash).is_some()
+    }
+
+    #[inline(always)]
     fn affinity(&self, client: &Client) -> Option<Affinity> {
         copy!(AFFINITY, client)
     }
@@ -220,7 +240,7 @@ impl Tables for Kernel {
 
     #[inline(always)]
     fn allows(&self, source: &Source) -> bool {
-        SOURCES.get(&Key::new(SOURCE_BITS, *source)).is_some()
+        SOURCES.get(&Key::new(Source::BITS, *source)).is_some()
     }
 
     #[inline(always)]
@@ -244,7 +264,7 @@ impl Tables for Kernel {
     }
 
     #[inline(always)]
-    fn read_held<R>(&self, key: u32, read: impl FnOnce(&Held) -> R) -> Option<R> {
+    fn read_held<R>(&self, key: &Fragment, read: impl FnOnce(&Held) -> R) -> Option<R> {
         // SAFETY: as for `copy`; the reader compares what it finds with what it looks for.
         unsafe { HELD.get(key) }.map(read)
     }
@@ -254,28 +274,19 @@ impl Tables for Kernel {
         reason = "without the borrow, a packet would be copied to the stack"
     )]
     #[inline(always)]
-    fn put_held(&self, key: u32, fill: impl FnOnce(&mut Held) -> Option<()>) -> bool {
+    fn put_held(&self, key: &Fragment, fill: impl FnOnce(&mut Held) -> Option<()>) -> bool {
         let Some(held) = HOLDING.get_ptr_mut(0) else {
             return false;
         };
         // SAFETY: the element is this CPU's own, and the one program that runs on it now asks only once.
         let held = unsafe { &mut *held };
+        held.fragment = *key;
         fill(held).is_some() && HELD.insert(key, &*held, 0).is_ok()
     }
 
     #[inline(always)]
-    fn remove_held(&self, key: u32) {
+    fn remove_held(&self, key: &Fragment) {
         let _gone: Result<(), i32> = HELD.remove(key);
-    }
-
-    #[inline(always)]
-    fn socket(&self, cookie: u64) -> Option<Peer> {
-        copy!(SOCKETS, cookie)
-    }
-
-    #[inline(always)]
-    fn put_socket(&self, cookie: u64, peer: &Peer) -> bool {
-        SOCKETS.insert(cookie, peer, 0).is_ok()
     }
 
     #[inline(always)]
@@ -292,8 +303,8 @@ impl Tables for Kernel {
     }
 
     #[inline(always)]
-    fn may_reject(&self) -> bool {
-        let Some(granted) = REJECTIONS.get_ptr_mut(0) else {
+    fn may_reject(&self, bucket: u32) -> bool {
+        let Some(granted) = REJECTIONS.get_ptr_mut(bucket) else {
             return false;
         };
         let now = self.now();

@@ -41,7 +41,7 @@ macro_rules! access {
         }
 
         #[inline(always)]
-        fn halves<const N: usize>(&self, at: usize) -> Option<[u64; N]> {
+        fn u64s<const N: usize>(&self, at: usize) -> Option<[u64; N]> {
             linear::read(self.0.data(), self.0.data_end(), at)
         }
 
@@ -56,8 +56,8 @@ macro_rules! access {
         }
 
         #[inline(always)]
-        fn set_halves<const N: usize>(&mut self, at: usize, halves: [u64; N]) -> Option<()> {
-            linear::write(self.0.data(), self.0.data_end(), at, halves)
+        fn set_u64s<const N: usize>(&mut self, at: usize, u64s: [u64; N]) -> Option<()> {
+            linear::write(self.0.data(), self.0.data_end(), at, u64s)
         }
     };
 }

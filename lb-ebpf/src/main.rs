@@ -27,6 +27,8 @@ mod maps;
 #[cfg(target_arch = "bpf")]
 mod object;
 #[cfg(target_arch = "bpf")]
+mod parts;
+#[cfg(target_arch = "bpf")]
 mod programs;
 #[cfg(target_arch = "bpf")]
 mod report;

@@ -28,17 +28,30 @@ pub(crate) static SLOTS: Array<Line, 65_536> = Array::new();
 #[btf_map]
 pub(crate) static BACKENDS: Array<Backend, 65_536> = Array::new();
 
-/// Halves of flows of IPv4. Written by the data path, swept by the agent.
+/// Entries of IPv4 flows whose two ends have spoken. Written by the data path, swept by the agent.
 #[btf_map]
 pub(crate) static FLOWS4: HashMap<FlowKey4, Flow4, 262_144, GROWS> = HashMap::new();
 
-/// A half on its way there.
+/// Entries of all other IPv4 flows: new ones displace the oldest. Written by the data path.
+#[btf_map]
+pub(crate) static TRANSIENT4: LruHashMap<FlowKey4, Flow4, 131_072> = LruHashMap::new();
+
+/// A key and an entry on their way there.
 #[btf_map]
 pub(crate) static FLOW4: PerCpuArray<(FlowKey4, Flow4), 1> = PerCpuArray::new();
 
-/// Halves of all other flows: of IPv6, and of sockets. Written and swept alike.
+/// Entries of IPv6 flows, and of sockets, as `FLOWS4`.
 #[btf_map]
 pub(crate) static FLOWS6: HashMap<FlowKey, Flow, 262_144, GROWS> = HashMap::new();
+
+/// The same as `TRANSIENT4`.
+#[btf_map]
+pub(crate) static TRANSIENT6: LruHashMap<FlowKey, Flow, 131_072> = LruHashMap::new();
+
+/// One byte for each backend, by `hash::backend_byte`: not 0 where a flow of this node goes or went to it. Written by the
+/// data path.
+#[btf_map]
+pub(crate) static IN_USE: Array<Line, { hash::BACKEND_LINES as usize }> = Array::new();
 
 /// Clients and the backends they stick to. Written by the data path.
 #[btf_map]
@@ -65,17 +78,22 @@ pub(crate) static ENDPOINTS: Array<u64, { hash::ENDPOINT_BITS as usize / 64 }> =
 #[btf_map]
 pub(crate) static DIRECT: Array<u64, { flow::DIRECT as usize }> = Array::new();
 
-/// Connected sockets that were sent to a backend, by cookie. Written by the socket hooks.
+/// Hashes of tuples by which netfilter translates what kube-proxy began (ADR 0031): of datagrams to frontends, and of the
+/// answers of backends. Written by the agent.
 #[btf_map]
-pub(crate) static SOCKETS: LruHashMap<u64, Peer, 65_536> = LruHashMap::new();
+pub(crate) static INHERITED: HashMap<u64, u32, 65_536, GROWS> = HashMap::new();
+
+/// The peers that processes named, with the sockets that were sent to a backend. Written by the socket hooks.
+#[btf_map]
+pub(crate) static PEERS: SkStorage<Peer> = SkStorage::new();
 
 /// Ports of datagrams in pieces. Written by the data path.
 #[btf_map]
-pub(crate) static FRAGMENTS: LruHashMap<Fragment, Ports, 8_192> = LruHashMap::new();
+pub(crate) static FRAGMENTS: LruHashMap<Fragment, Ports, 32_768> = LruHashMap::new();
 
 /// Fragments that wait for the first of their datagram. Written by the data path.
 #[btf_map]
-pub(crate) static HELD: HashMap<u32, Held, { flow::HELD as usize }, GROWS> = HashMap::new();
+pub(crate) static HELD: LruHashMap<Fragment, Held, { flow::HELD as usize }> = LruHashMap::new();
 
 /// A fragment on its way there.
 #[btf_map]
@@ -91,7 +109,7 @@ pub(crate) static COUNTERS: PerCpuArray<u64, { event::COUNTERS as usize }> = Per
 
 /// Virtual time up to which rejections have been granted, per CPU, nanoseconds.
 #[btf_map]
-pub(crate) static REJECTIONS: PerCpuArray<u64, 1> = PerCpuArray::new();
+pub(crate) static REJECTIONS: PerCpuArray<u64, { hash::REJECTIONS as usize }> = PerCpuArray::new();
 
 /// Working memory of the packet a CPU handles.
 #[btf_map]

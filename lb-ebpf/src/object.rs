@@ -1,4 +1,4 @@
-//! What every object of ours has: a licence, and a handler that nothing reaches.
+//! Parts of every eBPF object: the licence, and a panic handler that nothing reaches.
 
 /// The verifier refuses any object in which this could be reached.
 #[panic_handler]

@@ -6,6 +6,7 @@ use lb_common::event::{DropReason, Hook, PassReason, Turn, Verdict};
 use lb_common::forward::{Role, fast, socket, whole};
 use lb_common::packet::Packet as _;
 use lb_common::scratch::Scratch;
+use lb_common::tables::Tables as _;
 
 use crate::frame::Frame;
 use crate::kernel::{self, Kernel};
@@ -16,47 +17,91 @@ use crate::sock::{self, Family};
 /// Packets from a pod, on the host's side of its veth.
 #[classifier]
 pub(crate) fn pod_ingress(context: TcContext) -> i32 {
-    ingress::<false>(context)
+    ingress::<POD>(context)
 }
 
 /// Packets to a pod, on the host's side of its veth.
 #[classifier]
 pub(crate) fn pod_egress(context: TcContext) -> i32 {
-    egress::<false>(context)
+    egress::<POD>(context)
 }
 
 /// Packets from outside.
 #[classifier]
 pub(crate) fn edge_ingress(context: TcContext) -> i32 {
-    ingress::<true>(context)
+    ingress::<EDGE>(context)
 }
 
 /// Packets to outside.
 #[classifier]
 pub(crate) fn edge_egress(context: TcContext) -> i32 {
-    egress::<true>(context)
+    egress::<EDGE>(context)
+}
+
+/// Packets of this host to itself, where it receives them.
+#[classifier]
+pub(crate) fn host_ingress(context: TcContext) -> i32 {
+    ingress::<HOST>(context)
+}
+
+/// Packets of this host to itself, where it sends them.
+#[classifier]
+pub(crate) fn host_egress(context: TcContext) -> i32 {
+    egress::<HOST>(context)
 }
 
 /// Packets from outside by a device without a link-layer header.
 #[classifier]
-pub(crate) fn bare_ingress(context: TcContext) -> i32 {
-    let mut skb = Skb::bare(&context);
-    let mut verdict = with(|scratch| whole::ingress(&mut skb, &Kernel, scratch, Role::Edge));
-    if let Verdict::TurnedRound(why) = verdict
-        && why != Turn::Fragment
-        && skb.0.lay_link().is_none()
-    {
-        verdict = Verdict::Drop(DropReason::RewriteFailed);
-    }
-    report::tc(Hook::EdgeIngress, Direction::BareIngress, (skb.device(), 0), verdict)
+pub(crate) fn l3_ingress(context: TcContext) -> i32 {
+    let mut skb = Skb::l3(&context);
+    let mut way = (skb.device(), 0);
+    let verdict = with(|scratch| {
+        let verdict = whole::ingress(&mut skb, &Kernel, scratch, Role::Edge);
+        finish_l3(&mut skb.0, scratch, verdict, &mut way)
+    });
+    report::tc(Hook::EdgeIngress, Direction::L3Ingress, way, verdict)
 }
 
 /// Packets to outside by such a device.
 #[classifier]
-pub(crate) fn bare_egress(context: TcContext) -> i32 {
-    let mut skb = Skb::bare(&context);
-    let verdict = with(|scratch| whole::egress(&mut skb, &Kernel, scratch, Role::Edge));
-    report::tc(Hook::EdgeEgress, Direction::Egress, (skb.device(), 0), verdict)
+pub(crate) fn l3_egress(context: TcContext) -> i32 {
+    let mut skb = Skb::l3(&context);
+    let mut way = (skb.device(), 0);
+    let verdict = with(|scratch| {
+        let verdict = whole::egress(&mut skb, &Kernel, scratch, Role::Edge);
+        // A packet that goes back up needs no header.
+        if matches!(verdict, Verdict::TurnedRound(_)) {
+            verdict
+        } else {
+            finish_l3(&mut skb.0, scratch, verdict, &mut way)
+        }
+    });
+    report::tc(Hook::EdgeEgress, Direction::Egress, way, verdict)
+}
+
+/// Lays the link-layer header in front of a packet that leaves its device for another one, or that is turned round.
+#[inline(always)]
+fn finish_l3(
+    skb: &mut Skb<'_>,
+    scratch: &Scratch,
+    verdict: Verdict,
+    way: &mut (u32, u32),
+) -> Verdict {
+    let to = match verdict {
+        Verdict::TurnedRound(Turn::Fragment)
+        | Verdict::Pass(_)
+        | Verdict::Translated(_)
+        | Verdict::Drop(_) => return verdict,
+        Verdict::TurnedRound(_) => [0; 6],
+        Verdict::Sent(_) => {
+            *way = (scratch.route.device, 0);
+            Kernel.device(scratch.route.device).map_or([0; 6], |device| device.hardware)
+        }
+    };
+    match skb.lay_link(to) {
+        Some(()) => verdict,
+        None => Verdict::Drop(DropReason::RewriteFailed),
+    }
 }
 
 /// Packets from outside, before the stack: an accelerator of `edge_ingress`, never needed.
@@ -85,64 +130,76 @@ fn rest_of_xdp(context: XdpContext) -> u32 {
     report::xdp(Hook::EdgeXdp, verdict, to)
 }
 
-/// What a program sits on.
-const fn role(edge: bool) -> Role {
-    if edge { Role::Edge } else { Role::Pod }
+/// The three places of tc programs, as constants of their functions.
+const POD: u8 = 0;
+const EDGE: u8 = 1;
+const HOST: u8 = 2;
+
+/// The role of the device that a program sits on, and the hooks of what comes in and what goes out.
+const fn place(at: u8) -> (Role, Hook, Hook) {
+    match at {
+        POD => (Role::Pod, Hook::PodIngress, Hook::PodEgress),
+        EDGE => (Role::Edge, Hook::EdgeIngress, Hook::EdgeEgress),
+        _ => (Role::Host, Hook::HostIngress, Hook::HostEgress),
+    }
 }
 
-/// What comes in at tc.
+/// Packets that come in at tc.
 #[inline(always)]
-fn ingress<const EDGE: bool>(context: TcContext) -> i32 {
+fn ingress<const AT: u8>(context: TcContext) -> i32 {
+    let (role, hook, _) = const { place(AT) };
     let mut skb = Skb::new(&context);
     let way = (skb.device(), 0);
     let decided =
-        kernel::scratch().and_then(|scratch| fast::ingress(&mut skb, &Kernel, scratch, role(EDGE)));
+        kernel::scratch().and_then(|scratch| fast::ingress(&mut skb, &Kernel, scratch, role));
     match decided {
-        Some(verdict) => report::tc(coming(EDGE), Direction::Ingress, way, verdict),
-        None => rest_of_ingress::<EDGE>(context),
+        Some(verdict) => report::tc(hook, Direction::Ingress, way, verdict),
+        None => rest_of_ingress::<AT>(context),
     }
 }
 
 #[inline(never)]
-fn rest_of_ingress<const EDGE: bool>(context: TcContext) -> i32 {
+fn rest_of_ingress<const AT: u8>(context: TcContext) -> i32 {
+    let (role, hook, _) = const { place(AT) };
     let mut skb = Skb::new(&context);
     let mut way = (skb.device(), 0);
     let verdict = with(|scratch| {
-        let verdict = whole::ingress(&mut skb, &Kernel, scratch, role(EDGE));
+        let verdict = whole::ingress(&mut skb, &Kernel, scratch, role);
         if let Verdict::Sent(_) = verdict {
             way = (scratch.route.device, scratch.enters);
         }
         verdict
     });
-    report::tc(coming(EDGE), Direction::Ingress, way, verdict)
+    report::tc(hook, Direction::Ingress, way, verdict)
 }
 
-const fn coming(edge: bool) -> Hook {
-    if edge { Hook::EdgeIngress } else { Hook::PodIngress }
-}
-
-/// What goes out at tc.
+/// Packets that go out at tc.
 #[inline(always)]
-fn egress<const EDGE: bool>(context: TcContext) -> i32 {
+fn egress<const AT: u8>(context: TcContext) -> i32 {
+    let (role, _, hook) = const { place(AT) };
     let mut skb = Skb::new(&context);
     let way = (skb.device(), 0);
     let decided =
-        kernel::scratch().and_then(|scratch| fast::egress(&mut skb, &Kernel, scratch, role(EDGE)));
+        kernel::scratch().and_then(|scratch| fast::egress(&mut skb, &Kernel, scratch, role));
     match decided {
-        Some(verdict) => report::tc(going(EDGE), Direction::Egress, way, verdict),
-        None => rest_of_egress::<EDGE>(context),
+        Some(verdict) => report::tc(hook, Direction::Egress, way, verdict),
+        None => rest_of_egress::<AT>(context),
     }
 }
 
 #[inline(never)]
-fn rest_of_egress<const EDGE: bool>(context: TcContext) -> i32 {
+fn rest_of_egress<const AT: u8>(context: TcContext) -> i32 {
+    let (role, _, hook) = const { place(AT) };
     let mut skb = Skb::new(&context);
-    let verdict = with(|scratch| whole::egress(&mut skb, &Kernel, scratch, role(EDGE)));
-    report::tc(going(EDGE), Direction::Egress, (skb.device(), 0), verdict)
-}
-
-const fn going(edge: bool) -> Hook {
-    if edge { Hook::EdgeEgress } else { Hook::PodEgress }
+    let mut way = (skb.device(), 0);
+    let verdict = with(|scratch| {
+        let verdict = whole::egress(&mut skb, &Kernel, scratch, role);
+        if let Verdict::Sent(_) = verdict {
+            way = (scratch.route.device, 0);
+        }
+        verdict
+    });
+    report::tc(hook, Direction::Egress, way, verdict)
 }
 
 /// Lends a program the working memory of its CPU.
@@ -151,34 +208,25 @@ fn with(handle: impl FnOnce(&mut Scratch) -> Verdict) -> Verdict {
     kernel::scratch().map_or(Verdict::Pass(PassReason::NotReady), handle)
 }
 
-/// Socket hooks: one pair, IPv4 and IPv6, for each call.
-macro_rules! socket_hooks {
-    ($($name4:ident, $name6:ident, $hook4:ident, $hook6:ident, $with:path, $decide:path;)*) => {$(
-        #[cgroup_sock_addr($hook4)]
-        pub(crate) fn $name4(context: SockAddrContext) -> i32 {
-            $with(&context, Family::V4, |scratch, call| $decide(&Kernel, scratch, call))
-        }
-
-        #[cgroup_sock_addr($hook6)]
-        pub(crate) fn $name6(context: SockAddrContext) -> i32 {
-            $with(&context, Family::V6, |scratch, call| $decide(&Kernel, scratch, call))
-        }
-    )*};
+/// TCP sockets of IPv4 that connect.
+#[cgroup_sock_addr(connect4)]
+pub(crate) fn connect4(context: SockAddrContext) -> i32 {
+    sock::connect(&context, Family::V4, |scratch, call| socket::connect(&Kernel, scratch, call))
 }
 
-socket_hooks! {
-    connect4, connect6, connect4, connect6, sock::connect, socket::connect;
-    sendmsg4, sendmsg6, sendmsg4, sendmsg6, sock::send, socket::send;
-    recvmsg4, recvmsg6, recvmsg4, recvmsg6, sock::show, socket::receive;
+/// TCP sockets of IPv6 that connect.
+#[cgroup_sock_addr(connect6)]
+pub(crate) fn connect6(context: SockAddrContext) -> i32 {
+    sock::connect(&context, Family::V6, |scratch, call| socket::connect(&Kernel, scratch, call))
 }
 
-/// Whom a socket of IPv4 is connected to.
+/// The peer that a socket of IPv4 is shown.
 #[cgroup_sock_addr(getpeername4)]
 pub(crate) fn peername4(context: SockAddrContext) -> i32 {
     sock::name(&context, Family::V4)
 }
 
-/// Whom a socket of IPv6 is connected to.
+/// The peer that a socket of IPv6 is shown.
 #[cgroup_sock_addr(getpeername6)]
 pub(crate) fn peername6(context: SockAddrContext) -> i32 {
     sock::name(&context, Family::V6)

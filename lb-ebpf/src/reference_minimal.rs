@@ -10,7 +10,7 @@ use aya_ebpf::programs::TcContext;
 
 use crate::reference_packet::{SOURCE, TARGET, Target, V4, V6, ether_type, parse, rewrite};
 
-/// What the loader sets; addresses and ports as they are in packets.
+/// The values that the loader sets; addresses and ports as they are in packets.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Setting<const W: usize> {
@@ -18,7 +18,7 @@ struct Setting<const W: usize> {
     backend: [u32; W],
     /// The router or neighbour by which the backend is reached.
     next_hop: [u32; W],
-    /// Of the frontend, of the backend.
+    /// The ports of the frontend and of the backend.
     ports: [u16; 2],
     /// The device to it; 0: through the stack.
     out: u32,

@@ -35,7 +35,7 @@ pub(crate) struct Target<const W: usize> {
 }
 
 impl<const W: usize> Target<W> {
-    /// Of no protocol.
+    /// A target without a protocol.
     #[inline(always)]
     pub(crate) const fn new(address: [u32; W], port: u16) -> Self {
         Self { address, port, protocol: 0 }
@@ -59,7 +59,7 @@ impl<const W: usize> Key<W> {
         self.ports
     }
 
-    /// What the client asks for.
+    /// The target that the client asks for.
     #[inline(always)]
     pub(crate) const fn asked(&self) -> Target<W> {
         let [_, port] = self.ports;
@@ -91,7 +91,7 @@ impl<const W: usize> Key<W> {
     }
 }
 
-/// What the two hooks have in common.
+/// The operations that both hooks have.
 pub(crate) trait Packet {
     /// First byte and the end.
     fn bounds(&self) -> (usize, usize);
@@ -162,7 +162,7 @@ fn write<P: Packet, T>(packet: &P, at: usize, value: T) -> Option<()> {
     field::<P, T>(packet, at).map(|field| unsafe { field.write_unaligned(value) })
 }
 
-/// What lies behind Ethernet.
+/// The protocol behind the Ethernet header.
 #[inline(always)]
 pub(crate) fn ether_type<P: Packet>(packet: &P) -> Option<[u8; 2]> {
     read(packet, 12)
@@ -218,7 +218,7 @@ pub(crate) fn rewrite<P: Packet, const W: usize, const END: usize>(
         word += 1;
     }
     let old = key.ports[END];
-    let ports = Difference::NONE.half(old.to_ne_bytes(), target.port.to_ne_bytes());
+    let ports = Difference::NONE.replace_u16(old.to_ne_bytes(), target.port.to_ne_bytes());
     let first = ETHERNET + if W == V4 { 12 } else { 8 };
     if W == V4 {
         let checksum: [u8; 2] = read(packet, ETHERNET + 10)?;

@@ -4,21 +4,24 @@ use aya_ebpf::bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
 use aya_ebpf::helpers::generated::{bpf_redirect, bpf_redirect_neigh, bpf_redirect_peer};
 use aya_log_ebpf::macro_support::{Level, level_enabled};
 use aya_log_ebpf::{debug, trace};
-use lb_common::event::{Hook, Turn, Verdict, verdict_counter};
+use lb_common::event::{Hook, Sent, Turn, Verdict, verdict_counter};
 
 use crate::kernel::add_one;
+
+/// Index of no device.
+const NOWHERE: u32 = i32::MAX as u32;
 
 /// Which way a tc program looks.
 #[derive(Clone, Copy)]
 pub(crate) enum Direction {
     Ingress,
     Egress,
-    /// Of a device without a link-layer header: the other end of a tunnel may be one of many, and a route says which.
-    BareIngress,
+    /// An interface without a link-layer header: the other end of a tunnel may be one of many, and a route says which.
+    L3Ingress,
 }
 
-/// The verdict of a tc program. What is not dropped, turned round or sent goes on to the next program. `way`: the device it came
-/// by, or is sent by, and whether it then goes to that device's other end.
+/// The verdict of a tc program. A packet that is not dropped, turned round or sent goes on to the next program. `way`: the
+/// device it came by, or is sent by, and whether it then goes to that device's other end.
 #[inline(always)]
 pub(crate) fn tc(hook: Hook, direction: Direction, way: (u32, u32), verdict: Verdict) -> i32 {
     let (device, enters) = way;
@@ -27,20 +30,34 @@ pub(crate) fn tc(hook: Hook, direction: Direction, way: (u32, u32), verdict: Ver
     log(counter, device, verdict);
     match verdict {
         Verdict::Pass(_) | Verdict::Translated(_) => TC_ACT_UNSPEC,
+        // The kernel looks for the next hop itself.
         // SAFETY: the helper only records where the packet is to go (kernel 5.10).
+        Verdict::Sent(Sent::FromHost) => unsafe {
+            bpf_redirect_neigh(device, core::ptr::null_mut(), 0, 0) as i32
+        },
+        // SAFETY: as above.
+        Verdict::Sent(Sent::ToHost) => unsafe {
+            bpf_redirect(device, u64::from(BPF_F_INGRESS)) as i32
+        },
+        // SAFETY: as above.
         Verdict::Sent(_) if enters != 0 => unsafe { bpf_redirect_peer(device, 0) as i32 },
         // SAFETY: as above.
         Verdict::Sent(_) => unsafe { bpf_redirect(device, 0) as i32 },
+        // A process that sends a datagram would be told of a drop where it leaves (ENOBUFS); of one on its way to nowhere it
+        // is not, as of any other that is lost. SAFETY: as above; there is no device of this index.
+        Verdict::Drop(_) if matches!(direction, Direction::Egress) => unsafe {
+            bpf_redirect(NOWHERE, 0) as i32
+        },
         Verdict::Drop(_) => TC_ACT_SHOT,
         Verdict::TurnedRound(why) => {
-            if matches!(direction, Direction::BareIngress) && why != Turn::Fragment {
-                // SAFETY: as below; without parameters the kernel looks for the route.
+            if matches!(direction, Direction::L3Ingress) && why != Turn::Fragment {
+                // SAFETY: as above; without parameters the kernel looks for the route.
                 return unsafe { bpf_redirect_neigh(device, core::ptr::null_mut(), 0, 0) as i32 };
             }
             let flags = match (direction, why) {
-                // What this host sent goes back up into it.
+                // A packet of this host goes back up into it.
                 (Direction::Egress, _) | (_, Turn::Fragment) => u64::from(BPF_F_INGRESS),
-                (Direction::Ingress | Direction::BareIngress, _) => 0,
+                (Direction::Ingress | Direction::L3Ingress, _) => 0,
             };
             // SAFETY: the helper only records where the packet is to go.
             unsafe { bpf_redirect(device, flags) as i32 }

@@ -1,7 +1,7 @@
 //! A packet at the tc hooks. Checksums go through the kernel's helpers, which know what is partial.
 
 use aya_ebpf::bindings::{
-    BPF_F_INGRESS, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM,
+    __sk_buff, BPF_F_INGRESS, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM,
 };
 use aya_ebpf::helpers::generated::{
     bpf_clone_redirect, bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room,
@@ -10,11 +10,11 @@ use aya_ebpf::helpers::generated::{
 };
 use aya_ebpf::programs::TcContext;
 use lb_common::addr::{Ip, Protocol};
-use lb_common::bare::{Bare, Typed};
 use lb_common::checksum::Difference;
 use lb_common::flow::{Held, Tuple};
+use lb_common::l3::{L3, Typed};
 use lb_common::packet::{Covered, Packet};
-use lb_common::route::{Route, Traffic, Way};
+use lb_common::route::{Route, RouteResult, Traffic};
 use lb_common::wire::ETHERNET;
 
 use crate::{fib, linear};
@@ -36,8 +36,26 @@ impl<'a> Skb<'a> {
 
     /// The same of a device without a link-layer header.
     #[inline(always)]
-    pub(crate) fn bare(context: &'a TcContext) -> Bare<Self> {
-        Bare(Self::reaching(context, Held::BARE))
+    pub(crate) fn l3(context: &'a TcContext) -> L3<Self> {
+        L3(Self::reaching(context, Held::L3))
+    }
+
+    /// Takes a packet whose headers are in reach already.
+    #[inline(always)]
+    pub(crate) const fn again(context: &'a TcContext) -> Self {
+        Self(context, 0)
+    }
+
+    /// The same of a device without a link-layer header.
+    #[inline(always)]
+    pub(crate) const fn l3_again(context: &'a TcContext) -> L3<Self> {
+        L3(Self(context, Held::L3))
+    }
+
+    /// The kernel's own packet.
+    #[inline(always)]
+    pub(crate) const fn raw(&self) -> *mut __sk_buff {
+        self.0.skb.skb
     }
 
     #[inline(always)]
@@ -49,12 +67,18 @@ impl<'a> Skb<'a> {
         skb
     }
 
-    /// Lays an Ethernet header of zeros in front of a packet that has none: without one it is not sent to a next hop.
+    /// Lays an Ethernet header in front of a packet that has none: without one it is neither sent to a next hop nor taken by
+    /// a device that has such headers. `to`: its destination.
     #[inline(always)]
-    pub(crate) fn lay_link(&self) -> Option<()> {
+    pub(crate) fn lay_link(&mut self, to: [u8; 6]) -> Option<()> {
+        let kind = self.ether_type();
         // SAFETY: the skb is the program's own context (kernel 5.8 for such devices).
         let result = unsafe { bpf_skb_change_head(self.0.skb.skb, ETHERNET as u32, 0) };
-        if result == 0 { Some(()) } else { None }
+        if result != 0 {
+            return None;
+        }
+        self.write(0, to)?;
+        self.write(ETHERNET - 2, kind)
     }
 
     /// Makes the first `length` bytes linear, if there are as many; a short packet, linear as a whole,
@@ -65,7 +89,7 @@ impl<'a> Skb<'a> {
         // SAFETY: a field of the program's own context.
         let length = unsafe { (*skb).len }.min(length);
         if ((self.0.data_end() - self.0.data()) as u32) < length {
-            // SAFETY: the skb is the program's own context. What cannot be pulled fails to be read.
+            // SAFETY: the skb is the program's own context. Bytes that cannot be pulled fail to be read.
             let _pulled: i64 = unsafe { bpf_skb_pull_data(skb, length) };
         }
     }
@@ -73,16 +97,14 @@ impl<'a> Skb<'a> {
 
 /// The length of a packet that is held, if it can be.
 ///
-/// VERIFIER: seen together, both comparisons become one of the length less one, and the length itself
-/// stays without bounds.
+/// VERIFIER: the length less one is the value that is compared, hidden from the compiler, which would compare it and pass
+/// on another copy; one more than it has both bounds by arithmetic. `!= 0` raises no minimum before Linux 6.8.
 #[inline(always)]
-fn bounded(length: usize) -> Option<u32> {
-    if length > Held::LARGEST {
-        return None;
-    }
+fn bounded(length: u32) -> Option<u32> {
+    let less = u64::from(length.wrapping_sub(1));
     // SAFETY: a live local variable.
-    let length = unsafe { core::ptr::read_volatile(&raw const length) };
-    if length == 0 { None } else { Some(length as u32) }
+    let less = unsafe { core::ptr::read_volatile(&raw const less) };
+    if less < Held::LARGEST as u64 { Some((less + 1) as u32) } else { None }
 }
 
 impl Typed for Skb<'_> {
@@ -191,7 +213,7 @@ impl Packet for Skb<'_> {
 
     #[inline(always)]
     fn keep(&self, into: &mut Held) -> Option<()> {
-        let length = bounded(self.length())?;
+        let length = bounded(self.length() as u32)?;
         into.length = length | self.1;
         let bytes = into.bytes.as_mut_ptr().cast();
         // SAFETY: the helper writes exactly `length` bytes, which fit, or fails.
@@ -202,14 +224,16 @@ impl Packet for Skb<'_> {
     #[inline(always)]
     fn become_held(&mut self, held: &Held) -> Option<()> {
         let skb = self.0.skb.skb;
-        if held.length & Held::BARE != self.1 {
+        if held.length & Held::L3 != self.1 {
             return None;
         }
-        let length = bounded((held.length & !Held::BARE) as usize)?;
+        let length = bounded(held.length & !Held::L3)?;
         // SAFETY: the skb is the program's own context.
         if unsafe { bpf_skb_change_tail(skb, length, 0) } != 0 {
             return None;
         }
+        // VERIFIER: bounds of a value that is spilled over a call may be lost: they are asked for behind it.
+        let length = bounded(length)?;
         let (bytes, flags) = (held.bytes.as_ptr().cast(), u64::from(BPF_F_RECOMPUTE_CSUM));
         // SAFETY: the helper reads exactly `length` bytes, and there are as many.
         let result = unsafe { bpf_skb_store_bytes(skb, 0, bytes, length, flags) };
@@ -238,8 +262,25 @@ impl Packet for Skb<'_> {
     }
 
     #[inline(always)]
-    fn route(&self, tuple: &Tuple, protocol: Protocol, traffic: Traffic, into: &mut Route) -> Way {
+    fn route(
+        &self,
+        tuple: &Tuple,
+        protocol: Protocol,
+        traffic: Traffic,
+        into: &mut Route,
+    ) -> RouteResult {
         fib::look_up(self.0.skb.skb.cast(), self.device(), (tuple, protocol, traffic), into)
+    }
+
+    #[inline(always)]
+    fn route_of_host(
+        &self,
+        tuple: &Tuple,
+        protocol: Protocol,
+        length: u16,
+        into: &mut Route,
+    ) -> RouteResult {
+        fib::look_up_of_host(self.0.skb.skb.cast(), (tuple, protocol, length), into)
     }
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! A socket call at the cgroup hooks: the address a process named, and how the answer is given.
+//! A socket call at the cgroup hooks: the address that a process named, and how the answer is given.
 //!
 //! Minimum kernel 5.18 (`bpf_set_retval`).
 
@@ -8,21 +8,19 @@ use aya_ebpf::helpers::generated::{bpf_get_netns_cookie, bpf_get_socket_cookie, 
 use aya_ebpf::programs::SockAddrContext;
 use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use lb_common::event::Event;
+use lb_common::flow::Peer;
 use lb_common::forward::socket::{self, Call, Outcome};
 use lb_common::scratch::Scratch;
 use lb_common::tables::Tables as _;
 
 use crate::kernel::Kernel;
-use crate::maps::SOCKET_SCRATCH;
+use crate::maps::{PEERS, SOCKET_SCRATCH};
 
 /// Goes on with the call.
 const ALLOW: i32 = 1;
 /// Fails the call with the value set before.
 const DENY: i32 = 0;
-/// `-ECONNREFUSED`.
 const REFUSED: i32 = -111;
-/// `-ENOBUFS`.
-const NO_MEMORY: i32 = -105;
 
 /// Family of the hook: which field of the context holds the address.
 #[derive(Clone, Copy)]
@@ -38,51 +36,30 @@ pub(crate) fn connect(
     family: Family,
     decide: impl FnOnce(&mut Scratch, &Call) -> Outcome,
 ) -> i32 {
-    handle(context, family, |call| {
-        let outcome = with(context, |scratch| decide(scratch, call));
-        give_back(context);
-        outcome
-    })
-}
-
-/// The same of a datagram. Whoever sends one sends more.
-#[inline(always)]
-pub(crate) fn send(
-    context: &SockAddrContext,
-    family: Family,
-    decide: impl FnOnce(&mut Scratch, &Call) -> Outcome,
-) -> i32 {
-    handle(context, family, |call| with(context, |scratch| decide(scratch, call)))
-}
-
-#[inline(always)]
-fn handle(
-    context: &SockAddrContext,
-    family: Family,
-    decide: impl FnOnce(&Call) -> Option<Outcome>,
-) -> i32 {
     let Some(call) = call(context, family) else {
         return ALLOW;
     };
-    match decide(&call) {
-        Some(Outcome::Leave) => ALLOW,
-        Some(Outcome::Use(endpoint)) => {
-            set(context.sock_addr, family, &endpoint);
+    let outcome = with(context, |scratch| decide(scratch, &call));
+    give_back(context);
+    match outcome {
+        // Without working memory its packets are translated.
+        None | Some(Outcome::Leave) => ALLOW,
+        Some(Outcome::Use(backend)) => {
+            // Without memory getpeername shows the backend; the connection works all the same.
+            let mut peer = Peer { frontend: call.remote, backend };
+            // SAFETY: the socket of the program's own context; the helper copies the value.
+            let _kept = unsafe { PEERS.get_or_insert_ptr_mut(context, Some(&mut peer)) };
+            set(context.sock_addr, family, &backend);
             ALLOW
         }
         Some(Outcome::Refuse) => fail(REFUSED),
-        None => fail(NO_MEMORY),
     }
 }
 
-/// Lends the call working memory of its socket, which stays with the socket unless it is given back. `None`, counted,
-/// where there is none.
-///
-/// What an earlier call left in it is there still, as packets find what the one before left in that of their CPU. To make and to give
-/// back takes 1.5 us and more, more than all else of a datagram's call.
+/// Lends the call working memory of its socket. `None`, counted, where there is none.
 ///
 /// The programs run for a process that stays on its CPU, but packets and other processes may come in between
-/// (`bpf_prog_run_array_cg` disables migration only), so it cannot be the CPU's. Of one socket there is one call
+/// (`bpf_prog_run_array_cg` disables migration only), so it cannot be the CPU's. A socket has one call
 /// at a time: the kernel holds its lock around each of these hooks.
 #[inline(always)]
 fn with(
@@ -111,51 +88,36 @@ fn give_back(context: &SockAddrContext) {
 
 #[inline(always)]
 fn fail(errno: i32) -> i32 {
-    // SAFETY: the helper takes any errno; it is allowed at connect and sendmsg hooks.
+    // SAFETY: the helper takes any errno; it is allowed at connect hooks.
     let _old: i32 = unsafe { bpf_set_retval(errno) };
     DENY
-}
-
-/// The same for hooks that may only change what the process is shown.
-#[inline(always)]
-pub(crate) fn show(
-    context: &SockAddrContext,
-    family: Family,
-    decide: impl FnOnce(&mut Scratch, &Call) -> Outcome,
-) -> i32 {
-    if let Some(call) = call(context, family)
-        && let Some(Outcome::Use(endpoint)) = with(context, |scratch| decide(scratch, &call))
-    {
-        set(context.sock_addr, family, &endpoint);
-    }
-    ALLOW
 }
 
 /// Shows a process the peer of its socket. Needs no working memory: `accept(2)` comes here, too.
 #[inline(always)]
 pub(crate) fn name(context: &SockAddrContext, family: Family) -> i32 {
-    if let Some(call) = call(context, family)
-        && let Outcome::Use(endpoint) = socket::peer_name(&Kernel, &call)
-    {
-        set(context.sock_addr, family, &endpoint);
+    // SAFETY: the socket of the program's own context.
+    let peer = unsafe { PEERS.get_ptr_mut(context) };
+    // SAFETY: null, or memory of this socket that only its `connect` writes.
+    let peer = unsafe { peer.as_ref() };
+    if let Outcome::Use(frontend) = socket::peer_name(&Kernel, peer, &remote(context, family)) {
+        set(context.sock_addr, family, &frontend);
     }
     ALLOW
 }
 
-/// What the call is about. `None` where it is left alone: for protocols that socket hooks do not serve, and network
+/// Reads the call. `None` where it is left alone: for protocols that socket hooks do not serve, and network
 /// namespaces that they are not for.
 #[inline(always)]
 fn call(context: &SockAddrContext, family: Family) -> Option<Call> {
-    let address = context.sock_addr;
     // SAFETY: a field of the program's own context.
-    let protocol = Protocol(unsafe { (*address).protocol } as u8);
-    if protocol != Protocol::TCP && protocol != Protocol::UDP {
+    let protocol = Protocol(unsafe { (*context.sock_addr).protocol } as u8);
+    if protocol != Protocol::TCP {
         return None;
     }
-    // SAFETY: a field of the program's own context; the port lies in its first two bytes.
-    let [a, b, ..] = unsafe { (*address).user_port }.to_ne_bytes();
     let call = Call {
-        remote: Endpoint::new(ip(address, family), Port::from_wire([a, b])),
+        remote: remote(context, family),
+        local: local(context, family),
         protocol,
         // SAFETY: the helper takes the context of a socket address program.
         socket: unsafe { bpf_get_socket_cookie(context.as_ptr()) },
@@ -163,6 +125,39 @@ fn call(context: &SockAddrContext, family: Family) -> Option<Call> {
         netns: unsafe { bpf_get_netns_cookie(context.as_ptr()) },
     };
     socket::is_served(&Kernel, &call).then_some(call)
+}
+
+/// The end that the call names.
+#[inline(always)]
+fn remote(context: &SockAddrContext, family: Family) -> Endpoint {
+    let address = context.sock_addr;
+    // SAFETY: a field of the program's own context; the port lies in its first two bytes.
+    let [a, b, ..] = unsafe { (*address).user_port }.to_ne_bytes();
+    Endpoint::new(ip(address, family), Port::from_wire([a, b]))
+}
+
+/// The address that the socket is bound to.
+#[inline(always)]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
+fn local(context: &SockAddrContext, family: Family) -> Ip {
+    // SAFETY: a field of the program's own context.
+    let socket = unsafe { (*context.sock_addr).__bindgen_anon_1.sk };
+    match family {
+        // SAFETY: a field of the socket of the program's own context, valid in this family.
+        Family::V4 => Ip::v4(unsafe { (*socket).src_ip4 }.to_ne_bytes()),
+        Family::V6 => {
+            // SAFETY: as above. VERIFIER: word by word, a wider load is refused.
+            let [a, b, c, d] = unsafe {
+                [
+                    core::ptr::read_volatile(&raw const (*socket).src_ip6[0]),
+                    core::ptr::read_volatile(&raw const (*socket).src_ip6[1]),
+                    core::ptr::read_volatile(&raw const (*socket).src_ip6[2]),
+                    core::ptr::read_volatile(&raw const (*socket).src_ip6[3]),
+                ]
+            };
+            Ip::from_words([a, b, c, d])
+        }
+    }
 }
 
 #[inline(always)]

@@ -12,6 +12,7 @@ use anyhow::{Result, ensure};
 
 use crate::control_plane::ServiceAccount;
 use crate::http;
+use crate::memory::MemoryLimit;
 use crate::process::{Home, Program, workspace_binary};
 use crate::topology::Node;
 use crate::wait::try_wait_until;
@@ -26,13 +27,13 @@ const SHOWN_LINES: usize = 120;
 /// Where an agent learns of Services.
 #[derive(Debug, Clone, Copy)]
 pub enum Source<'a> {
-    /// A folder of manifests.
+    /// A directory of manifests.
     Manifests(&'a Path),
     /// An API server.
     Kubeconfig(&'a Path),
     /// An API server that it finds as a pod does.
     InPod(&'a ServiceAccount),
-    /// What a file of `--config` names, read as a pod of this account.
+    /// The API server that a file of `--config` names, read as a pod of this account.
     Config(&'a Path, &'a ServiceAccount),
 }
 
@@ -46,7 +47,8 @@ pub struct Agent {
     environment: Vec<(String, String)>,
     node: String,
     log: PathBuf,
-    capabilities: Option<String>,
+    /// A program with its arguments that later starts go through.
+    before: Vec<String>,
     is_hushed: bool,
 }
 
@@ -67,11 +69,11 @@ impl Agent {
             Source::Manifests(path) => arguments.push(format!("--manifests={}", path.display())),
             Source::Kubeconfig(path) => arguments.push(format!("--kubeconfig={}", path.display())),
             Source::InPod(account) => {
-                home = home.with_service_account(account.folder());
+                home = home.with_service_account(account.directory());
                 environment.extend(account.environment());
             }
             Source::Config(file, account) => {
-                home = home.with_service_account(account.folder());
+                home = home.with_service_account(account.directory());
                 arguments.push(format!("--config={}", file.display()));
             }
         }
@@ -87,7 +89,7 @@ impl Agent {
             arguments.push(format!("--metrics-bind-address={}", Self::metrics_address()));
         }
         arguments.extend(more.iter().map(|&argument| argument.to_owned()));
-        let log = node.folder().join("lb-agent.log");
+        let log = node.directory().join("lb-agent.log");
         let before = std::env::var_os("LB_AGENT_BEFORE").map(PathBuf::from);
         let first = before.as_deref().unwrap_or(&binary);
         let command = home.command(existing(first)?)?;
@@ -101,7 +103,7 @@ impl Agent {
             environment,
             node,
             log,
-            capabilities: None,
+            before: Vec::new(),
             is_hushed: false,
         })
     }
@@ -162,12 +164,11 @@ impl Agent {
     /// Starts it again after it ended, with more of an environment, and returns at once.
     pub fn spawn_again(&mut self, environment: &[(&str, &str)]) -> Result<()> {
         let binary = existing(&self.binary)?;
-        let command = match &self.capabilities {
+        let command = match self.before.split_first() {
             None => self.home.command(binary)?,
-            Some(capabilities) => {
-                let mut command = self.home.command(Path::new("setpriv"))?;
-                let bounds = format!("--bounding-set={capabilities}");
-                let _: &mut Command = command.args([&bounds, "--inh-caps=-all"]).arg(binary);
+            Some((program, arguments)) => {
+                let mut command = self.home.command(Path::new(program))?;
+                command.args(arguments).arg(binary);
                 command
             }
         };
@@ -187,7 +188,15 @@ impl Agent {
 
     /// Lets later starts have these capabilities only, as setpriv(1) names them: `-all,+bpf`.
     pub fn confine(&mut self, capabilities: &str) {
-        self.capabilities = Some(capabilities.to_owned());
+        let bounds = format!("--bounding-set={capabilities}");
+        self.before = vec!["setpriv".to_owned(), bounds, "--inh-caps=-all".to_owned()];
+    }
+
+    /// Lets later starts be members of a memory cgroup.
+    pub fn limit_memory(&mut self, limit: &MemoryLimit) {
+        let members = limit.members().display().to_string();
+        let script = format!("echo $$ > {members} && exec \"$@\"");
+        self.before = ["sh", "-c", &script, "sh"].map(str::to_owned).to_vec();
     }
 
     /// Returns the process id of its last run.
@@ -236,7 +245,7 @@ fn launch(
     environment: &[(String, String)],
 ) -> Result<Program> {
     // It logs what it logs where nobody says otherwise.
-    let _: &mut Command = command.args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1");
-    let _: &mut Command = command.envs(environment.iter().cloned());
+    command.args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1");
+    command.envs(environment.iter().cloned());
     Program::spawn("lb-agent", command, log)
 }

@@ -1,4 +1,4 @@
-//! What the programs cost the kernel, against the numbers of `tests/budget.toml`.
+//! The cost of the programs in the kernel, against the numbers of `tests/budget.toml`.
 //!
 //! Instructions and sizes may drift by a tenth, for kernels differ; maps and stack may not grow at all.
 
@@ -9,13 +9,13 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use aya::Ebpf;
 use aya::maps::{Map, MapData, MapInfo, MapType};
 use aya::programs::{Program, ProgramInfo};
-use aya::{Ebpf, EbpfLoader};
 use lb_agent::datapath::{self, PacketLog};
 use lb_agent::maps::SHAPES;
 
-use crate::twin::bpf;
+use crate::differential::bpf;
 
 mod stack;
 
@@ -30,13 +30,18 @@ const HEAD: &str = "\
 # they are per CPU), with the sizes an agent gives them by default.
 ";
 
+/// Instructions that the verifier of any kernel may walk for one program; a kernel gives up after a million.
+const MOST_WALKED: u32 = 400_000;
+/// Bytes of stack that a program may take on any kernel, of the 512 that there are.
+const DEEPEST: u32 = 448;
+
 type Figures = BTreeMap<String, u64>;
 
 /// Loads every program, prints its figures, and compares them with `file` or writes them there.
 pub fn verify(file: &Path, bless: bool, out: &mut impl Write) -> Result<()> {
     let mut loader = PacketLog::Off.loader();
     for shape in &SHAPES {
-        let _: &mut EbpfLoader<'_> = loader.map_max_entries(shape.name, shape.entries);
+        loader.map_max_entries(shape.name, shape.entries);
     }
     let mut ebpf = loader.load(datapath::object()).context("load the object")?;
     let mut figures = programs(&mut ebpf, out)?;
@@ -50,6 +55,46 @@ pub fn verify(file: &Path, bless: bool, out: &mut impl Write) -> Result<()> {
     let problems = differences(&parse(&text)?, &figures);
     ensure!(problems.is_empty(), "against {}:\n  {}", file.display(), problems.join("\n  "));
     Ok(())
+}
+
+/// Loads every program into a kernel without committed figures and prints its verifier's figures.
+///
+/// A refused program does not keep the others from being loaded. The error names every program that
+/// was refused, or that exceeds what any kernel may be asked for.
+pub fn survey(out: &mut impl Write) -> Result<()> {
+    let mut ebpf = PacketLog::Off.loader().load(datapath::object()).context("load the object")?;
+    let mut names: Vec<String> = ebpf.programs().map(|(name, _)| name.to_owned()).collect();
+    names.sort();
+    let mut problems = Vec::new();
+    for name in names {
+        match ebpf.program_mut(&name).context("a program").and_then(weigh) {
+            Ok((walked, stack)) => {
+                writeln!(out, "{name:<16}{walked:>10}{stack:>8}")?;
+                if walked > MOST_WALKED || stack > DEEPEST {
+                    problems.push(format!("{name} is over {MOST_WALKED} walked or {DEEPEST} deep"));
+                }
+            }
+            Err(error) => {
+                writeln!(out, "{name:<16}   refused")?;
+                problems.push(format!("{name}: {}", end_of(&format!("{error:#}"))));
+            }
+        }
+    }
+    ensure!(problems.is_empty(), "{}", problems.join("\n"));
+    Ok(())
+}
+
+/// Instructions walked for one program, and bytes of its stack.
+fn weigh(program: &mut Program) -> Result<(u32, u32)> {
+    let info = load(program)?;
+    let walked = info.verified_instruction_count().context("a kernel that counts")?;
+    Ok((walked, stack::depth(&bpf::instructions(program.fd()?.as_fd())?)))
+}
+
+/// The last lines of what a verifier said.
+fn end_of(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines.get(lines.len().saturating_sub(30)..).unwrap_or_default().join("\n")
 }
 
 fn programs(ebpf: &mut Ebpf, out: &mut impl Write) -> Result<Figures> {
@@ -109,7 +154,7 @@ fn maps(ebpf: &Ebpf, out: &mut impl Write) -> Result<Figures> {
         let entries = u64::from(info.max_entries());
         let (key, value) = (u64::from(info.key_size()), u64::from(info.value_size()));
         let (bytes, full) = match info.map_type()? {
-            // A ring has no entries: its capacity counts bytes. Of a socket's there is one for each call.
+            // A ring has no entries: its capacity counts bytes. A socket's storage has one for each call.
             MapType::RingBuf => (0, entries),
             _ => (key + value, (key + value) * entries),
         };
@@ -161,7 +206,7 @@ fn differences(budget: &Figures, figures: &Figures) -> Vec<String> {
     gone.chain(moved).collect()
 }
 
-/// What must not grow without somebody's word.
+/// Whether a figure may not grow unless somebody allows it.
 fn is_fixed(name: &str) -> bool {
     [".entry_bytes", ".full_kib", ".stack"].iter().any(|end| name.ends_with(end))
 }

@@ -92,7 +92,7 @@ impl Cluster {
     }
 }
 
-/// What [`Cluster::askers`] returns, of a rig alone.
+/// The same as [`Cluster::askers`], of a rig alone.
 pub fn askers<'a>(rig: &'a Rig, service: &Published) -> Result<Vec<(&'a Member, Ask)>> {
     let mut askers: Vec<(&Member, Ask)> = Vec::new();
     for (family, protocol) in matrix() {

@@ -1,11 +1,13 @@
 //! A real Kubernetes control plane of one's own: etcd, kube-apiserver and kube-controller-manager.
 //!
-//! It lives in a network namespace and a folder of its own, answers within seconds, and is gone with
+//! It lives in a network namespace and a directory of its own, answers within seconds, and is gone with
 //! the value, or with the thread that started it, whichever ends first. There are no kubelets: Node
 //! and Pod objects say what the test wants them to say, and the real controllers draw conclusions.
 
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -13,7 +15,7 @@ use nix::sys::signal::Signal;
 
 mod account;
 pub mod binaries;
-mod folder;
+mod directory;
 pub mod kube_proxy;
 pub mod kubectl;
 mod objects;
@@ -26,10 +28,10 @@ pub use objects::{Node, Pod};
 use site::Site;
 pub(crate) use site::home;
 
-use crate::process::{Home, Program};
+use crate::process::{Home, Program, run};
 use crate::wait::{try_wait_until, wait_until_ok};
 
-/// What a start may take: 3 s alone, many times that beside a compiler on two cores.
+/// The longest that a start may take: 3 s alone, many times that beside a compiler on two cores.
 const START: Duration = Duration::from_mins(3);
 /// How long a connection may take that somebody takes.
 const KNOCK: Duration = Duration::from_secs(1);
@@ -40,7 +42,7 @@ pub struct Options {
     /// Network namespace by name; without one, that of the caller. Its loopback device must be up.
     pub netns: Option<String>,
     /// Address that the API server listens on: one that the namespace has, of the primary family.
-    /// What runs in other namespaces needs a route to it; then it must not be a loopback address.
+    /// The address; not a loopback address where programs of other namespaces need a route to it.
     pub address: IpAddr,
     /// Port of the API server; etcd takes the two above it on 127.0.0.1.
     pub port: u16,
@@ -65,10 +67,10 @@ impl Default for Options {
     }
 }
 
-/// A running control plane; dropping it ends its processes and removes its folder.
+/// A running control plane; dropping it ends its processes and removes its directory.
 #[derive(Debug)]
 pub struct ControlPlane {
-    // Dropped in this order: clients before servers, the folder last.
+    // Dropped in this order: clients before servers, the directory last.
     controller_manager: Program,
     api_server: Option<Program>,
     etcd: Program,
@@ -174,6 +176,36 @@ impl ControlPlane {
         self.api_server = Some(start_api_server(&self.site, &self.kubectl, &mut self.etcd)?);
         Ok(())
     }
+}
+
+/// Copies of what the store holds.
+impl ControlPlane {
+    /// Keeps a copy of the store; the servers are away meanwhile.
+    pub fn save_store(&mut self) -> Result<()> {
+        self.without_store(|site| copy(&site.path("etcd"), &site.path("etcd.saved")))
+    }
+
+    /// Has the store hold what it held then, as an operator does who restores a snapshot of etcd.
+    pub fn restore_store(&mut self) -> Result<()> {
+        self.without_store(|site| copy(&site.path("etcd.saved"), &site.path("etcd")))
+    }
+
+    fn without_store(&mut self, work: impl FnOnce(&Site) -> Result<()>) -> Result<()> {
+        self.stop_api_server();
+        let _status = self.etcd.terminate()?;
+        work(&self.site)?;
+        self.etcd = self.site.etcd()?;
+        self.restart_api_server()
+    }
+}
+
+/// Makes a directory the copy of another.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if to.exists() {
+        fs::remove_dir_all(to)?;
+    }
+    drop(run(Command::new("cp").arg("-a").arg(from).arg(to), "")?);
+    Ok(())
 }
 
 fn start_api_server(site: &Site, kubectl: &Kubectl, etcd: &mut Program) -> Result<Program> {

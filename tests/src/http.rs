@@ -40,6 +40,6 @@ fn exchange(server: SocketAddr, path: &str, headers: &str) -> Result<String> {
     // Version 1.0: the answer is not in chunks and ends with the connection.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {server}\r\n{headers}\r\n")?;
     let mut answer = String::new();
-    let _: usize = stream.read_to_string(&mut answer)?;
+    stream.read_to_string(&mut answer)?;
     Ok(answer)
 }

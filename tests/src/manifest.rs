@@ -1,6 +1,6 @@
 //! Services, their endpoints and nodes as manifests: what a test says about the cluster.
 //!
-//! The same objects go into a folder for `lb-agent run --manifests`, or to a real API server. They are
+//! The same objects go into a directory for `lb-agent run --manifests`, or to a real API server. They are
 //! written as JSON, which is YAML, and by rename, so that nobody reads half a file.
 
 use std::fs;
@@ -17,26 +17,26 @@ mod service;
 pub use endpoint::Endpoint;
 pub use service::Service;
 
-/// A folder of manifests that agents watch.
+/// A directory of manifests that agents watch.
 #[derive(Debug, Clone)]
 pub struct Manifests {
-    folder: PathBuf,
+    directory: PathBuf,
     staging: PathBuf,
 }
 
 impl Manifests {
     /// Begins below `parent`, with nothing in it.
     pub fn new(parent: &Path) -> Result<Self> {
-        let (folder, staging) = (parent.join("manifests"), parent.join("staging"));
-        for path in [&folder, &staging] {
-            fs::create_dir_all(path).with_context(|| format!("folder {}", path.display()))?;
+        let (directory, staging) = (parent.join("manifests"), parent.join("staging"));
+        for path in [&directory, &staging] {
+            fs::create_dir_all(path).with_context(|| format!("directory {}", path.display()))?;
         }
-        Ok(Self { folder, staging })
+        Ok(Self { directory, staging })
     }
 
-    /// Returns the folder.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    /// Returns the directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Creates or changes a Service and its `EndpointSlice`s, both at once.
@@ -46,13 +46,13 @@ impl Manifests {
 
     /// Deletes a Service and its `EndpointSlice`s.
     pub fn delete(&self, service: &Service) -> Result<()> {
-        let file = self.folder.join(format!("service-{}.yaml", service.name));
+        let file = self.directory.join(format!("service-{}.yaml", service.name));
         fs::remove_file(&file).with_context(|| format!("manifest {}", file.display()))
     }
 
     /// Deletes a node's object.
     pub fn delete_node(&self, node: &Node) -> Result<()> {
-        let file = self.folder.join(format!("{}.yaml", node.name()));
+        let file = self.directory.join(format!("{}.yaml", node.name()));
         fs::remove_file(&file).with_context(|| format!("manifest {}", file.display()))
     }
 
@@ -71,7 +71,7 @@ impl Manifests {
     /// Writes any text as a manifest, also a broken one.
     pub fn write_text(&self, name: &str, text: &str) -> Result<()> {
         let staged = self.staging.join(name);
-        let file = self.folder.join(format!("{name}.yaml"));
+        let file = self.directory.join(format!("{name}.yaml"));
         fs::write(&staged, text)?;
         fs::rename(&staged, &file).with_context(|| format!("manifest {}", file.display()))
     }

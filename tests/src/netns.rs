@@ -83,7 +83,7 @@ impl Netns {
     pub fn tool_fed(&self, program: &str, arguments: &[&str], input: &str) -> Result<String> {
         let mut nsenter = Command::new("nsenter");
         let namespace = format!("--net={NAMES}/{}", self.name);
-        let _: &mut Command = nsenter.args([&namespace, "--", program]).args(arguments);
+        nsenter.args([&namespace, "--", program]).args(arguments);
         run(&mut nsenter, input)
     }
 

@@ -14,7 +14,7 @@ use nix::sched::{CloneFlags, setns};
 use crate::netns::NAMES;
 use crate::topology::{Shape, Topology, leftovers};
 
-/// Prefix of its namespaces, name of its folder in `/run` and of its cgroup.
+/// Prefix of its namespaces, name of its directory in `/run` and of its cgroup.
 pub const NAME: &str = "lb-demo";
 
 /// Builds it, says who is who, and removes it when the input ends; the line `keep` leaves it in place.
@@ -28,12 +28,12 @@ pub fn hold() -> Result<()> {
     let node = topology.node(0)?;
     writeln!(output, "bpf-dir {}", node.bpf().display())?;
     writeln!(output, "cgroup {}", node.cgroup().display())?;
-    writeln!(output, "manifests {}", topology.folder("manifests")?.display())?;
+    writeln!(output, "manifests {}", topology.directory("manifests")?.display())?;
     writeln!(output)?;
     output.flush()?;
     drop(output);
     let mut order = String::new();
-    let _: usize = io::stdin().lock().read_line(&mut order)?;
+    io::stdin().lock().read_line(&mut order)?;
     if order.trim() == "keep" { Ok(()) } else { remove() }
 }
 

@@ -1,7 +1,7 @@
 //! Services in great number that nobody asks: what a cluster has beside the one that is looked at.
 //!
-//! They are put where a real API server keeps its objects, as it would have written them, for to make 50,000 of them it takes
-//! more than twelve minutes. It reads them there and tells of them as of all others.
+//! They are put where a real API server keeps its objects, as it would have written them, for to make 50,000 of them it
+//! takes more than twelve minutes. It reads them there and tells of them as of all others.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
@@ -21,9 +21,7 @@ mod store;
 
 use store::Store;
 
-/// Their namespace.
 pub const NAMESPACE: &str = "scale";
-/// Their port.
 const PORT: u16 = 80;
 /// Requests on their way at a time.
 const AT_ONCE: usize = 32;
@@ -78,7 +76,7 @@ async fn fill(store: &Store, numbers: Range<u32>, backends: &[String]) -> Result
 /// Waits until the API server tells of the last that was made, and so of all: it hears of them in their order.
 fn until_known(control_plane: &ControlPlane, last: u32) -> Result<()> {
     for (group, kind) in [("api/v1", "services"), ("apis/discovery.k8s.io/v1", "endpointslices")] {
-        // Of version 0: what it would list for who watches.
+        // Version 0: the list that a watch would begin with.
         let object =
             format!("/{group}/namespaces/{NAMESPACE}/{kind}/service-{last}?resourceVersion=0");
         wait_until_ok(PATIENCE, &format!("the API server knows {object}"), || {

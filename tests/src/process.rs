@@ -6,10 +6,14 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::iter;
 use std::os::unix::process::CommandExt as _;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -25,6 +29,8 @@ use crate::wait::wait_until;
 
 /// How long a process may take to end after it was asked to.
 const FAREWELL: Duration = Duration::from_secs(30);
+/// How long a command may take that ends by itself.
+const LONGEST: Duration = Duration::from_mins(5);
 
 /// Where a process of a host lives.
 #[derive(Debug, Clone)]
@@ -41,10 +47,10 @@ impl Home {
         Self { netns, cgroup, outlives_us, service_account: None }
     }
 
-    /// The same home, whose processes see a folder where pods have their service account.
+    /// The same home, whose processes see a directory where pods have their service account.
     #[must_use]
-    pub(crate) fn with_service_account(mut self, folder: &Path) -> Self {
-        self.service_account = Some(folder.to_owned());
+    pub(crate) fn with_service_account(mut self, directory: &Path) -> Self {
+        self.service_account = Some(directory.to_owned());
         self
     }
 
@@ -70,17 +76,19 @@ impl Home {
             service_account.as_deref().map_or(Ok(()), mount_service_account)
         };
         // SAFETY: between fork and exec it only makes system calls; it neither allocates nor locks.
-        let _: &mut Command = unsafe { command.pre_exec(move_in) };
+        unsafe {
+            command.pre_exec(move_in);
+        }
         Ok(command)
     }
 }
 
 /// Gives this process mounts of its own, which still follow the machine's, and one more among them.
-fn mount_service_account(folder: &Path) -> io::Result<()> {
+fn mount_service_account(directory: &Path) -> io::Result<()> {
     let follow = MsFlags::MS_SLAVE | MsFlags::MS_REC;
     unshare(CloneFlags::CLONE_NEWNS)?;
     mount(None::<&str>, "/", None::<&str>, follow, None::<&str>)?;
-    mount(Some(folder), SERVICE_ACCOUNT, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+    mount(Some(directory), SERVICE_ACCOUNT, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
     Ok(())
 }
 
@@ -178,7 +186,7 @@ pub fn workspace_binary(name: &str, variable: &str) -> Result<PathBuf> {
         return Ok(path.into());
     }
     let test = std::env::current_exe()?;
-    let found = test.ancestors().skip(1).take(2).map(|folder| folder.join(name));
+    let found = test.ancestors().skip(1).take(2).map(|directory| directory.join(name));
     found.into_iter().find(|file| file.is_file()).with_context(|| {
         format!("binary {name} is not beside {}\nremedy: cargo build --workspace", test.display())
     })
@@ -194,26 +202,72 @@ pub(crate) fn ensure_root() -> Result<()> {
     Ok(())
 }
 
+/// Runs a tool to its end, however it ends; one that takes longer than `LONGEST` is killed, which is an error. `input` is
+/// what it reads.
+pub(crate) fn output(command: &mut Command, input: &str) -> Result<Output> {
+    ended_within(LONGEST, command, input)
+}
+
+fn ended_within(longest: Duration, command: &mut Command, input: &str) -> Result<Output> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| spelled(command))?;
+    let id = Pid::from_raw(child.id().cast_signed());
+    let (is_over, over) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        // The child stays a zombie, and its number its own, until it is waited for below.
+        let watching = scope.spawn(move || {
+            let is_late = over.recv_timeout(longest) == Err(RecvTimeoutError::Timeout);
+            is_late && kill(id, Signal::SIGKILL).is_ok()
+        });
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(input.as_bytes())?;
+        }
+        let output = child.wait_with_output()?;
+        drop(is_over);
+        let was_killed = watching.join().unwrap_or_else(|panic| resume_unwind(panic));
+        if was_killed {
+            let said = String::from_utf8_lossy(&output.stderr);
+            bail!("{} did not end within {longest:?}:\n{said}", spelled(command));
+        }
+        Ok(output)
+    })
+}
+
 /// Runs a tool to its end; all that it said is part of the error. `input` is what it reads.
 pub(crate) fn run(command: &mut Command, input: &str) -> Result<String> {
-    let program = command.get_program().display().to_string();
-    let _: &mut Command =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().with_context(|| program.clone())?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(input.as_bytes())?;
-    }
-    let output = child.wait_with_output()?;
+    let output = output(command, input)?;
+    let said = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
-        let arguments: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();
+        let (line, status) = (spelled(command), output.status);
         let complaint = String::from_utf8_lossy(&output.stderr);
-        let said = String::from_utf8_lossy(&output.stdout);
-        bail!(
-            "{program} {} ended with {}: {}\n{said}{input}",
-            arguments.join(" "),
-            output.status,
-            complaint.trim()
-        );
+        bail!("{line} ended with {status}: {}\n{said}{input}", complaint.trim());
     }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    Ok(said.into_owned())
+}
+
+/// The program and its arguments, for a message.
+fn spelled(command: &Command) -> String {
+    let arguments = command.get_args().map(|argument| argument.to_string_lossy());
+    let words: Vec<_> =
+        iter::once(command.get_program().to_string_lossy()).chain(arguments).collect();
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_that_does_not_end_is_an_error_that_has_its_words() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo here >&2; exec cat /dev/zero > /dev/null"]);
+        let error = ended_within(Duration::from_secs(1), &mut command, "").unwrap_err().to_string();
+        assert!(error.starts_with("sh -c echo here") && error.ends_with(":\nhere\n"), "{error}");
+    }
+
+    #[test]
+    fn input_is_read_and_output_returned() {
+        assert_eq!(run(&mut Command::new("cat"), "some words").unwrap(), "some words");
+        assert!(run(&mut Command::new("false"), "").is_err());
+    }
 }

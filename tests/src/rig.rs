@@ -36,7 +36,7 @@ impl Rig {
     /// Builds a cluster without an agent yet.
     pub fn build(builder: Builder) -> Result<Self> {
         let topology = builder.build()?;
-        let manifests = Manifests::new(&topology.folder("rig")?)?;
+        let manifests = Manifests::new(&topology.directory("rig")?)?;
         for member in topology.members() {
             serve(member)?;
         }
@@ -53,8 +53,8 @@ impl Rig {
 
     /// Starts an agent on every node with more flags.
     pub fn start_agents(&mut self, flags: &[&str]) -> Result<()> {
-        let folder = self.manifests.folder().to_owned();
-        self.start_agents_from(Source::Manifests(&folder), flags)
+        let directory = self.manifests.directory().to_owned();
+        self.start_agents_from(Source::Manifests(&directory), flags)
     }
 
     /// Starts an agent on every node that learns of Services from `source`, with more flags.
@@ -115,7 +115,7 @@ impl Rig {
 
     /// Writes a configuration of the agent with these lines, and returns the flag that names it.
     pub fn configuration(&self, lines: &str) -> Result<String> {
-        let file = self.topology.folder("configuration")?.join("agent.yaml");
+        let file = self.topology.directory("configuration")?.join("agent.yaml");
         let text = format!("apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\n{lines}\n");
         fs::write(&file, text).with_context(|| format!("configuration {}", file.display()))?;
         Ok(format!("--config={}", file.display()))
@@ -124,10 +124,10 @@ impl Rig {
     /// Waits until the maps of every agent are what the manifests say: who was seen to follow a change may be in the
     /// middle of it.
     pub fn until_programmed(&self) -> Result<()> {
-        let folder = self.manifests.folder().display().to_string();
+        let directory = self.manifests.directory().display().to_string();
         self.agents.iter().try_for_each(|agent| {
             wait_until_ok(asking::CHANGE, "maps are what manifests say", || {
-                agent.command(&["lb", "diff", "--manifests", &folder]).map(drop)
+                agent.command(&["lb", "diff", "--manifests", &directory]).map(drop)
             })
         })
     }

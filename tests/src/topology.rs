@@ -28,7 +28,7 @@ mod tunnel;
 
 pub use address::{Addresses, Family, Segment, cluster_ip};
 use fabric::Fabric;
-use leftovers::Territory;
+use leftovers::Namespaces;
 pub use member::Member;
 pub use node::{Node, Pod};
 pub use pod::Shape;
@@ -47,11 +47,11 @@ pub struct Topology {
     tunnel: Option<Tunnel>,
     nodes: Vec<Node>,
     fabric: Fabric,
-    territory: Territory,
+    territory: Namespaces,
     builder: Builder,
 }
 
-/// What a topology shall look like.
+/// The plan of a topology.
 #[derive(Debug, Clone)]
 pub struct Builder {
     pub(crate) shape: Shape,
@@ -67,10 +67,9 @@ pub struct Builder {
     name: Option<String>,
 }
 
-/// What carries packets for the pods of other nodes.
+/// The way that packets for the pods of other nodes take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Overlay {
-    /// A vxlan.
     Vxlan,
     /// A tunnel without a link-layer header.
     Tunnel,
@@ -119,9 +118,9 @@ impl Topology {
         offload::switch_polling(self.fabric(), &format!("{device}-{}", node.name()), polls)
     }
 
-    /// Returns a folder that lives as long as the topology.
-    pub fn folder(&self, name: &str) -> Result<std::path::PathBuf> {
-        self.territory.folder(name)
+    /// Returns a directory that lives as long as the topology.
+    pub fn directory(&self, name: &str) -> Result<std::path::PathBuf> {
+        self.territory.directory(name)
     }
 
     /// Adds a pod to node `index`, counted from 0, as a CNI would while everything runs.
@@ -214,7 +213,7 @@ impl Builder {
         (from != to).then_some(*from)
     }
 
-    /// Routes pod traffic between nodes through a vxlan. What pods send to nodes goes around it, so
+    /// Routes pod traffic between nodes through a vxlan. Packets of pods to nodes go around it, so
     /// it needs the masquerading of [`Builder::firewall`], or its answers return where nobody asked.
     #[must_use]
     pub const fn overlay(mut self) -> Self {
@@ -271,8 +270,8 @@ impl Builder {
             self.segments.push(Segment::First);
         }
         let territory = match &self.name {
-            Some(name) => Territory::named(name)?,
-            None => Territory::numbered(NUMBER.fetch_add(1, Ordering::Relaxed))?,
+            Some(name) => Namespaces::named(name)?,
+            None => Namespaces::numbered(NUMBER.fetch_add(1, Ordering::Relaxed))?,
         };
         let mut fabric = Fabric::new(&territory, &self.segments, self.mtu_between)?;
         if territory.kept {
@@ -289,7 +288,7 @@ impl Builder {
         Ok(topology)
     }
 
-    fn client(&self, territory: &Territory, fabric: &Fabric) -> Result<Member> {
+    fn client(&self, territory: &Namespaces, fabric: &Fabric) -> Result<Member> {
         let netns = Netns::new(&territory.netns("client"))?;
         let segments = self.segments_of(FIRST);
         for segment in segments {

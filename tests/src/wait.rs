@@ -1,7 +1,7 @@
 //! Waiting for a condition, with a deadline.
 //!
 //! The one place of the harness where time passes without work: everything else polls through here.
-//! What a wait returns is what the condition found, so that a test asserts on it without asking again.
+//! A wait returns the value that the condition found, so that a test asserts on it without asking again.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -11,22 +11,22 @@ use serde_json::{Value, json};
 /// Looks at the page as a person would: is every text inside of its picture and clear of the others, is nothing empty,
 /// does anything stick out, was anything fetched.
 const LOOK: &str = include_str!("bench_report/look.js");
-/// What Chromium calls the schemes, and which is dark.
+/// Chromium's numbers of the schemes, and which of them is dark.
 const LOOKS: [(&str, bool); 2] = [("1", false), ("0", true)];
 
-/// Of traffic three against services and nine of operations, of changes two and six of sizes, then five and two.
+/// Pictures: traffic has three against services and nine of operations, changes two and six of sizes, then five and two.
 const PICTURES: u64 = 3 + 9 + 2 + 6 + 5 + 2;
 
 #[test]
 fn a_report_is_whole_in_light_and_in_dark() -> Result<()> {
-    let folder = tempfile::tempdir()?;
+    let directory = tempfile::tempdir()?;
     let results = [traffic(), churn(), scale(), packet()];
     let files = results.iter().enumerate().map(|(number, results)| -> Result<PathBuf> {
-        let file = folder.path().join(format!("{number}.json"));
+        let file = directory.path().join(format!("{number}.json"));
         fs::write(&file, results.to_string())?;
         Ok(file)
     });
-    let page = folder.path().join("report.html");
+    let page = directory.path().join("report.html");
     report::write(&files.collect::<Result<Vec<_>>>()?, &page)?;
     let text = fs::read_to_string(&page)?;
     let watched = text.replace("</body>", &format!("<script>{LOOK}</script></body>"));

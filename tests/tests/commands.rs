@@ -3,17 +3,22 @@
 
 use std::env;
 use std::fs::{self, Permissions};
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::process::workspace_binary;
 use lb_tests::topology::{Shape, Topology};
+use lb_tests::wait::wait_until;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-/// `nobody`.
 const NOBODY: u32 = 65534;
+/// How long a command may take that has nothing to do.
+const SOON: Duration = Duration::from_secs(30);
 
 fn xtask(words: &[&str]) -> Result<Output> {
     let program = workspace_binary("xtask", "LB_XTASK")?;
@@ -21,12 +26,12 @@ fn xtask(words: &[&str]) -> Result<Output> {
     output.with_context(|| format!("{} {words:?}", program.display()))
 }
 
-/// Runs a program of ours as `nobody`, who may not be able to enter the folder where it lies.
+/// Runs a program of ours as `nobody`, who may not be able to enter the directory where it lies.
 fn as_nobody(program: &Path, words: &[&str]) -> Result<Output> {
-    let folder = tempfile::tempdir()?;
-    fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
-    let copy = folder.path().join("program");
-    let _: u64 = fs::copy(program, &copy)?;
+    let directory = tempfile::tempdir()?;
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
+    let copy = directory.path().join("program");
+    fs::copy(program, &copy)?;
     let mut command = Command::new(&copy);
     let command = command.args(words).current_dir("/").uid(NOBODY).gid(NOBODY);
     command.output().with_context(|| format!("{} as nobody", program.display()))
@@ -52,15 +57,19 @@ fn demo_shows_services_being_answered_and_cleans_up() -> Result<()> {
             }
         }
     }
-    for promise in
-        ["Spread: 300", " 300\n", "pod-a3 answers", "pod-a3 no longer answers", "clean up: done"]
-    {
+    for promise in [
+        "Distribution: 300",
+        " 300\n",
+        "pod-a3 answers",
+        "pod-a3 no longer answers",
+        "clean up: done",
+    ] {
         ensure!(said.contains(promise), "no {promise:?} in:\n{said}");
     }
     let left = fs::read_dir("/run/netns")?.filter_map(Result::ok).map(|entry| entry.file_name());
     let left = left.filter(|name| name.to_string_lossy().starts_with("lb-demo-"));
     assert_eq!(left.count(), 0, "namespaces of the demo stayed behind");
-    ensure!(!Path::new("/run/lb-demo").exists(), "the folder of the demo stayed behind");
+    ensure!(!Path::new("/run/lb-demo").exists(), "the directory of the demo stayed behind");
     Ok(())
 }
 
@@ -106,5 +115,22 @@ fn output_that_nobody_reads_ends_quietly() -> Result<()> {
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success() && said.is_empty(), "{words:?}: {}, {said}", output.status);
     }
+    Ok(())
+}
+
+/// A container runtime that has stopped reading must not keep a failed agent from being started again.
+#[test]
+fn a_failed_command_ends_though_nobody_reads_its_message() -> Result<()> {
+    let (reader, mut writer) = std::io::pipe()?;
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    while writer.write(&[b'.'; 4_096]).is_ok() {}
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::empty()))?;
+    let mut command = Command::new(workspace_binary("lb-agent", "LB_AGENT")?);
+    let command = command.args(["status", "--bpf-dir", "/nowhere/bpf"]).stderr(writer);
+    let mut child = command.stdout(Stdio::null()).spawn()?;
+    let ended = wait_until(SOON, "it ends", || child.try_wait().ok().flatten());
+    drop(reader);
+    let ended = ended?;
+    ensure!(ended.code() == Some(3), "{ended}");
     Ok(())
 }

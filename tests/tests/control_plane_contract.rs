@@ -1,4 +1,4 @@
-//! What the contract says besides its matrix, asked of the real kube-proxy and of ours: source ranges, hints,
+//! Statements of the contract besides its matrix, asked of the real kube-proxy and of ours: source ranges, hints,
 //! slices in all their shapes, affinity, health checks, `nodePortAddresses`, changes while they run.
 
 use std::collections::VecDeque;
@@ -8,13 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use lb_tests::at_once::{at_once, locked};
 use lb_tests::control_plane::kube_proxy::Mode;
 use lb_tests::http;
+use lb_tests::join_all::{join_all, locked};
 use lb_tests::matrix::{
-    BRIEFLY_STICKY, Case, Destination, Detector, HEALTH_CHECKS, Hub, NODE_PORT_ADDRESSES, Outcome,
-    Proxy, SCTP, STICKY, Setup, Source, Step, World, frontend, node_port_cases, services, steps,
-    without_addresses,
+    BRIEFLY_STICKY, Case, Destination, Detector, HEALTH_CHECKS, NODE_PORT_ADDRESSES, Outcome,
+    Proxy, SCTP, STICKY, Setup, SharedApiServer, Source, Step, World, frontend, node_port_cases,
+    services, steps, without_addresses,
 };
 use lb_tests::rig::{TARGET, matrix};
 use lb_tests::topology::Family;
@@ -26,13 +26,13 @@ const SOON: Duration = Duration::from_mins(1);
 /// Worlds at a time.
 const AT_ONCE: usize = 4;
 
-/// What was asked, and what was not as expected.
+/// The questions that were not answered as expected.
 type Found = Mutex<Vec<(usize, Vec<String>)>>;
 
 #[test]
 fn rules_beside_the_matrix_are_as_the_contract_says() -> Result<()> {
-    let hub = Hub::start()?;
-    hub.publish(&services()?)?;
+    let server = SharedApiServer::start()?;
+    server.publish(&services()?)?;
     let steps = steps()?;
     let proxies = [Proxy::KubeProxy(Mode::Nftables), Proxy::Ours, Proxy::OursMasquerading];
     let found = Found::default();
@@ -40,17 +40,17 @@ fn rules_beside_the_matrix_are_as_the_contract_says() -> Result<()> {
     let is_published = AtomicBool::new(true);
     let published: Vec<Result<()>> = thread::scope(|scope| {
         for proxy in proxies {
-            let (hub, steps, found) = (&hub, &steps, &found);
+            let (server, steps, found) = (&server, &steps, &found);
             let pace = (&barrier, &is_published);
             drop(scope.spawn(move || {
                 // Pods of the other node are outsiders: none of their answers goes around the node.
                 let setup = Setup::new(proxy, Detector::NodeCidr);
-                let asked = follow(setup, hub, steps, pace);
+                let asked = follow(setup, server, steps, pace);
                 locked(found).push(asked);
             }));
         }
         let publish = |step| {
-            let done = publish(&hub, step);
+            let done = publish(&server, step);
             is_published.store(done.is_ok(), Ordering::Relaxed);
             // Packets may follow now; and now all were asked.
             let _leaders = [barrier.wait(), barrier.wait()];
@@ -64,8 +64,8 @@ fn rules_beside_the_matrix_are_as_the_contract_says() -> Result<()> {
 
 #[test]
 fn node_ports_are_served_where_the_list_says() -> Result<()> {
-    let hub = Hub::start()?;
-    hub.publish(&services()?)?;
+    let server = SharedApiServer::start()?;
+    server.publish(&services()?)?;
     let proxies = [Proxy::KubeProxy(Mode::Nftables), Proxy::Ours];
     let rows = NODE_PORT_ADDRESSES.iter().flat_map(|row| proxies.map(|proxy| (proxy, row)));
     let rows: Mutex<VecDeque<_>> = Mutex::new(rows.collect());
@@ -75,7 +75,7 @@ fn node_ports_are_served_where_the_list_says() -> Result<()> {
         while let Some((proxy, (list, accepted))) = next() {
             let node_port_addresses = list.iter().map(|&entry| entry.to_owned()).collect();
             let setup = Setup { node_port_addresses, ..Setup::new(proxy, Detector::ClusterCidr) };
-            let asked = World::start(setup, &hub).and_then(|world| {
+            let asked = World::start(setup, &server).and_then(|world| {
                 let own = world.rig().node(0)?.addresses();
                 let cases = node_port_cases(world.setup(), own, *accepted);
                 settle(&world, &format!("{list:?}"), &cases)
@@ -93,17 +93,17 @@ fn node_ports_are_served_where_the_list_says() -> Result<()> {
 /// Follows the steps in a world of its own; returns how much was asked, and what was not as expected.
 fn follow(
     setup: Setup,
-    hub: &Hub,
+    server: &SharedApiServer,
     steps: &[Step],
     (barrier, is_published): (&Barrier, &AtomicBool),
 ) -> (usize, Vec<String>) {
     let proxy = setup.proxy;
-    let world = World::start(setup, hub);
+    let world = World::start(setup, server);
     let mut all = (0, Vec::new());
     for (number, step) in steps.iter().enumerate() {
         let _leader = barrier.wait();
         let asked = match &world {
-            // What went wrong there is said there.
+            // A failure there is reported there.
             _ if !is_published.load(Ordering::Relaxed) => Ok((0, Vec::new())),
             Ok(world) => ask(world, step, number == 0),
             Err(error) => Ok((0, vec![format!("{error:#}")])),
@@ -116,11 +116,11 @@ fn follow(
     all
 }
 
-fn publish(hub: &Hub, step: &Step) -> Result<()> {
-    hub.publish(&step.objects)?;
+fn publish(server: &SharedApiServer, step: &Step) -> Result<()> {
+    server.publish(&step.objects)?;
     step.commands.iter().try_for_each(|command| {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
-        hub.control_plane().kubectl(&words).map(drop)
+        server.control_plane().kubectl(&words).map(drop)
     })
 }
 
@@ -150,7 +150,7 @@ fn settle(world: &World, what: &str, cases: &[Case]) -> Result<(usize, Vec<Strin
         open = unlike(&open).ok()?.into_iter().map(|(case, _)| case).collect();
         open.is_empty().then_some(())
     });
-    // What was right before the change must still be: everything once more.
+    // The answers of before the change must still be right: everything once more.
     let mut wrong = unlike(if settled.is_ok() { cases } else { &open })?;
     // And once again: netfilter may still follow a flow of before by chance, one with the same source port. It forgets
     // what it has not seen for half a minute.
@@ -196,7 +196,7 @@ fn affinity_ends(world: &World) -> Result<(usize, Vec<String>)> {
         (Source::Outside, Destination::NodePort, Family::V6, Protocol::Tcp),
         (Source::Outside, Destination::Vip, Family::V4, Protocol::Udp),
     ];
-    let wrong = at_once(askers.map(|(source, destination, family, protocol)| {
+    let wrong = join_all(askers.map(|(source, destination, family, protocol)| {
         move || {
             let asks = [Ask::new(protocol, frontend(destination, BRIEFLY_STICKY, family)?)];
             let first = world.servers(source, &asks, 1)?;

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::LAYOUT;
 use lb_agent::maps::Maps;
-use lb_agent::program::Op;
+use lb_agent::reconcile::Op;
 use lb_common::addr::{Ip, Port, Protocol};
 use lb_common::service::{Frontend, Service as Entry};
 use lb_tests::agent::{Agent, Source};
@@ -230,7 +230,7 @@ fn until_told<const N: usize>(
     })
 }
 
-/// What is told, by whichever node.
+/// The Events of an action, by whichever node.
 fn notes<'e>(events: &'e [Value], action: &str) -> Result<Vec<&'e str>> {
     let note = |event: &'e Value| {
         let node = event["reportingInstance"].as_str().context("nobody reports")?;

@@ -65,7 +65,7 @@ fn set(cluster: &Cluster, name: &str, policy: &str) -> Result<()> {
     cluster.control_plane().kubectl(&["patch", "service", name, "-p", &patch]).map(drop)
 }
 
-/// What the server has given the Service, in its order.
+/// The addresses that the server has given the Service, in its order.
 fn addresses(cluster: &Cluster, name: &str) -> Result<Vec<String>> {
     let said = field(cluster, name, "{.spec.clusterIPs[*]}")?;
     Ok(said.split_whitespace().map(str::to_owned).collect())

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use lb_tests::at_once::at_once;
 use lb_tests::control_plane::kube_proxy::Mode;
+use lb_tests::join_all::join_all;
 use lb_tests::matrix::{
-    Answers, Destination, Detector, Hub, Proxy, Row, SECOND_TARGET, STALE, Setup, Source, Stage,
-    World, frontend, rows, services,
+    Answers, Destination, Detector, Proxy, Row, SECOND_TARGET, STALE, Setup, SharedApiServer,
+    Source, Stage, World, frontend, rows, services,
 };
 use lb_tests::rig::TARGET;
 use lb_tests::topology::Family;
@@ -33,10 +33,10 @@ struct Old<'a> {
 
 #[test]
 fn flows_follow_their_endpoints_as_the_contract_says() -> Result<()> {
-    let hub = Hub::start()?;
-    hub.publish(&services()?)?;
+    let server = SharedApiServer::start()?;
+    server.publish(&services()?)?;
     let proxies = [Proxy::KubeProxy(Mode::Nftables), Proxy::Ours, Proxy::OursMasquerading];
-    let worlds = proxies.map(|proxy| World::start(Setup::new(proxy, Detector::NodeCidr), &hub));
+    let worlds = proxies.map(|proxy| World::start(Setup::new(proxy, Detector::NodeCidr), &server));
     let worlds: Vec<World> = worlds.into_iter().collect::<Result<_>>()?;
     for world in &worlds {
         let pod = world.rig().pod(0, 1)?;
@@ -44,22 +44,22 @@ fn flows_follow_their_endpoints_as_the_contract_says() -> Result<()> {
     }
     let mut wrong = Vec::new();
     for row in rows()? {
-        wrong.extend(ask_row(&hub, &worlds, &row).err().map(|error| format!("{error:#}")));
+        wrong.extend(ask_row(&server, &worlds, &row).err().map(|error| format!("{error:#}")));
     }
     ensure!(wrong.is_empty(), "{} rows are wrong:\n{}", wrong.len(), wrong.join("\n"));
     Ok(())
 }
 
-fn ask_row(hub: &Hub, worlds: &[World], row: &Row) -> Result<()> {
+fn ask_row(server: &SharedApiServer, worlds: &[World], row: &Row) -> Result<()> {
     let mut old: Vec<(&World, Vec<Old<'_>>)> = Vec::new();
     for (number, stage) in row.stages.iter().enumerate() {
         let at = || format!("{}, state {number}", row.name);
-        publish(hub, stage).with_context(at)?;
+        publish(server, stage).with_context(at)?;
         let asks = asks(row)?;
         let new = worlds.iter().flat_map(|world| asks.iter().map(move |ask| (world, *ask)));
         let new = new
             .map(|(world, (from, ask))| move || new_flow_is_answered(world, from, ask, stage.new));
-        drop(at_once(new).with_context(at)?);
+        drop(join_all(new).with_context(at)?);
         if number == 0 {
             for world in worlds {
                 old.push((world, begin(world, row)?));
@@ -72,14 +72,14 @@ fn ask_row(hub: &Hub, worlds: &[World], row: &Row) -> Result<()> {
         let flows =
             old.iter().flat_map(|(world, flows)| flows.iter().map(move |flow| (world, flow)));
         let flows = flows.map(|(world, flow)| move || follows(world, flow, stage));
-        drop(at_once(flows).with_context(at)?);
+        drop(join_all(flows).with_context(at)?);
         if row.name.starts_with("CT7") && number == 1 {
             serve(worlds, true)?;
         }
     }
     drop(old);
     publish(
-        hub,
+        server,
         &Stage {
             objects: Vec::new(),
             new: Answers::Nobody,
@@ -115,15 +115,15 @@ fn serve(worlds: &[World], serves: bool) -> Result<()> {
     Ok(())
 }
 
-fn publish(hub: &Hub, stage: &Stage) -> Result<()> {
+fn publish(server: &SharedApiServer, stage: &Stage) -> Result<()> {
     if stage.objects.is_empty() {
         let words = ["delete", "service", "stale", "--ignore-not-found"];
-        return hub.control_plane().kubectl(&words).map(drop);
+        return server.control_plane().kubectl(&words).map(drop);
     }
-    hub.publish(&stage.objects)
+    server.publish(&stage.objects)
 }
 
-/// Who asks, and whom: a pod and the host by the ClusterIP, a client outside by the `NodePort` (CT12).
+/// The clients and their questions: a pod and the host by the ClusterIP, a client outside by the `NodePort` (CT12).
 fn asks(row: &Row) -> Result<Vec<(Source, Ask)>> {
     let protocol = if row.is_tcp { Protocol::Tcp } else { Protocol::Udp };
     let mut all = Vec::new();
@@ -135,9 +135,7 @@ fn asks(row: &Row) -> Result<Vec<(Source, Ask)>> {
         };
         for family in Family::ALL {
             let ask = Ask::new(protocol, frontend(*destination, STALE, family)?).within(PATIENCE);
-            // A connected socket of the host is ended instead (ADR 0010).
-            let ask = |from| if from == Source::Host { ask.unconnected() } else { ask };
-            all.extend(askers.iter().map(|from| (*from, ask(*from))));
+            all.extend(askers.iter().map(|from| (*from, ask)));
         }
     }
     Ok(all)
@@ -196,10 +194,10 @@ fn matches(outcome: &Result<Answer, Failure>, by: Answers) -> bool {
 /// CT8: what goes to another port of an external IP that is the node's own is nobody's business.
 #[test]
 fn flows_of_others_to_an_address_of_a_service_are_left_alone() -> Result<()> {
-    let hub = Hub::start()?;
-    hub.publish(&services()?)?;
+    let server = SharedApiServer::start()?;
+    server.publish(&services()?)?;
     for proxy in [Proxy::KubeProxy(Mode::Nftables), Proxy::Ours] {
-        let world = World::start(Setup::new(proxy, Detector::NodeCidr), &hub)?;
+        let world = World::start(Setup::new(proxy, Detector::NodeCidr), &server)?;
         let (node, client) = (world.rig().node(0)?, world.rig().client());
         node.peer().serve(Protocol::Udp, &node.addresses().both(), PLAIN_PORT)?;
         let plain = |family| Ask::udp(node.addresses().socket(family, PLAIN_PORT));
@@ -213,7 +211,7 @@ fn flows_of_others_to_an_address_of_a_service_are_left_alone() -> Result<()> {
                 if let Some(service) = objects.first_mut() {
                     service["spec"]["externalIPs"] = own.clone().into();
                 }
-                hub.publish(&objects)?;
+                server.publish(&objects)?;
                 for family in Family::ALL {
                     let ask = Ask::udp(node.addresses().socket(family, 80)).within(PATIENCE);
                     new_flow_is_answered(&world, Source::Outside, ask, stage.new)?;

@@ -21,6 +21,9 @@ const MOST_BYTES: u64 = 10 << 20;
 /// manifest names a load balancer.
 const SERVER: &str = "kubernetes.default.svc";
 
+/// Shortens the grace periods that attaching programs waits for.
+const EXPEDITED: &str = "/sys/kernel/rcu_expedited";
+
 #[test]
 fn image_serves_as_the_pod_of_the_daemon_set() -> Result<()> {
     let image = Image::open()?;
@@ -36,7 +39,7 @@ fn image_serves_as_the_pod_of_the_daemon_set() -> Result<()> {
     control_plane.apply(&manifests.replace("CONTROL_PLANE_ADDRESS", SERVER))?;
 
     let host = rig.node(0)?;
-    let containerd = Containerd::start(host.folder(), host.home())?;
+    let containerd = Containerd::start(host.directory(), host.home())?;
     containerd.import(&image)?;
     let hosts = format!("127.0.0.1 localhost\n{} {SERVER}\n", control_plane.address().ip());
     let nodes = rig.topology().nodes().iter();
@@ -98,9 +101,17 @@ fn has_what_the_manifest_grants(pod: &Pod<'_>) -> Result<()> {
     }
     ensure!(field("NoNewPrivs")? == "1" && field("Seccomp")? == "2", "{status}");
     let mounts = fs::read_to_string(format!("{process}/mountinfo"))?;
-    let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let root = mounts.find(|fields| fields.get(4) == Some(&"/")).context("no root")?;
-    ensure!(root.get(5).is_some_and(|options| options.starts_with("ro")), "{root:?}");
+    let options = |place: &str| {
+        let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let mount = mounts.find(|fields| fields.get(4) == Some(&place));
+        mount.and_then(|fields| fields.get(5).copied()).with_context(|| format!("no {place}"))
+    };
+    ensure!(options("/")?.starts_with("ro"), "the root file system may be written");
+    // ADR 0030: the one file of /sys that may.
+    ensure!(
+        options("/sys")?.starts_with("ro") && options(EXPEDITED)?.starts_with("rw"),
+        "{mounts}"
+    );
     // Nothing but the binary, and what runtimes mount.
     let binary = fs::metadata(format!("{process}/root/lb-agent"))?;
     ensure!(binary.mode() & 0o111 != 0, "the binary is no program");

@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_mins(1);
 /// `ClusterIP` and `NodePort`, over two transports in two families.
 const FRONTENDS: u32 = 8;
 
-/// What kubeadm makes beside the ConfigMap; the role is one of those that every API server has.
+/// The objects that kubeadm makes beside the ConfigMap; the role is one of those that every API server has.
 const ACCOUNT: &str = "
 apiVersion: v1
 kind: ServiceAccount
@@ -70,11 +70,11 @@ fn config_map_and_account_of_kube_proxy_are_all_it_needs() -> Result<()> {
         }
         for agent in agents {
             let services = until_shown(agent, before.frontends)?;
-            // What TCP connections may still use stays a while, and leaves.
+            // A frontend that TCP connections may still use stays a while, and leaves.
             let mut of_web = services.lines().filter(|line| line.contains("default/web"));
-            ensure!(of_web.all(|line| line.contains("leaving")), "{services}");
+            ensure!(of_web.all(|line| line.contains("draining")), "{services}");
         }
-        // Of one length and one zone: by their letters is by time. It is written once a second.
+        // All have one length and one zone: the order of letters is that of time. It is written once a second.
         last = wait_until_ok(SOON, "a later sync", || {
             let synced = fs::read_to_string(&file)?;
             ensure!(synced > last, "last sync {synced} after {last}");
@@ -92,8 +92,8 @@ fn config_map_and_account_of_kube_proxy_are_all_it_needs() -> Result<()> {
 
 /// The file that an operator gets by `kubectl get configmap kube-proxy -o jsonpath='{.data.config\.conf}'`.
 fn config_file(cluster: &Cluster) -> Result<PathBuf> {
-    let folder = cluster.rig().topology().folder("kubeadm")?;
-    let kubeconfig = folder.join("kubeconfig.conf");
+    let directory = cluster.rig().topology().directory("kubeadm")?;
+    let kubeconfig = directory.join("kubeconfig.conf");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lb-agent/src/config/kubeadm.yaml");
     let config = fs::read_to_string(&source).with_context(|| format!("{}", source.display()))?;
     // kubeadm's pod mounts both of its files there.
@@ -124,12 +124,12 @@ fn config_file(cluster: &Cluster) -> Result<PathBuf> {
     {
         let path = format!("jsonpath={path}");
         let text = cluster.control_plane().kubectl(&[&get[..], &[&path]].concat())?;
-        fs::write(folder.join(format!("{file}.conf")), text)?;
+        fs::write(directory.join(format!("{file}.conf")), text)?;
     }
-    Ok(folder.join("config.conf"))
+    Ok(directory.join("config.conf"))
 }
 
-/// What `status` says: that all is well, or the test ends here.
+/// The output of `status`: all is well, or the test ends here.
 #[derive(Debug)]
 struct Screen {
     frontends: u32,

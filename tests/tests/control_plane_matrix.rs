@@ -7,9 +7,11 @@ use std::sync::Mutex;
 use std::thread;
 
 use anyhow::{Result, ensure};
-use lb_tests::at_once::locked;
 use lb_tests::control_plane::kube_proxy::Mode;
-use lb_tests::matrix::{Case, Detector, Hub, Proxy, Setup, World, expected, questions, services};
+use lb_tests::join_all::locked;
+use lb_tests::matrix::{
+    Case, Detector, Proxy, Setup, SharedApiServer, World, expected, questions, services,
+};
 use lb_tests::topology::Shape;
 
 /// Worlds at a time: more than the processors, since they wait for silence.
@@ -44,14 +46,14 @@ fn setups() -> Vec<Setup> {
 
 #[test]
 fn every_cell_of_the_matrix_is_as_the_contract_says() -> Result<()> {
-    let hub = Hub::start()?;
-    hub.publish(&services()?)?;
+    let server = SharedApiServer::start()?;
+    server.publish(&services()?)?;
     let setups = Mutex::new(VecDeque::from(setups()));
     let found: Mutex<Vec<(usize, Vec<String>)>> = Mutex::default();
     let next = || locked(&setups).pop_front();
     let work = || {
         while let Some(setup) = next() {
-            let compared = compare(&hub, setup.clone());
+            let compared = compare(&server, setup.clone());
             let failed = |error| (0, vec![format!("{setup:?}: {error:#}")]);
             let compared = compared.unwrap_or_else(failed);
             locked(&found).push(compared);
@@ -67,12 +69,12 @@ fn every_cell_of_the_matrix_is_as_the_contract_says() -> Result<()> {
 }
 
 /// Asks everything in one world; returns how much, and what was not as expected.
-fn compare(hub: &Hub, setup: Setup) -> Result<(usize, Vec<String>)> {
+fn compare(server: &SharedApiServer, setup: Setup) -> Result<(usize, Vec<String>)> {
     let cases: Vec<Case> = questions()?
         .into_iter()
         .map(|question| Ok(question.expecting(expected(&setup, &question)?)))
         .collect::<Result<_>>()?;
-    let world = World::start(setup, hub)?;
+    let world = World::start(setup, server)?;
     let outcomes = world.ask(&cases)?;
     let wrong = cases.iter().zip(&outcomes).filter(|(case, outcome)| case.expected != **outcome);
     let line = |(case, outcome): (&Case, _)| {

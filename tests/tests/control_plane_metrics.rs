@@ -25,8 +25,8 @@ const LATER: [(&str, &str); 3] = [
     ("kubeproxy_sync_partial_proxy_rules_duration_seconds", "histogram"),
 ];
 
-/// What is told to people: names of kube-proxy that the agent serves, those that it does not and why (a star stands for
-/// any end), and its own.
+/// The documentation of metrics: names of kube-proxy that the agent serves, those that it does not and why (a star stands
+/// for any end), and its own.
 const TOLD: &str = include_str!("../../docs/metrics.md");
 
 #[test]
@@ -122,9 +122,9 @@ fn pages_are_alike(ours: &Agent, theirs: &KubeProxy) -> Result<()> {
     Ok(())
 }
 
-/// What of a page does not depend on who answers.
+/// The parts of a page that do not depend on the program that answers.
 fn shape(path: &str, page: &str) -> Vec<String> {
-    // What stands for a Go program alone.
+    // The entries that only a Go program has.
     const THEIRS: [&str; 4] = ["Go version", "Emulation version", "emulationVersion", "go_"];
     let is_common = |name: &String| !THEIRS.iter().any(|theirs| name.starts_with(theirs));
     let names: Vec<String> = match (path, serde_json::from_str::<Value>(page)) {
@@ -163,7 +163,7 @@ fn rows(heading: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
     lines.filter_map(|line| line.strip_suffix(" |")?.split_once("` | "))
 }
 
-/// What a table tells and is not, what is and it does not tell, and names without a meaning.
+/// Names that only the table has, names that it lacks, and names without a meaning.
 fn differences(heading: &str, found: &BTreeSet<(String, String)>) -> Vec<String> {
     let (mut told, mut wrong) = (BTreeSet::new(), Vec::new());
     for (name, rest) in rows(heading) {
@@ -171,7 +171,7 @@ fn differences(heading: &str, found: &BTreeSet<(String, String)>) -> Vec<String>
         if meaning.is_empty() {
             wrong.push(format!("{name}: docs/metrics.md does not say what it means"));
         }
-        let _: bool = told.insert((name.to_owned(), kind.to_owned()));
+        told.insert((name.to_owned(), kind.to_owned()));
     }
     let other = found.symmetric_difference(&told);
     wrong.extend(

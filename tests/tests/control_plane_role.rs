@@ -53,7 +53,7 @@ fn agent_works_with_the_role_of_the_daemon_set_and_nothing_else() -> Result<()> 
     Ok(())
 }
 
-/// What a role lacks may be given at any time: until then the agent is alive, and killing it would not help.
+/// A missing permission may be given at any time: until then the agent is alive, and killing it would not help.
 #[test]
 fn an_agent_whose_lists_are_not_complete_is_alive_however_long_that_takes() -> Result<()> {
     let cluster = Cluster::without_agents(Shape::Routed)?;
@@ -76,7 +76,7 @@ fn an_agent_whose_lists_are_not_complete_is_alive_however_long_that_takes() -> R
     let status = |path| agent.health(path).map(|(status, _)| status);
     let refused = || agent.metric(&["rest_client_requests_total{", "code=\"403\""]);
     let before = wait_until_ok(LISTENING, "the agent listens", || {
-        let _: u16 = status("/livez")?;
+        status("/livez")?;
         refused()
     })?;
     try_wait_until(REFUSALS, "the agent is refused again and again", || {

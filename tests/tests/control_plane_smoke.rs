@@ -80,7 +80,7 @@ fn kube_proxy_programs_its_namespace_in_both_modes() -> Result<()> {
 fn nothing_outlives_its_control_plane() -> Result<()> {
     let netns = namespace("drop")?;
     let control_plane = start_in(&netns)?;
-    let folder = control_plane.kubeconfig();
+    let directory = control_plane.kubeconfig();
     let inhabitants = || netns.tool("ip", &["netns", "pids", netns.name()]);
     // With `ip` itself, which looks from inside.
     wait_until(SOON, "etcd, API server and controller manager in the namespace", || {
@@ -88,7 +88,7 @@ fn nothing_outlives_its_control_plane() -> Result<()> {
     })?;
     drop(control_plane);
     ensure!(inhabitants()?.lines().count() == 1, "a process outlived its control plane");
-    ensure!(!folder.exists(), "{} outlived its control plane", folder.display());
+    ensure!(!directory.exists(), "{} outlived its control plane", directory.display());
     Ok(())
 }
 

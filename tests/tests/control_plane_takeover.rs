@@ -1,5 +1,9 @@
-//! The steps of `docs/install.md`, from the real kube-proxy to the agent and back, while clients ask without pause.
+//! The steps of `docs/install.md`, from the real kube-proxy to the agent and back, while clients ask without pause, and while
+//! connections stay open.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -9,7 +13,7 @@ use lb_tests::control_plane::kube_proxy::{KubeProxy, Mode, Options};
 use lb_tests::rig::{matrix, servers};
 use lb_tests::topology::address::CLUSTER_CIDR;
 use lb_tests::topology::{Member, Node, Shape};
-use lb_tests::traffic::{Ask, Load, PAUSE};
+use lb_tests::traffic::{Ask, Kept, Load, PAUSE, Protocol};
 use lb_tests::wait::{wait_until, wait_until_ok};
 
 /// How long kube-proxy may take until its rules stand.
@@ -20,6 +24,9 @@ const IN_FLIGHT: u64 = 2;
 const CHANGES: u64 = 4;
 /// Milliseconds after which a question is lost: some may be, each of them alone. Long enough for a SYN to be sent again.
 const LOST: u64 = 2_000;
+
+/// Sockets that stay open.
+const KEPT: usize = 400;
 
 #[test]
 fn nftables_mode_is_taken_over_and_given_back() -> Result<()> {
@@ -37,13 +44,7 @@ fn taken_over_and_given_back(mode: Mode) -> Result<()> {
     let nodes = rig.topology().nodes();
     let web = cluster.publish("web", false)?;
     cluster.endpoints(&web, &[rig.pod(1, 1)?])?;
-    let start = |node: &Node| {
-        KubeProxy::start(&Options {
-            cluster_cidr: Some(CLUSTER_CIDR),
-            min_sync_period: Duration::from_millis(100),
-            ..Options::new(node.netns().name(), mode, &kubeconfig, node.name())
-        })
-    };
+    let start = |node: &Node| proxy(node, mode, &kubeconfig);
     let proxies: Vec<KubeProxy> = nodes.iter().map(start).collect::<Result<_>>()?;
     cluster.until_answered_by(&web, &["pod-b2"])?;
     let loads = loads(&cluster, &web)?;
@@ -82,6 +83,162 @@ fn taken_over_and_given_back(mode: Mode) -> Result<()> {
     }
     drop(proxies);
     Ok(())
+}
+
+/// Connections and sockets that stay open, through kube-proxy's rules, the take-over and the removal of the rules.
+fn connections_go_on(mode: Mode) -> Result<()> {
+    let cluster = Cluster::without_agents(Shape::Routed)?;
+    let (rig, kubeconfig) = (cluster.rig(), cluster.control_plane().kubeconfig());
+    let nodes = rig.topology().nodes();
+    let web = cluster.publish("web", false)?;
+    cluster.endpoints(&web, &[rig.pod(0, 1)?, rig.pod(1, 1)?])?;
+    let proxies: Vec<KubeProxy> =
+        nodes.iter().map(|node| proxy(node, mode, &kubeconfig)).collect::<Result<_>>()?;
+    cluster.until_answered_by(&web, &["pod-a2", "pod-b2"])?;
+    let kept = keep(&cluster, &web, |_| true)?;
+    all_go_on(&kept, "through kube-proxy")?;
+
+    drop(proxies);
+    all_go_on(&kept, "without kube-proxy")?;
+    let source = Source::Kubeconfig(&kubeconfig);
+    let agents: Vec<Agent> =
+        nodes.iter().map(|node| Agent::start(node, source, &[])).collect::<Result<_>>()?;
+    all_go_on(&kept, "beside the agent")?;
+    for agent in &agents {
+        let (code, said) = agent.exit_code(&["takeover", "--remove-rules"])?;
+        ensure!(code == 1, "connections are left, and it ended with {code}: {said}");
+        let status = agent.exit_said(&["status"])?;
+        ensure!(
+            status.contains("connections still translated by netfilter; kube-proxy's rules: none"),
+            "{status}"
+        );
+    }
+    all_go_on(&kept, "without rules")?;
+    all_are_answered(&cluster, &web).context("new ones")?;
+    all_go_on(&kept, "beside new ones")?;
+    let passed = agents.iter().map(|agent| agent.metric(&["take_over"])).sum::<Result<f64>>()?;
+    ensure!(passed > 0.0, "no packet was left to netfilter: the agents served all");
+
+    // Silent sockets are forgotten soon.
+    for node in nodes {
+        for name in ["udp_timeout", "udp_timeout_stream"] {
+            node.netns().sysctl(&format!("net.netfilter.nf_conntrack_{name}"), "2")?;
+        }
+    }
+    all_go_on(&kept, "for the last time")?;
+    drop(kept);
+    for (agent, node) in agents.iter().zip(nodes) {
+        let (code, said) = agent.exit_code(&["takeover", "--wait", "--timeout", "120"])?;
+        ensure!(code == 0, "{} ended with {code}: {said}", agent.command(&["takeover"])?);
+        wait_until_ok(SOON, "the take-over is over", || {
+            let status = agent.exit_said(&["status"])?;
+            ensure!(!status.contains("Take-over"), "{status}");
+            let tables = node.netns().tool("nft", &["list", "tables"])?;
+            ensure!(!tables.contains("lb-agent"), "{tables}");
+            Ok(())
+        })?;
+    }
+    all_are_answered(&cluster, &web).context("with the agent alone")?;
+    given_back(&cluster, &web, mode, agents)
+}
+
+/// The way back: connections through the agents' programs go on while kube-proxy serves what begins, and the programs go with the
+/// last of them.
+fn given_back(
+    cluster: &Cluster,
+    web: &Published,
+    mode: Mode,
+    mut agents: Vec<Agent>,
+) -> Result<()> {
+    let (nodes, kubeconfig) =
+        (cluster.rig().topology().nodes(), cluster.control_plane().kubeconfig());
+    let kept = keep(cluster, web, |protocol| protocol == Protocol::Tcp)?;
+    agents.iter_mut().try_for_each(Agent::stop)?;
+    let _proxies: Vec<KubeProxy> =
+        nodes.iter().map(|node| proxy(node, mode, &kubeconfig)).collect::<Result<_>>()?;
+    for node in nodes {
+        until_rules_are_there(node, mode, web)?;
+    }
+    thread::scope(|scope| {
+        let drain = |agent| scope.spawn(move || Agent::command(agent, &["cleanup", "--drain"]));
+        let drains: Vec<_> = agents.iter().map(drain).collect();
+        for agent in &agents {
+            wait_until_ok(SOON, "nothing begins", || {
+                let status = agent.exit_said(&["status"])?;
+                ensure!(status.contains("Draining"), "{status}");
+                Ok(())
+            })?;
+        }
+        let went_on = all_go_on(&kept, "while draining")
+            .and_then(|()| all_are_answered(cluster, web).context("new ones while draining"));
+        let are_waited_for = !drains.iter().any(ScopedJoinHandle::is_finished);
+        drop(kept);
+        went_on?;
+        ensure!(are_waited_for, "the programs went before the last connection");
+        for drain in drains {
+            let said = drain.join().ok().context("a command")??;
+            ensure!(said.contains("0 flows left") && said.contains("removed"), "{said}");
+        }
+        all_are_answered(cluster, web).context("with kube-proxy alone again")
+    })
+}
+
+#[test]
+fn connections_of_nftables_mode_go_on() -> Result<()> {
+    connections_go_on(Mode::Nftables)
+}
+
+#[test]
+fn connections_of_iptables_mode_go_on() -> Result<()> {
+    connections_go_on(Mode::Iptables)
+}
+
+/// A socket that stays open, who has it, and who answered it first.
+type Lasting<'a> = (String, Protocol, Kept<'a>, String);
+
+/// Opens sockets of everybody who asks: [`KEPT`] in all, or as many as `LB_TAKEOVER_CONNECTIONS` says.
+fn keep<'a>(
+    cluster: &'a Cluster,
+    web: &Published,
+    is_meant: impl Fn(Protocol) -> bool,
+) -> Result<Vec<Lasting<'a>>> {
+    let wanted = std::env::var("LB_TAKEOVER_CONNECTIONS").ok().and_then(|it| it.parse().ok());
+    let mut askers = cluster.askers(web)?;
+    askers.retain(|(_, question)| is_meant(question.protocol));
+    let each = wanted.unwrap_or(KEPT).div_ceil(askers.len());
+    let mut all = Vec::new();
+    for (from, question) in askers {
+        let what = format!("{} asks {} by {}", from.name(), question.to, question.protocol);
+        for _ in 0..each {
+            let kept = from.peer().keep(question.within(LOST)).context(what.clone())?;
+            let first = kept.ask().context(what.clone())?.server;
+            all.push((what.clone(), question.protocol, kept, first));
+        }
+    }
+    Ok(all)
+}
+
+/// Fails unless each is answered, a connection by whom it was answered before.
+fn all_go_on(kept: &[Lasting<'_>], when: &str) -> Result<()> {
+    let mut lost = BTreeMap::<String, u64>::new();
+    for (what, protocol, kept, first) in kept {
+        let how = match kept.ask() {
+            Ok(answer) if answer.server == *first || *protocol == Protocol::Udp => continue,
+            Ok(answer) => format!("by {}, not {first}", answer.server),
+            Err(failure) => failure.to_string(),
+        };
+        *lost.entry(format!("{what}: {how}")).or_default() += 1;
+    }
+    ensure!(lost.is_empty(), "{when}, of {}: {lost:#?}", kept.len());
+    Ok(())
+}
+
+fn proxy(node: &Node, mode: Mode, kubeconfig: &Path) -> Result<KubeProxy> {
+    KubeProxy::start(&Options {
+        cluster_cidr: Some(CLUSTER_CIDR),
+        min_sync_period: Duration::from_millis(100),
+        ..Options::new(node.netns().name(), mode, kubeconfig, node.name())
+    })
 }
 
 /// Those who ask without pause, through new sockets: a pod and a host the `ClusterIP`, the client outside a `NodePort`.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use lb_agent::program::GRACE;
+use lb_agent::reconcile::GRACE;
 use lb_tests::agent::{Agent, Source};
 use lb_tests::cluster::{Cluster, Published, Traffic, slices_of};
 use lb_tests::rig::Rig;
@@ -17,8 +17,8 @@ use nix::unistd::Pid;
 
 /// How long an agent may take to notice that it is not told of changes.
 const NOTICE: Duration = Duration::from_mins(2);
-/// How long it may take to follow again: a token is read anew each minute, pauses grow to fifteen seconds.
-const BACK: Duration = Duration::from_mins(3);
+/// How long it may take to follow again: files are looked at each second, pauses grow to three.
+const BACK: Duration = Duration::from_secs(20);
 /// The metric that says since when changes do not arrive.
 const STALE: &str = "lb_source_stale_since_seconds";
 /// Failed requests after which pauses between two have grown: four kinds of objects, five doublings.
@@ -88,32 +88,34 @@ fn a_token_is_read_again_when_the_one_before_is_refused() -> Result<()> {
     drop(control_plane.kubectl(&["create", "serviceaccount", "agent"])?);
     let binding = ["create", "clusterrolebinding", "agent", "--clusterrole=cluster-admin", account];
     drop(control_plane.kubectl(&binding)?);
-    let folder = cluster.rig().topology().folder("token")?;
-    let file = folder.join("token");
+    let directory = cluster.rig().topology().directory("token")?;
+    let file = directory.join("token");
     // A token is as good as what it is bound to.
-    let renew = |cluster: &Cluster, secret: &str| -> Result<()> {
+    let token = |cluster: &Cluster, secret: &str| -> Result<String> {
         let control_plane = cluster.control_plane();
         drop(control_plane.kubectl(&["create", "secret", "generic", secret])?);
         let bound = ["--bound-object-kind=Secret", &format!("--bound-object-name={secret}")];
         let create = ["create", "token", "agent"];
-        Ok(fs::write(&file, control_plane.kubectl(&[&create[..], &bound].concat())?.trim())?)
+        // With the newline at its end, as editors leave it.
+        Ok(control_plane.kubectl(&[&create[..], &bound].concat())?.trim().to_owned() + "\n")
     };
-    renew(&cluster, "first")?;
+    fs::write(&file, token(&cluster, "first")?)?;
     let kubeconfig = with_token_file(cluster.control_plane().kubeconfig().as_path(), &file)?;
     cluster.rig_mut().start_agents_from(Source::Kubeconfig(&kubeconfig), &[])?;
     let [web, other] = publish(&cluster)?;
-    renew(&cluster, "second")?;
+    let second = token(&cluster, "second")?;
     drop(cluster.control_plane().kubectl(&["delete", "secret", "first"])?);
     {
         let (control_plane, rig) = cluster.split();
         let traffic = Traffic::start(rig, &web)?;
-        // What it let in before it lets be.
+        // A server that runs goes on accepting a token that it has accepted before.
         control_plane.restart_api_server()?;
         control_plane.apply(&slices_of(&other, &[rig.pod(1, 1)?]))?;
         let refused = ["rest_client_requests_total{", "code=\"401\""];
         wait_until(NOTICE, "the token is refused", || {
             (rig.agent(0).ok()?.metric(&refused).ok()? > 0.0).then_some(())
         })?;
+        fs::write(&file, second)?;
         until_stale(rig.agent(0)?, false, BACK)?;
         traffic.finish()?;
     }
@@ -193,7 +195,7 @@ fn writes_of_objects_that_change_nothing_reach_no_map() -> Result<()> {
     cluster.until_answered_by(&web, &["pod-a2", "pod-b2"])
 }
 
-/// What a change writes some time after its switch is written, too, once nothing was for far longer.
+/// All writes of a change are done, those some time after its switch too, once none came for far longer.
 fn settled_writes(agent: &Agent) -> Result<f64> {
     let mut last = (f64::NAN, Instant::now());
     wait_until(NOTICE, "nothing is written any more", || {

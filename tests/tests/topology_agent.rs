@@ -103,7 +103,7 @@ fn pods_that_leave_are_no_fault(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// What of the agent on node-a knows a device: two links, a row of `DEVICES`, a line of `status`.
+/// The traces of a device at the agent on node-a: two links, a row of `DEVICES`, a line of `status`.
 fn traces(rig: &Rig, index: u32, device: &str) -> Result<Vec<String>> {
     let pins = rig.node(0)?.bpf().join(LAYOUT);
     let links = ["ingress", "egress"].map(|direction| format!("links/{index}-{direction}"));
@@ -172,10 +172,10 @@ fn status_and_list_speak_with_and_without_an_agent(shape: Shape) -> Result<()> {
 
 fn second_agent_on_one_node_is_refused(shape: Shape) -> Result<()> {
     let (rig, web) = start(shape)?;
-    let source = Source::Manifests(rig.manifests().folder());
+    let source = Source::Manifests(rig.manifests().directory());
     let mut second = Agent::spawn(rig.node(0)?, source, &[])?;
     let first = format!("in use by another agent (process {})", rig.agent(0)?.id());
-    second.refuses_to_run(&[&first, "stop it, or give this one its own --bpf-dir"])?;
+    second.refuses_to_run(&[&first, "stop it first"])?;
     drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
     Ok(())
 }
@@ -184,7 +184,7 @@ fn agent_that_must_listen_and_cannot_ends(shape: Shape) -> Result<()> {
     let rig = Rig::build(Topology::builder(shape))?;
     let taken = [IpAddr::V4(Ipv4Addr::LOCALHOST)];
     rig.node(0)?.peer().serve(Protocol::Tcp, &taken, 10_256)?;
-    let source = Source::Manifests(rig.manifests().folder());
+    let source = Source::Manifests(rig.manifests().directory());
     let mut agent = Agent::spawn(rig.node(0)?, source, &["--bind-address-hard-fail"])?;
     wait_until(SOON, "the agent ends", || agent.ensure_running().is_err().then_some(()))?;
     let log = agent.log_end(5);
@@ -237,7 +237,7 @@ fn three_capabilities_are_enough_and_missing_ones_are_named(shape: Shape) -> Res
     agent.stop()?;
     agent.confine("-all,+net_admin");
     agent.spawn_again(&[])?;
-    agent.refuses_to_run(&["CAP_BPF, CAP_PERFMON not held: run as root"])?;
+    agent.refuses_to_run(&["CAP_BPF, CAP_PERFMON missing: run as root"])?;
     drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
 
     agent.confine("-all,+bpf,+net_admin,+perfmon");

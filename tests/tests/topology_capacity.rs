@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use lb_agent::datapath::LAYOUT;
 use lb_agent::maps::Maps;
-use lb_agent::program::Op;
+use lb_agent::reconcile::Op;
 use lb_common::addr::{Ip, Port, Protocol as Number};
 use lb_common::service::{Frontend, Service as Entry};
 use lb_tests::in_both_shapes;

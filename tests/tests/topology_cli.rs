@@ -1,4 +1,4 @@
-//! What an operator types, with the real binary: lists with the agent running and with the agent dead, exit codes.
+//! The commands of an operator, with the real binary: lists with the agent running and with the agent dead, exit codes.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn start(shape: Shape) -> Result<(Rig, Service)> {
     Ok((rig.start(&[&web])?, web))
 }
 
-/// What a list prints as JSON.
+/// The rows that a list prints as JSON.
 fn rows(agent: &Agent, arguments: &[&str]) -> Result<Vec<Value>> {
     let text = agent.command(&[arguments, &["-o", "json"]].concat())?;
     serde_json::from_str(&text).with_context(|| format!("{arguments:?} printed:\n{text}"))
@@ -95,7 +95,15 @@ fn flows_are_listed_and_forgotten(agent: &Agent, client: &Member, web: &Service)
     let stuck = rows(agent, &["affinity", "list", "-n", "default"])?;
     let is_ours = |row: &&Value| row["client"] == ip && row["backend"].is_string();
     ensure!(stuck.iter().filter(is_ours).count() == 2, "not two of {ip} in {stuck:#?}");
-    says(agent, &["ct", "flush", "--service", "web"], &["forgot"])?;
+    let of = |filter: &[&str]| rows(agent, &[&["ct", "list"], filter].concat());
+    ensure!(of(&["--client", &ip])?.iter().any(is_open), "not by its client");
+    ensure!(
+        of(&["--client", "192.0.2.1"])?.is_empty() && of(&["--backend", "192.0.2.1"])?.is_empty()
+    );
+    let others = ["ct", "flush", "--service", "web", "--backend", "192.0.2.1"];
+    says(agent, &others, &["deleted 0 flow entries"])?;
+    ensure!(of(&["--service", "web"])?.iter().any(is_open), "flows of another backend are gone");
+    says(agent, &["ct", "flush", "--service", "web", "--client", &ip], &["deleted"])?;
     let flows = rows(agent, &["ct", "list"])?;
     ensure!(!flows.iter().any(is_open), "not forgotten: {flows:#?}");
     drop(ask(client, Ask::new(Protocol::Tcp, frontend))?);
@@ -139,11 +147,13 @@ fn maps_are_measured(agent: &Agent) -> Result<()> {
 fn exit_codes_say_what_happened(shape: Shape) -> Result<()> {
     let (mut rig, _) = start(shape)?;
     let mut agent = rig.take_agent(0)?;
-    let cases: [(&[&str], i32); 6] = [
+    let cases: [(&[&str], i32); 8] = [
         (&["status"], 0),
         (&["service", "list"], 0),
         (&["service", "show", "nobody"], 1),
         (&["ct", "flush", "--service", "nobody"], 1),
+        (&["ct", "flush"], 2),
+        (&["ct", "flush", "--all", "--service", "web"], 2),
         (&["lb", "list", "-o", "xml"], 2),
         (&["service", "list", "-n", "a", "-A"], 2),
     ];
@@ -174,23 +184,27 @@ fn exit_codes_say_what_happened(shape: Shape) -> Result<()> {
 
 fn run_that_cannot_begin_says_why(shape: Shape) -> Result<()> {
     let (mut rig, _) = start(shape)?;
-    let folder = rig.manifests().folder().display().to_string();
+    let directory = rig.manifests().directory().display().to_string();
     let mut agent = rig.take_agent(0)?;
     agent.stop()?;
-    let broken = rig.node(0)?.folder().join("broken");
+    let broken = rig.node(0)?.directory().join("broken");
     std::fs::write(&broken, "clusters: {")?;
     let broken = broken.display().to_string();
-    // What cannot be meant is 2, what is not there is 1.
+    // The exit code is 2 for a value that cannot be meant, and 1 for a thing that is not there.
     let cases: [(&[&str], i32, &str); 9] = [
         (&["--no-such-flag"], 2, "--no-such-flag"),
-        (&["--manifests", &folder, "--map-size", "NOPE=1"], 2, "choose among SERVICES, SLOTS,"),
-        (&["--manifests", &folder, "--map-size", "FLOWS=0"], 2, "a map needs an entry"),
-        (&["--manifests", &folder, "--config", &broken], 2, &broken),
+        (&["--manifests", &directory, "--map-size", "NOPE=1"], 2, "choose one of SERVICES, SLOTS,"),
+        (
+            &["--manifests", &directory, "--map-size", "FLOWS=0"],
+            2,
+            "a map needs at least one entry",
+        ),
+        (&["--manifests", &directory, "--config", &broken], 2, &broken),
         (&["--master", "10.0.0.1"], 2, "write it as https://10.0.0.1:6443"),
         (&["--kubeconfig", "/nowhere/config"], 1, "kubeconfig /nowhere/config: "),
         (&["--kubeconfig", &broken], 1, "failed to parse kubeconfig YAML"),
-        (&["--manifests", "/nowhere"], 1, "give an existing folder to --manifests"),
-        (&["--manifests", &folder, "--cgroup", "/proc"], 1, "/proc is no cgroup v2: give"),
+        (&["--manifests", "/nowhere"], 1, "give an existing directory to --manifests"),
+        (&["--manifests", &directory, "--cgroup", "/proc"], 1, "/proc is not a cgroup v2: give"),
     ];
     for (flags, expected, named) in cases {
         let (code, text) =
@@ -203,8 +217,8 @@ fn run_that_cannot_begin_says_why(shape: Shape) -> Result<()> {
 
 fn maps_that_lag_behind_the_source_are_a_finding(shape: Shape) -> Result<()> {
     let (mut rig, web) = start(shape)?;
-    let folder = rig.manifests().folder().display().to_string();
-    let diff = ["lb", "diff", "--manifests", &folder];
+    let directory = rig.manifests().directory().display().to_string();
+    let diff = ["lb", "diff", "--manifests", &directory];
     let mut agent = rig.take_agent(0)?;
     says(&agent, &diff, &["no differences"])?;
     agent.kill9()?;
@@ -217,7 +231,7 @@ fn maps_that_lag_behind_the_source_are_a_finding(shape: Shape) -> Result<()> {
     rig.manifests().write_text("broken", "kind: [Service\n")?;
     let (code, text) = agent.exit_code(&diff)?;
     ensure!(code == 3, "a manifest that cannot be read: {code}, {text}");
-    std::fs::remove_file(rig.manifests().folder().join("broken.yaml"))?;
+    std::fs::remove_file(rig.manifests().directory().join("broken.yaml"))?;
     agent.start_again()?;
     says(&agent, &diff, &["no differences"])
 }
@@ -228,7 +242,7 @@ fn service_manager_is_told_and_resources_are_taken(shape: Shape) -> Result<()> {
     rig.start_agents(&["--oom-score-adj=500"])?;
     let mut agent = rig.take_agent(0)?;
     agent.stop()?;
-    let path = rig.node(0)?.folder().join("notify");
+    let path = rig.node(0)?.directory().join("notify");
     let manager = UnixDatagram::bind(&path)?;
     manager.set_read_timeout(Some(Duration::from_secs(30)))?;
     let hears = |expected: &str| -> Result<()> {

@@ -17,6 +17,8 @@ in_both_shapes!(
     client_asks_two_node_ports_of_one_backend_from_one_port,
     client_asks_both_nodes_from_one_port,
     two_pods_ask_through_one_node_from_one_port,
+    host_asks_a_backend_from_the_port_of_a_closed_flow,
+    host_asks_a_backend_from_the_source_of_a_masqueraded_flow,
 );
 
 /// A port that no earlier connection has left in `TIME_WAIT`.
@@ -52,7 +54,7 @@ fn from_one_port(
         for (question, flow) in &flows {
             let answer = flow.ask().with_context(|| format!("round {round}, {question:?}"))?;
             ensure!(answer.local.port() == port && answer.peer == question.to, "{answer:?}");
-            let _: bool = seen.insert(answer.client);
+            seen.insert(answer.client);
         }
     }
     ensure!(seen.len() == frontends.len(), "{protocol} to {frontends:?}: backend saw {seen:?}");
@@ -120,6 +122,41 @@ fn two_pods_ask_through_one_node_from_one_port(shape: Shape) -> Result<()> {
             let answer = flow.ask().with_context(|| format!("{question:?}"))?;
             ensure!(answer.peer == question.to, "{answer:?}");
         }
+    }
+    Ok(())
+}
+
+/// The backend's kernel takes the second connection for a new one; its answers must not be those of the first.
+fn host_asks_a_backend_from_the_port_of_a_closed_flow(shape: Shape) -> Result<()> {
+    let (rig, _) = twins(shape, 0)?;
+    let [node, backend] = [rig.node(0)?.addresses(), rig.pod(0, 1)?.addresses()];
+    for family in Family::ALL {
+        let port = unused_port();
+        for asked in [node.socket(family, 30_080), backend.socket(family, TARGET)] {
+            let question = Ask::tcp(asked).from_port(port);
+            let answer = rig.node(1)?.peer().ask(question);
+            let answer = answer.with_context(|| format!("{question:?}"))?;
+            ensure!(answer.peer == asked, "{answer:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Netfilter may choose that port while the data path drains, and a process where `ip_local_port_range` leaves us no ports.
+fn host_asks_a_backend_from_the_source_of_a_masqueraded_flow(shape: Shape) -> Result<()> {
+    let (rig, _) = twins(shape, 1)?;
+    let [node, backend] = [rig.node(0)?.addresses(), rig.pod(1, 1)?.addresses()];
+    for (family, protocol) in matrix() {
+        let outside = rig.client().peer().keep(Ask::new(protocol, node.socket(family, 30_080)))?;
+        let source = outside.ask()?.client;
+        ensure!(source.ip() == node.socket(family, 0).ip(), "not masqueraded: {source}");
+        let direct = Ask::new(protocol, backend.socket(family, TARGET)).from_port(source.port());
+        let direct = rig.node(0)?.peer().keep(direct).with_context(|| format!("from {source}"))?;
+        for flow in [&direct, &outside, &direct, &outside] {
+            drop(flow.ask().with_context(|| format!("{protocol} beside {source}"))?);
+        }
+        let seen = [direct.ask()?.client, outside.ask()?.client];
+        ensure!(seen[0] != seen[1], "the backend saw one client: {seen:?}");
     }
     Ok(())
 }

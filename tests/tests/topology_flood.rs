@@ -1,106 +1,157 @@
-//! A flood of new flows fills the flow table to the last half: no flow in use breaks, the rest is refused under
-//! its own reason, and ageing frees the room by itself.
+//! Questions that nobody answers, from ever other clients, cost no flow in use and no new flow its service; and while no agent
+//! runs, what is over makes room by itself.
 
 use std::io::Write as _;
+use std::net::SocketAddr;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::fake::{Datagram, Transport, at};
+use lb_common::wire::tcp;
+use lb_tests::agent::Agent;
 use lb_tests::in_both_shapes;
-use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, ask, askers, matrix};
-use lb_tests::topology::{Family, Shape, Topology};
-use lb_tests::traffic::{Ask, Handmade, Kept};
-use lb_tests::wait::{try_wait_until, wait_until_ok};
+use lb_tests::manifest::{Endpoint, Service};
+use lb_tests::rig::{Rig, TARGET, askers};
+use lb_tests::topology::{Addresses, Family, Member, Shape, Topology};
+use lb_tests::traffic::{Ask, Handmade, Load, Protocol};
 
-/// Halves of flows that there is room for.
+/// Entries that each table of flows has room for.
 const ROOM: u32 = 4_096;
-/// New flows that the flood tries: each takes two halves at least.
-const FLOOD: u16 = 8_000;
+/// Packets of a flood, from each of those who send one, in each family.
+const FLOOD: u32 = 60_000;
+/// Milliseconds between two questions of one asker.
+const PAUSE: u64 = 20;
 const NODE_PORT: u16 = 30_080;
 const FLOOD_PORT: u16 = 30_081;
-/// Datagram flows are over after some seconds of silence here; a sweep comes every few.
-const AGED: Duration = Duration::from_mins(2);
+/// Nobody listens there: a SYN is refused by the backend.
+const CLOSED: u16 = 9;
 
-in_both_shapes!(a_flood_breaks_no_flow_in_use_and_is_refused_by_name);
+in_both_shapes!(what_nobody_answers_costs_nobody_else_anything);
 
+/// A service in use, and one that is flooded: backends near and far, of which one is nowhere.
 fn rig(shape: Shape) -> Result<(Rig, [Service; 2])> {
     let mut rig = Rig::build(Topology::builder(shape))?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
-    let flooded = Service::new("flooded", 11)?.port(80, TARGET).node_port(FLOOD_PORT);
-    let flooded = flooded.pods(&[rig.pod(0, 1)?]);
+    let flooded = Service::new("flooded", 11)?.port(80, CLOSED).node_port(FLOOD_PORT);
+    let flooded = flooded.external_ips(&Addresses::parse("198.51.100.7", "fd00:198::7")?.both());
+    let backends = [Endpoint::pod(rig.pod(0, 1)?), Endpoint::pod(rig.pod(1, 1)?)];
+    let flooded = flooded.endpoints(backends);
+    let node = rig.node(0)?.addresses();
+    rig.client().netns().ip(&format!(
+        "route add 198.51.100.7/32 via {}\nroute add fd00:198::7/128 via {}",
+        node.v4, node.v6
+    ))?;
     rig.manifests().apply(&web)?;
     rig.manifests().apply(&flooded)?;
-    let config = rig.configuration("timeouts: {udp: 2s, udpStream: 8s}")?;
-    let room = format!("FLOWS={ROOM}");
-    rig.start_agents(&[&config, "--map-size", &room])?;
+    let sizes = ["FLOWS", "TRANSIENT4", "TRANSIENT6"].map(|map| format!("{map}={ROOM}"));
+    let flags: Vec<&str> = sizes.iter().flat_map(|size| ["--map-size", size]).collect();
+    rig.start_agents(&flags)?;
     Ok((rig, [web, flooded]))
 }
 
-/// Connections and datagram flows of everybody, through every kind of frontend.
-fn in_use<'a>(rig: &'a Rig, web: &Service) -> Result<Vec<(String, Kept<'a>)>> {
-    let mut all = Vec::new();
-    for (from, question) in askers(rig, web, NODE_PORT)? {
-        for _ in 0..4 {
-            let kept = from.peer().keep(question)?;
-            drop(kept.ask()?);
-            let Ask { to, protocol, .. } = question;
-            all.push((format!("{} asks {to} through {protocol}", from.name()), kept));
-        }
+/// Sends packets to each of `to` in turn, each from another end: first datagrams and SYNs by turns.
+fn flood(from: &Member, own: SocketAddr, to: &[SocketAddr], spoofs: bool) -> Result<u32> {
+    let hand = Handmade::open(from, own)?;
+    let mut sent = 0;
+    for number in 0..FLOOD {
+        let target = *to.get(number as usize % to.len()).context("a target")?;
+        let ip = match (spoofs, own) {
+            (false, _) => own.ip(),
+            (true, SocketAddr::V4(_)) => {
+                format!("198.18.{}.{}", number >> 8 & 0xff, number & 0xff).parse()?
+            }
+            (true, SocketAddr::V6(_)) => format!("fd00:18::{number:x}").parse()?,
+        };
+        let source = SocketAddr::new(ip, 1_024 + (number % 60_000) as u16);
+        let [source, to] = [source, target].map(|end| at(&end.to_string()));
+        let transport =
+            if number / 7 % 2 == 0 { Transport::Udp(true) } else { Transport::Tcp(tcp::SYN) };
+        // A queue that is full is no failure: the flood goes on.
+        sent += u32::from(hand.send(&Datagram::new(source, to, transport), target).is_ok());
     }
-    Ok(all)
+    Ok(sent)
 }
 
-fn all_answer(flows: &[(String, Kept<'_>)], when: &str) -> Result<()> {
-    for (who, kept) in flows {
-        let answer = kept.ask().with_context(|| format!("{when}: {who}"))?;
-        ensure!(answer.server.starts_with("pod-"), "{when}: {who}: {answer:?}");
+/// Everybody asks a service all the time, through sockets that stay and through new ones.
+fn everybody_asks<'a>(rig: &'a Rig, web: &Service) -> Result<Vec<(String, bool, Load<'a>)>> {
+    let mut loads = Vec::new();
+    for (from, question) in askers(rig, web, NODE_PORT)? {
+        for kept in [true, false] {
+            let Ask { to, protocol, .. } = question;
+            let who = format!("{} asks {to} by {protocol}, kept: {kept}", from.name());
+            loads.push((who, kept, from.peer().load(question, kept, PAUSE)?));
+        }
     }
+    Ok(loads)
+}
+
+fn what_nobody_answers_costs_nobody_else_anything(shape: Shape) -> Result<()> {
+    let (rig, [web, flooded]) = rig(shape)?;
+    let agent = rig.agent(0)?;
+    let loads = everybody_asks(&rig, &web)?;
+    // Long enough for every datagram flow that is kept to be a stream.
+    lb_tests::wait::pass(Duration::from_secs(4));
+    let before = agent.metric(&["lb_map_entries", "\"FLOWS4\""])?;
+    let mut sent = 0;
+    for family in Family::ALL {
+        let node = rig.node(0)?.addresses();
+        let external = Addresses::parse("198.51.100.7", "fd00:198::7")?.of(family);
+        let outside = [node.socket(family, FLOOD_PORT), SocketAddr::new(external, 80)];
+        let inside = [flooded.frontend(family)];
+        let [client, pod] = [rig.client(), &**rig.pod(0, 0)?];
+        sent += thread::scope(|scope| -> Result<u32> {
+            let own = client.addresses().socket(family, 25_998);
+            let one = scope.spawn(move || flood(client, own, &outside, true));
+            let own = pod.addresses().socket(family, 25_999);
+            let other = scope.spawn(move || flood(pod, own, &inside, false));
+            let [one, other] = [one, other].map(thread::ScopedJoinHandle::join);
+            let failed = |_| anyhow::anyhow!("a flood ended early");
+            Ok(one.map_err(failed)?? + other.map_err(failed)??)
+        })?;
+    }
+    let after = agent.metric(&["lb_map_entries", "\"FLOWS4\""])?;
+    let mut answers = 0;
+    for (who, kept, load) in loads {
+        let tally = load.finish_without_loss().with_context(|| who.clone())?;
+        ensure!(!kept || tally.servers.len() == 1, "{who}: {tally:?}");
+        answers += tally.answered();
+    }
+    writeln!(
+        std::io::stdout(),
+        "{sent} packets of floods, {answers} answers; protected entries {before} before, {after} after"
+    )?;
+    ensure!(sent > FLOOD, "only {sent} packets of floods were sent");
+    ensure!(after <= before + f64::from(ROOM) / 8.0, "{before} protected entries became {after}");
     Ok(())
 }
 
-fn a_flood_breaks_no_flow_in_use_and_is_refused_by_name(shape: Shape) -> Result<()> {
-    let (rig, [web, _]) = rig(shape)?;
-    let agent = rig.agent(0)?;
-    let flows = in_use(&rig, &web)?;
-    let target = rig.node(0)?.addresses().socket(Family::V4, FLOOD_PORT);
-    let own = rig.client().addresses();
-    let hand = Handmade::open(rig.client(), own.socket(Family::V4, 25_999))?;
-    let refused = || agent.metric(&["lb_drops", "flow_table_full"]);
-    let used = || agent.metric(&["lb_map_entries", "\"FLOWS4\""]);
-    // Round after round, since flows of before age while the flood goes on.
-    let mut halves = 0.0;
-    try_wait_until(Duration::from_mins(4), "the table is full", || {
-        for port in 1_024..1_024 + FLOOD {
-            let from = own.socket(Family::V4, port);
-            let [from, to] = [from, target].map(|end| at(&end.to_string()));
-            let datagram = Datagram::new(from, to, Transport::Udp(true)).with(b"ask 0 \n");
-            hand.send(&datagram, target)?;
-            // Before a flow in use has been silent for long, however slow this goes.
-            if port % 1_000 == 0 {
-                all_answer(&flows, "while the table fills")?;
-            }
-        }
-        halves = used()?.max(halves);
-        all_answer(&flows, "while the table fills")?;
-        let is_full = refused()? >= f64::from(FLOOD) / 4.0 && halves >= f64::from(ROOM) * 0.95;
-        Ok(is_full.then_some(()))
-    })?;
-    let drops = refused()?;
-    all_answer(&flows, "while the table is full")?;
-    writeln!(
-        std::io::stdout(),
-        "{} flows in use answer at {halves} of {ROOM} halves; {drops} new flows were refused",
-        flows.len()
-    )?;
-    wait_until_ok(AGED, "ageing frees the room", || {
-        ensure!(used()? < f64::from(ROOM) * 0.5, "{} halves are used", used()?);
-        all_answer(&flows, "while the flood ages")
-    })?;
-    for (family, protocol) in matrix() {
-        let node_port = Ask::new(protocol, rig.node(0)?.addresses().socket(family, NODE_PORT));
-        drop(ask(rig.client(), node_port)?);
-        drop(ask(rig.pod(0, 0)?, Ask::new(protocol, web.frontend(family)))?);
-    }
-    all_answer(&flows, "at the end")
+/// With the agent dead nothing sweeps: what is over makes room for what begins.
+#[test]
+fn with_the_agent_dead_new_flows_are_served_for_ever() -> Result<()> {
+    let (mut rig, [web, _]) = rig(Shape::Routed)?;
+    let mut agent = rig.take_agent(0)?;
+    agent.kill9()?;
+    let asked = |from: &Member, question: Ask, times: u32| -> Result<()> {
+        let tally = from.peer().ask_many(question, times).context("questions")?;
+        ensure!(tally.failed() == 0, "{} asks {question:?}: {tally:?}", from.name());
+        ensure!(tally.answered() == u64::from(times), "{tally:?}");
+        Ok(())
+    };
+    let asked = askers(&rig, &web, NODE_PORT)?.into_iter().try_for_each(|(from, question)| {
+        // Eleven times what the tables hold in all.
+        let times = if question.protocol == Protocol::Udp { 16_700 } else { 3_400 };
+        asked(from, question, times)
+    });
+    agent.start_again()?;
+    asked.with_context(|| format!("{:?}", counted(&agent)))
+}
+
+/// The drops and events that the programs have counted.
+fn counted(agent: &Agent) -> Result<Vec<(String, f64)>> {
+    let names = ["lb_drops_total", "lb_events_total"];
+    let is_one = |(name, count): &(String, f64)| {
+        *count > 0.0 && names.iter().any(|one| name.starts_with(one))
+    };
+    Ok(agent.metrics()?.into_iter().filter(is_one).collect())
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -175,7 +175,7 @@ fn nothing_stays_behind_a_process_that_is_killed() -> Result<()> {
     let all_exist = traces.len() == 3 && traces.iter().all(|trace| trace.exists());
     // Before any assertion: a holder that is left alone waits for ever.
     holder.kill()?;
-    let _: ExitStatus = holder.wait()?;
+    holder.wait()?;
     ensure!(all_exist, "not all of {traces:?} were there");
     for trace in traces {
         wait_until(Duration::from_mins(1), &format!("{} is gone", trace.display()), || {

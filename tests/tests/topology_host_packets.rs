@@ -1,5 +1,5 @@
 //! Processes of a node that no socket hook serves, outside of `--cgroup` or with `socketLB: off`: their packets
-//! are translated where they leave (ADR 0018).
+//! are translated where they leave (ADR 0027).
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{
     Rig, TARGET, answered_by, ask, different_servers, dropped, matrix, refused, servers,
 };
-use lb_tests::topology::{Addresses, Family, Shape, Topology};
+use lb_tests::topology::{Addresses, Family, Pod, Shape, Topology};
 use lb_tests::traffic::{Ask, Failure, Handmade, Protocol, pieces};
 use lb_tests::wait::wait_until;
 
@@ -20,13 +20,14 @@ const SOON: Duration = Duration::from_secs(30);
 
 in_both_shapes!(
     every_kind_of_backend_answers_through_a_closed_firewall,
-    backend_sees_the_node_where_kube_proxy_shows_it,
+    backend_sees_an_address_of_the_node,
     every_backend_gets_its_share_and_affinity_holds,
     service_without_endpoints_is_refused_and_a_forbidden_one_is_silent,
     datagrams_move_on_when_their_endpoint_leaves,
     process_outside_the_cgroup_is_answered,
     large_datagrams_arrive_in_one_piece,
-    node_port_is_served_by_other_nodes_and_never_by_its_own,
+    node_port_is_served_on_this_node_and_on_others,
+    without_a_default_route_every_frontend_is_reached,
 );
 
 /// A rig whose agents attach to no socket, beside the firewall of a CNI.
@@ -71,21 +72,25 @@ fn every_kind_of_backend_answers_through_a_closed_firewall(shape: Shape) -> Resu
     Ok(())
 }
 
-/// By default a backend beside it sees the address that stands for the host; elsewhere, and as with kube-proxy, the node.
-fn backend_sees_the_node_where_kube_proxy_shows_it(shape: Shape) -> Result<()> {
-    for (more, is_shown) in [("", false), ("masquerade: kube-proxy", true)] {
-        let rig = without_hooks(shape, more)?;
-        let node = rig.node(0)?;
-        let turned = Addresses::parse("192.0.0.12", "100::c")?;
-        for (pod, is_shown) in [(rig.pod(0, 1)?, is_shown), (rig.pod(1, 1)?, true)] {
-            let web = Service::new("web", 10)?.port(80, TARGET).pods(&[pod]);
-            for (family, protocol) in matrix() {
-                let question = Ask::new(protocol, web.frontend(family));
-                rig.change(&web, (node, question), answered_by(pod.name()))?;
-                let saw = ask(node, question)?.client.ip();
-                let is_hidden = saw == turned.of(family);
-                ensure!(is_hidden != is_shown, "{} saw {saw}", pod.name());
-            }
+/// The address of node-a on the way to a pod.
+fn seen_by(rig: &Rig, shape: Shape, pod: &Pod) -> Result<Addresses> {
+    if shape == Shape::Bridged && rig.pod(0, 1)?.name() == pod.name() {
+        return Addresses::parse("10.244.1.1", "fd00:244:1::1");
+    }
+    Ok(rig.node(0)?.addresses())
+}
+
+/// As with kube-proxy, wherever the backend is.
+fn backend_sees_an_address_of_the_node(shape: Shape) -> Result<()> {
+    let rig = without_hooks(shape, "")?;
+    let node = rig.node(0)?;
+    for pod in [rig.pod(0, 1)?, rig.pod(1, 1)?] {
+        let web = Service::new("web", 10)?.port(80, TARGET).pods(&[pod]);
+        for (family, protocol) in matrix() {
+            let question = Ask::new(protocol, web.frontend(family));
+            rig.change(&web, (node, question), answered_by(pod.name()))?;
+            let saw = ask(node, question)?.client.ip();
+            ensure!(saw == seen_by(&rig, shape, pod)?.of(family), "{} saw {saw}", pod.name());
         }
     }
     Ok(())
@@ -141,7 +146,7 @@ fn datagrams_move_on_when_their_endpoint_leaves(shape: Shape) -> Result<()> {
                 (node.peer().keep(question)?, node.peer().keep(Ask::tcp(question.to))?);
             ensure!(kept.ask()?.server == "pod-a2" && open.ask()?.server == "pod-a2");
             rig.change(&after, (node, question), answered_by("pod-b2"))?;
-            // What was left is over right after the switch: somebody may ask between the two.
+            // The flow that was left is over right after the switch: somebody may ask between the two.
             wait_until(SOON, "datagrams move on", || {
                 answered_by("pod-b2")(&kept.ask()).then_some(())
             })?;
@@ -165,7 +170,7 @@ fn process_outside_the_cgroup_is_answered(shape: Shape) -> Result<()> {
             stream.write_all(b"ask 0 \n")?;
             stream.shutdown(Shutdown::Write)?;
             let mut said = String::new();
-            let _: usize = stream.read_to_string(&mut said)?;
+            stream.read_to_string(&mut said)?;
             Ok(said)
         })?;
         let said = asked.with_context(|| format!("{to}"))?;
@@ -195,19 +200,49 @@ fn large_datagrams_arrive_in_one_piece(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// What goes to an address of the node itself stays on `lo`, where no answer with such a source would be taken (ADR 0018).
-fn node_port_is_served_by_other_nodes_and_never_by_its_own(shape: Shape) -> Result<()> {
+fn node_port_is_served_on_this_node_and_on_others(shape: Shape) -> Result<()> {
     let rig = without_hooks(shape, "")?;
     let node = rig.node(0)?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(30_080);
-    let web = web.pods(&[rig.pod(0, 1)?]);
-    for (family, protocol) in matrix() {
-        let [own, others] = [node, rig.node(1)?]
-            .map(|node| Ask::new(protocol, node.addresses().socket(family, 30_080)));
-        rig.change(&web, (node, others), answered_by("pod-a2"))?;
-        // The stack's answer: nobody listens there.
-        refused(node, own)?;
-        drop(ask(node, Ask::new(protocol, web.frontend(family)))?);
+    for pod in [rig.pod(0, 1)?, rig.pod(1, 1)?] {
+        let web = web.clone().pods(&[pod]);
+        for (family, protocol) in matrix() {
+            for asked in [node, rig.node(1)?] {
+                let question = Ask::new(protocol, asked.addresses().socket(family, 30_080));
+                rig.change(&web, (node, question), answered_by(pod.name()))?;
+                let answer = ask(node, question)?;
+                ensure!(answer.peer == question.to, "{answer:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The agent's own routing table leads to frontends, wherever they are, and goes with them.
+fn without_a_default_route_every_frontend_is_reached(shape: Shape) -> Result<()> {
+    let rig = without_hooks(shape, "")?;
+    let node = rig.node(0)?;
+    // The host that answers for the gateway of routed pods (`proxy_arp`) must have a route to it.
+    node.netns().ip("route add 169.254.1.1/32 dev eth0")?;
+    for family in ["-4", "-6"] {
+        let _routes: String =
+            node.netns().tool("ip", &[family, "route", "del", "default"]).unwrap_or_default();
+    }
+    let (vip, vip6) = ("198.51.100.7".parse()?, "fd00:198::7".parse()?);
+    let web = Service::new("web", 10)?.port(80, TARGET).external_ips(&[vip, vip6]);
+    for pod in [rig.pod(0, 1)?, rig.pod(1, 1)?] {
+        let web = web.clone().pods(&[pod]);
+        for (family, protocol) in matrix() {
+            let external = SocketAddr::new(if family == Family::V4 { vip } else { vip6 }, 80);
+            for to in [web.frontend(family), external] {
+                let question = Ask::new(protocol, to);
+                rig.change(&web, (node, question), answered_by(pod.name()))?;
+                let answer = ask(node, question)?;
+                ensure!(answer.peer == to, "{answer:?}");
+                let seen = seen_by(&rig, shape, pod)?.of(family);
+                ensure!(answer.client.ip() == seen, "{answer:?}");
+            }
+        }
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ in_both_shapes!(
     datagrams_find_the_mtu_of_a_router_between_nodes,
 );
 
-/// What the router takes.
+/// The MTU of the router.
 const MTU: u16 = 1_400;
 /// `NodePort`s of a backend on the first node, and of one on the other.
 const NODE_PORTS: [u16; 2] = [30_080, 30_081];
@@ -65,7 +65,7 @@ fn forget(rig: &Rig, family: Family) -> Result<()> {
     })
 }
 
-/// What a member knows of the way to an address.
+/// Whether a member has learnt the MTU of the way to an address.
 fn has_learnt(from: &Member, to: SocketAddr) -> Result<()> {
     let way = from.netns().tool("ip", &["route", "get", &to.ip().to_string()])?;
     ensure!(way.contains(&format!("mtu {MTU}")), "{} has not learnt: {way}", from.name());
@@ -87,7 +87,7 @@ fn connections_find_the_mtu_of_a_router_between_nodes(shape: Shape) -> Result<()
     Ok(())
 }
 
-/// Of datagrams, what met the router is lost; they are asked again, and both ends have learnt.
+/// Datagrams that met the router are lost; the questions are asked again, and both ends have learnt.
 fn datagrams_find_the_mtu_of_a_router_between_nodes(shape: Shape) -> Result<()> {
     let (rig, services) = start(shape)?;
     for family in Family::ALL {

@@ -53,11 +53,11 @@ fn is_refused_until_cleaned_up(
 fn map_of_another_shape_is_refused() -> Result<()> {
     let stopped = stopped()?;
     let maps = stopped.0.node(0)?.bpf().join(LAYOUT).join("maps");
-    // A bpffs renames within a folder: what is pinned as SERVICES afterwards is a map of settings.
+    // A bpffs renames within a directory: what is pinned as SERVICES afterwards is a map of settings.
     fs::remove_file(maps.join("SERVICES"))?;
     fs::rename(maps.join("SETTINGS"), maps.join("SERVICES"))?;
     let place = format!("{} is an array of 1 entries", maps.join("SERVICES").display());
-    let parts = [&*place, "but should be a hash with keys of", "foreign or damaged", "cleanup"];
+    let parts = [&*place, "expected a hash with keys of", "or it is damaged", "cleanup"];
     is_refused_until_cleaned_up(stopped, &parts)
 }
 
@@ -68,7 +68,7 @@ fn pin_that_is_no_map_is_refused() -> Result<()> {
     let map = pins.join("maps/FLOWS6");
     fs::remove_file(&map)?;
     fs::rename(pins.join("links/connect4"), &map)?;
-    let place = format!("{} is no map but a bpf-link, but should be a hash", map.display());
+    let place = format!("{} is a bpf-link, not a map, expected a hash", map.display());
     is_refused_until_cleaned_up(stopped, &[&place, "cleanup"])
 }
 
@@ -118,7 +118,7 @@ fn cleanup_by_flag_removes_the_pins_that_the_file_names() -> Result<()> {
     let (rig, web, agent) = stopped()?;
     is_served(&rig, &web)?;
     let bpf = rig.node(0)?.bpf();
-    let file = rig.topology().folder("config")?.join("config.yaml");
+    let file = rig.topology().directory("config")?.join("config.yaml");
     let document = "apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\nbpfDir: ";
     fs::write(&file, format!("{document}{}\n", bpf.display()))?;
     let config = format!("--config={}", file.display());
@@ -147,7 +147,7 @@ fn bpffs_of_somebody_else_stays_mounted() -> Result<()> {
 }
 
 #[test]
-fn folder_where_nothing_can_be_mounted_is_refused() -> Result<()> {
+fn directory_where_nothing_can_be_mounted_is_refused() -> Result<()> {
     let (rig, web, mut agent) = stopped()?;
     drop(agent.command(&["cleanup"])?);
     let bpf = rig.node(0)?.bpf().to_owned();
@@ -156,8 +156,8 @@ fn folder_where_nothing_can_be_mounted_is_refused() -> Result<()> {
     agent.confine("-all,+bpf,+net_admin,+perfmon");
     agent.spawn_again(&[])?;
     let remedy = format!("as root: mount -t bpf bpf {}", bpf.display());
-    agent.refuses_to_run(&["is no bpffs and none can be mounted there", &remedy])?;
-    // What an init container does, in our words and in kube-proxy's.
+    agent.refuses_to_run(&["is not a bpffs and none can be mounted there", &remedy])?;
+    // The command of an init container, in our words and in kube-proxy's.
     for init in [&["run", "--init-only"][..], &["init"]] {
         ensure!(mounted_by(&bpf)?.is_none(), "mounted before {init:?}");
         let said = agent.command(init)?;

@@ -49,21 +49,19 @@ fn sockets_of_pods_are_served_and_their_packets_pass(shape: Shape) -> Result<()>
     rig.change(&web, (pod, Ask::udp(web.frontend(Family::V4))), Result::is_ok)?;
     rig.until_programmed()?;
     let [_, packets] = served(rig.agent(0)?)?;
-    for (family, protocol) in matrix() {
+    for family in Family::ALL {
         let node_port = rig.node(0)?.addresses().socket(family, NODE_PORT);
         for to in [web.frontend(family), node_port] {
-            let question = Ask::new(protocol, to);
-            for question in [question, question.unconnected()] {
-                let [before, _] = served(rig.agent(0)?)?;
-                let answer = ask(pod, question)?;
-                ensure!(answer.peer == to, "the pod is shown the backend: {answer:?}");
-                let own = pod.addresses().of(family);
-                ensure!(answer.client.ip() == own, "the backend sees another: {answer:?}");
-                let [after, _] = served(rig.agent(0)?)?;
-                ensure!(after > before, "no hook served {question:?}");
-            }
+            let question = Ask::tcp(to);
+            let [before, _] = served(rig.agent(0)?)?;
+            let answer = ask(pod, question)?;
+            ensure!(answer.peer == to, "the pod is shown the backend: {answer:?}");
+            let own = pod.addresses().of(family);
+            ensure!(answer.client.ip() == own, "the backend sees another: {answer:?}");
+            let [after, _] = served(rig.agent(0)?)?;
+            ensure!(after > before, "no hook served {question:?}");
         }
-        let all = different_servers(pod, Ask::new(protocol, web.frontend(family)), 4)?;
+        let all = different_servers(pod, Ask::tcp(web.frontend(family)), 4)?;
         ensure!(all.len() == rig.pods().len(), "{all:?}");
     }
     let [_, after] = served(rig.agent(0)?)?;
@@ -90,7 +88,7 @@ fn service_without_endpoints_is_refused_at_once(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// An unconnected socket that goes on asking.
+/// Datagrams are no hook's: a connected socket moves as an unconnected one does.
 fn datagrams_move_on_when_their_endpoint_leaves(shape: Shape) -> Result<()> {
     let rig = rig(shape, "")?;
     let pod = rig.pod(0, 0)?;
@@ -98,20 +96,22 @@ fn datagrams_move_on_when_their_endpoint_leaves(shape: Shape) -> Result<()> {
     let [before, after] =
         [rig.pod(0, 1)?, rig.pod(1, 1)?].map(|backend| web.clone().pods(&[backend]));
     for family in Family::ALL {
-        let question = Ask::udp(web.frontend(family)).unconnected();
-        let moves = |service: &Service, name: &str| {
-            let by = |answer: &Answer| answer.server == name;
-            rig.change(service, (pod, question), |outcome| outcome.as_ref().is_ok_and(by))
-        };
-        moves(&before, "pod-a2")?;
-        let kept = pod.peer().keep(question)?;
-        for (service, name) in [(&before, "pod-a2"), (&after, "pod-b2")] {
-            moves(service, name)?;
-            // What was left is over right after the switch: somebody may ask between the two.
-            let answer = wait_until(SOON, "the socket follows", || {
-                kept.ask().ok().filter(|answer| answer.server == name)
-            })?;
-            ensure!(answer.peer == question.to, "{answer:?}");
+        let question = Ask::udp(web.frontend(family));
+        for question in [question, question.unconnected()] {
+            let moves = |service: &Service, name: &str| {
+                let by = |answer: &Answer| answer.server == name;
+                rig.change(service, (pod, question), |outcome| outcome.as_ref().is_ok_and(by))
+            };
+            moves(&before, "pod-a2")?;
+            let kept = pod.peer().keep(question)?;
+            for (service, name) in [(&before, "pod-a2"), (&after, "pod-b2")] {
+                moves(service, name)?;
+                // The flow that was left is over right after the switch: somebody may ask between the two.
+                let answer = wait_until(SOON, "the socket follows", || {
+                    kept.ask().ok().filter(|answer| answer.server == name)
+                })?;
+                ensure!(answer.peer == question.to, "{answer:?}");
+            }
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What has no endpoint, no port or no service says so at once, or says nothing where it must not.
+//! Packets without endpoint, port or Service are refused at once, or dropped where they must be.
 
 use anyhow::Result;
 use lb_tests::in_both_shapes;

@@ -112,7 +112,7 @@ fn traffic_goes_on_while_another_build_of_the_same_layout_is_taken_over(
             }
         }
         let (code, said) = agent.exit_code(&["lb", "list"])?;
-        ensure!(code == 3 && said.contains("another build's data path"), "{code}: {said}");
+        ensure!(code == 3 && said.contains("the data path of another build"), "{code}: {said}");
         Ok(())
     })
 }
@@ -143,7 +143,7 @@ fn traffic_goes_on_while_maps_get_another_size(shape: Shape) -> Result<()> {
     })
 }
 
-/// What is attached are the programs of the size before, whose map another run had put aside when it was killed.
+/// The attached programs are those of the size before, whose map another run had put aside when it was killed.
 fn a_size_that_was_asked_for_by_a_run_that_was_killed_is_taken_back(shape: Shape) -> Result<()> {
     let sizes = std::cell::Cell::new(SIZES);
     nothing_is_lost_on_the_move(shape, |agent, node| {
@@ -192,7 +192,7 @@ fn another_configuration_is_taken_over_under_traffic(shape: Shape) -> Result<()>
     let mut rig = Rig::build(Topology::builder(shape))?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
     rig.manifests().apply(&web)?;
-    let file = rig.topology().folder("config")?.join("config.yaml");
+    let file = rig.topology().directory("config")?.join("config.yaml");
     let write = |addresses: &str| {
         let head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
         std::fs::write(&file, format!("{head}nodePortAddresses: {addresses}\n"))
@@ -206,7 +206,7 @@ fn another_configuration_is_taken_over_under_traffic(shape: Shape) -> Result<()>
     let process = agent.id();
     let load = rig.pod(0, 0)?.peer().load(Ask::tcp(web.frontend(Family::V6)), false, 2)?;
     write("[no address]")?;
-    let named = || agent.log_end(50).contains("cannot be used").then_some(());
+    let named = || agent.log_end(50).contains("is invalid").then_some(());
     wait_until(SOON, "the file that cannot be used is named", named)?;
     drop(ask(rig.client(), question)?);
     write("[172.16.0.0/12, 'fd00:50::/64']")?;

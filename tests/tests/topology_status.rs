@@ -1,4 +1,4 @@
-//! What an operator sees at once: the whole screen of `status`, and names as soon as there are rows.
+//! The view of an operator: the whole screen of `status`, and names as soon as there are rows.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 /// Services with a health check, and the port of the first.
 const CHECKED: u16 = 2_000;
 const FIRST_CHECK: u16 = 20_000;
-/// What they may cost in bytes: the objects, what is programmed of them, and two listeners each.
+/// The bytes that they may cost: the objects, their entries, and two listeners each.
 const MEMORY: f64 = 30e6;
 /// How many times as long an answer may take where there are all of them: one that looked through them takes longer.
 const SLOWER: u32 = 10;
@@ -29,30 +29,32 @@ Agent          running (process #)
 Node           node-a
 Last sync      #
 Pins           PINS
-Socket hooks   8 of 8 attached
-Device         eth0            external attached  192.168.50.11 fd00:50::11
-Device         veth-a1         pod      attached  192.168.50.11 fd00:50::11
-Device         veth-a2         pod      attached  192.168.50.11 fd00:50::11
-XDP            eth0            not attached: a device of software (veth) is the slower for it
-Short cuts     on
-Mode           masquerade edge; pods are told by their devices
+Socket hooks   4 of 4 attached
+Interface      lo              host     attached  192.168.50.11 fd00:50::11
+Interface      eth0            external attached  192.168.50.11 fd00:50::11
+Interface      veth-a1         pod      attached  192.168.50.11 fd00:50::11
+Interface      veth-a2         pod      attached  192.168.50.11 fd00:50::11
+XDP            eth0            not attached: skipped, XDP is slower than tc on virtual interfaces (veth)
+Mode           masquerade edge; local pods detected by interface
 NodePorts on   192.168.50.11 fd00:50::11
 Source ports   1024-29999
-Sockets        of the host
-Services       8 frontends, 4 backends, 0 leaving
+Socket LB      host
+Services       8 frontends, 4 backends, 0 frontends draining
 Packets translated #
-Packets turned #
-Packets sent   #
-Packets drop   #
+Packets returned #
+Packets redirected #
+Packets dropped #
 Map            SERVICES #
 Map            FLOWS4 #
 Map            FLOWS6 #
+Map            TRANSIENT4 #
+Map            TRANSIENT6 #
 Map            AFFINITY #
 Map            ADDRESSES #
 Map            DEVICES #
-Map            SOCKETS #
 Map            FRAGMENTS #
 Map            HELD #
+Map            INHERITED #
 Map            BACKENDS #
 Map            SOURCES #
 Map            SLOTS #
@@ -99,8 +101,10 @@ fn status_is_one_screen_with_the_agent_running_and_dead() -> Result<()> {
     shows(&rig, &agent, SCREEN)?;
     who_is_attached_is_told(&agent)?;
     agent.kill9()?;
-    let dead =
-        SCREEN.replace("running (process #)", "not running; packets are served as it left them");
+    let dead = SCREEN.replace(
+        "running (process #)",
+        "not running (data path active with the last synced state)",
+    );
     shows(&rig, &agent, &dead)
 }
 
@@ -127,7 +131,7 @@ fn who_is_attached_is_told(agent: &Agent) -> Result<()> {
     Ok(())
 }
 
-/// What cannot be used of an object is named, counted and left out; the rest of it is served.
+/// A field that cannot be used is named, counted and left out; the rest of the object is served.
 #[test]
 fn fields_that_cannot_be_used_are_named_and_counted_until_they_are_corrected() -> Result<()> {
     let rig = start()?;
@@ -160,7 +164,7 @@ fn fields_that_cannot_be_used_are_named_and_counted_until_they_are_corrected() -
     };
     rig.manifests().write("late", &[service("127.0.0.7")])?;
     found(&[node_problem, service_problem])?;
-    for told in ["part of the Node is not used", "part of a Service is not served"] {
+    for told in ["Node has a problem", "Service is only partly served"] {
         ensure!(agent.log_end(1_000).matches(told).count() == 1, "{told:?} is not said once");
     }
     rig.manifests().write("late", &[service("203.0.113.77")])?;
@@ -228,7 +232,7 @@ fn checked_service(number: u16) -> Value {
     })
 }
 
-/// Who is answered by a Service can look up its name.
+/// A client that a Service answers can look up its name.
 #[test]
 fn names_are_there_when_rows_are() -> Result<()> {
     let rig = start()?;

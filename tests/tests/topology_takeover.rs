@@ -18,7 +18,7 @@ use lb_tests::wait::wait_until_ok;
 
 const NODE_PORT: u16 = 30_080;
 const SOON: Duration = Duration::from_secs(30);
-/// What an agent of this version left is, under another name, what one of another version would have left.
+/// The pins of this version are, under another name, those that another version would have left.
 const OTHER: &str = "v0";
 /// The same, of a third version.
 const THIRD: &str = "v1";
@@ -60,7 +60,7 @@ fn what_came_late_is_carried_over_by_the_next_start(shape: Shape) -> Result<()> 
     Ok(())
 }
 
-/// What is in the way of a link is no link and cannot be replaced: the other devices are taken over without that one.
+/// A file in place of a link cannot be replaced: the other devices are taken over without that one.
 #[test]
 fn a_device_that_takes_no_programs_does_not_hold_the_others_up() -> Result<()> {
     let rig = Rig::build(Topology::builder(Shape::Routed))?;
@@ -177,10 +177,10 @@ fn endpoints(layout: &Path) -> Result<u32> {
 }
 
 fn until_attached(agent: &Agent) -> Result<()> {
-    wait_until_ok(SOON, "XDP sends out itself", || {
+    wait_until_ok(SOON, "XDP redirects", || {
         let status = agent.command(&["status"])?;
         let line = status.lines().find(|line| line.starts_with("XDP")).context("no line of XDP")?;
-        ensure!(line.contains("attached, sends out itself"), "{line}");
+        ensure!(line.contains("attached, redirects"), "{line}");
         Ok(())
     })
 }

@@ -124,10 +124,10 @@ fn large_segments_and_datagrams_find_the_mtu_of_the_tunnel(shape: Shape) -> Resu
     Ok(())
 }
 
-/// What leaves by the tunnel for a frontend is turned round there.
+/// A packet that leaves by the tunnel for a frontend is turned round there.
 fn process_that_no_hook_serves_asks_through_the_tunnel(shape: Shape) -> Result<()> {
     let mut rig = Rig::build(Topology::builder(shape).tunnel())?;
-    let file = rig.topology().folder("configuration")?.join("config.yaml");
+    let file = rig.topology().directory("configuration")?.join("config.yaml");
     let text = "apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\nsocketLB: 'off'\n";
     fs::write(&file, text).with_context(|| format!("configuration {}", file.display()))?;
     let near = Service::new("near", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
@@ -152,7 +152,8 @@ fn process_that_no_hook_serves_asks_through_the_tunnel(shape: Shape) -> Result<(
     Ok(())
 }
 
-/// By the node's own programs where it leaves, and by those at the other end where there are none; in one piece and in several.
+/// By the node's own programs where it leaves, and by those at the other end where there are none; in one piece and in
+/// several.
 fn ping_of_a_cluster_ip_is_answered_through_the_tunnel(shape: Shape) -> Result<()> {
     let (mut rig, [near, ..]) = start(shape, &[])?;
     rig.node(1)?.netns().ip("route add 10.96.0.0/16 dev tun0
@@ -220,7 +221,10 @@ fn tunnel_is_served_while_it_is_up_and_never_by_xdp(shape: Shape) -> Result<()> 
             Ok(())
         })
     };
-    let served = ["attached 10.245.0.1 fd00:245::1", "not attached: it has no link-layer header"];
+    let served = [
+        "attached 10.245.0.1 fd00:245::1",
+        "not attached: it has no link-layer header, which XDP needs",
+    ];
     shows(&served)?;
     netns.ip("link set tun0 down")?;
     shows(&[])?;

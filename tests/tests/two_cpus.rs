@@ -12,13 +12,13 @@ use anyhow::{Result, bail, ensure};
 use lb_agent::plan::{
     EndpointPlan, Family, FrontendKind, FrontendPlan, PortKey, PortPlan, ServiceName,
 };
-use lb_agent::program::{Change, Limits, Programmer};
+use lb_agent::reconcile::{Change, Limits, Reconciler};
 use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use lb_common::event::Hook;
 use lb_common::fake::{Datagram, Fake, Transport, at};
 use lb_common::wire::tcp;
 use lb_tests::cpus;
-use lb_tests::twin::{Kernel, bpf};
+use lb_tests::differential::{Kernel, bpf};
 
 /// How long it goes on at least: rows and lines are given to others after a second.
 const LASTS: Duration = Duration::from_secs(5);
@@ -36,7 +36,7 @@ const KEPT: u32 = 256;
 const FRONTEND: [u8; 4] = [10, 96, 0, 10];
 const LIMITS: Limits = Limits { services: 1_000, backends: 4_000, lines: 4_000, sources: 100 };
 
-/// What a question begins with: a SYN or a datagram of a new flow, or a datagram of one that is there.
+/// The first packet of a question: a SYN or a datagram of a new flow, or a datagram of one that is there.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Connects,
@@ -51,8 +51,8 @@ fn every_packet_of_two_cpus_finds_the_old_set_or_the_new_one() -> Result<()> {
     tables.flow_capacity = FLOWS;
     kernel.load(&tables)?;
     let began = Instant::now();
-    let mut programmer = Programmer::new(LIMITS);
-    for op in programmer.plan(began.elapsed(), vec![change(0)]) {
+    let mut reconciler = Reconciler::new(LIMITS);
+    for op in reconciler.plan(began.elapsed(), vec![change(0)]) {
         kernel.apply(&op)?;
     }
     // 2n: set n is in use; 2n + 1: it is being replaced by set n + 1.
@@ -74,10 +74,10 @@ fn every_packet_of_two_cpus_finds_the_old_set_or_the_new_one() -> Result<()> {
                 let so_far = || format!("{} questions, {changed} changes", questions());
                 ensure!(asks() && began.elapsed() < PATIENCE, "{}", so_far());
                 state.store(2 * changed + 1, Ordering::SeqCst);
-                let mut ops = programmer.tick(began.elapsed());
-                ops.extend(programmer.plan(began.elapsed(), vec![change(changed + 1)]));
+                let mut ops = reconciler.tick(began.elapsed());
+                ops.extend(reconciler.plan(began.elapsed(), vec![change(changed + 1)]));
                 ops.iter().try_for_each(|op| kernel.apply(op))?;
-                ensure!(programmer.refused().count() == 0, "set {} finds no room", changed + 1);
+                ensure!(reconciler.refused().count() == 0, "set {} finds no room", changed + 1);
                 changed += 1;
                 state.store(2 * changed, Ordering::SeqCst);
                 // So that there are packets that find it at rest.
@@ -168,7 +168,7 @@ fn questions(
             "{kind:?} went to {a}.{b}.{network}.{host} while sets {sets:?} were in use"
         );
         asked += 1;
-        let _: u64 = counted.fetch_add(1, Ordering::Relaxed);
+        counted.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
 }

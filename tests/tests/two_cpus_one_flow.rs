@@ -1,5 +1,5 @@
 //! Two CPUs handle the first packets of one flow at once, through the programs in the kernel: whatever they make, the
-//! flow has one source and each of its halves once.
+//! flow has one source and each of its entries once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -12,11 +12,11 @@ use lb_common::event::Hook;
 use lb_common::fake::{Datagram, Fake, at, world};
 use lb_common::flow::{Flow, FlowKey, Kind, Side};
 use lb_tests::cpus;
-use lb_tests::twin::{Kernel, bpf};
+use lb_tests::differential::{Kernel, bpf};
 
 /// Flows that both CPUs begin.
 const FLOWS: u32 = 10_000;
-/// Halves that there is room for.
+/// Entries that there is room for.
 const ROOM: usize = 1 << 19;
 /// Another frontend of the same backend.
 const OTHER: &str = "10.96.0.11:80";
@@ -107,9 +107,9 @@ fn send(
     Ok(())
 }
 
-/// The halves of a kind.
-fn halves(kernel: &Kernel, kind: Kind) -> Result<Vec<(FlowKey, Flow)>> {
-    Ok(kernel.flows()?.into_iter().filter(|(_, flow)| flow.kind == kind).collect())
+/// The entries of a kind. Nobody has answered: they are displaceable.
+fn entries(kernel: &Kernel, kind: Kind) -> Result<Vec<(FlowKey, Flow)>> {
+    Ok(kernel.transient()?.into_iter().filter(|(_, flow)| flow.kind == kind).collect())
 }
 
 #[test]
@@ -117,13 +117,13 @@ fn flow_that_two_cpus_masquerade_at_once_has_one_source() -> Result<()> {
     let mut kernel = Kernel::new(ROOM)?;
     kernel.load(&tables())?;
     race(&kernel, masqueraded)?;
-    let sources = halves(&kernel, Kind::UNMASQUERADE)?;
+    let sources = entries(&kernel, Kind::UNMASQUERADE)?;
     let flows: BTreeSet<_> = sources.iter().map(|(_, flow)| flow.to).collect();
     ensure!(flows.len() == FLOWS as usize, "{} flows", flows.len());
     ensure!(sources.len() == flows.len(), "{} sources of {} flows", sources.len(), flows.len());
     let keys: BTreeSet<FlowKey> = sources.iter().map(|(key, _)| *key).collect();
-    // What leaves goes by the source that the answer comes back to.
-    for (key, mark) in halves(&kernel, Kind::MASQUERADE)? {
+    // An outgoing packet has the source that the answer comes back to.
+    for (key, mark) in entries(&kernel, Kind::MASQUERADE)? {
         let back = FlowKey::new(mark.to.reversed(), key.protocol, Side::INGRESS);
         ensure!(keys.contains(&back), "{mark:?} has no way back");
     }
@@ -145,10 +145,10 @@ fn flow_that_two_cpus_shift_at_once_has_one_source() -> Result<()> {
     }
     race(&kernel, shifted)?;
     let asked = at(OTHER);
-    let answers = halves(&kernel, Kind::REPLY)?;
+    let answers = entries(&kernel, Kind::REPLY)?;
     let answers = answers.iter().filter(|(_, flow)| flow.to.source == asked.ip).count();
     ensure!(answers == FLOWS as usize, "{answers} sources of {FLOWS} flows");
-    let forward = halves(&kernel, Kind::FORWARD)?.len();
-    ensure!(forward == 2 * FLOWS as usize, "{forward} forward halves");
+    let forward = entries(&kernel, Kind::FORWARD)?.len();
+    ensure!(forward == 2 * FLOWS as usize, "{forward} forward entries");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: measures, reports and compares. What is measured with, `lb-test-bench`, does the work.
+//! `cargo xtask bench`: measures, reports and compares. `lb-test-bench` does the work.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,38 +10,38 @@ mod tool;
 
 use crate::shell;
 
-/// What to measure, or to do with what was measured.
+/// The measurement to make, or the action on earlier ones.
 #[derive(Subcommand)]
 pub(crate) enum Bench {
-    /// Nanoseconds per packet by test runs, ours beside reference programs (cold 12 min, warm 6 min; --quick: warm 85 s)
+    /// Nanoseconds per packet in test runs, beside reference programs (cold 12 min, warm 6 min; --quick: warm 85 s)
     ///
-    /// Results go to target/bench/packet; docs/bench/README.md says what they mean. Attaches nothing.
+    /// Results go to target/bench/packet; docs/bench/README.md explains them. Attaches nothing.
     Packet(Quick),
     /// Connections, requests and bytes a second through namespaces, with up to 50,000 services: plain routing, the
     /// real kube-proxy, ours, and the least that a program can do (cold 32 min, warm 12 min; --quick: with 10, warm 80 s)
     Traffic(Traffic),
-    /// From a change in the API to the first packet that obeys it, and cold starts: ours and the real kube-proxy
+    /// Delay from a change in the API to the first packet that follows it, and cold starts, beside kube-proxy
     /// (cold 35 min, warm 15 min; --quick: warm 80 s)
     Churn(Quick),
-    /// Memory of the agent, its start, how fast a change reaches the maps and maps that are outgrown, with up to 50,000
+    /// Memory, start time, delay from a change to the maps, and growing maps, with up to 50,000
     /// services (cold 14 min, warm 6 min; --quick: with 1,000, warm 40 s)
     ///
     /// Runs a release agent in a namespace of its own on generated manifests.
     Scale(Quick),
-    /// All of these one after the other, and one report of all: target/bench/report.html (cold 60 min, warm 40 min;
+    /// All benchmarks, and one report: target/bench/report.html (cold 60 min, warm 40 min;
     /// --quick: warm 5 min)
     All(Quick),
-    /// One report, target/bench/report.html, of results that are there
+    /// Write one report, target/bench/report.html, from existing results
     Report {
-        /// Files, or folders that hold results.json
+        /// Files named results.json, or their directories
         #[arg(required = true)]
         results: Vec<PathBuf>,
     },
-    /// What changed beyond noise; exit code 1 when ours became worse
+    /// Compare two results beyond noise; exit code 1 if the agent got worse
     Compare {
-        /// A file, or a folder that holds results.json
+        /// A results.json, or its directory
         old: PathBuf,
-        /// The same of a later run
+        /// The results.json of a later run, or its directory
         new: PathBuf,
     },
 }
@@ -49,7 +49,7 @@ pub(crate) enum Bench {
 /// How much to measure.
 #[derive(Args)]
 pub(crate) struct Quick {
-    /// Few short rounds and few services: does it run, is something far off
+    /// Few short rounds with few services: a smoke test
     #[arg(long)]
     quick: bool,
 }
@@ -59,7 +59,7 @@ pub(crate) struct Quick {
 pub(crate) struct Traffic {
     #[command(flatten)]
     quick: Quick,
-    /// Pods as ports of a bridge, in place of routed veths
+    /// Attach pods to a bridge instead of routed veths
     #[arg(long)]
     bridged: bool,
     /// Only these routes (pod-far, port-near, port-far, loopback), operations (connect, kept, kept16, udp, bulk) and
@@ -92,9 +92,9 @@ fn all(quick: bool) -> Result<()> {
         ("scale", &|| scale(quick)),
         ("packet", &|| packet(quick)),
     ];
-    let (mut folders, mut failed) = (Vec::new(), Vec::new());
+    let (mut directories, mut failed) = (Vec::new(), Vec::new());
     for (name, bench) in benches {
-        let results = tool::folder(name).join("results.json");
+        let results = tool::directory(name).join("results.json");
         // Those of an earlier run are no part of this report.
         if results.is_file() {
             fs::remove_file(&results)?;
@@ -103,23 +103,23 @@ fn all(quick: bool) -> Result<()> {
             println!("bench {name}: {error:#}");
             failed.push(name);
         }
-        // What was found before it failed counts, too.
+        // Figures from before a failure count, too.
         if results.is_file() {
-            folders.push(tool::folder(name));
-            tool::report(&folders)?;
+            directories.push(tool::directory(name));
+            tool::report(&directories)?;
         }
     }
-    ensure!(failed.is_empty(), "not measured to their end: {}", failed.join(", "));
+    ensure!(failed.is_empty(), "failed benchmarks: {}", failed.join(", "));
     Ok(())
 }
 
 fn packet(quick: bool) -> Result<()> {
     let reference = tool::reference()?.display().to_string();
-    let (folder, commit) = (tool::results("packet"), tool::commit()?);
+    let (directory, commit) = (tool::results("packet"), tool::commit()?);
     if quick {
-        return tool::measure("packet", "85 s", &[&reference, &folder, "5", &commit, "quick"]);
+        return tool::measure("packet", "85 s", &[&reference, &directory, "5", &commit, "quick"]);
     }
-    tool::measure("packet", "6 min", &[&reference, &folder, "21", &commit])
+    tool::measure("packet", "6 min", &[&reference, &directory, "21", &commit])
 }
 
 fn traffic(options: &Traffic) -> Result<()> {
@@ -132,8 +132,9 @@ fn traffic(options: &Traffic) -> Result<()> {
     };
     let shape = if options.bridged { "bridged" } else { "routed" };
     let reference = tool::reference()?.display().to_string();
-    let (folder, commit) = (tool::results("traffic"), tool::commit()?);
-    let mut arguments = vec![&*reference, &folder, rounds, milliseconds, services, shape, &commit];
+    let (directory, commit) = (tool::results("traffic"), tool::commit()?);
+    let mut arguments =
+        vec![&*reference, &directory, rounds, milliseconds, services, shape, &commit];
     if options.quick.quick && options.only.is_empty() {
         arguments.extend(FEW);
     }
@@ -144,14 +145,14 @@ fn traffic(options: &Traffic) -> Result<()> {
 fn churn(quick: bool) -> Result<()> {
     let (rounds, changes, services, expected) =
         if quick { ("3", "4", "1000", "80 s") } else { ("5", "6", "10,1000,10000", "15 min") };
-    let (folder, commit) = (tool::results("churn"), tool::commit()?);
-    tool::measure("churn", expected, &[&folder, rounds, changes, services, &commit])
+    let (directory, commit) = (tool::results("churn"), tool::commit()?);
+    tool::measure("churn", expected, &[&directory, rounds, changes, services, &commit])
 }
 
 fn scale(quick: bool) -> Result<()> {
-    let (folder, commit) = (tool::results("scale"), tool::commit()?);
+    let (directory, commit) = (tool::results("scale"), tool::commit()?);
     if quick {
-        return tool::measure("scale", "40 s", &[&folder, "5", &commit, "quick"]);
+        return tool::measure("scale", "40 s", &[&directory, "5", &commit, "quick"]);
     }
-    tool::measure("scale", "6 min", &[&folder, "5", &commit])
+    tool::measure("scale", "6 min", &[&directory, "5", &commit])
 }

@@ -18,11 +18,11 @@ pub(crate) fn run() -> Result<()> {
     step("lints of the eBPF programs", "cold 1 min, warm 1 s", programs)
 }
 
-/// For the host, `lb-ebpf` is an empty program: what it holds is linted for its own target, in a folder
+/// For the host, `lb-ebpf` is an empty program: what it holds is linted for its own target, in a directory
 /// of its own, since `RUSTC_BOOTSTRAP` (ADR 0004) would have build scripts of everything else run again.
 fn programs() -> Result<()> {
     let mut command = shell::cargo();
-    let _: &mut _ = command
+    command
         .args(["clippy", "--quiet", "--package", "lb-ebpf", "--features", "reference"])
         .args(["--target", "bpfel-unknown-none", "-Z", "build-std=core", "--target-dir"])
         .arg(workspace::target().join("lints-of-programs"))
@@ -31,8 +31,8 @@ fn programs() -> Result<()> {
     shell::run(&mut command, LINT)
 }
 
-/// What to do about a lint.
-const LINT: &str = "mend the code, or say why not with #[expect(lint, reason = \"...\")]";
+/// The remedy for a lint.
+const LINT: &str = "fix the code, or explain with #[expect(lint, reason = \"...\")]";
 
 struct Check {
     what: &'static str,

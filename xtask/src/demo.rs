@@ -19,7 +19,7 @@ use playground::{Playground, log, peer, run_at, start_at};
 /// How to show it.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Leave everything running at the end, and say how to play with it
+    /// Leave everything running at the end, and print commands to try
     #[arg(long)]
     keep: bool,
 }
@@ -36,11 +36,11 @@ const TARGET: &str = "8080";
 
 /// Shows everything that the foundation can do, in half a minute of reading.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    shell::need_root("the demo makes network namespaces and loads eBPF programs", "demo")?;
+    shell::need_root("the demo creates network namespaces and loads eBPF programs", "demo")?;
     setup::for_running()?;
     shell::build(&["--package", "lb-agent", "--package", "lb-tests", "--bins"])?;
     let mut playground =
-        step("a node with three pods, and a client outside", "1 s", Playground::make)?;
+        step("a node with three pods, and an external client", "1 s", Playground::make)?;
     step("servers in the pods, lb-agent on the node", "2 s", || start(&playground))?;
     tell(&playground)?;
     if options.keep {
@@ -67,37 +67,36 @@ fn put(playground: &Playground, name: &str) -> Result<PathBuf> {
     let source = workspace::root().join("deploy/demo").join(name);
     let file = source.file_name().context("name of a manifest")?;
     let target = playground.manifests().join(file);
-    let _: u64 =
-        fs::copy(&source, &target).with_context(|| format!("manifest {}", source.display()))?;
+    fs::copy(&source, &target).with_context(|| format!("manifest {}", source.display()))?;
     Ok(target)
 }
 
 /// The story itself; what is indented most is what a program printed.
 fn tell(playground: &Playground) -> Result<()> {
-    heading("Who answers? One question each, through TCP and UDP");
+    heading("Which pod answers? One request each, over TCP and UDP");
     for (from, to, what) in FRONTENDS {
         for transport in ["tcp", "udp"] {
             said(&format!("{from} asks the {what}, {transport}"));
             run_at(from, &["ask", transport, to])?;
         }
     }
-    heading("A process on the node itself: its socket is sent to a pod and does not notice");
+    heading("A process on the node itself: its socket is connected to a pod");
     for (to, transport) in [("10.96.0.10:80", "tcp"), ("[fd00:10:96::10]:80", "udp")] {
         said(&format!("node-a asks {to}, {transport}"));
         run_at("node-a", &["ask", transport, to])?;
     }
-    heading("Spread: 300 connections each");
+    heading("Distribution: 300 connections each");
     for (from, to, what) in FRONTENDS {
         said(&format!("{from} asks the {what}"));
         run_at(from, &["ask", "tcp", to, "300"])?;
     }
-    heading("Affinity: the service `sticky` keeps a client with one pod");
+    heading("Affinity: service `sticky` keeps a client on one pod");
     for (from, to) in [("pod-a3", "10.96.0.20:80"), ("client", "192.168.50.11:30090")] {
         said(&format!("{from} asks {to}"));
         run_at(from, &["ask", "tcp", to, "300"])?;
     }
-    heading("A backend comes and goes while the agent runs");
-    said("cp deploy/demo/later/web-third-pod.yaml into the folder that the agent watches");
+    heading("A backend is added and removed while the agent runs");
+    said("cp deploy/demo/later/web-third-pod.yaml into the directory that the agent watches");
     let third = put(playground, "later/web-third-pod.yaml")?;
     run_at("client", &["ask", "tcp", "192.168.50.11:30080", "until", "pod-a3"])?;
     run_at("client", &["ask", "tcp", "192.168.50.11:30080", "300"])?;
@@ -113,7 +112,7 @@ fn tell(playground: &Playground) -> Result<()> {
 fn explain_how_to_play(playground: &Playground) {
     let peer = peer().display().to_string();
     let manifests = playground.manifests().display().to_string();
-    heading("It is still running. Play with it:");
+    heading("Still running. Try:");
     println!("  {peer} at client ask tcp 192.168.50.11:30080 100");
     println!("  {peer} at pod-a3 ask udp '[fd00:10:96::10]:80'");
     println!("  {peer} at node-a ask tcp 10.96.0.10:80");

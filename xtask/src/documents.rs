@@ -1,4 +1,4 @@
-//! What the documents claim about this repository, held to what is there: tests, files, decisions, and where `unsafe` is.
+//! Holds the documents to the tree: tests, files, decisions, functions, and where `unsafe` is.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 
 use crate::workspace::root;
 
-/// Folders that hold what people wrote.
+/// Directories that hold what people wrote.
 const FOLDERS: [&str; 6] = ["docs", "lb-agent", "lb-common", "lb-ebpf", "tests", "xtask"];
 
-/// Every file below a folder with one of these endings.
-fn below(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
+/// Every file below a directory with one of these endings.
+fn below(directory: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
+    for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-        // What is linked (`tests/control-plane/bin`) is not ours.
+        // A linked directory (`tests/control-plane/bin`) is not ours.
         if path.is_symlink() {
         } else if path.is_dir() {
             found.extend(below(&path, endings));
@@ -26,17 +26,17 @@ fn below(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     found
 }
 
-/// Texts by name, from the root's own documents and all folders.
+/// Texts by name, from the root's own documents and all directories.
 fn texts(endings: &[&str]) -> Vec<(String, String)> {
     let mut all: Vec<PathBuf> =
-        FOLDERS.iter().flat_map(|folder| below(&root().join(folder), endings)).collect();
+        FOLDERS.iter().flat_map(|directory| below(&root().join(directory), endings)).collect();
     let at_root = fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path());
     all.extend(at_root.filter(|path| path.extension().is_some_and(|it| it == "md")));
     let name = |path: &Path| path.strip_prefix(root()).unwrap().display().to_string();
     all.into_iter().map(|path| (name(&path), fs::read_to_string(&path).unwrap())).collect()
 }
 
-/// What stands between backticks.
+/// The words between backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -49,9 +49,9 @@ fn after<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = &'a str> {
 }
 
 #[test]
-fn each_feature_in_readme_names_a_test_that_exists() {
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let table = readme.split("| feature | proven by |").nth(1).expect("the table of features");
+fn each_feature_in_proofs_names_a_test_that_exists() {
+    let text = fs::read_to_string(root().join("docs/proofs.md")).unwrap();
+    let table = text.split("| feature | proven by |").nth(1).expect("the table of features");
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     let rows: Vec<(&str, &str)> =
         rows.map(|row| row.trim_end_matches(" |").rsplit_once(" | ").expect("two cells")).collect();
@@ -71,18 +71,18 @@ fn each_feature_in_readme_names_a_test_that_exists() {
 fn files_that_documents_name_exist() {
     let mut missing = Vec::new();
     for (name, text) in texts(&["md"]) {
-        let folder = root().join(&name).parent().unwrap().to_path_buf();
+        let directory = root().join(&name).parent().unwrap().to_path_buf();
         let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
         let links = links.filter(|link| !link.contains("://") && !link.starts_with('#'));
         let links = links.map(|link| link.split('#').next().unwrap_or_default());
-        // A path, when it begins with a folder of ours; neither a pattern nor one with a variable part.
+        // A path, when it begins with a directory of ours; neither a pattern nor one with a variable part.
         let is_path = |words: &&str| {
             let first = words.split_once('/').map(|(first, _)| first);
             first.is_some_and(|first| first == "deploy" || FOLDERS.contains(&first))
                 && !words.contains(['*', ' ', '<', '{', ':'])
         };
         for path in links.chain(quoted(&text).filter(is_path)) {
-            let is_there = |path: &str| root().join(path).exists() || folder.join(path).exists();
+            let is_there = |path: &str| root().join(path).exists() || directory.join(path).exists();
             let is_module = || is_there(&format!("{path}.rs"));
             // Benchmarks write theirs.
             let is_made = path.starts_with("tests/control-plane/bin");
@@ -94,6 +94,22 @@ fn files_that_documents_name_exist() {
     assert!(missing.is_empty(), "no such file:\n{}", missing.join("\n"));
 }
 
+/// `file::function` in the description of the path names a function of `lb-common/src/forward`.
+#[test]
+fn functions_of_the_path_that_architecture_names_exist() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let named = quoted(&text).filter_map(|words| words.split_once("::"));
+    let mut found = 0;
+    for (file, function) in named {
+        let path = root().join("lb-common/src/forward").join(file).with_extension("rs");
+        let Ok(code) = fs::read_to_string(&path) else { continue };
+        let is_there = ["(", "<"].iter().any(|end| code.contains(&format!("fn {function}{end}")));
+        assert!(is_there, "no function {file}::{function}: correct ARCHITECTURE.md");
+        found += 1;
+    }
+    assert!(found >= 8, "only {found} functions of the path are named");
+}
+
 #[test]
 fn decisions_and_sections_that_are_cited_exist() {
     let files = below(&root().join("docs/adr"), &["md"]);
@@ -102,8 +118,10 @@ fn decisions_and_sections_that_are_cited_exist() {
         .filter_map(|file| Some(file.file_name()?.to_str()?.get(..4)?.to_owned()))
         .collect();
     let contract = fs::read_to_string(root().join("docs/contract.md")).unwrap();
-    let rows = contract.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
-    let sections: BTreeSet<&str> = rows.flat_map(|first| first.split(", ")).collect();
+    let headings = contract.lines().filter(|line| line.starts_with("##"));
+    let sections: BTreeSet<&str> = headings
+        .filter_map(|line| line.trim_start_matches('#').split_whitespace().next())
+        .collect();
     let mut unknown = Vec::new();
     for (name, text) in texts(&["md", "rs"]) {
         let decisions_cited = after(&text, "ADR").filter(|number| number.len() == 4);
@@ -144,7 +162,7 @@ fn unsafe_code_of_the_agent_is_where_adr_0004_says() {
     let mut lifted: Vec<String> =
         lifted.map(|file| file.strip_prefix(&agent).unwrap().display().to_string()).collect();
     lifted.sort();
-    // `lib.rs` lifts it for the folder `syscall`.
+    // `lib.rs` lifts it for the directory `syscall`.
     assert_eq!(lifted, ["lib.rs", "maps/raw.rs"], "and nowhere else: ADR 0004");
     let library = fs::read_to_string(agent.join("lib.rs")).unwrap();
     assert!(library.contains("#![deny(unsafe_code)]"), "lb-agent denies unsafe code");

@@ -14,6 +14,9 @@ mod demo;
 #[cfg(test)]
 mod documents;
 mod image;
+mod kernels;
+mod mutants;
+mod schema;
 mod setup;
 mod shell;
 mod step;
@@ -21,9 +24,9 @@ mod test;
 mod twin;
 mod workspace;
 
-/// Everything one does with this repository.
+/// Development commands of this repository.
 ///
-/// Times are for two cores: "cold" is a fresh machine with empty caches, "warm" any later run.
+/// Times are for two cores: "cold" means a fresh machine with empty caches, "warm" any later run.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", version, max_term_width = 100)]
 struct Arguments {
@@ -33,35 +36,45 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Install what building and testing need, and only what is missing (cold 13 min, warm 1 s)
+    /// Install missing tools for building and testing (cold 13 min, warm 1 s)
     ///
     /// Debian packages, rust-src for the BPF target, bpf-linker, and a Kubernetes control plane built
     /// from Go modules into a cache outside the clone. Needs root when a Debian package is missing.
     Setup,
-    /// Format, lints, licences and the tests without root (cold 6 min, warm 20 s)
+    /// Run format check, lints, licence check and tests without root (cold 6 min, warm 20 s)
     Check,
-    /// Everything: setup, check, build, and the tests that need root (cold 36 min, warm 13 min)
+    /// Run setup, check, build and all tests, with root (cold 36 min, warm 13 min)
     Test(test::Options),
-    /// What the verifier says of each program, against tests/budget.toml (cold 6 min, warm 2 s)
+    /// Compare verifier cost and size of each program with tests/budget.toml (cold 6 min, warm 2 s)
     ///
-    /// Loads every program; attaches none. Needs root.
+    /// Loads every program, attaches none. Needs root.
     Verify(twin::Verify),
-    /// Random packets through the kernel's programs and the same code on this host (cold 6 min, warm 10 s)
+    /// Run random packets through the programs in the kernel and through the same code on the host (cold 6 min, warm 10 s)
     ///
-    /// Verdict, bytes and state must be equal; the smallest case that differs is printed as a fixture. Needs root.
+    /// Verdict, bytes and state must be equal; the smallest difference is printed as a fixture. Needs root.
     FuzzTwin(twin::Fuzz),
-    /// Measure: ours beside plain routing, the real kube-proxy and reference programs (all of it: cold 60 min, warm 40 min)
+    /// Mutation test of the data path: does a host test notice each small change? (cold 25 min, warm 20 min)
     ///
-    /// In interleaved rounds. Needs root.
+    /// Mutants that no test can notice are listed with a reason in .cargo/mutants.toml; figures are in docs/proofs.md.
+    Mutants(mutants::Options),
+    /// Benchmark the agent beside plain routing, kube-proxy and reference programs (all: cold 60 min, warm 40 min)
+    ///
+    /// Rounds are interleaved. Needs root.
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// Watch Services being answered in a playground of namespaces (cold 5 min, warm 15 s)
+    /// Show Services at work in network namespaces (cold 5 min, warm 15 s)
     ///
-    /// One node, three pods and a client outside; the agent runs on the manifests in deploy/demo. Real
-    /// sockets ask in both families, and a backend comes and goes. Needs root.
+    /// One node, three pods and an external client; the agent reads the manifests in deploy/demo. Real
+    /// sockets connect in both families while a backend is added and removed. Needs root.
     Demo(demo::Options),
-    /// The agent as an OCI image in target/image, without a container daemon (cold 8 min, warm 10 s)
-    Image,
+    /// Boot Debian's kernels from 6.1 to the newest in emulation (cold 20 min, warm 15 min)
+    ///
+    /// Each verifies every program; those with tcx links also run the fixtures and pods that ask a ClusterIP. Needs root.
+    Kernels(kernels::Options),
+    /// Build the agent as an OCI image in target/image, without a container daemon (cold 8 min, warm 10 s)
+    Image(image::Options),
+    /// Read the fields of the served objects from the Go modules of Kubernetes again (cold 1 min, warm 2 s)
+    Schema,
 }
 
 fn main() -> ExitCode {
@@ -71,9 +84,12 @@ fn main() -> ExitCode {
         Command::Test(options) => test::run(&options),
         Command::Verify(options) => twin::verify(&options),
         Command::FuzzTwin(options) => twin::fuzz(&options),
+        Command::Mutants(options) => mutants::run(&options),
         Command::Bench(bench) => bench::run(&bench),
         Command::Demo(options) => demo::run(&options),
-        Command::Image => image::run(),
+        Command::Kernels(options) => kernels::run(&options),
+        Command::Image(options) => image::run(&options),
+        Command::Schema => schema::run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,8 +4,8 @@ use anyhow::Result;
 
 pub(crate) mod cargo_tools;
 mod control_plane;
-mod debian;
-mod packages;
+pub(crate) mod debian;
+pub(crate) mod packages;
 mod rust_src;
 
 /// Brings everything that the build and the tests need.

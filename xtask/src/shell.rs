@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::step::step;
 
-/// Folders of system tools that are not in everybody's `PATH`.
+/// Directories of system tools that are not in everybody's `PATH`.
 const SYSTEM_FOLDERS: [&str; 2] = ["/usr/sbin", "/sbin"];
 
 /// Runs `command` with its output shown; an error carries the command and the `remedy`.
@@ -43,7 +43,7 @@ pub(crate) fn output(command: &mut Command, remedy: &str) -> Result<String> {
 /// Returns cargo as this process was started by it, in the root of the clone.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let _: &mut Command = cargo.current_dir(crate::workspace::root());
+    cargo.current_dir(crate::workspace::root());
     cargo
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn find(tool: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
         .chain(SYSTEM_FOLDERS.map(PathBuf::from))
-        .map(|folder| folder.join(tool))
+        .map(|directory| directory.join(tool))
         .find(|file| file.is_file())
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn need_root(why: &str, command: &str) -> Result<()> {
 /// Builds these packages and binaries, as cargo's arguments name them, for debugging.
 pub(crate) fn build(what: &[&str]) -> Result<()> {
     step("build", "cold 5 min, warm 5 s", || {
-        run(cargo().arg("build").args(what), "mend what cargo names")
+        run(cargo().arg("build").args(what), "fix what cargo reports")
     })
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The files of root tests run in three lanes side by side, and by default one test at a time in each of them (a few
 //! where all wait for a clock): every test has its own namespaces, and mostly waits for a kernel, an agent or a control
-//! plane. More at once would on two cores turn deadlines into luck. `--lanes` and `RUST_TEST_THREADS` override this.
+//! plane. More at once would on two cores turn deadlines into luck. `--lanes` and `RUST_TEST_THREADS` override this. Three
+//! files run by themselves at the end.
 
 use std::env;
 
@@ -15,13 +16,14 @@ use crate::{check, image, setup, shell, twin};
 /// The file of tests that starts the image.
 const IMAGE_TEST: &str = "control_plane_image";
 
-mod binaries;
-mod lanes;
+pub(crate) mod binaries;
+mod limit;
+mod parallel;
 
-/// What to test.
+/// The selection of tests.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How many files of root tests run at once
+    /// How many files of root tests run in parallel
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     lanes: u8,
     /// Passed to cargo test in place of "all root tests", such as `--test control_plane_smoke`
@@ -32,7 +34,7 @@ pub(crate) struct Options {
 /// Runs everything, or with a selection only what the selected root tests need.
 pub(crate) fn run(options: &Options) -> Result<()> {
     shell::need_root(
-        "testing makes network namespaces and loads eBPF programs",
+        "tests create network namespaces and load eBPF programs",
         "test (`cargo xtask check` does not need it)",
     )?;
     setup::run()?;
@@ -46,17 +48,19 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return step("selected tests with root", "depends", || selected(&options.selection));
     }
     check::run()?;
+    step("arm64", "cold 2 min, warm 1 s", image::check_arm64)?;
     shell::build(&["--workspace"])?;
     twin::compare(false)?;
     image()?;
-    let binaries = step("build of the tests with root", "cold 1 min, warm 1 s", binaries::built)?;
+    let binaries =
+        step("build of the tests with root", "cold 1 min, warm 1 s", || binaries::built(&["*"]))?;
     step("tests with root", "12 min", || {
-        lanes::run(binaries, options.lanes.into(), threads().as_deref())
+        parallel::run(binaries, options.lanes.into(), threads().as_deref())
     })
 }
 
 fn image() -> Result<()> {
-    step("image", "cold 5 min, warm 10 s", image::run)
+    step("image", "cold 5 min, warm 10 s", || image::run(&image::Options::default()))
 }
 
 fn selected(selection: &[String]) -> Result<()> {

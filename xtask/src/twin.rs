@@ -6,10 +6,10 @@ use clap::Args;
 use crate::step::step;
 use crate::{setup, shell, workspace};
 
-/// What to do with the figures.
+/// The action on the figures.
 #[derive(Args)]
 pub(crate) struct Verify {
-    /// Write them to tests/budget.toml instead of comparing
+    /// Write the figures to tests/budget.toml instead of comparing
     #[arg(long)]
     bless: bool,
 }
@@ -17,10 +17,10 @@ pub(crate) struct Verify {
 /// How much to try.
 #[derive(Args)]
 pub(crate) struct Fuzz {
-    /// Packets
+    /// Number of packets
     #[arg(long, default_value_t = 100_000)]
     packets: u64,
-    /// Equal seeds give equal packets
+    /// Seed of the random packets
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -39,7 +39,7 @@ pub(crate) fn fuzz(options: &Fuzz) -> Result<()> {
         let arguments = ["fuzz".to_owned(), packets.to_string(), seed.to_string()];
         run(
             &arguments,
-            "make the printed case a fixture in lb-common/src/fake/fixtures, then mend lb-common",
+            "add the printed case as a fixture in lb-common/src/fake/fixtures, then fix lb-common",
         )
     })
 }

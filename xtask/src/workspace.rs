@@ -1,4 +1,4 @@
-//! Where things lie: the clone, and the cache outside of it that survives a fresh clone.
+//! Paths: the clone, and the cache outside of it that survives a fresh clone.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ pub(crate) fn root() -> PathBuf {
     xtask.parent().unwrap_or(xtask).to_path_buf()
 }
 
-/// Returns cargo's target folder.
+/// Returns cargo's target directory.
 pub(crate) fn target() -> PathBuf {
-    let folder = env::var_os("CARGO_TARGET_DIR").filter(|value| !value.is_empty());
-    folder.map_or_else(|| root().join("target"), PathBuf::from)
+    let directory = env::var_os("CARGO_TARGET_DIR").filter(|value| !value.is_empty());
+    directory.map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// Returns the folder for what is expensive to make and belongs to no single clone.
+/// Returns the directory for what is expensive to make and belongs to no single clone.
 pub(crate) fn cache() -> Result<PathBuf> {
     let base = match env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty()) {
-        Some(folder) => PathBuf::from(folder),
+        Some(directory) => PathBuf::from(directory),
         None => PathBuf::from(
             env::var_os("HOME")
                 .context("neither XDG_CACHE_HOME nor HOME is set: set one of them")?,
@@ -38,10 +38,10 @@ mod tests {
 
     use crate::shell;
 
-    /// What each member depends on, as its manifest says: not what only its tests need.
+    /// The dependencies of each member by its manifest, without those that only its tests need.
     fn dependencies() -> BTreeMap<String, Vec<String>> {
         let mut cargo = shell::cargo();
-        let _: &mut _ = cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
+        cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
         let metadata: Value =
             serde_json::from_str(&shell::output(&mut cargo, "").unwrap()).unwrap();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -59,7 +59,8 @@ mod tests {
         assert!(all["lb-common"].is_empty(), "the data path depends on {:?}", all["lb-common"]);
         for (name, may_know) in [
             ("lb-ebpf", &["lb-common"][..]),
-            ("lb-agent", &["lb-common"]),
+            ("lb-control", &[]),
+            ("lb-agent", &["lb-common", "lb-control"]),
             ("lb-tests", &["lb-agent", "lb-common"]),
             ("xtask", &[]),
         ] {

@@ -1,18 +1,22 @@
-//! How the agent logs: the flags, and the subscriber that they ask for.
+//! Log flags, and the tracing subscriber that they configure.
+
+mod writer;
 
 use std::io;
 
 use clap::{Args, ValueEnum};
 use tracing_subscriber::filter::EnvFilter;
 
+pub use self::writer::{LastLines, lost};
+
 /// How to log.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Logging")]
 pub struct Log {
-    /// How log lines look [default: text]. kube-proxy's --logging-format is the same.
+    /// Log format [default: text]. Same as kube-proxy's --logging-format.
     #[arg(long, alias = "logging-format", value_name = "FORMAT", value_enum)]
     pub log_format: Option<LogFormat>,
-    /// How much is logged: 0 to 2 information, 3 and 4 debug, 5 and more everything [default: 2].
+    /// Log verbosity: 0 to 2 info, 3 and 4 debug, 5 and more trace [default: 2].
     #[arg(short, long, value_name = "N")]
     pub v: Option<u8>,
 }
@@ -20,38 +24,42 @@ pub struct Log {
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Plain text.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 impl LogFormat {
     /// Logs to standard error from here on, as much as `verbosity` says; `RUST_LOG` is stronger.
-    pub fn start(self, verbosity: u8) {
+    /// The last lines are written when the returned value is dropped.
+    pub fn start(self, verbosity: u8) -> io::Result<LastLines> {
+        let (lines, flush) = writer::start(io::stderr())?;
         let filter =
             EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(filter(verbosity)));
         let subscriber = tracing_subscriber::fmt()
             .with_env_filter(filter)
-            .with_writer(io::stderr)
+            .with_writer(lines)
+            .log_internal_errors(false)
             .with_target(false);
         match self {
             Self::Text => subscriber.with_ansi(false).init(),
             Self::Json => subscriber.json().flatten_event(true).init(),
         }
+        Ok(flush)
     }
 }
 
-/// What is logged where `RUST_LOG` says nothing. A server that is away is told by us, with what follows from it; the
-/// client's own lines about each attempt are for those who look closer.
+/// The filter of the log where `RUST_LOG` is not set. The agent itself logs that a server is away, with the consequences;
+/// the client's own lines about each attempt are for those who look closer.
 fn filter(verbosity: u8) -> String {
     let (ours, client) = match verbosity {
         0..=2 => ("info", "off"),
         3..=4 => ("debug", "warn"),
         5.. => ("trace", "warn"),
     };
-    format!("warn,kube_client={client},kube_runtime={client},lb_ebpf=trace,lb_agent={ours}")
+    format!("warn,kube_client={client},lb_ebpf=trace,lb_agent={ours}")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `run`, and what other commands share with it: everything that the agent can be told.
+//! `run`, and the settings that other commands share with it.
 
 use std::path::{Path, PathBuf};
 
@@ -15,25 +15,25 @@ use crate::node::Pattern;
 /// `lb-agent run`
 #[derive(Debug, Args)]
 pub struct Start {
-    /// What the agent is told.
+    /// The settings of the agent.
     #[command(flatten)]
     pub run: Run,
-    /// What to do instead.
+    /// The command in place of running.
     #[command(flatten)]
     pub instead: Instead,
 }
 
-/// What kube-proxy's command does where it does not run.
+/// The actions of kube-proxy's command other than to run.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "In place of running")]
+#[command(next_help_heading = "Instead of running")]
 pub struct Instead {
     /// Remove everything, as `lb-agent cleanup` does, and exit.
     #[arg(long, conflicts_with = "init_only", value_name = "BOOL", value_parser = values::boolean, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value_t = false, hide_default_value = true)]
     pub cleanup: bool,
-    /// Do what needs a privileged container, as `lb-agent init` does, and exit.
+    /// Mount the bpffs, as `lb-agent init` does, and exit.
     #[arg(long, value_name = "BOOL", value_parser = values::boolean, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value_t = false, hide_default_value = true)]
     pub init_only: bool,
-    /// Write the configuration as two documents to a file, and exit.
+    /// Write the configuration in effect to a file, as two documents, and exit.
     #[arg(long, value_name = "FILE", value_parser = path())]
     pub write_config_to: Option<PathBuf>,
 }
@@ -45,40 +45,40 @@ impl Instead {
     }
 }
 
-/// What the agent is told, for each command that asks for it.
+/// The flags of the agent, for each command that reads them.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Kubeconfig of the API server. Without it and without --manifests: the pod's service account.
+    /// Kubeconfig for the API server [default without --manifests: the pod's service account].
     #[arg(long, value_name = "FILE", conflicts_with = "manifests", value_parser = path())]
     pub kubeconfig: Option<PathBuf>,
-    /// Address of the API server, in place of the kubeconfig's.
+    /// Address of the API server; overrides the kubeconfig.
     #[arg(long, value_name = "URL", conflicts_with = "manifests")]
     pub master: Option<String>,
-    /// Folder of Service, EndpointSlice and Node manifests, watched in place of an API server.
+    /// Directory of Service, EndpointSlice and Node manifests, watched instead of an API server.
     #[arg(long, value_name = "DIR")]
     pub manifests: Option<PathBuf>,
-    /// Name of our Node object [default: the host name in lower case].
+    /// Name of this node's Node object [default: the host name in lower case].
     #[arg(long, value_name = "NODE")]
     pub hostname_override: Option<String>,
-    /// Folder for the agent's pins; becomes a bpffs if it is none [default: /sys/fs/bpf/lb].
+    /// Directory for the pins; a bpffs is mounted there if it is not on one [default: /sys/fs/bpf/lb].
     #[arg(long, value_name = "DIR")]
     pub bpf_dir: Option<PathBuf>,
-    /// The cgroup v2 whose sockets are served [default: the host's below /host, else the first in /proc/mounts].
+    /// Cgroup v2 whose sockets are served [default: the host's below /host, else the first in /proc/mounts].
     #[arg(long, value_name = "DIR")]
     pub cgroup: Option<PathBuf>,
-    /// Devices to the outside, with * and ?; repeatable [default: found by address, default route, tunnel].
+    /// External interfaces (uplinks, tunnels), with * and ?; repeatable [default: detected by address and route].
     #[arg(long, value_name = "PATTERN")]
     pub external_device: Vec<Pattern>,
-    /// Devices of pods, with * and ?; repeatable [default: veths whose other end is elsewhere].
+    /// Pod interfaces, with * and ?; repeatable [default: veths whose peer is in another network namespace].
     #[arg(long, value_name = "PATTERN")]
     pub pod_device: Vec<Pattern>,
-    /// Entries of a map, for example FLOWS=1048576 (FLOWS4 and FLOWS6 each); repeatable.
+    /// Maximum entries of a map, for example FLOWS=1048576 (FLOWS4 and FLOWS6 each); repeatable.
     #[arg(long, value_name = "MAP=ENTRIES", value_parser = size)]
     pub map_size: Vec<(String, u32)>,
-    /// Packets that the programs log, one line each.
+    /// Log packets, one line each.
     #[arg(long, value_name = "WHICH", value_enum, default_value = "off")]
     pub packet_log: PacketLog,
-    /// KubeProxyConfiguration, and AgentConfiguration as a second document.
+    /// Configuration file: KubeProxyConfiguration, optionally followed by AgentConfiguration.
     #[arg(long, value_name = "FILE", value_parser = path())]
     pub config: Option<PathBuf>,
     /// kube-proxy's flags.
@@ -113,11 +113,12 @@ fn named(path: Option<&PathBuf>) -> Option<&Path> {
 fn size(text: &str) -> Result<(String, u32), String> {
     let (name, entries) = text
         .split_once('=')
-        .ok_or_else(|| format!("write it as MAP=ENTRIES, of the maps {}", Shape::sizable()))?;
+        .ok_or_else(|| format!("write MAP=ENTRIES; the maps are {}", Shape::sizable()))?;
     let entries = entries.parse().map_err(|error| format!("{entries:?}: {error}"))?;
     if entries == 0 {
-        Err("a map needs an entry".into())
-    } else {
-        Ok((name.to_uppercase(), entries))
+        return Err("a map needs at least one entry".into());
     }
+    let name = name.to_uppercase();
+    Shape::ensure_sizable(&name)?;
+    Ok((name, entries))
 }

@@ -1,50 +1,51 @@
-//! What the verbs that show something take: which services, and how to print.
+//! Arguments of the commands that print lists: which services, and which format.
 
 use std::io::{self, IsTerminal as _};
+use std::net::IpAddr;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
 use super::{Pins, Run};
 
 /// `lb-agent service ...`
 #[derive(Debug, Subcommand)]
 pub enum ServiceVerb {
-    /// Service ports, by name.
+    /// List service ports by name.
     List(Services),
-    /// Everything about one Service, or about one of its ports.
+    /// Show one Service, or one of its ports, in detail.
     Show(ServiceShow),
 }
 
 /// `lb-agent lb ...`
 #[derive(Debug, Subcommand)]
 pub enum Lb {
-    /// Frontends and their backends.
+    /// List frontends and their backends.
     List(LbList),
-    /// What the source asks for against what the maps hold. Exit code 0 when they are the same, 1 when they differ; 2 for
-    /// usage; 3 when it cannot be told: no data path, no source, or a manifest that cannot be read (the rest is compared).
+    /// Compare the source (API server or manifests) with the maps. Exit code 0: equal; 1: different; 2: usage error;
+    /// 3: unknown, because there is no data path, no source, or an unreadable manifest (the others are compared).
     Diff(Box<Diff>),
 }
 
 /// `lb-agent ct ...`
 #[derive(Debug, Subcommand)]
 pub enum Ct {
-    /// Flows that are being translated.
-    List(Services),
-    /// Forget flows. Connections that are open break.
+    /// List flows.
+    List(CtList),
+    /// Delete flows. Open connections break.
     Flush(Flush),
 }
 
 /// `lb-agent affinity ...`
 #[derive(Debug, Subcommand)]
 pub enum AffinityVerb {
-    /// Clients and the backends they stick to.
+    /// List clients and their backends.
     List(Services),
 }
 
 /// `lb-agent map ...`
 #[derive(Debug, Subcommand)]
 pub enum MapVerb {
-    /// The maps, how full they are, and what memory they take.
+    /// List the maps with their fill level and memory.
     List(MapList),
 }
 
@@ -54,13 +55,13 @@ pub struct Services {
     /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
-    /// Whose.
+    /// Which services.
     #[command(flatten)]
     pub scope: Scope,
-    /// How to print.
+    /// Output format.
     #[command(flatten)]
     pub format: Format,
-    /// Once, or at each change.
+    /// Whether to repeat.
     #[command(flatten)]
     pub repeat: Repeat,
 }
@@ -68,10 +69,10 @@ pub struct Services {
 /// `lb-agent lb list`
 #[derive(Clone, Debug, Args)]
 pub struct LbList {
-    /// As `ipvsadm -Ln` prints it.
+    /// Print in the format of `ipvsadm -Ln`.
     #[arg(long, conflicts_with_all = ["output", "no_headers"])]
     pub ipvs: bool,
-    /// Which, and how.
+    /// Which services, and how to print them.
     #[command(flatten)]
     pub services: Services,
 }
@@ -88,10 +89,10 @@ pub struct ServiceShow {
     /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
-    /// How to print; a table is a page of text here.
+    /// Output format; `table` is a page of text here.
     #[command(flatten)]
     pub format: Format,
-    /// Once, or at each change.
+    /// Whether to repeat.
     #[command(flatten)]
     pub repeat: Repeat,
 }
@@ -99,20 +100,49 @@ pub struct ServiceShow {
 /// `lb-agent lb diff`
 #[derive(Debug, Args)]
 pub struct Diff {
-    /// How to print.
+    /// Output format.
     #[command(flatten)]
     pub format: Format,
-    /// The source, given as to `run`.
+    /// The source, with the flags of `run`.
     #[command(flatten)]
     pub run: Run,
 }
 
-/// `lb-agent ct flush`
+/// `lb-agent ct list`
 #[derive(Clone, Debug, Args)]
-pub struct Flush {
+pub struct CtList {
+    /// Which flows.
+    #[command(flatten)]
+    pub filter: FlowFilter,
+    /// Which services, and how to print the flows.
+    #[command(flatten)]
+    pub services: Services,
+}
+
+/// Flows that have all of this.
+#[derive(Clone, Debug, Default, Args)]
+pub struct FlowFilter {
     /// Only flows of this service: NAMESPACE/NAME or NAME, with :PORT for one port; or a number.
     #[arg(long, value_name = "NAME")]
     pub service: Option<String>,
+    /// Only flows of the client with this address.
+    #[arg(long, value_name = "ADDRESS")]
+    pub client: Option<IpAddr>,
+    /// Only flows to the backend with this address.
+    #[arg(long, value_name = "ADDRESS")]
+    pub backend: Option<IpAddr>,
+}
+
+/// `lb-agent ct flush`
+#[derive(Clone, Debug, Args)]
+#[command(group = ArgGroup::new("which").args(["service", "client", "backend", "all"]).required(true).multiple(true))]
+pub struct Flush {
+    /// Which flows.
+    #[command(flatten)]
+    pub filter: FlowFilter,
+    /// All flows of this node.
+    #[arg(long, conflicts_with_all = ["service", "client", "backend"])]
+    pub all: bool,
     /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
@@ -124,10 +154,10 @@ pub struct MapList {
     /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
-    /// How to print.
+    /// Output format.
     #[command(flatten)]
     pub format: Format,
-    /// Once, or at each change.
+    /// Whether to repeat.
     #[command(flatten)]
     pub repeat: Repeat,
 }
@@ -138,7 +168,7 @@ pub struct Scope {
     /// Only services of this namespace.
     #[arg(short, long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// Services of all namespaces; so it is without -n.
+    /// Services of all namespaces (the default).
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub all_namespaces: bool,
     /// Only IPv4.
@@ -167,13 +197,13 @@ impl Scope {
 /// How a list is printed.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Format {
-    /// How to print.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: Output,
-    /// Leave the line of headings out.
+    /// Do not print the header line.
     #[arg(long)]
     pub no_headers: bool,
-    /// Decided by the terminal, not by a flag.
+    /// Set from the terminal, not by a flag.
     #[arg(skip = has_colours())]
     pub colour: bool,
 }
@@ -181,7 +211,7 @@ pub struct Format {
 /// Once, or until interrupted.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Repeat {
-    /// Say it again whenever it changes, until interrupted.
+    /// Print again after each change, until interrupted.
     #[arg(short, long)]
     pub watch: bool,
 }
@@ -197,7 +227,7 @@ pub enum Output {
     Json,
     /// YAML.
     Yaml,
-    /// Names, one a line.
+    /// Names, one per line.
     Name,
 }
 

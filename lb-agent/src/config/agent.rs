@@ -3,21 +3,17 @@
 use super::kube_proxy::some;
 use super::section::{Found, Section};
 use super::{Acceleration, Config, Echo, Masquerade, Origin, Setting, ShortCuts, SocketLb};
+use crate::maps::Shape;
 use crate::node::Pattern;
 
-/// Words of `masquerade`.
 pub(super) const MASQUERADE: [(&str, Masquerade); 2] =
     [("edge", Masquerade::Edge), ("kube-proxy", Masquerade::KubeProxy)];
-/// Words of `socketLB`.
 pub(super) const SOCKET_LB: [(&str, SocketLb); 3] =
     [("host", SocketLb::Host), ("all", SocketLb::All), ("off", SocketLb::Off)];
-/// Words of `acceleration`.
 pub(super) const ACCELERATION: [(&str, Acceleration); 3] =
     [("auto", Acceleration::Auto), ("native", Acceleration::Native), ("off", Acceleration::Off)];
-/// Words of `shortCuts`.
-pub(super) const SHORT_CUTS: [(&str, ShortCuts); 3] =
-    [("auto", ShortCuts::Auto), ("always", ShortCuts::Always), ("off", ShortCuts::Off)];
-/// Words of `echo`.
+pub(super) const SHORT_CUTS: [(&str, ShortCuts); 2] =
+    [("on", ShortCuts::On), ("off", ShortCuts::Off)];
 pub(super) const ECHO: [(&str, Echo); 2] = [("answer", Echo::Answer), ("reject", Echo::Reject)];
 
 /// Reads the document.
@@ -33,10 +29,17 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     config.bpf_dir.file(section.path("bpfDir"));
     config.cgroup.file(section.path("cgroup").map(some));
     config.service_proxy_name.file(section.text("serviceProxyName").map(some));
-    for (name, found) in section.numbers("mapSizes") {
-        let setting = Setting { value: found.value, origin: Origin::File(found.place) };
-        let _: Option<Setting<u32>> = config.map_sizes.insert(name.to_uppercase(), setting);
+    for (key, found) in section.numbers("mapSizes") {
+        let name = key.to_uppercase();
+        match Shape::ensure_sizable(&name) {
+            Ok(()) => {
+                let setting = Setting { value: found.value, origin: Origin::File(found.place) };
+                config.map_sizes.insert(name, setting);
+            }
+            Err(why) => section.wrong(found.place, &format!("mapSizes.{key}"), why),
+        }
     }
+    config.timeouts.sctp.file(section.duration("sctpTimeout"));
     section.sub("timeouts", |section| {
         let timeouts = &mut config.timeouts;
         timeouts.tcp_established.file(section.duration("tcpEstablished"));

@@ -9,78 +9,78 @@ use ipnet::IpNet;
 use super::kube_proxy::{MODES, accepted, node_port_address};
 use super::{Config, DetectLocalMode, Origin, Setting, values};
 use crate::cli::Run;
-use crate::maps::FLOWS;
+use crate::maps::Shape;
 use crate::snapshot::address;
 
-mod void;
+mod ignored;
 
-pub use void::WithoutMeaning;
+pub use ignored::IgnoredFlags;
 
 /// kube-proxy's flags that mean something here. With `--config` they are ignored.
 #[expect(clippy::doc_markdown, reason = "shown as help, where backticks are noise")]
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "kube-proxy's flags; with --config they are ignored")]
 pub struct ProxyFlags {
-    /// Address of the node, in place of its Node object's, when it is a specific one.
+    /// Address of the node, if a specific one; overrides those of the Node object.
     #[arg(long, value_name = "IP")]
     pub bind_address: Option<String>,
-    /// End where a listener cannot be had, in place of trying again.
+    /// Exit if a listener cannot bind, instead of retrying.
     #[arg(long, value_name = "BOOL", value_parser = values::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub bind_address_hard_fail: Option<bool>,
-    /// Address of /healthz, /livez and /readyz; empty for none [default: 0.0.0.0:10256].
+    /// Address for /healthz, /livez and /readyz; empty to disable [default: 0.0.0.0:10256].
     #[arg(long, value_name = "ADDRESS")]
     pub healthz_bind_address: Option<String>,
-    /// Address of /metrics, /proxyMode and /configz; empty for none [default: 127.0.0.1:10249].
+    /// Address for /metrics, /proxyMode and /configz; empty to disable [default: 127.0.0.1:10249].
     #[arg(long, value_name = "ADDRESS")]
     pub metrics_bind_address: Option<String>,
-    /// Port of the health server where its address has none; 0 for no server.
+    /// Port of the health server if its address has none; 0 to disable.
     #[arg(long, value_name = "PORT", hide = true)]
     pub healthz_port: Option<u16>,
-    /// The same of the metrics server.
+    /// Port of the metrics server if its address has none; 0 to disable.
     #[arg(long, value_name = "PORT", hide = true)]
     pub metrics_port: Option<u16>,
-    /// Prefixes of all pods, one or one of each family.
+    /// Pod prefixes of the cluster, at most one per family.
     #[arg(long, value_name = "CIDR[,CIDR]")]
     pub cluster_cidr: Option<String>,
-    /// How pods of this node are told from others: ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix.
+    /// How to detect local pods: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix.
     #[arg(long, value_name = "MODE")]
     pub detect_local_mode: Option<String>,
-    /// The bridge of mode BridgeInterface.
+    /// Bridge for mode BridgeInterface.
     #[arg(long, value_name = "DEVICE")]
     pub pod_bridge_interface: Option<String>,
-    /// Beginning of device names for mode InterfaceNamePrefix.
+    /// Prefix of interface names for mode InterfaceNamePrefix.
     #[arg(long, value_name = "PREFIX")]
     pub pod_interface_name_prefix: Option<String>,
-    /// Where NodePorts are served: prefixes, or primary, all, localhost [default: primary].
+    /// Addresses that serve NodePorts: prefixes, primary, all or localhost [default: primary].
     #[arg(long, value_name = "WHERE", value_delimiter = ',')]
     pub nodeport_addresses: Option<Vec<String>>,
-    /// Translate the source of everything that asks a ClusterIP.
+    /// Masquerade all traffic to ClusterIPs.
     #[arg(long, value_name = "BOOL", value_parser = values::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub masquerade_all: Option<bool>,
-    /// NodePorts on loopback [default: false].
+    /// Serve NodePorts on loopback addresses [default: false].
     #[arg(long, value_name = "BOOL", value_parser = values::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub iptables_localhost_nodeports: Option<bool>,
-    /// Half of how long a change may wait before /healthz is bad [default: 30s].
+    /// A change that waits for twice this time makes /healthz fail [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub iptables_sync_period: Option<Duration>,
     /// `oom_score_adj` of the agent.
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(i64).range(-1_000..=1_000))]
     pub oom_score_adj: Option<i64>,
-    /// How long an idle open connection is kept.
+    /// Idle timeout of established TCP connections.
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub conntrack_tcp_timeout_established: Option<Duration>,
-    /// How long an idle half-closed connection is kept.
+    /// Idle timeout of half-closed TCP connections.
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub conntrack_tcp_timeout_close_wait: Option<Duration>,
-    /// How long an unanswered datagram flow is kept.
+    /// Idle timeout of unanswered UDP flows.
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub conntrack_udp_timeout: Option<Duration>,
-    /// How long a datagram flow is kept.
+    /// Idle timeout of answered UDP flows.
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub conntrack_udp_timeout_stream: Option<Duration>,
-    /// Accepted, without meaning here.
+    /// Accepted, without effect.
     #[command(flatten)]
-    pub without_meaning: WithoutMeaning,
+    pub ignored_flags: IgnoredFlags,
 }
 
 /// Collects which flags a file has made void.
@@ -110,7 +110,8 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     let mut taking = Taking { with_file: config.file.is_some(), ignored: Vec::new() };
     let t = &mut taking;
     let given = proxy.bind_address.as_ref().filter(|text| !text.is_empty());
-    let wrong = |text| format!("--bind-address: {} is no address", crate::snapshot::quoted(text));
+    let wrong =
+        |text| format!("--bind-address: {} is not an address", crate::snapshot::quoted(text));
     let bind = given.map(|text| address(text).ok_or_else(|| wrong(text))).transpose()?;
     t.flag(&mut config.bind_address, "bind-address", bind);
     t.flag(&mut config.bind_hard_fail, "bind-address-hard-fail", proxy.bind_address_hard_fail);
@@ -160,12 +161,13 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     config.log_format.flag("log-format", run.log.log_format);
     config.verbosity.flag("v", run.log.v);
     ours(config, run);
-    let ignored = taking.ignored.iter().map(|name| format!("--{name}: ignored, --config is given"));
+    let ignored =
+        taking.ignored.iter().map(|name| format!("--{name}: ignored because --config is given"));
     config.warnings.extend(ignored);
-    let void = &proxy.without_meaning.0;
+    let ignored = &proxy.ignored_flags.0;
     config
         .warnings
-        .extend(void.iter().map(|name| format!("--{name}: has no meaning here, ignored")));
+        .extend(ignored.iter().map(|name| format!("--{name}: has no effect here, ignored")));
     Ok(())
 }
 
@@ -190,13 +192,13 @@ fn ours(config: &mut Config, run: &Run) {
     config.pod_devices.flag("pod-device", pods);
     config.cgroup.flag("cgroup", run.cgroup.clone().map(Some));
     config.bpf_dir.flag("bpf-dir", run.bpf_dir.clone());
-    if run.map_size.iter().any(|(name, _)| name == FLOWS) {
-        // The size of all of them, whatever the file has of one.
-        config.map_sizes.retain(|name, _| !name.starts_with(FLOWS));
+    // A flag that sizes a map, under whatever name, replaces the value of the file.
+    for shape in run.map_size.iter().flat_map(|(name, _)| Shape::sized_by(name)) {
+        config.map_sizes.remove(shape.name);
     }
     for (name, entries) in &run.map_size {
         let setting = Setting { value: *entries, origin: Origin::Flag("map-size") };
-        let _: Option<Setting<u32>> = config.map_sizes.insert(name.clone(), setting);
+        config.map_sizes.insert(name.clone(), setting);
     }
 }
 

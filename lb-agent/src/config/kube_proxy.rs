@@ -11,7 +11,6 @@ use super::{Config, DetectLocalMode, NodePortAddresses, values};
 use crate::cli::LogFormat;
 use crate::snapshot::{address, prefix};
 
-/// Words of `detectLocalMode`.
 pub(super) const MODES: [(&str, DetectLocalMode); 4] = [
     ("ClusterCIDR", DetectLocalMode::ClusterCidr),
     ("NodeCIDR", DetectLocalMode::NodeCidr),
@@ -51,7 +50,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     config.oom_score_adj.file(section.integer("oomScoreAdj", -1_000, 1_000));
     section.sub("clientConnection", |section| {
         config.kubeconfig.file(section.path("kubeconfig").map(some));
-        section.without_meaning(&["acceptContentTypes", "contentType", "qps", "burst"]);
+        section.ignored_flags(&["acceptContentTypes", "contentType", "qps", "burst"]);
     });
     modes_of_kube_proxy(config, section);
     conntrack(config, section);
@@ -65,12 +64,12 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
             value: u8::try_from(found.value).unwrap_or(u8::MAX),
             place: found.place,
         }));
-        section.without_meaning(&["flushFrequency", "vmodule"]);
+        section.ignored_flags(&["flushFrequency", "vmodule"]);
         // Written by kubeadm with values, never without.
         section.sub("options", Section::forget);
     });
     config.bind_hard_fail.file(section.flag("bindAddressHardFail"));
-    section.without_meaning(&[
+    section.ignored_flags(&[
         "enableProfiling",
         "featureGates",
         "portRange",
@@ -89,22 +88,22 @@ fn modes_of_kube_proxy(config: &mut Config, section: &mut Section) {
         let all = section.flag("masqueradeAll");
         config.masquerade_all.file(all.filter(|_| !is_nftables));
         config.localhost_node_ports.file(section.flag("localhostNodePorts"));
-        section.without_meaning(&["masqueradeBit"]);
+        section.ignored_flags(&["masqueradeBit"]);
         let period = section.duration("syncPeriod");
         config.sync_period.file(period.filter(|_| !is_nftables && !is_ipvs));
         section.durations(&["minSyncPeriod"]);
-        section.without_meaning(&["snatNodeInternalIP"]);
+        section.ignored_flags(&["snatNodeInternalIP"]);
     });
     section.sub("nftables", |section| {
         let all = section.flag("masqueradeAll");
         config.masquerade_all.file(all.filter(|_| is_nftables));
-        section.without_meaning(&["masqueradeBit"]);
+        section.ignored_flags(&["masqueradeBit"]);
         config.sync_period.file(section.duration("syncPeriod").filter(|_| is_nftables));
         section.durations(&["minSyncPeriod"]);
     });
     section.sub("ipvs", |section| {
         config.sync_period.file(section.duration("syncPeriod").filter(|_| is_ipvs));
-        section.without_meaning(&[
+        section.ignored_flags(&[
             "excludeCIDRs",
             "minSyncPeriod",
             "scheduler",
@@ -123,7 +122,7 @@ fn conntrack(config: &mut Config, section: &mut Section) {
         timeouts.tcp_close_wait.file(section.duration("tcpCloseWaitTimeout"));
         timeouts.udp.file(section.duration("udpTimeout"));
         timeouts.udp_stream.file(section.duration("udpStreamTimeout"));
-        section.without_meaning(&["maxPerCore", "min", "tcpBeLiberal"]);
+        section.ignored_flags(&["maxPerCore", "min", "tcpBeLiberal"]);
     });
 }
 
@@ -141,7 +140,7 @@ fn node_port_addresses(config: &mut Config, section: &mut Section) {
     config.node_port_addresses.file(Some(Found { value: accepted(&wanted), place: first }));
 }
 
-/// What `localhost` stands for.
+/// The prefixes that `localhost` stands for.
 const LOOPBACK: [IpNet; 2] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8)),
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128)),
@@ -168,7 +167,7 @@ pub(super) fn node_port_address(text: &str) -> Result<Accepted, String> {
     }
 }
 
-/// What the entries come to.
+/// The meaning of all entries together.
 pub(super) fn accepted(wanted: &[Accepted]) -> NodePortAddresses {
     let mut addresses = NodePortAddresses { primary: false, ..NodePortAddresses::default() };
     for entry in wanted {
@@ -177,7 +176,7 @@ pub(super) fn accepted(wanted: &[Accepted]) -> NodePortAddresses {
             Accepted::All => addresses.all = true,
             Accepted::Localhost => {
                 addresses.localhost = true;
-                // Of neither family is nothing said.
+                // Both families have a prefix, so that neither is unlimited.
                 addresses.cidrs.extend(LOOPBACK);
             }
             Accepted::Within(cidr) => {

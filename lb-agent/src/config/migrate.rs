@@ -1,7 +1,7 @@
 //! `config migrate`: kube-proxy's `ConfigMap`, or the file in it, becomes the two documents that `--config` reads.
 //!
-//! Only what somebody set is written, so that defaults stay defaults. What is left out is named; ours that nobody
-//! set follow as comments.
+//! Only what somebody set is written, so that defaults stay defaults. Fields that are left out are named; settings of ours
+//! that nobody set follow as comments.
 
 use super::tree::{self, Node, Value};
 use super::{AGENT, Config, KUBE_PROXY, Origin, Problem, Setting, joined};
@@ -16,7 +16,7 @@ const HOST_CGROUP: &str = "/host/cgroup";
 pub struct Migrated {
     /// Two YAML documents.
     pub documents: String,
-    /// What was left out, and why.
+    /// The settings that were left out, and why.
     pub warnings: Vec<String>,
 }
 
@@ -26,25 +26,16 @@ pub enum Error {
     /// Fields that cannot be used.
     #[error("{file}: {}", joined(problems))]
     Problems {
-        /// The file.
         file: String,
         /// All that is wrong with it.
         problems: Vec<Problem>,
     },
     /// Another `ConfigMap`.
-    #[error("{file}: the ConfigMap has no text under data, key {KEY}; name kube-proxy's own")]
-    NoKey {
-        /// The file.
-        file: String,
-    },
+    #[error("{file}: the ConfigMap has no data.{KEY}; give kube-proxy's ConfigMap")]
+    NoKey { file: String },
     /// Values that do not fit together.
     #[error("{file}: {source}")]
-    Together {
-        /// The file.
-        file: String,
-        /// Which.
-        source: super::Error,
-    },
+    Together { file: String, source: super::Error },
     /// It could not be written.
     #[error("write yaml")]
     Yaml(#[from] serde_saphyr::ser::Error),
@@ -67,12 +58,12 @@ pub fn migrate(file: &str, text: &str) -> Result<Migrated, Error> {
     };
     let mut config = Config::default();
     config.read(&text).map_err(|problems| refuse(&file, problems))?;
-    config.settle().map_err(|source| Error::Together { file, source })?;
+    config.apply_defaults().map_err(|source| Error::Together { file, source })?;
     if config.kubeconfig.is_set() {
         config.kubeconfig = Setting::default();
         config.warnings.push(
-            "clientConnection.kubeconfig: left out, a pod has its ServiceAccount; \
-             elsewhere give --kubeconfig"
+            "clientConnection.kubeconfig: left out; a pod uses its ServiceAccount, elsewhere give \
+             --kubeconfig"
                 .into(),
         );
     }
@@ -80,7 +71,7 @@ pub fn migrate(file: &str, text: &str) -> Result<Migrated, Error> {
         config.mode = Setting::default();
         let is_told = config.warnings.iter().any(|warning| warning.starts_with("mode "));
         if !is_told {
-            config.warnings.push("mode: left out, the data path is eBPF".into());
+            config.warnings.push("mode: left out; the data path is eBPF".into());
         }
     }
     let documents = [document(&config, KUBE_PROXY)?, document(&config, AGENT)?];
@@ -136,7 +127,7 @@ mod tests {
     fn read(text: &str) -> Config {
         let mut config = Config::default();
         config.read(text).unwrap();
-        config.settle().unwrap();
+        config.apply_defaults().unwrap();
         config
     }
 
@@ -172,10 +163,10 @@ mod tests {
     }
 
     /// Every setting of ours with a value that is not its default.
-    const OURS: &str = "masquerade: kube-proxy\nsocketLB: 'off'\nacceleration: native\nshortCuts: always\necho: reject\n\
+    const OURS: &str = "masquerade: kube-proxy\nsocketLB: 'off'\nacceleration: native\nshortCuts: 'on'\necho: reject\n\
         localhostNodePorts: true\nexternalDevices: [eth*]\npodDevices: [cali*]\nbpfDir: /sys/fs/bpf/x\n\
         cgroup: /host/cgroup/unified\nserviceProxyName: other\nmapSizes: {FLOWS: 4096}\n\
-        timeouts: {tcpEstablished: 2h, tcpCloseWait: 3m, udp: 10s, udpStream: 40s}\n";
+        timeouts: {tcpEstablished: 2h, tcpCloseWait: 3m, udp: 10s, udpStream: 40s}\nsctpTimeout: 5m\n";
 
     #[test]
     fn settings_of_ours_are_kept_each_of_them() {
@@ -214,7 +205,7 @@ mod tests {
     #[test]
     fn what_cannot_be_migrated_is_refused_with_its_place() {
         let cases = [
-            ("kind: ConfigMap\ndata: {a: b}\n", "no text under data, key config.conf"),
+            ("kind: ConfigMap\ndata: {a: b}\n", "has no data.config.conf"),
             ("a: [", "c.yaml: line "),
             (
                 &config_map(&KUBEADM.replace("oomScoreAdj: null", "oomScoreAdj: 5000")),

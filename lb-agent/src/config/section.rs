@@ -16,12 +16,12 @@ pub(super) struct Found<T> {
     pub(super) place: Place,
 }
 
-/// What reading has shown so far.
+/// The findings of reading so far.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
-    /// What cannot be used.
+    /// Values that cannot be used.
     pub(super) problems: Vec<Problem>,
-    /// What is left out.
+    /// Settings that are left out.
     pub(super) warnings: Vec<String>,
 }
 
@@ -66,11 +66,11 @@ impl Section {
         value
     }
 
-    /// What was noted, with a warning for each key that nobody asked for.
+    /// The findings, with a warning for each key that nobody asked for.
     pub(super) fn finish(mut self) -> Notes {
         for (key, node) in std::mem::take(&mut self.entries) {
             let (place, path) = (node.place, self.path_of(&key));
-            self.notes.warnings.push(format!("{place}: {path}: unknown field, left out"));
+            self.notes.warnings.push(format!("{place}: {path}: unknown field, ignored"));
         }
         self.notes
     }
@@ -82,12 +82,12 @@ impl Section {
     }
 
     /// Accepts keys that have no meaning here, and says so once for those that are set.
-    pub(super) fn without_meaning(&mut self, keys: &[&str]) {
+    pub(super) fn ignored_flags(&mut self, keys: &[&str]) {
         for key in keys {
             if let Some(node) = self.entries.remove(*key).filter(|node| node.value.is_set()) {
                 let path = self.path_of(key);
                 let place = node.place;
-                self.notes.warnings.push(format!("{place}: {path}: has no meaning here, left out"));
+                self.notes.warnings.push(format!("{place}: {path}: has no effect here, ignored"));
             }
         }
     }
@@ -114,7 +114,6 @@ impl Section {
         self.parse(key, "a text", |text| Ok(text.to_owned()))
     }
 
-    /// A path.
     pub(super) fn path(&mut self, key: &str) -> Option<Found<PathBuf>> {
         self.parse(key, "a path", |text| Ok(PathBuf::from(text)))
     }
@@ -125,13 +124,14 @@ impl Section {
         found.filter(|found| !found.value.is_zero())
     }
 
-    /// One of a few words. Without quotes, YAML takes `off` for a truth value.
+    /// One of a few words. Without quotes, YAML takes `on` and `off` for truth values.
     pub(super) fn word<T: Copy>(&mut self, key: &str, words: &[(&str, T)]) -> Option<Found<T>> {
         if let Some(node) = self.entries.get_mut(key)
-            && matches!(node.value, Value::Bool(false))
-            && words.iter().any(|(word, _)| *word == "off")
+            && let Value::Bool(value) = node.value
+            && let meant = if value { "on" } else { "off" }
+            && words.iter().any(|(word, _)| *word == meant)
         {
-            node.value = Value::Text("off".to_owned());
+            node.value = Value::Text(meant.to_owned());
         }
         let allowed: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
         self.parse(key, &allowed.join(", "), |text| {

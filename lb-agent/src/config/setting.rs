@@ -13,7 +13,6 @@ pub enum Origin {
     Default,
     /// A flag, named without its dashes.
     Flag(&'static str),
-    /// The file.
     File(Place),
 }
 
@@ -30,7 +29,6 @@ impl fmt::Display for Origin {
 /// A value and where it comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setting<T> {
-    /// The value.
     pub value: T,
     /// Where it comes from.
     pub origin: Origin,

@@ -11,7 +11,7 @@ use super::*;
 use crate::cli::{Cli, Command, Run};
 use crate::node::{LocalClients, Primary};
 use crate::plan::Family;
-use crate::program::wire;
+use crate::reconcile::wire;
 use crate::snapshot::NodeSpec;
 
 fn run(arguments: &[&str]) -> Run {
@@ -69,15 +69,15 @@ fn both_documents_are_one_configuration() {
     assert_eq!(config.flags(), expected);
     assert_eq!(config.socket_mode(), Settings::SOCKETS_ALL);
     assert_eq!(config.sizes()["FLOWS"], 4096);
-    assert_eq!(config.lifetimes().unreplied, Duration::from_secs(10));
+    assert_eq!(config.lifetimes().unreplied, 10);
     assert!(config.external_devices.value[0].matches("eth0"));
 }
 
 #[test]
-fn off_needs_no_quotes() {
-    let config = agent("acceleration: off\nshortCuts: always\nsocketLB: off").unwrap();
+fn on_and_off_need_no_quotes() {
+    let config = agent("acceleration: off\nshortCuts: on\nsocketLB: off").unwrap();
     assert_eq!(config.acceleration.value, Acceleration::Off);
-    assert_eq!(config.short_cuts.value, ShortCuts::Always);
+    assert_eq!(config.short_cuts.value, ShortCuts::On);
     assert_eq!(config.socket_mode(), Settings::SOCKETS_OFF);
     assert!(agent("echo: off").is_err(), "it has no such word");
 }
@@ -88,6 +88,10 @@ fn an_error_has_its_place_its_field_and_what_is_allowed() {
     assert!(text.contains("line 4, column 8: timeouts.udp: \"soon\" is not allowed"), "{text}");
     let all = "line 5, column 13: masquerade: \"always\" is not allowed; allowed: edge, kube-proxy";
     assert!(text.contains(all), "both are named at once: {text}");
+    let text = agent("mapSizes:\n  flow: 9").unwrap_err().to_string();
+    let all =
+        "line 4, column 9: mapSizes.flow: map FLOW does not exist or has a fixed size; choose";
+    assert!(text.contains(all), "{text}");
     let text = file("oomScoreAdj: 5000").unwrap_err().to_string();
     assert!(text.contains("5000 is not allowed; allowed: -1000 to 1000"), "{text}");
     let text = file("nodePortAddresses: [primary, here]").unwrap_err().to_string();
@@ -103,9 +107,9 @@ fn unknown_and_meaningless_fields_are_named() {
     let config =
         file("frob: 1\nconntrack:\n  min: 5\n  frob: 2\niptables: {masqueradeBit: 14}").unwrap();
     let expected = [
-        "line 5, column 8: conntrack.min: has no meaning here, left out",
-        "line 6, column 9: conntrack.frob: unknown field, left out",
-        "line 3, column 7: frob: unknown field, left out",
+        "line 5, column 8: conntrack.min: has no effect here, ignored",
+        "line 6, column 9: conntrack.frob: unknown field, ignored",
+        "line 3, column 7: frob: unknown field, ignored",
     ];
     for warning in expected {
         assert!(config.warnings.iter().any(|it| it == warning), "{:#?}", config.warnings);

@@ -29,7 +29,6 @@ pub(super) struct Node {
     pub(super) value: Value,
 }
 
-/// A value.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     Null,
@@ -42,7 +41,7 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// What it is, for a message.
+    /// The value in words, for a message.
     pub(super) fn shown(&self) -> String {
         match self {
             Self::Null => "null".into(),

@@ -40,9 +40,9 @@ pub fn shown(duration: Duration) -> String {
 pub fn cidr_pair(text: &str) -> Result<Vec<IpNet>, String> {
     let mut pair: Vec<IpNet> = Vec::new();
     for part in text.split(',').map(str::trim) {
-        let cidr = prefix(part).ok_or_else(|| format!("{part:?} is no prefix"))?;
+        let cidr = prefix(part).ok_or_else(|| format!("{part:?} is not a prefix"))?;
         if pair.iter().any(|other| family(other) == family(&cidr)) {
-            return Err("two prefixes of one family".into());
+            return Err("two prefixes of the same family".into());
         }
         pair.push(cidr);
     }
@@ -64,7 +64,7 @@ pub fn listener(text: &str, port: u16) -> Result<SocketAddr, String> {
     }
     if let Some(port) = text.strip_prefix(':').filter(|rest| !rest.starts_with(':')) {
         // Go's way to say: every address of both families.
-        let port = port.parse().map_err(|error| format!("{port:?} is no port: {error}"))?;
+        let port = port.parse().map_err(|error| format!("{port:?} is not a port: {error}"))?;
         return Ok(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port));
     }
     let ip: Result<IpAddr, _> = text.trim_start_matches('[').trim_end_matches(']').parse();

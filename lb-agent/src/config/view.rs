@@ -21,7 +21,6 @@ pub struct Entry {
     pub is_ours: bool,
     /// The field, dotted.
     pub field: String,
-    /// The value.
     pub value: Value,
     /// Where it comes from.
     pub origin: Origin,
@@ -84,6 +83,7 @@ impl Config {
             plain("bpfDir", &self.bpf_dir),
             plain("cgroup", &self.cgroup),
             plain("serviceProxyName", &self.service_proxy_name),
+            entry("sctpTimeout", &self.timeouts.sctp, seconds),
         ];
         let sizes = self.map_sizes.iter();
         all.extend(sizes.map(|(name, size)| plain(&format!("mapSizes.{name}"), size)));

@@ -1,4 +1,4 @@
-//! Programs come to devices and sockets, and go: in place of what an earlier run left there, or beside it.
+//! Attaches programs to interfaces and sockets, and detaches them: in place of an earlier run's program, or beside it.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -7,8 +7,9 @@ use std::path::Path;
 use tracing::info;
 
 use super::handover::Place;
-use super::links::{self, Direction, Role};
-use super::{Datapath, Error, SOCKET_HOOKS, features, xdp};
+use super::programs::XDP;
+use super::role::{Direction, Role};
+use super::{Datapath, Error, SOCKET_HOOKS, features, links, xdp};
 
 impl Datapath {
     /// Puts the programs of a role on a device, in place of what an earlier run left there.
@@ -20,16 +21,16 @@ impl Datapath {
             return Ok(());
         }
         let links = self.dir.join("links");
-        // Answers first: nobody is asked before his answer is known.
-        for direction in [Direction::Egress, Direction::Ingress] {
-            let link = links::pin_of(&links, index, direction);
-            self.take_over(&link)?;
-            let hands_over = self.hands_over() && !self.placed.contains(&link);
+        for direction in Direction::BOTH {
+            let path = links::pin_of(&links, index, direction);
+            self.take_over(&path)?;
+            let hands_over = self.hands_over() && !self.held.contains_key(&path);
             let place = Place::at_device(role, direction, hands_over);
-            let program = self.programs.classifier(role.program(direction))?;
-            links::attach_device(&links, program, (index, name), direction, place)
-                .map_err(|error| error.named(role.program(direction)))?;
-            let _: bool = self.placed.insert(link);
+            let name = role.program(direction);
+            let program = self.programs.get(name)?.fd();
+            let link = links::attach_device(&links, program, index, direction, place)
+                .map_err(|error| error.named(name))?;
+            drop(self.held.insert(path, link));
         }
         drop(self.attached.insert(index, (name.to_owned(), role)));
         info!(device = name, index, role = role.name(), "programs attached");
@@ -43,31 +44,40 @@ impl Datapath {
     /// tc, where both are.
     pub fn accelerate(&mut self, index: u32) -> Result<(), String> {
         let links = self.dir.join("links");
-        self.take_over(&xdp::pin_of(&links, index)).map_err(|error| crate::chain(&error))?;
-        let attached = match self.programs.xdp() {
-            Ok(program) => xdp::attach(&links, program, index),
+        let path = xdp::pin_of(&links, index);
+        self.take_over(&path).map_err(|error| crate::chain(&error))?;
+        // The kernel takes no second one while the first is held.
+        drop(self.held.remove(&path));
+        let attached = match self.programs.get(XDP) {
+            Ok(program) => xdp::attach(&links, program.fd(), index),
             Err(error) => {
                 let why = crate::chain(&error);
                 xdp::detach(&links, index).map_err(|error| crate::chain(&error))?;
                 Err(why)
             }
         };
-        let _: bool = match attached {
-            Ok(()) => self.accelerated.insert(index),
-            Err(_) => self.accelerated.remove(&index),
-        };
-        attached
+        match attached {
+            Ok(link) => {
+                self.accelerated.insert(index);
+                drop(self.held.insert(path, link));
+                Ok(())
+            }
+            Err(why) => {
+                self.accelerated.remove(&index);
+                Err(why)
+            }
+        }
     }
 
     /// Whether XDP programs may send by a device that has ours; else why not.
     pub fn takes_frames(&self, index: u32) -> Result<(), String> {
         if !self.accelerated.contains(&index) {
-            return Err("it has no XDP program of ours".to_owned());
+            return Err("no XDP program of this agent is attached".to_owned());
         }
         match features::takes_frames(index) {
             Ok(true) => Ok(()),
             Ok(false) => Err(features::NO_FRAMES.to_owned()),
-            Err(error) => Err(format!("its driver's features are not known: {error}")),
+            Err(error) => Err(format!("the features of its driver could not be read: {error}")),
         }
     }
 
@@ -78,21 +88,26 @@ impl Datapath {
 
     /// Takes the XDP program off a device.
     pub fn decelerate(&mut self, index: u32) -> Result<(), Error> {
-        let _: bool = self.accelerated.remove(&index);
+        self.accelerated.remove(&index);
         let links = self.dir.join("links");
-        self.take_over(&xdp::pin_of(&links, index))?;
+        let path = xdp::pin_of(&links, index);
+        self.take_over(&path)?;
+        drop(self.held.remove(&path));
         xdp::detach(&links, index)
     }
 
     /// Takes the programs off a device, or forgets one that is gone.
     pub fn detach(&mut self, index: u32) -> Result<(), Error> {
         drop(self.attached.remove(&index));
-        let _: bool = self.accelerated.remove(&index);
+        self.accelerated.remove(&index);
         let links = self.dir.join("links");
-        for direction in [Direction::Egress, Direction::Ingress] {
-            let _: bool = self.placed.remove(&links::pin_of(&links, index, direction));
+        let removed = links::detach_device(&links, index);
+        for path in Direction::BOTH.map(|direction| links::pin_of(&links, index, direction)) {
+            self.displaced.forget(&path);
+            drop(self.held.remove(&path));
         }
-        links::detach_device(&links, index)
+        drop(self.held.remove(&xdp::pin_of(&links, index)));
+        removed
     }
 
     /// Takes the programs off every device but these: what an earlier run left.
@@ -108,21 +123,23 @@ impl Datapath {
 
     /// Puts the socket hooks on the cgroup.
     pub fn attach_sockets(&mut self, cgroup: &Path) -> Result<(), Error> {
-        let folder = File::open(cgroup).map_err(|source| Error::Folder {
+        let directory = File::open(cgroup).map_err(|source| Error::Directory {
             path: cgroup.to_owned(),
-            what: "this cgroup cannot be opened; give another with --cgroup".into(),
+            what: "this cgroup cannot be opened; choose another with --cgroup".into(),
             source,
         })?;
         let links = self.dir.join("links");
         // Answers first, as at devices.
         for name in SOCKET_HOOKS.into_iter().rev() {
-            self.take_over(&links.join(name))?;
+            let path = links.join(name);
+            self.take_over(&path)?;
             let place = Place::at_hook(name, self.hands_over());
-            let program = self.programs.socket(name)?;
-            links::attach_cgroup(&links, program, name, &folder, place)
+            let program = self.programs.get(name)?.fd();
+            let link = links::attach_cgroup(&links, program, name, &directory, place)
                 .map_err(|error| error.named(name))?;
+            drop(self.held.insert(path, link));
         }
-        self.cgroup = Some(folder);
+        self.cgroup = Some(directory);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
-//! Who is attached where our programs are, in the order in which they run: programs by their numbers.
+//! Lists all programs attached where ours are, in the order in which they run, by program id.
 //!
-//! Only looks. What is told belongs to the network namespace and to the cgroups of whoever asks.
+//! Read-only. The answer concerns the network namespace and the cgroups of the calling process.
 
 use std::fs;
 use std::io;
@@ -29,17 +29,20 @@ pub fn beside_sockets(links: &Path) -> io::Result<Vec<(&'static str, Vec<u32>)>>
     SOCKET_HOOKS.into_iter().map(order).collect()
 }
 
-/// The folder of a cgroup. A link knows only its number.
+/// The directory of a cgroup. A link knows only its number.
 fn cgroup(number: u64) -> io::Result<PathBuf> {
     let mut open: Vec<PathBuf> = find_cgroup2().into_iter().collect();
-    while let Some(folder) = open.pop() {
-        if fs::metadata(&folder).is_ok_and(|it| it.ino() == number) {
-            return Ok(folder);
+    while let Some(directory) = open.pop() {
+        if fs::metadata(&directory).is_ok_and(|it| it.ino() == number) {
+            return Ok(directory);
         }
         // One that has gone meanwhile has no more below it.
-        let below = fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
-        let folders = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        open.extend(folders.map(|entry| entry.path()));
+        let below = fs::read_dir(&directory).into_iter().flatten().filter_map(Result::ok);
+        let directories = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        open.extend(directories.map(|entry| entry.path()));
     }
-    Err(io::Error::new(io::ErrorKind::NotFound, format!("no cgroup here has number {number}")))
+    Err(io::Error::new(
+        io::ErrorKind::NotFound,
+        format!("no cgroup with id {number} is visible here"),
+    ))
 }

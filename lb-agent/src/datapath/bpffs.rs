@@ -20,9 +20,9 @@ pub(super) fn prepare(dir: &Path) -> Result<(), Error> {
     if dir.starts_with(usual) && dir != usual && !is_bpffs(usual) {
         mount_at(usual)?;
     }
-    fs::create_dir_all(dir).map_err(|source| Error::Folder {
+    fs::create_dir_all(dir).map_err(|source| Error::Directory {
         path: dir.to_owned(),
-        what: "cannot be made; choose another --bpf-dir".into(),
+        what: "cannot be created; choose another --bpf-dir".into(),
         source,
     })?;
     if is_bpffs(dir) { Ok(()) } else { mount_at(dir) }
@@ -31,6 +31,17 @@ pub(super) fn prepare(dir: &Path) -> Result<(), Error> {
 /// Whether a path lies on a bpffs.
 pub(super) fn is_bpffs(path: &Path) -> bool {
     statfs(path).is_ok_and(|stat| stat.filesystem_type() == BPF_FS_MAGIC)
+}
+
+/// Where every bpffs that can be seen from here is mounted.
+pub(super) fn mounts() -> Vec<std::path::PathBuf> {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let place = |line: &str| {
+        let mut words = line.split(' ').skip(1);
+        let (path, kind) = (words.next()?, words.next()?);
+        (kind == "bpf").then(|| path.into())
+    };
+    mounts.lines().filter_map(place).collect()
 }
 
 /// Whether `dir` is a mount of ours, by `/proc/mounts`.
@@ -47,12 +58,14 @@ pub(super) fn is_ours(dir: &Path) -> bool {
 
 fn mount_at(dir: &Path) -> Result<(), Error> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some(SOURCE), dir, Some("bpf"), flags, Some("mode=0700")).map_err(|error| Error::Folder {
-        path: dir.to_owned(),
-        what: format!(
-            "is no bpffs and none can be mounted there; as root: mount -t bpf bpf {}",
-            dir.display()
-        ),
-        source: io::Error::from(error),
+    mount(Some(SOURCE), dir, Some("bpf"), flags, Some("mode=0700")).map_err(|error| {
+        Error::Directory {
+            path: dir.to_owned(),
+            what: format!(
+                "is not a bpffs and none can be mounted there; as root: mount -t bpf bpf {}",
+                dir.display()
+            ),
+            source: io::Error::from(error),
+        }
     })
 }

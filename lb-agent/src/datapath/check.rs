@@ -1,4 +1,4 @@
-//! What the machine must have, each lack with its remedy.
+//! Requirements of the machine, each with its remedy.
 
 use std::fmt;
 use std::fs;
@@ -6,10 +6,14 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
+use super::release::{self, Release};
+
 /// Linux that has tcx links.
-const KERNEL: (u32, u32) = (6, 6);
+const KERNEL: Release = (6, 6);
 /// The kernel's description of its own types.
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+/// 1 where the kernel is one for real time. Linux 5.x with the patches, 6.12.
+const REALTIME: &str = "/sys/kernel/realtime";
 const NET_ADMIN: (u32, &str) = (12, "CAP_NET_ADMIN");
 const SYS_ADMIN: u32 = 21;
 const PERFMON: (u32, &str) = (38, "CAP_PERFMON");
@@ -18,9 +22,8 @@ const BPF: (u32, &str) = (39, "CAP_BPF");
 /// Something that is missing, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requirement {
-    /// What is missing.
+    /// The missing capability, mount or feature of the kernel.
     pub what: String,
-    /// What to do.
     pub remedy: String,
 }
 
@@ -34,7 +37,7 @@ fn lack(what: impl Into<String>, remedy: impl Into<String>) -> Requirement {
     Requirement { what: what.into(), remedy: remedy.into() }
 }
 
-/// What is asked of a machine, so that a test can be any machine.
+/// The facts about a machine, so that a test can be any machine.
 #[derive(Clone, Debug)]
 struct Facts {
     /// As uname(2) has it.
@@ -42,6 +45,8 @@ struct Facts {
     has_btf: bool,
     /// Whether `--cgroup` lies on a cgroup v2.
     is_cgroup2: bool,
+    /// Whether softirqs of one CPU may preempt each other (`CONFIG_PREEMPT_RT`).
+    is_realtime: bool,
     /// The effective ones; nothing where they cannot be read.
     capabilities: Option<u64>,
 }
@@ -55,6 +60,7 @@ impl Facts {
             release: release.unwrap_or_default(),
             has_btf: Path::new(VMLINUX).exists(),
             is_cgroup2: kind == Ok(CGROUP2_SUPER_MAGIC),
+            is_realtime: fs::read_to_string(REALTIME).is_ok_and(|text| text.trim() == "1"),
             capabilities: capabilities(),
         }
     }
@@ -70,6 +76,7 @@ fn lacks(facts: &Facts, cgroup: &Path) -> Vec<Requirement> {
         kernel(&facts.release),
         (!facts.has_btf).then(btf),
         (!facts.is_cgroup2).then(|| cgroup2(cgroup)),
+        facts.is_realtime.then(realtime),
         facts.capabilities.and_then(missing_capabilities),
     ];
     checks.into_iter().flatten().collect()
@@ -77,9 +84,7 @@ fn lacks(facts: &Facts, cgroup: &Path) -> Vec<Requirement> {
 
 /// A release that is not written as two numbers is given the benefit of the doubt: loading will tell.
 fn kernel(release: &str) -> Option<Requirement> {
-    let mut numbers = release.split(['.', '-']).map_while(|word| word.parse::<u32>().ok());
-    let version = (numbers.next()?, numbers.next()?);
-    (version < KERNEL).then(|| {
+    (release::parse(release)? < KERNEL).then(|| {
         let (major, minor) = KERNEL;
         lack(
             format!("Linux {release} has no tcx links"),
@@ -90,16 +95,24 @@ fn kernel(release: &str) -> Option<Requirement> {
 
 fn btf() -> Requirement {
     lack(
-        format!("{VMLINUX} is not there"),
-        "use a kernel with CONFIG_DEBUG_INFO_BTF=y (all large distributions have it), \
-         and let /sys be visible here",
+        format!("{VMLINUX} does not exist"),
+        "use a kernel with CONFIG_DEBUG_INFO_BTF=y (all major distributions have it), and make \
+         /sys visible here",
+    )
+}
+
+/// The programs keep what they know of a packet in memory of the CPU, which another packet's program may not enter meanwhile.
+fn realtime() -> Requirement {
+    lack(
+        format!("{REALTIME} is 1: programs on one CPU may preempt each other"),
+        "use a kernel without CONFIG_PREEMPT_RT",
     )
 }
 
 fn cgroup2(path: &Path) -> Requirement {
     lack(
-        format!("{} is no cgroup v2", path.display()),
-        "give its folder with --cgroup, or mount one: mount -t cgroup2 none DIR",
+        format!("{} is not a cgroup v2", path.display()),
+        "give its directory with --cgroup, or mount one: mount -t cgroup2 none DIR",
     )
 }
 
@@ -113,7 +126,7 @@ fn missing_capabilities(held: u64) -> Option<Requirement> {
         .collect();
     (!missing.is_empty()).then(|| {
         lack(
-            format!("{} not held", missing.join(", ")),
+            format!("{} missing", missing.join(", ")),
             "run as root, or give the container these capabilities",
         )
     })
@@ -153,6 +166,7 @@ mod tests {
             release: "6.6.0".into(),
             has_btf: true,
             is_cgroup2: true,
+            is_realtime: false,
             capabilities: Some(ENOUGH),
         };
         change(&mut facts);
@@ -195,11 +209,13 @@ mod tests {
 
     #[test]
     fn what_the_kernel_was_built_or_mounted_without_is_named_with_its_remedy() {
+        let said = machine(|facts| facts.is_realtime = true);
+        assert!(said.contains("without CONFIG_PREEMPT_RT"), "{said}");
         let said = machine(|facts| facts.has_btf = false);
-        assert!(said.starts_with("/sys/kernel/btf/vmlinux is not there: "), "{said}");
+        assert!(said.starts_with("/sys/kernel/btf/vmlinux does not exist: "), "{said}");
         assert!(said.contains("CONFIG_DEBUG_INFO_BTF=y"), "{said}");
         let said = machine(|facts| facts.is_cgroup2 = false);
-        assert!(said.starts_with("/a/cgroup is no cgroup v2: give its folder"), "{said}");
+        assert!(said.starts_with("/a/cgroup is not a cgroup v2: give its directory"), "{said}");
     }
 
     #[test]
@@ -212,7 +228,7 @@ mod tests {
         ];
         for (held, missing) in cases {
             let said = machine(|facts| facts.capabilities = Some(held));
-            assert!(said.starts_with(&format!("{missing} not held: run as root")), "{said}");
+            assert!(said.starts_with(&format!("{missing} missing: run as root")), "{said}");
         }
     }
 
@@ -223,10 +239,11 @@ mod tests {
                 release: "5.4".into(),
                 has_btf: false,
                 is_cgroup2: false,
+                is_realtime: false,
                 capabilities: Some(0),
             };
         });
-        for part in ["Linux 5.4", "btf", "no cgroup v2", "CAP_BPF"] {
+        for part in ["Linux 5.4", "btf", "not a cgroup v2", "CAP_BPF"] {
             assert!(said.contains(part), "{said}");
         }
     }

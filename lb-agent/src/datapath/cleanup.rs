@@ -11,13 +11,13 @@ use super::lock::Lock;
 use super::{Error, bpffs, meaning};
 use crate::syscall;
 
-/// What is in a layout's folder. Links first: nothing looks at a map that is half gone.
-const PARTS: [&str; 4] = ["links", "programs", "maps", meaning::FOLDER];
+/// The parts of a layout's directory. Links first: nothing looks at a map that is half gone.
+const PARTS: [&str; 4] = ["links", "programs", "maps", meaning::DIRECTORY];
 
-/// What was removed.
+/// The pins that were removed, and the bpffs.
 #[derive(Debug, Default)]
 pub struct Removed {
-    /// Links (attachments), then programs, maps and folders, as paths.
+    /// Links (attachments), then programs, maps and directories, as paths.
     pub pins: Vec<PathBuf>,
     /// The bpffs that we had mounted.
     pub unmounted: Option<PathBuf>,
@@ -53,7 +53,7 @@ fn is_empty(dir: &Path) -> bool {
     })
 }
 
-/// The folders of layouts, ours and others'.
+/// The directories of layouts, ours and others'.
 pub(super) fn layouts(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let is_layout = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
@@ -76,8 +76,8 @@ pub(super) fn remove_layout(layout: &Path, removed: &mut Vec<PathBuf>) -> Result
     remove(layout, removed)
 }
 
-pub(super) fn remove(folder: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {
-    for path in list(folder)? {
+pub(super) fn remove(directory: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {
+    for path in list(directory)? {
         if path.is_dir() {
             remove(&path, removed)?;
         } else {
@@ -85,17 +85,17 @@ pub(super) fn remove(folder: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Er
             removed.push(path);
         }
     }
-    match fs::remove_dir(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(pin(folder, error)),
+    match fs::remove_dir(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(pin(directory, error)),
         Ok(()) | Err(_) => Ok(()),
     }
 }
 
-pub(super) fn list(folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    let entries = match fs::read_dir(folder) {
+pub(super) fn list(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(pin(folder, error)),
+        Err(error) => return Err(pin(directory, error)),
     };
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();

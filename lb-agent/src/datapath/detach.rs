@@ -1,5 +1,5 @@
-//! Links go: off what they are attached to, then their pins. Without its pin alone a link would go some milliseconds
-//! later, and a connection that begins meanwhile would have half of its packets translated.
+//! Removes links: first detached, then unpinned. Without its pin alone a link would end some milliseconds later, and
+//! only half of the packets of a connection that begins meanwhile would be translated.
 
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use crate::syscall;
 
 /// Ends a link; its place is free when this returns.
 pub(super) fn let_go(link: &Path) -> Result<(), Error> {
-    // What is no link, or leads nowhere any more, has nothing to take off; its pin goes all the same.
+    // A pin that is no link, or leads nowhere any more, has nothing to take off; it goes all the same.
     if let Ok(link) = syscall::open_pin(link) {
         drop(syscall::detach_link(link.as_fd()));
     }
     remove_pin(link)
 }
 
-/// Ends those of a folder that it `is` about, as far as it goes, and says which: the error is the first of several.
+/// Ends those of a directory that it `is` about, as far as it goes, and says which: the error is the first of several.
 ///
-/// What lets flows begin goes first, so that answers under way are translated for longer.
+/// Removes links; those that let flows begin go first, so that answers under way are translated for longer.
 pub(super) fn let_go_of(links: &Path, is: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, Error> {
     let mut paths = list(links)?;
     paths.retain(|path| path.is_file() && is(path));
@@ -44,13 +44,13 @@ mod tests {
 
     #[test]
     fn what_lets_flows_begin_goes_first_and_the_rest_stays() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for name in ["7-egress", "7-ingress", "connect4", "recvmsg4", "recvmsg4-old"] {
-            fs::write(folder.path().join(name), "").unwrap();
+            fs::write(directory.path().join(name), "").unwrap();
         }
-        let gone = let_go_of(folder.path(), |path| !path.ends_with("recvmsg4-old")).unwrap();
+        let gone = let_go_of(directory.path(), |path| !path.ends_with("recvmsg4-old")).unwrap();
         let names: Vec<_> = gone.iter().filter_map(|path| path.file_name()?.to_str()).collect();
         assert_eq!(names, ["7-ingress", "connect4", "7-egress", "recvmsg4"]);
-        assert_eq!(list(folder.path()).unwrap(), [folder.path().join("recvmsg4-old")]);
+        assert_eq!(list(directory.path()).unwrap(), [directory.path().join("recvmsg4-old")]);
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with the data path, each with the remedy.
+//! Errors of the data path, each with its remedy.
 
 use std::path::PathBuf;
 
@@ -7,85 +7,112 @@ use aya::programs::ProgramError;
 use super::check::Requirement;
 use crate::maps;
 
-/// What went wrong, each with the remedy.
+/// The failures of the data path, each with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Something the machine lacks.
     #[error("{0}")]
     Requirement(Requirement),
-    /// The folder cannot be used.
+    /// The directory cannot be used.
     #[error("{path}: {what}")]
-    Folder {
-        /// Which.
+    Directory {
         path: PathBuf,
         /// What, and the remedy.
         what: String,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: std::io::Error,
     },
     /// Another agent has it.
     #[error(
-        "{path} is in use by another agent{}: stop it, or give this one its own --bpf-dir",
+        "{path} is in use by another agent{}: stop it first; only an agent in another network \
+         namespace may use a --bpf-dir of its own",
         .pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
     )]
     InUse {
-        /// The folder.
+        /// The directory.
         path: PathBuf,
         /// Its process, where it can be seen.
         pid: Option<u32>,
     },
+    /// Programs of ours are attached whose pins are below another directory.
+    #[error(
+        "interface {device} has programs of another lb-agent, whose pins are {}: both would \
+         decide about each packet, theirs and those of {dir}; {}",
+        .directory.as_ref().map_or_else(|| "not visible from here".to_owned(), |directory| {
+            format!("below {}", directory.display())
+        }),
+        .directory.as_ref().map_or_else(
+            || "stop that agent, then run `lb-agent cleanup` with its --bpf-dir where it ran".to_owned(),
+            |directory| format!(
+                "run this agent with --bpf-dir {0}, or remove them with `lb-agent cleanup \
+                 --bpf-dir {0}` (one agent serves a network namespace)",
+                directory.display()
+            )
+        )
+    )]
+    Elsewhere {
+        /// The first such device.
+        device: String,
+        /// Where their pins are, if that can be seen.
+        directory: Option<PathBuf>,
+        /// `--bpf-dir`.
+        dir: PathBuf,
+    },
     /// A pin that is not what its name says.
     #[error(
-        "{path} is {found}, but should be {wanted}: it is foreign or damaged; \
-         remove it, or everything with `lb-agent cleanup --bpf-dir {dir}`"
+        "{path} is {found}, expected {wanted}: another program made it, or it is damaged; remove \
+         it, or remove everything with `lb-agent cleanup --bpf-dir {dir}`"
     )]
     PinShape {
         /// The pin.
         path: PathBuf,
-        /// What it is.
         found: String,
-        /// What it should be.
+        /// The value that it should have.
         wanted: String,
         /// `--bpf-dir`.
         dir: PathBuf,
     },
-    /// No such map, or not one whose size can be chosen.
-    #[error(
-        "map {0} does not exist or has a fixed size; choose among {all}",
-        all = maps::Shape::sizable()
-    )]
-    UnknownMap(String),
     /// The agent was built without its programs.
     #[error("this build carries no programs (AYA_BUILD_SKIP was set): build again without it")]
     NoObject,
     /// The object was refused.
     #[error(
-        "the programs and their maps cannot be loaded; a map that lacks memory needs a smaller \
-         --map-size or a larger limit of the pod, anything else is a fault to report"
+        "the programs and their maps cannot be loaded; if memory for a map is missing, lower \
+         --map-size or raise the memory limit of the pod; otherwise report a bug"
     )]
     Load(#[from] aya::EbpfError),
     /// A program was refused.
     #[error(
-        "program {name} cannot be loaded or attached; on a kernel that README.md names this is a \
-         fault to report"
+        "program {name} cannot be loaded; on a supported kernel (see README.md) this is a bug to \
+         report"
     )]
     Program {
-        /// Its name.
         name: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: ProgramError,
     },
+    /// A program that is loaded was refused by a device or a cgroup.
+    #[error(
+        "program {name} cannot be attached; if the interface exists and the kernel is supported \
+         (see README.md), this is a bug to report"
+    )]
+    Link {
+        name: &'static str,
+        /// The error of the kernel.
+        #[source]
+        source: std::io::Error,
+    },
     /// A pin could not be read, made or removed.
     #[error(
-        "pin {path} cannot be read, made or removed; run as root, on a bpffs that is mounted \
+        "pin {path} cannot be read, created or removed; run as root, on a bpffs that is mounted \
          read-write, or choose another --bpf-dir"
     )]
     Pin {
         /// The pin.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: std::io::Error,
     },

@@ -1,7 +1,7 @@
-//! What the driver of a device says it can do for XDP: generic netlink, family `netdev` (Linux 6.3).
+//! XDP features of an interface's driver: generic netlink, family `netdev` (Linux 6.3).
 //!
-//! Asks one question, whether frames that XDP sends by a device get onto its wire. A frame that cannot is lost and
-//! counted by nobody, so whatever is not a clear yes is a no.
+//! It asks one question: does the driver transmit frames that XDP redirects to the interface? If not, such a frame is
+//! lost and not counted. So any answer but a clear yes means no.
 
 use std::io;
 
@@ -22,8 +22,9 @@ const FEATURES: u16 = 3;
 /// `NETDEV_XDP_ACT_NDO_XMIT`: as the target of a redirect. A veth has it as long as its other end polls.
 const TRANSMITS: u64 = 4;
 
-/// What a no means.
-pub(super) const NO_FRAMES: &str = "its driver takes no frames from XDP (a veth does when its other end has an XDP program or GRO)";
+/// The meaning of a missing feature.
+pub(super) const NO_FRAMES: &str =
+    "its driver accepts no frames from XDP (a veth does when its peer has an XDP program or GRO)";
 
 /// Whether a device sends frames of XDP programs, its own and those of others.
 pub(super) fn takes_frames(index: u32) -> io::Result<bool> {
@@ -42,7 +43,7 @@ pub(super) fn takes_frames(index: u32) -> io::Result<bool> {
 fn ask(socket: &Socket, family: u16, command: u8, attributes: &[u8]) -> io::Result<Vec<u8>> {
     // `struct genlmsghdr`: command, version, nothing.
     let body = [&[command, 1, 0, 0], attributes].concat();
-    let _: usize = socket.send(&message(family, 0, &body), 0)?;
+    socket.send(&message(family, 0, &body), 0)?;
     let (datagram, _from) = socket.recv_from_full()?;
     match next(&mut datagram.as_slice()) {
         Some((ERROR, body)) => {

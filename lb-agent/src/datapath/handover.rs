@@ -3,10 +3,11 @@
 //!
 //! One by one, links would be switched while packets are on their way: a flow that the programs of one map began at one
 //! device would be answered through a device where those of the other map already are, which do not know it. So where
-//! answers pass, both are attached, ours first: each translates what it knows and hands on what it does not. What ours
-//! translated is nobody's frontend and nobody's flow to theirs; but a backend that is itself a frontend: until the old
-//! programs go, a new connection to it may be translated twice. Where only questions come in, by devices of pods, ours
-//! take over at once, by one update.
+//! answers pass, both are attached, ours first: each translates what it knows and hands on what it does not. A packet that
+//! ours translated matches no frontend and no flow of theirs; but a backend that is itself a frontend: until the old
+//! programs go, a new connection to it may be translated twice. Where mostly questions come in, by devices of pods, ours
+//! take over at once, by one update: of the answers there, to the pod itself and to this host, those are lost whose flow is
+//! not in a map that both programs share.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,10 +15,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::detach::{brings_answers, let_go_of};
-use super::links::{Direction, Failure, Role};
+use super::links::Failure;
+use super::role::{Direction, Role};
 use super::{Error, cleanup};
 
-/// What ends the name of the pin of an earlier run's link that stays for a while.
+/// The end of the name of a pin whose link, of an earlier run, stays for a while.
 const ASIDE: &str = "-old";
 
 /// Where a program goes.
@@ -30,7 +32,6 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// At a device. A pod's device brings its questions, and the answers to itself, which turn round right there.
     pub(super) fn at_device(role: Role, direction: Direction, hands_over: bool) -> Self {
         let has_answers = role != Role::Pod || brings_answers(direction.name());
         if hands_over && has_answers { Self::Beside } else { Self::Instead }
@@ -84,12 +85,12 @@ mod tests {
 
     #[test]
     fn what_stays_beside_is_still_of_its_device() {
-        let folder = tempfile::tempdir().unwrap();
-        let link = links::pin_of(folder.path(), 7, Direction::Egress);
+        let directory = tempfile::tempdir().unwrap();
+        let link = links::pin_of(directory.path(), 7, Direction::Egress);
         fs::write(&link, "").unwrap();
         assert!(make_room(&link, Place::Beside).is_ok() && aside(&link).exists());
         assert!(!link.exists());
-        assert_eq!(links::devices(folder.path()).unwrap(), [7]);
+        assert_eq!(links::devices(directory.path()).unwrap(), [7]);
     }
 
     #[test]
@@ -98,9 +99,9 @@ mod tests {
         assert_eq!(place(Role::Pod, Direction::Ingress), Place::Instead);
         assert_eq!(place(Role::Pod, Direction::Egress), Place::Beside);
         assert_eq!(place(Role::Edge, Direction::Ingress), Place::Beside);
-        assert_eq!(place(Role::Bare, Direction::Ingress), Place::Beside);
-        assert_eq!(Place::at_hook("sendmsg6", true), Place::Instead);
-        assert_eq!(Place::at_hook("recvmsg6", true), Place::Beside);
-        assert_eq!(Place::at_hook("recvmsg6", false), Place::Instead);
+        assert_eq!(place(Role::L3, Direction::Ingress), Place::Beside);
+        assert_eq!(Place::at_hook("connect6", true), Place::Instead);
+        assert_eq!(Place::at_hook("peername6", true), Place::Beside);
+        assert_eq!(Place::at_hook("peername6", false), Place::Instead);
     }
 }

@@ -5,90 +5,27 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use aya::programs::links::FdLink;
-use aya::programs::tc::TcAttachOptions;
-use aya::programs::{
-    CgroupAttachMode, CgroupSockAddr, LinkOrder, ProgramError, SchedClassifier, TcAttachType,
-};
-
+use super::detach::let_go;
 use super::handover::{self, Place};
+use super::programs::attach_type;
+use super::role::Direction;
 use super::{Error, xdp};
-use crate::syscall;
-
-/// What a device is to us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
-    /// The host's side of a pod's veth.
-    Pod,
-    /// A device to the outside.
-    Edge,
-    /// One without a link-layer header.
-    Bare,
-}
-
-impl Role {
-    /// `pod`, `edge` or `bare`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Pod => "pod",
-            Self::Edge => "edge",
-            Self::Bare => "bare",
-        }
-    }
-
-    /// The program for a direction.
-    pub const fn program(self, direction: Direction) -> &'static str {
-        match (self, direction) {
-            (Self::Pod, Direction::Ingress) => "pod_ingress",
-            (Self::Pod, Direction::Egress) => "pod_egress",
-            (Self::Edge, Direction::Ingress) => "edge_ingress",
-            (Self::Edge, Direction::Egress) => "edge_egress",
-            (Self::Bare, Direction::Ingress) => "bare_ingress",
-            (Self::Bare, Direction::Egress) => "bare_egress",
-        }
-    }
-}
-
-/// Which packets of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Direction {
-    /// Those that come in by it.
-    Ingress,
-    /// Those that leave by it.
-    Egress,
-}
-
-impl Direction {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Ingress => "ingress",
-            Self::Egress => "egress",
-        }
-    }
-
-    /// As bpf(2) numbers it: `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`.
-    pub(super) const fn attach_type(self) -> u32 {
-        match self {
-            Self::Ingress => 46,
-            Self::Egress => 47,
-        }
-    }
-}
+use crate::syscall::{self, Order};
 
 /// Why a link was not made; the caller knows which program it is about.
 pub(super) enum Failure {
-    Program(ProgramError),
+    Link(io::Error),
     Pin(PathBuf, io::Error),
 }
 
 impl Failure {
     pub(super) fn named(self, name: &'static str) -> Error {
         match self {
-            Self::Program(source) => Error::Program { name, source },
+            Self::Link(source) => Error::Link { name, source },
             Self::Pin(path, source) => Error::Pin { path, source },
         }
     }
@@ -99,36 +36,71 @@ pub(super) fn pin_of(links: &Path, index: u32, direction: Direction) -> PathBuf 
     links.join(format!("{index}-{}", direction.name()))
 }
 
-/// Replaces the program of a pinned tcx link, or makes the link, also beside an earlier run's. Linux 6.6.
+/// Replaces the program of a pinned tcx link, or makes the link, also beside another of ours. Linux 6.6.
 pub(super) fn attach_device(
     links: &Path,
-    program: &mut SchedClassifier,
-    (index, name): (u32, &str),
+    program: BorrowedFd<'_>,
+    index: u32,
     direction: Direction,
     place: Place,
-) -> Result<(), Failure> {
+) -> Result<OwnedFd, Failure> {
     let path = pin_of(links, index, direction);
     handover::make_room(&path, place)?;
     let same = |info: &syscall::LinkInfo| info.device() == index;
-    if replace(&path, program.fd().map_err(Failure::Program)?.as_fd(), same)? {
-        return Ok(());
+    if let Some(link) = replace(&path, program, same)? {
+        return Ok(link);
     }
-    let (kind, order) = match direction {
-        Direction::Ingress => (TcAttachType::Ingress, LinkOrder::first()),
-        Direction::Egress => (TcAttachType::Egress, at_egress(&path)),
+    let order = match direction {
+        Direction::Ingress => Order::First,
+        Direction::Egress => at_egress(&path),
     };
-    let options = TcAttachOptions::TcxOrder(order);
-    let id = program.attach_with_options(name, kind, options).map_err(Failure::Program)?;
-    let link = program.take_link(id).map_err(Failure::Program)?;
-    pin(link.try_into(), &path)
+    let link = syscall::link_tcx(program, index, direction.attach_type(), order);
+    pin(link.map_err(Failure::Link)?, path)
+}
+
+/// Makes a new link where ours belongs, in place of one that has others where it should be: the new one runs a program
+/// that does nothing until the old one's may end.
+///
+/// The kernel waits some milliseconds for packets under way when it makes a link or ends one, and not at all when a link
+/// gets another program. So both links are there before either changes, and what is two programs for a packet (which would
+/// take its own translation for a pod's own packet to a backend) lasts for no longer than a system call.
+pub(super) fn move_device(
+    links: &Path,
+    program: BorrowedFd<'_>,
+    [idle, idle_too]: [BorrowedFd<'_>; 2],
+    index: u32,
+    direction: Direction,
+) -> Result<OwnedFd, Failure> {
+    let path = pin_of(links, index, direction);
+    let old = syscall::open_pin(&path).map_err(|error| Failure::Pin(path.clone(), error))?;
+    handover::make_room(&path, Place::Beside)?;
+    let order = match direction {
+        Direction::Ingress => Order::First,
+        Direction::Egress => Order::Last,
+    };
+    let attach = || {
+        let link = syscall::link_tcx(idle, index, direction.attach_type(), order);
+        let link = pin(link.map_err(Failure::Link)?, path.clone())?;
+        syscall::update_link(link.as_fd(), program).map_err(Failure::Link)?;
+        Ok(link)
+    };
+    let moved = attach();
+    if moved.is_ok() {
+        // It goes in any case: that it runs for a moment longer is no reason to leave it.
+        drop(syscall::update_link(old.as_fd(), idle_too));
+    } else {
+        // It has its name again, and goes on.
+        drop(fs::rename(handover::aside(&path), &path));
+    }
+    moved
 }
 
 /// Last, but before an earlier run's: what that one knows of a tuple may be what the tuple meant before.
-fn at_egress(path: &Path) -> LinkOrder {
+fn at_egress(path: &Path) -> Order {
     let others = syscall::open_pin(&handover::aside(path)).ok();
     match others.and_then(|link| syscall::link_info(link.as_fd()).ok()) {
-        Some(link) => LinkOrder::before_program_id(link.program_number()),
-        None => LinkOrder::last(),
+        Some(link) => Order::Before(link.program),
+        None => Order::Last,
     }
 }
 
@@ -136,22 +108,20 @@ fn at_egress(path: &Path) -> LinkOrder {
 /// only when the new one is in place.
 pub(super) fn attach_cgroup(
     links: &Path,
-    program: &mut CgroupSockAddr,
+    program: BorrowedFd<'_>,
     name: &str,
     cgroup: &File,
     place: Place,
-) -> Result<(), Failure> {
+) -> Result<OwnedFd, Failure> {
     let path = links.join(name);
     handover::make_room(&path, place)?;
-    let failed = |error| Failure::Pin(path.clone(), error);
-    let inode = inode(cgroup).map_err(failed)?;
+    let inode = inode(cgroup).map_err(|error| Failure::Pin(path.clone(), error))?;
     let same = |info: &syscall::LinkInfo| info.cgroup() == inode;
-    if replace(&path, program.fd().map_err(Failure::Program)?.as_fd(), same)? {
-        return Ok(());
+    if let Some(link) = replace(&path, program, same)? {
+        return Ok(link);
     }
-    let id = program.attach(cgroup, CgroupAttachMode::Single).map_err(Failure::Program)?;
-    let link = program.take_link(id).map_err(Failure::Program)?;
-    pin(link.try_into(), &path)
+    let link = syscall::link_cgroup(program, cgroup.as_fd(), attach_type(name));
+    pin(link.map_err(Failure::Link)?, path)
 }
 
 /// The number of a cgroup.
@@ -162,49 +132,41 @@ pub(super) fn inode(cgroup: &File) -> io::Result<u64> {
 /// Replaces the program of a pinned link if the link still leads where it should; else removes the pin.
 fn replace(
     path: &Path,
-    program: std::os::fd::BorrowedFd<'_>,
+    program: BorrowedFd<'_>,
     same: impl Fn(&syscall::LinkInfo) -> bool,
-) -> Result<bool, Failure> {
+) -> Result<Option<OwnedFd>, Failure> {
     let failed = |error| Failure::Pin(path.to_owned(), error);
     let link: OwnedFd = match syscall::open_pin(path) {
         Ok(link) => link,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
     let info = syscall::link_info(link.as_fd()).map_err(failed)?;
     if same(&info) {
         match syscall::update_link(link.as_fd(), program) {
-            Ok(()) => return Ok(true),
+            Ok(()) => return Ok(Some(link)),
             // The device went away under the link.
             Err(error) if error.raw_os_error() == Some(libc::ENOLINK) => {}
             Err(error) => return Err(failed(error)),
         }
     }
     fs::remove_file(path).map_err(failed)?;
-    Ok(false)
+    Ok(None)
 }
 
-fn pin<E>(link: Result<FdLink, E>, path: &Path) -> Result<(), Failure> {
-    let Ok(link) = link else {
-        let error = io::Error::other("the kernel made a link that cannot be pinned (no tcx)");
-        return Err(Failure::Pin(path.to_owned(), error));
-    };
-    match link.pin(path) {
-        Ok(pinned) => {
-            // Dropping the handle closes a descriptor; the pin keeps the link.
-            drop(pinned);
-            Ok(())
-        }
-        Err(error) => Err(Failure::Pin(path.to_owned(), io::Error::other(error.to_string()))),
+fn pin(link: OwnedFd, path: PathBuf) -> Result<OwnedFd, Failure> {
+    match syscall::pin(link.as_fd(), &path) {
+        Ok(()) => Ok(link),
+        Err(error) => Err(Failure::Pin(path, error)),
     }
 }
 
 /// Removes the links of a device.
 pub(super) fn detach_device(links: &Path, index: u32) -> Result<(), Error> {
-    for direction in [Direction::Ingress, Direction::Egress] {
+    for direction in Direction::BOTH.into_iter().rev() {
         let path = pin_of(links, index, direction);
-        remove_pin(&handover::aside(&path))?;
-        remove_pin(&path)?;
+        let_go(&handover::aside(&path))?;
+        let_go(&path)?;
     }
     remove_pin(&xdp::pin_of(links, index))
 }

@@ -1,9 +1,10 @@
-//! One agent per `--bpf-dir`: a lock on the folder itself, since a bpffs holds no files.
+//! One agent for each `--bpf-dir`: a lock on the directory itself, since a bpffs holds no files.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -13,28 +14,61 @@ use super::Error;
 
 /// Held while the agent lives; the kernel lets go of it whatever the agent's end.
 #[derive(Debug)]
-pub(super) struct Lock(#[expect(dead_code, reason = "held, never read")] Flock<File>);
+pub(super) struct Lock(Flock<File>);
+
+/// Whoever asks who has a lock holds it himself for a moment: so often and so long somebody who takes it waits for that.
+const TRIES: u32 = 20;
+const MOMENT: Duration = Duration::from_millis(10);
+
+/// Whether an agent serves a `--bpf-dir`, and which process it is, where that can be seen from here.
+///
+/// Asks the lock, which tells of every process in every container, whatever it is called.
+pub fn runs(dir: &Path) -> Option<Option<u32>> {
+    let file = File::open(dir).ok()?;
+    let metadata = file.metadata().ok()?;
+    match Flock::lock(file, FlockArg::LockSharedNonblock) {
+        Err((_, Errno::EWOULDBLOCK)) => Some(process(&metadata)),
+        Ok(_) | Err(_) => None,
+    }
+}
+
+fn process(directory: &Metadata) -> Option<u32> {
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    holder(&locks, directory.dev(), directory.ino())
+}
 
 impl Lock {
-    /// Takes the lock of a folder, or says who has it.
+    /// Whether this is the lock of what is a directory's path now: it may have been removed and made anew.
+    pub(super) fn is_of(&self, dir: &Path) -> bool {
+        let of = |metadata: Metadata| (metadata.dev(), metadata.ino());
+        let held = self.0.metadata().map(of).ok();
+        held.is_some() && fs::metadata(dir).map(of).ok() == held
+    }
+
+    /// Takes the lock of a directory, or says who has it.
     pub(super) fn take(dir: &Path) -> Result<Self, Error> {
-        let folder = |source: io::Error| Error::Folder {
+        let directory = |source: io::Error| Error::Directory {
             path: dir.to_owned(),
             what: "cannot be locked; run as root, or choose another --bpf-dir".into(),
             source,
         };
-        let file = File::open(dir).map_err(folder)?;
-        let metadata = file.metadata().map_err(folder)?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Self(lock)),
-            Err((_, Errno::EWOULDBLOCK)) => {
-                let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-                let pid = holder(&locks, metadata.dev(), metadata.ino());
-                Err(Error::InUse { path: dir.to_owned(), pid })
+        let mut file = File::open(dir).map_err(directory)?;
+        let metadata = file.metadata().map_err(directory)?;
+        for _ in 0..TRIES {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok(Self(lock)),
+                Err((again, Errno::EWOULDBLOCK)) => file = again,
+                Err((_, error)) => return Err(directory(error.into())),
             }
-            Err((_, error)) => Err(folder(error.into())),
+            std::thread::park_timeout(MOMENT);
         }
+        Err(Error::InUse { path: dir.to_owned(), pid: process(&metadata) })
     }
+}
+
+/// Fails where an agent is running over a directory, and says which.
+pub fn ensure_no_agent(dir: &Path) -> Result<(), Error> {
+    Lock::take(dir).map(drop)
 }
 
 /// The process that holds a lock on a file, from `/proc/locks`.
@@ -68,6 +102,19 @@ mod tests {
 3: -> FLOCK  ADVISORY  WRITE 14 00:30:1 0 EOF
 4: FLOCK  ADVISORY  WRITE 15 fe:01:77 0 EOF
 ";
+
+    #[test]
+    fn a_lock_says_that_it_is_held_and_who_asks_does_not_keep_it() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(runs(directory.path()), None);
+        let lock = Lock::take(directory.path()).unwrap();
+        assert!(runs(directory.path()).is_some() && lock.is_of(directory.path()));
+        assert!(matches!(Lock::take(directory.path()), Err(Error::InUse { .. })));
+        drop(lock);
+        assert_eq!(runs(directory.path()), None);
+        assert!(Lock::take(directory.path()).is_ok());
+        assert_eq!(runs(&directory.path().join("nowhere")), None);
+    }
 
     #[test]
     fn holder_is_told_from_those_of_other_file_systems() {

@@ -1,6 +1,7 @@
-//! What the bytes in maps mean, beside the maps: folders `meanings/<map>-<fingerprint>`, for a bpffs holds no files.
+//! Records the meaning of the bytes in maps beside the maps: directories `meanings/<map>-<fingerprint>`, for a bpffs
+//! holds no files.
 //!
-//! Maps of one size may hold different things in two layouts. Without the right fingerprint none is read as ours.
+//! Maps of one size may hold different types in two layouts. A map without the right fingerprint is not read.
 
 use std::fs;
 use std::io;
@@ -13,8 +14,8 @@ use tracing::info;
 use super::{Error, LAYOUT, cleanup};
 use crate::maps::{SHAPES, Shape};
 
-/// The folder beside `maps`.
-pub(super) const FOLDER: &str = "meanings";
+/// The directory beside `maps`.
+pub(super) const DIRECTORY: &str = "meanings";
 
 /// Whether what a map of a layout holds is what ours of that name holds.
 pub(super) fn is_same(layout: &Path, shape: &Shape) -> bool {
@@ -26,8 +27,8 @@ pub fn is_of_another_build(dir: &Path) -> bool {
     other(&dir.join(LAYOUT)).is_ok_and(|other| other.is_some())
 }
 
-/// Two builds may give one name to layouts that differ. What such a build left under our name gets another one, so that
-/// it is taken over as what it is: another layout.
+/// Two builds may give one name to layouts that differ. A layout that such a build left under our name gets another name, so
+/// that it is taken over as what it is: another layout.
 pub(super) fn set_aside(dir: &Path) -> Result<(), Error> {
     let ours = dir.join(LAYOUT);
     let Some(shape) = other(&ours)? else { return Ok(()) };
@@ -35,13 +36,13 @@ pub(super) fn set_aside(dir: &Path) -> Result<(), Error> {
     let Some(name) = names.into_iter().find(|name| !name.exists()) else { return Ok(()) };
     let renamed = fs::rename(&ours, &name);
     renamed.map_err(|source| Error::Pin { path: ours, source })?;
-    info!(map = shape.name, name = %name.display(), "another build's maps mean something else");
+    info!(map = shape.name, name = %name.display(), "maps of another build have another meaning; they are moved aside");
     Ok(())
 }
 
 /// The first map of a layout that an earlier run wrote down something else for.
 fn other(layout: &Path) -> Result<Option<&'static Shape>, Error> {
-    let noted = cleanup::list(&layout.join(FOLDER))?;
+    let noted = cleanup::list(&layout.join(DIRECTORY))?;
     let is_other = |shape: &&Shape| {
         let is_there = layout.join("maps").join(shape.name).exists();
         is_there && noted.iter().any(|mark| is_about(mark, shape)) && !is_same(layout, shape)
@@ -51,10 +52,10 @@ fn other(layout: &Path) -> Result<Option<&'static Shape>, Error> {
 
 /// Writes down what our maps hold, after [`set_aside`].
 pub(super) fn note(layout: &Path) -> Result<(), Error> {
-    let noted = cleanup::list(&layout.join(FOLDER))?;
+    let noted = cleanup::list(&layout.join(DIRECTORY))?;
     for shape in &SHAPES {
         let mark = mark(layout, shape);
-        // Of a map that is not there any more.
+        // A mark of a map that is not there any more.
         for old in noted.iter().filter(|old| **old != mark && is_about(old, shape)) {
             remove(old)?;
         }
@@ -78,11 +79,11 @@ fn is_about(mark: &Path, shape: &Shape) -> bool {
 }
 
 fn mark(layout: &Path, shape: &Shape) -> PathBuf {
-    layout.join(FOLDER).join(format!("{}-{:016x}", shape.name, meaning(shape)))
+    layout.join(DIRECTORY).join(format!("{}-{:016x}", shape.name, meaning(shape)))
 }
 
-/// What tells the content of a map from that of another build: types, kind and fixed size; of counters what each
-/// position counts.
+/// A mark that tells the content of a map from that of another build: types, kind and fixed size; of counters the meaning
+/// of each position.
 fn meaning(shape: &Shape) -> u64 {
     let entries = if shape.is_sizable { 0 } else { shape.entries };
     let of = number(named(shape.meaning, &shape.to_string()), entries.into());
@@ -105,15 +106,15 @@ mod tests {
 
     #[test]
     fn what_is_noted_is_known_again_and_what_another_build_left_gets_another_name() {
-        let folder = tempfile::tempdir().unwrap();
-        let (dir, layout) = (folder.path(), folder.path().join(LAYOUT));
+        let directory = tempfile::tempdir().unwrap();
+        let (dir, layout) = (directory.path(), directory.path().join(LAYOUT));
         let flows = Shape::of("FLOWS6").unwrap();
         assert!(!is_same(&layout, flows), "nothing says so");
         note(&layout).unwrap();
         note(&layout).unwrap();
         assert!(SHAPES.iter().all(|shape| is_same(&layout, shape)));
-        // What another build noted, of a map that is not there: nothing to take over.
-        let other = layout.join(FOLDER).join("FLOWS6-0123456789abcdef");
+        // A mark of another build, of a map that is not there: nothing to take over.
+        let other = layout.join(DIRECTORY).join("FLOWS6-0123456789abcdef");
         fs::rename(mark(&layout, flows), &other).unwrap();
         assert!(!is_same(&layout, flows) && !is_of_another_build(dir));
         note(&layout).unwrap();

@@ -1,7 +1,7 @@
-//! What the programs say of single packets: silent, unless an operator asks for it at start.
+//! The packet log of the programs: off unless an operator enables it at the start.
 //!
-//! The level is a constant of the programs, so a silent program carries no code for it. They say which of
-//! `COUNTERS` a packet was added to; here that number becomes hook, verdict and reason, as metrics name them.
+//! The level is a constant of the programs, so programs without a log carry no code for it. A record names the entry of
+//! `COUNTERS` that a packet was added to; here that number becomes hook, verdict and reason, as metrics name them.
 
 use std::io;
 
@@ -12,6 +12,8 @@ use log::{Log, Metadata, Record};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tracing::{debug, info, trace, warn};
+
+use super::release;
 
 /// Which packets are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -39,6 +41,9 @@ impl PacketLog {
     pub fn loader(self) -> EbpfLoader<'static> {
         let mut loader = EbpfLoader::new();
         let _: &mut EbpfLoader<'_> = loader.override_global(LEVEL, self.level(), false);
+        if release::is_before(release::KEYS_IN_MEMORY) {
+            let _: &mut EbpfLoader<'_> = loader.override_global("ASKS_FOR_MAPS", &1_u8, false);
+        }
         loader
     }
 }
@@ -56,7 +61,7 @@ impl Records {
     /// Takes the ring buffer of programs that were just loaded.
     pub(super) fn of(ebpf: &mut Ebpf) -> Option<Self> {
         EbpfLogger::init_with_logger(ebpf, Names)
-            .inspect_err(|error| warn!(%error, "packets are not logged"))
+            .inspect_err(|error| warn!(%error, "packet log could not be opened"))
             .ok()
             .map(Self)
     }
@@ -65,7 +70,7 @@ impl Records {
     pub async fn follow(self) -> io::Result<()> {
         #[expect(deprecated, reason = "its successor is unsafe; the records own their descriptor")]
         let mut records = AsyncFd::with_interest(self.0, Interest::READABLE)?;
-        info!("packets are logged");
+        info!("packet log is on");
         loop {
             let mut ready = records.readable_mut().await?;
             ready.get_inner_mut().flush();
@@ -85,7 +90,7 @@ impl Log for Names {
     fn log(&self, record: &Record<'_>) {
         let text = record.args().to_string();
         let Some(Packet { hook, verdict, device }) = Packet::of(&text) else {
-            warn!(target: "lb_ebpf", text, "a program said what this agent does not understand");
+            warn!(target: "lb_ebpf", text, "packet log: unknown record");
             return;
         };
         let (hook, class, reason) = (hook.name(), verdict.class(), verdict.name());
@@ -103,7 +108,7 @@ impl Log for Names {
     fn flush(&self) {}
 }
 
-/// What a program says of a packet.
+/// The record of a program about a packet.
 #[derive(Debug, PartialEq, Eq)]
 struct Packet {
     hook: Hook,

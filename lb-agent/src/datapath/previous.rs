@@ -1,26 +1,30 @@
-//! The data path of another layout that a run of another version left: it serves until ours is built beside it and
-//! programmed, then its links are taken over, one by one and each at once.
+//! The data path of another layout, left by another version: it serves until ours is built beside it and programmed.
+//! Then its links are taken over one by one, each atomically.
 //!
-//! What has the same shape and the same meaning in both layouts is carried over; what has not begins anew, and that is
-//! said.
+//! Maps of the same shape and meaning are copied. Others start empty, and the log says so.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
+use aya::Pod;
 use aya::maps::{MapData, MapInfo};
 use tracing::{info, warn};
 
 use super::detach::let_go_of;
+use super::reuse::transient;
 use super::{Error, LAYOUT, cleanup, handover, meaning};
 use crate::maps::{SHAPES, Shape, copy};
 use crate::syscall;
 
-/// Tells which answers may belong to a flow: without it, what is carried over of flows would not be found.
+/// Tells which packets may be for a backend, ...
 const ENDPOINTS: &str = "ENDPOINTS";
+/// ... and which answers may belong to a flow: without it, what is carried over of flows would not be found.
+const IN_USE: &str = "IN_USE";
 
-/// Folders of other layouts whose programs are attached, the newest last; usually one. More where a run of a third
+/// Directories of other layouts whose programs are attached, the newest last; usually one. More where a run of a third
 /// version ended in the middle of its own take-over.
 #[derive(Debug)]
 pub(super) struct Previous {
@@ -28,8 +32,8 @@ pub(super) struct Previous {
 }
 
 impl Previous {
-    /// What serves beside our layout; nothing when no program of another layout is attached. What is left of one that
-    /// serves no more is removed.
+    /// Finds the data path that serves beside our layout; nothing when no program of another layout is attached. The pins of
+    /// one that serves no more are removed.
     ///
     /// A run that ended in the middle may have taken over every link and not yet what came into the maps meanwhile:
     /// then its links, in our layout or in a third one, have others beside them.
@@ -46,7 +50,10 @@ impl Previous {
             if !is_empty("links")? || is_halfway && !is_empty("maps")? {
                 layouts.push(layout);
             } else if let Err(error) = remove(&layout) {
-                warn!(error = crate::chain(&error), "what another version left is in nobody's way");
+                warn!(
+                    error = crate::chain(&error),
+                    "leftovers of another version could not be removed; they do no harm"
+                );
             }
         }
         // Its maps are made when a layout begins.
@@ -64,10 +71,35 @@ impl Previous {
         for layout in self.layouts.iter().rev() {
             let is_ours = |shape: &&Shape| {
                 let is_table = shape.is_sizable && Some(layout) == newest;
-                shape.may_shrink || is_first && (is_table || shape.name == ENDPOINTS)
+                let tells = [ENDPOINTS, IN_USE].contains(&shape.name);
+                shape.may_shrink || is_first && (is_table || tells)
             };
             for shape in SHAPES.iter().filter(is_ours) {
                 copy_one(shape, layout, &maps.join(shape.name), is_first)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the maps that packets write, of the newest layout, ours as well, where they have the shape, meaning and size of
+    /// ours: flows that either programs begin are then known to both.
+    pub(super) fn share(
+        &self,
+        maps: &Path,
+        sizes: &BTreeMap<&'static str, u32>,
+    ) -> Result<(), Error> {
+        let Some(newest) = self.layouts.last() else { return Ok(()) };
+        for shape in SHAPES.iter().filter(|shape| shape.may_shrink || shape.name == IN_USE) {
+            let (from, to) = (newest.join("maps").join(shape.name), maps.join(shape.name));
+            let wanted = sizes.get(shape.name).copied().unwrap_or(shape.entries);
+            let is_ours = |info: MapInfo| shape.fits(&info) && info.max_entries() == wanted;
+            if to.exists() || !from.exists() || !meaning::is_same(newest, shape) {
+                continue;
+            }
+            if MapInfo::from_pin(&from).is_ok_and(is_ours) {
+                let shared =
+                    syscall::open_pin(&from).and_then(|map| syscall::pin(map.as_fd(), &to));
+                shared.map_err(|source| Error::Pin { path: to, source })?;
             }
         }
         Ok(())
@@ -85,8 +117,8 @@ impl Previous {
         Ok(())
     }
 
-    /// Takes off what no link of ours took the place of: its packets would write what is not read any more. What only
-    /// answers stays until that was carried over.
+    /// Takes off what no link of ours took the place of: its packets would write what is not read any more. Programs that
+    /// only answer stay until that was carried over.
     pub(super) fn end(&self) -> Result<(), Error> {
         self.layouts.iter().try_for_each(|layout| {
             let_go_of(&layout.join("links"), |path| !handover::is_aside(path)).map(drop)
@@ -101,7 +133,7 @@ impl Previous {
 
 fn remove(layout: &Path) -> Result<(), Error> {
     cleanup::remove_layout(layout, &mut Vec::new())?;
-    info!(layout = %layout.display(), "the data path of another version is gone");
+    info!(layout = %layout.display(), "data path of another version removed");
     Ok(())
 }
 
@@ -115,23 +147,32 @@ fn copy_one(shape: &Shape, layout: &Path, to: &Path, is_first: bool) -> Result<(
     if !fits || !meaning::is_same(layout, shape) {
         if is_first {
             let (map, layout) = (shape.name, layout.display());
-            if map == ENDPOINTS {
+            if [ENDPOINTS, IN_USE].contains(&map) {
                 let new = MapData::from_pin(to).map_err(|error| pin(to, &error))?;
-                return mark_all(&new, shape.entries).map_err(|error| pin(to, &error));
+                let marked = if map == IN_USE {
+                    mark_all(&new, shape.entries, [u8::MAX; 64])
+                } else {
+                    mark_all(&new, shape.entries, u64::MAX)
+                };
+                return marked.map_err(|error| pin(to, &error));
             }
-            warn!(map, %layout, "holds something else in the other layout; it begins empty");
+            warn!(map, %layout, "map has other contents in the previous layout; starting empty");
         }
         return Ok(());
     }
     let old = MapData::from_pin(from).map_err(|error| pin(from, &error))?;
     let new = MapData::from_pin(to).map_err(|error| pin(to, &error))?;
-    copy(shape.name, &old, &new).map_err(|error| pin(to, &error))
+    let id = |map: &MapData| map.info().map(|info| info.id()).map_err(|error| pin(to, &error));
+    if id(&old)? == id(&new)? {
+        return Ok(());
+    }
+    copy(shape.name, &old, &new, transient(to).as_ref()).map_err(|error| pin(to, &error))
 }
 
 /// Sets every bit, for nothing says which ones the other layout would have set: each packet is looked up.
-fn mark_all(endpoints: &MapData, words: u32) -> io::Result<()> {
-    let keys: Vec<u32> = (0..words).collect();
-    syscall::update_batch(endpoints.fd().as_fd(), &keys, &vec![u64::MAX; keys.len()])
+fn mark_all<V: Pod>(map: &MapData, entries: u32, all: V) -> io::Result<()> {
+    let keys: Vec<u32> = (0..entries).collect();
+    syscall::update_batch(map.fd().as_fd(), &keys, &vec![all; keys.len()])
 }
 
 #[cfg(test)]
@@ -142,8 +183,8 @@ mod tests {
 
     #[test]
     fn a_layout_stays_until_its_maps_were_carried_over() {
-        let folder = tempfile::tempdir().unwrap();
-        let (dir, other) = (folder.path(), folder.path().join("v0"));
+        let directory = tempfile::tempdir().unwrap();
+        let (dir, other) = (directory.path(), directory.path().join("v0"));
         let make = |path: &str| {
             fs::create_dir_all(dir.join(path).parent().unwrap()).unwrap();
             fs::write(dir.join(path), "").unwrap();
@@ -162,8 +203,8 @@ mod tests {
 
     #[test]
     fn two_layouts_that_a_third_finds_stay_both_and_the_newest_is_the_last() {
-        let folder = tempfile::tempdir().unwrap();
-        let dir = folder.path();
+        let directory = tempfile::tempdir().unwrap();
+        let dir = directory.path();
         let make = |path: &str| {
             fs::create_dir_all(dir.join(path).parent().unwrap()).unwrap();
             fs::write(dir.join(path), "").unwrap();

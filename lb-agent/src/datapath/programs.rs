@@ -5,39 +5,59 @@
 
 mod hooks;
 mod load;
+mod maps;
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use aya::programs::{CgroupSockAddr, SchedClassifier, Xdp};
 use tracing::{debug, info};
 
 pub(super) use self::hooks::attach_type;
-use self::hooks::hook;
-use self::load::{is_usable, load, load_program, names, object_over, pin_program};
+use self::load::{is_usable, load, load_and_pin, load_apart, names};
+pub(super) use self::maps::MapPins;
 use super::links::remove_pin;
 use super::packet_log::{PacketLog, Records};
-use super::{BARE, CLASSIFIERS, Error, SOCKET_HOOKS, cleanup, object};
+use super::{Error, L3, cleanup, object};
 use crate::syscall;
 
 /// The XDP program: loaded for those who attach it.
-const XDP: &str = "edge_xdp";
+pub(super) const XDP: &str = "edge_xdp";
+
+/// A program that the verifier accepted.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    fd: OwnedFd,
+    /// As the kernel numbers it.
+    pub(super) id: u32,
+}
+
+impl Loaded {
+    fn new(fd: OwnedFd) -> io::Result<Self> {
+        let id = syscall::program_id(fd.as_fd())?;
+        Ok(Self { fd, id })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
 
 /// Handles to the programs we attach.
 #[derive(Debug)]
 pub(super) struct Programs {
-    folder: PathBuf,
-    classifiers: BTreeMap<&'static str, SchedClassifier>,
-    sockets: BTreeMap<&'static str, CgroupSockAddr>,
-    xdp: Option<OwnedFd>,
+    directory: PathBuf,
+    loaded: BTreeMap<&'static str, Loaded>,
+    /// The same programs once more, for a place that takes no program twice. They have no pin but their links'.
+    again: BTreeMap<&'static str, Loaded>,
+    /// Two programs that do nothing, for the moments before and after one of ours runs in a link.
+    idle: Vec<OwnedFd>,
     records: Option<Records>,
-    /// How the object is loaded again, for the XDP program and those of bare devices.
-    maps: PathBuf,
+    /// How the object is loaded again.
+    maps: MapPins,
     sizes: BTreeMap<&'static str, u32>,
     packet_log: PacketLog,
 }
@@ -58,114 +78,117 @@ impl Programs {
         if packet_log != PacketLog::Off {
             name = format!("{name}-log{}", packet_log.level());
         }
-        let folder = dir.join("programs").join(name);
-        if packet_log == PacketLog::Off && !is_beside && is_usable(&folder, &maps) {
-            debug!(folder = %folder.display(), "programs are there already");
+        let directory = dir.join("programs").join(name);
+        if packet_log == PacketLog::Off && !is_beside && is_usable(&directory, &maps) {
+            debug!(directory = %directory.display(), "programs already loaded");
         } else {
             let began = Instant::now();
-            fs::create_dir_all(&folder).map_err(pin(&folder))?;
+            fs::create_dir_all(&directory).map_err(pin(&directory))?;
             // They may use maps that are no more. None stays, so that an end halfway leaves no mixture of two runs.
-            names().chain(BARE).chain([XDP]).try_for_each(|name| remove_pin(&folder.join(name)))?;
-            let mut ebpf = load(&maps, &folder, sizes, packet_log)?;
+            names()
+                .chain(L3)
+                .chain([XDP])
+                .try_for_each(|name| remove_pin(&directory.join(name)))?;
+            let mut ebpf = load(&maps, &directory, sizes, packet_log)?;
             records = (packet_log != PacketLog::Off).then(|| Records::of(&mut ebpf)).flatten();
             info!(took = ?began.elapsed(), "programs loaded");
         }
-        let mut programs = Self::open(folder, records, maps)?;
-        programs.sizes.clone_from(sizes);
-        programs.packet_log = packet_log;
-        Ok(programs)
+        let loaded = names().map(|name| Ok((name, open(&directory.join(name))?)));
+        Ok(Self {
+            loaded: loaded.collect::<Result<_, Error>>()?,
+            again: BTreeMap::new(),
+            idle: Vec::new(),
+            records,
+            maps: MapPins::open(&maps)?,
+            sizes: sizes.clone(),
+            packet_log,
+            directory,
+        })
     }
 
-    /// The XDP program, loaded when it is asked for the first time.
-    pub(super) fn xdp(&mut self) -> Result<BorrowedFd<'_>, Error> {
-        let path = self.folder.join(XDP);
-        if self.xdp.is_none() && !path.exists() {
-            let mut ebpf = object_over(&self.maps, &self.sizes, self.packet_log)?;
-            load_program(&mut ebpf, XDP, Xdp::load)?;
-            pin_program(&mut ebpf, XDP, &self.folder)?;
-        }
-        let program = match self.xdp.take() {
-            Some(program) => program,
-            None => syscall::open_pin(&path).map_err(pin(&path))?,
-        };
-        let program: &OwnedFd = self.xdp.insert(program);
-        if !path.exists() {
-            // Only a later run would miss it.
-            let pinned = fs::create_dir_all(&self.folder)
-                .and_then(|()| syscall::pin(program.as_fd(), &path));
-            match pinned {
-                Ok(()) => info!(path = %path.display(), "a pin that somebody removed is back"),
-                Err(error) => debug!(path = %path.display(), %error, "the XDP program has no pin"),
-            }
-        }
-        Ok(program.as_fd())
-    }
-
-    /// Number of the XDP program.
-    pub(super) fn xdp_id(&mut self) -> Result<u32, Error> {
-        let id = syscall::program_id(self.xdp()?);
-        id.map_err(|source| Error::Pin { path: self.folder.join(XDP), source })
-    }
-
-    /// What the programs log, once.
+    /// The packet log of the programs, once.
     pub(super) const fn take_packet_log(&mut self) -> Option<Records> {
         self.records.take()
     }
 
-    /// A tc program; one of a bare device is loaded when it is asked for the first time.
-    pub(super) fn classifier(&mut self, name: &'static str) -> Result<&mut SchedClassifier, Error> {
-        match self.classifiers.entry(name) {
-            Entry::Occupied(found) => Ok(found.into_mut()),
-            Entry::Vacant(place) => {
-                if !self.folder.join(name).exists() {
-                    fs::create_dir_all(&self.folder).map_err(pin(&self.folder))?;
-                    let mut ebpf = object_over(&self.maps, &self.sizes, self.packet_log)?;
-                    load_program(&mut ebpf, name, SchedClassifier::load)?;
-                    pin_program(&mut ebpf, name, &self.folder)?;
-                }
-                Ok(place.insert(classifier(&self.folder, name)?))
+    /// A program. The XDP program and those of L3 devices are loaded when they are asked for the first time.
+    pub(super) fn get(&mut self, name: &'static str) -> Result<&Loaded, Error> {
+        if !self.loaded.contains_key(name) {
+            let path = self.directory.join(name);
+            if !path.exists() {
+                fs::create_dir_all(&self.directory).map_err(pin(&self.directory))?;
+                self.maps.restore()?;
+                load_and_pin(self.maps.directory(), &self.sizes, self.packet_log, name, &path)?;
             }
+            drop(self.loaded.insert(name, open(&path)?));
+        }
+        self.loaded.get(name).ok_or(Error::NoObject)
+    }
+
+    /// A program that is none of `taken`: the one that [`Programs::get`] gives, or the same once more. The log of
+    /// the latter goes to a ring of its own, which nobody reads.
+    pub(super) fn other_than(
+        &mut self,
+        name: &'static str,
+        taken: &[u32],
+    ) -> Result<&Loaded, Error> {
+        if !taken.contains(&self.get(name)?.id) {
+            return self.get(name);
+        }
+        if !self.again.contains_key(name) {
+            self.maps.restore()?;
+            let program = load_apart(self.maps.directory(), &self.sizes, self.packet_log, name)?;
+            let program = Loaded::new(program).map_err(pin(&self.directory.join(name)))?;
+            drop(self.again.insert(name, program));
+        }
+        self.again.get(name).ok_or(Error::NoObject)
+    }
+
+    /// Programs that do nothing: for a new link until its program may run, and for the one that it takes the place of.
+    pub(super) fn idle(&mut self) -> io::Result<[BorrowedFd<'_>; 2]> {
+        while self.idle.len() < 2 {
+            self.idle.push(syscall::load_idle()?);
+        }
+        match self.idle.as_slice() {
+            [new, old, ..] => Ok([new.as_fd(), old.as_fd()]),
+            _ => Err(io::ErrorKind::NotFound.into()),
         }
     }
 
-    /// A socket hook.
-    pub(super) fn socket(&mut self, name: &'static str) -> Result<&mut CgroupSockAddr, Error> {
-        self.sockets.get_mut(name).ok_or(Error::NoObject)
+    /// Whether a program of this number is one of ours of this name.
+    pub(super) fn is(&mut self, name: &'static str, id: u32) -> Result<bool, Error> {
+        let again = self.again.get(name).map(|again| again.id);
+        Ok(self.get(name)?.id == id || again == Some(id))
+    }
+
+    /// Gives pins that somebody removed back to maps and programs, and says how many.
+    pub(super) fn restore(&self) -> Result<usize, Error> {
+        let mut restored = self.maps.restore()?;
+        for (name, program) in &self.loaded {
+            let path = self.directory.join(name);
+            if !path.exists() {
+                fs::create_dir_all(&self.directory).map_err(pin(&self.directory))?;
+                syscall::pin(program.fd(), &path).map_err(pin(&path))?;
+                restored += 1;
+            }
+        }
+        Ok(restored)
     }
 
     /// Removes the pins of other builds; to be called when no link uses their programs.
     pub(super) fn forget_others(&self) -> Result<(), Error> {
-        let Some(parent) = self.folder.parent() else { return Ok(()) };
-        for folder in cleanup::list(parent)? {
-            if folder != self.folder {
-                cleanup::remove(&folder, &mut Vec::new())?;
+        let Some(parent) = self.directory.parent() else { return Ok(()) };
+        for directory in cleanup::list(parent)? {
+            if directory != self.directory {
+                cleanup::remove(&directory, &mut Vec::new())?;
             }
         }
         Ok(())
     }
-
-    fn open(folder: PathBuf, records: Option<Records>, maps: PathBuf) -> Result<Self, Error> {
-        let classifier = |name: &'static str| Ok((name, classifier(&folder, name)?));
-        let socket = |name: &'static str| {
-            let program = CgroupSockAddr::from_pin(folder.join(name), hook(name));
-            Ok((name, program.map_err(|source| Error::Program { name, source })?))
-        };
-        Ok(Self {
-            classifiers: CLASSIFIERS.into_iter().map(classifier).collect::<Result<_, Error>>()?,
-            sockets: SOCKET_HOOKS.into_iter().map(socket).collect::<Result<_, Error>>()?,
-            xdp: None,
-            folder,
-            records,
-            maps,
-            sizes: BTreeMap::new(),
-            packet_log: PacketLog::Off,
-        })
-    }
 }
 
-fn classifier(folder: &Path, name: &'static str) -> Result<SchedClassifier, Error> {
-    let program = SchedClassifier::from_pin(folder.join(name));
-    program.map_err(|source| Error::Program { name, source })
+fn open(path: &Path) -> Result<Loaded, Error> {
+    syscall::open_pin(path).and_then(Loaded::new).map_err(pin(path))
 }
 
 fn pin(path: &Path) -> impl Fn(io::Error) -> Error + '_ {

@@ -1,5 +1,5 @@
-//! Maps of an earlier run: reused if they are what they should be, replaced with their content if
-//! only their size is another, refused by name otherwise.
+//! Maps of an earlier run: reused if their shape is right, copied if only their size differs, refused by name
+//! otherwise.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -41,13 +41,19 @@ impl Replaced {
         let pin = |source| Error::Pin { path: path.clone(), source };
         let other = |error: MapError| pin(io::Error::other(error.to_string()));
         let new = MapData::from_pin(&path).map_err(other)?;
-        copy(self.shape.name, &self.old, &new).map_err(pin)
+        copy(self.shape.name, &self.old, &new, transient(&path).as_ref()).map_err(pin)
     }
 
     /// Ends the old map; programs that still use it keep it alive.
     pub(super) fn forget(&self) -> Result<(), Error> {
         remove_pin(&self.aside)
     }
+}
+
+/// The map of transient flows beside one of protected flows.
+pub(super) fn transient(path: &Path) -> Option<MapData> {
+    let family = path.file_name()?.to_str()?.strip_prefix("FLOWS")?;
+    MapData::from_pin(path.with_file_name(format!("TRANSIENT{family}"))).ok()
 }
 
 /// Checks every pinned map, and puts those of another size aside, so that loading makes them anew.
@@ -66,13 +72,13 @@ pub(super) fn prepare(
             map.map_err(|error| pin(io::Error::other(error.to_string())))
         };
         let wanted = sizes.get(shape.name).copied().unwrap_or(shape.entries);
-        // An earlier run ended in the middle of this. Of what packets write, some programs use the old map and some the
-        // new one: this run goes on where that one ended. What the agent writes begins once more.
+        // An earlier run ended in the middle of this. Some programs use the old map and some the new one, if packets write
+        // it: this run goes on where that one ended. Maps that the agent writes are begun once more.
         if aside.exists() {
             if let Some(info) = pinned(&path, shape, dir)?.filter(|_| shape.may_shrink) {
                 let has = info.max_entries();
                 if wanted != has {
-                    warn!(map = shape.name, entries = has, "map gets its size at the next start");
+                    warn!(map = shape.name, entries = has, "map is resized at the next start");
                 }
                 replaced.push(Replaced { shape, old: open(&aside)?, aside });
                 continue;
@@ -82,11 +88,11 @@ pub(super) fn prepare(
         let Some(info) = pinned(&path, shape, dir)? else { continue };
         let has = info.max_entries();
         if wanted < has && !shape.may_shrink {
-            warn!(map = shape.name, entries = has, "map keeps its size: it can only grow");
+            warn!(map = shape.name, entries = has, "map keeps its size: maps only grow");
         } else if wanted != has {
             let old = open(&path)?;
             fs::rename(&path, &aside).map_err(pin)?;
-            info!(map = shape.name, from = has, to = wanted, "map gets another size");
+            info!(map = shape.name, from = has, to = wanted, "resizing map");
             replaced.push(Replaced { shape, old, aside });
         }
     }
@@ -115,11 +121,11 @@ fn pinned(path: &Path, shape: &Shape, dir: &Path) -> Result<Option<MapInfo>, Err
     if shape.fits(&info) { Ok(Some(info)) } else { Err(refuse(describe(&info))) }
 }
 
-/// What is pinned there, if it is something else than a map: asked for its shape, a program or a link
-/// would answer too, and the answer would mean something else.
+/// The kind of a pinned object that is no map. Asked for its shape, a program or a link would answer too, and the answer
+/// would mean something else.
 fn other_than_map(path: &Path) -> Option<String> {
     let object = syscall::open_pin(path).ok()?;
     let kind = fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())).ok()?;
     let kind = kind.to_str()?.strip_prefix("anon_inode:")?.replace('_', "-");
-    (kind != "bpf-map").then(|| format!("no map but a {kind}"))
+    (kind != "bpf-map").then(|| format!("a {kind}, not a map"))
 }

@@ -26,20 +26,26 @@ impl Datapath {
         if let Some(previous) = &self.previous
             && let Err(error) = previous.end()
         {
-            warn!(error = crate::chain(&error), "some programs of another version stay a moment");
+            warn!(
+                error = crate::chain(&error),
+                "some programs of another version could not be detached yet"
+            );
         }
         if self.hands_over() {
             crate::syscall::wait_for_programs();
         }
         for replaced in &self.replaced {
             if let Err(error) = replaced.copy(&maps) {
-                warn!(map = replaced.name(), %error, "some late entries were not copied");
+                warn!(map = replaced.name(), %error, "some late entries of the previous map were not copied");
             }
         }
         if let Some(previous) = &self.previous
             && let Err(error) = previous.copy(&maps, false)
         {
-            warn!(error = crate::chain(&error), "some late entries were not carried over");
+            warn!(
+                error = crate::chain(&error),
+                "some late entries of the previous layout were not copied"
+            );
         }
         // Their programs first: they answer from these maps.
         handover::forget(&links)?;

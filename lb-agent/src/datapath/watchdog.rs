@@ -1,28 +1,24 @@
-//! Compares what is effective with what is wanted, and puts it right: somebody else may detach a link, remove its
-//! pin, or put a program before ours.
+//! Compares attachments with what should be attached, and repairs them: another program may detach a link, remove its
+//! pin, or attach itself before ours.
 //!
-//! Only our own links are touched. Somebody who insists on our place is not fought over it: it is taken back
-//! once in a while, and said.
+//! Only our own links are touched. The new link is attached before the old one is removed, so that no packet passes
+//! without a program of ours (ADR 0026).
 
-use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
 use std::os::fd::AsFd as _;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tracing::{debug, warn};
 
 use super::detach::let_go;
-use super::handover::Place;
-use super::links::{self, Direction};
-use super::{Datapath, Error, SOCKET_HOOKS, xdp};
+use super::handover::{self, Place};
+use super::look::{Look, look, place, problem};
+use super::programs::XDP;
+use super::role::Direction;
+use super::{Datapath, Error, SOCKET_HOOKS, links, xdp};
 use crate::syscall;
 
-/// How often our place among others is taken back.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// What was other than it should be.
+/// The fault that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// The pin is gone, and the link with it.
@@ -36,7 +32,6 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Unpinned, Self::Detached, Self::Replaced, Self::Displaced];
 
     /// As metrics name it.
@@ -50,7 +45,7 @@ impl Fault {
     }
 }
 
-/// What an inspection found.
+/// The result of an inspection.
 #[derive(Debug, Default)]
 pub struct Findings {
     /// Faults that were put right.
@@ -59,19 +54,29 @@ pub struct Findings {
     pub failed: Vec<u32>,
     /// Devices that have lost the XDP program, and why it was not put back.
     pub decelerated: Vec<(u32, String)>,
+    /// The faults that are not put right, or come again and again: for an operator.
+    pub problems: Vec<String>,
+    /// Pins cannot be put back: what serves would not outlive this process.
+    pub is_unpinned: bool,
 }
-
-/// When our place was taken back, by pin.
-pub(super) type Insisted = BTreeMap<std::path::PathBuf, Instant>;
 
 impl Datapath {
     /// Looks at every link that should be there, and puts right what is not as it should be.
     pub fn inspect(&mut self) -> Findings {
         let mut findings = Findings::default();
+        match self.restore() {
+            Ok(faults) => findings.repaired = faults,
+            Err(error) => {
+                let error = crate::chain(&error);
+                warn!(error, "removed pins could not be restored yet");
+                findings.problems.push(format!("pins are missing: {error}"));
+                findings.is_unpinned = true;
+            }
+        }
         let attached: Vec<(u32, (String, super::Role))> =
             self.attached.iter().map(|(index, it)| (*index, it.clone())).collect();
         for (index, (name, role)) in attached {
-            for direction in [Direction::Ingress, Direction::Egress] {
+            for direction in Direction::BOTH {
                 match self.inspect_device((index, &name), role, direction) {
                     Ok(None) => {}
                     Ok(Some(fault)) => findings.repaired.push(fault),
@@ -88,7 +93,7 @@ impl Datapath {
                 Ok(fault) => findings.repaired.extend(fault),
                 Err(why) => {
                     // Whoever brings programs to devices tries again.
-                    let _: bool = self.accelerated.remove(&index);
+                    self.accelerated.remove(&index);
                     findings.decelerated.push((index, why));
                 }
             }
@@ -99,12 +104,13 @@ impl Datapath {
                     Ok(fault) => findings.repaired.extend(fault),
                     Err(error) => {
                         let error = crate::chain(&error);
-                        warn!(hook = name, error, "socket hook is not attached as it should be");
+                        warn!(hook = name, error, "socket hook could not be reattached");
                     }
                 }
             }
             self.cgroup = Some(cgroup);
         }
+        findings.problems.extend(self.displaced.problems(Instant::now()));
         findings
     }
 
@@ -117,52 +123,67 @@ impl Datapath {
         let links = self.dir.join("links");
         let path = links::pin_of(&links, index, direction);
         let failed = |source| Error::Pin { path: path.clone(), source };
-        let program = self.programs.classifier(role.program(direction))?;
-        let id = program.info().map(|info| info.id());
-        let id = id.map_err(|source| Error::Program { name: role.program(direction), source })?;
-        let fault = match look(&path, id, |info| info.device() == index).map_err(failed)? {
+        let program = role.program(direction);
+        let order = syscall::attached_to_device(index, direction.attach_type());
+        let order = order.map_err(failed)?;
+        let fault = match look(&path, |info| info.device() == index).map_err(failed)? {
+            Look::Fault(Fault::Unpinned) if self.is_held(&path) => None,
             Look::Fault(fault) => Some(fault),
-            Look::Link(link) => {
-                let order = syscall::attached_to_device(index, direction.attach_type());
-                let order: Vec<u32> =
-                    order.map_err(failed)?.iter().map(|hooked| hooked.link).collect();
-                let ours = match direction {
-                    Direction::Ingress => order.first(),
-                    Direction::Egress => order.last(),
-                };
-                match ours {
-                    Some(ours) if *ours == link => None,
-                    _ if order.contains(&link) => Some(Fault::Displaced),
-                    _ => Some(Fault::Detached),
-                }
+            Look::Link { program: id, .. } if !self.programs.is(program, id)? => {
+                Some(Fault::Replaced)
             }
+            Look::Link { link, .. } => place(&order, link, direction),
         };
         let Some(fault) = fault else { return Ok(None) };
         if fault == Fault::Displaced {
-            if self.insisted.get(&path).is_some_and(|since| since.elapsed() < PATIENCE) {
+            let problem = || problem(name, &order, direction);
+            let is_under_way = handover::aside(&path).exists();
+            if is_under_way || !self.displaced.see(&path, Instant::now(), problem) {
                 return Ok(None);
             }
-            let _: Option<Instant> = self.insisted.insert(path.clone(), Instant::now());
         }
-        if fault != Fault::Replaced {
+        if matches!(fault, Fault::Unpinned | Fault::Detached) {
+            drop(self.held.remove(&path));
             let_go(&path)?;
         }
-        let program = self.programs.classifier(role.program(direction))?;
-        links::attach_device(&links, program, (index, name), direction, Place::Instead)
-            .map_err(|error| error.named(role.program(direction)))?;
+        let link = if fault == Fault::Displaced {
+            // A device takes no program twice.
+            let taken: Vec<u32> = order.iter().map(|hooked| hooked.program).collect();
+            let loaded = self.programs.other_than(program, &taken)?.fd();
+            let loaded = loaded.try_clone_to_owned().map_err(failed)?;
+            let idle = self.programs.idle().map_err(failed)?;
+            links::move_device(&links, loaded.as_fd(), idle, index, direction)
+        } else {
+            let loaded = self.programs.get(program)?.fd();
+            links::attach_device(&links, loaded, index, direction, Place::Instead)
+        };
+        let link = link.map_err(|error| error.named(program))?;
+        drop(self.held.insert(path.clone(), link));
+        if fault == Fault::Displaced {
+            let_go(&handover::aside(&path))?;
+        }
         let (direction, fault_name) = (direction.name(), fault.name());
-        warn!(device = name, direction, fault = fault_name, "programs are attached again");
+        warn!(device = name, direction, fault = fault_name, "programs reattached");
         Ok(Some(fault))
     }
 
     /// Nobody can put another program in the place of a link, so the link tells all.
     fn inspect_accelerated(&mut self, index: u32) -> Result<Option<Fault>, String> {
-        let id = self.programs.xdp_id().map_err(|error| crate::chain(&error))?;
         let path = xdp::pin_of(&self.dir.join("links"), index);
-        let look = look(&path, id, |info| info.device() == index);
-        let Look::Fault(fault) = look.map_err(|error| error.to_string())? else { return Ok(None) };
+        let look = look(&path, |info| info.device() == index).map_err(|error| error.to_string())?;
+        let fault = match look {
+            Look::Fault(Fault::Unpinned) if self.is_held(&path) => return Ok(None),
+            Look::Fault(fault) => fault,
+            Look::Link { program, .. } => {
+                let is_ours = self.programs.is(XDP, program);
+                if is_ours.map_err(|error| crate::chain(&error))? {
+                    return Ok(None);
+                }
+                Fault::Replaced
+            }
+        };
         self.accelerate(index)?;
-        warn!(index, fault = fault.name(), "XDP program is attached again");
+        warn!(index, fault = fault.name(), "XDP program reattached");
         Ok(Some(fault))
     }
 
@@ -174,27 +195,30 @@ impl Datapath {
         let links = self.dir.join("links");
         let path = links.join(name);
         let failed = |source| Error::Pin { path: path.clone(), source };
-        let program = self.programs.socket(name)?;
-        let id = program.info().map(|info| info.id());
-        let id = id.map_err(|source| Error::Program { name, source })?;
         let inode = links::inode(cgroup).map_err(failed)?;
-        let fault = match look(&path, id, |info| info.cgroup() == inode).map_err(failed)? {
+        let fault = match look(&path, |info| info.cgroup() == inode).map_err(failed)? {
+            Look::Fault(Fault::Unpinned) if self.is_held(&path) => None,
             Look::Fault(fault) => Some(fault),
-            Look::Link(_) => {
+            Look::Link { program, .. } if !self.programs.is(name, program)? => {
+                Some(Fault::Replaced)
+            }
+            Look::Link { program, .. } => {
                 let kind = super::programs::attach_type(name);
                 let effective = syscall::effective_in_cgroup(cgroup.as_fd(), kind);
-                let is_there = effective.map_err(failed)?.contains(&id);
+                let is_there = effective.map_err(failed)?.contains(&program);
                 (!is_there).then_some(Fault::Detached)
             }
         };
         let Some(fault) = fault else { return Ok(None) };
         if fault != Fault::Replaced {
+            drop(self.held.remove(&path));
             let_go(&path)?;
         }
-        let program = self.programs.socket(name)?;
-        links::attach_cgroup(&links, program, name, cgroup, Place::Instead)
+        let program = self.programs.get(name)?.fd();
+        let link = links::attach_cgroup(&links, program, name, cgroup, Place::Instead)
             .map_err(|error| error.named(name))?;
-        warn!(hook = name, fault = fault.name(), "socket hook is attached again");
+        drop(self.held.insert(path, link));
+        warn!(hook = name, fault = fault.name(), "socket hook reattached");
         Ok(Some(fault))
     }
 }
@@ -203,34 +227,8 @@ impl Datapath {
 fn complain((index, name): (u32, &str), error: &Error) {
     let error = crate::chain(error);
     if syscall::device_name(index).is_none() {
-        debug!(device = name, error, "device is gone");
+        debug!(device = name, error, "interface is gone");
     } else {
-        warn!(device = name, error, "programs are not attached as they should be");
+        warn!(device = name, error, "programs could not be reattached");
     }
-}
-
-/// What a pin says.
-enum Look {
-    /// Not what it should.
-    Fault(Fault),
-    /// Number of the link, which leads where it should.
-    Link(u32),
-}
-
-fn look(path: &Path, program: u32, same: impl Fn(&syscall::LinkInfo) -> bool) -> io::Result<Look> {
-    let link = match syscall::open_pin(path) {
-        Ok(link) => link,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(Look::Fault(Fault::Unpinned));
-        }
-        Err(error) => return Err(error),
-    };
-    let info = syscall::link_info(link.as_fd())?;
-    Ok(if !same(&info) {
-        Look::Fault(Fault::Detached)
-    } else if info.program != program {
-        Look::Fault(Fault::Replaced)
-    } else {
-        Look::Link(info.id)
-    })
 }

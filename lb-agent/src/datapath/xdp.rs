@@ -1,10 +1,11 @@
-//! The XDP program on a device: run by its driver, pinned, and beside nobody else's; where that cannot be, tc does all of it.
+//! The XDP program of an interface: in driver mode, pinned, and never together with another XDP program. Without it tc
+//! handles every packet.
 //!
-//! An accelerator, never needed: what goes wrong here is a reason to be told, not an error.
+//! It is an accelerator, never required: a failure here is a reason in `status`, not an error.
 
 use std::fs::{self, DirEntry};
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use super::Error;
@@ -12,7 +13,7 @@ use super::links::remove_pin;
 use crate::syscall;
 
 /// Somebody else's program is in the way: to be tried again.
-pub const OCCUPIED: &str = "another XDP program is there, left alone";
+pub const OCCUPIED: &str = "another XDP program is attached; it is left alone";
 
 /// Name of the pin of its link.
 pub(super) fn pin_of(links: &Path, index: u32) -> PathBuf {
@@ -33,17 +34,19 @@ pub(super) fn is_anywhere(links: &Path) -> bool {
 }
 
 /// Puts the program on a device, or in place of an earlier run's; else says why it is not there.
-pub(super) fn attach(links: &Path, program: BorrowedFd<'_>, index: u32) -> Result<(), String> {
+pub(super) fn attach(links: &Path, program: BorrowedFd<'_>, index: u32) -> Result<OwnedFd, String> {
     let path = pin_of(links, index);
     if let Ok(link) = syscall::open_pin(&path) {
         let is_ours = syscall::link_info(link.as_fd()).is_ok_and(|info| info.device() == index);
         if is_ours && syscall::update_link(link.as_fd(), program).is_ok() {
-            return Ok(());
+            return Ok(link);
         }
     }
     detach(links, index).map_err(|error| error.to_string())?;
     let link = syscall::link_xdp(program, index).map_err(|error| reason(&error))?;
-    syscall::pin(link.as_fd(), &path).map_err(|error| format!("pin {}: {error}", path.display()))
+    let pinned = syscall::pin(link.as_fd(), &path);
+    pinned.map_err(|error| format!("pin {}: {error}", path.display()))?;
+    Ok(link)
 }
 
 /// Takes the program off a device, if it is there.
@@ -51,13 +54,13 @@ pub(super) fn detach(links: &Path, index: u32) -> Result<(), Error> {
     remove_pin(&pin_of(links, index))
 }
 
-/// What the kernel's refusal means.
+/// The meaning of the kernel's refusal.
 fn reason(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EBUSY | libc::EEXIST) => OCCUPIED.to_owned(),
-        Some(libc::EOPNOTSUPP) => "its driver cannot".to_owned(),
+        Some(libc::EOPNOTSUPP) => "its driver does not support XDP".to_owned(),
         Some(libc::EINVAL | libc::ERANGE | libc::ENOSPC | libc::ENOMEM) => {
-            format!("its driver refuses, for its MTU or its queues: {error}")
+            format!("its driver refuses, because of the MTU or the number of queues: {error}")
         }
         _ => error.to_string(),
     }
@@ -71,15 +74,15 @@ mod tests {
     fn a_refusal_says_what_is_in_the_way() {
         let said = |code| reason(&io::Error::from_raw_os_error(code));
         assert_eq!(said(libc::EBUSY), OCCUPIED);
-        assert_eq!(said(libc::EOPNOTSUPP), "its driver cannot");
+        assert_eq!(said(libc::EOPNOTSUPP), "its driver does not support XDP");
         assert!(said(libc::ERANGE).starts_with("its driver refuses"));
         assert!(said(libc::EPERM).contains("not permitted"));
     }
 
     #[test]
     fn a_pin_says_that_some_device_has_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let links = folder.path();
+        let directory = tempfile::tempdir().unwrap();
+        let links = directory.path();
         fs::write(links.join("2-ingress"), "").unwrap();
         assert!(!is_anywhere(links) && !is_accelerated(links, 2));
         fs::write(pin_of(links, 2), "").unwrap();

@@ -1,4 +1,4 @@
-//! What the health server answers, and for how long.
+//! Answers of the health server, and how long they hold.
 
 use super::*;
 
@@ -33,6 +33,18 @@ fn a_change_that_waits_too_long_is_unhealthy() {
     assert_eq!(code(&hasty, false), 200);
     hasty.pending(Instant::now().checked_sub(Duration::from_mins(11)));
     assert_eq!(code(&hasty, false), 503);
+}
+
+/// Whatever hangs the loop (a lock, a disk, a kernel): it is told by who does not.
+#[test]
+fn a_loop_that_hangs_is_unhealthy() {
+    let health = Health::new(Duration::ZERO);
+    assert_eq!(code(&health, false), 200, "it has not begun");
+    health.turns();
+    assert_eq!(code(&health, false), 503);
+    let patient = Health::new(PATIENCE);
+    patient.turns();
+    assert_eq!(code(&patient, false), 200);
 }
 
 async fn body(health: &Health) -> serde_json::Value {
@@ -77,4 +89,20 @@ fn stale_status(body: &serde_json::Value) -> serde_json::Value {
         family["healthy"] = false.into();
     }
     status
+}
+
+#[tokio::test]
+async fn other_paths_are_answered_as_by_go() {
+    let not_found = elsewhere(Method::GET, Uri::from_static("/nothing")).await;
+    assert_eq!(not_found.status().as_u16(), 404);
+    let body = axum::body::to_bytes(not_found.into_body(), 100).await.expect("a body");
+    assert_eq!(body, "404 page not found\n");
+    for (path, to) in [("//healthz", "/healthz"), ("/a/../livez?x", "/livez?x"), ("/./a//", "/a/")]
+    {
+        let moved = elsewhere(Method::GET, path.parse().expect("a path")).await;
+        assert_eq!(
+            (moved.status().as_u16(), &moved.headers()[header::LOCATION]),
+            (301, &to.parse().expect("a header"))
+        );
+    }
 }

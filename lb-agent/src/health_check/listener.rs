@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use nix::sys::socket::sockopt::Ipv6V6Only;
 use nix::sys::socket::{Shutdown, setsockopt, shutdown};
-use tokio::net::{TcpListener, TcpSocket};
-use tokio::task::AbortHandle;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::task::{AbortHandle, yield_now};
 use tokio::time::sleep;
 
 use super::answer::{Answerer, answer};
-use super::connections::Connections;
+use crate::http_server::connections::{Connection, Connections, Progress};
 
 /// Connections that wait to be accepted.
-const BACKLOG: u32 = 64;
+const BACKLOG: u32 = 1_024;
 /// After an accept that failed, for example for want of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What a socket on an IPv6 address takes.
+/// The families that a socket on an IPv6 address takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Only the family of its address.
@@ -55,7 +55,7 @@ impl Drop for Listener {
         // The task ends some time; the port must be free for its next user at once.
         if let Err(error) = shutdown(std::os::fd::AsRawFd::as_raw_fd(&*self.socket), Shutdown::Both)
         {
-            tracing::debug!(%error, "listener was closed already");
+            tracing::debug!(%error, "listener already closed");
         }
     }
 }
@@ -87,17 +87,22 @@ fn lacks_family(error: &io::Error) -> bool {
 }
 
 async fn accept(socket: Arc<TcpListener>, answerer: Arc<Answerer>, connections: Arc<Connections>) {
-    while let Ok(accepted) = accept_one(&socket).await {
-        let asked = Arc::clone(&answerer);
-        let task = tokio::spawn(async move { answer(accepted, &asked).await });
-        connections.admit(Arc::clone(&answerer), task.abort_handle());
+    while let Ok((accepted, from)) = accept_one(&socket).await {
+        let progress = Progress::begin();
+        let task = tokio::spawn(answer(accepted, Arc::clone(&answerer), Arc::clone(&progress)));
+        // A Service is told from the others by where its answers are made.
+        let of = Arc::as_ptr(&answerer).addr();
+        let task = task.abort_handle();
+        connections.admit(Connection { of, from: from.ip(), progress, task });
+        // Its request may be here already: it is read before the next one is let in.
+        yield_now().await;
     }
 }
 
-async fn accept_one(socket: &TcpListener) -> io::Result<tokio::net::TcpStream> {
+async fn accept_one(socket: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     loop {
         match socket.accept().await {
-            Ok((stream, _)) => return Ok(stream),
+            Ok(accepted) => return Ok(accepted),
             // Shut down: nobody wants it any more.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
             Err(_) => sleep(PAUSE).await,

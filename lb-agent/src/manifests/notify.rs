@@ -1,4 +1,4 @@
-//! Which files of a folder changed, by inotify.
+//! Watches a directory for changed files, by inotify.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -11,19 +11,17 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
 use tokio::io::unix::AsyncFd;
 
-/// What changed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Changes {
-    /// These names.
     Names(BTreeSet<OsString>),
     /// Anything may have.
     All,
 }
 
-/// A folder under observation.
+/// A directory under observation.
 #[derive(Debug)]
 pub(super) struct Notify {
-    folder: PathBuf,
+    directory: PathBuf,
     inotify: AsyncFd<Handle>,
 }
 
@@ -42,25 +40,25 @@ const WRITTEN: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
     .union(AddWatchFlags::IN_MOVED_TO)
     .union(AddWatchFlags::IN_MOVED_FROM)
     .union(AddWatchFlags::IN_DELETE);
-/// The folder itself is gone.
+/// The directory itself is gone.
 const GONE: AddWatchFlags = AddWatchFlags::IN_DELETE_SELF
     .union(AddWatchFlags::IN_MOVE_SELF)
     .union(AddWatchFlags::IN_UNMOUNT)
     .union(AddWatchFlags::IN_IGNORED);
 
 impl Notify {
-    /// Begins to observe a folder.
-    pub(super) fn open(folder: &Path) -> io::Result<Self> {
+    /// Begins to observe a directory.
+    pub(super) fn open(directory: &Path) -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let own = AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF;
         let flags = WRITTEN | own | AddWatchFlags::IN_ONLYDIR;
-        let _only_one = inotify.add_watch(folder, flags)?;
+        let _only_one = inotify.add_watch(directory, flags)?;
         #[expect(deprecated, reason = "its successor is unsafe; our handle owns its descriptor")]
         let inotify = AsyncFd::new(Handle(inotify))?;
-        Ok(Self { folder: folder.to_owned(), inotify })
+        Ok(Self { directory: directory.to_owned(), inotify })
     }
 
-    /// Waits for changes. An error means that the folder is not there any more.
+    /// Waits for changes. An error means that the directory is not there any more.
     pub(super) async fn changes(&self) -> io::Result<Changes> {
         loop {
             let mut ready = self.inotify.readable().await?;
@@ -77,14 +75,14 @@ impl Notify {
         let mut all = false;
         for InotifyEvent { mask, name, .. } in seen {
             if mask.intersects(GONE) {
-                return Err(io::Error::new(io::ErrorKind::NotFound, "the folder is gone"));
+                return Err(io::Error::new(io::ErrorKind::NotFound, "the directory is gone"));
             }
             all |= mask.contains(AddWatchFlags::IN_Q_OVERFLOW);
             let Some(name) = name else { continue };
             // The kubelet replaces all files of a volume at once by moving the link `..data`.
             all |= name.as_encoded_bytes().starts_with(b"..");
             if mask != AddWatchFlags::IN_CREATE || self.is_link(&name) {
-                let _: bool = names.insert(name);
+                names.insert(name);
             }
         }
         Ok(match (all, names.is_empty()) {
@@ -96,7 +94,7 @@ impl Notify {
 
     /// Whether a new name has its content already: nobody will close it.
     fn is_link(&self, name: &OsStr) -> bool {
-        let found = fs::symlink_metadata(self.folder.join(name));
+        let found = fs::symlink_metadata(self.directory.join(name));
         found.is_ok_and(|found| found.is_symlink() || found.nlink() > 1)
     }
 }

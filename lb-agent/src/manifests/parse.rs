@@ -3,15 +3,14 @@
 mod list;
 mod other;
 
-use k8s_openapi::api::core::v1::{Node, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use k8s_openapi::api::networking::v1::ServiceCIDR;
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer};
+use serde::de::{DeserializeSeed, Deserializer, Error as _};
 use serde_saphyr::{Error, Options, with_deserializer_from_str_with_options};
 
 use self::list::List;
 pub(super) use self::other::Other;
+use crate::snapshot::object::{EndpointSlice, Node, Service, ServiceCidr};
+use crate::snapshot::quoted;
 
 /// An object of a kind we read.
 #[derive(Debug)]
@@ -19,7 +18,7 @@ pub(super) enum Object {
     Service(Box<Service>),
     Slice(Box<EndpointSlice>),
     Node(Box<Node>),
-    ServiceCidr(Box<ServiceCIDR>),
+    ServiceCidr(Box<ServiceCidr>),
 }
 
 impl Object {
@@ -34,7 +33,7 @@ impl Object {
     }
 }
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     /// The objects of kinds that are read.
@@ -50,7 +49,7 @@ pub(super) struct Unreadable {
     pub(super) line: u64,
     /// From 1; 0 when unknown.
     pub(super) column: u64,
-    /// What is wrong, in one line.
+    /// The fault, in one line.
     pub(super) message: String,
 }
 
@@ -110,11 +109,22 @@ struct ListHeader {
 
 /// The kinds we read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+enum StateFile {
     Service,
     Slice,
     Node,
     ServiceCidr,
+}
+
+impl StateFile {
+    /// The version of the kind that is read.
+    const fn version(self) -> &'static str {
+        match self {
+            Self::Service | Self::Node => "v1",
+            Self::Slice => "discovery.k8s.io/v1",
+            Self::ServiceCidr => "networking.k8s.io/v1",
+        }
+    }
 }
 
 impl Header {
@@ -131,16 +141,29 @@ impl Header {
         Some(Self { api_version: Some(field("apiVersion")?), kind: Some(field("kind")?) })
     }
 
-    fn known(&self) -> Option<Known> {
+    fn known(&self) -> Option<StateFile> {
         let version = self.api_version.as_deref().unwrap_or_default();
         let group = version.split_once('/').map_or("", |(group, _)| group);
         match (group, self.kind.as_deref()?) {
-            ("", "Service") => Some(Known::Service),
-            ("discovery.k8s.io", "EndpointSlice") => Some(Known::Slice),
-            ("", "Node") => Some(Known::Node),
-            ("networking.k8s.io", "ServiceCIDR") => Some(Known::ServiceCidr),
+            ("", "Service") => Some(StateFile::Service),
+            ("discovery.k8s.io", "EndpointSlice") => Some(StateFile::Slice),
+            ("", "Node") => Some(StateFile::Node),
+            ("networking.k8s.io", "ServiceCIDR") => Some(StateFile::ServiceCidr),
             _ => None,
         }
+    }
+
+    /// The same; an error where it is a version of the kind that is not read.
+    fn read_as(&self) -> Result<Option<StateFile>, Error> {
+        let Some(known) = self.known() else { return Ok(None) };
+        let (version, read) = (self.api_version.as_deref().unwrap_or_default(), known.version());
+        if version.is_empty() || version == read {
+            return Ok(Some(known));
+        }
+        Err(Error::custom(format_args!(
+            "apiVersion {} is not read, expected {read}",
+            quoted(version)
+        )))
     }
 
     /// The header of the items of a list that have none themselves; `None` if this is no list.
@@ -156,13 +179,14 @@ fn read((line, document): (u64, &str), contents: &mut Contents) -> Result<(), Er
         Some(header) => header,
         None => serde_saphyr::from_str_with_options(document, options())?,
     };
-    if let Some(known) = header.known() {
+    if let Some(known) = header.read_as()? {
         let seed = |de: serde_saphyr::Deserializer<'_, '_>| known.deserialize(de);
         found.push(with_deserializer_from_str_with_options(document, options(), seed)?);
     } else if let Some(item) = header.item() {
-        let item = item.known();
+        let item = item.read_as()?;
         let list: ListHeader = serde_saphyr::from_str_with_options(document, options())?;
-        let kinds: Vec<_> = list.items.iter().map(|header| header.known().or(item)).collect();
+        let kinds = list.items.iter().map(|header| Ok(header.read_as()?.or(item)));
+        let kinds: Vec<_> = kinds.collect::<Result<_, Error>>()?;
         let seed =
             |de: serde_saphyr::Deserializer<'_, '_>| List { kinds: &kinds, found }.deserialize(de);
         with_deserializer_from_str_with_options(document, options(), seed)?;
@@ -174,7 +198,7 @@ fn read((line, document): (u64, &str), contents: &mut Contents) -> Result<(), Er
     Ok(())
 }
 
-impl<'de> DeserializeSeed<'de> for Known {
+impl<'de> DeserializeSeed<'de> for StateFile {
     type Value = Object;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Object, D::Error> {
@@ -187,7 +211,7 @@ impl<'de> DeserializeSeed<'de> for Known {
     }
 }
 
-/// Files are the operator's own: large ones are read, bombs made of aliases are not. What a program dumps repeats one
+/// Files are the operator's own: large ones are read, bombs made of aliases are not. The dump of a program repeats one
 /// anchor as often as it has endpoints.
 fn options() -> Options {
     serde_saphyr::options! {

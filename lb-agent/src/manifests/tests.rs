@@ -1,4 +1,4 @@
-//! A real folder, changed in the ways editors, scripts and the kubelet change folders.
+//! A real directory, changed in the ways editors, scripts and the kubelet change directories.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,7 +12,7 @@ use super::*;
 use crate::plan::ServiceName;
 
 struct Run {
-    folder: TempDir,
+    directory: TempDir,
     view: ViewHealth,
     events: mpsc::Receiver<Event>,
     task: tokio::task::JoinHandle<()>,
@@ -32,17 +32,17 @@ fn service(name: &str, ip: &str) -> String {
 }
 
 impl Run {
-    /// Follows a folder with these files, and drops the first events.
+    /// Follows a directory with these files, and drops the first events.
     async fn with(files: &[(&str, &str)]) -> (Self, Vec<String>) {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         for (name, content) in files {
-            fs::write(folder.path().join(name), content).expect("a file");
+            fs::write(directory.path().join(name), content).expect("a file");
         }
         let (sender, events) = mpsc::channel(1000);
         let view = ViewHealth::default();
-        let manifests = Manifests::open(folder.path(), "here").expect("a folder");
+        let manifests = Manifests::open(directory.path(), "here").expect("a directory");
         let task = tokio::spawn(manifests.run(view.clone(), sender));
-        let mut run = Self { folder, view, events, task };
+        let mut run = Self { directory, view, events, task };
         let mut first = Vec::new();
         while first.iter().filter(|word| *word == "synced").count() < Kind::ALL.len() {
             first.push(run.next().await);
@@ -57,17 +57,18 @@ impl Run {
     }
 
     fn write(&self, name: &str, content: &str) {
-        fs::write(self.folder.path().join(name), content).expect("a file");
+        fs::write(self.directory.path().join(name), content).expect("a file");
     }
 
     /// Moves a new file over an old one.
     fn replace(&self, name: &str, content: &str) {
         self.write(".new", content);
-        fs::rename(self.folder.path().join(".new"), self.folder.path().join(name)).expect("moved");
+        fs::rename(self.directory.path().join(".new"), self.directory.path().join(name))
+            .expect("moved");
     }
 
     fn remove(&self, name: &str) {
-        fs::remove_file(self.folder.path().join(name)).expect("removed");
+        fs::remove_file(self.directory.path().join(name)).expect("removed");
     }
 
     async fn problems(&self, count: usize) -> Vec<String> {
@@ -93,6 +94,10 @@ fn words(event: Event) -> String {
         Event::ServiceCidrs(cidrs) => format!("{} cidrs", cidrs.len()),
         Event::ListBegan(_) => "list".to_owned(),
         Event::Synced(_) => "synced".to_owned(),
+        Event::ServiceKept(_)
+        | Event::SliceKept(_)
+        | Event::NodeKept(_)
+        | Event::SyncedInPart(_) => "of a watch alone".to_owned(),
     }
 }
 
@@ -162,10 +167,10 @@ async fn a_slice_goes_when_it_is_labelled_as_one_of_a_headless_service() {
 async fn a_service_is_as_old_as_the_file_it_was_first_seen_in() {
     let (mut run, _) = Run::with(&[]).await;
     run.write(".new", &service("web", "10.0.0.1"));
-    let new = run.folder.path().join(".new");
+    let new = run.directory.path().join(".new");
     let file = fs::File::open(&new).expect("a file");
     file.set_modified(UNIX_EPOCH + Duration::from_secs(1000)).expect("a time");
-    fs::rename(&new, run.folder.path().join("a.yaml")).expect("moved");
+    fs::rename(&new, run.directory.path().join("a.yaml")).expect("moved");
     for (ip, next) in [("10.0.0.1", "10.0.0.2"), ("10.0.0.2", "10.0.0.3")] {
         let event = timeout(Duration::from_mins(1), run.events.recv()).await;
         let Some(Event::ServiceApplied(spec)) = event.expect("an event in time") else {
@@ -191,7 +196,7 @@ async fn a_file_is_read_when_its_writer_has_closed_it() {
     use std::io::Write as _;
     let (mut run, _) = Run::with(&[("a.yaml", &service("web", "10.0.0.1"))]).await;
     let text = service("web", "10.0.0.2");
-    let mut file = fs::File::create(run.folder.path().join("a.yaml")).expect("a file");
+    let mut file = fs::File::create(run.directory.path().join("a.yaml")).expect("a file");
     for part in text.as_bytes().chunks(7) {
         file.write_all(part).expect("written");
         tokio::task::yield_now().await;
@@ -206,9 +211,12 @@ async fn a_broken_file_says_what_it_said_last_until_it_is_corrected() {
     let (mut run, _) = Run::with(&[("a.yaml", &service("web", "10.0.0.1"))]).await;
     run.replace("a.yaml", "apiVersion: v1\nkind: Service\nmetadata: { name: web }\nspec: [\n");
     let problems = run.problems(1).await;
-    let place = format!("file {}/a.yaml: line ", run.folder.path().display());
+    let place = format!("file {}/a.yaml: line ", run.directory.path().display());
     assert!(problems[0].starts_with(&place), "{problems:?}");
-    assert!(problems[0].ends_with("; what the file said last stays; correct it"), "{problems:?}");
+    assert!(
+        problems[0].ends_with("; its last valid content stays in effect; correct it"),
+        "{problems:?}"
+    );
     run.write("b.yaml", &service("other", "10.0.0.3"));
     assert_eq!(run.next().await, "+other 10.0.0.3", "the others are not concerned");
     run.replace("a.yaml", &service("web", "10.0.0.2"));
@@ -225,9 +233,9 @@ async fn of_two_files_with_one_object_the_last_name_counts() {
     .await;
     assert_eq!(first.last().map(String::as_str), Some("+web 10.0.0.2"));
     let problem = format!(
-        "folder {}: Service default/web: is in a.yaml and b.yaml; b.yaml counts; \
+        "directory {}: Service default/web: is in a.yaml and b.yaml; b.yaml counts; \
          delete it from the others",
-        run.folder.path().display()
+        run.directory.path().display()
     );
     assert_eq!(run.problems(1).await, [problem]);
     run.write("a.yaml", &service("web", "10.0.0.3"));
@@ -244,9 +252,9 @@ async fn of_two_files_with_one_object_the_last_name_counts() {
 #[tokio::test]
 async fn a_volume_of_the_kubelet_is_followed() {
     let (mut run, _) = Run::with(&[]).await;
-    let path = run.folder.path().to_owned();
+    let path = run.directory.path().to_owned();
     let fill = |version: &str, ip: &str| {
-        fs::create_dir(path.join(version)).expect("a folder");
+        fs::create_dir(path.join(version)).expect("a directory");
         fs::write(path.join(version).join("a.yaml"), service("web", ip)).expect("a file");
         symlink(version, path.join("..new")).expect("a link");
         fs::rename(path.join("..new"), path.join("..data")).expect("moved");
@@ -261,9 +269,9 @@ async fn a_volume_of_the_kubelet_is_followed() {
 #[tokio::test]
 async fn what_is_no_regular_file_is_not_read() {
     let (mut run, _) = Run::with(&[]).await;
-    let path = run.folder.path().join("pipe.yaml");
+    let path = run.directory.path().join("pipe.yaml");
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
-    fs::rename(&path, run.folder.path().join("moved.yaml")).expect("moved");
+    fs::rename(&path, run.directory.path().join("moved.yaml")).expect("moved");
     run.write("a.yaml", &service("web", "10.0.0.1"));
     assert_eq!(run.next().await, "+web 10.0.0.1");
     let problems = run.problems(1).await;
@@ -287,9 +295,9 @@ async fn objects_that_lack_something_are_named_and_the_others_stay() {
 }
 
 #[tokio::test]
-async fn a_folder_that_vanishes_leaves_the_last_view_and_may_come_back() {
+async fn a_directory_that_vanishes_leaves_the_last_view_and_may_come_back() {
     let (mut run, _) = Run::with(&[("a.yaml", &service("web", "10.0.0.1"))]).await;
-    let path = run.folder.path().to_owned();
+    let path = run.directory.path().to_owned();
     let away = path.with_extension("away");
     fs::rename(&path, &away).expect("moved");
     let check = async {
@@ -306,12 +314,12 @@ async fn a_folder_that_vanishes_leaves_the_last_view_and_may_come_back() {
 }
 
 #[tokio::test]
-async fn a_missing_folder_is_an_error_that_names_it() {
+async fn a_missing_directory_is_an_error_that_names_it() {
     let error = Manifests::open(Path::new("/nowhere/manifests"), "here").expect_err("an error");
     assert_eq!(
         error.to_string(),
         "manifests /nowhere/manifests: No such file or directory (os error 2); \
-         give an existing folder to --manifests"
+         give an existing directory to --manifests"
     );
 }
 

@@ -1,17 +1,15 @@
-//! How much is in the maps, and how much they can hold.
+//! Fill level and capacity of the maps.
 
 use std::collections::BTreeMap;
 
 use aya::Pod;
 use lb_common::addr::Ip;
 use lb_common::config::Device;
-use lb_common::flow::{
-    Affinity, Client, Flow, Flow4, FlowKey, FlowKey4, Fragment, Held, Peer, Ports,
-};
+use lb_common::flow::{Affinity, Client, Flow, Flow4, FlowKey, FlowKey4, Fragment, Held, Ports};
 
 use super::raw::Raw;
 use super::{MapHandle, Maps, Result, batched, named, walk};
-use crate::program::{Limits, Usage};
+use crate::reconcile::{Limits, Usage};
 
 impl Maps {
     /// How much the maps that the agent fills can hold.
@@ -24,7 +22,7 @@ impl Maps {
         })
     }
 
-    /// How many halves of flows there can be, of IPv4 and of all else (IPv6 and sockets).
+    /// How many entries of answered flows there can be, of IPv4 and of IPv6.
     pub fn flow_capacities(&self) -> Result<[u32; 2]> {
         Ok([capacity(&self.flows4, "FLOWS4")?, capacity(&self.flows6, "FLOWS6")?])
     }
@@ -45,12 +43,14 @@ impl Maps {
             ("SERVICES", usage.services, capacity(&self.services, "SERVICES")?),
             fill::<_, Raw<FlowKey4>, Raw<Flow4>>(&self.flows4, "FLOWS4")?,
             fill::<_, Raw<FlowKey>, Raw<Flow>>(&self.flows6, "FLOWS6")?,
+            fill::<_, Raw<FlowKey4>, Raw<Flow4>>(&self.transient4, "TRANSIENT4")?,
+            fill::<_, Raw<FlowKey>, Raw<Flow>>(&self.transient6, "TRANSIENT6")?,
             fill::<_, Raw<Client>, Raw<Affinity>>(&self.affinity, "AFFINITY")?,
             fill::<_, Raw<Ip>, u32>(&self.addresses, "ADDRESSES")?,
             fill::<_, u32, Raw<Device>>(&self.devices, "DEVICES")?,
-            fill::<_, u64, Raw<Peer>>(&self.sockets, "SOCKETS")?,
             fill::<_, Raw<Fragment>, Raw<Ports>>(&self.fragments, "FRAGMENTS")?,
-            fill::<_, u32, Raw<Held>>(&self.held, "HELD")?,
+            fill::<_, Raw<Fragment>, Raw<Held>>(&self.held, "HELD")?,
+            fill::<_, u64, u32>(&self.inherited, "INHERITED")?,
             ("BACKENDS", usage.backends, capacity(&self.backends, "BACKENDS")?),
             ("SOURCES", usage.sources, capacity(&self.sources, "SOURCES")?),
             ("SLOTS", usage.lines, capacity(&self.slots, "SLOTS")?),

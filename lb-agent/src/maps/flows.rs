@@ -1,102 +1,136 @@
-//! Halves of flows, each in the table of its family, while packets write them, too.
+//! Entries of flows, each in a table of its family, while packets write them, too.
 
-use std::os::fd::AsFd as _;
+use std::collections::HashSet;
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 use aya::Pod;
-use aya::maps::{HashMap, MapData, MapError};
+use aya::maps::{HashMap, MapData};
 use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4};
 
 use super::raw::Raw;
-use super::{Error, MapHandle as _, Maps, Result, batched, walk};
+use super::{MapHandle as _, Maps, Result, batched, found, walk};
 use crate::syscall;
 
-/// The table of IPv4.
-const V4: &str = "FLOWS4";
-/// That of IPv6 and sockets.
-const V6: &str = "FLOWS6";
+/// Which entries: those of either kind are kept in one map for IPv4 and in one for IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// `FLOWS4` and `FLOWS6`: flows whose two ends have spoken.
+    Protected,
+    /// `TRANSIENT4` and `TRANSIENT6`: all others, and older copies of protected entries.
+    Transient,
+}
+
+/// The map of a table for IPv4.
+type Map4 = HashMap<MapData, Raw<FlowKey4>, Raw<Flow4>>;
+/// The map of a table for IPv6.
+type Map6 = HashMap<MapData, Raw<FlowKey>, Raw<Flow>>;
 
 impl Maps {
-    /// Calls `see` for every half.
-    pub fn flows(&self, mut see: impl FnMut(&FlowKey, &Flow)) -> Result<()> {
+    const fn of(&self, table: Table) -> (&Map4, &Map6, [&'static str; 2]) {
+        match table {
+            Table::Protected => (&self.flows4, &self.flows6, ["FLOWS4", "FLOWS6"]),
+            Table::Transient => (&self.transient4, &self.transient6, ["TRANSIENT4", "TRANSIENT6"]),
+        }
+    }
+
+    /// Calls `see` for every entry of a table.
+    pub fn flows(&self, table: Table, mut see: impl FnMut(&FlowKey, &Flow)) -> Result<()> {
+        let (map4, map6, [name4, name6]) = self.of(table);
         let zero = (Raw::default(), Raw::default());
-        let walked = walk::walk(self.flows4.data(), zero, |key: &Raw<FlowKey4>, flow| {
+        let walked = walk::walk(map4.data(), zero, |key: &Raw<FlowKey4>, flow| {
             let flow: &Raw<Flow4> = flow;
             see(&key.0.whole(), &flow.0.whole());
             true
         });
-        walked.map_err(batched(V4))?;
+        walked.map_err(batched(name4))?;
         let zero = (Raw::default(), Raw::default());
-        let walked = walk::walk(self.flows6.data(), zero, |key: &Raw<FlowKey>, flow| {
+        let walked = walk::walk(map6.data(), zero, |key: &Raw<FlowKey>, flow| {
             let flow: &Raw<Flow> = flow;
             see(&key.0, &flow.0);
             true
         });
-        walked.map_err(batched(V6))
+        walked.map_err(batched(name6))
     }
 
-    /// One half, if it is still there.
+    /// Every entry as packets find it.
+    pub fn all_flows(&self) -> Result<Vec<(FlowKey, Flow)>> {
+        let mut all = Vec::new();
+        self.flows(Table::Protected, |key, flow| all.push((*key, *flow)))?;
+        let protected: HashSet<FlowKey> = all.iter().map(|(key, _)| *key).collect();
+        self.flows(Table::Transient, |key, flow| {
+            if !protected.contains(key) {
+                all.push((*key, *flow));
+            }
+        })?;
+        Ok(all)
+    }
+
+    /// One entry as packets find it, if it is still there.
     pub fn flow(&self, key: &FlowKey) -> Result<Option<Flow>> {
-        if key.is_v4() {
-            let flow = get(&self.flows4, &Raw(FlowKey4::of(key)), V4)?;
-            return Ok(flow.map(|flow| flow.0.whole()));
+        for table in [Table::Protected, Table::Transient] {
+            let (map4, map6, [name4, name6]) = self.of(table);
+            let flow = if key.is_v4() {
+                found(map4.get(&Raw(FlowKey4::of(key)), 0), name4)?.map(|flow| flow.0.whole())
+            } else {
+                found(map6.get(&Raw(*key), 0), name6)?.map(|flow| flow.0)
+            };
+            if flow.is_some() {
+                return Ok(flow);
+            }
         }
-        Ok(get(&self.flows6, &Raw(*key), V6)?.map(|flow| flow.0))
+        Ok(None)
     }
 
-    /// Removes a half, if it is there, and gives what it was at that moment.
+    /// Removes a protected entry, if it is there, and gives what it was at that moment.
     pub fn take_flow(&self, key: &FlowKey) -> Result<Option<Flow>> {
         if key.is_v4() {
-            let flow = take(&self.flows4, &Raw(FlowKey4::of(key)), V4)?;
+            let flow = take(&self.flows4, &Raw(FlowKey4::of(key)), "FLOWS4")?;
             return Ok(flow.map(|flow| flow.0.whole()));
         }
-        Ok(take(&self.flows6, &Raw(*key), V6)?.map(|flow| flow.0))
+        Ok(take(&self.flows6, &Raw(*key), "FLOWS6")?.map(|flow| flow.0))
     }
 
-    /// Puts a half back that was taken, unless a packet has made it anew meanwhile, or has the room it had.
+    /// Puts an entry back that was taken, unless a packet has made it anew meanwhile, or has the room it had.
     pub fn restore_flow(&self, key: &FlowKey, flow: &Flow) -> Result<()> {
         self.write_flow(key, flow, walk::NO_EXIST, &[libc::EEXIST, libc::E2BIG])
     }
 
-    /// Writes over a half, if it is there.
+    /// Writes over an entry in the table that it names, if it is there.
     pub fn replace_flow(&self, key: &FlowKey, flow: &Flow) -> Result<()> {
         self.write_flow(key, flow, walk::EXIST, &[libc::ENOENT])
     }
 
-    /// Removes halves.
+    /// Removes entries, wherever they are.
     pub fn remove_flows(&self, keys: &[FlowKey]) -> Result<()> {
         let (v4, v6): (Vec<FlowKey>, Vec<FlowKey>) = keys.iter().partition(|key| key.is_v4());
         let v4: Vec<Raw<FlowKey4>> = v4.iter().map(|key| Raw(FlowKey4::of(key))).collect();
-        walk::remove(self.flows4.data(), &v4).map_err(batched(V4))?;
         let v6: Vec<Raw<FlowKey>> = v6.into_iter().map(Raw).collect();
-        walk::remove(self.flows6.data(), &v6).map_err(batched(V6))
+        // The protected ones first: an older copy is then all that is left, for a moment.
+        for table in [Table::Protected, Table::Transient] {
+            let (map4, map6, [name4, name6]) = self.of(table);
+            walk::remove(map4.data(), &v4).map_err(batched(name4))?;
+            walk::remove(map6.data(), &v6).map_err(batched(name6))?;
+        }
+        Ok(())
     }
 
     fn write_flow(&self, key: &FlowKey, flow: &Flow, flags: u64, fine: &[i32]) -> Result<()> {
-        let (map, written) = if key.is_v4() {
+        let table = if flow.is_protected() { Table::Protected } else { Table::Transient };
+        let (map4, map6, [name4, name6]) = self.of(table);
+        let (name, written) = if key.is_v4() {
+            let fd: BorrowedFd<'_> = map4.data().fd().as_fd();
             let (key, flow) = (Raw(FlowKey4::of(key)), Raw(Flow4::of(flow)));
-            (V4, syscall::update(self.flows4.data().fd().as_fd(), &key, &flow, flags))
+            (name4, syscall::update(fd, &key, &flow, flags))
         } else {
-            let fd = self.flows6.data().fd().as_fd();
-            (V6, syscall::update(fd, &Raw(*key), &Raw(*flow), flags))
+            let fd = map6.data().fd().as_fd();
+            (name6, syscall::update(fd, &Raw(*key), &Raw(*flow), flags))
         };
         match written {
             Err(error) if !error.raw_os_error().is_some_and(|code| fine.contains(&code)) => {
-                Err(batched(map)(error))
+                Err(batched(name)(error))
             }
             Ok(()) | Err(_) => Ok(()),
         }
-    }
-}
-
-fn get<K: Pod, V: Pod>(
-    from: &HashMap<MapData, K, V>,
-    key: &K,
-    map: &'static str,
-) -> Result<Option<V>> {
-    match from.get(key, 0) {
-        Ok(value) => Ok(Some(value)),
-        Err(MapError::KeyNotFound) => Ok(None),
-        Err(source) => Err(Error::Map { map, source }),
     }
 }
 

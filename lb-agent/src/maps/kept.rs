@@ -1,4 +1,4 @@
-//! What the kernel says of each pinned map: its kind, its sizes, and the memory it takes.
+//! Facts of the kernel about each pinned map: its kind, its sizes, and the memory it takes.
 
 use std::fs;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -12,7 +12,6 @@ use super::{Result, batched, named};
 /// One map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// Its name.
     pub name: &'static str,
     /// Its kind, in a few words.
     pub kind: &'static str,
@@ -26,7 +25,7 @@ pub struct Kept {
     pub bytes: u64,
 }
 
-/// Every map pinned in a folder, in the order of [`SHAPES`].
+/// Every map pinned in a directory, in the order of [`SHAPES`].
 pub fn kept(pins: &Path) -> Result<Vec<Kept>> {
     SHAPES.iter().map(|shape| read(pins, shape.name)).collect()
 }

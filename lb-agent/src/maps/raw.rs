@@ -16,7 +16,7 @@ macro_rules! plain {
     ($($type:ty)*) => {
         $(impl Plain for $type {})*
 
-        /// What tells these types from what they were in another layout.
+        /// The fingerprints that tell these types from those of another layout.
         #[cfg(test)]
         pub(crate) const FINGERPRINTS: &[u64] = &[$(<$type as layout::Plain>::FINGERPRINT),*];
     };

@@ -1,17 +1,17 @@
-//! What is in the maps, as the types of `lb-common`.
+//! Reads the maps as types of `lb-common`.
 
 use aya::Pod;
 use aya::maps::MapError;
 use aya::maps::lpm_trie::Key;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, Settings};
-use lb_common::flow::{Affinity, Client, Peer};
+use lb_common::flow::{Affinity, Client};
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 
 use super::raw::Raw;
 use super::walk::walk;
-use super::{Error, MapHandle, Maps, Result, batched, named};
-use crate::program::Actual;
+use super::{MapHandle, Maps, Result, batched, found, named};
+use crate::reconcile::Actual;
 
 impl Maps {
     /// Everything the agent once wrote.
@@ -39,11 +39,8 @@ impl Maps {
 
     /// One entry of `SERVICES`, if it is there.
     pub fn service(&self, frontend: &Frontend) -> Result<Option<Service>> {
-        match self.services.get(&Raw(*frontend), 0) {
-            Ok(service) => Ok(Some(service.0)),
-            Err(MapError::KeyNotFound) => Ok(None),
-            Err(source) => Err(Error::Map { map: "SERVICES", source }),
-        }
+        let service = found(self.services.get(&Raw(*frontend), 0), "SERVICES")?;
+        Ok(service.map(|service| service.0))
     }
 
     /// `BACKENDS` from row 0 to the last that was ever used.
@@ -59,18 +56,6 @@ impl Maps {
         })
         .map_err(batched("BACKENDS"))?;
         Ok(rows)
-    }
-
-    /// The epochs of the first rows of `BACKENDS`.
-    pub fn epochs(&self, rows: usize) -> Result<Vec<u32>> {
-        let mut epochs = Vec::with_capacity(rows);
-        walk(self.backends.data(), (0_u32, Raw::<Backend>::default()), |_, row| {
-            epochs.push(row.0.epoch);
-            epochs.len() < rows
-        })
-        .map_err(batched("BACKENDS"))?;
-        epochs.truncate(rows);
-        Ok(epochs)
     }
 
     /// One row of `BACKENDS`.
@@ -91,7 +76,6 @@ impl Maps {
         Ok(lines)
     }
 
-    /// `SOURCES`.
     pub fn sources(&self) -> Result<Vec<(u32, Source)>> {
         let entry = |entry: std::result::Result<(Key<Raw<Source>>, u32), MapError>| {
             let (key, _) = entry.map_err(named("SOURCES"))?;
@@ -100,17 +84,15 @@ impl Maps {
         self.sources.iter().map(entry).collect()
     }
 
-    /// The half of `SETTINGS` in use.
+    /// The slot of `SETTINGS` in use.
     pub fn settings(&self) -> Result<Settings> {
         self.settings.get(&0, 0).map(|pair| *pair.0.in_use()).map_err(named("SETTINGS"))
     }
 
-    /// `DEVICES`.
     pub fn devices(&self) -> Result<Vec<(u32, Device)>> {
         entries(&self.devices, "DEVICES", |index: &u32, device: &Raw<Device>| (*index, device.0))
     }
 
-    /// `ADDRESSES`.
     pub fn addresses(&self) -> Result<Vec<(Ip, u32)>> {
         entries(&self.addresses, "ADDRESSES", |ip: &Raw<Ip>, bits: &u32| (ip.0, *bits))
     }
@@ -124,20 +106,10 @@ impl Maps {
         (0..lb_common::event::COUNTERS).map(sum).collect()
     }
 
-    /// `AFFINITY`.
     pub fn affinities(&self) -> Result<Vec<(Client, Affinity)>> {
         entries(&self.affinity, "AFFINITY", |client: &Raw<Client>, affinity: &Raw<Affinity>| {
             (client.0, affinity.0)
         })
-    }
-
-    /// What the socket hooks know of a connected socket, by its cookie.
-    pub fn socket(&self, cookie: u64) -> Result<Option<Peer>> {
-        match self.sockets.get(&cookie, 0) {
-            Ok(peer) => Ok(Some(peer.0)),
-            Err(MapError::KeyNotFound) => Ok(None),
-            Err(source) => Err(Error::Map { map: "SOCKETS", source }),
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What each map must look like. aya opens a pinned map by name and trusts it; we compare first.
+//! The shape that each map must have. aya opens a pinned map by name and trusts it; this module compares first.
 
 use std::fmt;
 
@@ -7,24 +7,24 @@ use lb_common::addr::Ip;
 use lb_common::config::{Device, SettingsPair};
 use lb_common::event;
 use lb_common::flow::{
-    Affinity, Client, DIRECT, Flow, Flow4, FlowKey, FlowKey4, Fragment, HELD, Held, Peer, Ports,
+    Affinity, Client, DIRECT, Flow, Flow4, FlowKey, FlowKey4, Fragment, HELD, Held, Ports,
 };
-use lb_common::hash::{ENDPOINT_BITS, LineOfPorts};
+use lb_common::hash::{BACKEND_LINES, ENDPOINT_BITS, LineOfPorts, REJECTIONS};
 use lb_common::layout::{Plain, named, number};
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 
 const NO_PREALLOC: u32 = 1;
-/// What the size of `FLOWS4` and of `FLOWS6` is chosen by where it is the same.
-pub(crate) const FLOWS: &str = "FLOWS";
+/// The name that sets the size of both `FLOWS4` and `FLOWS6`.
+const FLOWS: &str = "FLOWS";
 
 /// Type, sizes and default capacity of one map.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
     /// Name of the map, its pin and its static in `lb-ebpf`.
     pub name: &'static str,
-    kind: MapType,
-    key: u32,
-    value: u32,
+    pub(super) kind: MapType,
+    pub(super) key: u32,
+    pub(super) value: u32,
     flags: u32,
     /// Fingerprint of the types of keys and values, field by field: what bytes of these sizes mean.
     pub meaning: u64,
@@ -60,24 +60,27 @@ const fn fixed(shape: Shape) -> Shape {
 pub(super) type SourceKey = [u32; 1 + size_of::<Source>() / size_of::<u32>()];
 
 /// Every map of the data path.
-pub const SHAPES: [Shape; 17] = [
+pub const SHAPES: [Shape; 20] = [
     shape::<Frontend, Service>("SERVICES", MapType::Hash, NO_PREALLOC, 65_536),
     shape::<u32, Line>("SLOTS", MapType::Array, 0, 262_144),
     shape::<BackendId, Backend>("BACKENDS", MapType::Array, 0, 131_072),
     memory(shape::<FlowKey4, Flow4>("FLOWS4", MapType::Hash, NO_PREALLOC, 524_288)),
     memory(shape::<FlowKey, Flow>("FLOWS6", MapType::Hash, NO_PREALLOC, 524_288)),
+    memory(shape::<FlowKey4, Flow4>("TRANSIENT4", MapType::LruHash, 0, 131_072)),
+    memory(shape::<FlowKey, Flow>("TRANSIENT6", MapType::LruHash, 0, 131_072)),
     memory(shape::<Client, Affinity>("AFFINITY", MapType::LruHash, 0, 65_536)),
     shape::<SourceKey, u32>("SOURCES", MapType::LpmTrie, NO_PREALLOC, 65_536),
     shape::<Ip, u32>("ADDRESSES", MapType::Hash, NO_PREALLOC, 4_096),
     shape::<u32, Device>("DEVICES", MapType::Hash, NO_PREALLOC, 4_096),
-    memory(shape::<u64, Peer>("SOCKETS", MapType::LruHash, 0, 65_536)),
-    memory(shape::<Fragment, Ports>("FRAGMENTS", MapType::LruHash, 0, 8_192)),
-    fixed(shape::<u32, Held>("HELD", MapType::Hash, NO_PREALLOC, HELD)),
+    memory(shape::<Fragment, Ports>("FRAGMENTS", MapType::LruHash, 0, 32_768)),
+    fixed(shape::<Fragment, Held>("HELD", MapType::LruHash, 0, HELD)),
     fixed(shape::<u32, LineOfPorts>("ENDPOINTS", MapType::Array, 0, ENDPOINT_BITS / 64)),
+    fixed(shape::<u32, Line>("IN_USE", MapType::Array, 0, BACKEND_LINES)),
     fixed(shape::<u32, u64>("DIRECT", MapType::Array, 0, DIRECT)),
+    memory(shape::<u64, u32>("INHERITED", MapType::Hash, NO_PREALLOC, 262_144)),
     fixed(shape::<u32, SettingsPair>("SETTINGS", MapType::Array, 0, 1)),
     fixed(shape::<u32, u64>("COUNTERS", MapType::PerCpuArray, 0, event::COUNTERS)),
-    fixed(shape::<u32, u64>("REJECTIONS", MapType::PerCpuArray, 0, 1)),
+    fixed(shape::<u32, u64>("REJECTIONS", MapType::PerCpuArray, 0, REJECTIONS)),
 ];
 
 impl Shape {
@@ -90,6 +93,15 @@ impl Shape {
     pub fn sizable() -> String {
         let names = SHAPES.iter().filter(|shape| shape.is_sizable).map(|shape| shape.name);
         names.chain([FLOWS]).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Refuses names by which no size can be chosen.
+    pub fn ensure_sizable(name: &str) -> Result<(), String> {
+        if Self::sized_by(name).next().is_some() {
+            return Ok(());
+        }
+        let all = Self::sizable();
+        Err(format!("map {name} does not exist or has a fixed size; choose one of {all}"))
     }
 
     /// The maps whose size is chosen by a name: one, or the two of flows.

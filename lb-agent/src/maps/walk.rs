@@ -7,10 +7,8 @@ use aya::Pod;
 use aya::maps::{MapData, MapType};
 use lb_common::addr::Ip;
 use lb_common::config::Device;
-use lb_common::flow::{
-    Affinity, Client, Flow, Flow4, FlowKey, FlowKey4, Fragment, Kind, Peer, Ports,
-};
-use lb_common::service::{Backend, Frontend, Service};
+use lb_common::flow::{Affinity, Client, Flow, Flow4, FlowKey, FlowKey4, Fragment, Kind, Ports};
+use lb_common::service::{Backend, Frontend, Line, Service};
 
 use super::Raw;
 use super::shape::SourceKey;
@@ -56,32 +54,40 @@ pub(crate) fn walk<K: Pod, V: Pod>(
     }
 }
 
-/// Copies the entries of a map by name into another of its shape. What is there stays, except for flows that were seen
-/// later in the other; what does not fit is left.
-pub(crate) fn copy(name: &str, from: &MapData, to: &MapData) -> io::Result<()> {
+/// Copies the entries of a map by name into another of its shape. Entries that are there stay, except for flows that were
+/// seen later in the other; what does not fit is left. `newer`: the map of transient flows beside `to`, if `to` is one of
+/// protected flows.
+pub(crate) fn copy(
+    name: &str,
+    from: &MapData,
+    to: &MapData,
+    newer: Option<&MapData>,
+) -> io::Result<()> {
     let left = match name {
         "SERVICES" => copy_as(from, to, (Raw::<Frontend>::default(), Raw::<Service>::default())),
         "SLOTS" => copy_as(from, to, (0_u32, [0_u8; 64])),
         "BACKENDS" => copy_as(from, to, (0_u32, Raw::<Backend>::default())),
         "FLOWS4" => {
-            copy_flows(from, to, Raw::<FlowKey4>::default(), |flow: &Raw<Flow4>| flow.0.whole())
+            let whole = |flow: &Raw<Flow4>| flow.0.whole();
+            copy_flows((from, to), newer, Raw::<FlowKey4>::default(), whole)
         }
-        "FLOWS6" => copy_flows(from, to, Raw::<FlowKey>::default(), |flow: &Raw<Flow>| flow.0),
+        "FLOWS6" => {
+            copy_flows((from, to), newer, Raw::<FlowKey>::default(), |flow: &Raw<Flow>| flow.0)
+        }
         "AFFINITY" => copy_as(from, to, (Raw::<Client>::default(), Raw::<Affinity>::default())),
         "SOURCES" => copy_as(from, to, (SourceKey::default(), 0_u32)),
         "ADDRESSES" => copy_as(from, to, (Raw::<Ip>::default(), 0_u32)),
         "DEVICES" => copy_as(from, to, (0_u32, Raw::<Device>::default())),
-        "SOCKETS" => copy_as(from, to, (0_u64, Raw::<Peer>::default())),
+        "TRANSIENT4" => copy_as(from, to, (Raw::<FlowKey4>::default(), Raw::<Flow4>::default())),
+        "TRANSIENT6" => copy_as(from, to, (Raw::<FlowKey>::default(), Raw::<Flow>::default())),
+        "INHERITED" => copy_as(from, to, (0_u64, 0_u32)),
         "ENDPOINTS" => copy_bits(from, to).map(|()| 0),
+        "IN_USE" => copy_bytes(from, to).map(|()| 0),
         "FRAGMENTS" => copy_as(from, to, (Raw::<Fragment>::default(), Raw::<Ports>::default())),
-        _ => Err(io::Error::other("a map of this name is not copied")),
+        _ => Err(io::Error::other("unknown map name")),
     }?;
     if left > 0 {
-        tracing::warn!(
-            map = name,
-            entries = left,
-            "entries found no room in a map of another size"
-        );
+        tracing::warn!(map = name, entries = left, "entries did not fit into the resized map");
     }
     Ok(())
 }
@@ -101,6 +107,24 @@ fn copy_bits(from: &MapData, to: &MapData) -> io::Result<()> {
     syscall::update_batch(to.fd().as_fd(), &keys, &words)
 }
 
+/// Bytes that are not 0 in either are not.
+fn copy_bytes(from: &MapData, to: &MapData) -> io::Result<()> {
+    let lines = |map| {
+        let mut lines: Vec<Line> = Vec::new();
+        walk(map, (0_u32, [0_u8; 64]), |_, line| {
+            lines.push(*line);
+            true
+        })
+        .map(|()| lines)
+    };
+    let mut written = lines(to)?;
+    for (line, more) in written.iter_mut().zip(lines(from)?) {
+        line.iter_mut().zip(more).for_each(|(byte, more)| *byte |= more);
+    }
+    let keys: Vec<u32> = (0..written.len() as u32).collect();
+    syscall::update_batch(to.fd().as_fd(), &keys, &written)
+}
+
 /// The words of `ENDPOINTS`.
 pub(super) fn bits(map: &MapData) -> io::Result<Vec<u64>> {
     let mut words = Vec::new();
@@ -112,13 +136,22 @@ pub(super) fn bits(map: &MapData) -> io::Result<Vec<u64>> {
 }
 
 fn copy_flows<K: Pod, V: Pod + Default>(
-    from: &MapData,
-    to: &MapData,
+    (from, to): (&MapData, &MapData),
+    newer: Option<&MapData>,
     zero: K,
     whole: impl Fn(&V) -> Flow,
 ) -> io::Result<u32> {
     let fd = to.fd().as_fd();
     copy_by(from, (zero, V::default()), |key, flow| {
+        // Packets have begun the flow anew, or closed it: the protected entry, asked first, would hide that.
+        let mut transient = V::default();
+        let has_newer = newer.is_some_and(|map| {
+            syscall::lookup(map.fd().as_fd(), key, &mut transient).is_ok()
+                && whole(&transient).seen > whole(flow).seen
+        });
+        if has_newer {
+            return Ok(());
+        }
         let added = syscall::update(fd, key, flow, NO_EXIST);
         if !is_taken(&added) {
             return added;
@@ -132,7 +165,7 @@ fn copy_flows<K: Pod, V: Pod + Default>(
     })
 }
 
-/// Whether a half that packets of other programs wrote takes the place of the one that is there: packets met it last. Of
+/// Whether an entry that packets of other programs wrote takes the place of the one that is there: packets met it last. Of
 /// a masquerade the one that has its source has shown it to a backend, where programs of both maps are attached: it
 /// stands.
 fn supersedes(theirs: &Flow, ours: &Flow) -> bool {
@@ -174,7 +207,7 @@ pub(crate) fn count<K: Pod, V: Pod>(map: &MapData, zero: (K, V)) -> io::Result<u
     Ok(count)
 }
 
-/// Removes entries.
+/// Removes entries, of which some may be gone.
 pub(crate) fn remove<K: Pod>(map: &MapData, keys: &[K]) -> io::Result<()> {
     let fd: BorrowedFd<'_> = map.fd().as_fd();
     keys.chunks(BATCH).try_for_each(|keys| syscall::delete_batch(fd, keys))
@@ -186,21 +219,21 @@ mod tests {
 
     use super::*;
 
-    fn half(kind: Kind, seen: u64) -> Flow {
+    fn entry(kind: Kind, seen: u64) -> Flow {
         Flow::new(Tuple::NONE, kind, seen)
     }
 
     #[test]
     fn what_packets_met_last_stands() {
-        let (early, late) = (half(Kind::FORWARD, 1 << 20), half(Kind::FORWARD, 1 << 21));
+        let (early, late) = (entry(Kind::FORWARD, 1 << 20), entry(Kind::FORWARD, 1 << 21));
         assert!(supersedes(&late, &early));
         assert!(!supersedes(&early, &late) && !supersedes(&early, &early));
     }
 
     #[test]
     fn a_masquerade_that_showed_its_source_stands() {
-        let without = half(Kind::MASQUERADE, 1 << 21);
-        let mut with = half(Kind::MASQUERADE, 1 << 20);
+        let without = entry(Kind::MASQUERADE, 1 << 21);
+        let mut with = entry(Kind::MASQUERADE, 1 << 20);
         with.to.source = Ip::v4([192, 0, 2, 1]);
         assert!(supersedes(&with, &without));
     }

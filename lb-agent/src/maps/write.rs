@@ -1,4 +1,4 @@
-//! What the agent writes: operations on services, devices, the node's addresses.
+//! Writes services, interfaces and the node's addresses.
 
 use std::os::fd::AsFd as _;
 use std::time::Instant;
@@ -7,12 +7,13 @@ use aya::maps::MapError;
 use aya::maps::lpm_trie::Key;
 use lb_common::addr::{Ip, Port};
 use lb_common::config::{Device, Settings};
+use lb_common::flow::Client;
 use lb_common::hash;
 use lb_common::service::Backend;
 
 use super::raw::Raw;
 use super::{MapHandle, Maps, Result, batched, named, walk};
-use crate::program::{GRACE, Op};
+use crate::reconcile::{GRACE, Op};
 use crate::syscall;
 
 impl Maps {
@@ -46,17 +47,21 @@ impl Maps {
             }
             Op::ForgetClients { service } => {
                 let known = self.affinities()?.into_iter().map(|(client, _)| client);
-                for client in known.filter(|client| client.service == *service) {
-                    absent_is_fine(self.affinity.remove(&Raw(client)))
-                        .map_err(named("AFFINITY"))?;
-                }
-                Ok(())
+                let of_service: Vec<Client> =
+                    known.filter(|client| client.service == *service).collect();
+                self.remove_affinities(&of_service)
             }
         }
     }
 
-    /// Writes the half that is not in use, and switches to it. A packet that began before the last switch may still
-    /// read that half: where the last switch was just now, such packets are waited for.
+    /// Forgets the backends of clients.
+    pub fn remove_affinities(&self, clients: &[Client]) -> Result<()> {
+        let keys: Vec<Raw<Client>> = clients.iter().copied().map(Raw).collect();
+        walk::remove(self.affinity.data(), &keys).map_err(batched("AFFINITY"))
+    }
+
+    /// Writes the slot that is not in use, and switches to it. A packet that began before the last switch may still
+    /// read that slot: where the last switch was just now, such packets are waited for.
     fn put_settings(&mut self, settings: &Settings) -> std::result::Result<(), MapError> {
         if self.switched.is_some_and(|switched| switched.elapsed() < GRACE) {
             syscall::wait_for_programs();
@@ -80,35 +85,19 @@ impl Maps {
         self.endpoints.set(bit / 64, marked, 0).map_err(named("ENDPOINTS"))
     }
 
-    /// Sets the bits of what an earlier run left, where they are missing: its map of them may be lost or be
-    /// another layout's, and without its bit no answer of a backend is translated (ADR 0020).
+    /// Sets the bits of the rows that an earlier run left, where they are missing: its map of them may be lost.
     pub fn mark_endpoints(&mut self, rows: &[Backend]) -> Result<()> {
         let words = walk::bits(self.endpoints.data()).map_err(batched("ENDPOINTS"))?;
         let is_set = |bit: u32| {
             words.get((bit / 64) as usize).is_some_and(|word| word & 1 << (bit % 64) != 0)
         };
         let in_use = rows.iter().filter(|row| row.service != 0).map(|row| (row.ip, row.port));
-        let devices = self.devices()?;
-        // Which of the node's addresses a route may have named is not known yet.
-        let chooses = Device::SOURCES4 | Device::SOURCES6;
-        let is_chosen = devices.iter().any(|(_, device)| device.flags & chooses != 0);
-        let chosen = if is_chosen { self.addresses()? } else { Vec::new() };
-        let sources = devices.iter().flat_map(|(_, device)| sources(device));
-        let sources = sources.chain(chosen.into_iter().map(|(ip, _)| (ip, Port::NONE)));
-        let missing = in_use.chain(sources).filter(|(ip, port)| !is_set(hash::endpoint(ip, *port)));
+        let missing = in_use.filter(|(ip, port)| !is_set(hash::endpoint(ip, *port)));
         missing.into_iter().try_for_each(|(ip, port)| self.mark(&ip, port))
-    }
-
-    /// Makes answers to addresses known that a route may name as the source of a flow.
-    pub fn mark_sources(&mut self, sources: &[Ip]) -> Result<()> {
-        sources.iter().try_for_each(|ip| self.mark(ip, Port::NONE))
     }
 
     /// Sets what the programs know of a device.
     pub fn put_device(&mut self, index: u32, device: &Device) -> Result<()> {
-        for (ip, port) in sources(device) {
-            self.mark(&ip, port)?;
-        }
         self.devices.insert(index, Raw(*device), 0).map_err(named("DEVICES"))
     }
 
@@ -125,12 +114,6 @@ impl Maps {
         };
         done.map_err(named("ADDRESSES"))
     }
-}
-
-/// The addresses that flows get as their source where they leave by a device, as `ENDPOINTS` knows them.
-fn sources(device: &Device) -> impl Iterator<Item = (Ip, Port)> + use<> {
-    let sources = [device.source4, device.source6].into_iter();
-    sources.filter(|ip| *ip != Ip::UNSPECIFIED).map(|ip| (ip, Port::NONE))
 }
 
 /// Removing what is not there is no error: an operation may be applied twice.

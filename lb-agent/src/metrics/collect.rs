@@ -14,7 +14,7 @@ use super::Sources;
 use crate::datapath::Fault;
 use crate::maps::Error;
 use crate::node::Told;
-use crate::program::Usage;
+use crate::reconcile::Usage;
 use crate::snapshot::{Kind, KindView};
 
 /// One look.
@@ -67,67 +67,92 @@ impl Snapshot {
     }
 }
 
-impl Collector for Snapshot {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let to = &mut encoder;
-        counters(
-            to,
-            "lb_datapath_packets",
-            "Packets by hook, verdict and its reason",
-            &self.packets(),
-        )?;
+impl Snapshot {
+    /// Encodes the counters of the programs, and how full their maps are.
+    fn encode_data_path(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Packets by hook, verdict and reason";
+        counters(to, "lb_datapath_packets", help, &self.packets())?;
         counters(to, "lb_drops", "Packets dropped, by reason", &self.drops())?;
-        counters(to, "lb_events", "Things that happened on the way of packets", &self.events())?;
+        counters(to, "lb_events", "Events during packet processing, by event", &self.events())?;
         let used: Vec<_> =
             self.fill.iter().map(|(map, used, _)| ([("map", *map)], *used as u64)).collect();
         let room: Vec<_> =
             self.fill.iter().map(|(map, _, room)| ([("map", *map)], u64::from(*room))).collect();
         gauges(to, "lb_map_entries", "Entries in a map", &used)?;
-        gauges(to, "lb_map_capacity", "Entries a map can hold", &room)?;
+        gauges(to, "lb_map_capacity", "Capacity of a map, in entries", &room)
+    }
+
+    /// Encodes the work of the agent on maps and interfaces.
+    fn encode_work(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let numbers = &self.sources.numbers;
+        let done = [
+            ("lb_map_operations", "Successful map writes", &numbers.operations),
+            ("lb_map_failures", "Failed map writes; each is retried", &numbers.failures),
+            ("lb_flows_swept", "Flow entries removed: idle, or without a backend", &numbers.swept),
+        ];
+        for (name, help, number) in done {
+            single(to, name, help, load(number))?;
+        }
+        single(to, "lb_log_lines_lost", "Log lines that could not be written", crate::cli::lost())?;
         let [pods, edges] = &numbers.devices;
         let devices = [([("role", "pod")], load(pods)), ([("role", "edge")], load(edges))];
-        gauges(to, "lb_devices", "Devices that carry programs", &devices)?;
-        single(to, "lb_map_operations", "Map writes of the agent", load(&numbers.operations))?;
-        single(to, "lb_map_failures", "Map writes that failed", load(&numbers.failures))?;
-        single(to, "lb_flows_swept", "Halves of flows that were swept", load(&numbers.swept))?;
-        let help = "Connected UDP sockets that were ended, their backend left";
-        single(to, "lb_sockets_ended", help, load(&numbers.ended))?;
+        gauges(to, "lb_devices", "Interfaces with programs attached, by role", &devices)?;
         let repairs = Fault::ALL.iter().zip(&numbers.repairs);
         let repairs: Vec<_> =
             repairs.map(|(fault, number)| ([("fault", fault.name())], load(number))).collect();
-        let help = "Attachments that somebody else undid, repaired";
+        let help = "Attachments undone by another program and repaired, by fault";
         counters(to, "lb_attachment_repairs", help, &repairs)?;
         let attached = Told::ALL.iter().zip(&numbers.attached);
         let attached: Vec<_> =
             attached.map(|(told, number)| ([("told_by", told.name())], load(number))).collect();
-        let help = "Devices that got programs, by what told of them";
-        counters(to, "lb_devices_attached", help, &attached)?;
+        let help = "Interfaces that got programs, by how the agent learnt of them";
+        counters(to, "lb_devices_attached", help, &attached)
+    }
+
+    /// Encodes the Services that are served, and those that are not.
+    fn encode_services(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let numbers = &self.sources.numbers;
         let Usage { backends, .. } = numbers.usage();
-        // Those of the source itself are told by who reads it.
+        // Findings of the source itself are counted where the source is read.
         let findings = load(&numbers.findings) + self.sources.view.problems().len() as u64;
+        let unwritten = "Map entries that the kernel refused and that are retried";
+        let refused = "Service ports not served because a map is full";
         let now = [
             ("lb_backends", "Backends in use", backends as u64),
-            ("lb_unwritten_entries", "Entries that a map refused", load(&numbers.unwritten)),
-            ("lb_refused_service_ports", "Service ports without room", load(&numbers.refused)),
-            ("lb_findings", "Fields of objects and files that cannot be used", findings),
-            ("lb_conflicts", "Frontends several services ask for", load(&numbers.conflicts)),
+            ("lb_unwritten_entries", unwritten, load(&numbers.unwritten)),
+            ("lb_refused_service_ports", refused, load(&numbers.refused)),
+            ("lb_findings", "Invalid fields of objects and manifest files", findings),
+            ("lb_conflicts", "Frontends claimed by several Services", load(&numbers.conflicts)),
         ];
         for (name, help, value) in now {
             let gauge = ConstGauge::new(value);
             gauge.encode(to.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         }
         let stale: Vec<_> = self.sources.view.kinds().into_iter().map(stale_since).collect();
-        let help = "Since when changes do not reach us, in seconds since 1970; 0 when they do";
-        gauges(to, "lb_source_stale_since_seconds", help, &stale)?;
+        let help = "Unix time since when watching a resource fails; 0 while it works";
+        gauges(to, "lb_source_stale_since_seconds", help, &stale)
+    }
+
+    fn encode_health(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let answers: Vec<_> = self.sources.health.answers().into_iter().collect();
         for (name, path) in
             [("kubeproxy_proxy_healthz", "healthz"), ("kubeproxy_proxy_livez", "livez")]
         {
             let of = answers.iter().filter(|((answered, _), _)| *answered == path);
             let of: Vec<_> = of.map(|((_, code), n)| ([("code", code.to_string())], *n)).collect();
-            counters(to, name, "Answers of the health server by code", &of)?;
+            counters(to, name, "Responses of the health server, by code", &of)?;
         }
+        Ok(())
+    }
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let to = &mut encoder;
+        self.encode_data_path(to)?;
+        self.encode_work(to)?;
+        self.encode_services(to)?;
+        self.encode_health(to)?;
         let build = [([("version", env!("CARGO_PKG_VERSION"))], 1)];
         gauges(to, "lb_build_info", "Version of the agent", &build)
     }

@@ -1,6 +1,6 @@
 //! The metrics that dashboards and alerts of kube-proxy read (contract 7): same names, labels and buckets.
 //!
-//! What has no meaning without iptables, nftables or conntrack is absent. Keeps numbers; measures nothing.
+//! Metrics without a meaning here (iptables, nftables, conntrack) are absent. Keeps numbers; measures nothing.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -82,7 +82,7 @@ impl KubeProxy {
     /// A change came that is to be programmed.
     pub fn queued(&self) {
         for family in Family::ALL {
-            let _: f64 = self.queued.get_or_create(&ip(family)).set(now());
+            self.queued.get_or_create(&ip(family)).set(now());
         }
     }
 
@@ -93,7 +93,7 @@ impl KubeProxy {
             let labels = ip(family);
             self.sync.get_or_create(&labels).observe(took.as_secs_f64());
             part.get_or_create(&labels).observe(took.as_secs_f64());
-            let _: f64 = self.synced.get_or_create(&labels).set(now());
+            self.synced.get_or_create(&labels).set(now());
         }
     }
 
@@ -109,10 +109,10 @@ impl KubeProxy {
     /// Numbers of changed objects.
     pub fn changes(&self, totals: Changes, pending: Changes) {
         let [services, slices] = &self.pending;
-        let _: i64 = services.set(pending.services.cast_signed());
-        let _: i64 = slices.set(pending.slices.cast_signed());
+        services.set(pending.services.cast_signed());
+        slices.set(pending.slices.cast_signed());
         for (counter, total) in self.totals.iter().zip([totals.services, totals.slices]) {
-            let _: u64 = counter.inc_by(total.saturating_sub(counter.get()));
+            counter.inc_by(total.saturating_sub(counter.get()));
         }
     }
 
@@ -123,7 +123,7 @@ impl KubeProxy {
                 let [ip] = ip(family);
                 let labels = [ip, ("traffic_policy", policy.name())];
                 let count = i64::from(counts.get(family, policy));
-                let _: i64 = self.no_local.get_or_create(&labels).set(count);
+                self.no_local.get_or_create(&labels).set(count);
             }
         }
     }
@@ -132,28 +132,32 @@ impl KubeProxy {
     pub fn register(&self, to: &mut Registry) {
         let name = |name: &str| format!("kubeproxy_{name}");
         let rules = |rest: &str| format!("kubeproxy_sync_proxy_rules_{rest}");
-        to.register(rules("duration_seconds"), "Time to program changes", self.sync.clone());
+        to.register(rules("duration_seconds"), "Seconds to sync the maps", self.sync.clone());
         let full = name("sync_full_proxy_rules_duration_seconds");
-        to.register(full, "Time to program everything", self.full.clone());
+        to.register(full, "Seconds to sync the maps in full", self.full.clone());
         let partial = name("sync_partial_proxy_rules_duration_seconds");
-        to.register(partial, "Time to program what changed", self.partial.clone());
+        to.register(partial, "Seconds to sync changes to the maps", self.partial.clone());
         let queued = rules("last_queued_timestamp_seconds");
-        to.register(queued, "Last time a change came", self.queued.clone());
+        to.register(queued, "Unix time of the last queued change", self.queued.clone());
         let synced = rules("last_timestamp_seconds");
-        to.register(synced, "Last time everything was programmed", self.synced.clone());
+        to.register(synced, "Unix time of the last completed sync", self.synced.clone());
         let programming = name("network_programming_duration_seconds");
-        to.register(programming, "From a change to its effect here", self.programming.clone());
+        to.register(
+            programming,
+            "Seconds from a change of an endpoint to its being programmed",
+            self.programming.clone(),
+        );
         let [services, slices] = self.pending.clone();
-        to.register(rules("service_changes_pending"), "Services to program", services);
-        to.register(rules("endpoint_changes_pending"), "EndpointSlices to program", slices);
+        to.register(rules("service_changes_pending"), "Pending Service changes", services);
+        to.register(rules("endpoint_changes_pending"), "Pending EndpointSlice changes", slices);
         let [services, slices] = self.totals.clone();
         to.register(rules("service_changes"), "Changes of Services", services);
         to.register(rules("endpoint_changes"), "Changes of EndpointSlices", slices);
         // A gauge, in spite of its name.
-        let help = "Service ports whose policy Local finds no endpoint here, but some elsewhere";
+        let help = "Service ports with policy Local and endpoints on other nodes only";
         to.register(rules("no_local_endpoints_total"), help, self.no_local.clone());
         to.register("rest_client_requests", "Requests to the API server", self.requests.clone());
-        let help = "Time until the API server answers";
+        let help = "Seconds until the API server responds";
         to.register("rest_client_request_duration_seconds", help, self.durations.clone());
         let build = Labelled::<[(&'static str, &'static str); 9], Gauge>::default();
         let version = env!("CARGO_PKG_VERSION");
@@ -169,7 +173,7 @@ impl KubeProxy {
             ("compiler", "rustc"),
             ("platform", PLATFORM),
         ];
-        let _: i64 = build.get_or_create(&labels).set(1);
+        build.get_or_create(&labels).set(1);
         to.register("kubernetes_build_info", "Version of the agent", build);
     }
 }
@@ -188,7 +192,7 @@ impl Observer for KubeProxy {
         let (method, host) = (seen.method.to_string(), seen.host.to_owned());
         let code = seen.code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
         let labels = [("code", code), ("method", method.clone()), ("host", host.clone())];
-        let _: u64 = self.requests.get_or_create(&labels).inc();
+        self.requests.get_or_create(&labels).inc();
         let durations = self.durations.get_or_create(&[("verb", method), ("host", host)]);
         durations.observe(seen.took.as_secs_f64());
     }

@@ -10,7 +10,6 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// This process.
 #[derive(Debug)]
 pub(super) struct Process;
 
@@ -57,10 +56,15 @@ impl Collector for Process {
         let to = &mut encoder;
         let counter = ConstCounter::new(cpu as f64 / ticks);
         let name = "process_cpu_seconds";
-        counter.encode(to.encode_descriptor(name, "CPU time", None, MetricType::Counter)?)?;
-        gauge(to, "process_resident_memory_bytes", "Resident memory", resident as f64)?;
+        counter.encode(to.encode_descriptor(
+            name,
+            "CPU time in seconds",
+            None,
+            MetricType::Counter,
+        )?)?;
+        gauge(to, "process_resident_memory_bytes", "Resident memory in bytes", resident as f64)?;
         let virtual_bytes = stat.number(field::VIRTUAL_BYTES) as f64;
-        gauge(to, "process_virtual_memory_bytes", "Virtual memory", virtual_bytes)?;
+        gauge(to, "process_virtual_memory_bytes", "Virtual memory in bytes", virtual_bytes)?;
         gauge(to, "process_open_fds", "Open file descriptors", open as f64)?;
         started(to)
     }
@@ -82,7 +86,7 @@ pub(super) fn start_time() -> f64 {
 }
 
 fn started(to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    gauge(to, "process_start_time_seconds", "Start, seconds since 1970", start_time())
+    gauge(to, "process_start_time_seconds", "Unix time of the start of the process", start_time())
 }
 
 fn gauge(to: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {

@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 
 /// Content types of the two formats.
 pub(super) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// That of the older one.
+/// The content type of the older format.
 pub(super) const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Whether an `Accept` header asks for `OpenMetrics`.

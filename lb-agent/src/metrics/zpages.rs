@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::{process, text};
 
-/// Who answers.
+/// The name of the component.
 const NAME: &str = "lb-agent";
 /// The group of both documents.
 const GROUP: &str = "config.k8s.io";
@@ -30,7 +30,7 @@ const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
                        guarantees and is for debugging purposes only.";
 
-/// What these pages tell; clones are one.
+/// The data of these pages; clones are one.
 #[derive(Clone, Debug)]
 pub(super) struct Pages {
     flags: Arc<BTreeMap<String, String>>,
@@ -67,8 +67,8 @@ pub(super) fn router(
 /// Whoever gets an answer asked somebody who is well.
 async fn healthz(State(pages): State<Pages>) -> &'static str {
     let (name, kind) = (("name", "ping"), ("type", "healthz"));
-    let _: i64 = pages.healthy.get_or_create(&[name, kind]).set(1);
-    let _: u64 = pages.checks.get_or_create(&[name, ("status", "success"), kind]).inc();
+    pages.healthy.get_or_create(&[name, kind]).set(1);
+    pages.checks.get_or_create(&[name, ("status", "success"), kind]).inc();
     "ok"
 }
 

@@ -1,9 +1,9 @@
-//! Where the XDP program belongs: a function of the setting and of what a device is.
+//! Where the XDP program belongs: a function of the setting and of the kind of interface.
 
 use super::{Head, Link, LinkKind};
 use crate::config::Acceleration;
 
-/// What is known of the hardware behind a device.
+/// The known facts about the hardware behind a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hardware {
     /// Name of the driver.
@@ -17,14 +17,16 @@ pub fn refusal(setting: Acceleration, link: &Link, hardware: &Hardware) -> Optio
     let driver = &hardware.driver;
     match setting {
         Acceleration::Off => Some("acceleration is off".to_owned()),
-        _ if link.head == Head::Ip => Some("it has no link-layer header".to_owned()),
+        _ if link.head == Head::Ip => {
+            Some("it has no link-layer header, which XDP needs".to_owned())
+        }
         Acceleration::Auto if link.kind != LinkKind::Other || hardware.bus.is_empty() => {
             let kind = if driver.is_empty() { "software" } else { driver };
-            Some(format!("a device of software ({kind}) is the slower for it"))
+            Some(format!("skipped, XDP is slower than tc on virtual interfaces ({kind})"))
         }
         // It gives up merged and unfinished packets, which costs bulk traffic more than XDP brings.
         Acceleration::Auto if driver == "virtio_net" => {
-            Some("virtio_net gives up receive offloads for it".to_owned())
+            Some("skipped, virtio_net would turn off its receive offloads".to_owned())
         }
         Acceleration::Auto | Acceleration::Native => None,
     }

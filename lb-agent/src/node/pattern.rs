@@ -12,7 +12,7 @@ impl FromStr for Pattern {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
-            "" => Err("a device pattern is empty"),
+            "" => Err("an interface pattern is empty"),
             text => Ok(Self(text.to_owned())),
         }
     }

@@ -1,19 +1,20 @@
-//! Which device is what: a function of links, addresses, routes and the patterns an operator gave.
+//! The role of each interface: a function of links, addresses, routes and the patterns an operator gave.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, address};
 
+use super::leads::Leads;
 use super::sources::Sources;
 use super::{Head, Link, LinkKind, Pattern, Primary, View};
 use crate::config::NodePortAddresses;
 use crate::datapath::Role;
-use crate::program::wire;
+use crate::reconcile::wire;
 
-/// What is known of the node besides its links.
+/// The facts about the node beside its links.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
     /// Addresses of the Node object; empty until it is known.
@@ -28,7 +29,7 @@ pub struct Identity {
     pub pods: Vec<Pattern>,
     /// Where `NodePorts` are served.
     pub node_ports: NodePortAddresses,
-    /// Whose packets are those of this node's pods.
+    /// The packets that count as those of this node's pods.
     pub local_clients: LocalClients,
 }
 
@@ -49,11 +50,9 @@ pub enum LocalClients {
 pub struct Assignment {
     /// Interface index.
     pub index: u32,
-    /// Name.
     pub name: String,
-    /// Which programs.
     pub role: Role,
-    /// What they must know of it.
+    /// The entry of the device for the programs.
     pub device: Device,
     /// Where it has addresses of several networks: those that a route may name as a source.
     pub sources: Vec<Ip>,
@@ -61,12 +60,14 @@ pub struct Assignment {
 
 /// Every device that gets programs, by interface index.
 pub fn assignments(view: &View, node: &Identity) -> Vec<Assignment> {
+    let leads = Leads::of(view, node);
     let role = |link: &Link| {
-        let (is_external, is_pod) = (is_external(link, view, node), is_pod(link, view, node));
+        let (is_external, is_pod) = (leads.is_external(link), leads.is_pod(link));
         match link.head {
+            _ if link.kind == LinkKind::Loopback => link.is_up.then_some(Role::Host),
             Head::Ethernet if is_external => Some(Role::Edge),
             Head::Ethernet if is_pod => Some(Role::Pod),
-            Head::Ip if is_external => Some(Role::Bare),
+            Head::Ip if is_external => Some(Role::L3),
             Head::Ethernet | Head::Ip | Head::Other => None,
         }
     };
@@ -94,73 +95,64 @@ pub fn addresses(view: &View, node: &Identity) -> BTreeMap<Ip, u32> {
 
 /// Devices that are taken for those of pods though they may lead outside.
 ///
-/// Veths with a network of their own while nobody says where pods have their addresses, and veths of a bridge
-/// that is the node's way out.
+/// Veths with a network of their own of which nobody says what they are, and veths of a bridge that is the node's way out.
 pub fn doubtful(view: &View, node: &Identity) -> Vec<String> {
+    let leads = Leads::of(view, node);
+    let leads_out = |index: &u32| view.links.get(index).is_some_and(|it| leads.is_external(it));
     let is_doubtful = |link: &&Link| {
-        let leads_out = |index| view.links.get(index).is_some_and(|it| is_external(it, view, node));
         node.external.is_empty()
             && node.pods.is_empty()
-            && !is_external(link, view, node)
-            && is_pod(link, view, node)
-            && (networks(link, view).next().is_some() || link.controller.iter().any(leads_out))
+            && !leads.is_external(link)
+            && leads.is_pod(link)
+            && (leads.has_network(link) && leads.other_end_leads_out(link).is_none()
+                || link.controller.as_ref().is_some_and(leads_out))
     };
     view.links.values().filter(is_doubtful).map(|link| link.name.clone()).collect()
 }
 
+/// Devices that packets are routed by and that have no programs, with what that means: for an operator.
+///
+/// Not bridges of pods, whose ports have programs, nor devices whose packets have no header that the programs read, which
+/// are named apart.
+pub fn unserved(view: &View, node: &Identity) -> Vec<String> {
+    let served: BTreeSet<u32> =
+        assignments(view, node).into_iter().map(|device| device.index).collect();
+    let leads = Leads::of(view, node);
+    let is_unserved = |link: &&Link| {
+        let is_bridge_of_pods =
+            link.kind == LinkKind::Bridge && view.ports(link.index).all(|it| leads.is_pod(it));
+        link.kind != LinkKind::Loopback
+            && !served.contains(&link.index)
+            && !is_bridge_of_pods
+            && leads.is_used(link)
+    };
+    let problem = |link: &Link| {
+        let why = match (link.kind, link.head) {
+            (LinkKind::Netkit, _) => "it is a netkit in mode l3; use mode l2",
+            (_, Head::Other) => "its packets start with neither an Ethernet nor an IP header",
+            (LinkKind::Bridge, _) => {
+                "it is a bridge with pods and other ports; use --external-device if it leads \
+                 outside"
+            }
+            _ => "use --external-device if it leads outside",
+        };
+        format!(
+            "interface {}: packets are routed through it, but it has no programs: {why}",
+            link.name
+        )
+    };
+    view.links.values().filter(is_unserved).map(problem).collect()
+}
+
 /// Devices that would get programs if their packets began with a header that these read.
 pub fn unreadable(view: &View, node: &Identity) -> Vec<String> {
+    let leads = Leads::of(view, node);
     let is_unreadable = |link: &&Link| match link.head {
         Head::Ethernet => false,
-        Head::Ip => !is_external(link, view, node) && is_pod(link, view, node),
-        Head::Other => is_external(link, view, node) || is_pod(link, view, node),
+        Head::Ip => !leads.is_external(link) && leads.is_pod(link),
+        Head::Other => leads.is_external(link) || leads.is_pod(link),
     };
     view.links.values().filter(is_unreadable).map(|link| link.name.clone()).collect()
-}
-
-/// Addresses of a device by which others are reached at its link.
-fn networks<'a>(link: &Link, view: &'a View) -> impl Iterator<Item = &'a super::Address> {
-    view.addresses_of(link.index).filter(|own| own.is_global && own.has_network())
-}
-
-/// A veth with a network that is none of pods: a second way out, as where nodes are containers themselves.
-fn is_uplink(link: &Link, view: &View, node: &Identity) -> bool {
-    let knows = |own: &&super::Address| {
-        node.pod_ranges.iter().any(|range| range.addr().is_ipv4() == own.ip.is_ipv4())
-    };
-    let is_pods = |own: &super::Address| node.pod_ranges.iter().any(|it| it.contains(&own.ip));
-    let mut networks = networks(link, view).filter(knows).peekable();
-    node.pods.is_empty()
-        && is_pod(link, view, node)
-        && link.controller.is_none()
-        && networks.peek().is_some()
-        && !networks.any(is_pods)
-}
-
-/// A device to the outside: it carries an address of the node or a default route, or is a tunnel or an uplink.
-///
-/// A bridge that only serves pods has neither; one that carries the node's own address is the node's way out.
-fn is_external(link: &Link, view: &View, node: &Identity) -> bool {
-    if link.kind == LinkKind::Loopback {
-        return false;
-    }
-    if !node.external.is_empty() {
-        return node.external.iter().any(|pattern| pattern.matches(&link.name));
-    }
-    let carries = |own: &super::Address| node.addresses.contains(&own.ip);
-    view.default_routes.contains(&link.index)
-        || view.addresses_of(link.index).any(carries)
-        || (link.kind == LinkKind::Tunnel && link.is_up)
-        || is_uplink(link, view, node)
-}
-
-/// The host's side of a pod's veth: its other end is not here.
-fn is_pod(link: &Link, view: &View, node: &Identity) -> bool {
-    if !node.pods.is_empty() {
-        return node.pods.iter().any(|pattern| pattern.matches(&link.name));
-    }
-    let peer_is_here = link.peer.is_some_and(|peer| view.links.contains_key(&peer));
-    link.kind == LinkKind::Veth && (link.peer_is_elsewhere || !peer_is_here)
 }
 
 fn device(role: Role, sources: Sources<'_>, node: &Identity) -> Device {
@@ -175,16 +167,25 @@ fn device(role: Role, sources: Sources<'_>, node: &Identity) -> Device {
     }
 }
 
-/// What the device is; what may be done with it follows from what else is there.
+/// The flags of a device: its role, and the features that the other devices allow.
 fn flags(link: &Link, role: Role, view: &View, node: &Identity) -> u32 {
-    let is_peer = role == Role::Pod && link.kind == LinkKind::Veth && link.peer_is_elsewhere;
+    let is_peer = role == Role::Pod && link.kind == LinkKind::Veth && link.elsewhere.is_some();
     let local = if is_local(link, role, view, node) { Device::LOCAL_CLIENTS } else { 0 };
-    local | if is_peer { Device::PEER } else { 0 }
+    let role = match role {
+        Role::Pod => Device::POD,
+        Role::Edge | Role::L3 => 0,
+        Role::Host => Device::HOST,
+    };
+    local | role | if is_peer { Device::PEER } else { 0 }
 }
 
-/// Where packets go that are to be routed: a pod's bridge is its router.
+/// Where packets go that are to be routed: a pod's bridge is its router. A VRF or bond is none, its member keeps its own address.
 fn router(link: &Link, role: Role, view: &View) -> Option<[u8; 6]> {
-    let bridge = link.controller.filter(|_| role == Role::Pod).and_then(|it| view.links.get(&it));
+    // Frames at lo are addressed to nobody.
+    if role == Role::Host {
+        return None;
+    }
+    let bridge = view.bridge_of(link).filter(|_| role == Role::Pod);
     bridge.unwrap_or(link).hardware
 }
 
@@ -192,7 +193,7 @@ fn is_local(link: &Link, role: Role, view: &View, node: &Identity) -> bool {
     match &node.local_clients {
         LocalClients::PodDevices => role == Role::Pod,
         LocalClients::Prefix(prefix) => {
-            // What comes in by a port is the bridge's, as netfilter sees it.
+            // A packet that comes in by a port is the bridge's, as netfilter sees it.
             view.bridge_of(link).unwrap_or(link).name.starts_with(prefix.as_str())
         }
         LocalClients::Bridge(name) => {

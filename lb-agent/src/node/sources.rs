@@ -1,4 +1,4 @@
-//! Which addresses what is masqueraded may get where it leaves by a device.
+//! The addresses that a masqueraded packet may get when it leaves by an interface.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use lb_common::addr::Ip;
 use lb_common::config::Device;
 
 use super::{Address, Link, Primary, View};
-use crate::program::wire;
+use crate::reconcile::wire;
 
 /// The addresses of one device for one node.
 #[derive(Clone, Copy, Debug)]

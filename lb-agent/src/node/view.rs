@@ -1,25 +1,29 @@
-//! Links, addresses and default routes of one network namespace, as netlink tells them.
+//! Links, addresses and routes of one network namespace, as netlink tells them.
 
 mod message;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::link::LinkMessage;
 
-pub(super) use self::message::default_route;
 use self::message::{address, link};
+use super::hidden::Hidden;
+use super::ways::Ways;
 
-/// What kind of device a link is, as far as it matters here.
+/// The kind of device that a link is, as far as it matters here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkKind {
-    /// One end of a pair.
+    /// One end of a pair, its other one with a pod as a rule: veth, or netkit with Ethernet's headers.
     Veth,
-    /// A bridge.
+    /// A netkit without them.
+    Netkit,
     Bridge,
     /// vxlan, geneve, wireguard, ipip, gre and their like.
     Tunnel,
+    /// macvlan, ipvlan and their taps: over another device.
+    Over,
     /// `lo`.
     Loopback,
     /// Anything else.
@@ -27,28 +31,25 @@ pub enum LinkKind {
     Other,
 }
 
-/// What packets begin with at a device.
+/// The header that packets begin with at a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Head {
     /// The header of Ethernet.
     #[default]
     Ethernet,
-    /// That of IP: a tunnel, or a line between two.
+    /// The header of IP: a tunnel, or a line between two.
     Ip,
     /// Another: nothing that the programs could read.
     Other,
 }
 
-/// A device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// Interface index.
     pub index: u32,
-    /// Name.
     pub name: String,
-    /// Kind.
     pub kind: LinkKind,
-    /// What its packets begin with.
+    /// The header that its packets begin with.
     pub head: Head,
     /// Administratively up.
     pub is_up: bool,
@@ -56,8 +57,8 @@ pub struct Link {
     pub controller: Option<u32>,
     /// The device at its other end or below it.
     pub peer: Option<u32>,
-    /// That device is in another network namespace.
-    pub peer_is_elsewhere: bool,
+    /// That device is in another network namespace: the number by which ours knows that one.
+    pub elsewhere: Option<i32>,
     /// Number of the XDP program on it, ours or another's; 0 for none.
     pub xdp: u32,
     /// Its link-layer address, where it has one as Ethernet does.
@@ -69,7 +70,6 @@ pub struct Link {
 pub struct Address {
     /// The device.
     pub index: u32,
-    /// The address.
     pub ip: IpAddr,
     /// Bits of its prefix; all of them where it has no network of its own.
     pub prefix: u8,
@@ -84,10 +84,11 @@ pub struct Address {
 pub struct View {
     /// By interface index.
     pub links: BTreeMap<u32, Link>,
-    /// Every address.
     pub addresses: Vec<Address>,
-    /// Devices that default routes lead to.
-    pub default_routes: BTreeSet<u32>,
+    /// Devices that routes lead to.
+    pub ways: Ways,
+    /// Devices of pods over those of this namespace.
+    pub hidden: Vec<Hidden>,
 }
 
 impl Address {
@@ -101,6 +102,11 @@ impl View {
     /// The addresses of a device, in the order in which the kernel tells them.
     pub fn addresses_of(&self, index: u32) -> impl Iterator<Item = &Address> {
         self.addresses.iter().filter(move |address| address.index == index)
+    }
+
+    /// The ports of a bridge.
+    pub fn ports(&self, bridge: u32) -> impl Iterator<Item = &Link> {
+        self.links.values().filter(move |link| link.controller == Some(bridge))
     }
 
     /// The bridge that a device is a port of.
@@ -120,7 +126,7 @@ impl View {
         let index = message.header.index;
         drop(self.links.remove(&index));
         self.addresses.retain(|address| address.index != index);
-        let _: bool = self.default_routes.remove(&index);
+        self.ways.forget(index);
     }
 
     /// An address is new or another.

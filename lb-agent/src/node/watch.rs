@@ -1,37 +1,40 @@
-//! Follows the links, addresses and default routes of our network namespace.
+//! Follows the links, addresses and routes of our network namespace.
 
-use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::channel::mpsc::UnboundedReceiver;
+use futures::future::OptionFuture;
 use futures::stream::TryStreamExt as _;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use netlink_sys::SocketAddr;
-use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
+use netlink_sys::{AsyncSocket as _, SocketAddr};
+use nix::sys::socket::{setsockopt, sockopt};
+use rtnetlink::{Handle, MulticastGroup};
 use tokio::sync::watch::Sender;
-use tracing::warn;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{Instant, interval_at, sleep_until};
+use tracing::{debug, warn};
 
-use super::View;
-use super::view::default_route;
+use super::ways::{Asks, Ways};
+use super::{View, hidden};
 
-/// Everything is asked for again this often: netlink may drop events when we are slow.
+/// Links and addresses are asked for again this often; the kernel says when it dropped events because we are slow.
 const AGAIN: Duration = Duration::from_secs(30);
+/// All routes are listed at most this often, of which a router may have a million.
+const ROUTES: Duration = Duration::from_secs(1);
 /// After a failure.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Bytes of events that wait for us: those of thousands of pods that come while we have no CPU.
+const BUFFER: usize = 8 << 20;
 
-const GROUPS: [MulticastGroup; 5] = [
-    MulticastGroup::Link,
-    MulticastGroup::Ipv4Ifaddr,
-    MulticastGroup::Ipv6Ifaddr,
-    MulticastGroup::Ipv4Route,
-    MulticastGroup::Ipv6Route,
-];
+const LINKS: [MulticastGroup; 3] =
+    [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
+const ROUTE_GROUPS: [MulticastGroup; 2] = [MulticastGroup::Ipv4Route, MulticastGroup::Ipv6Route];
 
-/// What told of a device that got programs.
+/// The source of the news of a device that got programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Told {
     /// The kernel, at once.
@@ -43,7 +46,6 @@ pub enum Told {
 }
 
 impl Told {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Event, Self::List, Self::Retry];
 
     /// As metrics name it.
@@ -81,7 +83,8 @@ pub fn look() -> Result<View, Error> {
     runtime.block_on(async {
         let (connection, handle, _messages) = rtnetlink::new_connection()?;
         drop(tokio::spawn(connection));
-        dump(&handle).await
+        let ways = Ways::list(&handle).await?;
+        Ok(View { ways, ..dump(&handle).await? })
     })
 }
 
@@ -89,50 +92,90 @@ pub fn look() -> Result<View, Error> {
 pub async fn run(views: Sender<Shown>) {
     while !views.is_closed() {
         if let Err(error) = follow(&views).await {
-            warn!(error = %crate::chain(&error), "links are not followed; trying again");
+            warn!(error = %crate::chain(&error), "watching interfaces failed; retrying");
             tokio::time::sleep(PAUSE).await;
         }
     }
 }
 
 async fn follow(views: &Sender<Shown>) -> Result<(), Error> {
-    let (connection, handle, mut messages) = rtnetlink::new_multicast_connection(&GROUPS)?;
-    let connection = tokio::spawn(connection);
-    let result = show(&handle, &mut messages, views).await;
-    connection.abort();
+    // Apart, so that many routes cost no event of a link.
+    let (mut links, handle, mut of_links) = rtnetlink::new_multicast_connection(&LINKS)?;
+    let (mut routes, _, mut of_routes) = rtnetlink::new_multicast_connection(&ROUTE_GROUPS)?;
+    for connection in [&mut links, &mut routes] {
+        enlarge(connection.socket_mut().socket_ref().as_fd());
+    }
+    let connections = [tokio::spawn(links), tokio::spawn(routes)];
+    let result = show(&handle, (&mut of_links, &mut of_routes), views).await;
+    connections.iter().for_each(JoinHandle::abort);
     result
+}
+
+/// Lets more events wait than `net.core.rmem_max` allows others.
+fn enlarge(socket: BorrowedFd<'_>) {
+    if let Err(error) = setsockopt(&socket, sockopt::RcvBufForce, &BUFFER) {
+        debug!(%error, "netlink receive buffer could not be raised");
+    }
 }
 
 async fn show(
     handle: &Handle,
-    messages: &mut Messages,
+    (of_links, of_routes): (&mut Messages, &mut Messages),
     views: &Sender<Shown>,
 ) -> Result<(), Error> {
+    let mut view = View::default();
+    // Without its routes a device may be taken for another's; later on, nobody waits for a long list of them.
+    let (mut is_first, mut routes_are_due, mut listed) = (true, false, Instant::now());
     loop {
-        let mut view = dump(handle).await?;
-        publish(views, &view, Told::List);
-        let again = tokio::time::sleep(AGAIN);
-        tokio::pin!(again);
+        let mut again = interval_at(Instant::now() + AGAIN, AGAIN);
+        View { links: view.links, addresses: view.addresses, .. } = dump(handle).await?;
+        let mut hidden = Some(spawn_blocking(hidden::find));
+        let mut told = Told::List;
         loop {
-            let message = tokio::select! {
-                message = messages.next() => message.ok_or(Error::Ended)?,
-                () = &mut again => break,
+            if !is_first {
+                publish(views, &view, told);
+            }
+            if is_first || routes_are_due && listed.elapsed() >= ROUTES {
+                (is_first, routes_are_due, listed) = (false, false, Instant::now());
+                view.ways = Ways::list(handle).await?;
+                publish(views, &view, told);
+            }
+            told = Told::Event;
+            tokio::select! {
+                biased;
+                message = of_links.next() => {
+                    let mut is_whole = apply(&mut view, message.ok_or(Error::Ended)?.0);
+                    while let Ok(message) = of_links.try_recv() {
+                        is_whole &= apply(&mut view, message.0);
+                    }
+                    if !is_whole {
+                        break;
+                    }
+                }
+                message = of_routes.next() => {
+                    let mut asks = apply_route(&mut view.ways, message.ok_or(Error::Ended)?.0);
+                    while let Ok(message) = of_routes.try_recv() {
+                        asks = asks.max(apply_route(&mut view.ways, message.0));
+                    }
+                    routes_are_due |= asks == Asks::List;
+                }
+                () = sleep_until(listed + ROUTES), if routes_are_due => {}
+                Some(found) = OptionFuture::from(hidden.as_mut()) => {
+                    (view.hidden, hidden) = (found.unwrap_or_default(), None);
+                }
+                _ = again.tick() => {
+                    // Nobody tells of another nexthop object of the same number.
+                    routes_are_due = true;
+                    break;
+                }
                 () = views.closed() => return Ok(()),
-            };
-            let mut routes = apply(&mut view, message.0);
-            while let Ok(message) = messages.try_recv() {
-                routes |= apply(&mut view, message.0);
             }
-            if routes {
-                view.default_routes = dump_routes(handle).await?;
-            }
-            publish(views, &view, Told::Event);
         }
     }
 }
 
 fn publish(views: &Sender<Shown>, view: &View, told: Told) {
-    let _: bool = views.send_if_modified(|shown| {
+    views.send_if_modified(|shown| {
         let differs = shown.as_ref().is_none_or(|(shown, _)| shown != view);
         if differs {
             *shown = Some((view.clone(), told));
@@ -141,28 +184,43 @@ fn publish(views: &Sender<Shown>, view: &View, told: Told) {
     });
 }
 
-/// Takes an event over. Says whether default routes may be others.
-#[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of message, six matter")]
+/// Takes an event over. False when others were dropped before it, so that everything is to be asked for.
+#[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of message, four matter")]
 fn apply(view: &mut View, message: NetlinkMessage<RouteNetlinkMessage>) -> bool {
-    let NetlinkPayload::InnerMessage(message) = message.payload else { return false };
-    match message {
-        // A bridge tells of its ports by the same messages, for its own family and with less in them.
-        RouteNetlinkMessage::NewLink(link) if is_whole(&link) => view.put_link(&link),
-        RouteNetlinkMessage::DelLink(link) if is_whole(&link) => view.remove_link(&link),
-        RouteNetlinkMessage::NewAddress(address) => view.put_address(&address),
-        RouteNetlinkMessage::DelAddress(address) => view.remove_address(&address),
-        RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
-            return route.header.destination_prefix_length == 0;
+    match message.payload {
+        NetlinkPayload::Overrun(_) => {
+            debug!("netlink dropped events; listing all interfaces");
+            return false;
         }
+        // A bridge tells of its ports by the same messages, for its own family and with less in them.
+        NetlinkPayload::InnerMessage(message) => match message {
+            RouteNetlinkMessage::NewLink(link) if is_whole(&link) => view.put_link(&link),
+            RouteNetlinkMessage::DelLink(link) if is_whole(&link) => view.remove_link(&link),
+            RouteNetlinkMessage::NewAddress(address) => view.put_address(&address),
+            RouteNetlinkMessage::DelAddress(address) => view.remove_address(&address),
+            _ => {}
+        },
         _ => {}
     }
-    false
+    true
+}
+
+/// Takes an event about a route over.
+#[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of message, two matter")]
+fn apply_route(ways: &mut Ways, message: NetlinkMessage<RouteNetlinkMessage>) -> Asks {
+    match message.payload {
+        NetlinkPayload::Overrun(_) => Asks::List,
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => ways.learn(&route),
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelRoute(route)) => Ways::unlearn(&route),
+        _ => Asks::Nothing,
+    }
 }
 
 fn is_whole(link: &LinkMessage) -> bool {
     link.header.interface_family == AddressFamily::Unspec
 }
 
+/// Lists all links and addresses of the node as a view.
 async fn dump(handle: &Handle) -> Result<View, Error> {
     let mut view = View::default();
     let mut links = handle.link().get().execute();
@@ -173,19 +231,22 @@ async fn dump(handle: &Handle) -> Result<View, Error> {
     while let Some(address) = addresses.try_next().await? {
         view.put_address(&address);
     }
-    view.default_routes = dump_routes(handle).await?;
     Ok(view)
 }
 
-async fn dump_routes(handle: &Handle) -> Result<BTreeSet<u32>, Error> {
-    let mut devices = BTreeSet::new();
-    let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
-    let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
-    for question in [v4, v6] {
-        let mut routes = handle.route().get(question).execute();
-        while let Some(route) = routes.try_next().await? {
-            devices.extend(default_route(&route));
-        }
+#[cfg(test)]
+mod tests {
+    use netlink_packet_core::NetlinkHeader;
+
+    use super::*;
+
+    #[test]
+    fn dropped_events_ask_for_a_list() {
+        let overrun = || {
+            let payload = NetlinkPayload::<RouteNetlinkMessage>::Overrun(Vec::new());
+            NetlinkMessage::new(NetlinkHeader::default(), payload)
+        };
+        assert!(!apply(&mut View::default(), overrun()));
+        assert_eq!(apply_route(&mut Ways::default(), overrun()), Asks::List);
     }
-    Ok(devices)
 }

@@ -1,6 +1,6 @@
-//! Keeps the XDP program where it belongs, and knows for each device to the outside why it is not there.
+//! Keeps the XDP program attached where it belongs, and records for each external interface why it is not.
 //!
-//! Where it may be, tc must know before it is: a packet that XDP has translated is told by its flow alone (ADR 0012).
+//! tc must know before XDP is attached: only the flow shows that XDP has translated a packet (ADR 0012).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::datapath::{Datapath, OCCUPIED};
 use crate::node::{Hardware, Link, refusal};
 use crate::syscall;
 
-/// What the program is brought to devices by.
+/// The way to attach the program to devices.
 pub(super) trait Attach {
     /// Puts it on a device, else says why not.
     fn accelerate(&mut self, index: u32) -> Result<(), String>;
@@ -44,7 +44,7 @@ impl Attach for Datapath {
     }
 }
 
-/// What came of the last try.
+/// The result of the last try.
 #[derive(Debug)]
 struct Outcome {
     device: String,
@@ -75,7 +75,7 @@ pub(super) struct Accelerator {
 }
 
 impl Accelerator {
-    /// What an earlier run left is on until it is looked at.
+    /// Counts the devices of an earlier run as attached until they are looked at.
     pub(super) fn after(datapath: &impl Attach) -> Self {
         Self { may_be_on: datapath.is_accelerating(), ..Self::default() }
     }
@@ -94,14 +94,14 @@ impl Accelerator {
         self.outcomes.retain(|index, _| {
             let stays = edges.iter().any(|link| link.index == *index);
             if !stays && let Err(error) = datapath.decelerate(*index) {
-                warn!(index, error, "XDP was not taken off");
+                warn!(index, error, "XDP program could not be detached");
             }
             stays
         });
         let mut changed = before != self.outcomes.len();
         for link in edges {
-            // Who was in the way may have gone without a word (links are not told of), and ours may
-            // have been taken off.
+            // A program that was in the way may have gone without a word (links are not told of), and ours
+            // may have been removed.
             let is_new = |last: &Outcome| {
                 let is_other = last.found != link.xdp || last.device != link.name;
                 last.is_tried_again() || is_other
@@ -112,7 +112,7 @@ impl Accelerator {
             changed |= self.look_out(setting, link.index, datapath);
         }
         let may = |outcome: &Outcome| outcome.refused.is_none() || outcome.is_tried_again();
-        // What could not be taken off, and what an earlier run left elsewhere, is there still.
+        // A program that could not be removed, and one of an earlier run elsewhere, is there still.
         self.may_be_on = self.waits
             || self.outcomes.values().any(may)
             || self.may_be_on && datapath.is_accelerating();
@@ -127,7 +127,7 @@ impl Accelerator {
         } else if setting == Acceleration::Native {
             datapath.takes_frames(index).err()
         } else {
-            Some("only `acceleration: native` sends past netfilter".to_owned())
+            Some("only `acceleration: native` redirects past netfilter".to_owned())
         };
         let changed = outcome.keeps != keeps;
         outcome.keeps = keeps;
@@ -177,8 +177,8 @@ impl Accelerator {
         let outcome = Outcome { device: device.clone(), found: link.xdp, refused, keeps, is_lost };
         if changed {
             match &outcome.refused {
-                None => info!(device, "XDP accelerates"),
-                Some(why) => info!(device, why, "XDP does not accelerate; tc does it all"),
+                None => info!(device, "XDP in use"),
+                Some(why) => info!(device, why, "XDP not in use; tc handles every packet"),
             }
         }
         drop(self.outcomes.insert(link.index, outcome));
@@ -191,7 +191,7 @@ impl Accelerator {
         let is_news = outcome.refused.as_ref() != Some(&why);
         if is_news {
             let device = &outcome.device;
-            warn!(device, why, "XDP does not accelerate any more; tc does it all");
+            warn!(device, why, "XDP no longer in use; tc handles every packet");
         }
         (outcome.refused, outcome.is_lost) = (Some(why), true);
         is_news

@@ -1,4 +1,4 @@
-//! The loop: owns the tracker, the book and the maps; takes events in, gives operations out.
+//! The loop: owns the tracker, the mirror and the maps; takes events in, gives operations out.
 //!
 //! Never blocks: what waits is a task of its own.
 
@@ -7,28 +7,32 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::OptionFuture;
+use lb_common::config::Settings;
+use lb_common::flow::Lifetimes;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
 use super::End;
-use super::clock::Clock;
 use super::devices::Devices;
+use super::grace_clock::GraceClock;
 use super::kubernetes;
-use super::orphans::{Orphans, may_orphan};
 use super::service_manager::ServiceManager;
 use super::state::State;
 use super::stop::Stop;
+use super::upkeep::INSPECTION;
 use super::writer::Writer;
 use crate::health::{Health, NodeState};
 use crate::maps::{self, Maps};
 use crate::metrics::Numbers;
+use crate::node::host::Frontends;
 use crate::node::watch::Shown;
 use crate::plan::Family;
-use crate::program::{Change, Op, Programmer};
+use crate::reconcile::{Change, Op, Reconciler};
 use crate::snapshot::Event;
-use crate::sweep::{self, Report};
+use crate::sweep::Report;
+use crate::takeover::Takeover;
 use crate::tracker::{Effect, Tracker};
 
 /// Services that are planned before their operations are written: those of a whole cluster would fill memory.
@@ -37,15 +41,14 @@ const PIECE: usize = 1_000;
 /// Events that are taken in before something is programmed: an end to a long list's patience.
 const AT_ONCE: usize = 50_000;
 
-/// What the loop owns.
+/// The state that the loop owns.
 pub(super) struct Agent {
     pub(super) began: Instant,
-    /// By it the programmer gives out again what a change gave up.
-    pub(super) clock: Clock,
+    /// By it the reconciler gives out again what a change gave up.
+    pub(super) clock: GraceClock,
     pub(super) tracker: Tracker,
-    pub(super) programmer: Programmer,
+    pub(super) reconciler: Reconciler,
     pub(super) writer: Writer<Maps>,
-    pub(super) orphans: Orphans,
     pub(super) devices: Devices,
     pub(super) health: Health,
     pub(super) shown: kubernetes::Shown,
@@ -56,7 +59,12 @@ pub(super) struct Agent {
     pub(super) inspected: Instant,
     pub(super) is_programmed: bool,
     pub(super) is_settled: bool,
-    pub(super) lifetimes: sweep::Lifetimes,
+    /// To which frontends processes of this host need routes.
+    pub(super) frontends: watch::Sender<Frontends>,
+    /// They may be others than was said.
+    pub(super) frontends_are_due: bool,
+    pub(super) lifetimes: Lifetimes,
+    pub(super) takeover: Takeover,
     /// Sizes of maps that somebody chose.
     pub(super) configured_sizes: BTreeMap<String, u32>,
 }
@@ -66,10 +74,9 @@ impl Agent {
     pub(super) fn begin(&mut self) {
         self.take_service_cidrs();
         self.take_node();
-        self.program();
+        self.reconcile();
     }
 
-    /// The loop.
     pub(super) async fn work(
         &mut self,
         mut events: mpsc::Receiver<Event>,
@@ -83,6 +90,8 @@ impl Agent {
         let mut sweeping: Option<JoinHandle<Result<Report, maps::Error>>> = None;
         let mut next_sweep = Instant::now() + Duration::from_secs(1);
         loop {
+            // The tick makes a turn each second, whatever else happens.
+            self.health.turns();
             tokio::select! {
                 biased;
                 () = stop.asked() => return End::Asked,
@@ -112,8 +121,12 @@ impl Agent {
     fn take_view(&mut self, shown: Shown) {
         let Some((view, told)) = shown else { return };
         self.devices.set_view(view, told);
+        self.frontends_are_due = true;
         self.update_node();
-        self.inspect();
+        // New devices come first: another event may tell of a pod that waits (ADR 0030).
+        if self.inspected.elapsed() >= INSPECTION {
+            self.inspect();
+        }
     }
 
     /// Objects are others.
@@ -126,12 +139,12 @@ impl Agent {
         if node_changed {
             self.take_node();
         }
-        self.program();
+        self.reconcile();
     }
 
     fn take_service_cidrs(&mut self) {
         let cidrs = self.tracker.service_cidrs().to_vec();
-        let _: usize = self.change(|programmer, _| programmer.set_service_cidrs(&cidrs));
+        self.change(|reconciler, _| reconciler.set_service_cidrs(&cidrs));
     }
 
     /// The Node object is another, or not there.
@@ -144,6 +157,7 @@ impl Agent {
         });
         self.shown.node(self.tracker.node());
         self.state.changed();
+        self.frontends_are_due = true;
         self.update_node();
     }
 
@@ -173,7 +187,7 @@ impl Agent {
             self.devices.switch();
         }
         self.devices.apply(self.tracker.is_synced(), &self.numbers);
-        // What may be done with devices is known now.
+        // The flags of all devices are known now.
         self.put_settings();
         self.devices.accelerate_waiting();
         let (own, all) = self.devices.served();
@@ -183,13 +197,17 @@ impl Agent {
 
     /// Programs the settings that follow from the node.
     pub(super) fn put_settings(&mut self) {
-        let settings = self.devices.settings();
-        let _: usize = self.change(|programmer, _| programmer.set_node(&settings));
+        let mut settings = self.devices.settings();
+        if self.takeover.is_under_way() {
+            settings.flags |= Settings::TAKE_OVER;
+        }
+        self.change(|reconciler, _| reconciler.set_node(&settings));
     }
 
     /// Programs what changed.
-    pub(super) fn program(&mut self) {
-        let waiting = [self.tracker.dirty_since(), self.writer.failing_since()];
+    pub(super) fn reconcile(&mut self) {
+        let unpinned = self.devices.unpinned_since();
+        let waiting = [self.tracker.dirty_since(), self.writer.failing_since(), unpinned];
         self.health.pending(waiting.into_iter().flatten().min());
         if !self.tracker.is_synced() {
             return;
@@ -200,7 +218,7 @@ impl Agent {
         }
         for (service, translated) in &taken {
             for finding in translated.iter().flat_map(|translated| &translated.findings) {
-                warn!(%service, %finding, "part of a Service is not served");
+                warn!(%service, %finding, "Service is only partly served");
             }
         }
         self.shown.taken(&self.tracker, &taken);
@@ -218,36 +236,35 @@ impl Agent {
             if piece.is_empty() {
                 break;
             }
-            operations += self.change(|programmer, now| programmer.plan(now, piece));
+            operations += self.change(|reconciler, now| reconciler.plan(now, piece));
         }
         if !self.is_programmed {
-            operations += self.change(Programmer::synced);
+            operations += self.change(Reconciler::synced);
         }
         self.shown.programmed(&mut self.tracker, began.elapsed(), !self.is_programmed);
         self.is_programmed = true;
         self.note_sync();
         self.state.changed();
-        debug!(services, operations, took = ?began.elapsed(), "services programmed");
+        debug!(services, operations, took = ?began.elapsed(), "sync complete");
         self.update_node();
     }
 
-    /// Plans a change and writes it, and says how many operations that takes. What it gives up is in use until all of
+    /// Plans a change and writes it, and says how many operations that takes. Rows that it gives up are in use until all of
     /// them are in the maps.
     pub(super) fn change(
         &mut self,
-        plan: impl FnOnce(&mut Programmer, Duration) -> Vec<Op>,
+        plan: impl FnOnce(&mut Reconciler, Duration) -> Vec<Op>,
     ) -> usize {
         let now = self.clock.stop(Instant::now());
-        let ops = plan(&mut self.programmer, now);
+        let ops = plan(&mut self.reconciler, now);
         let count = ops.len();
         if count > 0 {
             self.state.changed();
+            self.frontends_are_due = true;
         }
-        // Who sees their rows can name them.
-        self.state.name(self.programmer.take_named());
-        let may_orphan = may_orphan(&ops);
+        // A reader of their rows can name them.
+        self.state.name(self.reconciler.take_named());
         self.writer.write(ops, &self.numbers);
-        self.orphans.look(may_orphan);
         self.pass_time();
         count
     }

@@ -1,9 +1,9 @@
-//! Carries out what `node` decides: programs on devices, what the programs know of them, the node's addresses.
+//! Carries out the decisions of `node`: programs of interfaces, the interfaces and addresses that the programs know.
 
 mod acceleration;
 mod addresses;
+mod ambiguous_roles;
 mod attachment;
-mod doubts;
 mod removal;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,21 +17,20 @@ use tracing::{info, warn};
 
 use super::Error;
 use super::accelerator::Accelerator;
-use super::short_cuts::ShortCuts;
 use crate::config::Config;
 use crate::datapath::{Datapath, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::{
-    Assignment, Identity, Primary, Told, View, addresses, assignments, doubtful, settings,
-    unreadable,
+    Assignment, Identity, Primary, Told, View, addresses, assignments, doubtful, hidden, settings,
+    unreadable, unserved,
 };
 use crate::snapshot::NodeSpec;
 
 /// How long the others wait for a device that takes no programs; it is tried every second for as long as it is there.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is attached, and what should be.
+/// The attachments, and those that should be there.
 #[derive(Debug)]
 pub(super) struct Devices {
     datapath: Datapath,
@@ -42,25 +41,34 @@ pub(super) struct Devices {
     local: [Prefix; 2],
     config: Arc<Config>,
     view: Option<View>,
-    /// What told of it.
+    /// The source of the news of it.
     told: Told,
     attached: BTreeMap<u32, Assignment>,
     /// Devices that took no programs, and since when.
     failed: BTreeMap<u32, Instant>,
     addresses: BTreeMap<Ip, u32>,
+    /// The filter of addresses that are this node's, or were: flows may still have one of those as their source.
+    own: [u64; 4],
+    /// [`Settings::secret`]: as long as the maps are there, so that pieces of one datagram stay alike.
+    secret: u32,
     /// Another layout's programs serve: nothing is attached before ours have everything.
     is_held: bool,
     /// Devices whose role is a guess.
     doubtful: Vec<String>,
     /// Devices whose packets the programs could not read.
     unreadable: Vec<String>,
+    /// Devices that packets are routed by and that have no programs, and why.
+    unserved: Vec<String>,
+    /// The problems that the last inspection of attachments found and could not put right for good.
+    attachment_problems: Vec<String>,
+    /// Since when pins are missing that cannot be put back.
+    unpinned: Option<Instant>,
     accelerator: Accelerator,
     /// Where XDP is, or why it is not, is another than was last shown.
     acceleration_changed: bool,
-    short_cuts: ShortCuts,
-    /// What the programs know may be done with devices: flags of `Device` beside those of [`Assignment`].
+    /// The flags of devices that the programs know: those of `Device` beside those of [`Assignment`].
     told_flags: BTreeMap<u32, u32>,
-    /// What an earlier run left was compared with what should be.
+    /// The links of an earlier run were compared with the wanted ones.
     is_pruned: bool,
 }
 
@@ -79,6 +87,8 @@ impl Devices {
             identity,
             netns_cookie: settings::netns_cookie()?,
             local: before.local,
+            own: before.own,
+            secret: if before.secret == 0 { settings::secret() } else { before.secret },
             config,
             view: None,
             told: Told::List,
@@ -86,8 +96,10 @@ impl Devices {
             failed: BTreeMap::new(),
             doubtful: Vec::new(),
             unreadable: Vec::new(),
+            unserved: Vec::new(),
+            attachment_problems: Vec::new(),
+            unpinned: None,
             acceleration_changed: false,
-            short_cuts: ShortCuts::after(&before),
             told_flags: BTreeMap::new(),
             is_pruned: false,
         })
@@ -120,10 +132,18 @@ impl Devices {
     /// The settings that follow from the node.
     pub(super) fn settings(&self) -> Settings {
         let settings = settings::settings(self.identity.primary, self.netns_cookie, &self.config);
-        let short_cuts = if self.short_cuts.exist() { Settings::SHORT_CUTS } else { 0 };
+        let short_cuts = if self.has_short_cuts() { Settings::SHORT_CUTS } else { 0 };
         let accelerated = if self.accelerator.may_be_on() { Settings::ACCELERATED } else { 0 };
         let flags = settings.flags | short_cuts | accelerated;
-        Settings { local: self.local, flags, ..settings }
+        let mut settings =
+            Settings { local: self.local, own: self.own, secret: self.secret, flags, ..settings };
+        // Before programs come that must know which answers are to this node.
+        if let Some(view) = &self.view {
+            for ip in addresses(view, &self.identity).keys() {
+                settings.add_own(ip);
+            }
+        }
+        settings
     }
 
     /// Whether every device that should has its programs, or has refused them for long, and nothing else has.
@@ -136,12 +156,12 @@ impl Devices {
     pub(super) fn settle(&mut self) -> bool {
         let settled = self.datapath.settle();
         if let Err(error) = &settled {
-            warn!(error = %crate::chain(error), "something of an earlier run is left; trying again");
+            warn!(error = %crate::chain(error), "leftovers of an earlier run could not be removed; retrying");
         }
         settled.is_ok()
     }
 
-    /// Brings devices and addresses up to date. What an earlier run attached is taken off only when the
+    /// Brings devices and addresses up to date. Programs that an earlier run attached are taken off only when the
     /// Node is known.
     pub(super) fn apply(&mut self, is_known: bool, numbers: &Numbers) {
         let Some(view) = self.view.as_ref().filter(|_| !self.is_held) else { return };
@@ -149,22 +169,22 @@ impl Devices {
         let own = addresses(view, &self.identity);
         let in_doubt = doubtful(view, &self.identity);
         let unreadable = unreadable(view, &self.identity);
+        let mut unserved = unserved(view, &self.identity);
+        unserved.extend(hidden::problems(view));
         if !self.is_pruned
             && let Err(error) = self.datapath.carry()
         {
-            warn!(error = %crate::chain(&error), "some entries were not carried over yet");
+            warn!(error = %crate::chain(&error), "some entries of the previous layout were not copied yet; retrying");
         }
+        // New interfaces first: a pod without programs loses packets, a vanished one costs nothing.
         let indices: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
-        let mut is_changed = false;
         for device in wanted {
             if self.attached.get(&device.index) != Some(&device) {
                 self.attach(device, numbers);
-                is_changed = true;
             }
         }
         let gone: Vec<u32> =
             self.attached.keys().filter(|it| !indices.contains(it)).copied().collect();
-        is_changed |= !gone.is_empty();
         for index in gone {
             self.detach(index);
         }
@@ -173,25 +193,23 @@ impl Devices {
             self.failed.extract_if(.., |it, _| !indices.contains(it)).map(|(it, _)| it).collect();
         for index in gone {
             if let Err(error) = self.forget(index) {
-                warn!(index, error, "device was not forgotten");
+                warn!(index, error, "removing the interface failed");
             }
         }
+        // Roles depend on the Node's addresses: without them a served interface could seem to be no external one.
         if is_known && !self.is_pruned {
             self.prune(&indices);
         }
         self.put_addresses(&own);
         self.doubt(in_doubt);
         self.leave_out(unreadable);
+        self.miss(unserved);
         self.accelerate();
-        // Services change more often than devices: who else is there is asked for these, and once a second.
-        if is_changed {
-            self.look_around();
-        }
         self.tell();
         let of = |role| self.attached.values().filter(|it| it.role == role).count();
         let [pods, edges] = &numbers.devices;
         Numbers::set(pods, of(Role::Pod));
-        Numbers::set(edges, of(Role::Edge) + of(Role::Bare));
+        Numbers::set(edges, of(Role::Edge) + of(Role::L3));
     }
 
     /// Whether another layout's programs serve still.
@@ -207,10 +225,10 @@ impl Devices {
         match self.datapath.attach_sockets(&self.config.cgroup()) {
             Ok(()) => {
                 self.is_held = false;
-                info!("the data path of another version is taken over");
+                info!("data path of another version replaced");
             }
             Err(error) => {
-                warn!(error = %crate::chain(&error), "socket hooks are not attached yet");
+                warn!(error = %crate::chain(&error), "socket hooks could not be attached yet; retrying");
             }
         }
     }
@@ -222,7 +240,6 @@ impl Devices {
             self.apply(is_known, numbers);
         } else {
             self.accelerate();
-            self.look_around();
             self.tell();
         }
     }

@@ -1,4 +1,4 @@
-//! What the loop shows to the cluster beside packets: health checks of Services, Events, kube-proxy's metrics.
+//! Reports to the cluster: health checks of Services, Events, kube-proxy's metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,12 +12,12 @@ use tracing::{info, warn};
 use super::devices::address;
 use super::name;
 use crate::health_check::{Addresses, HealthChecks, Where};
-use crate::kube_events::Events;
+use crate::kube_events::{Events, Note};
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::plan::{Family, PortKey, ServiceName};
-use crate::program::Programmer;
+use crate::reconcile::Reconciler;
 use crate::show::words;
-use crate::snapshot::{Finding, NodeSpec};
+use crate::snapshot::{Finding, Kind, NodeSpec};
 use crate::tracker::Tracker;
 use crate::translate::Translated;
 
@@ -34,7 +34,7 @@ pub(super) struct Shown {
     pub(super) refused: BTreeSet<PortKey>,
     /// Service ports of which it was said that others have a frontend of theirs.
     pub(super) losers: BTreeSet<PortKey>,
-    /// What was said to be wrong with our Node.
+    /// The faults of our Node that were reported.
     pub(super) node: Box<[Finding]>,
 }
 
@@ -43,12 +43,12 @@ impl Shown {
     pub(super) fn node(&mut self, node: Option<&NodeSpec>) {
         let problems = node.map(|node| node.problems.clone()).unwrap_or_default();
         for finding in problems.iter().filter(|finding| !self.node.contains(finding)) {
-            warn!(%finding, "part of the Node is not used");
+            warn!(%finding, "Node has a problem");
         }
         self.node = problems;
     }
 
-    /// What Services ask for now.
+    /// Takes in the plans of Services that changed.
     pub(super) fn taken(&mut self, tracker: &Tracker, taken: &[(ServiceName, Option<Translated>)]) {
         for (service, translated) in taken {
             self.checks.set(service, translated.as_ref().and_then(|translated| translated.health));
@@ -90,8 +90,7 @@ impl Shown {
     }
 
     /// Once a second.
-    pub(super) fn tick(&mut self, tracker: &Tracker, is_fresh: bool) {
-        self.checks.set_healthy(is_fresh);
+    pub(super) fn tick(&mut self, tracker: &Tracker) {
         self.checks.retry();
         for failure in self.checks.failures() {
             let reason = ("FailedToStartServiceHealthcheck", "Listen");
@@ -101,16 +100,34 @@ impl Shown {
         }
     }
 
+    /// An object of the API server cannot be read: told of itself where it is a Service, else of our Node.
+    fn unread(&self, tracker: &Tracker, finding: &Finding) {
+        let (reason, action) = UNREAD;
+        let object = &finding.object;
+        let is_service = object.kind == Kind::Service.name();
+        let service = is_service.then(|| ServiceName {
+            namespace: object.namespace.clone(),
+            name: object.name.clone(),
+        });
+        let uid = service.as_ref().and_then(|service| tracker.uid(service)).unwrap_or_default();
+        let (uid, text) = (uid.to_owned(), finding.to_string());
+        self.events.tell(Note { service, uid, is_warning: true, reason, action, text });
+    }
+
     /// Now and then: who is served only in part.
     pub(super) fn shortcomings(
         &mut self,
         tracker: &Tracker,
-        programmer: &Programmer,
+        reconciler: &Reconciler,
         unwritten: Vec<(ServiceId, String)>,
+        of_source: &[Finding],
     ) {
+        for finding in of_source {
+            self.unread(tracker, finding);
+        }
         let uid = |service: &ServiceName| tracker.uid(service).unwrap_or_default();
         let mut losers = BTreeSet::new();
-        for conflict in programmer.conflicts() {
+        for conflict in reconciler.conflicts() {
             for loser in &conflict.losers {
                 let (winner, port) = (&conflict.winner.service, conflict.frontend.port.get());
                 let is_new = losers.insert(loser.clone()) && !self.losers.contains(loser);
@@ -121,11 +138,11 @@ impl Shown {
                         loser,
                         winner,
                         frontend,
-                        "two Services ask for one address and port: the older has it; give the other its own"
+                        "two Services claim one address and port; the older one is served"
                     );
                 }
                 let text = format!(
-                    "port {port} of one of its addresses is served for {winner}, which is older"
+                    "port {port} of one of its addresses belongs to {winner}, which is older"
                 );
                 let reason = ("FrontendTaken", "Program");
                 self.events.warn(&loser.service, uid(&loser.service), reason, text);
@@ -133,18 +150,18 @@ impl Shown {
         }
         self.losers = losers;
         let (mut refused, mut told) = (BTreeSet::new(), 0_usize);
-        for (key, refusal) in programmer.refused() {
+        for (key, refusal) in reconciler.refused() {
             let (service, map) = (name(key), refusal.map());
             if !self.refused.contains(key) {
                 told += 1;
                 if told <= NAMED {
-                    warn!(service, map, "service port is refused: the map is full");
+                    warn!(service, map, "Service port not served: map is full");
                 }
             }
-            let _: bool = refused.insert(key.clone());
+            refused.insert(key.clone());
             let text = format!(
-                "port {:?} ({}) is not served as it should be: the map {map} is full and older \
-                 Services go first; raise it with --map-size {map}=N",
+                "port {:?} ({}) is not fully served: map {map} is full and older Services take \
+                 precedence; raise it with --map-size {map}=N",
                 key.port,
                 key.family.name()
             );
@@ -152,20 +169,23 @@ impl Shown {
             self.events.warn(&key.service, uid(&key.service), reason, text);
         }
         if told > NAMED {
-            warn!(more = told - NAMED, "more service ports are refused; status names them all");
+            warn!(more = told - NAMED, "more Service ports are not served; see `lb-agent status`");
         }
         for key in self.refused.difference(&refused).take(NAMED) {
-            info!(service = name(key), "service port is not refused any more");
+            info!(service = name(key), "Service port is served again");
         }
         self.refused = refused;
         for (id, why) in unwritten {
-            let Some(key) = programmer.key(id) else { continue };
+            let Some(key) = reconciler.key(id) else { continue };
             let text = format!("port {:?} ({}) is not served: {why}", key.port, key.family.name());
             let reason = ("ServiceNotWritten", "Program");
             self.events.warn(&key.service, uid(&key.service), reason, text);
         }
     }
 }
+
+/// Reason and action of an Event about an object that cannot be read.
+const UNREAD: (&str, &str) = ("ObjectNotRead", "Decode");
 
 const fn is_link_local(ip: IpAddr) -> bool {
     match ip {

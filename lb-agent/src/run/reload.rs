@@ -1,7 +1,7 @@
-//! Another configuration in the file of `--config`: the agent ends and begins anew under it, in the same process.
-//! Packets do not notice, as with any restart.
+//! Watches the file of `--config`: when it changes, the agent restarts in the same process. Packets do not notice, as
+//! with any restart.
 //!
-//! A file that cannot be used changes nothing, and is named. kube-proxy ends in both cases and leaves the rest to others.
+//! An invalid file changes nothing, and is reported. kube-proxy exits in both cases.
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,12 +28,12 @@ pub(super) async fn changed(options: &cli::Run) {
         }
         match Config::of(options, Some(&now)) {
             Ok(_) => {
-                info!(file = %file.display(), "another configuration: beginning anew");
+                info!(file = %file.display(), "configuration changed; restarting");
                 return;
             }
             Err(error) => {
                 let error = crate::chain(&error);
-                warn!(file = %file.display(), error, "another configuration cannot be used");
+                warn!(file = %file.display(), error, "changed configuration is invalid; keeping the current one");
             }
         }
         known = Some(now);

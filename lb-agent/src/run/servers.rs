@@ -1,23 +1,21 @@
 //! HTTP listeners. A port that is taken is no reason to serve no packets: it is tried again.
-//!
-//! Anybody may connect: time and memory of a connection are bounded, and whoever is new pushes out who has been there
-//! longest. So a client that is slow on purpose, or a thousand of them, keep no probe from its answer.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::Ipv6V6Only;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
-use tracing::{debug, info, trace, warn};
+use tokio::task::yield_now;
+use tokio::time::sleep;
+use tower::ServiceExt as _;
+use tracing::{debug, info, warn};
+
+use crate::http_server::connections::{Connection, Connections, Progress};
+use crate::http_server::serve as serve_connection;
 
 /// kube-proxy's pause between attempts.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -27,13 +25,6 @@ const BREATH: Duration = Duration::from_millis(100);
 const BACKLOG: u32 = 1_024;
 /// Connections at a time.
 const CONNECTIONS: usize = 256;
-/// The head of a request must come within this.
-const HEAD: Duration = Duration::from_secs(5);
-/// Bytes of a head at most: as little as hyper takes.
-const HEAD_BYTES: usize = 8 * 1_024;
-/// A connection ends after this, whatever it does; who keeps one open makes another.
-const CONNECTION: Duration = Duration::from_mins(2);
-
 /// Serves paths in a task of its own. An error only where the listener must be had at once.
 pub(super) fn start(
     address: SocketAddr,
@@ -87,39 +78,34 @@ async fn serve(first: io::Result<TcpListener>, address: SocketAddr, what: &str, 
 }
 
 async fn accept(listener: TcpListener, router: Router) {
-    let mut connections: VecDeque<AbortHandle> = VecDeque::new();
+    let connections = Connections::bounded(CONNECTIONS, CONNECTIONS);
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
-                debug!(%error, "a connection was not accepted");
+                debug!(%error, "accepting a connection failed");
                 sleep(BREATH).await;
                 continue;
             }
         };
-        if connections.len() >= CONNECTIONS {
-            connections.retain(|connection| !connection.is_finished());
-        }
-        if connections.len() >= CONNECTIONS
-            && let Some(oldest) = connections.pop_front()
-        {
-            oldest.abort();
-        }
-        connections.push_back(tokio::spawn(answer(stream, router.clone())).abort_handle());
+        let progress = Progress::begin();
+        let answer = answer(stream, router.clone(), Arc::clone(&progress));
+        let task = tokio::spawn(answer).abort_handle();
+        connections.admit(Connection { of: 0, from: from.ip(), progress, task });
+        // Its request may be here already: it is read before the next one is let in.
+        yield_now().await;
     }
 }
 
-async fn answer(stream: TcpStream, router: Router) {
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
-        .max_buf_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    match timeout(CONNECTION, connection).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => trace!(%error, "a connection broke off"),
-        Err(_) => trace!("a connection took too long"),
-    }
+async fn answer(stream: TcpStream, router: Router, progress: Arc<Progress>) {
+    let answer = |request| {
+        let router = router.clone();
+        async move {
+            let Ok(response) = router.oneshot(request).await;
+            response
+        }
+    };
+    serve_connection(stream, progress, answer).await;
 }
 
 #[cfg(test)]
@@ -129,6 +115,7 @@ mod tests {
 
     use axum::routing::get;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -146,12 +133,14 @@ mod tests {
         let mut answer = Vec::new();
         match stream.read_to_end(&mut answer).await {
             Ok(_) => {}
-            // What was not read of a request resets the connection.
+            // The unread part of a request resets the connection.
             Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
         }
         String::from_utf8_lossy(&answer).into_owned()
     }
 
+    /// Longer than a connection without a request lives.
+    const PATIENCE: Duration = Duration::from_secs(30);
     const QUESTION: &[u8] = b"GET /healthz HTTP/1.0\r\n\r\n";
 
     #[tokio::test]
@@ -178,7 +167,7 @@ mod tests {
         for garbage in
             [b"\x16\x03\x01\x02\x00\x01\x00\x01".as_slice(), b"\r\n\r\n\0\0\0\0\r\n\r\n", &long]
         {
-            let answer = timeout(HEAD * 2, ask(address, garbage)).await.expect("it ends");
+            let answer = timeout(PATIENCE, ask(address, garbage)).await.expect("it ends");
             assert!(answer.is_empty() || answer.contains(" 4"), "{answer}");
         }
         assert!(ask(address, QUESTION).await.ends_with("\r\n\r\nok"));
@@ -193,11 +182,11 @@ mod tests {
             stream.write_all(b"GET /hea").await.unwrap();
             idle.push(stream);
         }
-        let answer = timeout(HEAD / 2, ask(address, QUESTION)).await.expect("an answer");
+        let answer = timeout(PATIENCE / 4, ask(address, QUESTION)).await.expect("an answer");
         assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
         let mut oldest = idle.swap_remove(0);
         let mut rest = Vec::new();
-        let gone = timeout(HEAD * 2, oldest.read_to_end(&mut rest)).await.expect("it ends");
+        let gone = timeout(PATIENCE, oldest.read_to_end(&mut rest)).await.expect("it ends");
         assert!(gone.is_err() || rest.is_empty() || rest.starts_with(b"HTTP/1.1 4"));
     }
 }

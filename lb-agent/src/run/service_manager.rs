@@ -1,6 +1,6 @@
-//! What the agent tells whoever started it (`sd_notify(3)`), and what it takes for itself at the start.
+//! Notifies the service manager (`sd_notify(3)`), and takes resources at the start: open files, OOM score.
 //!
-//! Without a service manager nothing is told. What is refused is logged and served without.
+//! Without a service manager nothing is sent. A refused resource is logged, and the agent serves without it.
 
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,14 @@ impl ServiceManager {
 
 fn tell(what: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(what) {
-        warn!(%error, "the service manager could not be told");
+        warn!(%error, "notifying the service manager failed");
+    }
+}
+
+/// Takes a higher weight than other processes have, for this thread and all that it starts: call it before the runtime.
+pub fn take_priority() {
+    if let Err(error) = syscall::raise_priority() {
+        debug!(%error, "priority not raised: it needs CAP_SYS_NICE");
     }
 }
 
@@ -61,18 +68,18 @@ fn tell(what: &[NotifyState<'_>]) {
 /// configured among the victims of memory shortage.
 pub(super) fn take_resources(oom_score_adj: &Setting<i64>) {
     match syscall::raise_open_files() {
-        Ok((from, to)) if from != to => info!(from, to, "more files may be open"),
+        Ok((from, to)) if from != to => info!(from, to, "raised the limit of open files"),
         Ok(_) => {}
-        Err(error) => warn!(%error, "the limit of open files stays as it is"),
+        Err(error) => warn!(%error, "limit of open files not raised"),
     }
     let wanted = oom_score_adj.value;
     match std::fs::write("/proc/self/oom_score_adj", wanted.to_string()) {
         Ok(()) => {}
         // Lowering it wants CAP_SYS_RESOURCE, which the agent does without: the kubelet sets it for a critical pod.
         Err(error) if oom_score_adj.is_set() => {
-            warn!(%error, wanted, "oomScoreAdj is not applied: it wants CAP_SYS_RESOURCE");
+            warn!(%error, wanted, "oomScoreAdj not applied: it needs CAP_SYS_RESOURCE");
         }
-        Err(error) => debug!(%error, wanted, "oom_score_adj stays as it is"),
+        Err(error) => debug!(%error, wanted, "oom_score_adj not changed"),
     }
 }
 

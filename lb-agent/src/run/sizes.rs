@@ -1,22 +1,49 @@
-//! How large the maps are that the agent fills: what somebody said, else what the objects need with as much again
-//! to grow, and never less than the default.
+//! The size of the maps: the configured one, else twice what the objects need, and never less than the default, unless
+//! the memory limit of the agent is too small for that.
 
 use std::collections::BTreeMap;
 
-use crate::maps::Shape;
-use crate::program::Limits;
+use super::memory;
+use crate::maps::{SHAPES, Shape};
+use crate::reconcile::Limits;
 
-/// Sizes of maps by name, given what the objects need.
-pub(super) fn chosen(configured: BTreeMap<String, u32>, need: &Limits) -> BTreeMap<String, u32> {
-    let mut sizes = configured;
+/// Entries of a table that packets fill, at least, however small the memory limit is. Transient entries must outlast a
+/// flood: 16,384 are half a second of 30,000 packets a second.
+const LEAST: u32 = 4_096;
+const LEAST_TRANSIENT: u32 = 16_384;
+
+/// Sizes of maps by name, given what the objects need, and the bytes of memory that the agent may take.
+pub(super) fn chosen(
+    configured: &BTreeMap<String, u32>,
+    need: &Limits,
+    limit: Option<u64>,
+) -> BTreeMap<String, u32> {
+    let mut sizes: BTreeMap<&'static str, u32> =
+        SHAPES.iter().map(|shape| (shape.name, shape.entries)).collect();
+    let mut floors = BTreeMap::new();
+    for shape in SHAPES.iter().filter(|shape| shape.may_shrink && shape.is_sizable) {
+        let least = if shape.name.starts_with("TRANSIENT") { LEAST_TRANSIENT } else { LEAST };
+        floors.insert(shape.name, least);
+    }
     for (name, need) in by_name(need) {
-        let default = Shape::of(name).map_or(0, |shape| shape.entries);
         // Twice, and in steps: the same at every start of a cluster that stays about as large.
         let wanted = need.saturating_mul(2).checked_next_power_of_two().unwrap_or(u32::MAX / 2);
-        let wanted = wanted.max(default);
-        let _: &mut u32 = sizes.entry(name.to_owned()).or_insert(wanted);
+        floors.insert(name, wanted.max(LEAST));
+        let default = Shape::of(name).map_or(0, |shape| shape.entries);
+        sizes.insert(name, wanted.max(default));
     }
-    sizes
+    for (name, entries) in configured {
+        for shape in Shape::sized_by(name) {
+            floors.remove(shape.name);
+            sizes.insert(shape.name, *entries);
+        }
+    }
+    if let Some(limit) = limit {
+        memory::fit(&mut sizes, &floors, need, limit);
+    }
+    let is_sizable = |name: &str| Shape::of(name).is_some_and(|shape| shape.is_sizable);
+    let sizes = sizes.into_iter().filter(|(name, _)| is_sizable(name));
+    sizes.map(|(name, size)| (name.to_owned(), size)).collect()
 }
 
 /// The maps that would be larger if they were made now. Those whose size somebody chose stay as they are.
@@ -24,8 +51,9 @@ pub(super) fn outgrown(
     configured: &BTreeMap<String, u32>,
     need: &Limits,
     has: &Limits,
+    limit: Option<u64>,
 ) -> Vec<&'static str> {
-    let wanted = chosen(configured.clone(), need);
+    let wanted = chosen(configured, need, limit);
     let is_small = |(name, has): &(&str, u32)| {
         !configured.contains_key(*name) && wanted.get(*name).is_some_and(|wanted| wanted > has)
     };
@@ -49,11 +77,22 @@ mod tests {
     fn sizes_follow_the_counts_unless_somebody_says_otherwise() {
         let need = Limits { services: 150_000, backends: 250_001, lines: 10, sources: 0 };
         let configured = BTreeMap::from([("SERVICES".to_owned(), 100), ("FLOWS".to_owned(), 7)]);
-        let sizes = chosen(configured, &need);
+        let sizes = chosen(&configured, &need, None);
         assert_eq!(sizes["SERVICES"], 100);
         assert_eq!(sizes["BACKENDS"], 524_288);
+        assert_eq!((sizes["FLOWS4"], sizes["FLOWS6"]), (7, 7));
         assert_eq!(sizes["SLOTS"], Shape::of("SLOTS").unwrap().entries);
-        assert_eq!((sizes["FLOWS"], sizes.len()), (7, 5));
+    }
+
+    #[test]
+    fn memory_limit_takes_from_what_nobody_chose() {
+        let need = Limits { services: 100, backends: 200_000, lines: 10, sources: 0 };
+        let configured = BTreeMap::from([("FLOWS6".to_owned(), 524_288)]);
+        let sizes = chosen(&configured, &need, Some(256 << 20));
+        assert_eq!((sizes["FLOWS6"], sizes["BACKENDS"]), (524_288, 524_288));
+        assert!(sizes["FLOWS4"] < 524_288, "{sizes:?}");
+        let has = Limits { services: 65_536, backends: 262_144, lines: 262_144, sources: 65_536 };
+        assert_eq!(outgrown(&configured, &need, &has, Some(256 << 20)), ["BACKENDS"]);
     }
 
     #[test]
@@ -61,8 +100,8 @@ mod tests {
         let has = Limits { services: 65_536, backends: 131_072, lines: 262_144, sources: 65_536 };
         let need = Limits { services: 70_000, backends: 140_000, lines: 10, sources: 0 };
         let configured = BTreeMap::from([("BACKENDS".to_owned(), 131_072)]);
-        assert_eq!(outgrown(&configured, &need, &has), ["SERVICES"]);
+        assert_eq!(outgrown(&configured, &need, &has, None), ["SERVICES"]);
         let has = Limits { services: 262_144, ..has };
-        assert!(outgrown(&configured, &need, &has).is_empty());
+        assert!(outgrown(&configured, &need, &has, None).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! What stands before the loop: the source, the first lists, the programs, the listeners.
+//! The steps before the main loop: source, initial sync, programs, listeners.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,13 +25,25 @@ use crate::tracker::Tracker;
 use crate::watch::client::Server;
 use crate::watch::{ListMode, Watch};
 
-/// How long the maps wait for the lists that tell their sizes, without a word from the source, where an earlier run
-/// left maps.
-pub(super) const LISTS: Duration = Duration::from_secs(3);
-/// The same where it left none: nothing is served meanwhile.
-pub(super) const FIRST_LISTS: Duration = Duration::from_secs(10);
-/// How long reading a folder may take.
-pub(super) const READING: Duration = Duration::from_mins(10);
+/// How long the maps wait for the lists that tell their sizes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// Without a word from the source.
+    silence: Duration,
+    /// In all: `/healthz` does not answer meanwhile, and a liveness probe waits for a minute.
+    in_all: Duration,
+}
+
+/// The longest that lists are waited for which come in slowly. Those of a large cluster take seconds.
+const TRICKLE: Duration = Duration::from_secs(45);
+/// Where an earlier run left maps.
+pub(super) const LISTS: Patience = Patience { silence: Duration::from_secs(3), in_all: TRICKLE };
+/// Where it left none: nothing is served meanwhile.
+pub(super) const FIRST_LISTS: Patience =
+    Patience { silence: Duration::from_secs(10), in_all: TRICKLE };
+/// For a directory.
+pub(super) const READING: Patience =
+    Patience { silence: Duration::from_mins(10), in_all: Duration::from_mins(10) };
 
 /// A tracker that knows only who we are.
 pub(super) fn tracker(config: &Config, node: &str) -> Tracker {
@@ -75,30 +87,29 @@ pub(super) async fn start_servers(
     Ok(())
 }
 
-/// Takes the first lists in, by which the maps are made, if they come soon. What an earlier run left serves meanwhile.
+/// Takes the first lists in, by which the maps are made, if they are complete in time: until it ends no probe is
+/// answered and no new pod attached. The programs of an earlier run serve meanwhile.
 pub(super) async fn lists(
     tracker: &mut Tracker,
     events: &mut mpsc::Receiver<Event>,
-    patience: Duration,
+    patience: Patience,
 ) {
     let began = Instant::now();
     while !tracker.is_synced() {
-        match timeout(patience, events.recv()).await {
-            Ok(Some(event)) => drop(tracker.apply(event)),
-            Ok(None) => return,
-            Err(_) => {
-                info!(?patience, "no complete lists yet; maps get the sizes that they had");
+        let left = patience.in_all.saturating_sub(began.elapsed()).min(patience.silence);
+        // A source that always has something to say is never waited for.
+        let event = if left.is_zero() { None } else { timeout(left, events.recv()).await.ok() };
+        match event {
+            Some(Some(event)) => drop(tracker.apply(event)),
+            Some(None) => return,
+            None => {
+                info!(?patience, "initial sync not complete; maps keep their sizes");
                 return;
             }
         }
     }
     let (counts, took) = (tracker.counts(), began.elapsed());
-    info!(
-        services = counts.services,
-        slices = counts.slices,
-        ?took,
-        "the first lists are complete"
-    );
+    info!(services = counts.services, slices = counts.slices, ?took, "initial sync complete");
 }
 
 /// Loads and attaches to sockets, which takes seconds; nothing if we are asked to stop meanwhile.
@@ -128,14 +139,14 @@ pub(super) async fn start_source(
     events: mpsc::Sender<Event>,
 ) -> Result<Option<Client>, Error> {
     let view = view.clone();
-    if let Some(folder) = manifests {
-        let manifests = Manifests::open(folder, node)?;
+    if let Some(directory) = manifests {
+        let manifests = Manifests::open(directory, node)?;
         drop(tokio::spawn(manifests.run(view, events)));
         return Ok(None);
     }
     let server =
         Server { kubeconfig: config.kubeconfig.value.clone(), master: config.master.value.clone() };
-    let client = server.client(&view, Some(Arc::new(kube_proxy.clone()))).await?;
+    let client = server.client(Some(Arc::new(kube_proxy.clone()))).await?;
     let watch = Watch {
         node: node.to_owned(),
         service_proxy_name: config.service_proxy_name.value.clone(),
@@ -143,4 +154,39 @@ pub(super) async fn start_source(
     };
     drop(tokio::spawn(watch.run(client.clone(), view, events)));
     Ok(Some(client))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::Kind;
+
+    #[tokio::test]
+    async fn lists_that_trickle_in_are_not_waited_for_without_end() {
+        let (sender, mut events) = mpsc::channel(1);
+        let source = tokio::spawn(async move {
+            while sender.send(Event::ListBegan(Kind::Service)).await.is_ok() {}
+        });
+        let mut tracker = Tracker::new(NodeContext::named("here"));
+        let (silence, in_all) = (Duration::from_hours(1), Duration::from_millis(50));
+        let waiting = lists(&mut tracker, &mut events, Patience { silence, in_all });
+        timeout(Duration::from_secs(30), waiting).await.expect("an end");
+        assert!(!tracker.is_synced());
+        // Later events are still received.
+        assert!(events.recv().await.is_some());
+        source.abort();
+    }
+
+    #[tokio::test]
+    async fn complete_lists_end_the_wait() {
+        let (sender, mut events) = mpsc::channel(10);
+        for kind in [Kind::Service, Kind::Slice, Kind::Node] {
+            sender.send(Event::Synced(kind)).await.expect("a receiver");
+        }
+        let mut tracker = Tracker::new(NodeContext::named("here"));
+        let hour = Duration::from_hours(1);
+        let waiting = lists(&mut tracker, &mut events, Patience { silence: hour, in_all: hour });
+        timeout(Duration::from_secs(30), waiting).await.expect("an end");
+        assert!(tracker.is_synced());
+    }
 }

@@ -1,4 +1,4 @@
-//! What the maps cannot say: names of services, conflicts, refusals. Written beside the pins (a bpffs
+//! State that the maps cannot hold: names of services, conflicts, refusals. Written beside the pins (a bpffs
 //! holds no files) for `status` and `lb list`, which do without when it is missing.
 
 use std::collections::BTreeMap;
@@ -12,12 +12,12 @@ use lb_common::service::ServiceId;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::{debug, warn};
 
-use super::known::{Known, state_file};
-use super::names::Names;
+use super::journal::Journal;
+use super::state_file::{StateFile, state_file};
 use crate::plan::PortKey;
-use crate::program::Programmer;
+use crate::reconcile::Reconciler;
 use crate::show::words;
-use crate::snapshot::{Stale, ViewHealth};
+use crate::snapshot::{Finding, Stale, ViewHealth};
 
 /// The names of 50,000 services are a few megabytes: not for every change.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -29,16 +29,17 @@ pub struct State {
     node: String,
     view: ViewHealth,
     changed: Option<Instant>,
-    /// What was written of the view.
+    /// The stale kinds that were written.
     stale: BTreeMap<String, String>,
     acceleration: BTreeMap<String, String>,
-    short_cuts: Vec<String>,
-    /// What is wrong with objects: as much of it as is kept by name, and how much there is.
+    /// The faults of objects: those that are kept by name, and the number of all.
     findings: (Vec<String>, usize),
-    /// What was written, without names, and which names.
-    told: Known,
+    /// The faults of devices and attachments.
+    of_node: Vec<String>,
+    /// The last file that was written, without names, and its names.
+    told: StateFile,
     naming: Option<u64>,
-    names: Names,
+    names: Journal,
     /// When everything that came was programmed last, and whether that is written.
     synced: Option<Timestamp>,
     is_synced_written: bool,
@@ -46,7 +47,7 @@ pub struct State {
     written: Arc<Mutex<Written>>,
 }
 
-/// What came of writing the file. Locked while it is written, so that nothing is written over by what is older.
+/// The result of writing the file. Locked while it is written, so that no older state overwrites a newer one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Written {
     /// How many were begun; only the last of them counts.
@@ -61,16 +62,16 @@ impl State {
     pub(super) fn at(bpf_dir: &Path, node: &str, view: ViewHealth) -> Self {
         let (path, node) = (state_file(bpf_dir), node.to_owned());
         Self {
-            names: Names::beside(&path),
+            names: Journal::beside(&path),
             path,
             node,
             view,
             changed: None,
             stale: BTreeMap::new(),
             acceleration: BTreeMap::new(),
-            short_cuts: Vec::new(),
             findings: (Vec::new(), 0),
-            told: Known::default(),
+            of_node: Vec::new(),
+            told: StateFile::default(),
             naming: None,
             synced: None,
             is_synced_written: true,
@@ -84,12 +85,6 @@ impl State {
         self.changed();
     }
 
-    /// Packets go past the stack here and not there.
-    pub(super) fn opens(&mut self, short_cuts: Vec<String>) {
-        self.short_cuts = short_cuts;
-        self.changed();
-    }
-
     /// These things are wrong with objects.
     pub(super) fn finds(&mut self, mut findings: impl Iterator<Item = impl ToString>) {
         let named: Vec<String> = findings.by_ref().take(NAMED).map(|it| it.to_string()).collect();
@@ -97,8 +92,18 @@ impl State {
         self.findings = (named, count);
     }
 
+    /// These things are wrong with devices and attachments.
+    pub(super) fn finds_on_node(&mut self, problems: Vec<String>) {
+        self.of_node = problems;
+    }
+
+    /// The faults of the source itself.
+    pub(super) fn of_source(&self) -> Vec<Finding> {
+        self.view.problems()
+    }
+
     pub(super) fn changed(&mut self) {
-        let _: &mut Instant = self.changed.get_or_insert_with(Instant::now);
+        self.changed.get_or_insert_with(Instant::now);
     }
 
     /// Service ports have these names: to be told before they have rows.
@@ -108,7 +113,7 @@ impl State {
         }
         let named: Vec<_> = named.into_iter().map(|(id, key)| (id, name(&key))).collect();
         if let Err(error) = self.names.add(&named) {
-            debug!(path = %self.path.display(), %error, "new names wait for the state");
+            debug!(path = %self.path.display(), %error, "names not saved yet: no state file");
         }
     }
 
@@ -121,11 +126,11 @@ impl State {
     pub(super) fn write_sync(&mut self) {
         let Some(synced) = self.synced.filter(|_| !self.is_synced_written) else { return };
         let file = self.path.with_file_name("synced");
-        let folder = file.parent().unwrap_or_else(|| Path::new("/run"));
+        let directory = file.parent().unwrap_or_else(|| Path::new("/run"));
         let written =
-            fs::create_dir_all(folder).and_then(|()| fs::write(&file, format!("{synced:.3}\n")));
+            fs::create_dir_all(directory).and_then(|()| fs::write(&file, format!("{synced:.3}\n")));
         if let Err(error) = &written {
-            debug!(path = %file.display(), %error, "the time of the last sync is not kept yet");
+            debug!(path = %file.display(), %error, "time of the last sync not saved yet");
         }
         self.is_synced_written = written.is_ok();
     }
@@ -144,11 +149,14 @@ impl State {
 
     fn problems(&self) -> Vec<String> {
         let (of_source, (of_objects, count)) = (self.view.problems(), &self.findings);
-        let all = of_source.iter().map(ToString::to_string).chain(of_objects.iter().cloned());
+        let of_source_count = of_source.len();
+        let of_source = of_source.iter().map(ToString::to_string);
+        let all = self.of_node.iter().cloned().chain(of_source).chain(of_objects.iter().cloned());
+        let known = self.of_node.len() + of_source_count + count;
         let mut named: Vec<String> = all.take(NAMED).collect();
-        match (of_source.len() + count).saturating_sub(named.len()) {
+        match known.saturating_sub(named.len()) {
             0 => {}
-            more => named.push(format!("{more} more; the log names them all")),
+            more => named.push(format!("{more} more; the log names all of them")),
         }
         named
     }
@@ -167,11 +175,11 @@ impl State {
     /// longer than a change may.
     pub(super) fn write(
         &mut self,
-        programmer: &Programmer,
+        reconciler: &Reconciler,
         unwritten: Vec<(ServiceId, String)>,
         doubtful: &[String],
     ) {
-        if let Some(write) = self.prepare(programmer, unwritten, doubtful) {
+        if let Some(write) = self.prepare(reconciler, unwritten, doubtful) {
             self.writing = Some(spawn_blocking(write));
         }
     }
@@ -179,38 +187,37 @@ impl State {
     /// The same, done when this returns.
     pub(super) fn write_now(
         &mut self,
-        programmer: &Programmer,
+        reconciler: &Reconciler,
         unwritten: Vec<(ServiceId, String)>,
         doubtful: &[String],
     ) {
-        if let Some(write) = self.prepare(programmer, unwritten, doubtful) {
+        if let Some(write) = self.prepare(reconciler, unwritten, doubtful) {
             write();
         }
     }
 
     fn prepare(
         &mut self,
-        programmer: &Programmer,
+        reconciler: &Reconciler,
         unwritten: Vec<(ServiceId, String)>,
         doubtful: &[String],
     ) -> Option<impl FnOnce() + use<>> {
         self.changed = None;
         self.stale = self.staleness();
-        let of = |id| programmer.key(id).map_or_else(|| format!("service {id}"), name);
-        let mut known = Known {
+        let of = |id| reconciler.key(id).map_or_else(|| format!("service {id}"), name);
+        let mut known = StateFile {
             unwritten: unwritten.into_iter().map(|(id, why)| (of(id), why)).collect(),
             doubtful: doubtful.to_vec(),
             node: self.node.clone(),
             pid: std::process::id(),
             stale: self.stale.clone(),
             acceleration: self.acceleration.clone(),
-            short_cuts: self.short_cuts.clone(),
             problems: self.problems(),
-            refused: programmer
+            refused: reconciler
                 .refused()
                 .map(|(key, refusal)| (name(key), refusal.map().to_owned()))
                 .collect(),
-            conflicts: programmer
+            conflicts: reconciler
                 .conflicts()
                 .iter()
                 .map(|conflict| {
@@ -218,9 +225,9 @@ impl State {
                     (words::frontend(&conflict.frontend), keys.map(name).collect())
                 })
                 .collect(),
-            ..Known::default()
+            ..StateFile::default()
         };
-        let naming = Some(programmer.naming());
+        let naming = Some(reconciler.naming());
         let written = Arc::clone(&self.written);
         let mut before = lock(&written);
         if self.naming == naming && self.told == known && !before.has_failed {
@@ -230,10 +237,10 @@ impl State {
         let number = before.begun;
         (self.naming, self.told) = (naming, known.clone());
         let names: Vec<(ServiceId, PortKey)> =
-            programmer.names().map(|(id, key)| (id, key.clone())).collect();
+            reconciler.names().map(|(id, key)| (id, key.clone())).collect();
         let (path, journal) = (self.path.clone(), self.names.clone());
         if let Err(error) = journal.take() {
-            debug!(path = %path.display(), %error, "new names stay beside the state");
+            debug!(path = %path.display(), %error, "names stay in the journal");
         }
         drop(before);
         Some(move || {
@@ -248,7 +255,7 @@ impl State {
             match &result {
                 Ok(()) => journal.forget(),
                 Err(error) if !written.has_failed => {
-                    warn!(path = %path.display(), %error, "names are not kept yet; lists show numbers");
+                    warn!(path = %path.display(), %error, "names not saved yet; lists show numbers instead");
                 }
                 Err(_) => {}
             }

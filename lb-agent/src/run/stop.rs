@@ -1,4 +1,4 @@
-//! When somebody says stop.
+//! Signals that stop the agent.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 

@@ -1,15 +1,15 @@
-//! When to sweep: the fuller the table, the sooner.
+//! The interval between sweeps: the fuller the table, the shorter.
 
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
 /// Time to the next sweep.
-pub(super) const fn period(halves: usize, capacity: u32) -> Duration {
+pub(super) const fn period(entries: usize, capacity: u32) -> Duration {
     let capacity = capacity as usize;
-    Duration::from_secs(match halves {
-        _ if halves >= capacity / 4 * 3 && capacity > 0 => 1,
-        _ if halves >= capacity / 2 && capacity > 0 => 2,
+    Duration::from_secs(match entries {
+        _ if entries >= capacity / 4 * 3 && capacity > 0 => 1,
+        _ if entries >= capacity / 2 && capacity > 0 => 2,
         _ => 5,
     })
 }

@@ -1,4 +1,4 @@
-//! What the loop does once a second, and between changes: tries again, looks after attachments, sweeps, says how it is.
+//! Periodic work of the main loop: retries, inspection of attachments, sweeps, reports.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,16 +7,17 @@ use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tracing::{info, warn};
 
 use super::agent::Agent;
-use super::sizes;
 use super::sweeper::{monotonic, period};
+use super::{memory, sizes};
 use crate::maps::{self, Maps};
 use crate::metrics::Numbers;
-use crate::program::{Programmer, Refusal};
+use crate::node::host::Frontends;
+use crate::reconcile::{Reconciler, Refusal};
 use crate::sweep::{self, Report};
-use crate::syscall::give_memory_back;
+use crate::syscall::{give_memory_back, unhurried};
 
 /// Nobody tells of a program that is detached: looking is a few system calls a device.
-const INSPECTION: Duration = Duration::from_secs(2);
+pub(super) const INSPECTION: Duration = Duration::from_secs(2);
 
 /// A run lasts so long at least before another begins with larger maps.
 const GROWTH: Duration = Duration::from_secs(20);
@@ -27,29 +28,32 @@ impl Agent {
         self.count();
         self.state.write_sync();
         let (unwritten, doubtful) = (self.writer.unwritten(), self.devices.doubtful());
-        self.state.write_now(&self.programmer, unwritten, doubtful);
+        self.state.write_now(&self.reconciler, unwritten, doubtful);
     }
 
     fn count(&mut self) {
         Numbers::set(&self.numbers.findings, self.tracker.findings().count());
         self.state.finds(self.tracker.findings());
-        Numbers::set(&self.numbers.refused, self.programmer.refused().count());
-        Numbers::set(&self.numbers.conflicts, self.programmer.contested());
+        Numbers::set(&self.numbers.refused, self.reconciler.refused().count());
+        Numbers::set(&self.numbers.conflicts, self.reconciler.contested());
         let mut usage =
             self.numbers.usage.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        *usage = self.programmer.usage();
+        *usage = self.reconciler.usage();
     }
 
     /// Once a second: what is due, what failed, what waits.
     pub(super) fn tick(&mut self) {
-        if self.programmer.is_waiting() {
-            let _: usize = self.change(Programmer::tick);
+        if self.reconciler.is_waiting() {
+            self.change(Reconciler::tick);
         }
         let was_failing = self.writer.failing_since().is_some();
         if self.writer.retry(&self.numbers) {
             self.state.changed();
         }
         self.pass_time();
+        if self.is_programmed && self.writer.is_done() {
+            self.takeover.programmed();
+        }
         if was_failing {
             self.note_sync();
         }
@@ -61,32 +65,50 @@ impl Agent {
         if self.inspected.elapsed() >= INSPECTION {
             self.inspect();
         }
-        self.program();
+        self.reconcile();
+        self.take_roads();
         self.manager.alive();
-        self.shown.tick(&self.tracker, self.health.is_fresh());
+        self.shown.tick(&self.tracker);
         self.shown.changes(&self.tracker);
         self.report_ready();
         self.state.write_sync();
         if self.state.is_due() {
             self.count();
-            self.shown.shortcomings(&self.tracker, &self.programmer, self.writer.unwritten());
+            let (unwritten, of_source) = (self.writer.unwritten(), self.state.of_source());
+            self.shown.shortcomings(&self.tracker, &self.reconciler, unwritten, &of_source);
             let (unwritten, doubtful) = (self.writer.unwritten(), self.devices.doubtful());
-            self.state.write(&self.programmer, unwritten, doubtful);
+            self.state.write(&self.reconciler, unwritten, doubtful);
         }
+    }
+
+    /// Says to which frontends processes of this host need routes: to all that are not addresses of the node.
+    fn take_roads(&mut self) {
+        if !self.is_programmed || !std::mem::take(&mut self.frontends_are_due) {
+            return;
+        }
+        let networks = self.reconciler.networks(|ip| self.devices.is_own(ip));
+        let wanted = Frontends { networks, sources: self.devices.primary() };
+        self.frontends.send_if_modified(|frontends| {
+            let differs = *frontends != wanted;
+            if differs {
+                *frontends = wanted;
+            }
+            differs
+        });
     }
 
     /// Whether somebody found no room in a map that would be larger if it were made now.
     pub(super) fn wants_larger_maps(&self) -> bool {
         // Not again and again, should that not help.
-        if self.began.elapsed() < GROWTH || self.programmer.refused().next().is_none() {
+        if self.began.elapsed() < GROWTH || self.reconciler.refused().next().is_none() {
             return false;
         }
-        let (need, has) = (self.tracker.demand(), self.programmer.limits());
-        let small = sizes::outgrown(&self.configured_sizes, &need, &has);
+        let (need, has) = (self.tracker.demand(), self.reconciler.limits());
+        let small = sizes::outgrown(&self.configured_sizes, &need, &has, memory::limit());
         let helps = |(_, refusal): (_, Refusal)| small.contains(&refusal.map());
-        let wants = self.programmer.refused().any(helps);
+        let wants = self.reconciler.refused().any(helps);
         if wants {
-            info!(maps = small.join(" "), "maps are too small: beginning anew with larger ones");
+            info!(maps = small.join(" "), "maps are too small; restarting with larger ones");
         }
         wants
     }
@@ -97,14 +119,12 @@ impl Agent {
         if self.devices.inspect(&self.numbers) {
             self.state.changed();
         }
+        self.state.finds_on_node(self.devices.problems());
     }
 
     pub(super) fn report_ready(&mut self) {
         if let Some(acceleration) = self.devices.take_acceleration() {
             self.state.accelerates(acceleration);
-        }
-        if let Some(short_cuts) = self.devices.take_short_cuts() {
-            self.state.opens(short_cuts);
         }
         let is_complete = self.tracker.is_synced() && self.devices.is_complete();
         if is_complete && !self.is_settled {
@@ -116,7 +136,7 @@ impl Agent {
             self.health.ready();
             self.manager.ready();
             let took = self.began.elapsed();
-            info!(?took, "everything is programmed");
+            info!(?took, "everything programmed");
             drop(spawn_blocking(give_memory_back));
         }
     }
@@ -124,12 +144,11 @@ impl Agent {
     pub(super) fn begin_sweep(&self, maps: &Arc<Maps>) -> JoinHandle<Result<Report, maps::Error>> {
         let maps = Arc::clone(maps);
         let context = sweep::Context {
-            leaving: self.programmer.leaving(),
-            rows: self.programmer.rows_ever(),
+            leaving: self.reconciler.leaving(),
             began: self.clock.shows(Instant::now()),
             lifetimes: self.lifetimes,
         };
-        spawn_blocking(move || sweep::sweep(&maps, &context, monotonic()))
+        spawn_blocking(move || unhurried(|| sweep::sweep(&maps, &context, monotonic())))
     }
 
     /// Takes a sweep's report over, and says when the next one is due.
@@ -140,18 +159,18 @@ impl Agent {
         let report = match result {
             Ok(Ok(report)) => report,
             Ok(Err(error)) => {
-                warn!(error = %crate::chain(&error), "flows were not swept");
+                warn!(error = %crate::chain(&error), "sweeping flows failed");
                 return period(0, 0);
             }
             Err(error) => {
-                warn!(%error, "flows were not swept");
+                warn!(%error, "sweeping flows failed");
                 return period(0, 0);
             }
         };
         Numbers::add(&self.numbers.swept, report.removed);
         if self.is_programmed {
             let (began, live) = (report.began, &report.live);
-            let _: usize = self.change(|programmer, now| programmer.bury(now, began, live));
+            self.change(|reconciler, now| reconciler.remove_drained(now, began, live));
         }
         period(report.fullest.0, report.fullest.1)
     }

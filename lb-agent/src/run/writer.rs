@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 
 use crate::maps::{Error as Failure, Maps};
 use crate::metrics::Numbers;
-use crate::program::Op;
+use crate::reconcile::Op;
 
 #[cfg(test)]
 mod tests;
@@ -25,9 +25,8 @@ const ATTEMPTS: u32 = 3;
 /// Refused entries that are tried again at once: a few milliseconds. Where there are more they take turns.
 const TURN: usize = 2_000;
 
-/// What operations are applied to.
+/// The tables that operations are applied to.
 pub(super) trait Table {
-    /// Applies one.
     fn apply(&mut self, op: &Op) -> Result<(), Failure>;
 
     /// Whether a frontend has an entry.
@@ -83,12 +82,12 @@ const fn put_for(op: &Op) -> Option<ServiceId> {
     }
 }
 
-/// What was not taken.
+/// An entry that the kernel refused.
 #[derive(Debug)]
 struct Refused {
     op: Op,
     why: String,
-    /// What the entry was before is in the map, and served.
+    /// The map holds the entry of before, which is served.
     is_served: bool,
 }
 
@@ -131,7 +130,7 @@ impl<T: Table> Writer<T> {
             let Some(refused) = self.aside.get_mut(&entry) else { continue };
             match self.maps.apply(&refused.op) {
                 Ok(()) => {
-                    info!(op = ?refused.op, "a map takes an entry that it had refused");
+                    info!(op = ?refused.op, "map accepts an entry that it had refused");
                     drop(self.aside.remove(&entry));
                     Numbers::add(&numbers.operations, 1);
                 }
@@ -142,7 +141,7 @@ impl<T: Table> Writer<T> {
         before != self.aside.len()
     }
 
-    /// Whose turn it is: those behind the last that was tried, then from the first.
+    /// The entries whose turn it is: those behind the last that was tried, then from the first.
     fn turn(&mut self) -> Vec<Entry> {
         let last = self.tried;
         let behind = self.aside.range((last.map_or(Unbounded, Excluded), Unbounded));
@@ -208,7 +207,7 @@ impl<T: Table> Writer<T> {
                 let is_served =
                     matches!(&op, Op::PutService { frontend, .. } if self.maps.has(frontend));
                 let why = crate::chain(&failure);
-                warn!(?entry, is_served, error = why, "a map refused an entry; it is tried again");
+                warn!(?entry, is_served, error = why, "map refused an entry; retrying");
                 drop(self.aside.insert(entry, Refused { op, why, is_served }));
             } else {
                 Numbers::add(&numbers.operations, done);
@@ -220,7 +219,7 @@ impl<T: Table> Writer<T> {
         Numbers::add(&numbers.operations, done);
         Numbers::set(&numbers.unwritten, self.aside.len());
         if self.failing.take().is_some() {
-            info!("the maps take writes again");
+            info!("map writes succeed again");
         }
     }
 
@@ -238,8 +237,8 @@ impl<T: Table> Writer<T> {
     fn fail(&mut self, failure: &Failure) {
         if self.failing.is_none() {
             let (error, waiting) = (crate::chain(failure), self.queue.len());
-            error!(error, waiting, "a map refused a write; trying again every second");
+            error!(error, waiting, "map refused a write; retrying every second");
         }
-        let _: &mut Instant = self.failing.get_or_insert_with(Instant::now);
+        self.failing.get_or_insert_with(Instant::now);
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::print::{self, Row, Tone};
 use super::{Error, open, words};
 use crate::cli::{Format, Scope};
-use crate::run::{Known, monotonic};
+use crate::run::{StateFile, monotonic};
 
 /// One client of one service.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -28,10 +28,10 @@ pub struct Stuck {
 /// The affinities, as text.
 pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Error> {
     let maps = open(bpf_dir)?;
-    let known = Known::read(bpf_dir);
     let backends = maps.backends()?;
     let now = monotonic().as_nanos() as u64;
     let all = maps.affinities()?;
+    let known = StateFile::read(bpf_dir);
     // By the backend: a client in a network namespace is a cookie, of no family.
     let is_v4 = |affinity: &Affinity| {
         backends.get(affinity.backend as usize).is_some_and(|row| row.ip.is_v4())

@@ -1,6 +1,7 @@
-//! `status --verbose`: who else is attached to our devices and to the hooks of sockets, in which order, and what this machine lacks.
+//! `status --verbose`: all programs attached to our interfaces and socket hooks, in their order, and missing kernel
+//! features.
 //!
-//! Devices are those of the namespace the command runs in, as those of the agent.
+//! Interfaces are those of the network namespace that the command runs in, which must be the agent's.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +25,7 @@ pub(super) fn attached(text: &mut String, maps: &Maps, links: &Path) -> Result<(
         let order: Vec<String> = programs.iter().map(|program| of(&names, *program)).collect();
         order.join(", ")
     };
-    let cannot = |error: &dyn std::error::Error| format!("cannot be told: {error}");
+    let cannot = |error: &dyn std::error::Error| format!("unknown: {error}");
     let mut say = |at: &str, place: &str, order: String| {
         line(text, "Programs", &format!("{at:<15} {place:<12} {order}"));
     };
@@ -64,13 +65,13 @@ fn of(names: &BTreeMap<u32, String>, program: u32) -> String {
     }
 }
 
-/// What this machine lacks.
+/// Adds the features that this machine lacks.
 pub(super) fn machine(text: &mut String) {
     let missing = requirements(&find_cgroup2().unwrap_or_default());
     for requirement in &missing {
         line(text, "Missing", &requirement.to_string());
     }
     if missing.is_empty() {
-        line(text, "Machine", "has everything that is needed");
+        line(text, "Machine", "has every required feature");
     }
 }

@@ -1,7 +1,7 @@
-//! `lb diff`: what the source asks for now against what the kernel maps hold.
+//! `lb diff`: the desired state of the source, compared with the maps.
 //!
-//! Both are compared by what they mean to a packet, not by where they lie: numbers of services, rows and lines
-//! may differ. Node-wide settings are not compared: they follow from devices that only the agent watches.
+//! Both are compared by their effect on packets, not by their position: numbers of services, rows and lines may differ.
+//! Node-wide settings are not compared: they depend on interfaces that only the agent watches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,8 +14,8 @@ use serde::Serialize;
 use super::print::{self, Row, Tone};
 use super::{Error, open, words};
 use crate::cli::Format;
-use crate::program::{Actual, Change, Limits, Op, Programmer};
-use crate::run::{Known, name};
+use crate::reconcile::{Actual, Change, Limits, Op, Reconciler};
+use crate::run::{StateFile, name};
 
 /// Something that is not as it is asked for.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -27,7 +27,7 @@ pub struct Difference {
     what: String,
 }
 
-/// What a packet to a frontend meets, in words.
+/// The treatment of a packet to a frontend, in words.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Meaning {
     service: u32,
@@ -37,17 +37,24 @@ struct Meaning {
 /// The differences as text, and whether there are none.
 pub fn diff(bpf_dir: &Path, wanted: Vec<Change>, format: Format) -> Result<(String, bool), Error> {
     let maps = open(bpf_dir)?;
-    let known = Known::read(bpf_dir);
-    let differences = compare(maps.limits()?, wanted, &maps.actual()?, &known);
+    let actual = maps.actual()?;
+    // Names after rows, as in `list::entries`.
+    let known = StateFile::read(bpf_dir);
+    let differences = compare(maps.limits()?, wanted, &actual, &known);
     Ok((print::print(&differences, format)?, differences.is_empty()))
 }
 
-fn compare(limits: Limits, wanted: Vec<Change>, actual: &Actual, known: &Known) -> Vec<Difference> {
-    let mut programmer = Programmer::new(limits);
+fn compare(
+    limits: Limits,
+    wanted: Vec<Change>,
+    actual: &Actual,
+    known: &StateFile,
+) -> Vec<Difference> {
+    let mut reconciler = Reconciler::new(limits);
     let mut image = Image::default();
-    programmer.plan(Duration::ZERO, wanted).iter().for_each(|op| image.apply(op));
+    reconciler.plan(Duration::ZERO, wanted).iter().for_each(|op| image.apply(op));
     let names: BTreeMap<u32, String> =
-        programmer.names().map(|(id, key)| (id, name(key))).collect();
+        reconciler.names().map(|(id, key)| (id, name(key))).collect();
     let (wanted, held) = (meanings(&image.actual()), meanings(actual));
     let frontends: BTreeSet<&Frontend> = wanted.keys().chain(held.keys()).collect();
     let mut all = Vec::new();
@@ -65,20 +72,24 @@ fn compare(limits: Limits, wanted: Vec<Change>, actual: &Actual, known: &Known) 
                     note(format!("missing: {rule}"));
                 }
                 for rule in hold.rules.difference(&want.rules) {
-                    note(format!("not asked for: {rule}"));
+                    note(format!("not wanted: {rule}"));
                 }
             }
             (Some(_), None) => note(format!("missing: {}", what(frontend))),
-            (None, Some(_)) => note(format!("not asked for: {}", what(frontend))),
+            (None, Some(_)) => note(format!("not wanted: {}", what(frontend))),
             (None, None) => {}
         }
     }
     all
 }
 
-/// What an entry is: a frontend, or the mark by which the other ports of its address are refused.
+/// The kind of an entry: a frontend, or the mark by which the other ports of its address are refused.
 fn what(frontend: &Frontend) -> &'static str {
-    if words::is_mark(frontend) { "refusal of ports that no service has" } else { "the frontend" }
+    if words::is_mark(frontend) {
+        "ClusterIP marker (other ports are refused)"
+    } else {
+        "the frontend"
+    }
 }
 
 /// The maps as operations leave them.
@@ -95,7 +106,7 @@ impl Image {
         match op {
             Op::PutSettings(_) | Op::ForgetClients { .. } => {}
             Op::PutBackend { id, row } => {
-                let _: Option<Backend> = self.backends.insert(*id, *row);
+                self.backends.insert(*id, *row);
             }
             Op::WriteLines { line, lines } => {
                 let (from, to) = (*line as usize, *line as usize + lines.len());
@@ -105,16 +116,16 @@ impl Image {
                 }
             }
             Op::PutSource { bits, source } => {
-                let _: bool = self.sources.insert((*bits, *source));
+                self.sources.insert((*bits, *source));
             }
             Op::RemoveSource { bits, source } => {
-                let _: bool = self.sources.remove(&(*bits, *source));
+                self.sources.remove(&(*bits, *source));
             }
             Op::PutService { frontend, service } => {
-                let _: Option<Service> = self.services.insert(*frontend, *service);
+                self.services.insert(*frontend, *service);
             }
             Op::RemoveService { frontend } => {
-                let _: Option<Service> = self.services.remove(frontend);
+                self.services.remove(frontend);
             }
         }
     }
@@ -138,7 +149,7 @@ fn meanings(actual: &Actual) -> BTreeMap<Frontend, Meaning> {
         // The service's 32 bits lead, and IPv4 is mapped.
         let length = bits.saturating_sub(if source.ip.is_v4() { 128 } else { 32 });
         let text = format!("source {}/{length}", words::ip(source.ip));
-        let _: bool = sources.entry(source.service).or_default().insert(text);
+        sources.entry(source.service).or_default().insert(text);
     }
     let is_live = |(_, service): &&(Frontend, Service)| !service.flags.has(Flags::LEAVING);
     let meaning = |(frontend, service): &(Frontend, Service)| {

@@ -1,18 +1,20 @@
 //! `ct list` and `ct flush`: what the data path remembers of translated packets.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use lb_common::addr::{Endpoint, Protocol};
-use lb_common::flow::{Flow, FlowKey, Kind, Side, state};
+use lb_common::addr::{Endpoint, Ip, Protocol};
+use lb_common::flow::{Flow, FlowKey, Kind, Shown as Packets, Side};
 use lb_common::service::ServiceId;
 use serde::Serialize;
 
 use super::print::{self, Row, Tone};
 use super::services::{matches, unknown};
 use super::{Error, open, words};
-use crate::cli::{Format, Scope};
+use crate::cli::{FlowFilter, Format, Scope};
 use crate::maps::Maps;
-use crate::run::{Known, monotonic};
+use crate::reconcile::wire;
+use crate::run::{StateFile, monotonic};
 
 /// One flow: what its client asks for, and who answers.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -33,65 +35,88 @@ pub struct Shown {
 }
 
 /// The flows, as text.
-pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Error> {
+pub fn list(
+    bpf_dir: &Path,
+    scope: &Scope,
+    filter: &FlowFilter,
+    format: Format,
+) -> Result<String, Error> {
     let maps = open(bpf_dir)?;
-    let known = Known::read(bpf_dir);
     let now = monotonic().as_nanos() as u64;
-    let mut forwards = Vec::new();
-    maps.flows(|key, flow| {
-        if begins(flow) {
-            forwards.push((*key, *flow));
-        }
-    })?;
-    forwards.sort_by_key(|(key, _)| *key);
+    let lifetimes = maps.settings()?.lifetimes;
+    let all: BTreeMap<FlowKey, Flow> = maps.all_flows()?.into_iter().collect();
+    let known = StateFile::read(bpf_dir);
     let mut flows = Vec::new();
-    for (key, flow) in forwards {
+    for (key, flow) in all.iter().filter(|(_, flow)| flow.is_forward()) {
         let service = known.names.get(&flow.service);
-        if scope.has(service.map(String::as_str)) && scope.has_family(key.tuple.source.is_v4()) {
-            let reply = maps.flow(&key.other(&flow))?;
-            flows.push(shown(&key, &flow, reply.as_ref(), service.cloned(), now));
+        let reply = all.get(&key.opposite(flow));
+        // Idle entries that packets treat as absent are left until others need their room.
+        let counts = !lifetimes.is_over(key, flow, reply, now);
+        let is_meant =
+            scope.has(service.map(String::as_str)) && is_meant(filter, &known, key, flow);
+        if counts && is_meant && scope.has_family(key.tuple.source.is_v4()) {
+            flows.push(shown(key, flow, reply, service.cloned(), now));
         }
     }
+    unknown_service(&maps, &known, filter, flows.is_empty())?;
     print::print(&flows, format)
 }
 
-/// Forgets all flows, or those of one service, and says how many.
-pub fn flush(bpf_dir: &Path, service: Option<&str>) -> Result<String, Error> {
+/// Deletes the flows that the filter means, and says how many entries went.
+pub fn flush(bpf_dir: &Path, filter: &FlowFilter) -> Result<String, Error> {
     let maps = open(bpf_dir)?;
-    let known = Known::read(bpf_dir);
-    let halves = halves(&maps, |id| {
-        let name = known.names.get(&id).map(String::as_str);
-        service.is_none_or(|wanted| matches(wanted, None, Some(id), name))
-    })?;
-    if let Some(wanted) = service.filter(|_| halves.is_empty()) {
-        // Nothing to forget is fine, a name that nobody has is not.
-        let mut known_ids = maps.services()?.into_iter().map(|(_, service)| service.id);
-        let is_known = known_ids
-            .any(|id| matches(wanted, None, Some(id), known.names.get(&id).map(String::as_str)));
-        if !is_known {
-            return Err(unknown(wanted, &known));
-        }
+    let all = maps.all_flows()?;
+    // Names after rows: those of rows that came meanwhile are there.
+    let known = StateFile::read(bpf_dir);
+    let entries = entries(all, |key, flow| is_meant(filter, &known, key, flow));
+    unknown_service(&maps, &known, filter, entries.is_empty())?;
+    maps.remove_flows(&entries)?;
+    Ok(format!("deleted {} flow entries\n", entries.len()))
+}
+
+/// Whether the filter means the flow of an entry.
+fn is_meant(filter: &FlowFilter, known: &StateFile, key: &FlowKey, flow: &Flow) -> bool {
+    let name = known.names.get(&flow.service).map(String::as_str);
+    let (client, backend) = ends(key, flow);
+    filter.service.as_ref().is_none_or(|wanted| matches(wanted, None, Some(flow.service), name))
+        && filter.client.is_none_or(|wanted| wire(wanted) == client)
+        && filter.backend.is_none_or(|wanted| wire(wanted) == backend)
+}
+
+/// Client and backend of the flow of an entry.
+const fn ends(key: &FlowKey, flow: &Flow) -> (Ip, Ip) {
+    if flow.is_answer() {
+        return (flow.to.destination, key.tuple.source);
     }
-    maps.remove_flows(&halves)?;
-    Ok(format!("forgot {} halves of flows\n", halves.len()))
+    let is_masquerade = flow.kind.0 == Kind::MASQUERADE.0;
+    let backend = if is_masquerade { key.tuple.destination } else { flow.to.destination };
+    (key.tuple.source, backend)
 }
 
-/// The halves of the services that are meant, those that go with them included. What a client's packets meet comes last:
-/// removed before the others, it would be made anew beside them, and then stand without them.
-fn halves(maps: &Maps, is_meant: impl Fn(ServiceId) -> bool) -> Result<Vec<FlowKey>, Error> {
-    let (mut others, mut first) = (Vec::new(), Vec::new());
-    maps.flows(|key, flow| {
-        if is_meant(flow.service) {
-            if begins(flow) { first.push(*key) } else { others.push(*key) }
-        }
-    })?;
-    others.append(&mut first);
-    Ok(others)
+/// The error for a service that nobody has. One without flows is none.
+fn unknown_service(
+    maps: &Maps,
+    known: &StateFile,
+    filter: &FlowFilter,
+    is_empty: bool,
+) -> Result<(), Error> {
+    let Some(wanted) = filter.service.as_ref().filter(|_| is_empty) else { return Ok(()) };
+    let mut ids = maps.services()?.into_iter().map(|(_, service)| service.id);
+    let name = |id: ServiceId| known.names.get(&id).map(String::as_str);
+    if ids.any(|id| matches(wanted, None, Some(id), name(id))) {
+        Ok(())
+    } else {
+        Err(unknown(wanted, known))
+    }
 }
 
-/// Whether a half is the one that the client's packets meet.
-pub(super) const fn begins(flow: &Flow) -> bool {
-    matches!(flow.kind, Kind::FORWARD | Kind::HAIRPIN)
+/// The entries that are meant, those that go with them included. The entry that a client's packets meet comes last: removed
+/// before the others, it would be made anew beside them, and then stand without them.
+fn entries(all: Vec<(FlowKey, Flow)>, is_meant: impl Fn(&FlowKey, &Flow) -> bool) -> Vec<FlowKey> {
+    let meant = all.into_iter().filter(|(key, flow)| is_meant(key, flow));
+    let (first, mut others): (Vec<_>, Vec<_>) = meant.partition(|(_, flow)| flow.is_forward());
+    others.extend(first);
+    others.into_iter().map(|(key, _)| key).collect()
 }
 
 fn shown(
@@ -104,22 +129,17 @@ fn shown(
     let seen = flow.seen.max(reply.map_or(0, |reply| reply.seen));
     let (tuple, to) = (&key.tuple, &flow.to);
     let source = Endpoint::new(tuple.source, tuple.source_port);
-    let client = match key.side {
-        Side::SOCKET => words::client(source.ip),
-        _ => words::endpoint(source.ip, source.port).to_string(),
-    };
     Shown {
         protocol: words::protocol(key.protocol),
-        client,
+        client: words::endpoint(source.ip, source.port).to_string(),
         frontend: words::endpoint(tuple.destination, tuple.destination_port).to_string(),
         backend: words::endpoint(to.destination, to.destination_port).to_string(),
         service,
         id: flow.service,
-        state: phase(key.protocol, flow.state, reply.map(|reply| reply.state)),
+        state: phase(key.protocol, flow.shown, reply.map(|reply| reply.shown)),
         idle_seconds: now.saturating_sub(seen) / 1_000_000_000,
         at: match (key.side, flow.kind) {
-            (Side::SOCKET, _) => "socket",
-            (Side::EGRESS, Kind::HAIRPIN) => "host",
+            (Side::EGRESS, _) => "host",
             (_, Kind::HAIRPIN) => "hairpin",
             (_, _) => "packet",
         },
@@ -130,22 +150,21 @@ fn shown(
 
 /// Whether no side has ended it.
 pub(super) const fn is_open(flow: &Flow) -> bool {
-    flow.state & (state::FIN | state::RST) == 0
+    flow.shown.fin | flow.shown.rst == 0
 }
 
 /// How far a flow is, by what its two directions have shown.
-const fn phase(protocol: Protocol, forward: u8, reply: Option<u8>) -> &'static str {
+const fn phase(protocol: Protocol, forward: Packets, reply: Option<Packets>) -> &'static str {
     let Some(reply) = reply else { return "alone" };
-    let both = forward | reply;
-    if both & state::RST != 0 {
+    if forward.rst | reply.rst != 0 {
         return "reset";
     }
-    match (forward & state::FIN != 0, reply & state::FIN != 0) {
+    match (forward.fin != 0, reply.fin != 0) {
         (true, true) => return "closed",
         (true, false) | (false, true) => return "closing",
         (false, false) => {}
     }
-    if reply & state::ESTABLISHED != 0 {
+    if reply.established != 0 {
         "open"
     } else if protocol.0 == Protocol::TCP.0 {
         "opening"
@@ -190,56 +209,4 @@ impl Row for Shown {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use lb_common::addr::{Ip, Port};
-    use lb_common::flow::Tuple;
-
-    #[test]
-    fn phases_follow_what_both_directions_showed() {
-        use state::{ESTABLISHED, FIN, RST};
-        let cases = [
-            (Protocol::TCP, 0, Some(0), "opening"),
-            (Protocol::TCP, ESTABLISHED, Some(ESTABLISHED), "open"),
-            (Protocol::TCP, ESTABLISHED | FIN, Some(ESTABLISHED), "closing"),
-            (Protocol::TCP, ESTABLISHED | FIN, Some(ESTABLISHED | FIN), "closed"),
-            (Protocol::TCP, ESTABLISHED, Some(RST), "reset"),
-            (Protocol::UDP, ESTABLISHED, Some(0), "unanswered"),
-            (Protocol::UDP, 0, Some(ESTABLISHED), "open"),
-            (Protocol::UDP, 0, None, "alone"),
-        ];
-        for (protocol, forward, reply, expected) in cases {
-            assert_eq!(
-                phase(protocol, forward, reply),
-                expected,
-                "{protocol:?} {forward} {reply:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_flow_is_a_line() {
-        let at = |host: u8, port| Endpoint::new(Ip::v4([10, 0, 0, host]), Port::new(port));
-        let (client, frontend, backend) = (at(1, 1000), at(2, 80), at(3, 8080));
-        let flow = |seen: u64, state| {
-            let mut flow = Flow::new(Tuple::new(client, backend), Kind::FORWARD, seen);
-            (flow.service, flow.state, flow.epoch) = (1, state, 4);
-            flow
-        };
-        let key = |side| FlowKey::new(Tuple::new(client, frontend), Protocol::TCP, side);
-        let mut socket = key(Side::SOCKET);
-        socket.protocol = Protocol::UDP;
-        socket.tuple.source = Ip::cookie(99);
-        let (open, quiet) = (flow(1_000_000_000, 1), flow(9_000_000_000, 0));
-        let now = 191_000_000_000;
-        let all = [
-            shown(&key(Side::INGRESS), &open, Some(&open), Some("default/web".into()), now),
-            shown(&socket, &quiet, Some(&quiet), None, now),
-        ];
-        let wide = Format { output: crate::cli::Output::Wide, ..print::PLAIN };
-        insta::assert_snapshot!(print::print(&all, wide).unwrap());
-        insta::assert_snapshot!(
-            print::print(&all, Format { output: crate::cli::Output::Json, ..wide }).unwrap()
-        );
-    }
-}
+mod tests;

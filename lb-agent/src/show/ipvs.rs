@@ -9,11 +9,10 @@ use lb_common::addr::Protocol;
 use lb_common::flow::{Flow, FlowKey};
 use lb_common::service::ServiceId;
 
-use super::flows::{begins, is_open};
+use super::flows::is_open;
 use super::list::{Entry, entries};
 use super::{Error, open, words};
 use crate::cli::Scope;
-use crate::run::Known;
 
 /// Open connections and other flows.
 type Counts = (u64, u64);
@@ -21,15 +20,15 @@ type Counts = (u64, u64);
 /// Every frontend in the maps.
 pub fn list(bpf_dir: &Path, scope: &Scope) -> Result<String, Error> {
     let maps = open(bpf_dir)?;
-    let mut all = entries(&maps, &Known::read(bpf_dir))?;
+    let (mut all, _known) = entries(&maps, bpf_dir)?;
     all.retain(|entry| entry.is_in(scope) && !entry.leaving);
     let mut flows = BTreeMap::new();
-    maps.flows(|key, flow| count(key, flow, &mut flows))?;
+    maps.all_flows()?.iter().for_each(|(key, flow)| count(key, flow, &mut flows));
     Ok(layout(&all, &flows))
 }
 
 fn count(key: &FlowKey, flow: &Flow, flows: &mut BTreeMap<(ServiceId, String), Counts>) {
-    if begins(flow) {
+    if flow.is_forward() {
         let backend = words::endpoint(flow.to.destination, flow.to.destination_port).to_string();
         let counts = flows.entry((flow.service, backend)).or_default();
         if key.protocol == Protocol::TCP && is_open(flow) { counts.0 += 1 } else { counts.1 += 1 }

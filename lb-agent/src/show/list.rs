@@ -10,10 +10,9 @@ use super::print::{self, Row, Tone};
 use super::{Error, open, words};
 use crate::cli::{Format, Scope};
 use crate::maps::Maps;
-use crate::program::Actual;
-use crate::run::Known;
+use crate::reconcile::Actual;
+use crate::run::StateFile;
 
-/// One frontend.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
@@ -45,22 +44,24 @@ pub struct Endpoint {
 
 /// Every frontend in the maps, as text.
 pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Error> {
-    let maps = open(bpf_dir)?;
-    let mut entries = entries(&maps, &Known::read(bpf_dir))?;
+    let (mut entries, _known) = entries(&open(bpf_dir)?, bpf_dir)?;
     entries.retain(|entry| entry.is_in(scope));
     print::print(&entries, format)
 }
 
-/// Every frontend in the maps.
-pub(super) fn entries(maps: &Maps, known: &Known) -> Result<Vec<Entry>, Error> {
+/// Every frontend in the maps, and the state that names them. The state is read after the rows, for a name is written before
+/// its rows.
+pub(super) fn entries(maps: &Maps, bpf_dir: &Path) -> Result<(Vec<Entry>, StateFile), Error> {
     let services = maps.services()?;
+    let known = StateFile::read(bpf_dir);
     let lines = maps.lines(Actual::lines_in_use(&services))?;
     let backends = maps.backends()?;
     let shown = services.iter().filter(|(_, service)| !service.flags.has(Flags::ADDRESS));
     let entry = |(frontend, service): &(Frontend, Service)| {
         entry(frontend, service, &known.names, |set| members(set, &lines, &backends))
     };
-    Ok(shown.map(entry).collect())
+    let entries = shown.map(entry).collect();
+    Ok((entries, known))
 }
 
 /// How many backends the frontends of `services` have, each counted once for each service port.
@@ -130,7 +131,7 @@ impl Row for Entry {
             seconds => format!("{seconds}s"),
         };
         let backends = match (self.leaving, self.used()) {
-            (true, _) => "(leaving)".to_owned(),
+            (true, _) => "(draining)".to_owned(),
             (false, []) => "(none)".to_owned(),
             (false, used) => used.iter().map(Endpoint::in_table).collect::<Vec<_>>().join(" "),
         };

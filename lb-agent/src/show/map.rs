@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::print::{self, Row, Tone};
-use super::{Error, folder, open};
+use super::{Error, directory, open};
 use crate::cli::Format;
 use crate::maps::{self, Kept};
 
@@ -42,7 +42,7 @@ pub fn list(bpf_dir: &Path, format: Format) -> Result<String, Error> {
             value_bytes: kept.value,
         }
     };
-    let all: Vec<Shown> = maps::kept(&folder(bpf_dir))?.into_iter().map(shown).collect();
+    let all: Vec<Shown> = maps::kept(&directory(bpf_dir))?.into_iter().map(shown).collect();
     print::print(&all, format)
 }
 

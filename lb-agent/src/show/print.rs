@@ -1,6 +1,6 @@
 //! One way to print every list: columns for people, JSON and YAML for programs, names for shells.
 
-use comfy_table::{Column, Table};
+use comfy_table::Table;
 use serde::Serialize;
 
 use super::Error;
@@ -11,9 +11,8 @@ use crate::cli::{Format, Output};
 pub(super) enum Tone {
     /// As usual.
     Plain,
-    /// Of less interest.
+    /// A part of less interest.
     Faint,
-    /// Look here.
     Bad,
 }
 
@@ -21,13 +20,13 @@ pub(super) enum Tone {
 pub(super) trait Row: Serialize {
     /// Headings: those of a table, then those that `wide` adds.
     const HEADINGS: (&'static [&'static str], &'static [&'static str]);
-    /// What is said in place of an empty list.
+    /// The text in place of an empty list.
     const NONE: &'static str;
 
     /// As many as there are headings.
     fn cells(&self) -> Vec<String>;
 
-    /// What `-o name` prints.
+    /// The name that `-o name` prints.
     fn name(&self) -> String;
 
     /// How the line looks.
@@ -59,17 +58,16 @@ fn table<R: Row>(rows: &[R], format: Format) -> String {
     let (few, more) = R::HEADINGS;
     let columns = if format.output == Output::Wide { few.len() + more.len() } else { few.len() };
     let mut table = Table::new();
-    let _: &mut Table = table.load_style(comfy_table::presets::NOTHING);
+    table.load_style(comfy_table::presets::NOTHING);
     if !format.no_headers {
-        let _: &mut Table = table.set_header(few.iter().chain(more).take(columns));
+        table.set_header(few.iter().chain(more).take(columns));
     }
     for row in rows {
         let cells = row.cells().into_iter().take(columns);
-        let _: &mut Table =
-            table.add_row(cells.map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
+        table.add_row(cells.map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
     }
     for column in table.column_iter_mut() {
-        let _: &mut Column = column.set_padding((0, 2));
+        column.set_padding((0, 2));
     }
     let heading = (!format.no_headers).then_some("1");
     let tones = heading.into_iter().chain(rows.iter().map(|row| match row.tone() {

@@ -11,7 +11,7 @@ use super::list::{self, Entry};
 use super::print::{self, Row, Tone};
 use super::{Error, open, words};
 use crate::cli::{Format, Output, Scope};
-use crate::run::Known;
+use crate::run::StateFile;
 
 /// One service port in one family.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -31,8 +31,7 @@ pub struct ServicePort {
 
 /// The service ports, as text.
 pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Error> {
-    let known = Known::read(bpf_dir);
-    let mut entries = list::entries(&open(bpf_dir)?, &known)?;
+    let (mut entries, known) = list::entries(&open(bpf_dir)?, bpf_dir)?;
     entries.retain(|entry| scope.has_family(entry.is_v4));
     let mut ports = ports(entries, &known);
     ports.retain(|port| scope.has(Some(&port.service)));
@@ -46,8 +45,8 @@ pub fn show(
     namespace: Option<&str>,
     format: Format,
 ) -> Result<String, Error> {
-    let known = Known::read(bpf_dir);
-    let mut ports = ports(list::entries(&open(bpf_dir)?, &known)?, &known);
+    let (entries, known) = list::entries(&open(bpf_dir)?, bpf_dir)?;
+    let mut ports = ports(entries, &known);
     ports.retain(|port| {
         matches(name, namespace, port.id, (!port.service.starts_with('#')).then_some(&port.service))
     });
@@ -61,9 +60,9 @@ pub fn show(
 }
 
 /// The error for a name that nothing matches.
-pub(super) fn unknown(name: &str, known: &Known) -> Error {
+pub(super) fn unknown(name: &str, known: &StateFile) -> Error {
     let hint = if known.names.is_empty() {
-        ": the last run left no names, so they go by number"
+        ": the last run saved no names, so services are listed by number"
     } else {
         ""
     };
@@ -94,7 +93,7 @@ pub(super) fn matches(
         && (wanted == own || wanted == own_name)
 }
 
-fn ports(entries: Vec<Entry>, known: &Known) -> Vec<ServicePort> {
+fn ports(entries: Vec<Entry>, known: &StateFile) -> Vec<ServicePort> {
     let mut by_id: BTreeMap<ServiceId, Vec<Entry>> = BTreeMap::new();
     for entry in entries {
         by_id.entry(entry.id).or_default().push(entry);
@@ -106,7 +105,7 @@ fn ports(entries: Vec<Entry>, known: &Known) -> Vec<ServicePort> {
         kinds.dedup();
         let live = || frontends.iter().filter(|entry| !entry.leaving);
         let state = match live().map(|entry| entry.used().len()).min() {
-            None => "leaving",
+            None => "draining",
             Some(0) => "no backends",
             Some(_) => "served",
         };
@@ -166,7 +165,7 @@ impl Row for ServicePort {
     fn tone(&self) -> Tone {
         match self.state {
             "served" => Tone::Plain,
-            "leaving" => Tone::Faint,
+            "draining" => Tone::Faint,
             _ => Tone::Bad,
         }
     }
@@ -191,7 +190,7 @@ fn page(port: &ServicePort) -> String {
             0 => String::new(),
             seconds => format!(", affinity {seconds}s"),
         };
-        let leaving = if entry.leaving { ", leaving" } else { "" };
+        let leaving = if entry.leaving { ", draining" } else { "" };
         line("", "");
         line(entry.kind, &entry.frontend);
         line("  Policy", &format!("{}{affinity}{leaving}", entry.policy));
@@ -229,10 +228,10 @@ mod tests {
 
     #[test]
     fn service_ports_are_grouped_and_the_refused_are_named() {
-        let known = Known {
+        let known = StateFile {
             names: BTreeMap::from([(1, "default/web:http".to_owned())]),
             refused: BTreeMap::from([("default/big".to_owned(), "SLOTS".to_owned())]),
-            ..Known::default()
+            ..StateFile::default()
         };
         let all = ports(list::samples(&known.names), &known);
         insta::assert_snapshot!(print::print(&all, print::PLAIN).unwrap());

@@ -19,7 +19,6 @@ pub(crate) fn prefix(prefix: &Prefix) -> String {
     format!("{}/{bits}", ip(prefix.ip))
 }
 
-/// Address and port.
 pub(crate) fn endpoint(at: Ip, port: Port) -> SocketAddr {
     SocketAddr::new(ip(at), port.get())
 }
@@ -81,7 +80,7 @@ pub(crate) fn age(seconds: u64) -> String {
     }
 }
 
-/// What kind of frontend an entry is.
+/// The kind of frontend of an entry.
 pub(crate) const fn kind(flags: Flags) -> &'static str {
     if flags.has(Flags::NODE_PORT) {
         "NodePort"

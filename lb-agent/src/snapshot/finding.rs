@@ -1,4 +1,4 @@
-//! What is wrong with one object: named, with its remedy, and stopping nothing else.
+//! A problem of one object: named, with its remedy, without stopping anything else.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,7 +10,6 @@ pub struct ObjectName {
     pub kind: &'static str,
     /// Namespace, empty where the kind has none.
     pub namespace: String,
-    /// Name.
     pub name: String,
 }
 
@@ -24,13 +23,11 @@ impl fmt::Display for ObjectName {
 /// One field of one object that cannot be used as it is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Finding {
-    /// The object.
     pub object: ObjectName,
     /// The field, as `kubectl explain` names it, with the index of a list entry.
     pub field: String,
-    /// What is wrong with it, and what follows.
+    /// The fault, and its consequence.
     pub problem: String,
-    /// What to do.
     pub remedy: Cow<'static, str>,
 }
 
@@ -68,14 +65,13 @@ impl Findings {
         let (field, problem, remedy) = match self.list.len() {
             0..Self::MOST => (field.to_string(), problem.to_string(), remedy),
             Self::MOST => {
-                ("...".to_owned(), "has more problems".to_owned(), "correct the ones named first")
+                ("...".to_owned(), "has more problems".to_owned(), "correct the first ones")
             }
             _ => return,
         };
         self.list.push(Finding { object, field, problem, remedy: Cow::Borrowed(remedy) });
     }
 
-    /// All of them.
     pub fn into_list(self) -> Vec<Finding> {
         self.list
     }

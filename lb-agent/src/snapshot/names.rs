@@ -50,7 +50,7 @@ impl<T: ?Sized + Eq + Hash> Pool<T> {
             self.set.retain(|shared| Arc::strong_count(shared) > 1);
             self.limit = (2 * self.set.len()).max(1024);
         }
-        let _: bool = self.set.insert(Arc::clone(&new));
+        self.set.insert(Arc::clone(&new));
         new
     }
 }

@@ -4,13 +4,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::Node;
 
 use super::address::{address, prefix};
 use super::finding::{Finding, Findings, quoted};
+use super::object::Node;
 use crate::plan::Family;
 
-/// What is kept of a Node.
+/// The fields of a Node that are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeSpec {
     /// `metadata.name`.
@@ -25,30 +25,26 @@ pub struct NodeSpec {
     pub deleting: bool,
     /// The taint `ToBeDeletedByClusterAutoscaler` is set.
     pub to_be_deleted: bool,
-    /// What is wrong with the object.
+    /// The faults of the object.
     pub problems: Box<[Finding]>,
 }
 
-/// Label of a Node's zone.
-const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 /// Taint of a node that the cluster autoscaler is about to remove.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
 impl NodeSpec {
     /// Cuts a Node down. `None` when it has no name.
-    pub fn of(object: &Node) -> Option<Self> {
-        let name = object.metadata.name.as_deref().filter(|name| !name.is_empty())?;
+    pub(crate) fn of(object: &Node) -> Option<Self> {
+        let name = Some(&*object.metadata.name).filter(|name| !name.is_empty())?;
         let mut findings = Findings::of("Node", "", name);
-        let zone = object.metadata.labels.as_ref().and_then(|labels| labels.get(ZONE_LABEL));
-        let spec = object.spec.as_ref();
-        let taints = spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+        let zone = object.metadata.labels.zone.as_ref();
         Some(Self {
             name: name.into(),
             addresses: addresses(object, &mut findings),
             zone: zone.filter(|zone| !zone.is_empty()).map(|zone| Arc::from(zone.as_str())),
             pod_cidrs: pod_cidrs(object, &mut findings),
             deleting: object.metadata.deletion_timestamp.is_some(),
-            to_be_deleted: taints.iter().any(|taint| taint.key == TO_BE_DELETED),
+            to_be_deleted: object.spec.taints.iter().any(|taint| taint.key == TO_BE_DELETED),
             problems: findings.into_list().into(),
         })
     }
@@ -60,11 +56,10 @@ impl NodeSpec {
 }
 
 fn addresses(object: &Node, findings: &mut Findings) -> Box<[IpAddr]> {
-    let listed = object.status.as_ref().and_then(|status| status.addresses.as_deref());
     let mut found = Vec::new();
     for wanted in ["InternalIP", "ExternalIP"] {
-        for (at, entry) in listed.unwrap_or_default().iter().enumerate() {
-            if entry.type_ != wanted {
+        for (at, entry) in object.status.addresses.iter().enumerate() {
+            if entry.kind != wanted {
                 continue;
             }
             match address(&entry.address) {
@@ -82,9 +77,8 @@ fn addresses(object: &Node, findings: &mut Findings) -> Box<[IpAddr]> {
 }
 
 fn pod_cidrs(object: &Node, findings: &mut Findings) -> Box<[IpNet]> {
-    let spec = object.spec.as_ref();
-    let list = spec.and_then(|spec| spec.pod_cidrs.as_deref()).unwrap_or_default();
-    let single = spec.and_then(|spec| spec.pod_cidr.as_ref()).filter(|_| list.is_empty());
+    let list = &object.spec.pod_cidrs;
+    let single = object.spec.pod_cidr.as_ref().filter(|_| list.is_empty());
     let mut found = Vec::new();
     for (at, text) in list.iter().chain(single).enumerate() {
         match prefix(text) {
@@ -99,12 +93,11 @@ fn pod_cidrs(object: &Node, findings: &mut Findings) -> Box<[IpNet]> {
     found.into()
 }
 
-/// What the translation of a Service needs to know about the node it is for.
+/// The facts about a node that the translation of a Service needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeContext {
     /// Our node's name.
     pub name: Arc<str>,
-    /// Our zone.
     pub zone: Option<Arc<str>>,
     /// The node IP of IPv4.
     pub ipv4: Option<IpAddr>,

@@ -6,22 +6,19 @@ mod ports;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::{Service, ServiceSpec as Spec};
+use jiff::Timestamp;
 use lb_common::addr::Protocol;
 
 pub use self::addresses::ClusterIps;
 use self::addresses::{external_ips, source_ranges, vips};
 pub(super) use self::ports::{port_number, protocol};
 use super::finding::{Finding, Findings, quoted};
+use super::object::{Service, ServiceBody as Spec};
 use crate::plan::ServiceName;
 
-/// Label by which a Service asks for another proxy than the cluster's ordinary one.
-pub const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
-
-/// What is kept of a Service.
+/// The fields of a Service that are kept.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServiceSpec {
-    /// Namespace and name.
     pub name: ServiceName,
     /// `metadata.uid`.
     pub uid: Box<str>,
@@ -51,21 +48,17 @@ pub struct ServiceSpec {
     pub affinity: Option<u32>,
     /// `spec.healthCheckNodePort`, 0 for none.
     pub health_check_node_port: u16,
-    /// What is wrong with the object.
+    /// The faults of the object.
     pub problems: Box<[Finding]>,
 }
 
 /// `spec.type`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ServiceKind {
-    /// `ClusterIP`.
     #[default]
     ClusterIp,
-    /// `NodePort`.
     NodePort,
-    /// `LoadBalancer`.
     LoadBalancer,
-    /// `ExternalName`.
     ExternalName,
 }
 
@@ -74,7 +67,6 @@ pub enum ServiceKind {
 pub struct PortSpec {
     /// Name, empty when unnamed.
     pub name: Box<str>,
-    /// Protocol.
     pub protocol: Protocol,
     /// Number, host order.
     pub port: u16,
@@ -84,21 +76,20 @@ pub struct PortSpec {
 
 impl ServiceSpec {
     /// Cuts a Service down. `None` when it has no name.
-    pub fn of(object: &Service) -> Option<Self> {
+    pub(crate) fn of(object: &Service) -> Option<Self> {
         let meta = &object.metadata;
-        let name = meta.name.clone().filter(|name| !name.is_empty())?;
-        let name = ServiceName { namespace: meta.namespace.clone().unwrap_or_default(), name };
-        let nothing = Spec::default();
-        let spec = object.spec.as_ref().unwrap_or(&nothing);
+        let name = Some(meta.name.clone()).filter(|name| !name.is_empty())?;
+        let name = ServiceName { namespace: meta.namespace.clone(), name };
+        let spec = &object.spec;
         let mut findings = Findings::of("Service", &name.namespace, &name.name);
         let kind = kind(spec, &mut findings);
         let (source_ranges, broken_ranges) = source_ranges(spec, &mut findings);
-        let label = meta.labels.as_ref().and_then(|labels| labels.get(PROXY_NAME_LABEL));
+        let created = meta.creation_timestamp.as_deref().and_then(|time| time.parse().ok());
         Some(Self {
-            uid: meta.uid.clone().unwrap_or_else(|| name.to_string()).into(),
-            created: meta.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
+            uid: if meta.uid.is_empty() { name.to_string().into() } else { (*meta.uid).into() },
+            created: created.map_or(0, |time: Timestamp| time.as_second()),
             kind,
-            proxy_name: label.map(|label| label.as_str().into()),
+            proxy_name: meta.labels.proxy_name.as_deref().map(Into::into),
             cluster: ClusterIps::of(spec, kind, &mut findings),
             ports: ports::ports(spec, kind, &mut findings),
             external_ips: external_ips(spec, &mut findings),
@@ -128,7 +119,7 @@ impl ServiceSpec {
 }
 
 fn kind(spec: &Spec, findings: &mut Findings) -> ServiceKind {
-    match spec.type_.as_deref() {
+    match spec.kind.as_deref() {
         None | Some("" | "ClusterIP") => ServiceKind::ClusterIp,
         Some("NodePort") => ServiceKind::NodePort,
         Some("LoadBalancer") => ServiceKind::LoadBalancer,
@@ -173,8 +164,7 @@ fn affinity(spec: &Spec, findings: &mut Findings) -> Option<u32> {
             return None;
         }
     }
-    let config = spec.session_affinity_config.as_ref().and_then(|c| c.client_ip.as_ref());
-    let Some(seconds) = config.and_then(|config| config.timeout_seconds) else {
+    let Some(seconds) = spec.session_affinity_config.client_ip.timeout_seconds else {
         return Some(DEFAULT);
     };
     let valid = u32::try_from(seconds).ok().filter(|seconds| (1..=86_400).contains(seconds));

@@ -4,22 +4,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointHints, EndpointPort, EndpointSlice};
 use lb_common::addr::Protocol;
 
 use super::address::{address, link_local, special};
 use super::finding::{Finding, Findings, quoted};
 use super::names::Names;
+use super::object::{Endpoint, EndpointHints, EndpointPort, EndpointSlice};
 use super::service::{port_number, protocol};
 use crate::plan::Family;
-
-/// Label that names the Service a slice belongs to.
-pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
-/// Label of the slices of a headless Service, which no proxy serves, whatever its value (contract 1.1). A Service with this
-/// label and an address is served, as by kube-proxy since 1.36.
-pub const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
-/// When the change was made that led to this slice, for the latency metric of contract 7.
-const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// Namespace and name of an `EndpointSlice`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,10 +22,9 @@ pub struct SliceName {
     pub name: Arc<str>,
 }
 
-/// What is kept of an `EndpointSlice`.
+/// The fields of an `EndpointSlice` that are kept.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SliceSpec {
-    /// Namespace and name.
     pub name: SliceName,
     /// The Service it belongs to, in the same namespace; `None` when the label is missing or empty, or when
     /// the slice is labelled as one of a headless Service.
@@ -46,7 +37,7 @@ pub struct SliceSpec {
     pub endpoints: Box<[EndpointSpec]>,
     /// When the change happened that led to this state, if the slice says so.
     pub triggered: Option<Timestamp>,
-    /// What is wrong with the object.
+    /// The faults of the object.
     pub problems: Box<[Finding]>,
 }
 
@@ -55,7 +46,6 @@ pub struct SliceSpec {
 pub struct SlicePort {
     /// Name, empty when unnamed.
     pub name: Arc<str>,
-    /// Protocol.
     pub protocol: Protocol,
     /// Number at the endpoint, host order.
     pub port: u16,
@@ -72,7 +62,6 @@ pub struct EndpointSpec {
     pub serving: bool,
     /// `conditions.terminating`, default false.
     pub terminating: bool,
-    /// `nodeName`.
     pub node: Option<Arc<str>>,
     /// `hints`, when there are any.
     pub hints: Option<Arc<Hints>>,
@@ -89,13 +78,12 @@ pub struct Hints {
 
 impl SliceSpec {
     /// Cuts an `EndpointSlice` down. `None` when it has no name.
-    pub fn of(object: &EndpointSlice, names: &mut Names) -> Option<Self> {
+    pub(crate) fn of(object: &EndpointSlice, names: &mut Names) -> Option<Self> {
         let meta = &object.metadata;
-        let name = meta.name.as_deref().filter(|name| !name.is_empty())?;
-        let namespace = meta.namespace.as_deref().unwrap_or_default();
-        let label = |name: &str| meta.labels.as_ref()?.get(name);
-        let owner = label(SERVICE_NAME_LABEL).filter(|_| label(HEADLESS_LABEL).is_none());
-        let stamp = meta.annotations.as_ref().and_then(|notes| notes.get(TRIGGER_TIME));
+        let name = Some(&*meta.name).filter(|name| !name.is_empty())?;
+        let namespace = &*meta.namespace;
+        let owner = meta.labels.service_name.as_ref().filter(|_| meta.labels.headless.is_none());
+        let stamp = meta.annotations.trigger_time.as_ref();
         let mut findings = Findings::of("EndpointSlice", namespace, name);
         let family = match object.address_type.as_str() {
             "IPv4" => Some(Family::V4),
@@ -111,7 +99,7 @@ impl SliceSpec {
             name: SliceName { namespace: names.text(namespace), name: Arc::from(name) },
             service: owner.filter(|owner| !owner.is_empty()).map(|owner| names.text(owner)),
             family,
-            ports: ports(object.ports.as_deref().unwrap_or_default(), names, &mut findings),
+            ports: ports(&object.ports, names, &mut findings),
             triggered: stamp.and_then(|stamp| stamp.parse().ok()),
             problems: findings.into_list().into(),
         })
@@ -160,20 +148,19 @@ fn endpoint(
         );
         return None;
     }
-    let conditions = listed.conditions.as_ref();
+    let conditions = &listed.conditions;
     Some(EndpointSpec {
         ip: ip?,
-        ready: conditions.and_then(|c| c.ready).unwrap_or(true),
-        serving: conditions.and_then(|c| c.serving).unwrap_or(true),
-        terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
+        ready: conditions.ready.unwrap_or(true),
+        serving: conditions.serving.unwrap_or(true),
+        terminating: conditions.terminating.unwrap_or(false),
         node: listed.node_name.as_deref().filter(|n| !n.is_empty()).map(|n| names.text(n)),
-        hints: listed.hints.as_ref().and_then(|listed| hints(listed, names)),
+        hints: hints(&listed.hints, names),
     })
 }
 
 fn hints(listed: &EndpointHints, names: &mut Names) -> Option<Arc<Hints>> {
-    let zones = listed.for_zones.as_deref().unwrap_or_default();
-    let nodes = listed.for_nodes.as_deref().unwrap_or_default();
+    let (zones, nodes) = (&listed.for_zones, &listed.for_nodes);
     if zones.is_empty() && nodes.is_empty() {
         return None;
     }

@@ -1,6 +1,6 @@
-//! How far the view of the objects can be trusted: for status, metrics and probes.
+//! The age of the known state: for status, metrics and probes.
 //!
-//! The data path never waits for this: when a source is away, what was programmed stays.
+//! The data path never waits for it: while a source is unreachable, the last known state stays active.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +34,7 @@ pub struct KindView {
 pub struct Stale {
     /// Since when changes do not reach us.
     pub since: Timestamp,
-    /// What the last attempt to get them said.
+    /// The reason that the last attempt failed for.
     pub reason: String,
 }
 
@@ -49,7 +49,7 @@ impl ViewHealth {
         let stale = self.state().kinds.entry(kind).or_default().stale.take();
         if let Some(stale) = stale {
             let resource = kind.resource();
-            tracing::info!(resource, stale_since = %stale.since, "changes are seen again");
+            tracing::info!(resource, stale_since = %stale.since, "watch works again");
         }
     }
 
@@ -65,9 +65,9 @@ impl ViewHealth {
         drop(state);
         let resource = kind.resource();
         if first {
-            tracing::warn!(resource, reason, "changes are not seen, the last view stays");
+            tracing::warn!(resource, reason, "watch failed; keeping the last known state");
         } else {
-            tracing::debug!(resource, reason, "changes are still not seen");
+            tracing::debug!(resource, reason, "watch still fails");
         }
     }
 
@@ -84,7 +84,7 @@ impl ViewHealth {
     /// Whether one part of the source, a file for example, cannot be read as it is now.
     pub fn unread(&self, part: &str, is_unread: bool) {
         let mut state = self.state();
-        let _: bool = if is_unread {
+        if is_unread {
             state.unread.insert(part.to_owned())
         } else {
             state.unread.remove(part)
@@ -107,7 +107,7 @@ impl ViewHealth {
         kinds.filter_map(|(kind, view)| Some((kind, view.stale?))).min_by_key(|(_, s)| s.since)
     }
 
-    /// What is wrong with the source itself, part by part.
+    /// The faults of the source itself, part by part.
     pub fn problems(&self) -> Vec<Finding> {
         self.state().problems.values().flatten().cloned().collect()
     }

@@ -1,21 +1,20 @@
-//! Ends one flow that was judged dead, while packets may renew it.
+//! Ends one expired flow, while packets may renew it.
 //!
-//! A packet touches a half that it finds, and begins the flow anew where its first half is gone: the answer's half first,
-//! its own last (`lb_common::forward`). So of a pair the half that its first packet meets goes first, the other one only if
-//! no packet has written it since it was judged. What a packet wrote is put back: the next sweep judges it.
+//! An entry is read once more right before it is removed. A later packet begins the flow again in the tables of
+//! displaceable entries, which this module does not touch: so it never removes a new entry.
 
 use std::time::Duration;
 
-use lb_common::flow::{Flow, FlowKey, Kind};
+use lb_common::addr::Ip;
+use lb_common::flow::{Flow, FlowKey, Kind, Lifetimes, Side};
 
-use super::{Notes, is_masquerade, reply_key};
 use crate::maps::{Error, Maps};
 
-/// Where halves are.
-pub(super) trait Halves {
-    /// One half, if it is there.
-    fn half(&self, key: &FlowKey) -> Result<Option<Flow>, Error>;
-    /// Removes one half, if it is there, and gives what it was at that moment.
+/// Where entries of flows are.
+pub(super) trait Entries {
+    /// One entry as packets find it.
+    fn entry(&self, key: &FlowKey) -> Result<Option<Flow>, Error>;
+    /// Removes one from among the protected entries, if it is there, and gives what it was at that moment.
     fn take(&self, key: &FlowKey) -> Result<Option<Flow>, Error>;
     /// Puts one back, unless it was made anew.
     fn restore(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error>;
@@ -23,8 +22,8 @@ pub(super) trait Halves {
     fn replace(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error>;
 }
 
-impl Halves for Maps {
-    fn half(&self, key: &FlowKey) -> Result<Option<Flow>, Error> {
+impl Entries for Maps {
+    fn entry(&self, key: &FlowKey) -> Result<Option<Flow>, Error> {
         self.flow(key)
     }
 
@@ -41,73 +40,75 @@ impl Halves for Maps {
     }
 }
 
-/// Looks again at a half judged dead and removes it, with its twin, if it still is. Says how many halves went.
-pub(super) fn end<H: Halves>(
-    halves: &H,
+/// Removes the protected entries of the flow that an entry belongs to, if that is over. Says how many went.
+pub(super) fn end<E: Entries>(
+    entries: &E,
     key: &FlowKey,
-    first: &mut Notes,
+    lifetimes: &Lifetimes,
     now: Duration,
 ) -> Result<usize, Error> {
-    let Some(flow) = halves.half(key)? else { return Ok(0) };
-    let twin_key = key.other(&flow);
-    let twin = halves.half(&twin_key)?;
-    let epochs = std::mem::take(&mut first.epochs);
-    let mut notes = Notes { epochs, lifetimes: first.lifetimes, ..Notes::default() };
-    notes.note(key, &flow);
-    if let Some(twin) = &twin {
-        notes.note(&twin_key, twin);
+    let Some(flow) = entries.entry(key)? else { return Ok(0) };
+    if flow.is_masquerade() {
+        return end_masquerade(entries, key, &flow);
     }
-    if is_masquerade(&flow) {
-        let reply = reply_key(key, &flow);
-        if let Some(flow) = halves.half(&reply)? {
-            notes.note(&reply, &flow);
-        }
-    }
-    let is_over = notes.is_over(key, &flow, now);
-    first.epochs = notes.epochs;
-    if !is_over {
+    let opposite_key = key.opposite(&flow);
+    let opposite =
+        entries.entry(&opposite_key)?.filter(|opposite| opposite_key.opposite(opposite) == *key);
+    if !lifetimes.is_over(key, &flow, opposite.as_ref(), now.as_nanos() as u64) {
         return Ok(0);
     }
-    let itself = (*key, flow);
-    let Some(twin) = twin.filter(|twin| twin_key.other(twin) == *key) else {
-        return Ok(usize::from(remove(halves, &itself)?));
+    let entry = (*key, flow);
+    // The forward entry first: a question that finds it while its reply is gone would be answered to nobody.
+    let (first, second) = match opposite.map(|opposite| (opposite_key, opposite)) {
+        Some(forward) if flow.is_answer() => (forward, Some(entry)),
+        opposite => (entry, opposite),
     };
-    let twin = (twin_key, twin);
-    match flow.kind {
-        Kind::REPLY | Kind::UNMASQUERADE => remove_pair(halves, &twin, &itself),
-        _ => remove_pair(halves, &itself, &twin),
-    }
-}
-
-/// Removes both halves as they were judged: `front`, which the first packet of a flow meets, and `back`.
-fn remove_pair<H: Halves>(
-    halves: &H,
-    front: &(FlowKey, Flow),
-    back: &(FlowKey, Flow),
-) -> Result<usize, Error> {
-    if !remove(halves, front)? {
+    let mut removed = 0;
+    if let Some(taken) = entries.take(&first.0)? {
+        // A packet of this direction came since: the next sweep judges the flow.
+        if taken != first.1 {
+            entries.restore(&first.0, &taken)?;
+            return Ok(0);
+        }
+        removed = 1;
+    } else if !flow.is_answer() {
         return Ok(0);
     }
-    // Looked at first: so the time in which a half that was renewed is missing begins only where that comes between two
-    // calls of ours.
-    match halves.half(&back.0)? {
-        None => return Ok(1),
-        Some(flow) if flow == back.1 && remove(halves, back)? => return Ok(2),
-        Some(_) => {}
+    if let Some((key, _)) = &second {
+        removed += usize::from(entries.take(key)?.is_some());
     }
-    // An answer came, or the flow began anew: then its first half is there already, and stays.
-    halves.restore(&front.0, &front.1)?;
-    Ok(0)
+    if flow.flags & Flow::MASQUERADED != 0 {
+        let tuple = if flow.is_answer() { key.tuple.reversed() } else { flow.to };
+        let mark = FlowKey::new(tuple, key.protocol, Side::EGRESS);
+        removed += take_masquerade(entries, &mark)?;
+    }
+    Ok(removed)
 }
 
-/// Removes a half if it is as it was judged. False where it is not: then it stands again.
-fn remove<H: Halves>(halves: &H, (key, judged): &(FlowKey, Flow)) -> Result<bool, Error> {
-    let Some(taken) = halves.take(key)? else { return Ok(false) };
-    if taken == *judged {
-        return Ok(true);
+/// A masquerade lives as long as the flow that it belongs to.
+fn end_masquerade<E: Entries>(entries: &E, key: &FlowKey, flow: &Flow) -> Result<usize, Error> {
+    let is_mark = flow.kind == Kind::MASQUERADE;
+    let reply = if is_mark { key.tuple.reversed() } else { flow.to };
+    let reply = FlowKey::new(reply, key.protocol, Side::EGRESS);
+    if entries.entry(&reply)?.is_some() {
+        return Ok(0);
     }
-    halves.restore(key, &taken)?;
-    Ok(false)
+    if is_mark {
+        return take_masquerade(entries, key);
+    }
+    Ok(usize::from(entries.take(key)?.is_some()))
+}
+
+/// Takes a masquerade and the entry of its answers, unless that is another flow's by now.
+fn take_masquerade<E: Entries>(entries: &E, mark: &FlowKey) -> Result<usize, Error> {
+    let Some(taken) = entries.take(mark)? else { return Ok(0) };
+    if taken.to.source == Ip::UNSPECIFIED {
+        return Ok(1);
+    }
+    let answers = mark.opposite(&taken);
+    let is_own = entries.entry(&answers)?.is_some_and(|found| found.to.is_reverse_of(&mark.tuple));
+    let removed = is_own && entries.take(&answers)?.is_some();
+    Ok(1 + usize::from(removed))
 }
 
 #[cfg(test)]

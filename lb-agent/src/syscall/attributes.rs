@@ -1,9 +1,9 @@
-//! bpf(2) itself, and the parts of `union bpf_attr` that the agent and the kernel twin of the tests both use.
+//! bpf(2) itself, and the parts of `union bpf_attr` that the agent and the differential tests use.
 
 use std::io;
 use std::os::fd::RawFd;
 
-/// What batches of map entries need.
+/// The attributes for batches of map entries.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -25,7 +25,7 @@ pub struct Batch {
     pub flags: u64,
 }
 
-/// What one map entry needs.
+/// The attributes for one map entry.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Element {
@@ -41,7 +41,7 @@ pub struct Element {
     pub flags: u64,
 }
 
-/// What questions about a map, a program or a link need.
+/// The attributes for questions about a map, a program or a link.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Info {
@@ -57,7 +57,7 @@ pub struct Info {
 ///
 /// # Safety
 ///
-/// `T` is a `repr(C)` prefix of `union bpf_attr` without padding, for this command. What the addresses in it lead
+/// `T` is a `repr(C)` prefix of `union bpf_attr` without padding, for this command. The memory that its addresses lead
 /// to lives until the call returns, as long as lengths and counts say, and is writable where the command writes.
 pub unsafe fn bpf<T>(command: u32, attributes: &mut T) -> io::Result<RawFd> {
     let attributes: *mut T = attributes;

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
+use super::expedite::expedite;
 use super::{number, opened, update};
 
 const MAP_CREATE: u32 = 0;
@@ -20,7 +21,7 @@ const ENOUGH: Duration = Duration::from_millis(20);
 /// Returns when no program that ran when this was called runs any more (some milliseconds).
 pub(crate) fn wait_for_programs() {
     if let Err(error) = grace_period() {
-        tracing::warn!(%error, "programs under way are waited for by the clock");
+        tracing::warn!(%error, "no RCU grace period available; waiting by time instead");
         let began = Instant::now();
         while began.elapsed() < ENOUGH {
             std::thread::park_timeout(ENOUGH);
@@ -34,6 +35,7 @@ pub(crate) fn wait_for_programs() {
 fn grace_period() -> io::Result<()> {
     let inner = array(ARRAY, 0)?;
     let outer = array(ARRAY_OF_MAPS, number(inner.as_fd()))?;
+    let _expedited = expedite();
     update(outer.as_fd(), &0_u32, &number(inner.as_fd()), 0)
 }
 

@@ -1,4 +1,4 @@
-//! What is attached at a place, in the order in which it runs.
+//! Lists the programs attached at a hook, in the order in which they run.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -36,7 +36,7 @@ struct QueryAttributes {
     revision: u64,
 }
 
-/// What is attached to a device at a place, in the order in which it runs. Linux 6.6.
+/// Returns the programs that are attached to a device at a place, in the order in which they run. Linux 6.6.
 pub(crate) fn attached_to_device(index: u32, kind: u32) -> io::Result<Vec<Hooked>> {
     let mut programs = [0_u32; HOOKED];
     let mut links = [0_u32; HOOKED];

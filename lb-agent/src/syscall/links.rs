@@ -1,15 +1,15 @@
-//! Links, programs and pins: made, opened, led to another program, taken off, asked about.
+//! Links, programs and pins: create, open, update, detach, query.
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use aya::programs::ProgramId;
-
+use super::expedite::expedite;
 use super::{attributes, bpf, number, opened};
 
+const PROG_LOAD: u32 = 5;
 const OBJ_PIN: u32 = 6;
 const OBJ_GET: u32 = 7;
 const OBJ_GET_INFO_BY_FD: u32 = 15;
@@ -57,6 +57,100 @@ pub(crate) fn link_xdp(program: BorrowedFd<'_>, device: u32) -> io::Result<Owned
     opened(LINK_CREATE, &mut Attributes { program, device, kind, flags })
 }
 
+/// Where a tcx link goes among those that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Before all of them.
+    First,
+    /// After all of them.
+    Last,
+    /// Before the link that runs the program of this number.
+    Before(u32),
+}
+
+/// Makes a link of a tc program on a device, by its index: a name may be another device's by now. Linux 6.6.
+pub(crate) fn link_tcx(
+    program: BorrowedFd<'_>,
+    device: u32,
+    kind: u32,
+    order: Order,
+) -> io::Result<OwnedFd> {
+    /// `BPF_F_BEFORE`, `BPF_F_AFTER`, `BPF_F_ID`: without a relative, before or after all.
+    const BEFORE: u32 = 1 << 3;
+    const AFTER: u32 = 1 << 4;
+    const ID: u32 = 1 << 5;
+    #[repr(C)]
+    struct Attributes {
+        program: u32,
+        device: u32,
+        kind: u32,
+        flags: u32,
+        relative: u32,
+        pad: u32,
+        revision: u64,
+    }
+    let program = number(program);
+    let (flags, relative) = match order {
+        Order::First => (BEFORE, 0),
+        Order::Last => (AFTER, 0),
+        Order::Before(number) => (BEFORE | ID, number),
+    };
+    let mut attributes = Attributes { program, device, kind, flags, relative, pad: 0, revision: 0 };
+    let _expedited = expedite();
+    opened(LINK_CREATE, &mut attributes)
+}
+
+/// Loads a tc program that hands every packet on to the next one (`TCX_NEXT`).
+pub(crate) fn load_idle() -> io::Result<OwnedFd> {
+    /// How `union bpf_attr` begins for a load, as far as its program's name.
+    #[repr(C)]
+    struct Attributes {
+        kind: u32,
+        count: u32,
+        instructions: u64,
+        license: u64,
+        log: [u32; 2],
+        buffer: u64,
+        kernel: u32,
+        flags: u32,
+        name: [u8; 16],
+    }
+    /// `BPF_PROG_TYPE_SCHED_CLS`.
+    const TC: u32 = 3;
+    /// `r0 = -1`, `exit`.
+    const CODE: [[u8; 8]; 2] =
+        [[0xb7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+    let mut attributes = Attributes {
+        kind: TC,
+        count: CODE.len() as u32,
+        instructions: CODE.as_ptr().addr() as u64,
+        license: c"Dual MIT/GPL".as_ptr().addr() as u64,
+        log: [0; 2],
+        buffer: 0,
+        kernel: 0,
+        flags: 0,
+        name: *b"idle\0\0\0\0\0\0\0\0\0\0\0\0",
+    };
+    opened(PROG_LOAD, &mut attributes)
+}
+
+/// Makes a link of a program on a cgroup, beside whatever is there. Linux 5.7.
+pub(crate) fn link_cgroup(
+    program: BorrowedFd<'_>,
+    cgroup: BorrowedFd<'_>,
+    kind: u32,
+) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attributes {
+        program: u32,
+        cgroup: u32,
+        kind: u32,
+        flags: u32,
+    }
+    let (program, cgroup) = (number(program), number(cgroup));
+    opened(LINK_CREATE, &mut Attributes { program, cgroup, kind, flags: 0 })
+}
+
 /// Makes a link run another program, at once and without a gap. tcx and cgroup links: Linux 6.6 and 5.7.
 pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     #[repr(C)]
@@ -77,10 +171,11 @@ pub(crate) fn detach_link(link: BorrowedFd<'_>) -> io::Result<()> {
     struct Attributes {
         link: u32,
     }
+    let _expedited = expedite();
     bpf(LINK_DETACH, &mut Attributes { link: number(link) }).map(|_| ())
 }
 
-/// What the kernel says about a link.
+/// The kernel's description of a link.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LinkInfo {
@@ -101,12 +196,6 @@ impl LinkInfo {
         self.target as u32
     }
 
-    /// Number of its program, as the library for programs takes it.
-    pub(crate) const fn program_number(&self) -> ProgramId {
-        // SAFETY: the kernel looks a number up, and refuses one that is nobody's.
-        unsafe { ProgramId::new(self.program) }
-    }
-
     /// Number of the cgroup (its inode).
     pub(crate) const fn cgroup(&self) -> u64 {
         self.target
@@ -119,13 +208,22 @@ pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     let info_at = (&raw mut info).addr() as u64;
     let length = size_of::<LinkInfo>() as u32;
     let mut attributes = attributes::Info { object: number(link), length, info: info_at };
-    let _: RawFd = bpf(OBJ_GET_INFO_BY_FD, &mut attributes)?;
+    bpf(OBJ_GET_INFO_BY_FD, &mut attributes)?;
     Ok(info)
 }
 
 /// Number of a program.
 pub(crate) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
-    /// How `struct bpf_prog_info` begins.
+    id(program)
+}
+
+/// Number of a map.
+pub(crate) fn map_id(map: BorrowedFd<'_>) -> io::Result<u32> {
+    id(map)
+}
+
+fn id(object: BorrowedFd<'_>) -> io::Result<u32> {
+    /// How `struct bpf_prog_info` and `struct bpf_map_info` begin.
     #[repr(C)]
     struct Begin {
         kind: u32,
@@ -133,7 +231,7 @@ pub(crate) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     }
     let mut begin = Begin { kind: 0, id: 0 };
     let (info, length) = ((&raw mut begin).addr() as u64, size_of::<Begin>() as u32);
-    let mut attributes = attributes::Info { object: number(program), length, info };
-    let _: RawFd = bpf(OBJ_GET_INFO_BY_FD, &mut attributes)?;
+    let mut attributes = attributes::Info { object: number(object), length, info };
+    bpf(OBJ_GET_INFO_BY_FD, &mut attributes)?;
     Ok(begin.id)
 }

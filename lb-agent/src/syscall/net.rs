@@ -1,4 +1,4 @@
-//! Questions about a device and a network namespace that netlink does not answer.
+//! Facts about an interface and a network namespace that netlink does not provide.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd as _};
 /// `SO_NETNS_COOKIE`, Linux 5.14; neither nix nor libc name it for every target.
 const SO_NETNS_COOKIE: i32 = 71;
 
-/// What `ETHTOOL_GDRVINFO` says of a device: its driver, and where its hardware is; nothing where there is none.
+/// Returns `ETHTOOL_GDRVINFO` of a device: its driver, and where its hardware is; nothing where there is none.
 pub(crate) fn driver(device: &str) -> io::Result<(String, String)> {
     const GET_DRIVER: u32 = 3;
     #[repr(C)]
@@ -32,7 +32,7 @@ pub(crate) fn driver(device: &str) -> io::Result<(String, String)> {
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // The last byte stays: names end with a zero.
     for (to, from) in request.ifr_name.iter_mut().take(15).zip(device.bytes()) {
-        *to = from.cast_signed();
+        *to = libc::c_char::from_ne_bytes([from]);
     }
     request.ifr_ifru.ifru_data = (&raw mut information).cast();
     // SAFETY: the request names a device and points at a value that outlives the call.
@@ -46,9 +46,14 @@ pub(crate) fn driver(device: &str) -> io::Result<(String, String)> {
 
 /// The name of a device of our network namespace; nothing when there is none of this number.
 pub(crate) fn device_name(index: u32) -> Option<String> {
-    // nix 0.31 never fails here: a device that is gone has an empty name.
+    // nix 0.31 never fails here: an interface that is gone has an empty name.
     let name = nix::net::if_::if_indextoname(index).ok()?;
     Some(name.to_string_lossy().into_owned()).filter(|name| !name.is_empty())
+}
+
+/// The index of a device of our network namespace; nothing when there is none of this name.
+pub(crate) fn device_index(name: &str) -> Option<u32> {
+    nix::net::if_::if_nametoindex(name).ok()
 }
 
 /// The cookie of the network namespace that a socket lives in. Linux 5.14.

@@ -1,8 +1,8 @@
-//! What events were about, and how many objects they changed.
+//! The objects that events concerned, and how many changed.
 
 use std::ops::AddAssign;
 
-/// What an event was about, for those who act on more than Services.
+/// The subject of an event, for those who act on more than Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing is different.
@@ -18,16 +18,13 @@ pub enum Effect {
 /// Numbers of changed objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Services.
     pub services: u64,
-    /// `EndpointSlices`.
     pub slices: u64,
 }
 
 /// How many objects there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Services.
     pub services: usize,
     /// `EndpointSlices` that belong to some Service.
     pub slices: usize,

@@ -1,9 +1,10 @@
-//! What the objects will take of the maps: an estimate before anything is programmed, by which sizes are chosen.
+//! Estimates the map entries that the objects need, before anything is programmed; the sizes of the maps follow from
+//! it.
 
 use super::Tracker;
 use super::index::Index;
 use crate::plan::Family;
-use crate::program::{Limits, lines_of};
+use crate::reconcile::{Limits, lines_of};
 use crate::snapshot::{ServiceSpec, SliceSpec};
 
 impl Tracker {

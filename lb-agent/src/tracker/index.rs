@@ -37,7 +37,7 @@ struct Owner {
     seen: u32,
 }
 
-/// What a change concerns.
+/// The objects that a change concerns.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     /// Services to translate again; the last is the one a slice belongs to now.
@@ -74,7 +74,7 @@ impl Index {
             tracing::debug!(
                 namespace = &*slice.name.namespace,
                 slice = &*slice.name.name,
-                "slice names no service"
+                "EndpointSlice names no Service"
             );
             return self.delete_slice(&slice.name);
         };
@@ -105,6 +105,20 @@ impl Index {
         };
         let dirty = vec![self.remove(name, &owner.service)];
         Touched { dirty, counted: Changes { services: 0, slices: 1 } }
+    }
+
+    /// A Service is in the list and cannot be read: what is known of it stays.
+    pub(super) fn keep_service(&mut self, name: &ServiceName) {
+        if let Some(entry) = self.services.get_mut(name) {
+            entry.seen = self.service_list;
+        }
+    }
+
+    /// A slice is in the list and cannot be read: what is known of it stays.
+    pub(super) fn keep_slice(&mut self, name: &SliceName) {
+        if let Some(owner) = self.owners.get_mut(name) {
+            owner.seen = self.slice_list;
+        }
     }
 
     pub(super) const fn begin_services(&mut self) {

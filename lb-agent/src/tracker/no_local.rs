@@ -8,7 +8,7 @@ use crate::translate::Translated;
 pub struct NoLocal([[u32; 2]; 2]);
 
 impl NoLocal {
-    /// Of one family and policy.
+    /// Returns the count of one family and policy.
     pub const fn get(&self, family: Family, policy: TrafficPolicy) -> u32 {
         self.0[family as usize][policy as usize]
     }

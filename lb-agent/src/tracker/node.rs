@@ -1,4 +1,4 @@
-//! What the tracker knows of this node, and what of it Services can depend on.
+//! Facts about this node, and those among them that Services can depend on.
 
 use crate::snapshot::{NodeContext, NodeSpec};
 
@@ -10,7 +10,7 @@ pub(super) struct Node {
     pub(super) listed: bool,
 }
 
-/// What is different about the node.
+/// The differences of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeChange {
     /// The zone: zone hints may lead elsewhere (contract 2.3).

@@ -34,7 +34,7 @@ impl Tracker {
         self.mark(name.clone());
     }
 
-    /// What a Service asks for; `None` when that is nothing.
+    /// The plans of a Service; `None` when there are none.
     fn translate(&self, name: &ServiceName) -> Option<Translated> {
         let (spec, slices) = self.index.get(name)?;
         let slices: Vec<_> = slices.iter().collect();

@@ -1,4 +1,4 @@
-//! What is given out, when, and what is not.
+//! Changes that the tracker hands out, and when.
 
 mod histories;
 
@@ -17,8 +17,8 @@ use crate::translate::Translated;
 pub(super) fn synced() -> Tracker {
     let mut tracker = Tracker::new(NodeContext::named("here"));
     for kind in [Kind::Service, Kind::Slice, Kind::Node] {
-        let _: Effect = tracker.apply(Event::ListBegan(kind));
-        let _: Effect = tracker.apply(Event::Synced(kind));
+        tracker.apply(Event::ListBegan(kind));
+        tracker.apply(Event::Synced(kind));
     }
     tracker
 }
@@ -332,4 +332,38 @@ fn ports_of_another_name_do_not_serve() {
     other.ports = Box::new([port("http", Protocol::TCP, 8080)]);
     drop(apply(&mut tracker, [service(cluster("web")), slice_of("web", other)]));
     assert_eq!(taken(&mut tracker), ["web 0"]);
+}
+
+/// Somebody made its object unreadable: what was read of it last is served, also after a whole list.
+#[test]
+fn what_cannot_be_read_stays_while_the_list_has_it() {
+    let mut tracker = synced();
+    tracker.apply(service(cluster("web")));
+    tracker.apply(slice_of("web", slice("web-1", &["10.0.0.5"])));
+    assert_eq!(tracker.take().len(), 1);
+    let list = |tracker: &mut Tracker, kept: bool| {
+        for kind in [Kind::Service, Kind::Slice] {
+            tracker.apply(Event::ListBegan(kind));
+        }
+        if kept {
+            tracker.apply(Event::ServiceKept(name("web")));
+            tracker.apply(Event::SliceKept(slice_name("web-1")));
+            tracker.apply(Event::ServiceKept(name("never-read")));
+        }
+        for kind in [Kind::Service, Kind::Slice] {
+            tracker.apply(Event::Synced(kind));
+        }
+        (tracker.counts(), tracker.take())
+    };
+    assert_eq!(list(&mut tracker, true), (Counts { services: 1, slices: 1 }, Vec::new()));
+    assert_eq!(list(&mut tracker, false).0, Counts { services: 0, slices: 0 });
+}
+
+#[test]
+fn a_list_that_was_read_in_part_removes_nothing() {
+    let mut tracker = synced();
+    tracker.apply(service(cluster("web")));
+    tracker.apply(Event::ListBegan(Kind::Service));
+    assert_eq!(tracker.apply(Event::SyncedInPart(Kind::Service)), Effect::Nothing);
+    assert_eq!(tracker.counts().services, 1);
 }

@@ -1,4 +1,4 @@
-//! When the changes were made that led to slices (contract 7): the annotation that the endpoint controller writes.
+//! Times of the changes behind EndpointSlices (contract 7): the annotation that the endpoint controller writes.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::plan::{Family, ServiceName};
 use crate::snapshot::SliceSpec;
 
-/// Of slices not yet taken, and of those just taken.
+/// Triggers of slices not yet taken, and of those just taken.
 #[derive(Debug)]
 pub(super) struct Triggers {
     started: Timestamp,
@@ -22,7 +22,7 @@ impl Triggers {
         Self { started: Timestamp::now(), pending: BTreeMap::new(), taken: Vec::new() }
     }
 
-    /// That of a slice, if it counts.
+    /// The trigger of a slice, if it counts.
     pub(super) fn of(&self, slice: &SliceSpec) -> Option<(Family, Timestamp)> {
         let time = slice.triggered.filter(|time| *time > self.started)?;
         Some((slice.family?, time))

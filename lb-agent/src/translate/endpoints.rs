@@ -20,7 +20,7 @@ pub(super) struct Uses {
 #[derive(Debug)]
 pub(super) struct Candidates<'a>(BTreeMap<(IpAddr, u16), &'a EndpointSpec>);
 
-/// What the hints of the ready endpoints amount to (contract 2.3).
+/// The meaning of the hints of the ready endpoints (contract 2.3).
 #[derive(Clone, Copy, Debug)]
 enum Topology {
     /// Use all.
@@ -108,11 +108,11 @@ fn keep_better<'a>(
 ) {
     match found.entry(at) {
         Entry::Vacant(place) => {
-            let _: &mut &EndpointSpec = place.insert(endpoint);
+            place.insert(endpoint);
         }
         Entry::Occupied(mut place) => {
             if place.get().terminating && !endpoint.terminating {
-                let _: &EndpointSpec = place.insert(endpoint);
+                place.insert(endpoint);
             }
         }
     }

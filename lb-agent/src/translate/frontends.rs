@@ -43,7 +43,7 @@ impl Frontends {
         let mut vips = of_family(&spec.vips);
         let sources = sources(spec, &vips, family, node);
         if sources.is_empty() && spec.broken_ranges && !vips.is_empty() {
-            // Who was meant to be kept out is unknown: nobody comes in.
+            // The sources that were meant to be kept out are unknown: nobody comes in.
             vips.clear();
             findings.wrong(
                 "spec.loadBalancerSourceRanges",
@@ -69,7 +69,6 @@ impl Frontends {
         found
     }
 
-    /// The family.
     pub(super) const fn family(&self) -> Family {
         self.family
     }

@@ -1,234 +1,291 @@
 //! Follows one kind of objects, whatever happens to the server.
 
-use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use futures::{Stream, StreamExt as _};
-use kube::Api;
-use kube::runtime::watcher::{self, watcher};
+use kube::Client;
 use tokio::sync::mpsc::Sender;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::ListMode;
-use super::failure::{Consequence, consequence, is_about_us, words};
+use super::failure::{Consequence, Failure};
 use super::objects::Objects;
-use super::pace::{Delay, Pace};
+use super::pace::{Delay, Pace, chance};
+use super::request::{Page, Selection};
+use super::unread::Unread;
+use super::version::{Newest, Version};
 use crate::snapshot::{Event, Kind, ViewHealth};
 
+/// Watches that end at once before that is called an outage.
+const SHORT: u32 = 2;
+
 /// One kind of objects to follow.
-#[derive(Debug)]
-pub(super) struct Follow {
-    pub(super) labels: Option<String>,
-    pub(super) fields: Option<String>,
+pub(super) struct Follow<O> {
+    pub(super) client: Client,
+    pub(super) objects: O,
+    pub(super) selection: Selection,
     pub(super) list: ListMode,
     pub(super) view: ViewHealth,
     pub(super) events: Sender<Event>,
     pub(super) pace: Pace,
-}
-
-/// Why one watcher came to its end.
-enum End {
-    /// Nobody listens any more.
-    Closed,
-    /// Begin from the start at once.
-    Anew,
-    /// Begin from the start after a while.
-    Later(Duration),
-}
-
-/// Where one watcher is.
-struct Place {
-    listing: bool,
-    streaming: bool,
+    pub(super) unread: Unread,
+    pub(super) newest: Newest,
+    /// Where to watch from; nothing before the first list, and when the server has forgotten it.
+    pub(super) place: Option<Version>,
+    /// The server's state may have gone back behind this place: a server drops what is older than the place it was
+    /// asked to watch from, without a word.
+    pub(super) is_in_doubt: bool,
+    /// The next request for a list that is no stream.
+    pub(super) page: Page,
+    /// Every name of the list that is being read could be read.
+    pub(super) is_whole: bool,
     /// A list of this kind was complete once.
     known: bool,
+    /// Between requests that follow a failure.
     delay: Delay,
+    /// Between a failure and the whole list that it costs; only a watch that lasts begins it again.
+    relist_delay: Delay,
+    /// Watches in a row that ended at once.
+    short: u32,
+    avoided: Avoided,
 }
 
-impl Follow {
+/// Ways of asking that the server did not understand, until when they are left alone.
+#[derive(Debug, Default)]
+struct Avoided {
+    streams: Option<Instant>,
+    fields: Option<Instant>,
+}
+
+/// The end of a request.
+#[derive(Debug)]
+pub(super) enum End {
+    /// It brought something, or lasted: the next one may follow at once.
+    Well,
+    /// A watch that ended at once and brought nothing.
+    Short,
+}
+
+impl<O: Objects> Follow<O> {
+    /// Follows with this client what is selected.
+    pub(super) fn new(
+        client: Client,
+        (objects, labels, fields): (O, Option<String>, Option<String>),
+        (view, events): (ViewHealth, Sender<Event>),
+        (list, pace): (ListMode, Pace),
+    ) -> Self {
+        Self {
+            client,
+            objects,
+            selection: Selection { path: O::PATH, labels, fields },
+            list,
+            unread: Unread::new(O::KIND, view.clone()),
+            view,
+            events,
+            pace,
+            newest: Newest::default(),
+            place: None,
+            is_in_doubt: false,
+            page: Page::First,
+            is_whole: true,
+            known: false,
+            delay: Delay::new(pace.first, pace.most),
+            relist_delay: Delay::new(pace.first, pace.relist),
+            short: 0,
+            avoided: Avoided::default(),
+        }
+    }
+
     /// Follows until nobody receives the events any more.
-    pub(super) async fn run<O: Objects>(mut self, api: Api<O::Object>, mut objects: O) {
+    pub(super) async fn run(mut self) {
         let listener = self.events.clone();
-        let delay = Delay::new(self.pace);
-        let mut place = Place { listing: true, streaming: false, known: false, delay };
-        loop {
-            (place.listing, place.streaming) = (true, false);
-            let stream = watcher(api.clone(), self.config());
-            let end = tokio::select! {
-                end = self.one(stream, &mut objects, &mut place) => end,
-                () = listener.closed() => return,
-            };
-            match end {
-                End::Closed => return,
-                End::Anew => {}
-                End::Later(delay) => sleep(delay).await,
-            }
+        tokio::select! {
+            () = self.turns() => {}
+            () = listener.closed() => {}
         }
     }
 
-    fn config(&self) -> watcher::Config {
-        let config = watcher::Config {
-            label_selector: self.labels.clone(),
-            field_selector: self.fields.clone(),
-            page_size: None,
-            ..watcher::Config::default()
-        };
-        match self.list {
-            ListMode::Streaming => config.streaming_lists(),
-            ListMode::AtOnce => config.any_semantic(),
-        }
-    }
-
-    /// Follows one watcher to its end.
-    async fn one<O: Objects>(
-        &mut self,
-        stream: impl Stream<Item = watcher::Result<watcher::Event<O::Object>>>,
-        objects: &mut O,
-        place: &mut Place,
-    ) -> End {
-        let mut stream = pin!(stream);
+    async fn turns(&mut self) {
         loop {
-            let limit = match (place.listing, place.streaming) {
-                (true, true) => self.pace.stream_stall,
-                (true, false) => self.pace.stall,
-                (false, _) => Duration::MAX,
+            let result = match self.place.clone() {
+                Some(place) => self.watch(&place).await,
+                // A list that was begun in pages goes on so.
+                None if !self.page.is_later() && self.streams() => self.stream().await,
+                None => self.pages().await,
             };
-            let end = match timeout(limit, stream.next()).await {
-                Ok(Some(Ok(event))) => {
-                    place.note(&event, self.list);
-                    self.tell(event, objects).await
+            let pause = match result {
+                Ok(End::Well) => {
+                    self.went_well();
+                    Duration::ZERO
                 }
-                Ok(Some(Err(error))) => self.failed(&error, O::KIND, place).await,
-                Ok(None) => Some(End::Later(place.delay.next())),
-                Err(_) => Some(self.stalled(O::KIND, place)),
+                Ok(End::Short) => {
+                    self.short += 1;
+                    if self.short >= SHORT {
+                        self.view.stale(O::KIND, &Failure::Short.words(O::KIND));
+                    }
+                    self.delay.next()
+                }
+                Err(Failure::Closed) => return,
+                Err(failure) => {
+                    let is_listing = self.place.is_none();
+                    self.failed(&failure, is_listing).await
+                }
             };
-            if let Some(end) = end {
-                return end;
+            if !pause.is_zero() {
+                sleep(pause).await;
             }
         }
     }
 
-    /// Reports what a watcher said; that is the end when nobody listens.
-    async fn tell<O: Objects>(
-        &self,
-        event: watcher::Event<O::Object>,
-        objects: &mut O,
-    ) -> Option<End> {
-        let (first, second) = match event {
-            watcher::Event::Init => {
-                objects.began();
-                (Some(Event::ListBegan(O::KIND)), None)
-            }
-            watcher::Event::InitApply(object) => (objects.applied(&object), None),
-            watcher::Event::Apply(object) => {
-                self.view.fresh(O::KIND);
-                (objects.applied(&object), None)
-            }
-            watcher::Event::Delete(object) => {
-                self.view.fresh(O::KIND);
-                (objects.deleted(&object), None)
-            }
-            watcher::Event::InitDone => {
-                self.view.synced(O::KIND);
-                self.view.fresh(O::KIND);
-                (objects.ended(), Some(Event::Synced(O::KIND)))
-            }
-        };
-        for event in [first, second].into_iter().flatten() {
-            if self.events.send(event).await.is_err() {
-                return Some(End::Closed);
-            }
-        }
-        None
+    /// Something came that is new.
+    pub(super) const fn went_well(&mut self) {
+        self.delay.reset();
+        self.short = 0;
     }
 
-    async fn failed(
-        &mut self,
-        error: &watcher::Error,
-        kind: Kind,
-        place: &mut Place,
-    ) -> Option<End> {
-        match consequence(error) {
-            Consequence::AskLess if self.ask_less(kind) => return Some(End::Anew),
-            Consequence::Refused if place.listing => {
-                return Some(self.refused(error, kind, place).await);
-            }
-            Consequence::Relist if !place.listing => {
-                self.view.stale(kind, &words(error, kind));
-                return Some(End::Later(place.delay.next()));
-            }
-            Consequence::AskLess
-            | Consequence::Refused
-            | Consequence::Relist
-            | Consequence::Again => {}
-        }
-        self.view.stale(kind, &words(error, kind));
-        sleep(place.delay.next()).await;
-        None
+    /// A watch lasted: whole lists are no loop.
+    pub(super) const fn watch_lasted(&mut self) {
+        self.relist_delay.reset();
     }
 
-    /// Drops what an older server may not understand. False when nothing is left to drop.
-    fn ask_less(&mut self, kind: Kind) -> bool {
-        let resource = kind.resource();
-        if self.list == ListMode::Streaming {
-            self.list = ListMode::AtOnce;
-            tracing::info!(resource, "server does not stream lists, reading them at once");
-        } else if kind == Kind::Service && self.fields.take().is_some() {
-            tracing::info!(resource, "server does not filter by clusterIP, filtering here");
+    /// A list is complete, of this version.
+    pub(super) async fn listed(&mut self, version: &Version) -> Result<(), Failure> {
+        self.page = Page::First;
+        match self.newest.list(version) {
+            Ok(false) => {}
+            Ok(true) => tracing::warn!(
+                resource = O::KIND.resource(),
+                version = version.text(),
+                "state of the API server is older than before (etcd restored?); everything was \
+                 listed again"
+            ),
+            Err(()) => return Err(Failure::WentBack),
+        }
+        self.unread.ended();
+        self.view.synced(O::KIND);
+        self.view.fresh(O::KIND);
+        let (ended, is_whole) = (self.objects.ended(self.is_whole), self.is_whole);
+        self.send(ended).await?;
+        let synced = if is_whole { Event::Synced } else { Event::SyncedInPart };
+        self.send(Some(synced(O::KIND))).await?;
+        (self.place, self.known, self.is_in_doubt) = (Some(version.clone()), true, false);
+        Ok(())
+    }
+
+    pub(super) async fn list_begins(&mut self) -> Result<(), Failure> {
+        self.is_whole = true;
+        self.objects.began();
+        self.unread.began();
+        self.send(Some(Event::ListBegan(O::KIND))).await
+    }
+
+    /// Reports what there is to report.
+    pub(super) async fn send(&self, event: Option<Event>) -> Result<(), Failure> {
+        match event {
+            Some(event) => self.events.send(event).await.map_err(|_closed| Failure::Closed),
+            None => Ok(()),
+        }
+    }
+
+    /// For how many seconds to ask for a watch: those of many nodes must not end together.
+    pub(super) fn seconds() -> String {
+        format!("{:.0}", 240.0 + 60.0 * chance())
+    }
+
+    /// The same for a watch that begins with the list, which must arrive within that time.
+    pub(super) fn stream_seconds() -> String {
+        format!("{:.0}", 1_800.0 + 300.0 * chance())
+    }
+
+    /// The selection, without the parts that the server did not understand.
+    pub(super) fn selected(&self) -> Selection {
+        let fields = self.selection.fields.clone().filter(|_| !is_avoided(self.avoided.fields));
+        // Only Services can be filtered here as well.
+        let fields = if O::KIND == Kind::Service { fields } else { self.selection.fields.clone() };
+        Selection { fields, ..self.selection.clone() }
+    }
+
+    fn streams(&self) -> bool {
+        self.list == ListMode::Streaming && !is_avoided(self.avoided.streams)
+    }
+
+    /// Says what follows from a failure, and how long to wait for it.
+    async fn failed(&mut self, failure: &Failure, is_listing: bool) -> Duration {
+        let reason = failure.words(O::KIND);
+        self.is_in_doubt |= failure.is_of_server();
+        let is_streaming = is_listing && !self.page.is_later() && self.streams();
+        if is_streaming && failure.is_of_stream() && self.ask_less(&reason) {
+            return Duration::ZERO;
+        }
+        match failure.consequence() {
+            Consequence::AskLess if is_listing && self.ask_less(&reason) => return Duration::ZERO,
+            Consequence::Refused if is_listing => return self.refused(failure, &reason).await,
+            Consequence::Relist | Consequence::AskLess => return self.relist(failure),
+            Consequence::RelistAnyAge => {
+                self.newest.leave();
+                return self.relist(failure);
+            }
+            Consequence::Again | Consequence::Refused => {}
+        }
+        self.view.stale(O::KIND, &reason);
+        self.delay.next().max(failure.wait().unwrap_or_default())
+    }
+
+    /// Forgets the place, and says how long to wait for the whole list that follows from it.
+    fn relist(&mut self, failure: &Failure) -> Duration {
+        let reason = failure.words(O::KIND);
+        self.page = if self.page.is_later() { Page::Whole } else { Page::First };
+        self.place = None;
+        tracing::info!(resource = O::KIND.resource(), reason, "listing again");
+        self.view.stale(O::KIND, &reason);
+        self.relist_delay.next().max(failure.wait().unwrap_or_default())
+    }
+
+    /// Leaves alone for a while what an older server may not understand. False when nothing is left to leave.
+    fn ask_less(&mut self, reason: &str) -> bool {
+        let (resource, until) = (O::KIND.resource(), Instant::now() + self.pace.avoided);
+        self.page = Page::First;
+        if self.streams() {
+            self.avoided.streams = Some(until);
+            tracing::info!(resource, reason, "no list came as a stream; listing in pages");
+        } else if O::KIND == Kind::Service && self.selected().fields.is_some() {
+            self.avoided.fields = Some(until);
+            tracing::info!(
+                resource,
+                reason,
+                "API server does not filter by clusterIP; filtering in the agent"
+            );
         } else {
             return false;
         }
         true
     }
 
-    /// What Services can be served without is reported as empty, so that nobody waits for it. What is known already
-    /// stays, where only we are refused: a token that is being renewed, a server that has not read its rules yet.
-    async fn refused(&self, error: &watcher::Error, kind: Kind, place: &mut Place) -> End {
-        let reason = words(error, kind);
-        if place.known && is_about_us(error) {
-            self.view.stale(kind, &reason);
-            return End::Later(place.delay.next());
+    /// Reports a kind that Services can be served without as empty, so that nobody waits for it. Known objects stay:
+    /// a token may be under renewal, and a server that starts may not have read its rules, or not know all resources.
+    async fn refused(&mut self, failure: &Failure, reason: &str) -> Duration {
+        if self.known {
+            self.view.stale(O::KIND, reason);
+            return self.delay.next();
         }
-        let told = match kind {
-            Kind::ServiceCidr => {
-                tracing::debug!(reason, "no ServiceCIDRs");
-                self.events.send(Event::Synced(kind)).await
-            }
-            Kind::Node => {
-                self.view.stale(kind, &reason);
-                self.events.send(Event::Synced(kind)).await
-            }
-            Kind::Service | Kind::Slice => {
-                self.view.stale(kind, &reason);
-                Ok(())
-            }
-        };
-        match (told, kind) {
-            (Err(_), _) => End::Closed,
-            (Ok(()), Kind::ServiceCidr) => End::Later(self.pace.absent),
-            (Ok(()), Kind::Service | Kind::Slice | Kind::Node) => End::Later(place.delay.next()),
+        match O::KIND {
+            Kind::ServiceCidr => tracing::debug!(reason, "no ServiceCIDRs"),
+            Kind::Node | Kind::Service | Kind::Slice => self.view.stale(O::KIND, reason),
         }
-    }
-
-    fn stalled(&mut self, kind: Kind, place: &mut Place) -> End {
-        if place.streaming && self.ask_less(kind) {
-            return End::Anew;
+        if matches!(O::KIND, Kind::ServiceCidr | Kind::Node)
+            && self.send(Some(Event::Synced(O::KIND))).await.is_err()
+        {
+            // Nobody listens; that ends this, too.
+            return self.pace.absent;
         }
-        self.view.stale(kind, "the server does not finish its answer");
-        End::Later(place.delay.next())
+        match O::KIND {
+            Kind::ServiceCidr if !failure.is_about_us() => self.pace.absent,
+            // A server that has not read its rules yet refuses everybody.
+            Kind::ServiceCidr => self.pace.refused,
+            Kind::Service | Kind::Slice | Kind::Node => self.delay.next(),
+        }
     }
 }
 
-impl Place {
-    fn note<K>(&mut self, event: &watcher::Event<K>, list: ListMode) {
-        match event {
-            watcher::Event::Init => {
-                self.listing = true;
-                self.streaming = list == ListMode::Streaming;
-            }
-            watcher::Event::InitDone => (self.listing, self.known) = (false, true),
-            watcher::Event::InitApply(_) | watcher::Event::Apply(_) | watcher::Event::Delete(_) => {
-            }
-        }
-    }
+fn is_avoided(until: Option<Instant>) -> bool {
+    until.is_some_and(|until| Instant::now() < until)
 }

@@ -1,78 +1,103 @@
-//! What becomes of each kind of object.
+//! Handles each kind of object.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::{Node, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use k8s_openapi::api::networking::v1::ServiceCIDR;
-use kube::Resource;
 use serde::de::DeserializeOwned;
 
 use crate::plan::ServiceName;
+use crate::snapshot::object::{EndpointSlice, Identifiers, Metadata, Node, Service, ServiceCidr};
 use crate::snapshot::{
     Event, Kind, Names, NodeSpec, ServiceSpec, SliceName, SliceSpec, service_cidrs,
 };
 
 /// Turns the objects of one kind into events.
 pub(super) trait Objects: Send {
-    /// The Kubernetes type.
-    type Object: Resource + Clone + DeserializeOwned + Debug + Send + 'static;
-    /// The kind.
+    /// As it arrives.
+    type Object: DeserializeOwned + Debug + Send + 'static;
     const KIND: Kind;
+    /// Where the server has them.
+    const PATH: &'static str;
 
+    /// The identity of an object.
+    fn metadata(object: &Self::Object) -> &Metadata;
     /// A list begins.
     fn began(&mut self) {}
     /// An object is there.
     fn applied(&mut self, object: &Self::Object) -> Option<Event>;
+    /// An object is there and cannot be read: what was read of it last stays.
+    fn kept(&mut self, who: &Identifiers) -> Option<Event>;
     /// An object is gone.
-    fn deleted(&mut self, object: &Self::Object) -> Option<Event>;
-    /// A list has ended; what to say before that is said.
-    fn ended(&mut self) -> Option<Event> {
+    fn deleted(&mut self, who: &Identifiers) -> Option<Event>;
+    /// A list has ended, in which every name could be read or not; what to say before that is said.
+    fn ended(&mut self, _is_whole: bool) -> Option<Event> {
         None
     }
 }
 
-/// Services.
 #[derive(Debug)]
 pub(super) struct Services;
+
+impl Services {
+    fn name(who: &Identifiers) -> ServiceName {
+        ServiceName { namespace: who.namespace.clone(), name: who.name.clone() }
+    }
+}
 
 impl Objects for Services {
     type Object = Service;
     const KIND: Kind = Kind::Service;
+    const PATH: &'static str = "/api/v1/services";
+
+    fn metadata(object: &Service) -> &Metadata {
+        &object.metadata
+    }
 
     fn applied(&mut self, object: &Service) -> Option<Event> {
         ServiceSpec::of(object).map(|spec| Event::ServiceApplied(Box::new(spec)))
     }
 
-    fn deleted(&mut self, object: &Service) -> Option<Event> {
-        let meta = &object.metadata;
-        let namespace = meta.namespace.clone().unwrap_or_default();
-        Some(Event::ServiceDeleted(ServiceName { namespace, name: meta.name.clone()? }))
+    fn kept(&mut self, who: &Identifiers) -> Option<Event> {
+        Some(Event::ServiceKept(Self::name(who)))
+    }
+
+    fn deleted(&mut self, who: &Identifiers) -> Option<Event> {
+        Some(Event::ServiceDeleted(Self::name(who)))
     }
 }
 
-/// `EndpointSlices`.
 #[derive(Debug, Default)]
 pub(super) struct Slices {
     names: Names,
 }
 
+impl Slices {
+    fn name(&mut self, who: &Identifiers) -> SliceName {
+        SliceName { namespace: self.names.text(&who.namespace), name: who.name.as_str().into() }
+    }
+}
+
 impl Objects for Slices {
     type Object = EndpointSlice;
     const KIND: Kind = Kind::Slice;
+    const PATH: &'static str = "/apis/discovery.k8s.io/v1/endpointslices";
+
+    fn metadata(object: &EndpointSlice) -> &Metadata {
+        &object.metadata
+    }
 
     fn applied(&mut self, object: &EndpointSlice) -> Option<Event> {
         let slice = SliceSpec::of(object, &mut self.names);
         slice.map(|slice| Event::SliceApplied(Box::new(slice)))
     }
 
-    fn deleted(&mut self, object: &EndpointSlice) -> Option<Event> {
-        let meta = &object.metadata;
-        let namespace = self.names.text(meta.namespace.as_deref().unwrap_or_default());
-        let name = meta.name.as_deref()?.into();
-        Some(Event::SliceDeleted(SliceName { namespace, name }))
+    fn kept(&mut self, who: &Identifiers) -> Option<Event> {
+        Some(Event::SliceKept(self.name(who)))
+    }
+
+    fn deleted(&mut self, who: &Identifiers) -> Option<Event> {
+        Some(Event::SliceDeleted(self.name(who)))
     }
 }
 
@@ -83,54 +108,83 @@ pub(super) struct Nodes;
 impl Objects for Nodes {
     type Object = Node;
     const KIND: Kind = Kind::Node;
+    const PATH: &'static str = "/api/v1/nodes";
+
+    fn metadata(object: &Node) -> &Metadata {
+        &object.metadata
+    }
 
     fn applied(&mut self, object: &Node) -> Option<Event> {
         NodeSpec::of(object).map(|node| Event::NodeApplied(Box::new(node)))
     }
 
-    fn deleted(&mut self, object: &Node) -> Option<Event> {
-        Some(Event::NodeDeleted(object.metadata.name.as_deref()?.into()))
+    fn kept(&mut self, who: &Identifiers) -> Option<Event> {
+        Some(Event::NodeKept(who.name.as_str().into()))
+    }
+
+    fn deleted(&mut self, who: &Identifiers) -> Option<Event> {
+        Some(Event::NodeDeleted(who.name.as_str().into()))
     }
 }
 
 /// `ServiceCIDRs`: few, and always told as a whole.
 #[derive(Debug, Default)]
 pub(super) struct Cidrs {
-    listing: bool,
+    /// Names of the list that is being read; nothing outside of one.
+    listed: Option<BTreeSet<String>>,
     by_name: BTreeMap<String, Vec<IpNet>>,
 }
 
 impl Cidrs {
-    fn all(&self) -> Event {
-        Event::ServiceCidrs(self.by_name.values().flatten().copied().collect())
+    fn all(&self) -> Option<Event> {
+        let all = || Event::ServiceCidrs(self.by_name.values().flatten().copied().collect());
+        self.listed.is_none().then(all)
+    }
+
+    fn see(&mut self, name: &str) {
+        if let Some(listed) = &mut self.listed {
+            listed.insert(name.to_owned());
+        }
     }
 }
 
 impl Objects for Cidrs {
-    type Object = ServiceCIDR;
+    type Object = ServiceCidr;
     const KIND: Kind = Kind::ServiceCidr;
+    const PATH: &'static str = "/apis/networking.k8s.io/v1/servicecidrs";
 
-    fn began(&mut self) {
-        self.listing = true;
-        self.by_name.clear();
+    fn metadata(object: &ServiceCidr) -> &Metadata {
+        &object.metadata
     }
 
-    fn applied(&mut self, object: &ServiceCIDR) -> Option<Event> {
+    fn began(&mut self) {
+        self.listed = Some(BTreeSet::new());
+    }
+
+    fn applied(&mut self, object: &ServiceCidr) -> Option<Event> {
         let (cidrs, findings) = service_cidrs(object);
         for finding in findings {
             tracing::warn!(%finding, "object has a problem");
         }
-        drop(self.by_name.insert(object.metadata.name.clone()?, cidrs));
-        (!self.listing).then(|| self.all())
+        self.see(&object.metadata.name);
+        drop(self.by_name.insert(object.metadata.name.clone(), cidrs));
+        self.all()
     }
 
-    fn deleted(&mut self, object: &ServiceCIDR) -> Option<Event> {
-        drop(self.by_name.remove(object.metadata.name.as_deref()?));
-        Some(self.all())
+    fn kept(&mut self, who: &Identifiers) -> Option<Event> {
+        self.see(&who.name);
+        None
     }
 
-    fn ended(&mut self) -> Option<Event> {
-        self.listing = false;
-        Some(self.all())
+    fn deleted(&mut self, who: &Identifiers) -> Option<Event> {
+        drop(self.by_name.remove(&who.name));
+        self.all()
+    }
+
+    fn ended(&mut self, is_whole: bool) -> Option<Event> {
+        if let Some(listed) = self.listed.take().filter(|_| is_whole) {
+            self.by_name.retain(|name, _| listed.contains(name));
+        }
+        self.all()
     }
 }

@@ -1,8 +1,4 @@
-//! A layer around every request: sees how it went, and does not let it hang.
-//!
-//! A watch that is answered means that changes are seen again, even when none come. A watch on
-//! which not even a bookmark comes for long is ended, so that it is asked for anew: the server may
-//! have vanished without a word.
+//! A layer around every request: sees how it went, and does not let it hang before it is answered.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,16 +9,13 @@ use axum::body::{Body, HttpBody};
 use axum::http::{Method, Request, Response, Uri};
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use futures::{StreamExt as _, stream};
 use tokio::time::timeout;
 use tower::{BoxError, Layer, Service};
 
-use crate::snapshot::{Kind, ViewHealth};
-
 /// Longest time until a request is answered. Its body may take longer.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Longest silence on a watch; servers send a bookmark about each minute.
-const SILENCE: Duration = Duration::from_secs(90);
+/// The same for a list: longer than the server itself takes before it gives up (`--request-timeout`, 60 s).
+const LIST: Duration = Duration::from_secs(70);
 
 /// Wants to know of requests, for the `rest_client_*` metrics.
 pub trait Observer: fmt::Debug + Send + Sync {
@@ -30,10 +23,8 @@ pub trait Observer: fmt::Debug + Send + Sync {
     fn request(&self, seen: &Seen<'_>);
 }
 
-/// One request.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
-    /// Method.
     pub method: &'a Method,
     /// Host of the server, with its port.
     pub host: &'a str,
@@ -46,14 +37,13 @@ pub struct Seen<'a> {
 /// Makes [`Observed`] services.
 #[derive(Clone, Debug)]
 pub struct Observe {
-    view: ViewHealth,
     observer: Option<Arc<dyn Observer>>,
 }
 
 impl Observe {
-    /// Tells `view` of watches and `observer` of all requests.
-    pub const fn new(view: ViewHealth, observer: Option<Arc<dyn Observer>>) -> Self {
-        Self { view, observer }
+    /// Tells `observer` of all requests.
+    pub const fn new(observer: Option<Arc<dyn Observer>>) -> Self {
+        Self { observer }
     }
 }
 
@@ -90,58 +80,47 @@ where
 
     fn call(&mut self, req: Request<A>) -> Self::Future {
         let asked = Asked::of(req.method(), req.uri());
+        let patience = patience(req.method(), req.uri());
         let answer = self.inner.call(req);
         let observe = self.observe.clone();
         Box::pin(async move {
-            let answer = match timeout(ANSWER, answer).await {
+            let answer = match timeout(patience, answer).await {
                 Ok(answer) => answer.map_err(Into::into),
-                Err(_) => Err("the server does not answer".into()),
+                Err(_) => Err("no response from the server".into()),
             };
             let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
             asked.tell(&observe, code);
-            let watch = asked.watched.is_some();
-            answer.map(|answer| answer.map(Body::new).map(|b| if watch { quiet(b) } else { b }))
+            answer.map(|answer| answer.map(Body::new))
         })
     }
 }
 
-/// What is remembered of a request.
+/// How long a request may take until it is answered.
+fn patience(method: &Method, uri: &Uri) -> Duration {
+    let is_list = method == Method::GET && uri.query().is_some_and(|all| !all.contains("watch="));
+    if is_list { LIST } else { ANSWER }
+}
+
+/// The facts that are remembered of a request.
 struct Asked {
     method: Method,
     host: String,
     began: Instant,
-    /// The kind that is watched, if this is a watch.
-    watched: Option<Kind>,
 }
 
 impl Asked {
     fn of(method: &Method, uri: &Uri) -> Self {
-        let resource = uri.path().rsplit('/').next().unwrap_or_default();
-        let watch = uri.query().unwrap_or_default().split('&').any(|part| part == "watch=true");
-        let kind = Kind::ALL.into_iter().find(|kind| kind.resource() == resource);
         Self {
             method: method.clone(),
             host: uri.authority().map(ToString::to_string).unwrap_or_default(),
             began: Instant::now(),
-            watched: kind.filter(|_| watch),
         }
     }
 
     fn tell(&self, observe: &Observe, code: Option<u16>) {
-        if let (Some(kind), Some(200..=299)) = (self.watched, code) {
-            observe.view.fresh(kind);
-        }
         if let Some(observer) = &observe.observer {
             let took = self.began.elapsed();
             observer.request(&Seen { method: &self.method, host: &self.host, code, took });
         }
     }
-}
-
-/// A body that ends when it has been silent for too long.
-fn quiet(body: Body) -> Body {
-    Body::from_stream(stream::unfold(body.into_data_stream(), |mut data| async {
-        let next = timeout(SILENCE, data.next()).await.ok().flatten()?;
-        Some((next, data))
-    }))
 }

@@ -1,5 +1,8 @@
 //! Scenarios against a scripted server: what is asked, and what is reported.
 
+mod odd;
+mod pages;
+mod restore;
 mod server;
 
 use std::time::Duration;
@@ -15,9 +18,14 @@ use crate::snapshot::Kind;
 const QUICK: Pace = Pace {
     first: Duration::from_millis(1),
     most: Duration::from_millis(20),
-    stall: Duration::from_mins(1),
-    stream_stall: Duration::from_mins(1),
+    relist: Duration::from_millis(20),
+    lasting: Duration::from_millis(100),
+    silence: Duration::from_mins(1),
+    list_silence: Duration::from_mins(1),
+    stream_silence: Duration::from_mins(1),
+    avoided: Duration::from_mins(1),
     absent: Duration::from_mins(1),
+    refused: Duration::from_mins(1),
 };
 
 struct Run {
@@ -46,7 +54,7 @@ fn run_at(script: Script, service_proxy_name: Option<&str>, list: ListMode, pace
         service_proxy_name: service_proxy_name.map(str::to_owned),
         list,
     };
-    let client = script.client(&view);
+    let client = script.client();
     let task = tokio::spawn(watch.run_at(client, view.clone(), sender, pace));
     Run { script, view, events, task }
 }
@@ -77,6 +85,9 @@ fn words(event: &Event) -> (Kind, String) {
     match event {
         Event::ServiceApplied(spec) => (Kind::Service, format!("+{}", spec.name.name)),
         Event::ServiceDeleted(name) => (Kind::Service, format!("-{}", name.name)),
+        Event::ServiceKept(name) => (Kind::Service, format!("={}", name.name)),
+        Event::SliceKept(name) => (Kind::Slice, format!("={}", name.name)),
+        Event::NodeKept(name) => (Kind::Node, format!("={name}")),
         Event::SliceApplied(slice) => (Kind::Slice, format!("+{}", slice.name.name)),
         Event::SliceDeleted(name) => (Kind::Slice, format!("-{}", name.name)),
         Event::NodeApplied(node) => (Kind::Node, format!("+{}", node.name)),
@@ -84,6 +95,7 @@ fn words(event: &Event) -> (Kind, String) {
         Event::ServiceCidrs(cidrs) => (Kind::ServiceCidr, format!("{} cidrs", cidrs.len())),
         Event::ListBegan(kind) => (*kind, "list".to_owned()),
         Event::Synced(kind) => (*kind, "synced".to_owned()),
+        Event::SyncedInPart(kind) => (*kind, "in part".to_owned()),
     }
 }
 
@@ -114,13 +126,13 @@ async fn only_what_is_ours_is_asked_for() {
     assert_eq!(
         asked,
         [
-            "/api/v1/nodes?fieldSelector=metadata.name=here&resourceVersion=0&resourceVersionMatch=NotOlderThan",
+            "/api/v1/nodes?fieldSelector=metadata.name=here&limit=500&resourceVersion=0&resourceVersionMatch=NotOlderThan",
             "/api/v1/services?fieldSelector=spec.clusterIP!=None\
              &labelSelector=!service.kubernetes.io/service-proxy-name\
-             &resourceVersion=0&resourceVersionMatch=NotOlderThan",
+             &limit=500&resourceVersion=0&resourceVersionMatch=NotOlderThan",
             "/apis/discovery.k8s.io/v1/endpointslices?labelSelector=!service.kubernetes.io/headless\
-             &resourceVersion=0&resourceVersionMatch=NotOlderThan",
-            "/apis/networking.k8s.io/v1/servicecidrs?resourceVersion=0&resourceVersionMatch=NotOlderThan",
+             &limit=500&resourceVersion=0&resourceVersionMatch=NotOlderThan",
+            "/apis/networking.k8s.io/v1/servicecidrs?limit=500&resourceVersion=0&resourceVersionMatch=NotOlderThan",
         ]
     );
 }
@@ -155,7 +167,7 @@ async fn a_streamed_list_that_never_ends_is_read_at_once() {
         "services" => Answer::list("Service", &["a"], 7),
         _ => Answer::Hang,
     });
-    let pace = Pace { stream_stall: Duration::from_millis(500), ..QUICK };
+    let pace = Pace { stream_silence: Duration::from_millis(500), ..QUICK };
     let mut run = run_at(script, None, ListMode::Streaming, pace);
     let events = run.events(Kind::Service, 5).await;
     assert_eq!(events, ["list", "+a", "list", "+a", "synced"]);
@@ -193,18 +205,23 @@ async fn an_event_that_cannot_be_read_may_have_been_a_change_and_is_a_new_list()
 
 #[tokio::test]
 async fn a_place_that_is_refused_is_a_new_list() {
-    for (code, message) in [(410, "too old"), (504, "Too large resource version: 9, current: 3")] {
+    for (code, message, version) in
+        [(410, "too old", 9), (504, "Too large resource version: 9, current: 3", 3)]
+    {
         let script = Script::new(move |asked| match (asked.resource(), asked.count()) {
             ("endpointslices", 0) => Answer::list("EndpointSlice", &["x"], 9),
-            ("endpointslices", _) if asked.has("resourceVersion=9") => {
-                Answer::status(code, "Expired", message)
-            }
-            ("endpointslices", _) if !asked.watches() => Answer::list("EndpointSlice", &[], 3),
+            ("endpointslices", 1) => Answer::status(code, "Expired", message),
+            ("endpointslices", 2) => Answer::list("EndpointSlice", &[], version),
+            ("endpointslices", 3) => Answer::stream(&[]),
             _ => Answer::Hang,
         });
         let mut run = run(script, None, ListMode::AtOnce);
         let events = run.events(Kind::Slice, 5).await;
         assert_eq!(events, ["list", "+x", "synced", "list", "synced"], "{code}");
+        // Nothing older than what was seen, until the server says that it has nothing as new.
+        let bound = run.script.asked().iter().filter(|a| a.contains("slices")).nth(2).cloned();
+        let is_bound = bound.is_some_and(|asked| asked.contains("resourceVersion=9&"));
+        assert_eq!(is_bound, code == 410, "{:?}", run.script.asked());
         run.until("fresh", |run| run.view.oldest().is_none()).await;
     }
 }
@@ -274,11 +291,8 @@ async fn staleness_names_the_failure() {
     .await;
     let reason = |kind| run.view.kinds()[&kind].stale.as_ref().expect("stale").reason.clone();
     assert!(reason(Kind::Service).ends_with("connection refused"), "{}", reason(Kind::Service));
-    assert_eq!(
-        reason(Kind::Slice),
-        "not allowed (403); grant get, list and watch of endpointslices"
-    );
-    assert_eq!(reason(Kind::Node), "the server sent something that is no event and no list");
+    assert_eq!(reason(Kind::Slice), "forbidden (403); grant get, list and watch on endpointslices");
+    assert_eq!(reason(Kind::Node), "the server gives no reason (502)");
 }
 
 #[tokio::test]

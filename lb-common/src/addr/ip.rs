@@ -7,8 +7,8 @@ use crate::layout::{Plain, named};
 
 /// An IPv6 address, or an IPv4 address mapped into `::ffff:0:0/96`. Network byte order.
 ///
-/// Kept as two halves in memory order: the bytes in memory are those of the wire, and the compiler
-/// moves halves, not bytes (VERIFIER: 16 bytes each in a register overflow the stack of a program). Nor
+/// Kept as two u64s in memory order: the bytes in memory are those of the wire, and the compiler
+/// moves u64s, not bytes (VERIFIER: 16 bytes each in a register overflow the stack of a program). Nor
 /// words: a processor cannot hand on two small stores to the one large load of whoever compares keys.
 #[repr(C, packed(4))]
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,7 +26,7 @@ const MAPPED: u32 = 0x0000_ffff_u32.to_be();
 /// The second word of a cookie.
 const COOKIE: u32 = 0x0000_c00c_u32.to_be();
 
-/// Two words in memory order as one half.
+/// Two words in memory order as one value.
 pub(crate) const fn joined(first: u32, second: u32) -> u64 {
     if cfg!(target_endian = "little") {
         first as u64 | (second as u64) << 32
@@ -35,9 +35,9 @@ pub(crate) const fn joined(first: u32, second: u32) -> u64 {
     }
 }
 
-/// A half as two words.
-pub(crate) const fn parted(half: u64) -> [u32; 2] {
-    let (low, high) = (half as u32, (half >> 32) as u32);
+/// A value as two words.
+pub(crate) const fn parted(value: u64) -> [u32; 2] {
+    let (low, high) = (value as u32, (value >> 32) as u32);
     if cfg!(target_endian = "little") { [low, high] } else { [high, low] }
 }
 
@@ -54,7 +54,7 @@ impl Eq for Ip {}
 
 impl Hash for Ip {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.halves().hash(state);
+        self.u64s().hash(state);
     }
 }
 
@@ -100,10 +100,10 @@ impl Ip {
         ])
     }
 
-    /// From two halves in memory order, as [`Ip::halves`] gives them.
+    /// From two u64s in memory order, as [`Ip::u64s`] gives them.
     #[inline(always)]
-    pub const fn from_halves(halves: [u64; 2]) -> Self {
-        Self(halves)
+    pub const fn from_u64s(u64s: [u64; 2]) -> Self {
+        Self(u64s)
     }
 
     /// From four words in memory order, as [`Ip::words`] gives them.
@@ -159,9 +159,9 @@ impl Ip {
         [a, b, c, d]
     }
 
-    /// Two halves in memory order.
+    /// Two u64s in memory order.
     #[inline(always)]
-    pub const fn halves(&self) -> [u64; 2] {
+    pub const fn u64s(&self) -> [u64; 2] {
         self.0
     }
 

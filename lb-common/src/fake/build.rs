@@ -10,7 +10,7 @@ use crate::wire::tcp;
 /// The link-layer address that packets are sent to.
 pub(super) const DEVICE_HARDWARE: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// What a datagram carries.
+/// The transport header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP with these flags.
@@ -39,11 +39,10 @@ pub struct Piece {
 /// A packet in the making.
 #[derive(Clone, Debug)]
 pub struct Datagram {
-    /// Who sends it.
+    /// Address and port of the sender.
     pub source: Endpoint,
-    /// Who is to get it.
+    /// Address and port of the receiver.
     pub destination: Endpoint,
-    /// What it carries.
     pub transport: Transport,
     /// Behind the transport header.
     pub payload: Vec<u8>,
@@ -59,6 +58,8 @@ pub struct Datagram {
     pub extensions: Vec<(u8, Vec<u8>)>,
     /// The piece it is, if it is one.
     pub piece: Option<Piece>,
+    /// Sequence and acknowledgement numbers of a TCP segment.
+    pub numbers: [u32; 2],
 }
 
 impl Datagram {
@@ -75,10 +76,10 @@ impl Datagram {
             options: Vec::new(),
             extensions: Vec::new(),
             piece: None,
+            numbers: [7, 9],
         }
     }
 
-    /// A SYN.
     pub fn syn(source: &str, destination: &str) -> Self {
         Self::tcp(source, destination, tcp::SYN)
     }
@@ -124,6 +125,12 @@ impl Datagram {
     #[must_use]
     pub fn piece(self, offset: u16, more: bool, id: u32) -> Self {
         Self { piece: Some(Piece { offset, more, id }), ..self }
+    }
+
+    /// With other sequence and acknowledgement numbers.
+    #[must_use]
+    pub fn numbered(self, sequence: u32, acknowledgement: u32) -> Self {
+        Self { numbers: [sequence, acknowledgement], ..self }
     }
 
     /// With a VLAN tag around it.
@@ -217,7 +224,8 @@ impl Datagram {
         ports.extend(self.destination.port.octets());
         let (mut bytes, checksum) = match self.transport {
             Transport::Tcp(flags) => {
-                ports.extend([0, 0, 0, 7, 0, 0, 0, 9, 0x50, flags, 0x10, 0, 0, 0, 0, 0]);
+                ports.extend(self.numbers.map(u32::to_be_bytes).concat());
+                ports.extend([0x50, flags, 0x10, 0, 0, 0, 0, 0]);
                 (ports, Some(16))
             }
             Transport::Udp(summed) => {

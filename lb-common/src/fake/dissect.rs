@@ -105,14 +105,14 @@ fn byte(bytes: &[u8], at: usize) -> u8 {
     bytes.get(at).copied().unwrap_or(0)
 }
 
-fn half(bytes: &[u8], at: usize) -> u16 {
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([byte(bytes, at), byte(bytes, at + 1)])
 }
 
 fn layout(bytes: &[u8]) -> Layout {
     let mut layout = Layout { fields: Vec::new(), parts: None };
     let mut at = layout.add(0, &ETHERNET, "");
-    while matches!(half(bytes, at), 0x8100 | 0x88a8) {
+    while matches!(u16_at(bytes, at), 0x8100 | 0x88a8) {
         at = layout.add(at, &[("tag type", 2), ("tag", 2)], "");
     }
     at = layout.add(at, &[("type", 2)], "");
@@ -124,17 +124,17 @@ fn layout(bytes: &[u8]) -> Layout {
 fn network(bytes: &[u8], at: usize, layout: &mut Layout, prefix: &str) -> usize {
     let (mut next, mut end, mut later, mut whole) = (byte(bytes, at + 9), at, false, true);
     if byte(bytes, at) >> 4 == 4 {
-        let _: usize = layout.add(at, &IPV4, prefix);
+        layout.add(at, &IPV4, prefix);
         end += usize::from(byte(bytes, at) & 15) * 4;
-        later = half(bytes, at + 6) & 0x1fff != 0;
-        whole = !later && half(bytes, at + 6) & 0x2000 == 0;
+        later = u16_at(bytes, at + 6) & 0x1fff != 0;
+        whole = !later && u16_at(bytes, at + 6) & 0x2000 == 0;
     } else if byte(bytes, at) >> 4 == 6 {
         next = byte(bytes, at + 6);
         end = layout.add(at, &IPV6, prefix);
         while matches!(next, 0 | 43 | FRAGMENT | 60) && end < bytes.len() {
             let fragment = next == FRAGMENT;
             let length = if fragment { 8 } else { (usize::from(byte(bytes, end + 1)) + 1) * 8 };
-            later |= fragment && half(bytes, end + 2) > 7;
+            later |= fragment && u16_at(bytes, end + 2) > 7;
             whole &= !fragment;
             next = byte(bytes, end);
             end = layout.add(end, &[("extension", length)], prefix);
@@ -200,8 +200,8 @@ pub fn wrong_checksums(bytes: &[u8]) -> Vec<&'static str> {
     let (Some(from), Some(to)) = (address(network + from), address(network + to)) else {
         return wrong;
     };
-    // What a wire filled up is no part of the packet.
-    let length = if v4 { half(bytes, network + 2) } else { half(bytes, network + 4) };
+    // The padding of a wire is no part of the packet.
+    let length = if v4 { u16_at(bytes, network + 2) } else { u16_at(bytes, network + 4) };
     let end = match (v4, usize::from(length)) {
         (true, 0) => bytes.len(),
         (true, length) => network + length,
@@ -211,7 +211,7 @@ pub fn wrong_checksums(bytes: &[u8]) -> Vec<&'static str> {
     let pseudo = if next == 1 { 0 } else { pseudo_sum(&from, &to, Protocol(next), body.len()) };
     let right = match next {
         _ if !whole => true,
-        17 if v4 && half(body, 6) == 0 => true,
+        17 if v4 && u16_at(body, 6) == 0 => true,
         6 | 17 | 1 | 58 => internet(body, pseudo) == 0,
         132 => {
             let mut zeroed = body.to_vec();

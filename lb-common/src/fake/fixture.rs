@@ -5,9 +5,10 @@ use std::string::String;
 use std::vec::Vec;
 
 use super::{Bytes, Datagram, Fake, Home, assert_packet_eq, wrong_checksums};
-use crate::bare::Bare;
 use crate::event::{Event, Hook, Verdict};
 use crate::forward::{Role, egress, fast, ingress, whole};
+use crate::hash;
+use crate::l3::L3;
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::wire::ETHERNET;
@@ -19,27 +20,38 @@ pub struct Step {
     pub hook: Hook,
     /// Whether this host made it.
     pub from_host: bool,
-    /// The packet.
     pub packet: Vec<u8>,
-    /// What must come of it.
+    /// The verdict that must come of the packet.
     pub verdict: Verdict,
-    /// What it must be afterwards; nothing: as it was.
+    /// The expected packet afterwards; nothing: as it was.
     pub out: Option<Vec<u8>>,
 }
 
-/// A case.
 #[derive(Clone, Debug)]
 pub struct Fixture {
-    /// A sentence.
     pub name: String,
     /// The tables before the first packet.
     pub tables: Fake,
     /// The packets.
     pub steps: Vec<Step>,
-    /// Halves of flows there must be in the end.
+    /// Entries of flows there must be in the end.
     pub flows: usize,
     /// Events that must have been counted, once each unless named more often.
     pub events: Vec<Event>,
+}
+
+/// A piece gets another identification with another source, but for one that is turned round.
+fn renumbered(packet: &Datagram, into: &Datagram) -> Datagram {
+    let mut into = into.clone();
+    let (before, after) = (packet.source, into.source);
+    let is_turned = after.ip == packet.destination.ip;
+    if let (Some(piece), false, false) = (&mut into.piece, before == after, is_turned) {
+        let other = hash::of_addresses(&before.ip, &packet.destination.ip, 0).to_ne_bytes();
+        let [a, b, c, d] = other;
+        let number = if before.ip.is_v4() { [0, 0, a, b] } else { [a, b, c, d] };
+        piece.id ^= u32::from_be_bytes(number);
+    }
+    into
 }
 
 impl Fixture {
@@ -64,7 +76,7 @@ impl Fixture {
         into: &Datagram,
         verdict: Verdict,
     ) -> Self {
-        self.push(hook, packet.build(), verdict, Some(into.build()));
+        self.push(hook, packet.build(), verdict, Some(renumbered(packet, into).build()));
         self
     }
 
@@ -82,13 +94,13 @@ impl Fixture {
         self
     }
 
-    /// How many halves of flows there must be in the end.
+    /// How many entries of flows there must be in the end.
     #[must_use]
     pub fn flows(self, flows: usize) -> Self {
         Self { flows, ..self }
     }
 
-    /// What must have been counted beside the verdicts.
+    /// Sets the events that must have been counted beside the verdicts.
     #[must_use]
     pub fn events(self, events: &[Event]) -> Self {
         Self { events: events.to_vec(), ..self }
@@ -106,7 +118,8 @@ impl Fixture {
                 assert_eq!(wrong_checksums(&out), Vec::<&str>::new(), "{name}");
             }
         }
-        assert_eq!(tables.flows.borrow().len(), self.flows, "{}: {:#?}", self.name, tables.flows);
+        let flows = tables.all_flows();
+        assert_eq!(flows.len(), self.flows, "{}: {flows:#?}", self.name);
         for event in Event::ALL {
             let wanted = self.events.iter().filter(|wanted| *wanted == event).count() as u64;
             assert_eq!(tables.counted(*event), wanted, "{}: {event:?}", self.name);
@@ -126,6 +139,14 @@ pub fn run_whole(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
     (decide(step.hook, &mut packet, tables, [whole::ingress, whole::egress]), packet.data)
 }
 
+/// The same with working memory in which other packets have left what they will.
+pub fn run_in(step: &Step, tables: &Fake, scratch: &mut Scratch) -> (Verdict, Vec<u8>) {
+    let mut packet = packet(step, &step.packet, tables);
+    let (role, goes_out) = place(step.hook);
+    let handle = if goes_out { whole::egress } else { whole::ingress };
+    (handle(&mut packet, tables, scratch, role), packet.data)
+}
+
 /// Whether the fast path decides about a packet.
 pub fn is_fast(step: &Step, tables: &Fake) -> bool {
     let mut packet = packet(step, &step.packet, tables);
@@ -133,10 +154,10 @@ pub fn is_fast(step: &Step, tables: &Fake) -> bool {
 }
 
 /// Runs a packet of a device without a link-layer header, by the whole path as its programs do: what comes of the rest behind it.
-pub fn run_bare(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
+pub fn run_l3(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
     let (link, rest) = step.packet.split_at(ETHERNET);
-    let mut packet = Bare(packet(step, rest, tables));
-    packet.0.bare = link.last_chunk().copied();
+    let mut packet = L3(packet(step, rest, tables));
+    packet.0.l3 = link.last_chunk().copied();
     (decide(step.hook, &mut packet, tables, [whole::ingress, whole::egress]), packet.0.data)
 }
 
@@ -144,7 +165,7 @@ fn packet(step: &Step, bytes: &[u8], tables: &Fake) -> Bytes {
     let home = if step.hook == Hook::EdgeXdp { Home::Frame } else { Home::Skb };
     let mut packet = Bytes::new(bytes.to_vec(), home);
     packet.from_host = step.from_host;
-    packet.roads.clone_from(&tables.roads);
+    packet.routes.clone_from(&tables.routes);
     packet
 }
 
@@ -165,5 +186,7 @@ const fn place(hook: Hook) -> (Role, bool) {
         Hook::EdgeIngress | Hook::EdgeXdp => (Role::Edge, false),
         Hook::PodEgress => (Role::Pod, true),
         Hook::EdgeEgress => (Role::Edge, true),
+        Hook::HostIngress => (Role::Host, false),
+        Hook::HostEgress => (Role::Host, true),
     }
 }

@@ -8,32 +8,39 @@ use super::world::{
 };
 use super::{Datagram, Fake, Fixture, Transport, at};
 use crate::addr::{Port, Protocol};
-use crate::flow::Tuple;
+use crate::flow::{Flow, FlowKey, Kind, Shown, Side, Tuple};
 use crate::hash;
 use crate::wire::tcp;
 
 mod accelerated;
 mod accelerator;
+mod affinity;
+mod answers;
+mod beginning;
 mod cluster_ip;
+mod collided;
 mod direct;
 mod flows;
 mod fragments;
 mod host;
 mod icmp;
+mod inherited;
 mod masquerade;
 mod networks;
 mod node_port;
 mod policy;
 mod races;
+mod ranges;
 mod refused;
 mod removed;
+mod resets;
 mod sctp;
 mod sent;
+mod sets;
 mod shapes;
 mod short_cuts;
 mod taken_over;
 
-/// All of them.
 pub fn all() -> Vec<Fixture> {
     let parts = [
         cluster_ip::all(),
@@ -41,12 +48,20 @@ pub fn all() -> Vec<Fixture> {
         masquerade::all(),
         networks::all(),
         policy::all(),
+        affinity::all(),
+        sets::all(),
+        ranges::all(),
         refused::all(),
+        resets::all(),
         removed::all(),
+        beginning::all(),
         flows::all(),
+        collided::all(),
         fragments::all(),
         host::all(),
+        answers::all(),
         direct::all(),
+        inherited::all(),
         icmp::all(),
         shapes::all(),
         accelerator::all(),
@@ -67,6 +82,25 @@ fn source_port(tuple: &Tuple, protocol: Protocol, turn: u32) -> Port {
     Port::new(61_000 + (wish % 4_001) as u16)
 }
 
+/// Adds a flow that both ends have spoken in, of a client to a frontend and its backend, as an earlier run would have left it.
+fn open(
+    tables: &Fake,
+    protocol: Protocol,
+    [client, asked, backend]: [&str; 3],
+    change: impl Fn(&mut Flow),
+) {
+    let key = FlowKey::new(Tuple::new(at(client), at(asked)), protocol, Side::INGRESS);
+    let to = Tuple::new(at(client), at(backend));
+    let mut flow = Flow::new(to, Kind::FORWARD, tables.clock.get());
+    (flow.shown, flow.flags) = (Shown::ESTABLISHED, Flow::PROTECTED);
+    change(&mut flow);
+    let mut back = Flow::new(key.tuple.reversed(), Kind::REPLY, tables.clock.get());
+    flow.write_answer(Kind::REPLY, &mut back);
+    back.shown = Shown::ESTABLISHED;
+    tables.put(key.opposite(&flow), back);
+    tables.put(key, flow);
+}
+
 /// The addresses of one family.
 #[derive(Clone, Copy)]
 struct Family {
@@ -77,7 +111,7 @@ struct Family {
     remote: &'static str,
     client: &'static str,
     node: &'static str,
-    /// What stands for a pod that reaches itself, with the pod's port.
+    /// The address that stands for a pod that reaches itself, with the pod's port.
     hairpin: &'static str,
 }
 

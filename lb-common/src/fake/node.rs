@@ -4,29 +4,28 @@ use core::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::vec::Vec;
 
-use super::Road;
+use super::KnownRoute;
 use crate::addr::Ip;
 use crate::config::{Device, Settings};
 use crate::event::Event;
-use crate::flow::{Affinity, Client, Flow, FlowKey, Fragment, Held, Peer, Ports, Side};
+use crate::flow::{Affinity, Client, Flow, FlowKey, Fragment, Held, Ports};
+use crate::hash;
 use crate::service::{Backend, BackendId, Frontend, LINE, Line, Service, Source};
 use crate::tables::Tables as _;
 
-/// Right before a half of this key is next added, put or removed, these are, or are gone. One comes after the other.
+/// Right before an entry of this key is next added, put or removed, these are, or are gone. One comes after the other.
 #[derive(Clone, Debug)]
 pub struct Meanwhile {
-    /// Key of the half.
+    /// Key of the entry.
     pub before: FlowKey,
-    /// What another CPU writes there.
+    /// The entries that another CPU writes there.
     pub writes: Vec<(FlowKey, Option<Flow>)>,
 }
 
-/// Every table of a node. What the agent writes is public; what the data path writes is in cells.
+/// Every table of a node. Tables that the agent writes are public; those that the data path writes are in cells.
 #[derive(Clone, Debug)]
 pub struct Fake {
-    /// `SETTINGS`.
     pub settings: Settings,
-    /// `SERVICES`.
     pub services: BTreeMap<Frontend, Service>,
     /// `SLOTS`, up to the last line written.
     pub lines: Vec<Line>,
@@ -36,34 +35,31 @@ pub struct Fake {
     pub endpoints: BTreeSet<u32>,
     /// `SOURCES`, with prefix lengths as [`Source`] counts them.
     pub sources: Vec<(u32, Source)>,
-    /// `ADDRESSES`.
+    pub inherited: BTreeSet<u64>,
     pub addresses: BTreeMap<Ip, u32>,
-    /// `DEVICES`.
     pub devices: BTreeMap<u32, Device>,
-    /// What the kernel knows of the world around: no table, but beside them.
-    pub roads: BTreeMap<Ip, Road>,
-    /// `FLOWS4` and `FLOWS6`.
+    /// The kernel's knowledge of the world around: no table, but beside them.
+    pub routes: BTreeMap<Ip, KnownRoute>,
     pub flows: RefCell<BTreeMap<FlowKey, Flow>>,
-    /// Most halves that `flows` holds, of IPv4 and of all else.
+    /// `TRANSIENT4` and `TRANSIENT6`; here nothing is displaced unless a test removes it.
+    pub transient: RefCell<BTreeMap<FlowKey, Flow>>,
+    pub in_use: RefCell<BTreeSet<(u32, usize)>>,
+    /// Most entries that `flows` holds, of IPv4 and of all else.
     pub flow_capacity: usize,
     /// Halves that there is no memory for, however few there are.
     pub flow_failures: BTreeSet<FlowKey>,
-    /// What another CPU does to `flows` meanwhile.
+    /// The changes that another CPU makes to `flows` meanwhile.
     pub meanwhile: RefCell<VecDeque<Meanwhile>>,
-    /// `AFFINITY`.
     pub affinity: RefCell<BTreeMap<Client, Affinity>>,
     /// Most clients that `affinity` holds.
     pub affinity_capacity: usize,
     /// `DIRECT`, the elements that are not 0.
     pub direct: RefCell<BTreeMap<u32, u64>>,
-    /// `FRAGMENTS`.
     pub fragments: RefCell<BTreeMap<Fragment, Ports>>,
-    /// `HELD`.
-    pub held: RefCell<BTreeMap<u32, Held>>,
-    /// `SOCKETS`.
-    pub sockets: RefCell<BTreeMap<u64, Peer>>,
-    /// The clock.
+    pub held: RefCell<BTreeMap<Fragment, Held>>,
     pub clock: Cell<u64>,
+    /// The tick, where it is that of another clock than `clock`.
+    pub ticks: Cell<Option<u16>>,
     /// Whether the rate limit lets rejections through.
     pub rejects: Cell<bool>,
     /// How often each event was counted.
@@ -81,10 +77,13 @@ impl Default for Fake {
             backends: Vec::new(),
             endpoints: BTreeSet::new(),
             sources: Vec::new(),
+            inherited: BTreeSet::new(),
             addresses: BTreeMap::new(),
             devices: BTreeMap::new(),
-            roads: BTreeMap::new(),
+            routes: BTreeMap::new(),
             flows: RefCell::default(),
+            transient: RefCell::default(),
+            in_use: RefCell::default(),
             flow_capacity: Self::FLOWS,
             flow_failures: BTreeSet::new(),
             meanwhile: RefCell::default(),
@@ -93,9 +92,9 @@ impl Default for Fake {
             direct: RefCell::default(),
             fragments: RefCell::default(),
             held: RefCell::default(),
-            sockets: RefCell::default(),
             // An hour after boot: timeouts have something to look back on.
             clock: Cell::new(3_600_000_000_000),
+            ticks: Cell::new(None),
             rejects: Cell::new(true),
             events: RefCell::default(),
             look_ups: Cell::new(0),
@@ -111,9 +110,36 @@ impl Fake {
     /// Halves that each table of flows holds unless a test says otherwise.
     pub const FLOWS: usize = 4096;
 
-    /// Halves of one side.
-    pub fn halves(&self, side: Side) -> usize {
-        self.flows.borrow().keys().filter(|key| key.side == side).count()
+    /// The entry of a key as packets find it.
+    pub fn flow_at(&self, key: &FlowKey) -> Option<Flow> {
+        let protected = self.flows.borrow().get(key).copied();
+        protected.or_else(|| self.transient.borrow().get(key).copied())
+    }
+
+    /// Every entry as packets find it.
+    pub fn all_flows(&self) -> BTreeMap<FlowKey, Flow> {
+        let mut all = self.transient.borrow().clone();
+        all.extend(self.flows.borrow().iter());
+        all
+    }
+
+    /// Puts an entry as an earlier packet, or another CPU, would have, and notes its backend.
+    pub fn put(&self, key: FlowKey, flow: Flow) {
+        let table = if flow.is_protected() { &self.flows } else { &self.transient };
+        table.borrow_mut().insert(key, flow);
+        let tuple = if flow.is_answer() { key.tuple.reversed() } else { flow.to };
+        self.in_use
+            .borrow_mut()
+            .insert(hash::backend_byte(&tuple.destination, tuple.destination_port));
+    }
+
+    /// Changes an entry in place.
+    pub(super) fn change_flow(&self, key: &FlowKey, change: impl Fn(&mut Flow)) {
+        if let Some(flow) = self.flows.borrow_mut().get_mut(key) {
+            change(flow);
+        } else if let Some(flow) = self.transient.borrow_mut().get_mut(key) {
+            change(flow);
+        }
     }
 
     /// How often an event was counted.
@@ -126,30 +152,30 @@ impl Fake {
         self.look_ups.set(self.look_ups.get() + 1);
     }
 
-    /// Lets another CPU have its turn before a half is written.
+    /// Lets another CPU have its turn before an entry is written.
     pub(super) fn writes_flow(&self, key: &FlowKey) {
         let turn = self.meanwhile.borrow_mut().pop_front_if(|next| next.before == *key);
-        let mut flows = self.flows.borrow_mut();
         for (key, flow) in turn.into_iter().flat_map(|turn| turn.writes) {
-            let _: Option<Flow> = match flow {
-                Some(flow) => flows.insert(key, flow),
-                None => flows.remove(&key),
-            };
+            self.flows.borrow_mut().remove(&key);
+            self.transient.borrow_mut().remove(&key);
+            if let Some(flow) = flow {
+                self.put(key, flow);
+            }
         }
     }
 
-    /// Writes a half if there is room.
+    /// Writes an entry to the table that it names, if there is room.
     pub(super) fn insert_flow(&self, key: &FlowKey, flow: &Flow) -> bool {
-        let mut flows = self.flows.borrow_mut();
-        let beside = || flows.keys().filter(|there| there.is_v4() == key.is_v4()).count();
-        let is_there = || flows.contains_key(key);
-        let room = flows.len() < self.flow_capacity || is_there() || beside() < self.flow_capacity;
-        if room && self.flow_failures.contains(key) {
+        if self.flow_failures.contains(key) {
             self.count(Event::FlowNoMemory);
             return false;
         }
+        let mut table =
+            if flow.is_protected() { &self.flows } else { &self.transient }.borrow_mut();
+        let beside = || table.keys().filter(|there| there.is_v4() == key.is_v4()).count();
+        let room = !flow.is_protected() || table.contains_key(key) || beside() < self.flow_capacity;
         if room {
-            let _: Option<Flow> = flows.insert(*key, *flow);
+            table.insert(*key, *flow);
         }
         room
     }

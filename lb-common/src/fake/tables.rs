@@ -4,10 +4,10 @@ use super::Fake;
 use crate::addr::{Ip, Port};
 use crate::config::{Device, Settings};
 use crate::event::Event;
-use crate::flow::{Affinity, Client, DIRECT, Flow, FlowKey, Fragment, Held, Peer, Ports};
+use crate::flow::{Affinity, Client, DIRECT, Flow, FlowKey, Fragment, Held, Ports};
 use crate::hash;
 use crate::service::{Backend, BackendId, Frontend, Line, Service, Source};
-use crate::tables::{Added, Tables};
+use crate::tables::{Added, Tables, Touch};
 
 fn part<const N: usize>(line: &Line, index: u32) -> Option<[u8; N]> {
     line.get(index as usize * N..)?.first_chunk().copied()
@@ -49,7 +49,7 @@ impl Tables for Fake {
         part(&self.line(line)?, index & 15).map(u32::from_ne_bytes)
     }
 
-    fn slot_half(&self, line: u32, index: u32) -> Option<u16> {
+    fn slot_u16(&self, line: u32, index: u32) -> Option<u16> {
         part(&self.line(line)?, index & 31).map(u16::from_ne_bytes)
     }
 
@@ -67,12 +67,13 @@ impl Tables for Fake {
 
     fn flow(&self, key: &FlowKey, into: &mut Flow) -> bool {
         self.looks_up();
-        self.flows.borrow().get(key).map(|flow| *into = *flow).is_some()
+        let found = self.flow_at(key);
+        found.map(|flow| *into = flow).is_some()
     }
 
     fn add_flow(&self, key: &FlowKey, flow: &Flow) -> Added {
         self.writes_flow(key);
-        if self.flows.borrow().contains_key(key) {
+        if self.flow_at(key).is_some() {
             Added::Taken
         } else if self.insert_flow(key, flow) {
             Added::Yes
@@ -86,22 +87,39 @@ impl Tables for Fake {
         self.insert_flow(key, flow)
     }
 
-    fn touch_flow(&self, key: &FlowKey, now: u64, state: u8) {
-        if let Some(flow) = self.flows.borrow_mut().get_mut(key) {
-            flow.seen = now;
-            flow.state |= state;
-        }
+    fn touch_flow(&self, key: &FlowKey, touch: &Touch) {
+        self.change_flow(key, |flow| {
+            flow.seen = touch.seen;
+            flow.shown = flow.shown.with(touch.shown);
+            if touch.expected != 0 {
+                flow.expected = touch.expected;
+            }
+            if touch.is_alive {
+                flow.shown.rst = 0;
+            }
+        });
     }
 
     fn confirm_flow(&self, key: &FlowKey, removals: u32) {
-        if let Some(flow) = self.flows.borrow_mut().get_mut(key) {
-            flow.note = removals;
-        }
+        self.change_flow(key, |flow| flow.frontends_epoch = removals);
     }
 
     fn remove_flow(&self, key: &FlowKey) {
+        self.remove_protected(key);
+        self.transient.borrow_mut().remove(key);
+    }
+
+    fn remove_protected(&self, key: &FlowKey) {
         self.writes_flow(key);
-        let _: Option<Flow> = self.flows.borrow_mut().remove(key);
+        self.flows.borrow_mut().remove(key);
+    }
+
+    fn is_in_use(&self, ip: &Ip, port: Port) -> bool {
+        self.in_use.borrow().contains(&hash::backend_byte(ip, port))
+    }
+
+    fn put_in_use(&self, ip: &Ip, port: Port) {
+        self.in_use.borrow_mut().insert(hash::backend_byte(ip, port));
     }
 
     fn may_be_backend(&self, ip: &Ip, port: Port) -> bool {
@@ -113,7 +131,12 @@ impl Tables for Fake {
     }
 
     fn put_direct(&self, hash: u64) {
-        let _: Option<u64> = self.direct.borrow_mut().insert(hash as u32 % DIRECT, hash);
+        self.direct.borrow_mut().insert(hash as u32 % DIRECT, hash);
+    }
+
+    fn is_inherited(&self, hash: u64) -> bool {
+        self.looks_up();
+        self.inherited.contains(&hash)
     }
 
     fn affinity(&self, client: &Client) -> Option<Affinity> {
@@ -125,7 +148,7 @@ impl Tables for Fake {
         let mut table = self.affinity.borrow_mut();
         let room = table.len() < self.affinity_capacity || table.contains_key(client);
         if room {
-            let _: Option<Affinity> = table.insert(*client, *affinity);
+            table.insert(*client, *affinity);
         }
         room
     }
@@ -151,34 +174,26 @@ impl Tables for Fake {
     }
 
     fn put_fragment(&self, fragment: &Fragment, ports: &Ports) -> bool {
-        let _: Option<Ports> = self.fragments.borrow_mut().insert(*fragment, *ports);
+        self.fragments.borrow_mut().insert(*fragment, *ports);
         true
     }
 
-    fn read_held<R>(&self, key: u32, read: impl FnOnce(&Held) -> R) -> Option<R> {
-        self.held.borrow().get(&key).map(read)
+    fn read_held<R>(&self, key: &Fragment, read: impl FnOnce(&Held) -> R) -> Option<R> {
+        self.held.borrow().get(key).map(read)
     }
 
-    fn put_held(&self, key: u32, fill: impl FnOnce(&mut Held) -> Option<()>) -> bool {
+    fn put_held(&self, key: &Fragment, fill: impl FnOnce(&mut Held) -> Option<()>) -> bool {
         let mut held = Held::default();
+        held.fragment = *key;
         let filled = fill(&mut held).is_some();
         if filled {
-            let _: Option<Held> = self.held.borrow_mut().insert(key, held);
+            self.held.borrow_mut().insert(*key, held);
         }
         filled
     }
 
-    fn remove_held(&self, key: u32) {
-        let _: Option<Held> = self.held.borrow_mut().remove(&key);
-    }
-
-    fn socket(&self, cookie: u64) -> Option<Peer> {
-        self.sockets.borrow().get(&cookie).copied()
-    }
-
-    fn put_socket(&self, cookie: u64, peer: &Peer) -> bool {
-        let _: Option<Peer> = self.sockets.borrow_mut().insert(cookie, *peer);
-        true
+    fn remove_held(&self, key: &Fragment) {
+        self.held.borrow_mut().remove(key);
     }
 
     fn now(&self) -> u64 {
@@ -186,10 +201,10 @@ impl Tables for Fake {
     }
 
     fn tick(&self) -> u16 {
-        (self.clock.get() >> 30) as u16
+        self.ticks.get().unwrap_or_else(|| (self.clock.get() >> 30) as u16)
     }
 
-    fn may_reject(&self) -> bool {
+    fn may_reject(&self, _: u32) -> bool {
         self.rejects.get()
     }
 

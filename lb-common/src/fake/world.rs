@@ -4,7 +4,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::build::DEVICE_HARDWARE;
-use super::{Fake, Road, at, ip};
+use super::{Fake, KnownRoute, at, ip};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::config::{Device, Prefix, Settings, address, other};
 use crate::hash;
@@ -15,7 +15,6 @@ use crate::service::{
     Source,
 };
 
-/// A ClusterIP.
 pub const CLUSTER4: &str = "10.96.0.10:80";
 /// A ClusterIP of the other family.
 pub const CLUSTER6: &str = "[fd00:96::10]:80";
@@ -48,7 +47,7 @@ pub fn prefix(network: &str, bits: u32) -> Prefix {
     Prefix { ip: network, mask: Ip::v6(mask.to_be_bytes()) }
 }
 
-/// Index of the device by which every road leads ...
+/// Index of the device by which every route leads ...
 pub const OUT: u32 = 2;
 /// ... and its address.
 pub const OUT_HARDWARE: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
@@ -58,9 +57,11 @@ pub const HOP_HARDWARE: [u8; 6] = [2, 0, 0, 0, 0, 0x23];
 pub const OUT_MTU: u16 = 1_280;
 /// The networks that its addresses are of: none that another device has.
 pub const OUT_NETWORKS: [&str; 2] = ["192.168.9.10/24", "fd00:c9::10/64"];
-/// To whom a road leads, and whether the next hop is known. Nobody else is reached.
-pub const ROADS: [(&str, bool); 8] = [
+/// Destinations of routes, and whether the next hop is known. Nobody else is reached.
+pub const ROUTES: [(&str, bool); 10] = [
     ("10.1.0.5", true),
+    ("10.1.0.6", true),
+    ("fd00:1::6", true),
     ("fd00:1::5", true),
     ("10.2.0.7", true),
     ("10.2.0.8", false),
@@ -70,16 +71,16 @@ pub const ROADS: [(&str, bool); 8] = [
     ("2001:db8::9", true),
 ];
 
-/// [`ROADS`] as the kernel has them.
-fn roads() -> impl Iterator<Item = (Ip, Road)> {
+/// [`ROUTES`] as the kernel has them.
+fn routes() -> impl Iterator<Item = (Ip, KnownRoute)> {
     let [a, b, c, d, e, f] = HOP_HARDWARE;
     let [g, h, i, j, k, l] = OUT_HARDWARE;
     let hardware = [[a, b, c, d], [e, f, g, h], [i, j, k, l]].map(u32::from_ne_bytes);
-    let route = Route { device: OUT, hardware };
-    ROADS.into_iter().map(move |(to, is_known)| {
+    let route = Route { device: OUT, hardware, mtu: 0 };
+    ROUTES.into_iter().map(move |(to, is_known)| {
         let to = ip(to);
         let (mtu, route) = (OUT_MTU, is_known.then_some(route));
-        (to, Road { mtu, route, device: OUT, source: out_source(to.is_v4()) })
+        (to, KnownRoute { mtu, route, device: OUT, source: out_source(to.is_v4()) })
     })
 }
 
@@ -114,8 +115,8 @@ impl Fake {
         *second = prefix("fd00:96::", 112);
         node.settings.cover = [*first, *second];
         for own in [node4, node6] {
-            let _: Option<u32> = node.addresses.insert(own, address::NODE | address::NODE_PORTS);
-            let _: bool = node.endpoints.insert(hash::endpoint(&own, Port::NONE));
+            node.addresses.insert(own, address::NODE | address::NODE_PORTS);
+            node.settings.add_own(&own);
         }
         let own = Device {
             source4: node4,
@@ -125,7 +126,7 @@ impl Fake {
         };
         let out = Device { flags: Device::TAKES_FRAMES, hardware: OUT_HARDWARE, ..own };
         node.devices = [(1, own), (OUT, out)].into();
-        node.roads = roads().collect();
+        node.routes = routes().collect();
         node.backends.push(Backend::default());
         node
     }
@@ -136,7 +137,7 @@ impl Fake {
         let flags = place | Backend::IN_CLUSTER_SET;
         let id = self.backends.len() as BackendId;
         let epoch = 100 + id;
-        let _: bool = self.endpoints.insert(hash::endpoint(&end.ip, end.port));
+        self.endpoints.insert(hash::endpoint(&end.ip, end.port));
         self.backends.push(Backend { ip: end.ip, port: end.port, flags, epoch, service, pad: 0 });
         id
     }
@@ -196,9 +197,9 @@ impl Fake {
     /// Makes a service be reached at an address inside the cluster.
     pub fn cluster_ip(&mut self, frontend: &str, protocol: Protocol, service: Service) {
         let Endpoint { ip, port, .. } = at(frontend);
-        let _: Option<Service> = self.services.insert(Frontend::new(ip, port, protocol), service);
+        self.services.insert(Frontend::new(ip, port, protocol), service);
         let mark = Service { id: service.id, flags: Flags::ADDRESS, ..Service::default() };
-        let _: Option<Service> = self.services.insert(Frontend::cluster_address(ip), mark);
+        self.services.insert(Frontend::cluster_address(ip), mark);
     }
 
     /// Makes a service be reached at its `NodePort`.
@@ -206,7 +207,7 @@ impl Fake {
         let Endpoint { ip, port, .. } = at(frontend);
         let flags = service.flags.with(Flags::EXTERNAL).with(Flags::NODE_PORT);
         let key = Frontend::node_port(ip, port, protocol);
-        let _: Option<Service> = self.services.insert(key, Service { flags, ..service });
+        self.services.insert(key, Service { flags, ..service });
     }
 
     /// Makes a service be reached at an external address or VIP.
@@ -215,7 +216,7 @@ impl Fake {
         let flags = service.flags.with(Flags::EXTERNAL);
         self.settings.add_other(other(&ip));
         let key = Frontend::new(ip, port, protocol);
-        let _: Option<Service> = self.services.insert(key, Service { flags, ..service });
+        self.services.insert(key, Service { flags, ..service });
     }
 
     /// Lets a prefix use a service that lists its sources.

@@ -10,7 +10,6 @@ use crate::service::{BackendId, ServiceId};
 pub struct Client {
     /// Source address before any translation, or the cookie of a network namespace at the socket hooks.
     pub ip: Ip,
-    /// The service.
     pub service: ServiceId,
     /// 0 for the Cluster set, 1 for the Local set.
     pub scope: u32,

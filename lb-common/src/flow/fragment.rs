@@ -4,7 +4,8 @@ use super::Side;
 use crate::addr::{Ip, Port, Protocol};
 use crate::layout::plain;
 
-/// Key of `FRAGMENTS`: the packet a fragment belongs to (RFC 791 3.2, RFC 8200 4.5), and where it was seen.
+/// Key of `FRAGMENTS`: the packet a fragment belongs to (RFC 791 3.2, RFC 8200 4.5), and where it was seen. Key of `HELD`:
+/// with the place in the queue of its datagram.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fragment {
@@ -16,12 +17,12 @@ pub struct Fragment {
     pub id: [u8; 4],
     /// IP protocol.
     pub protocol: Protocol,
-    /// Where.
     pub side: Side,
-    pad: u16,
+    /// In `HELD`: how many fragments of the datagram are held up to this one. In `FRAGMENTS`: 0.
+    pub place: u16,
 }
 
-plain!(Fragment = 40 { source, destination, id, protocol, side, pad });
+plain!(Fragment = 40 { source, destination, id, protocol, side, place });
 
 impl Fragment {
     /// Key of a packet in pieces.
@@ -33,7 +34,7 @@ impl Fragment {
         protocol: Protocol,
         side: Side,
     ) -> Self {
-        Self { source, destination, id, protocol, side, pad: 0 }
+        Self { source, destination, id, protocol, side, place: 0 }
     }
 }
 
@@ -41,7 +42,6 @@ impl Fragment {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
-    /// Source port.
     pub source: Port,
     /// Destination port; none before the first fragment came.
     pub destination: Port,
@@ -71,37 +71,36 @@ impl Ports {
     }
 }
 
-/// Keys of `HELD`, a power of two. Which one a fragment has follows from its datagram and its place in
-/// the queue: one that nobody asks for any more is overwritten.
-pub const HELD: u32 = 512;
+/// Entries of `HELD`, of which the newest displaces the oldest: 90 datagrams of 64 KiB, or what is left over from 30,000
+/// stray fragments a second for an eighth of a second.
+pub const HELD: u32 = 4_096;
 
 /// Value of `HELD`: a later fragment that came before the first of its datagram, as it was.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// The datagram.
+    /// Its key: an entry that is displaced while it is looked at is another's.
     pub fragment: Fragment,
-    /// Place in the queue.
-    pub index: u32,
-    /// Bytes in use of the packet, and [`Held::BARE`].
+    /// Bytes in use of the packet, and [`Held::L3`].
     pub length: u32,
+    pad: u32,
     /// The packet, from its link-layer header on, if it has one.
     pub bytes: [u8; Self::LARGEST],
 }
 
-plain!(Held = 1_584 { fragment, index, length, bytes });
+plain!(Held = 1_584 { fragment, length, pad, bytes });
 
 impl Held {
     /// Bytes of the largest packet that is held: an Ethernet frame of the usual MTU and two tags.
     pub const LARGEST: usize = 1_536;
-    /// In `length`: it has no link-layer header. What one kind of device held is nothing to the other.
-    pub const BARE: u32 = 1 << 31;
+    /// In `length`: it has no link-layer header. A packet that one kind of device held is of no use to the other.
+    pub const L3: u32 = 1 << 31;
     /// Fragments of one datagram that are held at most: 64 KiB in pieces of the smallest MTU of IPv6.
     pub const QUEUE: u16 = 64;
 }
 
 impl Default for Held {
     fn default() -> Self {
-        Self { fragment: Fragment::default(), index: 0, length: 0, bytes: [0; Self::LARGEST] }
+        Self { fragment: Fragment::default(), length: 0, pad: 0, bytes: [0; Self::LARGEST] }
     }
 }

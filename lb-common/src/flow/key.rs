@@ -1,4 +1,4 @@
-//! Where a half of a flow is looked up: by its packets as they are before translation.
+//! The key of a flow entry: its packets as they are before translation.
 
 use super::{Flow, Kind};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
@@ -12,16 +12,13 @@ pub struct Tuple {
     pub source: Ip,
     /// Destination address.
     pub destination: Ip,
-    /// Source port.
     pub source_port: Port,
-    /// Destination port.
     pub destination_port: Port,
 }
 
 plain!(Tuple = 36 { source, destination, source_port, destination_port });
 
 impl Tuple {
-    /// Nothing.
     pub const NONE: Self = Self {
         source: Ip::UNSPECIFIED,
         destination: Ip::UNSPECIFIED,
@@ -71,7 +68,7 @@ impl Tuple {
     }
 }
 
-/// Where a half of a flow is looked up.
+/// Where an entry of a flow is looked up.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Side(pub u8);
@@ -83,8 +80,6 @@ impl Side {
     pub const INGRESS: Self = Self(0);
     /// Packets that go out by a device.
     pub const EGRESS: Self = Self(1);
-    /// A socket's own view (sendmsg, recvmsg): its end is [`Ip::cookie`].
-    pub const SOCKET: Self = Self(2);
 }
 
 /// Key of `FLOWS6`, and of `FLOWS4` as [`super::FlowKey4`]: the packet as it is before translation, and where.
@@ -95,7 +90,7 @@ pub struct FlowKey {
     pub tuple: Tuple,
     /// IP protocol.
     pub protocol: Protocol,
-    /// Where this half is looked up.
+    /// Where this entry is looked up.
     pub side: Side,
     pad: u16,
 }
@@ -109,39 +104,39 @@ impl FlowKey {
         Self { tuple, protocol, side, pad: 0 }
     }
 
-    /// Whether both ends are IPv4 addresses: then its half is kept in `FLOWS4`.
+    /// Whether both ends are IPv4 addresses: then its entry is kept in `FLOWS4`.
     #[inline(always)]
     pub const fn is_v4(&self) -> bool {
         self.tuple.source.is_v4() && self.tuple.destination.is_v4()
     }
 
-    /// Key of the other half, given what this half's packets become and this half's kind.
+    /// Key of the other entry, given what this entry's packets become and this entry's kind.
     #[inline(always)]
     #[must_use]
-    pub const fn other(&self, flow: &Flow) -> Self {
-        let mut other = Self::new(flow.to, self.protocol, self.side);
-        self.write_other(flow, &mut other);
-        other
+    pub const fn opposite(&self, flow: &Flow) -> Self {
+        let mut opposite = Self::new(flow.to, self.protocol, self.side);
+        self.write_opposite(flow, &mut opposite);
+        opposite
     }
 
-    /// [`FlowKey::other`], in place.
+    /// [`FlowKey::opposite`], in place.
     #[inline(always)]
-    pub const fn write_other(&self, flow: &Flow, other: &mut Self) {
-        other.tuple.source = flow.to.destination;
-        other.tuple.destination = flow.to.source;
-        other.tuple.source_port = flow.to.destination_port;
-        other.tuple.destination_port = flow.to.source_port;
-        other.protocol = self.protocol;
-        other.side = match (flow.kind, self.side) {
-            (Kind::HAIRPIN, side) | (_, side @ Side::SOCKET) => side,
+    pub const fn write_opposite(&self, flow: &Flow, opposite: &mut Self) {
+        opposite.tuple.source = flow.to.destination;
+        opposite.tuple.destination = flow.to.source;
+        opposite.tuple.source_port = flow.to.destination_port;
+        opposite.tuple.destination_port = flow.to.source_port;
+        opposite.protocol = self.protocol;
+        opposite.side = match (flow.kind, self.side) {
+            (Kind::HAIRPIN, side) => side,
             (_, Side::INGRESS) => Side::EGRESS,
             (_, _) => Side::INGRESS,
         };
     }
 
-    /// Key of the masquerade of the flow whose forward half is `forward`, in place.
+    /// Key of the masquerade of the flow whose forward entry is `forward`, in place.
     #[inline(always)]
-    pub const fn write_mark(&self, forward: &Flow, mark: &mut Self) {
+    pub const fn write_masquerade_key(&self, forward: &Flow, mark: &mut Self) {
         mark.tuple = forward.to;
         mark.protocol = self.protocol;
         mark.side = Side::EGRESS;

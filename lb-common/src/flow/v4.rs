@@ -3,7 +3,7 @@
 //!
 //! The data path and the agent know [`FlowKey`] and [`Flow`] only; who keeps them turns one into the other.
 
-use super::{Flow, FlowKey, Kind, Side, Tuple};
+use super::{Flow, FlowKey, Kind, Shown, Side, Tuple};
 use crate::addr::{Ip, Port, Protocol, joined, parted};
 use crate::layout::plain;
 use crate::service::{BackendId, ServiceId};
@@ -54,7 +54,7 @@ pub struct FlowKey4 {
 plain!(FlowKey4 = 16 { addresses, rest });
 
 impl FlowKey4 {
-    /// What is kept for a key that [`FlowKey::is_v4`].
+    /// The stored form of a key that [`FlowKey::is_v4`].
     #[inline(always)]
     pub const fn of(key: &FlowKey) -> Self {
         let FlowKey { tuple, protocol, side, .. } = key;
@@ -78,7 +78,7 @@ impl FlowKey4 {
     }
 }
 
-/// Value of `FLOWS4`: what [`Flow`] says, of a half whose key [`FlowKey::is_v4`].
+/// Value of `FLOWS4`: what [`Flow`] says, of an entry whose key [`FlowKey::is_v4`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow4 {
@@ -90,19 +90,23 @@ pub struct Flow4 {
     backend: BackendId,
     epoch: u32,
     kind: Kind,
-    /// [`Flow::state`].
-    pub state: u8,
     flags: u8,
-    pad: u8,
-    /// [`Flow::note`].
-    pub note: u32,
+    pad: u16,
+    /// [`Flow::shown`].
+    pub shown: Shown,
+    /// [`Flow::frontends_epoch`].
+    pub frontends_epoch: u32,
+    client_device: u32,
+    begun: u32,
+    /// [`Flow::expected`].
+    pub expected: u32,
 }
 
-plain!(Flow4 = 40 { seen, to, service, backend, epoch, kind, state, flags, pad, note });
+plain!(Flow4 = 56 { seen, to, service, backend, epoch, kind, flags, pad, shown, frontends_epoch, client_device, begun, expected });
 const _: () = assert!(align_of::<Flow4>() == 8);
 
 impl Flow4 {
-    /// What is kept of a half whose packets, before and after translation, are IPv4.
+    /// The stored form of an entry whose packets, before and after translation, are IPv4.
     pub fn of(flow: &Flow) -> Self {
         let mut kept = Self::default();
         kept.put(flow);
@@ -118,16 +122,19 @@ impl Flow4 {
         self.backend = flow.backend;
         self.epoch = flow.epoch;
         self.kind = flow.kind;
-        self.state = flow.state;
         self.flags = flow.flags;
         self.pad = 0;
-        self.note = flow.note;
+        self.shown = flow.shown;
+        self.frontends_epoch = flow.frontends_epoch;
+        self.client_device = flow.client_device;
+        self.begun = flow.begun;
+        self.expected = flow.expected;
     }
 
-    /// The half it was kept for, in place.
+    /// The entry it was kept for, in place.
     #[inline(always)]
     pub const fn write(&self, into: &mut Flow) {
-        // Of a masquerade whose first packet has not left.
+        // A masquerade whose first packet has not left.
         if self.to.source == 0 && self.kind.0 == Kind::MASQUERADE.0 {
             into.to = Tuple::NONE;
         } else {
@@ -138,13 +145,16 @@ impl Flow4 {
         into.epoch = self.epoch;
         into.seen = self.seen;
         into.kind = self.kind;
-        into.state = self.state;
         into.flags = self.flags;
         into.pad = 0;
-        into.note = self.note;
+        into.shown = self.shown;
+        into.frontends_epoch = self.frontends_epoch;
+        into.client_device = self.client_device;
+        into.begun = self.begun;
+        into.expected = self.expected;
     }
 
-    /// The half it was kept for.
+    /// The entry it was kept for.
     #[inline(always)]
     pub const fn whole(&self) -> Flow {
         let mut flow = Flow::new(Tuple::NONE, self.kind, self.seen);
@@ -171,16 +181,17 @@ mod tests {
         #[test]
         fn what_is_kept_is_what_was_put(
             (tuple, to) in (tuple(), prop_oneof![tuple(), Just(Tuple::NONE)]),
-            (kind, numbers, bytes) in (1_u8..6, any::<[u32; 4]>(), any::<[u8; 4]>()),
-            seen in any::<u64>(),
+            (kind, numbers, bytes) in (1_u8..6, any::<[u32; 7]>(), any::<[u8; 3]>()),
+            (seen, shown) in (any::<u64>(), prop_oneof![Just(Shown::FIN), Just(Shown::RST)]),
         ) {
-            let [protocol, side, state, flags] = bytes;
+            let [protocol, side, flags] = bytes;
             let key = FlowKey::new(tuple, Protocol(protocol), Side(side));
             prop_assert!(key.is_v4());
             prop_assert_eq!(FlowKey4::of(&key).whole(), key);
             let kind = if to == Tuple::NONE { Kind::MASQUERADE } else { Kind(kind) };
-            let [service, backend, epoch, note] = numbers;
-            let flow = Flow { service, backend, epoch, state, flags, note, ..Flow::new(to, kind, seen) };
+            let [service, backend, epoch, frontends_epoch, client_device, begun, expected] = numbers;
+            let kept = Flow { service, backend, epoch, flags, ..Flow::new(to, kind, seen) };
+            let flow = Flow { shown, frontends_epoch, client_device, begun, expected, ..kept };
             prop_assert_eq!(Flow4::of(&flow).whole(), flow);
         }
     }

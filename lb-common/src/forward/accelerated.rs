@@ -1,10 +1,10 @@
-//! What XDP has translated is not translated again at tc, where the backend is a frontend itself (ADR 0012).
+//! A packet that XDP has translated is not translated again at tc, where the backend is a frontend itself (ADR 0012).
 //!
 //! No packet says so: drivers and captures lose what is written beside one. Its flow does. What XDP made of a packet is
-//! what the answer's half is looked up by, turned round. A packet to that address as a frontend has no such half, but where
+//! what the answer's entry is looked up by, turned round. A packet to that address as a frontend has no such entry, but where
 //! its client talks to both at once from one port.
 
-use super::{Role, choose, close, ingress};
+use super::{Role, flows, ingress};
 use crate::addr::Ip;
 use crate::config::Settings;
 use crate::flow::{Kind, Side, Tuple};
@@ -25,8 +25,8 @@ pub(super) fn may_be<P: Packet, T: Tables>(
     role == Role::Edge
         && !packet.is_frame()
         && settings.has(Settings::ACCELERATED)
-        && (tables.may_be_backend(&tuple.destination, tuple.destination_port)
-            || !is_answer && tables.may_be_backend(&tuple.source, tuple.source_port))
+        && (tables.is_in_use(&tuple.destination, tuple.destination_port)
+            || !is_answer && tables.is_in_use(&tuple.source, tuple.source_port))
 }
 
 /// Whether XDP has made a packet to a possible frontend what it is.
@@ -46,24 +46,14 @@ pub(super) fn is<P: Packet, T: Tables>(
 /// Whether a flow's packets become this one. Where frontend and backend are the same, it is as it was, and is to be followed.
 #[inline(never)]
 fn has_flow<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    let tuple = &scratch.key.tuple;
-    tuple.write_reversed(&mut scratch.twin_key.tuple);
-    (scratch.twin_key.protocol, scratch.twin_key.side) = (scratch.key.protocol, Side::EGRESS);
-    if !tables.flow(&scratch.twin_key, &mut scratch.twin) {
+    if !flows::find_answers(tables, scratch, Side::EGRESS) {
         return false;
     }
-    let flow = &scratch.twin;
+    let flow = &scratch.opposite;
     match flow.kind {
-        Kind::REPLY => !flow.to.is_reverse_of(tuple),
+        Kind::REPLY => !flow.to.is_reverse_of(&scratch.key.tuple),
         // Nothing comes back before the first one has left.
         Kind::MASQUERADE => flow.to.source != Ip::UNSPECIFIED,
         _ => false,
     }
-}
-
-/// Whether tc could not tell what XDP would make of a packet of `scratch.flow`: it may take its flow along, to what may be
-/// a frontend.
-#[inline(always)]
-pub(super) fn would_be_lost(settings: &Settings, scratch: &Scratch) -> bool {
-    close::may_be_last(scratch) && choose::may_be_asked(settings, &scratch.flow.to, scratch.view.v4)
 }

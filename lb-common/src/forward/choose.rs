@@ -6,7 +6,7 @@ use crate::config::{Settings, address};
 use crate::event::{DropReason, Event, PassReason, Turn};
 use crate::flow::{Affinity, Client, Tuple};
 use crate::maglev;
-use crate::scratch::Scratch;
+use crate::scratch::{Asker, Scratch};
 use crate::service::{Backend, BackendId, Flags, Frontend, MEMBERS_PER_LINE, NARROW, Set, Source};
 use crate::tables::Tables;
 
@@ -57,7 +57,7 @@ pub(super) fn locate<T: Tables>(
     if is_there && !is_leaving {
         return Ok(());
     }
-    // What a frontend that went is to whoever begins something: nobody's, unless there is more at its address.
+    // A removed frontend begins no flow, unless its address has another one.
     let rest = if is_leaving { Ok(()) } else { Err(Refusal::Pass(PassReason::NotOurs)) };
     if !is_near {
         return rest;
@@ -82,6 +82,21 @@ pub(super) fn locate<T: Tables>(
     } else {
         Err(Refusal::Pass(PassReason::NotOurs))
     }
+}
+
+/// Finds the service of `scratch.frontend`, whose address is a loopback one: a `NodePort`, where the agent is told to serve
+/// them there (`localhostNodePorts`).
+#[inline(never)]
+pub(super) fn locate_loopback<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+) -> Result<(), Refusal> {
+    scratch.frontend.ip = scratch.frontend.ip.any_of_family();
+    let is_served = settings.has(Settings::LOOPBACK_NODE_PORTS)
+        && tables.service(&scratch.frontend, &mut scratch.service)
+        && !scratch.service.flags.has(Flags::LEAVING);
+    if is_served { Ok(()) } else { Err(Refusal::Pass(PassReason::NotOurs)) }
 }
 
 /// Whether an address may be a ClusterIP.
@@ -110,8 +125,7 @@ pub(super) fn choose<T: Tables>(
     if flags.has(Flags::SOURCES) && !tables.allows(&Source::new(service.id, scratch.asker.source)) {
         return Err(Refusal::Drop(DropReason::SourceNotAllowed));
     }
-    let only_local =
-        flags.has(Flags::LOCAL_POLICY) && !(flags.has(Flags::EXTERNAL) && scratch.asker.local != 0);
+    let only_local = is_local_only(flags, &scratch.asker);
     let set = if only_local { service.local } else { service.cluster };
     if set.members == 0 {
         return Err(if only_local && flags.has(Flags::ANYWHERE) {
@@ -131,6 +145,12 @@ pub(super) fn choose<T: Tables>(
     if there && scratch.backend.epoch != 0 { Ok(()) } else { Err(bad) }
 }
 
+/// Whether traffic policy Local binds this client: an external one does not bind pods of this node, nor the node.
+#[inline(always)]
+pub const fn is_local_only(flags: Flags, asker: &Asker) -> bool {
+    flags.has(Flags::LOCAL_POLICY) && !(flags.has(Flags::EXTERNAL) && asker.local != 0)
+}
+
 /// The member at the Maglev slot of a hash.
 #[inline(always)]
 fn member<T: Tables>(tables: &T, set: &Set, hash: u32) -> Option<BackendId> {
@@ -142,14 +162,14 @@ fn member<T: Tables>(tables: &T, set: &Set, hash: u32) -> Option<BackendId> {
         if set.members <= NARROW {
             u32::from(tables.slot_byte(first + slot / 64, slot % 64)?)
         } else {
-            u32::from(tables.slot_half(first + slot / 32, slot % 32)?)
+            u32::from(tables.slot_u16(first + slot / 32, slot % 32)?)
         }
     };
     tables.slot_word(set.line + index / MEMBERS_PER_LINE, index % MEMBERS_PER_LINE)
 }
 
-/// Finds the backend a client sticks to, if it is still in the set in use. What the other set
-/// remembers counts too: all frontends of a service port share their affinity.
+/// Finds the backend a client sticks to, if it is still in the set in use. The memory of the other set
+/// counts too: all frontends of a service port share their affinity.
 #[inline(always)]
 fn remembered<T: Tables>(tables: &T, scratch: &mut Scratch, client: Ip, now: u64) -> bool {
     let wanted = if scratch.scope == 0 { Backend::IN_CLUSTER_SET } else { Backend::IN_LOCAL_SET };

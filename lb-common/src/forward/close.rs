@@ -1,72 +1,82 @@
-//! The end of a TCP connection: its flow goes with its last packet, so that short connections leave
-//! nothing behind. What ends otherwise is swept by the agent.
+//! The end of a TCP connection, as far as packets claim it.
+//!
+//! FIN, RST and the acknowledgement of a FIN are claims: they may be forged, late or doubled. They shorten the life of a
+//! flow and make its entries displaceable, so that nothing has to be removed; packets that still come are translated.
 
-use crate::addr::Protocol;
-use crate::flow::{Flow, Kind, Side, state};
+use crate::flow::{Flow, Shown};
+use crate::packet::Packet;
 use crate::scratch::Scratch;
-use crate::tables::Tables;
+use crate::tables::{Tables, Touch};
 use crate::wire::tcp;
 
-use super::flows;
+use super::{flows, tiers};
 
 /// Flags of a packet that something must follow.
 pub(super) const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
+/// A RST is proven if its sequence number is at most so far ahead of the last known acknowledgement of the other end. The
+/// largest receive windows of today are larger, but a sender that idles has had all its data acknowledged.
+const PROVEN: u32 = 1 << 20;
+/// Nanoseconds between a RST and a later packet of its sender that proves the RST forged: no segment is delayed so long by
+/// reordering.
+const REFUTED: u64 = 1 << 27;
 
-/// Removes the flow of `scratch.key` if the packet just translated was its last: the acknowledgement
-/// after both sides sent FIN (RFC 9293 3.6). Done where the packet is seen last. An RST proves nothing, it
-/// may be forged or out of the window: its flow is left to the sweep, which asks for silence as well.
+/// Makes the flow of `scratch.flow` displaceable once both ends have sent FIN and this packet follows (RFC 9293 3.6).
 #[inline(always)]
 pub(super) fn after<T: Tables>(tables: &T, scratch: &mut Scratch) {
-    if may_be_last(scratch) {
-        end(tables, scratch);
+    let may_be_last = scratch.flow.shown.fin != 0 && scratch.view.tcp_flags & NOT_LAST == 0;
+    // The masquerade entry sees only one direction: the pair of forward and reply decides.
+    if may_be_last && scratch.flow.is_protected() && !scratch.flow.is_masquerade() {
+        release_closed(tables, scratch);
     }
-}
-
-/// Whether a packet of `scratch.flow` may be its last here, as far as its own half knows.
-#[inline(always)]
-pub(super) fn may_be_last(scratch: &Scratch) -> bool {
-    if scratch.view.protocol != Protocol::TCP {
-        return false;
-    }
-    let flow = &scratch.flow;
-    let passes_on =
-        matches!(flow.kind, Kind::FORWARD | Kind::HAIRPIN) && flow.flags & Flow::MASQUERADED != 0;
-    let may_end = flow.state & state::FIN != 0 && scratch.view.tcp_flags & NOT_LAST == 0;
-    may_end && !passes_on && flow.kind != Kind::UNMASQUERADE
 }
 
 #[inline(never)]
-fn end<T: Tables>(tables: &T, scratch: &mut Scratch) {
-    scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
-    if !tables.flow(&scratch.twin_key, &mut scratch.twin) || scratch.twin.state & state::FIN == 0 {
+fn release_closed<T: Tables>(tables: &T, scratch: &mut Scratch) {
+    // One FIN is a half-closed connection, which may live for an hour and must stay protected.
+    if flows::find_opposite(tables, scratch) && scratch.opposite.shown.fin != 0 {
+        tiers::release(tables, scratch);
+    }
+}
+
+/// Takes note of a RST of the flow in `scratch.flow`.
+#[inline(never)]
+pub(super) fn reset<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) {
+    if scratch.flow.is_masquerade() || scratch.flow.shown.rst != 0 {
         return;
     }
-    // The other half of another flow, which took the place of ours, is not ours to end.
-    if !scratch.twin.to.is_reverse_of(&scratch.key.tuple) {
-        return;
+    let has_opposite = flows::find_opposite(tables, scratch);
+    // Without a reply entry there is no acknowledgement to compare the RST with: it counts.
+    let is_proven = !has_opposite || is_proven(packet, scratch);
+    let shown = if is_proven { Shown::RST } else { Shown::CLAIMED };
+    let seen = Flow::seen_at(tables.now(), tables.tick());
+    tables.touch_flow(&scratch.key, &Touch { seen, shown, expected: 0, is_alive: false });
+    if is_proven && scratch.flow.is_protected() {
+        tiers::release(tables, scratch);
     }
-    // Step by step to the forward half, whose key all others follow from.
-    match scratch.flow.kind {
-        Kind::FORWARD | Kind::HAIRPIN => scratch.twin = scratch.flow,
-        Kind::REPLY => scratch.key = scratch.twin_key,
-        Kind::MASQUERADE => {
-            scratch.key.tuple.write_reversed(&mut scratch.twin_key.tuple);
-            scratch.twin_key.side = Side::EGRESS;
-            if !tables.flow(&scratch.twin_key, &mut scratch.other) {
-                return;
-            }
-            scratch.other.to.write_reversed(&mut scratch.key.tuple);
-            // This host's own packets are met where they leave.
-            let is_hosts = scratch.other.kind == Kind::HAIRPIN;
-            scratch.key.side = if is_hosts { Side::EGRESS } else { Side::INGRESS };
-            if !tables.flow(&scratch.key, &mut scratch.twin)
-                || !scratch.twin.to.is_reverse_of(&scratch.twin_key.tuple)
-            {
-                return;
-            }
-        }
-        _ => return,
+}
+
+/// Whether a RST comes from the end that it names, by its sequence number, as in netfilter
+/// (`nf_conntrack_proto_tcp.c`, `TCP_RST_SET`). Its flow is in `scratch.flow`, the other direction in `scratch.opposite`.
+///
+/// Acknowledgements are noted once a tick, so a genuine RST in the middle of fast traffic is not proven either. It shortens
+/// the life of its flow to a keep-alive interval.
+#[inline(always)]
+fn is_proven<P: Packet>(packet: &P, scratch: &Scratch) -> bool {
+    let (flow, opposite) = (&scratch.flow, &scratch.opposite);
+    if flow.shown.established & opposite.shown.established == 0 || opposite.expected == 0 {
+        return true;
     }
-    tables.remove_flow(&scratch.key);
-    flows::end_tail(tables, scratch);
+    match scratch.view.word(packet, 4) {
+        Some(sequence) => u32::from_be(sequence).wrapping_sub(opposite.expected) <= PROVEN,
+        None => false,
+    }
+}
+
+/// Whether both ends have gone on after the RST that the entry in `scratch.flow` has noted: it was forged. A genuine sender
+/// of a RST sends nothing more, and the other end nothing after it.
+#[inline(never)]
+pub(super) fn is_refuted<T: Tables>(tables: &T, scratch: &mut Scratch, now: u64) -> bool {
+    now.saturating_sub(scratch.flow.seen) > REFUTED
+        && flows::find_opposite(tables, scratch)
+        && scratch.opposite.seen > scratch.flow.seen
 }

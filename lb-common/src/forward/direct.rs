@@ -1,45 +1,44 @@
-//! Packets of a pod straight to the address of a backend: none of our business, but for their tuple.
+//! Packets straight to the address of a backend: none of our business, but for their tuple.
 //!
 //! A flow through a service becomes the same tuple when its client uses one port for both. Whichever
 //! of the two comes later gets another source port: what is seen here is noted for
-//! flows that begin later (`flows::reserve`), and shifted where such a flow was first (ADR 0013).
+//! flows that begin later (`ports::reserve`), and shifted where such a flow was first (ADR 0013). A SYN is
+//! all that is seen of clients outside: one to the tuple of an open flow is left alone.
 
-use super::{Step, flows, pass, rewrite};
-use crate::addr::Protocol;
-use crate::event::{Event, PassReason};
-use crate::flow::{Kind, Side};
+use super::parts::end;
+use super::{Role, begin, flows, ports, rewrite};
+use crate::addr::{Ip, Protocol};
+use crate::config::Settings;
+use crate::event::{Event, PassReason, Verdict};
+use crate::flow::{Flow, Kind, Shown, Side};
 use crate::hash;
 use crate::packet::Packet;
-use crate::scratch::{Begin, Scratch, Turned};
+use crate::scratch::{Begin, Next, Scratch};
 use crate::service::{Backend, Service};
 use crate::tables::Tables;
 
 /// Finds the flow of a packet from a pod to what may be a backend, where it needs one, into `scratch.flow`; most need
-/// none. What is shifted is a flow of service 0. False: it is to be begun, as `scratch` says.
-#[inline(never)]
-pub(super) fn find<P: Packet, T: Tables>(
-    packet: &P,
-    tables: &T,
-    scratch: &mut Scratch,
-) -> Step<bool> {
+/// none. A shifted one is a flow of service 0. Where it is to be begun, `scratch` says how.
+#[inline(always)]
+pub(super) fn find<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) -> bool {
     let is_syn = scratch.view.is_syn();
-    if tables.flow(&scratch.key, &mut scratch.flow)
+    let is_there = tables.flow(&scratch.key, &mut scratch.flow)
         && scratch.flow.kind == Kind::FORWARD
-        && scratch.flow.service == 0
-    {
-        if !is_syn || scratch.flow.state == 0 {
-            return Ok(true);
+        && scratch.flow.service == 0;
+    if is_there {
+        if !is_syn || scratch.flow.shown == Shown::NOTHING {
+            return false;
         }
         tables.count(Event::FlowReused);
     } else {
         let hash = hash::whole(&scratch.key.tuple, scratch.key.protocol);
         if !is_syn && tables.is_direct(hash) {
-            return pass(PassReason::NotOurs);
+            return end(scratch, Verdict::Pass(PassReason::NotOurs));
         }
         let may_begin = is_syn || scratch.view.protocol != Protocol::TCP;
         if !may_begin || !is_taken(tables, scratch) {
             tables.put_direct(hash);
-            return pass(PassReason::NotOurs);
+            return end(scratch, Verdict::Pass(PassReason::NotOurs));
         }
     }
     scratch.service = Service::default();
@@ -47,23 +46,94 @@ pub(super) fn find<P: Packet, T: Tables>(
     scratch.backend = Backend::default();
     scratch.backend.ip = scratch.key.tuple.destination;
     scratch.backend.port = scratch.key.tuple.destination_port;
-    let state = flows::shown(&scratch.view);
     scratch.begin = Begin {
-        state,
+        shown: flows::shown(&scratch.view),
+        expected: flows::acknowledged(packet, &scratch.view),
+        renews: is_there,
         now: tables.now(),
         masquerade: false,
-        turn: Turned::Nobody,
+        may_turn: false,
+        source: Ip::UNSPECIFIED,
         port_stays: rewrite::port_stays(packet, &scratch.view),
         device: packet.device(),
     };
-    Ok(false)
+    scratch.next = Next::Direct;
+    false
+}
+
+/// Takes note of a SYN from outside straight to what may be a backend. A flow through a service that is over gives its tuple
+/// up: the answer to the SYN would be translated as one of that flow, and never reach its socket.
+#[inline(never)]
+pub(super) fn note_outside<T: Tables>(tables: &T, scratch: &mut Scratch) {
+    if is_taken(tables, scratch) {
+        scratch.other = scratch.opposite;
+        scratch.opposite.seen = tables.now();
+        if !ports::is_over(tables, scratch) {
+            // The first packet of that flow, perhaps, which XDP has translated.
+            return;
+        }
+        remove(tables, scratch);
+    }
+    tables.put_direct(hash::whole(&scratch.key.tuple, scratch.key.protocol));
+}
+
+/// Removes the flow of the reply in `scratch.opposite`, all entries of it that are its own, and leaves `scratch.flow` used.
+#[inline(always)]
+fn remove<T: Tables>(tables: &T, scratch: &mut Scratch) {
+    scratch.opposite_key.write_opposite(&scratch.opposite, &mut scratch.other_key);
+    let has_forward = tables.flow(&scratch.other_key, &mut scratch.other);
+    if has_forward && scratch.other.to.is_reverse_of(&scratch.opposite_key.tuple) {
+        tables.remove_flow(&scratch.other_key);
+    }
+    // The forward entry as it was, as far as the others follow from it.
+    scratch.flow.to = scratch.key.tuple;
+    scratch.flow.kind = Kind::FORWARD;
+    scratch.flow.flags = scratch.opposite.flags;
+    begin::end_tail(tables, scratch);
+}
+
+/// Whether a packet that begins a connection of a process of this host has the very source, towards a backend, that a
+/// masqueraded flow has: netfilter chose it while the data path drains, or the process while `ip_local_port_range` leaves no
+/// ports for us. Its answers would go to the client of that flow. It gets a masquerade of its own, which is in `scratch.flow`
+/// then. Other packets may have that source by right: during a hand-over, programs of the other data path give it to them.
+///
+/// VERIFIER: a function of its own, for the key of the answers fills a part of the stack.
+#[inline(never)]
+pub(super) fn has_our_source<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+) -> bool {
+    let is_first = scratch.view.is_syn() || scratch.view.protocol != Protocol::TCP;
+    if scratch.role != Role::Edge || !is_first {
+        return false;
+    }
+    let tuple = &scratch.key.tuple;
+    if !settings.is_source_port(tuple.source_port) || !settings.may_be_own(&tuple.source) {
+        return false;
+    }
+    let is_taken = flows::find_answers(tables, scratch, Side::INGRESS)
+        && scratch.opposite.kind == Kind::UNMASQUERADE;
+    if is_taken {
+        let Scratch { flow, opposite, .. } = scratch;
+        opposite.write_entry(Kind::MASQUERADE, flow);
+        (flow.service, flow.backend, flow.epoch, flow.flags) = (0, 0, 0, 0);
+        flow.seen = tables.now();
+        flow.begun = Flow::moment(flow.seen);
+    }
+    is_taken
+}
+
+/// Whether the masquerade in `scratch.flow` is one of these, and its answers lead elsewhere by now: no flow through a service
+/// keeps its entries together.
+#[inline(always)]
+pub(super) fn is_stale<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
+    let is_direct = scratch.flow.kind == Kind::MASQUERADE && scratch.flow.service == 0;
+    is_direct && !flows::find_opposite(tables, scratch)
 }
 
 /// Whether the answers to this packet belong to a flow through a service.
 #[inline(always)]
 fn is_taken<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    scratch.key.tuple.write_reversed(&mut scratch.twin_key.tuple);
-    scratch.twin_key.protocol = scratch.key.protocol;
-    scratch.twin_key.side = Side::EGRESS;
-    tables.flow(&scratch.twin_key, &mut scratch.twin) && scratch.twin.service != 0
+    flows::find_answers(tables, scratch, Side::EGRESS) && scratch.opposite.service != 0
 }

@@ -1,77 +1,58 @@
-//! Packets that go out: answers to a client, and flows that leave the node for a remote backend.
+//! Packets that go out: answers to a client, flows that leave the node for a remote backend, and this host's own.
 
-use super::{Role, Step, close, flows, fragments, host, icmp, pass, ports, read, rewrite};
-use crate::addr::{Ip, Protocol};
+use super::parts::{Part, Parts, end};
+use super::{Role, flows, host, ports};
 use crate::config::Settings;
-use crate::event::{PassReason, Translation, Turn, Verdict};
+use crate::event::{Translation, Verdict};
 use crate::flow::{Kind, Side, Tuple};
-use crate::packet::Packet;
-use crate::scratch::Scratch;
+use crate::scratch::{Next, Scratch};
 use crate::tables::Tables;
 use crate::wire::Piece;
 
 /// Handles any packet that goes out by a device.
 #[inline(always)]
-pub fn whole<P: Packet, T: Tables>(
+pub fn whole<P: Parts<T>, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
     role: Role,
 ) -> Verdict {
-    match steps(packet, tables, scratch, role) {
-        Ok(verdict) | Err(verdict) => verdict,
-    }
+    (scratch.role, scratch.key.side) = (role, Side::EGRESS);
+    let _ended: bool = path(packet, tables, scratch);
+    scratch.verdict
 }
 
 #[inline(always)]
-fn steps<P: Packet, T: Tables>(
-    packet: &mut P,
-    tables: &T,
-    scratch: &mut Scratch,
-    role: Role,
-) -> Step<Verdict> {
-    let settings = read(packet, tables, scratch, Side::EGRESS)?;
-    if scratch.view.protocol == Protocol::ICMP || scratch.view.protocol == Protocol::ICMP6 {
-        return icmp::egress(packet, tables, settings, scratch, role);
+fn path<P: Parts<T>, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> bool {
+    if packet.part(tables, scratch, Part::Parse) {
+        return true;
     }
-    if scratch.view.piece == Piece::Later {
-        fragments::recall(tables, scratch)?;
+    if scratch.view.is_icmp() {
+        return packet.part(tables, scratch, Part::Icmp)
+            || packet.part(tables, scratch, Part::Refuse);
     }
-    if !may_be_ours(packet, tables, settings, &scratch.key.tuple, role) {
-        return pass(PassReason::NotOurs);
+    if scratch.view.piece == Piece::Later && packet.part(tables, scratch, Part::Recall) {
+        return true;
     }
-    let known = tables.flow(&scratch.key, &mut scratch.flow);
-    let is_hosts = if known { scratch.flow.kind == Kind::HAIRPIN } else { packet.is_from_host() };
-    if role == Role::Edge && is_hosts {
-        if !host::find(packet, tables, settings, scratch, known)? {
-            host::begin(tables, settings, scratch)?;
-        }
-    } else if !known {
-        return pass(PassReason::NotOurs);
+    if packet.part(tables, scratch, Part::SeekOut) {
+        return true;
     }
-    let what = match scratch.flow.kind {
-        Kind::REPLY => Verdict::Translated(Translation::Reply),
-        Kind::MASQUERADE => Verdict::Translated(Translation::Masquerade),
-        Kind::HAIRPIN if role == Role::Edge => Verdict::TurnedRound(Turn::Host),
-        _ => return pass(PassReason::Unchanged),
-    };
-    if scratch.flow.kind == Kind::MASQUERADE {
-        if !masquerades(settings, role) {
-            // The backend turned out to be behind a pod device: its answer comes back this way.
-            return pass(PassReason::Unchanged);
-        }
-        if scratch.flow.to.source == Ip::UNSPECIFIED {
-            ports::masquerade(packet, tables, settings, scratch).map_err(Verdict::Drop)?;
-        }
+    if scratch.next == Next::Host {
+        return host::path(packet, tables, scratch);
     }
-    flows::touch(tables, &scratch.key, &scratch.flow, &scratch.view);
-    fragments::remember(tables, scratch);
-    rewrite::packet(packet, &scratch.view, &scratch.key.tuple, &scratch.flow.to)?;
-    close::after(tables, scratch);
-    if what == Verdict::TurnedRound(Turn::Host) {
-        return rewrite::turn_round(packet, Turn::Host);
+    let needs_source = scratch.next == Next::Masquerade;
+    if needs_source && ports::rounds(packet, tables, scratch, Part::Masquerade) {
+        return true;
     }
-    Ok(what)
+    if flows::must_touch(tables, scratch) && packet.part(tables, scratch, Part::Touch) {
+        return true;
+    }
+    if packet.part(tables, scratch, Part::Rewrite) {
+        return true;
+    }
+    let is_reply = scratch.flow.kind == Kind::REPLY;
+    let what = if is_reply { Translation::Reply } else { Translation::Masquerade };
+    end(scratch, Verdict::Translated(what))
 }
 
 /// Whether packets leave by such a device under our address: to a pod only where it is done as kube-proxy does it.
@@ -80,20 +61,19 @@ pub(super) fn masquerades(settings: &Settings, role: Role) -> bool {
     role == Role::Edge || settings.has(Settings::MASQUERADE_KUBE_PROXY)
 }
 
-/// Whether a packet that goes out can be of a flow: all that do have a backend at one end, but for this host's own. Most
-/// that are nobody's are told by a bit or two (ADR 0020).
+/// Whether a packet that goes out, and that no process of this host sends to a frontend, can be of a flow: all of those have a
+/// backend at one end to which some flow of this node goes. Two bytes tell most other packets from these (ADR 0020).
 #[inline(always)]
-pub(super) fn may_be_ours<P: Packet, T: Tables>(
-    packet: &P,
+pub(super) fn may_be_ours<T: Tables>(
     tables: &T,
     settings: &Settings,
     tuple: &Tuple,
     role: Role,
 ) -> bool {
-    if tables.may_be_backend(&tuple.source, tuple.source_port) {
-        return true;
+    if role == Role::Host {
+        return false;
     }
-    masquerades(settings, role)
-        && (tables.may_be_backend(&tuple.destination, tuple.destination_port)
-            || role == Role::Edge && packet.is_from_host())
+    tables.is_in_use(&tuple.source, tuple.source_port)
+        || masquerades(settings, role)
+            && tables.is_in_use(&tuple.destination, tuple.destination_port)
 }

@@ -1,13 +1,13 @@
-//! The fast path: plain packets that are nobody's, and those of flows of which nothing has to be marked, asked or removed.
+//! The fast path: plain packets that are not ours, and packets of established flows that need no state change.
 //!
-//! It decides what the whole path would, with constant offsets and at most one look-up of a flow, and leaves all else to that
-//! (`the_fast_path_decides_what_the_whole_one_does`). In the kernel the whole path is a function of its own: what it keeps on
-//! the stack, and in registers, then costs nothing here.
+//! It decides like the whole path, with constant offsets and at most one lookup of a flow, and leaves every other
+//! packet to it (`the_fast_path_decides_what_the_whole_one_does`). In the kernel the whole path is a function of its
+//! own, so that its use of the stack and of registers costs nothing here.
 
 use super::egress::{masquerades, may_be_ours};
-use super::ingress::{is_to_backend, is_to_translated_source};
-use super::{Role, accelerated, choose, close, flows, rewrite, send, short_cut};
-use crate::addr::Ip;
+use super::seek::{is_to_backend, is_to_translated_source};
+use super::{Role, accelerated, choose, close, flows, follow, host, rewrite, send, short_cut};
+use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{PassReason, Translation, Verdict};
 use crate::flow::{Flow, Kind, Side, Tuple};
@@ -43,8 +43,11 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     let (view, settings) = read::<P, T, V4>(packet, tables, scratch, Side::INGRESS)?;
     let tuple = &scratch.key.tuple;
     let is_answer = is_to_translated_source(tables, settings, tuple, V4, role);
+    if role == Role::Host {
+        return if is_answer { None } else { Some(NOT_OURS) };
+    }
     if !is_answer && !choose::may_be_asked(settings, tuple, V4) {
-        let is_more = is_to_backend(tables, tuple, role)
+        let is_more = is_to_backend(tables, tuple, &view, role)
             || short_cut::may_be_answer(packet, tables, settings, tuple);
         return if is_more { None } else { Some(NOT_OURS) };
     }
@@ -53,9 +56,8 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     let is_asked = if packet.is_frame() {
         sends && is_answer
     } else {
-        settings.has(Settings::SHORT_CUTS | Settings::ACCELERATED)
-            && (settings.has(Settings::SHORT_CUTS)
-                || accelerated::may_be(packet, tables, settings, tuple, (role, is_answer)))
+        settings.has(Settings::SHORT_CUTS)
+            || accelerated::may_be(packet, tables, settings, tuple, (role, is_answer))
     };
     if is_asked || begins_or_ends(&view) {
         return None;
@@ -79,7 +81,7 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
         _ => return None,
     };
     if sends && send::may_leave(flow)
-        || !flows::is_current(tables, settings, flow, &view, is_answer)
+        || !follow::is_current(tables, settings, flow, &view, is_answer)
     {
         return None;
     }
@@ -109,22 +111,30 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
     role: Role,
 ) -> Option<Verdict> {
     let (view, settings) = read::<P, T, V4>(packet, tables, scratch, Side::EGRESS)?;
-    if !may_be_ours(packet, tables, settings, &scratch.key.tuple, role) {
+    if host::may_ask(packet, settings, &scratch.key.tuple, V4, role) {
+        return None;
+    }
+    if !may_be_ours(tables, settings, &scratch.key.tuple, role) {
         return Some(NOT_OURS);
     }
     if begins_or_ends(&view) {
         return None;
     }
     if !tables.flow_of::<V4>(&scratch.key, &mut scratch.flow) {
-        let may_ask = role == Role::Edge
-            && packet.is_from_host()
-            && choose::may_be_asked(settings, &scratch.key.tuple, V4);
-        return if may_ask { None } else { Some(NOT_OURS) };
+        let may_have_our_source = view.protocol != Protocol::TCP
+            && settings.is_source_port(scratch.key.tuple.source_port)
+            && packet.is_from_host();
+        return if may_have_our_source { None } else { Some(NOT_OURS) };
     }
     let flow = &scratch.flow;
     let what = match flow.kind {
         Kind::REPLY => Translation::Reply,
-        Kind::MASQUERADE if masquerades(settings, role) && flow.to.source != Ip::UNSPECIFIED => {
+        // Without a service it is looked at again each time (`direct::is_stale`), without a source it is still to get one.
+        Kind::MASQUERADE
+            if masquerades(settings, role)
+                && flow.service != 0
+                && flow.to.source != Ip::UNSPECIFIED =>
+        {
             Translation::Masquerade
         }
         _ => return None,

@@ -5,12 +5,12 @@
 //! finds the ports of its datagram, after having sent in the next carrier. So each run of the program
 //! handles one packet, and no order is lost (ADR 0014).
 
-use super::{Step, pass};
+use super::Step;
+use super::parts::end;
 use crate::addr::Port;
 use crate::config::Settings;
 use crate::event::{DropReason, Event, PassReason, Turn, Verdict};
-use crate::flow::{FlowKey, Fragment, HELD, Held, Ports, Tuple};
-use crate::hash;
+use crate::flow::{FlowKey, Fragment, Held, Ports, Tuple};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::service::Frontend;
@@ -20,10 +20,10 @@ use crate::wire::Piece;
 #[inline(always)]
 const fn key(scratch: &Scratch) -> Fragment {
     let FlowKey { tuple, protocol, side, .. } = &scratch.key;
-    Fragment::new(tuple.source, tuple.destination, scratch.id, *protocol, *side)
+    Fragment::new(tuple.source, tuple.destination, scratch.id.value, *protocol, *side)
 }
 
-/// What is known of a datagram. Identifications come round: what was written for an older one of the same ends is not
+/// The known ports of a datagram. Identifications come round: an entry written for an older one of the same ends is not
 /// this one's.
 #[inline(always)]
 fn known<T: Tables>(tables: &T, fragment: &Fragment) -> Option<Ports> {
@@ -32,8 +32,23 @@ fn known<T: Tables>(tables: &T, fragment: &Fragment) -> Option<Ports> {
 
 /// Finds the place of a fragment that comes in: gives a later one the ports of its datagram, or holds it; an
 /// end for the packet where it is done with.
-#[inline(never)]
+#[inline(always)]
 pub(super) fn place<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+) -> bool {
+    let Some(settings) = tables.settings() else {
+        return end(scratch, Verdict::Pass(PassReason::NotReady));
+    };
+    match find_place(packet, tables, settings, scratch) {
+        Ok(()) => false,
+        Err(verdict) => end(scratch, verdict),
+    }
+}
+
+#[inline(always)]
+fn find_place<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     settings: &Settings,
@@ -70,39 +85,26 @@ fn may_be_frontend<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scr
     settings.may_be_other(&to) || tables.knows(&scratch.frontend) || tables.address(&to) != 0
 }
 
-/// Where in `HELD` the fragment at a place in the queue of its datagram lies.
-#[inline(always)]
-fn slot(fragment: &Fragment, index: u16) -> u32 {
-    let [.., source] = fragment.source.words();
-    let [.., destination] = fragment.destination.words();
-    let ends = u64::from(source) << 32 | u64::from(destination);
-    let hash = hash::mix(ends, u64::from(u32::from_ne_bytes(fragment.id)));
-    (hash as u32).wrapping_add(index.into()) % HELD
-}
-
-/// Keeps a fragment that came ahead of its first.
+/// Keeps a fragment that came ahead of its first, behind `before` others.
 #[inline(always)]
 fn hold<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
     settings: &Settings,
     scratch: &mut Scratch,
-    index: u16,
+    before: u16,
 ) -> Step<()> {
     let written = Ports::time(tables.now());
-    let waiting = Ports { held: index + 1, written, ..Ports::default() };
-    let slot = slot(&scratch.fragment, index);
-    if index < Held::QUEUE
-        && may_be_frontend(tables, settings, scratch)
-        && tables.put_held(slot, |held| {
-            (held.fragment, held.index) = (scratch.fragment, index.into());
-            packet.keep(held)
-        })
-        && tables.put_fragment(&scratch.fragment, &waiting)
-    {
-        return Err(Verdict::Drop(DropReason::FragmentHeld));
+    let waiting = Ports { held: before + 1, written, ..Ports::default() };
+    if before < Held::QUEUE && may_be_frontend(tables, settings, scratch) {
+        scratch.fragment.place = waiting.held;
+        let is_held = tables.put_held(&scratch.fragment, |held| packet.keep(held));
+        scratch.fragment.place = 0;
+        if is_held && tables.put_fragment(&scratch.fragment, &waiting) {
+            return Err(Verdict::Drop(DropReason::FragmentHeld));
+        }
     }
-    pass(PassReason::UnknownFragment)
+    Err(Verdict::Pass(PassReason::UnknownFragment))
 }
 
 /// Turns a carrier into the fragment that was held last.
@@ -110,35 +112,32 @@ fn hold<P: Packet, T: Tables>(
 fn carry<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
-    scratch: &Scratch,
+    scratch: &mut Scratch,
     held: u16,
 ) -> Step<()> {
-    let index = held - 1;
-    write(tables, scratch, index);
-    if index > 0 {
+    write(tables, scratch, held - 1);
+    if held > 1 {
         packet.again().ok_or(Verdict::Drop(DropReason::FragmentLost))?;
     }
+    scratch.fragment.place = held;
     let fragment = &scratch.fragment;
-    let slot = slot(fragment, index);
-    let mut take = |held: &Held| {
-        let is_it = held.fragment == *fragment && held.index == u32::from(index);
-        if is_it { packet.become_held(held) } else { None }
-    };
-    let taken = tables.read_held(slot, &mut take).flatten();
+    let mut take =
+        |held: &Held| if held.fragment == *fragment { packet.become_held(held) } else { None };
+    let taken = tables.read_held(fragment, &mut take).flatten();
     taken.ok_or(Verdict::Drop(DropReason::FragmentLost))?;
-    tables.remove_held(slot);
+    tables.remove_held(fragment);
     Err(Verdict::TurnedRound(Turn::Fragment))
 }
 
 /// Gives a later fragment that goes out the ports of its datagram. Without them it is the stack's: never a guess.
 #[inline(always)]
-pub(super) fn recall<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
+pub(super) fn recall<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
     let Some(ports) = known(tables, &key(scratch)) else {
-        return pass(PassReason::UnknownFragment);
+        return end(scratch, Verdict::Pass(PassReason::UnknownFragment));
     };
     scratch.key.tuple.source_port = ports.source;
     scratch.key.tuple.destination_port = ports.destination;
-    Ok(())
+    false
 }
 
 /// Remembers the ports of a first fragment that is being translated.

@@ -1,64 +1,128 @@
-//! Packets of this host's own processes that the socket hooks did not translate.
+//! Packets of this host's own processes.
 //!
-//! What a policy or a source range forbids is left to the packet by the hooks (a socket call cannot
-//! be lost silently), and it is dropped or rejected here. What is allowed comes from a process that no hook
-//! serves (another cgroup, `socketLB: off`, a raw socket, SCTP): it is translated and turned round on its device, into
-//! the stack, as if a client outside had sent it from an address that stands for this host; so is the answer
-//! (ADR 0018).
+//! TCP sockets that the hooks serve are connected to a backend in the first place ([`super::socket`]). Every other packet to a
+//! frontend is translated where it leaves the stack: at an external interface, or at `lo` for frontends at addresses of this
+//! node. It goes on by the route of its backend, from an address of this node and a port of ours. The answer is shown to the
+//! stack at the interface by which the question left, so that the route back to the frontend is the one that it expects
+//! (`rp_filter`, ADR 0027). Netfilter sees the frontend on both ways.
 
-use super::{Refusal, Step, choose, flows, ingress, pass, rewrite};
-use crate::config::Settings;
-use crate::event::{PassReason, Verdict};
+use super::parts::{Part, Parts, end};
+use super::{
+    Refusal, Role, choose, flows, follow, inherited, life, next_hop, ports, rewrite, tiers,
+};
+use crate::addr::Ip;
+use crate::config::{Settings, address};
+use crate::event::{DropReason, PassReason, Sent, Translation, Turn, Verdict};
+use crate::flow::{Side, Tuple};
 use crate::hash;
 use crate::packet::Packet;
-use crate::scratch::{Asker, Begin, Scratch, Turned};
+use crate::route::RouteResult;
+use crate::scratch::{Asker, Begin, Next, Scratch};
 use crate::service::{Backend, Frontend};
 use crate::tables::Tables;
 
-/// Finds the flow of a packet that may be on its way to a frontend, or an answer to one, into `scratch.flow`. `known`: it
-/// is there already. False: it is to be begun, by [`begin`].
-#[inline(never)]
-pub(super) fn find<P: Packet, T: Tables>(
+/// Whether a packet that goes out may be one of a process of this host to a frontend.
+#[inline(always)]
+pub(super) fn may_ask<P: Packet>(
+    packet: &P,
+    settings: &Settings,
+    tuple: &Tuple,
+    v4: bool,
+    role: Role,
+) -> bool {
+    role != Role::Pod && packet.is_from_host() && choose::may_be_asked(settings, tuple, v4)
+}
+
+/// The path of a packet that [`may_ask`].
+#[inline(always)]
+pub(super) fn path<P: Parts<T>, T: Tables>(
     packet: &mut P,
     tables: &T,
-    settings: &Settings,
     scratch: &mut Scratch,
-    known: bool,
-) -> Step<bool> {
-    let is_answer = scratch.key.tuple.destination == flows::host_address(settings, scratch.view.v4);
-    if known
-        && (is_answer || flows::is_current(tables, settings, &scratch.flow, &scratch.view, false))
-    {
-        return Ok(true);
+) -> bool {
+    if packet.part(tables, scratch, Part::HostSeek) {
+        return true;
     }
-    if is_answer {
-        return pass(PassReason::NotOurs);
+    let is_lost = tiers::must_mend(scratch) && packet.part(tables, scratch, Part::Mend);
+    if is_lost && packet.part(tables, scratch, Part::HostSeek) {
+        return true;
     }
-    let mut found = locate(tables, settings, scratch);
-    if found.is_ok() {
-        if known && flows::still_good(tables, settings, scratch) {
-            return Ok(true);
+    let is_first = scratch.next == Next::First;
+    if is_first && packet.part(tables, scratch, Part::HostFirst) {
+        return true;
+    }
+    if scratch.next != Next::Refuse && packet.part(tables, scratch, Part::HostExit) {
+        return true;
+    }
+    if scratch.next == Next::Refuse {
+        return packet.part(tables, scratch, Part::Refuse);
+    }
+    if is_first {
+        let ended = packet.part(tables, scratch, Part::Prepare)
+            || ports::rounds(packet, tables, scratch, Part::ReserveOwn)
+            || packet.part(tables, scratch, Part::Stand);
+        if ended {
+            return true;
         }
-        found = choose(tables, scratch);
+    } else if flows::must_touch(tables, scratch) && packet.part(tables, scratch, Part::Touch) {
+        return true;
     }
-    match found {
-        Ok(()) => {
-            // A backend elsewhere sees the node: its answer must come back.
-            let elsewhere = scratch.backend.flags & Backend::LOCAL == 0;
-            scratch.begin = Begin {
-                state: flows::shown(&scratch.view),
-                now: tables.now(),
-                masquerade: elsewhere || settings.has(Settings::MASQUERADE_KUBE_PROXY),
-                turn: Turned::Host,
-                port_stays: rewrite::port_stays(packet, &scratch.view),
-                device: 0,
-            };
-            Ok(false)
-        }
-        Err(refusal) => match ingress::refuse(packet, tables, scratch, refusal) {
-            Ok(verdict) | Err(verdict) => Err(verdict),
-        },
+    if packet.part(tables, scratch, Part::Rewrite) {
+        return true;
     }
+    if !scratch.stays {
+        return end(scratch, Verdict::Sent(Sent::FromHost));
+    }
+    // A packet that goes to this host by `lo` has its route already; any other is shown to the stack there.
+    if scratch.role == Role::Host {
+        let what = if is_first { Translation::NewFlow } else { Translation::Forward };
+        return end(scratch, Verdict::Translated(what));
+    }
+    scratch.route.device = Role::LOOPBACK;
+    scratch.route.hardware = [0; 3];
+    deliver(packet, scratch, Sent::ToHost)
+}
+
+/// Finds the flow of a packet of this host, or its service.
+#[inline(always)]
+pub(super) fn seek<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
+    let Some(settings) = tables.settings() else {
+        return end(scratch, Verdict::Pass(PassReason::NotReady));
+    };
+    if is_translated(tables, scratch) {
+        return end(scratch, Verdict::Pass(PassReason::Unchanged));
+    }
+    scratch.next = Next::Follow;
+    let is_there = tables.flow(&scratch.key, &mut scratch.flow) && scratch.flow.is_forward();
+    let known = is_there && !life::is_expired(tables, settings, scratch);
+    if known && follow::is_current(tables, settings, &scratch.flow, &scratch.view, false) {
+        return false;
+    }
+    let located = locate(tables, settings, scratch);
+    if located.is_ok() && known && follow::still_good(tables, settings, scratch) {
+        return false;
+    }
+    let is_asked = located != Err(Refusal::Pass(PassReason::NotOurs));
+    if is_asked && inherited::ends(tables, settings, scratch) {
+        return true;
+    }
+    if let Err(refusal) = located {
+        (scratch.next, scratch.refusal) = (Next::Refuse, refusal);
+    } else {
+        scratch.begin.renews = is_there;
+        scratch.next = Next::First;
+    }
+    false
+}
+
+/// Whether the packet is what another interface has made of one already: its backend may be a frontend itself.
+#[inline(always)]
+fn is_translated<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
+    let to = &scratch.key.tuple;
+    if !tables.is_in_use(&to.destination, to.destination_port) {
+        return false;
+    }
+    flows::find_answers(tables, scratch, Side::INGRESS) && scratch.opposite.is_answer()
 }
 
 /// Finds the service that a process asks for.
@@ -70,29 +134,149 @@ fn locate<T: Tables>(
 ) -> Result<(), Refusal> {
     let tuple = &scratch.key.tuple;
     let (ip, port) = (tuple.destination, tuple.destination_port);
-    let is_near = choose::is_near(settings, &ip, port, scratch.view.v4);
     scratch.frontend = Frontend::new(ip, port, scratch.view.protocol);
+    if ip.is_loopback() {
+        return choose::locate_loopback(tables, settings, scratch);
+    }
+    let is_near = choose::is_near(settings, &ip, port, scratch.view.v4);
     choose::locate(tables, settings, scratch, is_near)
 }
 
-/// Chooses a backend for a process, which external policies do not bind.
+/// Chooses the backend of a packet that begins a flow. External policies do not bind processes of this host.
 #[inline(always)]
-fn choose<T: Tables>(tables: &T, scratch: &mut Scratch) -> Result<(), Refusal> {
-    let tuple = &scratch.key.tuple;
-    if tuple.source.is_martian() || tuple.source == tuple.destination {
-        return Err(Refusal::Pass(PassReason::Martian));
+pub(super) fn first<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+) -> bool {
+    let source = scratch.key.tuple.source;
+    if source.is_martian() && !(scratch.role == Role::Host && source.is_loopback()) {
+        return end(scratch, Verdict::Pass(PassReason::Martian));
     }
-    let hash = hash::tuple(tuple, scratch.view.protocol);
-    scratch.asker = Asker { client: tuple.source, source: tuple.source, hash, local: 1 };
-    choose::choose(tables, scratch, tables.now())
+    if !follow::may_begin(&scratch.view) {
+        return end(scratch, Verdict::Pass(PassReason::NoFlow));
+    }
+    let now = tables.now();
+    let hash = hash::tuple(&scratch.key.tuple, scratch.view.protocol);
+    scratch.asker = Asker { client: source, source, hash, local: 1 };
+    if let Err(refusal) = choose::choose(tables, scratch, now) {
+        (scratch.next, scratch.refusal) = (Next::Refuse, refusal);
+        return false;
+    }
+    scratch.flow.to = scratch.key.tuple;
+    if source.is_loopback() {
+        // Nobody answers that address but this host; nor has the kernel a route from it.
+        let own = tables.settings().map(|settings| settings.node(scratch.view.v4));
+        let Some(own) = own.filter(|own| !own.is_unspecified()) else {
+            return end(scratch, Verdict::Drop(DropReason::NoSourceAddress));
+        };
+        scratch.flow.to.source = own;
+    }
+    scratch.flow.to.destination = scratch.backend.ip;
+    scratch.flow.to.destination_port = scratch.backend.port;
+    scratch.begin = Begin {
+        shown: flows::shown(&scratch.view),
+        expected: flows::acknowledged(packet, &scratch.view),
+        renews: scratch.begin.renews,
+        now,
+        masquerade: false,
+        port_stays: rewrite::port_stays(packet, &scratch.view),
+        may_turn: false,
+        source: Ip::UNSPECIFIED,
+        device: packet.device(),
+    };
+    false
 }
 
-/// Begins the flow, as `scratch` says.
-///
-/// VERIFIER: not from within [`find`], whose part of the stack this needs.
+/// Finds the way to the backend of `scratch.flow`: to this host itself (`scratch.stays`), or by `scratch.route`. For a packet
+/// that begins a flow also the address under which it goes there.
 #[inline(always)]
-pub(super) fn begin<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) -> Step<()> {
-    flows::begin(tables, settings, scratch).map_err(Verdict::Drop)?;
-    choose::remember(tables, scratch, scratch.key.tuple.source, scratch.begin.now);
-    Ok(())
+pub(super) fn exit<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+) -> bool {
+    let to = &scratch.flow.to;
+    scratch.stays = tables.address(&to.destination) & address::NODE != 0;
+    if !scratch.stays {
+        let length = next_hop::length_of_any(packet, &scratch.view);
+        match packet.route_of_host(to, scratch.key.protocol, length, &mut scratch.route) {
+            RouteResult::Known | RouteResult::NoNeighbour => {}
+            RouteResult::TooBig => {
+                (scratch.next, scratch.refusal) = (Next::Refuse, Refusal::Reject(Turn::TooBig));
+                return false;
+            }
+            RouteResult::None => return end(scratch, Verdict::Drop(DropReason::NoRoute)),
+        }
+    }
+    if scratch.next == Next::First {
+        scratch.begin.source = source(packet, tables, scratch);
+    }
+    false
+}
+
+/// The address of this node under which a packet reaches its backend: its own, unless no answer would come back to that.
+#[inline(always)]
+fn source<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &Scratch) -> Ip {
+    let leaves_elsewhere = !scratch.stays && scratch.route.device != packet.device();
+    let is_far = scratch.backend.flags & Backend::LOCAL == 0;
+    if leaves_elsewhere && !is_far {
+        return source_on_route(packet, tables, scratch);
+    }
+    if leaves_elsewhere && let Some(device) = tables.device(scratch.route.device) {
+        // The answer of another node must come back by this device.
+        let of_device = if scratch.view.v4 { device.source4 } else { device.source6 };
+        if !of_device.is_unspecified() {
+            return of_device;
+        }
+    }
+    scratch.flow.to.source
+}
+
+/// The source that the route to a backend of this node has, as a connection of the node itself to it would (Linux 6.7).
+///
+/// VERIFIER: a function of its own, as the question about the way is.
+#[inline(never)]
+fn source_on_route<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &Scratch) -> Ip {
+    let to = &scratch.flow.to;
+    let source = packet.source(to, scratch.key.protocol, scratch.route.device);
+    let is_own = |source: &Ip| tables.settings().is_some_and(|all| all.may_be_own(source));
+    source.filter(is_own).unwrap_or(to.source)
+}
+
+/// Finds the interface at which the stack is shown an answer to this host, into `scratch.route`, with its link-layer address.
+/// The packet stays (`scratch.stays`) where it comes in by it anyway, or where it is gone: then the stack judges the packet as
+/// it is.
+#[inline(always)]
+pub(super) fn delivery<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+) -> bool {
+    let index = scratch.flow.client_device;
+    scratch.stays = true;
+    if scratch.role == Role::Host || index == packet.device() {
+        return false;
+    }
+    let Some(device) = tables.device(index) else { return false };
+    if packet.is_frame() {
+        return end(scratch, Verdict::Pass(PassReason::LeftToTc));
+    }
+    let [a, b, c, d, e, f] = device.hardware;
+    scratch.route.device = index;
+    scratch.route.hardware =
+        [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 0, 0]), 0];
+    scratch.stays = false;
+    false
+}
+
+/// Ends the path of a packet that the stack is shown at the interface of `scratch.route`.
+#[inline(always)]
+pub(super) fn deliver<P: Packet>(packet: &mut P, scratch: &mut Scratch, what: Sent) -> bool {
+    let [first, second, _] = scratch.route.hardware;
+    let [[a, b, c, d], [e, f, _, _]] = [first, second].map(u32::to_ne_bytes);
+    match packet.write(0, [a, b, c, d, e, f]) {
+        Some(()) => end(scratch, Verdict::Sent(what)),
+        None => end(scratch, Verdict::Drop(DropReason::RewriteFailed)),
+    }
 }

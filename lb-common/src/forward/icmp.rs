@@ -1,13 +1,14 @@
 //! ICMP: errors about translated flows, with the packet they quote; echo to a ClusterIP; redirects.
 //!
 //! An error travels in one direction of a flow and quotes a packet of the other. So its flow is found
-//! by the quoted tuple turned round, and what that half becomes says what the quoted packet was.
+//! by the quoted tuple turned round, and what that entry becomes says what the quoted packet was.
 
-use super::{Refusal, Role, Step, choose, ingress::refuse, pass, quoted, rewrite};
+use super::parts::end;
+use super::{Refusal, Role, choose, host, next_hop, quoted, rewrite};
 use crate::addr::Ip;
 use crate::checksum::Difference;
 use crate::config::Settings;
-use crate::event::{DropReason, PassReason, Translation, Turn, Verdict};
+use crate::event::{DropReason, PassReason, Sent, Translation, Turn, Verdict};
 use crate::flow::{Kind, Side};
 use crate::packet::{Covered, Packet};
 use crate::scratch::Scratch;
@@ -15,10 +16,11 @@ use crate::service::Frontend;
 use crate::tables::Tables;
 use crate::wire::{Piece, View};
 
+const NOT_OURS: Verdict = Verdict::Pass(PassReason::NotOurs);
 /// Where the checksum lies in an ICMP header.
 pub(super) const CHECKSUM: usize = 2;
 
-/// What an ICMP message is to us.
+/// The kind of an ICMP message.
 enum Message {
     EchoRequest,
     /// A later fragment, which does not say of what.
@@ -42,72 +44,76 @@ const fn message(view: &View) -> Message {
     }
 }
 
-/// ICMP that comes in.
+/// ICMP, in either direction. Echo requests that go out count only if they are of this host's own processes. False: it is to
+/// be refused.
 #[inline(always)]
-pub(super) fn ingress<P: Packet, T: Tables>(
+pub(super) fn part<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
-    settings: &Settings,
     scratch: &mut Scratch,
-) -> Step<Verdict> {
+) -> bool {
+    let goes_out = scratch.key.side == Side::EGRESS;
+    let is_asked = if goes_out {
+        scratch.role != Role::Pod && packet.is_from_host()
+    } else {
+        scratch.role != Role::Host
+    };
     match message(&scratch.view) {
         Message::Error => error(packet, tables, scratch),
-        Message::EchoRequest | Message::Piece => echo(packet, tables, settings, scratch),
-        Message::Redirect | Message::Other => pass(PassReason::NotOurs),
-    }
-}
-
-/// ICMP that goes out; of echo requests, those of this host's own processes.
-#[inline(always)]
-pub(super) fn egress<P: Packet, T: Tables>(
-    packet: &mut P,
-    tables: &T,
-    settings: &Settings,
-    scratch: &mut Scratch,
-    role: Role,
-) -> Step<Verdict> {
-    match message(&scratch.view) {
-        Message::Error => error(packet, tables, scratch),
-        Message::Redirect => redirect(packet, tables, scratch),
-        Message::EchoRequest | Message::Piece if role == Role::Edge && packet.is_from_host() => {
-            echo(packet, tables, settings, scratch)
+        Message::Redirect if goes_out => redirect(packet, tables, scratch),
+        Message::EchoRequest | Message::Piece if is_asked => echo(packet, tables, scratch),
+        Message::EchoRequest | Message::Piece | Message::Redirect | Message::Other => {
+            end(scratch, NOT_OURS)
         }
-        Message::EchoRequest | Message::Piece | Message::Other => pass(PassReason::NotOurs),
     }
 }
 
 /// Translates an error about a flow, on the way of that flow's other direction.
 #[inline(never)]
-fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> Step<Verdict> {
+fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> bool {
     let at = scratch.view.transport(packet) + quoted::ICMP;
     if quoted::read(packet, scratch, at).is_none() {
-        return pass(PassReason::NotOurs);
+        return end(scratch, NOT_OURS);
     }
-    if !tables.flow(&scratch.twin_key, &mut scratch.flow) {
-        return pass(PassReason::NotOurs);
+    // An error is told to who sent the packet that it quotes. To anyone else its translation would say which flows there are
+    // (Linux, nf_conntrack_proto_icmp.c since 5.1).
+    let is_senders = scratch.key.tuple.destination == scratch.opposite_key.tuple.destination;
+    if !is_senders || !tables.flow(&scratch.opposite_key, &mut scratch.flow) {
+        return end(scratch, NOT_OURS);
     }
     if scratch.flow.to.source == Ip::UNSPECIFIED {
-        return pass(PassReason::Unchanged);
+        return end(scratch, Verdict::Pass(PassReason::Unchanged));
+    }
+    let is_to_host = scratch.flow.kind == Kind::REPLY && scratch.key.side == Side::INGRESS;
+    if is_to_host && host::delivery(packet, tables, scratch) {
+        return true;
     }
     let done = outside(packet, scratch).and_then(|()| quoted::write(packet, scratch));
-    done.ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
-    if scratch.flow.kind == Kind::HAIRPIN {
-        let is_hosts = scratch.key.side == Side::EGRESS;
-        return rewrite::turn_round(packet, if is_hosts { Turn::Host } else { Turn::Hairpin });
+    if done.is_none() {
+        return end(scratch, Verdict::Drop(DropReason::RewriteFailed));
     }
-    Ok(Verdict::Translated(Translation::IcmpError))
+    if scratch.flow.kind == Kind::HAIRPIN {
+        return rewrite::turn_round(packet, scratch, Turn::Hairpin);
+    }
+    if is_to_host && !scratch.stays {
+        return host::deliver(packet, scratch, Sent::ToHost);
+    }
+    end(scratch, Verdict::Translated(Translation::IcmpError))
 }
 
-/// Translates the outer addresses: an end of the flow is translated, a router on the way keeps its own.
+/// Translates the outer addresses: an end of the flow is translated. A router on the way keeps its own towards pods; a
+/// client outside is shown the frontend, for it may not take anything from the private address of a router between nodes.
 #[inline(always)]
 fn outside<P: Packet>(packet: &mut P, scratch: &mut Scratch) -> Option<()> {
     let old = &scratch.key.tuple;
-    let new = &mut scratch.twin.to;
+    let new = &mut scratch.opposite.to;
     *new = *old;
-    if old.source == scratch.twin_key.tuple.source {
+    let leaves = scratch.key.side == Side::EGRESS && scratch.role == Role::Edge;
+    if old.source == scratch.opposite_key.tuple.source || leaves && scratch.flow.kind == Kind::REPLY
+    {
         new.source = scratch.flow.to.source;
     }
-    if old.destination == scratch.twin_key.tuple.destination {
+    if old.destination == scratch.opposite_key.tuple.destination {
         new.destination = scratch.flow.to.destination;
     }
     let view = &scratch.view;
@@ -120,43 +126,46 @@ fn outside<P: Packet>(packet: &mut P, scratch: &mut Scratch) -> Option<()> {
 }
 
 /// Answers an echo request to a ClusterIP, or rejects it; to an address of a service range that no Service has it is dropped
-/// as anything else is (contract 13); any other address is not ours. Each piece of a request is answered with one of the answer:
-/// what nobody had asked would never become whole. Options and extension headers go back as they came.
+/// as anything else is (contract 13); any other address is not ours. Each piece of a request is answered with one of the
+/// answer: what nobody had asked would never become whole. Options and extension headers go back as they came.
 #[inline(never)]
-fn echo<P: Packet, T: Tables>(
-    packet: &mut P,
-    tables: &T,
-    settings: &Settings,
-    scratch: &mut Scratch,
-) -> Step<Verdict> {
+fn echo<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> bool {
+    let Some(settings) = tables.settings() else {
+        return end(scratch, Verdict::Pass(PassReason::NotReady));
+    };
     let to = scratch.key.tuple.destination;
     if !tables.knows(&Frontend::cluster_address(to)) {
         if settings.has(Settings::RANGES_KNOWN) && choose::in_ranges(settings, &to) {
-            return Err(Verdict::Drop(DropReason::UnallocatedAddress));
+            return end(scratch, Verdict::Drop(DropReason::UnallocatedAddress));
         }
-        return pass(PassReason::NotOurs);
+        return end(scratch, NOT_OURS);
     }
     if !settings.has(Settings::ANSWER_ECHO) {
-        return refuse(packet, tables, scratch, Refusal::Reject(Turn::UnknownPort));
+        scratch.refusal = Refusal::Reject(Turn::UnknownPort);
+        return false;
     }
-    scratch.key.tuple.write_reversed(&mut scratch.twin.to);
-    reply(packet, scratch).ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
-    rewrite::turn_round(packet, Turn::Echo)
+    if next_hop::is_for_another(packet, tables, scratch) {
+        return end(scratch, Verdict::Pass(PassReason::OtherMachine));
+    }
+    scratch.key.tuple.write_reversed(&mut scratch.opposite.to);
+    if reply(packet, scratch).is_none() {
+        return end(scratch, Verdict::Drop(DropReason::RewriteFailed));
+    }
+    rewrite::turn_round(packet, scratch, Turn::Echo)
 }
 
 #[inline(always)]
 fn reply<P: Packet>(packet: &mut P, scratch: &Scratch) -> Option<()> {
     let view = &scratch.view;
     let header = rewrite::header(packet, view);
-    let _: Difference =
-        rewrite::write_addresses(packet, header, &scratch.key.tuple, &scratch.twin.to)?;
+    rewrite::write_addresses(packet, header, &scratch.key.tuple, &scratch.opposite.to)?;
     if view.piece == Piece::Later {
         return Some(());
     }
     let [kind, code] = view.icmp;
     let answer = if view.v4 { 0 } else { 129 };
     view.write(packet, 0, [answer])?;
-    let change = Difference::NONE.half([kind, code], [answer, code]);
+    let change = Difference::NONE.replace_u16([kind, code], [answer, code]);
     view.checksum(packet, CHECKSUM, change, Covered::Payload)
 }
 
@@ -183,16 +192,16 @@ fn redirected<P: Packet>(packet: &P, view: &View) -> Option<usize> {
 /// Stops a redirect about a translated flow: its client must not be told to go around us. The last packet of
 /// a flow takes it away before the stack sees that packet, so one about any backend is stopped.
 #[inline(never)]
-fn redirect<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) -> Step<Verdict> {
-    let Some(at) = redirected(packet, &scratch.view) else { return pass(PassReason::NotOurs) };
+fn redirect<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) -> bool {
+    let Some(at) = redirected(packet, &scratch.view) else { return end(scratch, NOT_OURS) };
     if quoted::read(packet, scratch, at).is_none() {
-        return pass(PassReason::NotOurs);
+        return end(scratch, NOT_OURS);
     }
-    let to = &scratch.twin_key.tuple;
+    let to = &scratch.opposite_key.tuple;
     if tables.may_be_backend(&to.source, to.source_port)
-        || tables.flow(&scratch.twin_key, &mut scratch.flow)
+        || tables.flow(&scratch.opposite_key, &mut scratch.flow)
     {
-        return Err(Verdict::Drop(DropReason::IcmpRedirect));
+        return end(scratch, Verdict::Drop(DropReason::IcmpRedirect));
     }
-    pass(PassReason::NotOurs)
+    end(scratch, NOT_OURS)
 }

@@ -1,110 +1,194 @@
-//! Source ports of flows: the client's own where it can be told apart, else one that we make up.
+//! Source ports of flows: the client's own if it is unique, else a reserved one.
 
 #[cfg(test)]
 mod tests;
 
 use super::choose::SECOND;
+use super::inherited;
+use super::parts::{Part, Parts, end};
 use crate::addr::{Ip, Port, Protocol};
 use crate::config::{Device, Settings};
-use crate::event::{DropReason, Event};
-use crate::flow::{Flow, Kind, Tuple, state};
+use crate::event::{DropReason, Event, PassReason, Verdict};
+use crate::flow::{Flow, Kind, Side, Tuple};
 use crate::hash;
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::service::Frontend;
 use crate::tables::{Added, Tables};
 
-/// Ports tried before a flow is refused, ...
+/// Ports tried in one round, ...
 const TRIES: u32 = 16;
-/// ... and how many make it known that they run out.
+/// ... how many make it known that they run out, ...
 const SCARCE: u32 = TRIES / 2;
+/// ... and rounds before a flow is refused: as many tries as netfilter begins with (`NF_NAT_MAX_ATTEMPTS`).
+const ROUNDS: u32 = 8;
 /// From one try to the next: odd, and far from any part of the range (2^32 by the golden ratio).
 const NEXT: u32 = 0x9e37_79b9;
+/// Nanoseconds of silence after which the port of a displaceable flow is free: no such flow lives longer unanswered.
+const STALE: u64 = 60 * SECOND;
 
-/// By whom a half stands that a packet needs.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// By this packet: it goes again if the flow fails.
+/// The outcome of a reservation of the key that a new flow needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reservation {
+    /// This packet made the entry, which is removed if the flow fails.
+    #[default]
     Made,
-    /// By another packet of the same flow, at once on another CPU or before: it stays.
+    /// Another packet of the same flow made it, at once on another CPU or before: it stays.
     Found,
-    /// It does not: the key is another flow's.
+    /// The key belongs to another flow.
     Taken,
 }
 
-/// Takes the reply tuple of a new flow. Where it belongs to another live flow, or its client may use it to talk
-/// to the backend directly, the source port is shifted. Never [`Place::Taken`].
+/// Runs a part that looks for a source port, round by round.
+///
+/// VERIFIER: each round is a call of its own, for the verifier walks the tries one by one.
 #[inline(always)]
-pub(super) fn reserve<T: Tables>(
+pub(super) fn rounds<P: Parts<T>, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+    part: Part,
+) -> bool {
+    scratch.round = 0;
+    for _ in 0..ROUNDS {
+        if !packet.part(tables, scratch, part) {
+            return false;
+        }
+        if scratch.verdict != Verdict::Drop(DropReason::PortsExhausted) {
+            break;
+        }
+    }
+    true
+}
+
+/// Takes the reply tuple of the flow in `scratch.flow`. Where it belongs to another live flow, or its client may use it to
+/// talk to the backend directly, the source port is shifted.
+#[inline(always)]
+pub(super) fn reserve<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
+    let Some(settings) = tables.settings() else {
+        return end(scratch, Verdict::Pass(PassReason::NotReady));
+    };
+    let reservation = keep_or_shift(tables, settings, scratch);
+    reserved(scratch, reservation)
+}
+
+/// Takes a reply tuple for a flow of this host, whose source is an address of this node: always with a port of our range,
+/// for the process may use its own port to talk to the backend directly.
+#[inline(always)]
+pub(super) fn own<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
+    let Some(settings) = tables.settings() else {
+        return end(scratch, Verdict::Pass(PassReason::NotReady));
+    };
+    scratch.frontend =
+        Frontend::node_port(scratch.flow.to.source, Port::NONE, scratch.key.protocol);
+    let reservation = seek(tables, settings, scratch, true);
+    reserved(scratch, reservation)
+}
+
+#[inline(always)]
+const fn reserved(scratch: &mut Scratch, reservation: Result<Reservation, DropReason>) -> bool {
+    match reservation {
+        Ok(reservation) => {
+            scratch.reservation = reservation;
+            false
+        }
+        Err(reason) => end(scratch, Verdict::Drop(reason)),
+    }
+}
+
+/// Never [`Reservation::Taken`].
+#[inline(always)]
+fn keep_or_shift<T: Tables>(
     tables: &T,
     settings: &Settings,
     scratch: &mut Scratch,
-    port_stays: bool,
-) -> Result<Place, DropReason> {
-    if !tables.is_direct(hash::whole(&scratch.flow.to, scratch.key.protocol)) {
-        let place = take(tables, scratch)?;
-        if place != Place::Taken {
-            return Ok(place);
+) -> Result<Reservation, DropReason> {
+    // The client may use this port to talk to the backend directly: both replies would have one tuple (ADR 0013).
+    if scratch.round == 0 && !tables.is_direct(hash::whole(&scratch.flow.to, scratch.key.protocol))
+    {
+        let reservation = take(tables, settings, scratch)?;
+        if reservation != Reservation::Taken {
+            return Ok(reservation);
         }
-        if is_over(&scratch.other, scratch.twin.seen) {
-            // That of a connection that ended: its forward half, if any is left, is swept as an orphan.
-            let put = tables.put_flow(&scratch.twin_key, &scratch.twin);
-            return if put { Ok(Place::Made) } else { Err(DropReason::FlowTableFull) };
+        if is_over(tables, scratch) {
+            // Its forward entry, if any is left, finds no reply of its own any more.
+            let put = tables.put_flow(&scratch.opposite_key, &scratch.opposite);
+            return if put { Ok(Reservation::Made) } else { Err(DropReason::FlowTableFull) };
         }
     }
-    if port_stays {
+    // The CRC32c of a fragmented SCTP packet cannot be updated, so its port cannot change.
+    if scratch.begin.port_stays {
         return Err(DropReason::SctpChecksum);
     }
-    shift(tables, settings, scratch)
+    let reservation = seek(tables, settings, scratch, false)?;
+    tables.count(Event::PortShifted);
+    Ok(reservation)
 }
 
-#[inline(never)]
-fn shift<T: Tables>(
+/// Puts the opposite where its key says, unless another flow is there: see [`stand`].
+///
+/// One of the same flow is as good: of two first packets at once, on two CPUs, the later one takes the port
+/// that the earlier one found. A tuple that netfilter uses is as good as a protected flow's.
+#[inline(always)]
+fn take<T: Tables>(
     tables: &T,
     settings: &Settings,
     scratch: &mut Scratch,
-) -> Result<Place, DropReason> {
-    let place = seek(tables, settings, scratch, false)?;
-    tables.count(Event::PortShifted);
-    Ok(place)
-}
-
-/// Puts the twin where its key says, unless another flow is there: see [`stand`].
-///
-/// One of the same flow is as good: of two first packets at once, on two CPUs, the later one takes the port
-/// that the earlier one found.
-#[inline(always)]
-fn take<T: Tables>(tables: &T, scratch: &mut Scratch) -> Result<Place, DropReason> {
-    let place = stand(tables, scratch)?;
-    if place == Place::Found && !tables.put_flow(&scratch.twin_key, &scratch.twin) {
+) -> Result<Reservation, DropReason> {
+    if inherited::has_answers(tables, settings, scratch) {
+        scratch.other.flags = Flow::PROTECTED;
+        return Ok(Reservation::Taken);
+    }
+    let reservation = stand(tables, scratch)?;
+    if reservation == Reservation::Found
+        && !tables.put_flow(&scratch.opposite_key, &scratch.opposite)
+    {
         return Err(DropReason::FlowTableFull);
     }
-    Ok(place)
+    Ok(reservation)
 }
 
-/// Sees to it that the twin stands where its key says, unless another flow is there, which then lies in `scratch.other`.
+/// Sees to it that the opposite stands where its key says, unless another flow is there, which then lies in `scratch.other`.
 #[inline(always)]
-pub(super) fn stand<T: Tables>(tables: &T, scratch: &mut Scratch) -> Result<Place, DropReason> {
-    match tables.add_flow(&scratch.twin_key, &scratch.twin) {
-        Added::Yes => Ok(Place::Made),
+pub(super) fn stand<T: Tables>(
+    tables: &T,
+    scratch: &mut Scratch,
+) -> Result<Reservation, DropReason> {
+    match tables.add_flow(&scratch.opposite_key, &scratch.opposite) {
+        Added::Yes => Ok(Reservation::Made),
         Added::Full => Err(DropReason::FlowTableFull),
         Added::Taken => {
-            let found = tables.flow(&scratch.twin_key, &mut scratch.other)
-                && scratch.other.to == scratch.twin.to;
-            Ok(if found { Place::Found } else { Place::Taken })
+            let found = tables.flow(&scratch.opposite_key, &mut scratch.other)
+                && scratch.other.to == scratch.opposite.to;
+            Ok(if found { Reservation::Found } else { Reservation::Taken })
         }
     }
 }
 
-/// Whether a half can only belong to a connection that ended.
-#[inline(always)]
-const fn is_over(flow: &Flow, now: u64) -> bool {
-    flow.state & state::RST != 0
-        || flow.state & state::FIN != 0 && now.saturating_sub(flow.seen) >= 2 * SECOND
+/// Whether the reply in `scratch.other`, whose key is `scratch.opposite_key`, is of a flow that is over: displaceable, and
+/// closed by both ends, reset, or silent for long. A protected one is never given away.
+#[inline(never)]
+pub(super) fn is_over<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
+    let Scratch { other, other_key, opposite_key, .. } = scratch;
+    if other.is_protected() {
+        return false;
+    }
+    if other.shown.rst != 0 || scratch.opposite.seen.saturating_sub(other.seen) >= STALE {
+        return true;
+    }
+    if other.shown.fin == 0 {
+        return false;
+    }
+    opposite_key.write_opposite(other, other_key);
+    let has_forward = tables.flow(other_key, other);
+    !has_forward || other.shown.fin | other.shown.rst != 0
 }
 
-/// Finds a source port towards the backend, for the flow and for the key of its twin. `is_own`: on an address of this
-/// node, that of `scratch.frontend`, where `NodePorts` are.
+/// Looks for a source port towards the backend in one round, for the flow and for the key of its opposite. `is_own`: on an
+/// address of this node, that of `scratch.frontend`, where `NodePorts` are.
+///
+/// Where all ports of the round are taken, the displaceable flow that was silent for longest gives its own up: a flood of
+/// questions that nobody answers takes no port away.
 ///
 /// VERIFIER: not a function of its own, for its callers are at the end of the deepest chain of calls already.
 #[inline(always)]
@@ -113,30 +197,67 @@ fn seek<T: Tables>(
     settings: &Settings,
     scratch: &mut Scratch,
     is_own: bool,
-) -> Result<Place, DropReason> {
-    let mut wish = wish(&scratch.key.tuple, scratch.key.protocol);
+) -> Result<Reservation, DropReason> {
+    let wish = wish(&scratch.key.tuple, scratch.key.protocol);
+    let mut wish = wish.wrapping_add(NEXT.wrapping_mul(scratch.round * TRIES));
+    let (mut oldest, mut silent_since) = (Port::NONE, u64::MAX);
     for tried in 0..TRIES {
         let port = source_port(settings, wish);
         wish = wish.wrapping_add(NEXT);
+        // A reply to a NodePort's number would be taken for a request to it.
         if is_own {
             scratch.frontend.port = port;
             if tables.knows(&scratch.frontend) {
                 continue;
             }
         }
-        scratch.twin_key.tuple.destination_port = port;
-        let place = take(tables, scratch)?;
-        if place == Place::Taken {
+        scratch.opposite_key.tuple.destination_port = port;
+        let reservation = take(tables, settings, scratch)?;
+        if reservation == Reservation::Taken {
             tables.count(Event::PortTaken);
-            continue;
+            if !scratch.other.is_protected() && scratch.other.seen < silent_since {
+                (oldest, silent_since) = (port, scratch.other.seen);
+            }
+            if scratch.opposite.seen.saturating_sub(silent_since) < STALE {
+                continue;
+            }
+            // Silent for so long, the flow is over: more tries would only cost time.
+            break;
         }
-        if tried >= SCARCE {
+        if scratch.round != 0 || tried >= SCARCE {
             tables.count(Event::PortsScarce);
         }
         scratch.flow.to.source_port = port;
-        return Ok(place);
+        return Ok(reservation);
     }
-    Err(DropReason::PortsExhausted)
+    if oldest == Port::NONE {
+        scratch.round += 1;
+        return Err(DropReason::PortsExhausted);
+    }
+    scratch.flow.to.source_port = oldest;
+    scratch.opposite_key.tuple.destination_port = oldest;
+    displace(tables, scratch)
+}
+
+/// Takes the key of the opposite away from the displaceable flow that has it. A masquerade of that flow goes as well: its
+/// next packet gets another source.
+#[inline(never)]
+fn displace<T: Tables>(tables: &T, scratch: &mut Scratch) -> Result<Reservation, DropReason> {
+    if tables.flow(&scratch.opposite_key, &mut scratch.other)
+        && scratch.other.kind == Kind::UNMASQUERADE
+    {
+        scratch.other_key = scratch.opposite_key;
+        scratch.other.to.write_reversed(&mut scratch.other_key.tuple);
+        scratch.other_key.side = Side::EGRESS;
+        // Its flow may have another source by now: then it is not the one that gives its port up.
+        let has_masquerade = tables.flow(&scratch.other_key, &mut scratch.other);
+        if has_masquerade && scratch.other.to.is_reverse_of(&scratch.opposite_key.tuple) {
+            tables.remove_flow(&scratch.other_key);
+        }
+    }
+    tables.count(Event::PortDisplaced);
+    let put = tables.put_flow(&scratch.opposite_key, &scratch.opposite);
+    if put { Ok(Reservation::Made) } else { Err(DropReason::FlowTableFull) }
 }
 
 /// Which port of the range to try first. The ports of one client become as many others: the backend remembers each
@@ -155,9 +276,30 @@ const fn source_port(settings: &Settings, wish: u32) -> Port {
     Port::new(low + (wish % width) as u16)
 }
 
-/// Gives the masqueraded flow of `scratch.key` (its EGRESS half) its source, on the first packet that leaves.
-#[inline(never)]
+/// Gives the masqueraded flow of `scratch.key` (its `MASQUERADE` entry) its source, on the first packet that leaves. Where
+/// there is none to be had, nothing of the flow is left.
+#[inline(always)]
 pub(super) fn masquerade<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+) -> bool {
+    let Some(settings) = tables.settings() else {
+        return end(scratch, Verdict::Pass(PassReason::NotReady));
+    };
+    match choose_source(packet, tables, settings, scratch) {
+        Ok(()) => false,
+        Err(reason) => {
+            if reason != DropReason::PortsExhausted || scratch.round == ROUNDS {
+                forget(tables, scratch);
+            }
+            end(scratch, Verdict::Drop(reason))
+        }
+    }
+}
+
+#[inline(always)]
+fn choose_source<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
     settings: &Settings,
@@ -170,52 +312,57 @@ pub(super) fn masquerade<P: Packet, T: Tables>(
     if source == Ip::UNSPECIFIED {
         return Err(DropReason::NoSourceAddress);
     }
-    scratch.flow.write_half(Kind::UNMASQUERADE, &mut scratch.twin);
-    scratch.key.tuple.write_reversed(&mut scratch.twin.to);
+    scratch.flow.write_answer(Kind::UNMASQUERADE, &mut scratch.opposite);
+    scratch.opposite.seen = tables.now();
+    scratch.key.tuple.write_reversed(&mut scratch.opposite.to);
     scratch.flow.to = scratch.key.tuple;
     scratch.flow.to.source = source;
     if device.flags & (if v4 { Device::SOURCES4 } else { Device::SOURCES6 }) != 0 {
-        // What leaves by a port of a bridge is routed to the bridge.
+        // Packets that leave by a port of a bridge are routed to the bridge.
         let routed = if device.bridge == 0 { index } else { device.bridge };
-        ask_route(packet, tables, scratch, routed);
+        ask_route(packet, tables, settings, scratch, routed);
     }
-    scratch.key.write_other(&scratch.flow, &mut scratch.twin_key);
+    scratch.key.write_opposite(&scratch.flow, &mut scratch.opposite_key);
     scratch.frontend =
         Frontend::node_port(scratch.flow.to.source, Port::NONE, scratch.key.protocol);
-    let place = seek(tables, settings, scratch, true)?;
-    let put = tables.put_flow(&scratch.key, &scratch.flow);
-    if put && place == Place::Made || found_again(tables, scratch, place, put) {
+    let _reservation: Reservation = seek(tables, settings, scratch, true)?;
+    if tables.put_flow(&scratch.key, &scratch.flow) {
         return Ok(());
     }
+    // A reply entry without its masquerade would keep the port reserved.
+    tables.remove_flow(&scratch.opposite_key);
     Err(DropReason::FlowTableFull)
 }
 
-/// Gives the flow the source that its route names, if answers to it would be known (`ENDPOINTS`).
+/// Removes the flow that the masquerade of `scratch.key` belongs to, which found no source, if nobody has answered it yet.
+#[inline(never)]
+fn forget<T: Tables>(tables: &T, scratch: &mut Scratch) {
+    scratch.key.tuple.write_reversed(&mut scratch.opposite_key.tuple);
+    scratch.opposite_key.protocol = scratch.key.protocol;
+    scratch.opposite_key.side = Side::EGRESS;
+    if !tables.flow(&scratch.opposite_key, &mut scratch.other) || scratch.other.is_protected() {
+        return;
+    }
+    tables.remove_flow(&scratch.key);
+    scratch.opposite_key.write_opposite(&scratch.other, &mut scratch.other_key);
+    tables.remove_flow(&scratch.other_key);
+    tables.remove_flow(&scratch.opposite_key);
+}
+
+/// Gives the flow the source that its route names, if answers to it would be known ([`Settings::own`]).
 ///
 /// VERIFIER: a function of its own, for the question fills a part of the stack that what comes after needs.
 #[inline(never)]
-fn ask_route<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch, device: u32) {
+fn ask_route<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+    device: u32,
+) {
     let source = packet.source(&scratch.key.tuple, scratch.key.protocol, device);
-    match source.filter(|source| tables.may_be_source(source)) {
+    match source.filter(|source| settings.may_be_own(source)) {
         Some(source) => scratch.flow.to.source = source,
         None => tables.count(Event::SourceKept),
     }
-}
-
-/// The rare rest of [`masquerade`], where one of two CPUs finds no room: as `flows::take_back` and `flows::complete`.
-#[inline(never)]
-fn found_again<T: Tables>(tables: &T, scratch: &mut Scratch, place: Place, put: bool) -> bool {
-    if !put && place == Place::Made {
-        tables.remove_flow(&scratch.twin_key);
-    }
-    if !tables.flow(&scratch.key, &mut scratch.other) || scratch.other.to != scratch.flow.to {
-        return false;
-    }
-    let stands = matches!(stand(tables, scratch), Ok(Place::Made | Place::Found));
-    if !stands {
-        // The next packet tries another port.
-        scratch.flow.to = Tuple::NONE;
-        let _put: bool = tables.put_flow(&scratch.key, &scratch.flow);
-    }
-    stands && put
 }

@@ -22,7 +22,7 @@ const CHECKSUM_V4: usize = 10;
 const ADDRESSES_V6: usize = 8;
 
 /// Reads the packet quoted at an offset: its headers into `scratch.quoted`, and its tuple turned round, the key of the flow
-/// it belongs to, into `scratch.twin_key`. One without ports, such as a later fragment, is not told apart.
+/// it belongs to, into `scratch.opposite_key`. One without ports, such as a later fragment, is not told apart.
 #[inline(always)]
 pub(super) fn read<P: Packet>(packet: &P, scratch: &mut Scratch, at: usize) -> Option<()> {
     if scratch.view.piece != Piece::Whole {
@@ -40,10 +40,10 @@ pub(super) fn read<P: Packet>(packet: &P, scratch: &mut Scratch, at: usize) -> O
         return None;
     }
     let [a, b, c, d] = packet.read_at(ports)?;
-    scratch.twin_key.tuple.destination_port = Port::from_wire([a, b]);
-    scratch.twin_key.tuple.source_port = Port::from_wire([c, d]);
-    scratch.twin_key.protocol = scratch.quoted.protocol;
-    scratch.twin_key.side = scratch.key.side;
+    scratch.opposite_key.tuple.destination_port = Port::from_wire([a, b]);
+    scratch.opposite_key.tuple.source_port = Port::from_wire([c, d]);
+    scratch.opposite_key.protocol = scratch.quoted.protocol;
+    scratch.opposite_key.side = scratch.key.side;
     Some(())
 }
 
@@ -60,8 +60,8 @@ fn ipv4<P: Packet>(packet: &P, scratch: &mut Scratch, at: usize) -> Option<()> {
     scratch.quoted.protocol = Protocol(protocol);
     scratch.quoted.header_checksum = [c0, c1];
     scratch.quoted.behind = (at + header) as u16;
-    scratch.twin_key.tuple.destination = Ip::v4(packet.read_at(at + CHECKSUM_V4 + 2)?);
-    scratch.twin_key.tuple.source = Ip::v4(packet.read_at(at + CHECKSUM_V4 + 6)?);
+    scratch.opposite_key.tuple.destination = Ip::v4(packet.read_at(at + CHECKSUM_V4 + 2)?);
+    scratch.opposite_key.tuple.source = Ip::v4(packet.read_at(at + CHECKSUM_V4 + 6)?);
     Some(())
 }
 
@@ -74,19 +74,19 @@ fn ipv6<P: Packet>(packet: &P, scratch: &mut Scratch, at: usize) -> Option<()> {
     }
     scratch.quoted.protocol = Protocol(next);
     scratch.quoted.behind = (at + IPV6) as u16;
-    scratch.twin_key.tuple.destination = Ip::v6(packet.read_at(at + ADDRESSES_V6)?);
-    scratch.twin_key.tuple.source = Ip::v6(packet.read_at(at + ADDRESSES_V6 + 16)?);
+    scratch.opposite_key.tuple.destination = Ip::v6(packet.read_at(at + ADDRESSES_V6)?);
+    scratch.opposite_key.tuple.source = Ip::v6(packet.read_at(at + ADDRESSES_V6 + 16)?);
     wire::extensions(packet, &mut scratch.quoted, &mut scratch.id).ok()
 }
 
 /// Translates the quoted packet back to what its sender sent.
 #[inline(always)]
 pub(super) fn write<P: Packet>(packet: &mut P, scratch: &mut Scratch) -> Option<()> {
-    scratch.twin_key.tuple.write_reversed(&mut scratch.other.to);
-    scratch.flow.to.write_reversed(&mut scratch.twin.to);
+    scratch.opposite_key.tuple.write_reversed(&mut scratch.other.to);
+    scratch.flow.to.write_reversed(&mut scratch.opposite.to);
     let at = scratch.view.transport(packet) + ICMP;
     let end = scratch.view.end(packet)?;
-    let (old, new, inside) = (&scratch.other.to, &scratch.twin.to, &scratch.quoted);
+    let (old, new, inside) = (&scratch.other.to, &scratch.opposite.to, &scratch.quoted);
     let addresses = write_addresses(packet, (at, inside), old, new)?;
     let before = Port::word(old.source_port, old.destination_port);
     let after = Port::word(new.source_port, new.destination_port);
@@ -130,7 +130,7 @@ fn write_addresses<P: Packet>(
 }
 
 /// Brings the transport checksum of a quoted packet up to date, where the quote is long enough to have one.
-/// Returns how that changes the sum over the quote. What lies behind its `end` is no part of the packet.
+/// Returns how that changes the sum over the quote. Bytes behind its `end` are no part of the packet.
 #[inline(never)]
 fn checksum<P: Packet>(
     packet: &mut P,
@@ -150,7 +150,7 @@ fn checksum<P: Packet>(
         new = [0xff; 2];
     }
     match packet.write_at(at, new) {
-        Some(()) => Difference::NONE.half(old, new),
+        Some(()) => Difference::NONE.replace_u16(old, new),
         None => Difference::NONE,
     }
 }

@@ -1,16 +1,21 @@
 //! Tells a client that nobody answers: the packet becomes an ICMP port unreachable about itself
-//! (RFC 792; RFC 4443 3.1), sent back by the device it came from.
+//! (RFC 792; RFC 4443 3.1), sent back by the device it came from. Tells a process of this host alike what fits the route to its
+//! backend.
 //!
 //! The packet may be one whose transport checksum was left for later (`CHECKSUM_PARTIAL`), and a program
 //! can neither see that nor undo it: a device may still write a checksum where the client's was to be.
 //! So every answer is made to be right both as it is and completed.
 
-use super::{Step, rewrite};
+use super::parts::end;
+use super::{Refusal, next_hop, rewrite};
 use crate::addr::{Port, Protocol};
 use crate::checksum::Difference;
-use crate::event::{DropReason, Turn, Verdict};
+use crate::event::{DropReason, PassReason, Turn, Verdict};
 use crate::flow::Tuple;
+use crate::hash;
 use crate::packet::Packet;
+use crate::scratch::Scratch;
+use crate::tables::Tables;
 use crate::wire::{self, IPV4, IPV6, View, tcp};
 
 /// Bytes of the ICMP header in front of the quoted packet.
@@ -29,30 +34,64 @@ const UDP_CHECKSUM: usize = 6;
 /// Bytes of options or extension headers that are quoted at most: an error may be as long as every IPv6 link takes (RFC 4443
 /// 2.4), and without the ports behind them it is nobody's.
 const CHAIN: usize = LEAST_MTU - IPV6 - ICMP - IPV6 - TCP;
-/// What every IPv6 link takes (RFC 8200 5).
+/// The least MTU of an IPv6 link (RFC 8200 5).
 const LEAST_MTU: usize = 1_280;
+/// An ICMP header without its checksum: type, code, and what follows.
+type Message = [u8; 6];
+/// RFC 792.
+const PORT_UNREACHABLE_V4: Message = [3, 3, 0, 0, 0, 0];
+/// RFC 4443 3.1.
+const PORT_UNREACHABLE_V6: Message = [1, 4, 0, 0, 0, 0];
 /// Hop limit of what we send.
 const HOPS: u8 = 64;
 
-/// Turns the packet into its own rejection.
-#[inline(never)]
-pub(super) fn answer<P: Packet>(
+/// Ends the path of a packet that is refused, as `scratch.refusal` says.
+#[inline(always)]
+pub(super) fn part<P: Packet, T: Tables>(
     packet: &mut P,
-    asked: &Tuple,
-    view: &View,
-    why: Turn,
-) -> Step<Verdict> {
-    // A rejection of a rejection, or of an answer to nobody, helps nobody. A quote without ports is nobody's.
-    if view.is_rst() || view.piece == wire::Piece::Later || chain(packet, view) > CHAIN {
-        return Err(Verdict::Drop(DropReason::NotRejected));
-    }
-    let done = match (view.v4, view.protocol) {
-        (true, _) => unreachable_v4(packet, view, asked),
-        (false, Protocol::TCP) if view.plain => reset_v6(packet, view, asked),
-        (false, _) => unreachable_v6(packet, view, asked),
+    tables: &T,
+    scratch: &mut Scratch,
+) -> bool {
+    let why = match scratch.refusal {
+        Refusal::Pass(reason) => return end(scratch, Verdict::Pass(reason)),
+        Refusal::Drop(reason) => return end(scratch, Verdict::Drop(reason)),
+        Refusal::Reject(_) if packet.is_frame() => {
+            return end(scratch, Verdict::Pass(PassReason::LeftToTc));
+        }
+        Refusal::Reject(why) => why,
     };
-    done.ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
-    rewrite::turn_round(packet, why)
+    if next_hop::is_for_another(packet, tables, scratch) {
+        return end(scratch, Verdict::Pass(PassReason::OtherMachine));
+    }
+    let Tuple { destination, destination_port, .. } = &scratch.key.tuple;
+    let bucket = hash::rejections(destination, *destination_port, scratch.key.protocol);
+    if why != Turn::TooBig && !tables.may_reject(bucket) {
+        return end(scratch, Verdict::Drop(DropReason::RejectLimited));
+    }
+    answer(packet, scratch, why)
+}
+
+/// Turns the packet into its own rejection, or into the error that tells its sender how large a packet may be (RFC 1191,
+/// RFC 8201).
+#[inline(always)]
+fn answer<P: Packet>(packet: &mut P, scratch: &mut Scratch, why: Turn) -> bool {
+    let (view, asked) = (&scratch.view, &scratch.key.tuple);
+    // Never answer a RST (RFC 9293 3.10.7.1). An error that quotes no ports belongs to no socket.
+    if view.is_rst() || view.piece == wire::Piece::Later || chain(packet, view) > CHAIN {
+        return end(scratch, Verdict::Drop(DropReason::NotRejected));
+    }
+    let [_, _, high, low] = scratch.route.mtu.to_be_bytes();
+    let done = match (view.v4, view.protocol, why) {
+        (true, _, Turn::TooBig) => error_v4(packet, view, asked, [3, 4, 0, 0, high, low]),
+        (true, _, _) => error_v4(packet, view, asked, PORT_UNREACHABLE_V4),
+        (false, _, Turn::TooBig) => error_v6(packet, view, asked, [2, 0, 0, 0, high, low]),
+        (false, Protocol::TCP, _) if view.plain => reset_v6(packet, view, asked),
+        (false, _, _) => error_v6(packet, view, asked, PORT_UNREACHABLE_V6),
+    };
+    match done {
+        Some(()) => rewrite::turn_round(packet, scratch, why),
+        None => end(scratch, Verdict::Drop(DropReason::RewriteFailed)),
+    }
 }
 
 /// Bytes of options or extension headers.
@@ -63,10 +102,16 @@ fn chain<P: Packet>(packet: &P, view: &View) -> usize {
 }
 
 #[inline(never)]
-fn unreachable_v4<P: Packet>(packet: &mut P, view: &View, asked: &Tuple) -> Option<()> {
+fn error_v4<P: Packet>(
+    packet: &mut P,
+    view: &View,
+    asked: &Tuple,
+    [kind, code, m0, m1, m2, m3]: Message,
+) -> Option<()> {
     let link = view.network(packet);
     let quote = quoted::<P, { IPV4 / 4 }>(packet, view)?;
-    let body = quote.sum.add(u32::from_ne_bytes([3, 3, 0, 0]));
+    let body = quote.sum.add(u32::from_ne_bytes([kind, code, 0, 0]));
+    let body = body.add(u32::from_ne_bytes([m0, m1, m2, m3]));
     quote.keep(packet, link, IPV4 + ICMP)?;
 
     let [l0, l1] = ((IPV4 + ICMP + quote.length) as u16).to_be_bytes();
@@ -84,14 +129,20 @@ fn unreachable_v4<P: Packet>(packet: &mut P, view: &View, asked: &Tuple) -> Opti
     let w2 = u32::from_ne_bytes([HOPS, Protocol::ICMP.0, c0, c1]);
     packet.set_words(link, [w0, w1, w2, source, destination])?;
     let [c0, c1] = body.finish();
-    packet.write(link + IPV4, [3, 3, c0, c1, 0, 0, 0, 0])
+    packet.write(link + IPV4, [kind, code, c0, c1, m0, m1, m2, m3])
 }
 
 #[inline(never)]
-fn unreachable_v6<P: Packet>(packet: &mut P, view: &View, asked: &Tuple) -> Option<()> {
+fn error_v6<P: Packet>(
+    packet: &mut P,
+    view: &View,
+    asked: &Tuple,
+    [kind, code, m0, m1, m2, m3]: Message,
+) -> Option<()> {
     let link = view.network(packet);
     let quote = quoted::<P, { IPV6 / 4 }>(packet, view)?;
-    let body = quote.sum.add(u32::from_ne_bytes([1, 4, 0, 0]));
+    let body = quote.sum.add(u32::from_ne_bytes([kind, code, 0, 0]));
+    let body = body.add(u32::from_ne_bytes([m0, m1, m2, m3]));
     quote.keep(packet, link, IPV6 + ICMP)?;
 
     let length = (ICMP + quote.length) as u16;
@@ -100,7 +151,7 @@ fn unreachable_v6<P: Packet>(packet: &mut P, view: &View, asked: &Tuple) -> Opti
     packet.set_words(link + 8, asked.destination.words())?;
     packet.set_words(link + 24, asked.source.words())?;
     let [c0, c1] = pseudo_header(body, asked, length, Protocol::ICMP6).finish();
-    packet.write(link + IPV6, [1, 4, c0, c1, 0, 0, 0, 0])
+    packet.write(link + IPV6, [kind, code, c0, c1, m0, m1, m2, m3])
 }
 
 /// TCP over IPv6 gets a reset (RFC 9293 3.10.7.1): Linux takes up an ICMP error only when it sends
@@ -147,9 +198,8 @@ const fn pseudo_header(
     sum.add(u32::from_ne_bytes([0, 0, l0, l1])).add(u32::from_ne_bytes([0, 0, 0, protocol.0]))
 }
 
-/// What is quoted of a packet: its IP header with all that belongs to it, and the start of what follows.
+/// The quoted part of a packet: its IP header with all that belongs to it, and the start of what follows.
 struct Quote {
-    /// Its sum.
     sum: Difference,
     /// Its bytes.
     length: usize,
@@ -170,7 +220,7 @@ impl Quote {
     }
 }
 
-/// What is quoted of the packet. Into its checksum field goes F = -S/2, S being the sum of the rest from the transport
+/// Writes the quote. Into its checksum field goes F = -S/2, S being the sum of the rest from the transport
 /// header on: completed, the field becomes -(S + F), which is F again.
 #[inline(always)]
 fn quoted<P: Packet, const WORDS: usize>(packet: &P, view: &View) -> Option<Quote> {
@@ -191,7 +241,7 @@ fn quoted<P: Packet, const WORDS: usize>(packet: &P, view: &View) -> Option<Quot
     if !has_field {
         return Some(Quote { sum: sum.and(rest), length, has_field, at, field: [0; 2] });
     }
-    let rest = rest.half(packet.read_at(at)?, [0; 2]);
+    let rest = rest.replace_u16(packet.read_at(at)?, [0; 2]);
     let field = rest.halved();
     let [f0, f1] = field;
     let sum = sum.and(rest).add(u32::from_ne_bytes([f0, f1, 0, 0]));

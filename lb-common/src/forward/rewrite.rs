@@ -1,12 +1,16 @@
 //! Changes addresses and ports of a packet, with every checksum that covers them.
 
 use super::Step;
+use super::parts::end;
 use crate::addr::{Port, Protocol};
 use crate::checksum::Difference;
 use crate::event::{DropReason, PassReason, Turn, Verdict};
 use crate::flow::Tuple;
+use crate::hash;
 use crate::packet::{Covered, Packet};
+use crate::scratch::Scratch;
 use crate::sctp;
+use crate::tables::Tables;
 use crate::wire::{IPV4, IPV6, Piece, View};
 
 /// Offset of the checksum in an IPv4 header.
@@ -22,6 +26,46 @@ pub(super) const TCP_CHECKSUM: usize = 16;
 /// Offset of the checksum in a UDP header.
 pub(super) const UDP_CHECKSUM: usize = 6;
 
+/// Makes a packet of `scratch.key` carry what its flow says.
+#[inline(always)]
+pub(super) fn part<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+) -> bool {
+    if scratch.view.piece != Piece::Whole && renumber(packet, tables, scratch).is_none() {
+        return end(scratch, Verdict::Drop(DropReason::RewriteFailed));
+    }
+    match self::packet(packet, &scratch.view, &scratch.key.tuple, &scratch.flow.to) {
+        Ok(()) => false,
+        Err(verdict) => end(scratch, verdict),
+    }
+}
+
+/// Gives a piece of a datagram whose source becomes another one an identification that no other sender's has: who puts the
+/// pieces together goes by that source. Pieces of one datagram get the same, and datagrams of one sender different ones.
+#[inline(never)]
+fn renumber<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> Option<()> {
+    let (old, new) = (&scratch.key.tuple, &scratch.flow.to);
+    if old.source == new.source && old.source_port == new.source_port {
+        return Some(());
+    }
+    let secret = tables.settings()?.secret;
+    let Scratch { id, view, .. } = scratch;
+    let other = hash::of_addresses(&old.source, &old.destination, secret);
+    let (before, at) = (u32::from_ne_bytes(id.value), usize::from(id.at));
+    let after = before ^ other;
+    if !view.v4 {
+        packet.write_at(at, after.to_ne_bytes())?;
+        packet.summed(Difference::NONE.word(before, after));
+        return Some(());
+    }
+    let ([a, b, ..], [c, d, ..]) = (id.value, after.to_ne_bytes());
+    packet.write_at(at, [c, d])?;
+    view.header_checksum = Difference::NONE.replace_u16([a, b], [c, d]).apply(view.header_checksum);
+    Some(())
+}
+
 /// Makes the packet carry another tuple.
 #[inline(always)]
 pub(super) fn packet<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Step<()> {
@@ -36,7 +80,7 @@ pub(super) fn packet<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &T
 }
 
 /// Whether the transport checksum is no more than that of the pseudo header (RFC 9293 3.1, RFC 8200 8.1): what a sender on
-/// the same machine leaves to a device. Of whole checksums, one in 65536 looks the same.
+/// the same machine leaves to a device. One in 65536 whole checksums looks the same.
 #[inline(always)]
 fn looks_partial<P: Packet>(packet: &P, view: &View, tuple: &Tuple) -> bool {
     unfinished(packet, view, tuple).unwrap_or(false)
@@ -45,7 +89,7 @@ fn looks_partial<P: Packet>(packet: &P, view: &View, tuple: &Tuple) -> bool {
 #[inline(always)]
 fn unfinished<P: Packet>(packet: &P, view: &View, tuple: &Tuple) -> Option<bool> {
     let at = view.network(packet);
-    // VERIFIER: whole words; of halves the compiler makes one read of two packet pointers.
+    // VERIFIER: whole words; of u64 values the compiler makes one read of two packet pointers.
     let (length, sum) = if view.v4 {
         let [word] = packet.words(at)?;
         let [_, _, high, low] = u32::to_ne_bytes(word);
@@ -111,7 +155,7 @@ pub(super) fn port_stays<P: Packet>(packet: &P, view: &View) -> bool {
 }
 
 /// SCTP: its checksum covers no address, and every byte behind its ports, so that no piece of a packet gets another
-/// port. What is known of it is found out before anything is written.
+/// port. All checks come before anything is written.
 #[inline(never)]
 fn sctp_packet<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Step<()> {
     const FAILED: Verdict = Verdict::Drop(DropReason::RewriteFailed);
@@ -157,11 +201,11 @@ pub(super) fn write_addresses<P: Packet>(
     // Most often one of them.
     if old.source != to.source {
         change = change.words(old.source.words(), to.source.words());
-        packet.set_halves(header.at + ADDRESSES_V6, to.source.halves())?;
+        packet.set_u64s(header.at + ADDRESSES_V6, to.source.u64s())?;
     }
     if old.destination != to.destination {
         change = change.words(old.destination.words(), to.destination.words());
-        packet.set_halves(header.at + ADDRESSES_V6 + 16, to.destination.halves())?;
+        packet.set_u64s(header.at + ADDRESSES_V6 + 16, to.destination.u64s())?;
     }
     Some(change)
 }
@@ -172,11 +216,13 @@ pub(super) fn header<P: Packet>(packet: &P, view: &View) -> Header {
     Header { v4: view.v4, at: view.network(packet), checksum: view.header_checksum }
 }
 
-/// Sends the packet back to where it came from: swaps the link-layer addresses.
+/// Ends the path of a packet that goes back to where it came from: swaps the link-layer addresses.
 #[inline(always)]
-pub(super) fn turn_round<P: Packet>(packet: &mut P, why: Turn) -> Step<Verdict> {
-    swap_link(packet).ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
-    Ok(Verdict::TurnedRound(why))
+pub(super) fn turn_round<P: Packet>(packet: &mut P, scratch: &mut Scratch, why: Turn) -> bool {
+    match swap_link(packet) {
+        Some(()) => end(scratch, Verdict::TurnedRound(why)),
+        None => end(scratch, Verdict::Drop(DropReason::RewriteFailed)),
+    }
 }
 
 #[inline(always)]

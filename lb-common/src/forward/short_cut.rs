@@ -1,17 +1,21 @@
 //! Past the stack at tc, in both directions of a flow: from the device of one end straight to that of the other (ADR 0021).
 //!
-//! Only where the agent found nobody in between who would miss the packets, and for whole and plain ones that a router would
-//! take. The first of a flow goes through the stack; so does what finds no way, translated as ever: what leaves there is
-//! translated where it leaves.
+//! Only with `shortCuts: on`, for whole and plain packets that a router would take, and that came by the device behind which
+//! the kernel knows their source. The first of a flow goes through the stack; so does what finds no way, translated as
+//! ever: what leaves there is translated where it leaves.
 
-use super::road::{self, Of};
+use super::next_hop::{self, Of};
 use crate::config::{Device, Settings};
 use crate::event::Event;
 use crate::flow::{Flow, Kind, Side, Tuple};
 use crate::packet::Packet;
+use crate::route::{RouteResult, Traffic};
 use crate::scratch::Scratch;
 use crate::tables::Tables;
 use crate::wire::{Piece, View};
+
+/// Offset of the sender's address in an Ethernet header.
+const SENDER: usize = 6;
 
 /// Finds the way on of a packet of the flow in `scratch.flow`, whose client is behind this device.
 #[inline(never)]
@@ -35,7 +39,7 @@ pub(super) fn may_be_answer<P: Packet, T: Tables>(
 }
 
 /// Whether the packet is the answer of a backend to a client of this node, and has a way to it. If so, it is a packet of the
-/// half in `scratch.flow`, and its key that of where it would leave to the client.
+/// entry in `scratch.flow`, and its key that of where it would leave to the client.
 #[inline(always)]
 pub(super) fn is_answer<P: Packet, T: Tables>(
     packet: &P,
@@ -48,7 +52,7 @@ pub(super) fn is_answer<P: Packet, T: Tables>(
         && prepare_answer(packet, tables, scratch)
 }
 
-#[inline(never)]
+#[inline(always)]
 fn prepare_answer<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) -> bool {
     scratch.key.side = Side::EGRESS;
     let is_answer = tables.flow(&scratch.key, &mut scratch.flow)
@@ -61,7 +65,7 @@ fn prepare_answer<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Sc
     is_answer
 }
 
-/// What goes past the stack: the rest is rare.
+/// Packets that may bypass the stack: the rest is rare.
 #[inline(always)]
 fn is_common(view: &View) -> bool {
     view.plain && view.piece == Piece::Whole
@@ -74,32 +78,62 @@ fn is_found<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch,
     if device.flags & Device::SHORT_CUT == 0 {
         return false;
     }
-    let found = road::find(packet, scratch, &device, of);
+    if !is_sources_own(packet, scratch, &device) {
+        tables.count(Event::KeptSource);
+        return false;
+    }
+    leads_there(packet, tables, scratch, (&device, of))
+}
+
+/// The second entry of [`is_found`]: beside the first, not below it, for what both ask the kernel with takes much of the stack.
+#[inline(never)]
+fn leads_there<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    scratch: &mut Scratch,
+    (device, of): (&Device, Of),
+) -> bool {
+    let found = next_hop::find(packet, scratch, device, of);
     let hops = found
         .and_then(|hops| if leads_on(tables, scratch) { Ok(hops) } else { Err(Event::KeptDevice) });
     match hops {
-        Ok(hops) => road::count_hop(&mut scratch.view, hops),
+        Ok(hops) => next_hop::count_hop(&mut scratch.view, hops),
         Err(why) => tables.count(why),
     }
     hops.is_ok()
 }
 
+/// Whether the packet came by the device, and from the link-layer address, to which the kernel would send an answer to its
+/// source: the stack's checks (`rp_filter`, the isolation of a bridge's ports) are passed by.
+#[inline(never)]
+fn is_sources_own<P: Packet>(packet: &P, scratch: &mut Scratch, device: &Device) -> bool {
+    let Scratch { key, other_key, route, view, .. } = scratch;
+    key.tuple.write_reversed(&mut other_key.tuple);
+    let traffic = Traffic { v4: view.v4, class: 0, length: 1 };
+    if packet.route(&other_key.tuple, key.protocol, traffic, route) != RouteResult::Known {
+        return false;
+    }
+    // Packets that come by a port of a bridge are routed to the bridge.
+    let is_there = route.device == packet.device() || route.device == device.bridge;
+    let [first, second, _] = route.hardware.map(u32::to_ne_bytes);
+    let [[a, b, c, d], [e, f, _, _]] = [first, second];
+    is_there && packet.read(SENDER) == Some([a, b, c, d, e, f])
+}
+
 /// Whether packets may leave by the device of `scratch.route`: one to the outside, a pod's, or a bridge that the client's own
-/// is a port of, which is then taken instead.
+/// is a port of. The bridge's own table chooses the port then.
 #[inline(always)]
 fn leads_on<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
     let route = scratch.route.device;
-    let client = scratch.flow.note;
-    let known = tables.device(route);
-    let flags = match known {
+    let flags = match tables.device(route) {
         Some(device) => device.flags,
         None if scratch.flow.kind == Kind::REPLY => {
-            scratch.route.device = client;
-            tables.device(client).filter(|port| port.bridge == route).map_or(0, |port| port.flags)
+            let client = tables.device(scratch.flow.client_device);
+            client.filter(|port| port.bridge == route).map_or(0, |port| port.flags & !Device::PEER)
         }
         None => 0,
     };
-    // What is to be masqueraded is, where it leaves (`masquerade: kube-proxy`).
+    // Masquerade happens where the packet leaves (`masquerade: kube-proxy`).
     scratch.enters =
         if scratch.flow.flags & Flow::MASQUERADED == 0 { flags & Device::PEER } else { 0 };
     flags & Device::SHORT_CUT != 0

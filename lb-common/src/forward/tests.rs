@@ -1,16 +1,25 @@
 //! The path of a packet on this host: every fixture, and what must hold for all of them.
 
+use core::fmt::Write as _;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
+use std::format;
+use std::net::Ipv6Addr;
+use std::string::String;
 use std::vec::Vec;
 
 use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::event::{DropReason, Hook, PassReason, Translation, Turn, Verdict};
 use crate::fake::{
-    Datagram, Fake, Fixture, Step, Transport, assert_packet_eq, at, fixtures, is_fast, run,
+    Datagram, Fake, Fixture, Step, Transport, assert_packet_eq, at, fixtures, is_fast, run, run_in,
     run_whole, world, wrong_checksums,
 };
+use crate::flow::{Flow, FlowKey, Tuple};
+use crate::scratch::Scratch;
 use crate::wire::tcp;
+
+mod lives;
+mod origins;
 
 #[test]
 fn every_fixture_is_what_it_says() {
@@ -19,10 +28,92 @@ fn every_fixture_is_what_it_says() {
         if let Err(panic) =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fixture.check()))
         {
-            failed.push((fixture.name, panic.downcast_ref::<std::string::String>().cloned()));
+            failed.push((fixture.name, panic.downcast_ref::<String>().cloned()));
         }
     }
     assert!(failed.is_empty(), "{failed:#?}");
+}
+
+/// The counts in the fixtures say how many entries a case leaves; this says which, and what is in them.
+#[test]
+fn every_fixture_leaves_the_entries_that_it_should() {
+    let mut text = String::new();
+    for Fixture { name, tables, steps, .. } in fixtures::all() {
+        for step in &steps {
+            let _verdict = run(step, &tables);
+        }
+        let _written = writeln!(text, "{name}");
+        for (key, flow) in tables.all_flows() {
+            let _written = writeln!(text, "  {}{}", entry(&key, &flow), age(&flow, &tables));
+        }
+    }
+    insta::assert_snapshot!("entries", text);
+}
+
+/// In the kernel, working memory is what the packet before has left there.
+#[test]
+fn what_another_packet_has_left_in_working_memory_changes_nothing() {
+    let mut scratch = Scratch::default();
+    let there = fixtures::all();
+    let back = fixtures::all().into_iter().rev();
+    for Fixture { name, tables, steps, .. } in there.into_iter().chain(back) {
+        let clean = tables.clone();
+        for step in &steps {
+            assert_eq!(run_in(step, &tables, &mut scratch), run_whole(step, &clean), "{name}");
+        }
+        assert_eq!(tables.all_flows(), clean.all_flows(), "{name}");
+        assert_eq!(tables.events, clean.events, "{name}");
+    }
+}
+
+/// How long ago an entry was seen, and its flow begun, where that is not now.
+fn age(flow: &Flow, tables: &Fake) -> String {
+    let now = tables.clock.get();
+    let seconds = |time: u64| (now >> 16).saturating_sub(time >> 16) / (1_000_000_000 >> 16);
+    let (seen, begun) = (seconds(flow.seen), seconds(u64::from(flow.begun) << Flow::MOMENT_BITS));
+    let told = |what: &str, seconds| {
+        if seconds == 0 { String::new() } else { format!(" {what} {seconds} s ago") }
+    };
+    told("seen", seen) + &told("begun", begun)
+}
+
+/// An entry, but for its times.
+fn entry(key: &FlowKey, flow: &Flow) -> String {
+    let Flow { to, service, backend, epoch, kind, flags, shown, .. } = flow;
+    let Flow { frontends_epoch, client_device, expected, .. } = flow;
+    let side = ["in", "out"][usize::from(key.side.0)];
+    let kind =
+        ["", "forward", "reply", "masquerade", "unmasquerade", "hairpin"][usize::from(kind.0)];
+    let flags = [
+        (Flow::MASQUERADED, " masqueraded"),
+        (Flow::PROTECTED, " protected"),
+        (Flow::ANSWER, " answer"),
+    ]
+    .map(|(flag, name)| if flags & flag == 0 { "" } else { name })
+    .concat();
+    let shown = [(shown.established, " established"), (shown.fin, " fin"), (shown.rst, " rst")]
+        .map(|(byte, name)| if byte == 0 { "" } else { name })
+        .concat();
+    format!(
+        "{} {side} {} {kind} {} service {service} row {backend} epoch {epoch} frontends {frontends_epoch} device {client_device} expects {expected}{flags}{shown}",
+        key.protocol.0,
+        ends(&key.tuple),
+        ends(to),
+    )
+}
+
+fn ends(tuple: &Tuple) -> String {
+    let end = |ip: &Ip, port: &Port| {
+        let port = port.get();
+        if ip.is_v4() {
+            let [a, b, c, d] = ip.v4_octets();
+            format!("{a}.{b}.{c}.{d}:{port}")
+        } else {
+            format!("[{}]:{port}", Ipv6Addr::from(ip.octets()))
+        }
+    };
+    let Tuple { source, destination, source_port, destination_port } = tuple;
+    format!("{} > {}", end(source, source_port), end(destination, destination_port))
 }
 
 #[test]
@@ -34,7 +125,7 @@ fn fixture_names_are_distinct() {
 
 #[test]
 fn every_verdict_has_a_fixture() {
-    // What only a broken kernel can make happen.
+    // Only a broken kernel can make these happen.
     let never = [Verdict::Drop(DropReason::RewriteFailed), Verdict::Pass(PassReason::Unchanged)];
     let all = fixtures::all();
     let seen: Vec<Verdict> =
@@ -91,15 +182,15 @@ fn the_fast_path_decides_what_the_whole_one_does() {
     let quiet = |fixture: &Fixture| fixture.tables.meanwhile.borrow().is_empty();
     for Fixture { name, tables, steps, .. } in fixtures::all().into_iter().filter(quiet) {
         let other = tables.clone();
-        // What begins a flow the first time marks it the second, and is followed the third.
+        // A packet begins a flow the first time, marks it the second, and is followed the third.
         for step in steps.iter().chain(&steps).chain(&steps) {
             let is_fast = is_fast(step, &tables.clone());
             let (verdict, out) = run(step, &tables);
             if is_fast {
-                let _: bool = decided.insert((step.hook, verdict.index()));
+                decided.insert((step.hook, verdict.index()));
             }
             assert_eq!(run_whole(step, &other), (verdict, out), "{name}");
-            assert_eq!(*tables.flows.borrow(), *other.flows.borrow(), "{name}");
+            assert_eq!(tables.all_flows(), other.all_flows(), "{name}");
             assert_eq!(*tables.events.borrow(), *other.events.borrow(), "{name}");
         }
     }
@@ -166,6 +257,15 @@ proptest! {
         prop_assert_eq!(wrong_checksums(&sent), Vec::<&str>::new());
         prop_assert_eq!(&sent, &frame(client, at(remote)));
 
+        let answer = if matches!(transport, Transport::Tcp(_)) {
+            Transport::Tcp(tcp::SYN | tcp::ACK)
+        } else {
+            transport
+        };
+        let frame = |from, to| {
+            let packet = Datagram::new(from, to, answer).with(&payload);
+            [packet.build(), filling.clone()].concat()
+        };
         let (_, shown) = run(&step(Hook::PodEgress, frame(at(remote), client)), &tables);
         prop_assert_eq!(shown, frame(at(cluster), client));
     }

@@ -41,14 +41,14 @@ pub fn plain<P: Packet, const V4: bool>(packet: &P, key: &mut FlowKey, side: Sid
         key.tuple.destination = Ip::v4_word(destination);
         (protocol, header_checksum) = (Protocol(number), [sum0, sum1]);
     } else {
-        let [first, s0, s1, d0, d1] = packet.halves(ETHERNET)?;
+        let [first, s0, s1, d0, d1] = packet.u64s(ETHERNET)?;
         let [version, _, _, _, len0, len1, next, _] = u64::to_ne_bytes(first);
         let length = usize::from(u16::from_be_bytes([len0, len1]));
         if version >> 4 != 6 || length + IPV6 > total {
             return None;
         }
-        key.tuple.source = Ip::from_halves([s0, s1]);
-        key.tuple.destination = Ip::from_halves([d0, d1]);
+        key.tuple.source = Ip::from_u64s([s0, s1]);
+        key.tuple.destination = Ip::from_u64s([d0, d1]);
         (protocol, header_checksum) = (Protocol(next), [0; 2]);
     }
     // VERIFIER: whole words, two of them, as everywhere (`View::end`).

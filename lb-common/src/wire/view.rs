@@ -9,7 +9,6 @@ use crate::packet::{Covered, Packet};
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Piece {
-    /// All of it.
     #[default]
     Whole,
     /// The first fragment, which carries the ports.
@@ -67,7 +66,7 @@ impl View {
         /// Offset of the length of what follows in an IPv6 header.
         const LENGTH_V6: usize = 4;
         let at = self.network(packet);
-        // VERIFIER: whole words; of halves the compiler makes one read of two packet pointers.
+        // VERIFIER: whole words; of u64s the compiler makes one read of two packet pointers.
         let (end, length) = if self.v4 {
             let [word] = packet.words(at)?;
             let [_, _, high, low] = u32::to_ne_bytes(word);
@@ -85,6 +84,12 @@ impl View {
     pub const fn is_syn(&self) -> bool {
         const MASK: u8 = tcp::SYN | tcp::ACK | tcp::RST | tcp::FIN;
         self.tcp_flags & MASK == tcp::SYN
+    }
+
+    /// ICMP of either family.
+    #[inline(always)]
+    pub const fn is_icmp(&self) -> bool {
+        matches!(self.protocol, Protocol::ICMP | Protocol::ICMP6)
     }
 
     /// TCP RST.

@@ -1,4 +1,4 @@
-//! What an agent tells: its metrics and pages, and its commands run beside it.
+//! Answers of an agent: its metrics and pages, and its commands run beside it.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::Agent;
 use crate::http;
-use crate::process::run;
+use crate::process::{output, run};
 
 impl Agent {
     /// Returns its metrics by name and labels, as they are written: `name{label="value"}`.
@@ -53,14 +53,20 @@ impl Agent {
 
     /// Runs another command of the agent beside it, and returns its exit code and what it complained of.
     pub fn exit_code(&self, arguments: &[&str]) -> Result<(i32, String)> {
-        let output = self.prepared(arguments)?.output()?;
+        let output = output(&mut self.prepared(arguments)?, "")?;
         let code = output.status.code().context("ended by a signal")?;
         Ok((code, String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 
+    /// Runs another command of the agent beside it, and returns what it said, however it ended.
+    pub fn exit_said(&self, arguments: &[&str]) -> Result<String> {
+        let output = output(&mut self.prepared(arguments)?, "")?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     fn prepared(&self, arguments: &[&str]) -> Result<Command> {
         let mut command = self.home.command(&self.binary)?;
-        let _: &mut Command = command.args(arguments);
+        command.args(arguments);
         for flag in ["--bpf-dir", "--cgroup"] {
             let value = self.arguments.iter().skip_while(|argument| *argument != flag).nth(1);
             // A file of --config names its own pins.
@@ -68,7 +74,7 @@ impl Agent {
             let takes_it =
                 flag == "--bpf-dir" && !has_file || arguments.first() == Some(&"cleanup");
             if let Some(value) = value.filter(|_| takes_it) {
-                let _: &mut Command = command.args([flag, value]);
+                command.args([flag, value]);
             }
         }
         Ok(command)

@@ -33,12 +33,11 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// After a rest of this length nobody is busy with the change before: kube-proxy waits a second between two.
 const REST: Duration = Duration::from_secs(2);
 
-/// What to measure, and what to say of it.
+/// The choices for a measurement and its report.
 #[derive(Debug)]
 pub struct Options<'a> {
-    /// Folder for `results.json` and `report.html`.
-    pub folder: &'a Path,
-    /// What was measured.
+    /// Directory for `results.json` and `report.html`.
+    pub directory: &'a Path,
     pub commit: &'a str,
     /// Numbers of services, from the smallest.
     pub services: &'a [u32],
@@ -71,7 +70,7 @@ impl Change {
     }
 }
 
-/// What was found of a way at a number of services.
+/// The figures of a way at a number of services.
 #[derive(Debug, Default)]
 struct Figures {
     changes: [Figure; 3],
@@ -120,11 +119,11 @@ pub fn churn(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
                 bench.round(*way, (few, few.max(many)), figures).with_context(what)?;
                 writeln!(out, "round {round} of {}: {}", options.rounds, what())?;
             }
-            drop(results([rows.clone(), of_all(&all)].concat())?.keep(options.folder)?);
+            drop(results([rows.clone(), of_all(&all)].concat())?.keep(options.directory)?);
         }
         rows.extend(of_all(&all));
-        // What is measured stays, should more services be too many for somebody.
-        results(rows.clone())?.write(options.folder, out)?;
+        // The figures so far stay, should more services be too many for somebody.
+        results(rows.clone())?.write(options.directory, out)?;
     }
     Ok(())
 }
@@ -162,7 +161,6 @@ struct Bench<'a> {
     has_probe: bool,
 }
 
-/// Its name.
 const PROBE: &str = "probe";
 /// The two backends that it has in turn.
 const BACKENDS: [&str; 2] = ["pod-b1", "pod-b2"];
@@ -171,14 +169,14 @@ impl<'a> Bench<'a> {
     fn new(cluster: &'a Cluster) -> Result<Self> {
         let mut population = Population::default();
         // Its namespace is that of the services which change.
-        let _: SocketAddr = population.grow(cluster.control_plane(), 1, &backends(cluster))?;
+        population.grow(cluster.control_plane(), 1, &backends(cluster))?;
         let changer = Changer::new(cluster.control_plane())?;
         Ok(Self { cluster, population, changer, has_probe: false })
     }
 
     fn populate(&mut self, services: u32) -> Result<()> {
         let all = backends(self.cluster);
-        let _: SocketAddr = self.population.grow(self.cluster.control_plane(), services, &all)?;
+        self.population.grow(self.cluster.control_plane(), services, &all)?;
         if self.has_probe {
             self.changer.remove(PROBE)?;
         }
@@ -191,11 +189,11 @@ impl<'a> Bench<'a> {
         Ok(self.cluster.rig().pod(1, index)?.ip(Family::V4).to_string())
     }
 
-    /// Starts a way, changes things, and ends it. What has to wait for a rest is done a quarter of `few` times.
+    /// Starts a way, changes things, and ends it. Changes that have to wait for a rest are done a quarter of `few` times.
     fn round(&mut self, way: Way, (few, many): (u32, u32), figures: &mut Figures) -> Result<()> {
         let before = Usage::now()?;
         let probe = Changer::probe_address();
-        let _: Instant = self.changer.point(PROBE, &self.address(0)?)?;
+        self.changer.point(PROBE, &self.address(0)?)?;
         let kubeconfig = self.cluster.control_plane().kubeconfig();
         let rig = self.cluster.rig();
         let (running, took): (Running<'_>, Duration) =

@@ -1,4 +1,4 @@
-//! What many rounds say together: the middle and the quarters beside it.
+//! Figures of many rounds: the median and the quartiles.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,8 +37,8 @@ impl Figure {
         Spread::rounded([0.25, 0.5, 0.75].map(at))
     }
 
-    /// What 99 of 100 do not exceed, where there are so many, else the largest; beside it what 95 of 100 do not exceed,
-    /// and the largest.
+    /// The 99th percentile where there are so many figures, else the largest; beside it the 95th percentile and the
+    /// largest.
     pub(super) fn late(&self) -> Spread {
         let sorted = self.sorted();
         // The share may be a little too large for lack of digits.

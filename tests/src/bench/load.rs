@@ -1,4 +1,4 @@
-//! Who uses the machine: how busy its CPUs are, and how much of that is neither ours nor the kernel's.
+//! The load of the machine: how busy its CPUs are, and how much of that is neither ours nor the kernel's.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -56,7 +56,7 @@ impl Usage {
             // Whoever has gone meanwhile is counted by its parent.
             let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue };
             if let Some((id, process)) = Process::parse(&text) {
-                let _: Option<Process> = processes.insert(id, process);
+                processes.insert(id, process);
             }
         }
         let ours = process::id();
@@ -71,7 +71,7 @@ impl Usage {
     /// Whether what was measured since can stand: hardly anybody else had the machine.
     pub(super) fn was_calm(&self, until: &Self) -> bool {
         let ticks = (until.at - self.at).as_secs_f64() / TICK * self.cpus;
-        // What a process used may vanish with it, where its parent does not wait for it.
+        // The CPU time of a process may vanish with it, where its parent does not wait for it.
         let others = until.others.saturating_sub(self.others) as f64;
         let stolen = until.stolen.saturating_sub(self.stolen) as f64;
         // A tick more or less is how it is counted.

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Machine {
     pub(super) kernel: String,
     pub(super) processor: String,
-    /// CPUs there are.
     pub(super) cpus: usize,
     /// The CPU that programs ran on, where they stay on one.
     pub(super) cpu: Option<usize>,

@@ -31,7 +31,7 @@ pub(super) fn highest(process: u32) -> Result<u64> {
     field(process, "VmHWM:")
 }
 
-/// What the kernel has for all maps pinned in a folder, in bytes.
+/// The kernel's memory for all maps pinned in a directory, in bytes.
 pub(super) fn of_maps(pins: &Path) -> Result<u64> {
     Ok(lb_agent::maps::kept(pins)?.iter().map(|map| map.bytes).sum())
 }

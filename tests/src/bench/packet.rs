@@ -28,18 +28,17 @@ use super::load::{self, Usage};
 use super::machine::Machine;
 use crate::cpus;
 
-/// What to measure, and what to say of it.
+/// The choices for a measurement and its report.
 #[derive(Debug)]
 pub struct Options<'a> {
     /// The compiled reference programs.
     pub reference: &'a Path,
-    /// Folder for `results.json`, `report.html` and `table.md`.
-    pub folder: &'a Path,
+    /// Directory for `results.json`, `report.html` and `table.md`.
+    pub directory: &'a Path,
     /// How often every variant is measured.
     pub rounds: usize,
     /// Whether a million flows are measured, too.
     pub many: bool,
-    /// What was measured.
     pub commit: &'a str,
 }
 
@@ -63,18 +62,18 @@ pub fn packet(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
     let all = rounds(&mut variants, options.rounds, |variants, found, round| {
         if round % 5 == 0 || round == options.rounds {
             writeln!(out, "round {round} of {}, {} variants", options.rounds, variants.len())?;
-            drop(packets(variants, found)?.results().keep(options.folder)?);
+            drop(packets(variants, found)?.results().keep(options.directory)?);
         }
         Ok(())
     })?;
     let packets = packets(&variants, all)?;
-    packets.results().write(options.folder, out)?;
-    let file = options.folder.join("table.md");
+    packets.results().write(options.directory, out)?;
+    let file = options.directory.join("table.md");
     fs::write(&file, packets.table()).with_context(|| format!("write {}", file.display()))?;
     writeln!(out, "{}", packets.table()).context("standard output")
 }
 
-/// What a reader must know.
+/// The notes that a reader must know.
 fn notes(many: bool) -> Vec<String> {
     let many = if many {
         "1,048,576 flows are measured over IPv4 and TCP alone, in tables of as many more places."

@@ -1,4 +1,4 @@
-//! What has a node serve Services: our agent, or the real kube-proxy.
+//! The proxy of a node: our agent, or the real kube-proxy.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,6 @@ use crate::topology::Node;
 use crate::topology::address::CLUSTER_CIDR;
 use crate::wait::try_wait_until;
 
-/// It runs.
 pub(super) enum Proxy {
     Ours(Box<Agent>),
     KubeProxy(Box<KubeProxy>),

@@ -22,7 +22,7 @@ use svg::{escape, number};
 
 const STYLE: &str = include_str!("report/page.css");
 
-/// Writes one report of several results (files, or folders that hold them) to a file, and the main picture beside it.
+/// Writes one report of several results (files, or directories that hold them) to a file, and the main picture beside it.
 pub fn write(from: &[PathBuf], to: &Path) -> Result<()> {
     ensure!(!from.is_empty(), "no results to report\nremedy: cargo xtask bench traffic");
     let results: Vec<Results> =
@@ -33,7 +33,6 @@ pub fn write(from: &[PathBuf], to: &Path) -> Result<()> {
     put(to, page(&results))
 }
 
-/// The page.
 pub(super) fn page(results: &[Results]) -> String {
     let sections: String = results.iter().map(section).collect();
     let names: Vec<&str> = results.iter().map(|results| results.bench.as_str()).collect();

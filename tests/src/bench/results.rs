@@ -20,7 +20,7 @@ use super::report;
 const SCHEMA: u32 = 2;
 /// Tells what a person wrote to begin this.
 const COMMAND: &str = "LB_BENCH_COMMAND";
-/// The file of results in a bench's folder.
+/// The file of results in a bench's directory.
 const FILE: &str = "results.json";
 
 /// Which direction of a figure is an improvement.
@@ -34,9 +34,8 @@ pub(super) enum Better {
 /// One figure of one thing.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Row {
-    /// Of what: `way`, `route`, `services`.
+    /// The labels of the figure: `way`, `route`, `services`.
     pub(super) labels: BTreeMap<String, String>,
-    /// Which figure.
     pub(super) measure: String,
     pub(super) unit: String,
     pub(super) better: Better,
@@ -118,24 +117,24 @@ impl Row {
     }
 }
 
-/// What one run of one bench found.
+/// The results of one run of one bench.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Results {
     schema: u32,
     pub(super) bench: String,
     pub(super) commit: String,
-    /// What repeats it.
+    /// The command that repeats it.
     pub(super) command: String,
     /// When it ended: seconds since 1970.
     pub(super) time: u64,
     pub(super) machine: Machine,
-    /// What a reader must know: settings, and what was not measured and why.
+    /// The notes for a reader: settings, and the measurements that were left out, with the reason.
     pub(super) notes: Vec<String>,
     pub(super) rows: Vec<Row>,
 }
 
 impl Results {
-    /// What was found just now.
+    /// Makes the results of a run that ended just now.
     pub(super) fn new(bench: &str, commit: &str, machine: Machine, rows: Vec<Row>) -> Self {
         let time = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs());
         Self {
@@ -155,7 +154,7 @@ impl Results {
         Self { notes, ..self }
     }
 
-    /// Reads results, or those in a folder.
+    /// Reads results, or those in a directory.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let file = if path.is_dir() { path.join(FILE) } else { path.to_owned() };
         let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -165,23 +164,23 @@ impl Results {
         Ok(results)
     }
 
-    /// Writes `results.json` into a folder: what is found so far, should the bench be ended.
-    pub(super) fn keep(&self, folder: &Path) -> Result<PathBuf> {
-        put(folder, FILE, serde_json::to_string_pretty(self)? + "\n")
+    /// Writes `results.json` into a directory: what is found so far, should the bench be ended.
+    pub(super) fn keep(&self, directory: &Path) -> Result<PathBuf> {
+        put(directory, FILE, serde_json::to_string_pretty(self)? + "\n")
     }
 
-    /// Writes `results.json` and `report.html` into a folder, and says where.
-    pub(super) fn write(&self, folder: &Path, out: &mut impl Write) -> Result<()> {
-        let json = self.keep(folder)?;
-        let page = put(folder, "report.html", report::page(std::slice::from_ref(self)))?;
+    /// Writes `results.json` and `report.html` into a directory, and says where.
+    pub(super) fn write(&self, directory: &Path, out: &mut impl Write) -> Result<()> {
+        let json = self.keep(directory)?;
+        let page = put(directory, "report.html", report::page(std::slice::from_ref(self)))?;
         writeln!(out, "results: {}\nreport: {}", json.display(), page.display())
             .context("standard output")
     }
 }
 
-fn put(folder: &Path, name: &str, text: String) -> Result<PathBuf> {
-    fs::create_dir_all(folder).with_context(|| format!("folder {}", folder.display()))?;
-    let file = folder.join(name);
+fn put(directory: &Path, name: &str, text: String) -> Result<PathBuf> {
+    fs::create_dir_all(directory).with_context(|| format!("directory {}", directory.display()))?;
+    let file = directory.join(name);
     fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
     Ok(file)
 }
@@ -196,9 +195,9 @@ mod tests {
         let labels = [("way", "ours"), ("services", "10")];
         let row = Row::new(&labels, ("rate", "requests/s"), &figure).more_is_better().judged(true);
         let results = Results::new("traffic", "abc", Machine::here(None).unwrap(), vec![row]);
-        let folder = tempfile::tempdir().unwrap();
-        results.write(folder.path(), &mut Vec::new()).unwrap();
-        let read = Results::read(folder.path()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        results.write(directory.path(), &mut Vec::new()).unwrap();
+        let read = Results::read(directory.path()).unwrap();
         assert_eq!(serde_json::to_value(&read).unwrap(), serde_json::to_value(&results).unwrap());
         assert_eq!(read.rows[0].name(), "services 10, way ours");
     }
@@ -220,9 +219,9 @@ mod tests {
 
     #[test]
     fn an_older_schema_is_refused_by_name() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join(FILE), r#"{"schema": 1}"#).unwrap();
-        let error = Results::read(folder.path()).unwrap_err();
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join(FILE), r#"{"schema": 1}"#).unwrap();
+        let error = Results::read(directory.path()).unwrap_err();
         assert!(format!("{error:#}").contains("holds no results of schema 2"), "{error:#}");
     }
 }

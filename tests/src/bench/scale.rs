@@ -1,4 +1,4 @@
-//! What a large cluster costs the agent that `LB_AGENT` names, on generated manifests.
+//! The cost of a large cluster for the agent that `LB_AGENT` names, on generated manifests.
 //!
 //! Memory, the time from complete lists to programmed maps, and the time from a change to the map it changes.
 
@@ -26,9 +26,8 @@ use crate::wait::{wait_until, wait_until_ok};
 
 /// Services, and endpoints of each.
 pub type Size = (u32, u32);
-/// What is measured.
 pub const SIZES: [Size; 4] = [(0, 0), (1_000, 3), (10_000, 3), (50_000, 5)];
-/// What shows whether it runs.
+/// The sizes that show whether it runs.
 pub const QUICK: [Size; 1] = [(1_000, 3)];
 /// Services of a cluster that outgrows its maps, before and after: `SERVICES` has 65,536 entries, two of each.
 const GROWTH: (u32, u32) = (1_000, 40_000);
@@ -38,14 +37,12 @@ const CHANGES: u32 = 400;
 /// Reading 100,000 objects as YAML takes a while; that is not what is measured.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// What was measured, and of what.
+/// The choices for the measurement.
 #[derive(Debug)]
 pub struct Options<'a> {
-    /// Folder for `results.json` and `report.html`.
-    pub folder: &'a Path,
-    /// What was measured.
+    /// Directory for `results.json` and `report.html`.
+    pub directory: &'a Path,
     pub commit: &'a str,
-    /// What is measured.
     pub sizes: &'a [Size],
     /// How often.
     pub rounds: usize,
@@ -53,7 +50,7 @@ pub struct Options<'a> {
     pub grows: bool,
 }
 
-/// What was measured at one size, a value each round.
+/// The figures at one size, a value each round.
 #[derive(Debug, Default)]
 struct Figures {
     anonymous: Figure,
@@ -134,14 +131,14 @@ pub fn run(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
             growth.count(&before)?;
             writeln!(out, "round {round} of {}: maps outgrown", options.rounds)?;
         }
-        drop(results(&all, &growth)?.keep(options.folder)?);
+        drop(results(&all, &growth)?.keep(options.directory)?);
     }
     let results = results(&all, &growth)?;
     for row in &results.rows {
         let Row { measure, unit, spread: Spread { median, low, high }, .. } = row;
         writeln!(out, "{}: {measure} {median} ({low} to {high}) {unit}", row.name())?;
     }
-    results.write(options.folder, out)
+    results.write(options.directory, out)
 }
 
 /// A cluster that outgrows its maps while the agent runs: it gets larger ones, and serves everybody. Says after how long.
@@ -149,12 +146,12 @@ fn grow() -> Result<Duration> {
     let (few, many) = GROWTH;
     let topology = Topology::builder(Shape::Routed).nodes(1).pods(1).build()?;
     let node = topology.node(0)?;
-    let folder = topology.folder("scale")?;
-    generate(&folder, 0..few, 1)?;
-    let mut agent = Agent::spawn(node, Source::Manifests(&folder), &[])?;
+    let directory = topology.directory("scale")?;
+    generate(&directory, 0..few, 1)?;
+    let mut agent = Agent::spawn(node, Source::Manifests(&directory), &[])?;
     wait_until(PATIENCE, "the agent is ready", || agent.wait_ready().ok())?;
     let began = Instant::now();
-    generate(&folder, few..many, 1)?;
+    generate(&directory, few..many, 1)?;
     let pins = node.bpf().join(LAYOUT).join("maps");
     wait_until_ok(PATIENCE, "everybody is served out of larger maps", || {
         agent.ensure_running()?;
@@ -170,10 +167,10 @@ fn grow() -> Result<Duration> {
 fn measure((services, endpoints): Size, figures: &mut Figures) -> Result<()> {
     let topology = Topology::builder(Shape::Routed).nodes(1).pods(1).build()?;
     let node = topology.node(0)?;
-    let folder = topology.folder("scale")?;
-    generate(&folder, 0..services, endpoints)?;
-    let probe = Probe::new(&folder, &topology.folder("staged")?)?;
-    let mut agent = Agent::spawn(node, Source::Manifests(&folder), &[])?;
+    let directory = topology.directory("scale")?;
+    generate(&directory, 0..services, endpoints)?;
+    let probe = Probe::new(&directory, &topology.directory("staged")?)?;
+    let mut agent = Agent::spawn(node, Source::Manifests(&directory), &[])?;
     wait_until(PATIENCE, "the agent is ready", || agent.wait_ready().ok())?;
     figures.start.add(from_lists_to_ready(node)?.as_secs_f64());
     let pins = node.bpf().join(LAYOUT).join("maps");
@@ -191,13 +188,13 @@ fn measure((services, endpoints): Size, figures: &mut Figures) -> Result<()> {
 
 /// From complete lists to everything programmed, by the agent's log.
 fn from_lists_to_ready(node: &Node) -> Result<Duration> {
-    let log = fs::read_to_string(node.folder().join("lb-agent.log"))?;
+    let log = fs::read_to_string(node.directory().join("lb-agent.log"))?;
     let time = |what: &str| {
         let line = log.lines().find(|line| line.contains(what));
         let line = line.with_context(|| format!("the agent's log says nowhere {what:?}"))?;
         time_of_day(line).with_context(|| format!("no time in {line:?}"))
     };
-    let (lists, ready) = (time("the first lists are complete")?, time("everything is programmed")?);
+    let (lists, ready) = (time("initial sync complete")?, time("everything programmed")?);
     // Over midnight.
     let day = Duration::from_hours(24);
     Ok(ready.checked_sub(lists).unwrap_or_else(|| (ready + day).saturating_sub(lists)))
@@ -220,7 +217,7 @@ mod tests {
 
     #[test]
     fn times_of_a_log_are_read() {
-        let line = "2026-11-21T16:20:00.250000Z  INFO the first lists are complete";
+        let line = "2026-11-21T16:20:00.250000Z  INFO initial sync complete";
         assert_eq!(time_of_day(line).unwrap().as_millis(), (16 * 3_600 + 20 * 60) * 1_000 + 250);
     }
 }

@@ -29,13 +29,13 @@ use crate::control_plane::ControlPlane;
 use crate::population::Population;
 use crate::topology::Shape;
 
-/// What to measure, and what to say of it.
+/// The choices for a measurement and its report.
 #[derive(Debug)]
 pub struct Options<'a> {
     /// The compiled reference programs.
     pub reference: &'a Path,
-    /// Folder for `results.json` and `report.html`.
-    pub folder: &'a Path,
+    /// Directory for `results.json` and `report.html`.
+    pub directory: &'a Path,
     /// Rounds that shall count.
     pub rounds: usize,
     /// How long one generator runs.
@@ -46,7 +46,6 @@ pub struct Options<'a> {
     pub services: &'a [u32],
     /// Names of routes, operations and ways; what none of them names is measured whole.
     pub only: &'a [&'a str],
-    /// What was measured.
     pub commit: &'a str,
 }
 
@@ -123,7 +122,7 @@ pub fn traffic(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
             }
             writeln!(out, "round {round} of {} with {services} services", options.rounds)?;
             let so_far = rows.iter().cloned().chain(all.iter().flat_map(Series::rows));
-            drop(results(so_far.collect())?.keep(options.folder)?);
+            drop(results(so_far.collect())?.keep(options.directory)?);
         }
         rows.extend(all.iter().flat_map(Series::rows));
         if index == 0 {
@@ -132,7 +131,7 @@ pub fn traffic(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
             let wants = |question| wanted.contains(&question);
             rows.extend(programs::count(&world.sites, count, options.time, wants)?);
         }
-        results(rows.clone())?.write(options.folder, out)?;
+        results(rows.clone())?.write(options.directory, out)?;
     }
     Ok(())
 }
@@ -147,12 +146,12 @@ impl World {
         cluster.endpoints(&far, &[cluster.rig().pod(1, 0)?])?;
         let (control_plane, rig) = cluster.into_parts();
         let api_server = control_plane.address();
-        let hub = rig.topology().fabric().name().to_owned();
+        let server = rig.topology().fabric().name().to_owned();
         // The API server lives beside plain routing, which asks it nothing.
         let mut sites = vec![Site::around(Way::Plain, rig)?];
         for way in ways.into_iter().filter(|way| *way != Way::Plain) {
             let mut site = Site::build(way, options.shape).with_context(|| way.name())?;
-            site.reach(api_server, &hub)?;
+            site.reach(api_server, &server)?;
             sites.push(site);
         }
         let (population, services) = (Population::default(), Services { near, far });

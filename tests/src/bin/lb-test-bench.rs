@@ -1,4 +1,4 @@
-//! What `cargo xtask bench` drives: it measures, writes results and reports, and compares results.
+//! The program that `cargo xtask bench` drives: it measures, writes results and reports, and compares results.
 
 use std::io::{self, Write as _, stdout};
 use std::net::SocketAddr;
@@ -7,18 +7,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use lb_tests::api_relay;
 use lb_tests::bench::traffic::{self, generator, server};
 use lb_tests::bench::{churn, compare, packet, report, scale};
-use lb_tests::relay;
 use lb_tests::topology::Shape;
 
-const USAGE: &str = "usage, results and report into FOLDER, SERVICES with commas:
-  lb-test-bench packet REFERENCE FOLDER ROUNDS COMMIT [quick]  nanoseconds per packet; but for quick, of a million flows, too
-  lb-test-bench traffic REFERENCE FOLDER ROUNDS MILLISECONDS SERVICES routed|bridged COMMIT [NAME ...]
+const USAGE: &str = "usage, results and report into DIRECTORY, SERVICES with commas:
+  lb-test-bench packet REFERENCE DIRECTORY ROUNDS COMMIT [quick]  nanoseconds per packet; but for quick, of a million flows, too
+  lb-test-bench traffic REFERENCE DIRECTORY ROUNDS MILLISECONDS SERVICES routed|bridged COMMIT [NAME ...]
                          plain routing, kube-proxy and ours
-  lb-test-bench churn FOLDER ROUNDS CHANGES SERVICES COMMIT
+  lb-test-bench churn DIRECTORY ROUNDS CHANGES SERVICES COMMIT
                          from a change in the API to a packet, kube-proxy and the agent that LB_AGENT names
-  lb-test-bench scale FOLDER ROUNDS COMMIT [quick]  memory, start and changes of the agent that LB_AGENT names,
+  lb-test-bench scale DIRECTORY ROUNDS COMMIT [quick]  memory, start and changes of the agent that LB_AGENT names,
                          and, but for quick, maps that it outgrows
   lb-test-bench report FILE RESULTS ...  one report of several results
   lb-test-bench compare OLD NEW      exit code 1 when ours became worse
@@ -52,16 +52,16 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
 
 fn measure(words: &[&str]) -> Result<()> {
     match words {
-        ["packet", reference, folder, rounds, commit, quick @ ..] => {
-            let (reference, folder) = (reference.as_ref(), folder.as_ref());
+        ["packet", reference, directory, rounds, commit, quick @ ..] => {
+            let (reference, directory) = (reference.as_ref(), directory.as_ref());
             let (rounds, many) = (number(rounds)?, quick.is_empty());
-            let options = packet::Options { reference, folder, rounds, many, commit };
+            let options = packet::Options { reference, directory, rounds, many, commit };
             packet::packet(&options, &mut stdout())
         }
         [
             "traffic",
             reference,
-            folder,
+            directory,
             rounds,
             milliseconds,
             services,
@@ -71,7 +71,7 @@ fn measure(words: &[&str]) -> Result<()> {
         ] => {
             let options = traffic::Options {
                 reference: reference.as_ref(),
-                folder: folder.as_ref(),
+                directory: directory.as_ref(),
                 rounds: number(rounds)?,
                 time: time(milliseconds)?,
                 services: &list(services)?,
@@ -81,17 +81,17 @@ fn measure(words: &[&str]) -> Result<()> {
             };
             traffic::traffic(&options, &mut stdout())
         }
-        ["churn", folder, rounds, changes, services, commit] => {
-            let (folder, services) = (folder.as_ref(), &list(services)?);
+        ["churn", directory, rounds, changes, services, commit] => {
+            let (directory, services) = (directory.as_ref(), &list(services)?);
             let (rounds, changes) = (number(rounds)?, number(changes)?);
-            let options = churn::Options { folder, commit, services, rounds, changes };
+            let options = churn::Options { directory, commit, services, rounds, changes };
             churn::churn(&options, &mut stdout())
         }
-        ["scale", folder, rounds, commit, quick @ ..] => {
+        ["scale", directory, rounds, commit, quick @ ..] => {
             let grows = quick.is_empty();
             let sizes: &[scale::Size] = if grows { &scale::SIZES } else { &scale::QUICK };
-            let (folder, rounds) = (folder.as_ref(), number(rounds)?);
-            scale::run(&scale::Options { folder, commit, sizes, rounds, grows }, &mut stdout())
+            let (directory, rounds) = (directory.as_ref(), number(rounds)?);
+            scale::run(&scale::Options { directory, commit, sizes, rounds, grows }, &mut stdout())
         }
         ["traffic-serve", at @ ..] => {
             let at = at.iter().map(|at| address(at));
@@ -101,7 +101,7 @@ fn measure(words: &[&str]) -> Result<()> {
             let count = generator::ask(operation.parse()?, address(to)?, time(milliseconds)?)?;
             Ok(writeln!(stdout(), "{}", serde_json::to_string(&count)?)?)
         }
-        ["relay", to, netns] => relay::run(address(to)?, netns),
+        ["relay", to, netns] => api_relay::run(address(to)?, netns),
         _ => bail!("{USAGE}"),
     }
 }

@@ -55,7 +55,7 @@ fn hold() -> Result<()> {
     Ok(())
 }
 
-/// What works in any namespace; `None` when it is something else.
+/// Runs a command that works in any namespace; `None` when it is another.
 fn speak(words: &[&str]) -> Option<Result<()>> {
     Some(match *words {
         ["serve", name, port] => command::serve(name, port),

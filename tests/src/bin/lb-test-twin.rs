@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use lb_tests::budget;
-use lb_tests::twin::random;
+use lb_tests::differential::random;
 
 const USAGE: &str = "usage:
   lb-test-twin verify BUDGET [bless]  what the verifier says of each program, against a file
+  lb-test-twin survey                 the same on a kernel without figures of its own, against the bounds of all
   lb-test-twin fuzz PACKETS SEED      random packets through host and kernel";
 
 fn main() -> ExitCode {
@@ -27,6 +28,7 @@ fn run(arguments: &[String]) -> Result<()> {
     match words.as_slice() {
         ["verify", file] => budget::verify(file.as_ref(), false, &mut stdout()),
         ["verify", file, "bless"] => budget::verify(file.as_ref(), true, &mut stdout()),
+        ["survey"] => budget::survey(&mut stdout()),
         ["fuzz", packets, seed] => fuzz(
             packets.parse().context("number of packets")?,
             seed.parse().context("seed")?,

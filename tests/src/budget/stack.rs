@@ -49,7 +49,7 @@ pub(super) fn depth(instructions: &[[u8; 8]]) -> u32 {
         .iter()
         .enumerate()
         .filter(|(_, instruction)| instruction.code == CALL && instruction.from == WITHIN)
-        // Of a compiled program the distance stands in the offset; the number names the function.
+        // In a compiled program the distance stands in the offset; the number names the function.
         .map(|(at, instruction)| (at, at.wrapping_add_signed(instruction.offset.into()) + 1))
         .collect();
     let mut begins: BTreeSet<usize> = calls.iter().map(|&(_, target)| target).collect();

@@ -15,7 +15,7 @@ use crate::traffic::Protocol;
 /// The port of every Service here, for both transports.
 const PORT: u16 = 80;
 
-/// What the API server chose for a Service.
+/// The addresses and ports that the API server chose for a Service.
 #[derive(Debug, Clone)]
 pub struct Published {
     /// Name, in the namespace `default`.
@@ -135,7 +135,7 @@ fn read_back(name: &str, spec: &Value) -> Result<Published> {
     for protocol in Protocol::ALL {
         let port = ports.iter().find(|port| port["protocol"] == protocol.name());
         let number = port.and_then(|port| port["nodePort"].as_u64()).context("no nodePort")?;
-        let _: Option<u16> = node_ports.insert(protocol, u16::try_from(number)?);
+        node_ports.insert(protocol, u16::try_from(number)?);
     }
     Ok(Published { name: name.to_owned(), cluster_ips, node_ports })
 }

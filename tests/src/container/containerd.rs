@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::image::Image;
-use crate::process::{Home, Program, run};
+use crate::process::{Home, Program, output, run};
 use crate::wait::{try_wait_until, wait_until_ok};
 
 /// Until it answers; it reads its plug-ins first.
@@ -20,7 +20,7 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 /// Copies layers in place of laying them over each other: works wherever the tests run.
 const SNAPSHOTTER: &str = "native";
 
-/// What a container is to be.
+/// The plan of a container.
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) id: String,
@@ -35,17 +35,18 @@ pub(super) struct Task {
 pub struct Containerd {
     program: Program,
     home: Home,
-    folder: PathBuf,
-    /// Of its objects, and of their cgroups.
+    directory: PathBuf,
+    /// The namespace of its objects, and of their cgroups.
     namespace: String,
 }
 
 impl Containerd {
-    /// Starts one that keeps everything in `folder`, as a process of `home`.
-    pub fn start(folder: &Path, home: &Home) -> Result<Self> {
-        let folder = folder.join("containerd");
-        fs::create_dir_all(&folder).with_context(|| format!("folder {}", folder.display()))?;
-        let place = |name: &str| folder.join(name).display().to_string();
+    /// Starts one that keeps everything in `directory`, as a process of `home`.
+    pub fn start(directory: &Path, home: &Home) -> Result<Self> {
+        let directory = directory.join("containerd");
+        fs::create_dir_all(&directory)
+            .with_context(|| format!("directory {}", directory.display()))?;
+        let place = |name: &str| directory.join(name).display().to_string();
         let config = format!(
             "version = 2\nroot = {:?}\nstate = {:?}\n\
              disabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = {:?}\n\
@@ -55,14 +56,14 @@ impl Containerd {
             place("socket"),
             place("opt"),
         );
-        let file = folder.join("config.toml");
+        let file = directory.join("config.toml");
         fs::write(&file, config).with_context(|| format!("file {}", file.display()))?;
         let mut command = home.command(Path::new("containerd"))?;
-        let _: &mut Command = command.arg("--config").arg(&file);
-        let program = Program::spawn("containerd", command, &folder.join("log"))
+        command.arg("--config").arg(&file);
+        let program = Program::spawn("containerd", command, &directory.join("log"))
             .context("remedy: cargo xtask setup")?;
         let namespace = format!("lb-test-{}", process::id());
-        let mut containerd = Self { program, home: home.clone(), folder, namespace };
+        let mut containerd = Self { program, home: home.clone(), directory, namespace };
         containerd.wait_ready()?;
         Ok(containerd)
     }
@@ -81,8 +82,8 @@ impl Containerd {
 
     fn prepared(&self, arguments: &[&str]) -> Result<Command> {
         let mut command = self.home.command(Path::new("ctr"))?;
-        let _: &mut Command = command.arg("--address").arg(self.folder.join("socket"));
-        let _: &mut Command = command.args(["--namespace", &self.namespace]).args(arguments);
+        command.arg("--address").arg(self.directory.join("socket"));
+        command.args(["--namespace", &self.namespace]).args(arguments);
         Ok(command)
     }
 
@@ -98,7 +99,7 @@ impl Containerd {
     /// Runs a container to its end and returns its exit code and what it printed.
     pub(super) fn run_to_end(&self, image: &Image, task: &Task) -> Result<(i32, String)> {
         let mut command = self.prepared(&["run", "--rm"])?;
-        let output = self.complete(&mut command, image, task).output()?;
+        let output = output(self.complete(&mut command, image, task), "")?;
         let said = [output.stdout, output.stderr].concat();
         let code = output.status.code().context("ctr ended by a signal")?;
         Ok((code, String::from_utf8_lossy(&said).into_owned()))
@@ -108,7 +109,7 @@ impl Containerd {
     pub(super) fn start_container(&self, image: &Image, task: &Task) -> Result<()> {
         let mut command = self.prepared(&["run", "--detach"])?;
         let log = self.log(&task.id);
-        let _: &mut Command = command.arg(format!("--log-uri=file://{}", log.display()));
+        command.arg(format!("--log-uri=file://{}", log.display()));
         run(self.complete(&mut command, image, task), "").map(drop)
     }
 
@@ -118,14 +119,14 @@ impl Containerd {
         image: &Image,
         task: &Task,
     ) -> &'a mut Command {
-        let runc = self.folder.join("runc").display().to_string();
+        let runc = self.directory.join("runc").display().to_string();
         let ours = ["--snapshotter", SNAPSHOTTER, "--runc-root", &runc];
         command.args(ours).args(&task.flags).args([image.name(), &task.id]).args(&task.words)
     }
 
     /// Returns the file with what a container printed.
     pub(super) fn log(&self, id: &str) -> PathBuf {
-        self.folder.join(format!("{id}.log"))
+        self.directory.join(format!("{id}.log"))
     }
 
     /// Returns the process id of a container that runs.
@@ -150,7 +151,7 @@ impl Containerd {
             Ok(())
         })?;
         // It ends with the code of the task that it removes.
-        let code = self.prepared(&["tasks", "delete", id])?.output()?.status.code();
+        let code = output(&mut self.prepared(&["tasks", "delete", id])?, "")?.status.code();
         drop(self.ctr(&["containers", "delete", id])?);
         code.context("ctr ended by a signal")
     }

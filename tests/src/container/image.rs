@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::process::run;
 
-/// What an archive of one image holds.
+/// The content of an archive of one image.
 #[derive(Debug)]
 pub struct Image {
     archive: PathBuf,
@@ -61,11 +61,11 @@ impl Image {
     }
 }
 
-/// Cargo's target folder.
+/// Cargo's target directory.
 fn target() -> PathBuf {
-    let folder = std::env::var_os("CARGO_TARGET_DIR").filter(|value| !value.is_empty());
+    let directory = std::env::var_os("CARGO_TARGET_DIR").filter(|value| !value.is_empty());
     let root = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
-    folder.map_or_else(root, PathBuf::from)
+    directory.map_or_else(root, PathBuf::from)
 }
 
 fn file(archive: &Path, name: &str) -> Result<String> {

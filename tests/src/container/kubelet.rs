@@ -41,15 +41,15 @@ const POD: [&str; 14] = [
     "securityContext",
 ];
 
-/// What runs pods on a node.
+/// The program that runs pods on a node.
 #[derive(Debug)]
 pub struct Kubelet<'a> {
     containerd: &'a Containerd,
     image: &'a Image,
     node: &'a Node,
-    /// Folders of the machine, and which of the node's stand for them.
+    /// Directories of the machine, and which of the node's stand for them.
     places: BTreeMap<&'static str, PathBuf>,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 /// A pod that runs.
@@ -69,23 +69,30 @@ impl<'a> Kubelet<'a> {
         node: &'a Node,
         hosts: &str,
     ) -> Result<Self> {
-        let folder = node.folder().join("kubelet");
-        let bpf = mounts::shared(folder.join("bpf"))?;
+        let directory = node.directory().join("kubelet");
+        let bpf = mounts::shared(directory.join("bpf"))?;
         for (file, text) in [("hosts", hosts), ("resolv.conf", "")] {
-            let file = folder.join(file);
+            let file = directory.join(file);
             fs::write(&file, text).with_context(|| format!("file {}", file.display()))?;
         }
-        let run = folder.join("run");
-        fs::create_dir_all(&run).with_context(|| format!("folder {}", run.display()))?;
+        let run = directory.join("run");
+        fs::create_dir_all(&run).with_context(|| format!("directory {}", run.display()))?;
         let cgroup = node.cgroup().to_owned();
-        let places =
-            [("/sys/fs/bpf", bpf), ("/sys/fs/cgroup", cgroup), ("/run/lb-agent", run)].into();
-        Ok(Self { containerd, image, node, places, folder })
+        // One for all nodes: it is the machine's.
+        let expedited = "/sys/kernel/rcu_expedited";
+        let places = [
+            ("/sys/fs/bpf", bpf),
+            ("/sys/fs/cgroup", cgroup),
+            ("/run/lb-agent", run),
+            (expedited, expedited.into()),
+        ]
+        .into();
+        Ok(Self { containerd, image, node, places, directory })
     }
 
     /// Whether the node has a bpf filesystem where pins go.
     pub fn has_bpffs(&self) -> bool {
-        self.places.get("/sys/fs/bpf").is_some_and(|folder| mounts::is_bpffs(folder))
+        self.places.get("/sys/fs/bpf").is_some_and(|directory| mounts::is_bpffs(directory))
     }
 
     /// Runs the pod of a `DaemonSet` of the API server: the init containers to their ends, then its container, and
@@ -107,9 +114,9 @@ impl<'a> Kubelet<'a> {
             netns: format!("{NAMES}/{}", self.node.netns().name()),
             volumes,
             always: vec![
-                (self.folder.join("hosts"), "/etc/hosts".into()),
-                (self.folder.join("resolv.conf"), "/etc/resolv.conf".into()),
-                (account.folder().to_owned(), SERVICE_ACCOUNT.into()),
+                (self.directory.join("hosts"), "/etc/hosts".into()),
+                (self.directory.join("resolv.conf"), "/etc/resolv.conf".into()),
+                (account.directory().to_owned(), SERVICE_ACCOUNT.into()),
             ],
             environment: control_plane.environment_of_pods()?.into(),
             node: self.node.name().to_owned(),
@@ -169,7 +176,7 @@ impl<'a> Kubelet<'a> {
             let name = volume["name"].as_str().context("a volume without name")?.to_owned();
             let host = volume["hostPath"]["path"].as_str();
             let map = volume["configMap"]["name"].as_str();
-            let folder = match (host, map) {
+            let directory = match (host, map) {
                 (Some(path), None) => {
                     let found = self.places.get(path).cloned();
                     found.with_context(|| format!("nothing stands for {path}"))?
@@ -177,7 +184,7 @@ impl<'a> Kubelet<'a> {
                 (None, Some(map)) => self.config_map(control_plane, namespace, map)?,
                 (Some(_), Some(_)) | (None, None) => bail!("a volume of another kind: {volume}"),
             };
-            Ok((name, folder))
+            Ok((name, directory))
         });
         found.collect()
     }
@@ -185,13 +192,14 @@ impl<'a> Kubelet<'a> {
     fn config_map(&self, from: &ControlPlane, namespace: &str, name: &str) -> Result<PathBuf> {
         let said = from.kubectl(&["get", "configmap", "-n", namespace, name, "-o", "json"])?;
         let object: Value = serde_json::from_str(&said).context("kubectl printed no JSON")?;
-        let folder = self.folder.join(format!("config-{name}"));
-        fs::create_dir_all(&folder).with_context(|| format!("folder {}", folder.display()))?;
+        let directory = self.directory.join(format!("config-{name}"));
+        fs::create_dir_all(&directory)
+            .with_context(|| format!("directory {}", directory.display()))?;
         for (file, text) in object["data"].as_object().context("a ConfigMap without data")? {
             let text = text.as_str().context("data that is no text")?;
-            fs::write(folder.join(file), text).with_context(|| format!("file {file}"))?;
+            fs::write(directory.join(file), text).with_context(|| format!("file {file}"))?;
         }
-        Ok(folder)
+        Ok(directory)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Folders that stand for those of a machine, as mounts that pods and host share.
+//! Directories that stand for those of a machine, as mounts that pods and host share.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,19 +7,19 @@ use anyhow::{Context as _, Result};
 use nix::mount::{MsFlags, mount};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
-/// Makes a folder whose mounts a pod with `mountPropagation: Bidirectional` may add to, as systemd makes all of them.
-pub(super) fn shared(folder: PathBuf) -> Result<PathBuf> {
-    fs::create_dir_all(&folder).with_context(|| format!("folder {}", folder.display()))?;
+/// Makes a directory whose mounts a pod with `mountPropagation: Bidirectional` may add to, as systemd makes all of them.
+pub(super) fn shared(directory: PathBuf) -> Result<PathBuf> {
+    fs::create_dir_all(&directory).with_context(|| format!("directory {}", directory.display()))?;
     let on = |source: Option<&Path>, flags| {
-        mount(source, &folder, None::<&str>, flags, None::<&str>)
-            .with_context(|| format!("mount at {}", folder.display()))
+        mount(source, &directory, None::<&str>, flags, None::<&str>)
+            .with_context(|| format!("mount at {}", directory.display()))
     };
-    on(Some(&folder), MsFlags::MS_BIND)?;
+    on(Some(&directory), MsFlags::MS_BIND)?;
     on(None, MsFlags::MS_SHARED)?;
-    Ok(folder)
+    Ok(directory)
 }
 
 /// Whether a bpf filesystem is there.
-pub(super) fn is_bpffs(folder: &Path) -> bool {
-    statfs(folder).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC)
+pub(super) fn is_bpffs(directory: &Path) -> bool {
+    statfs(directory).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC)
 }

@@ -1,4 +1,4 @@
-//! What a pod finds of its service account: three files, at a path that cannot be chosen, and two variables.
+//! The files of a service account in a pod: three files, at a path that cannot be chosen, and two variables.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,34 +14,39 @@ use crate::wait::wait_until_ok;
 /// Where every pod has them; clients look nowhere else.
 pub(crate) const PLACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// What begins the name of a file that says whose process needs the place still.
+/// The prefix of a file that names the process that still needs the place.
 pub(crate) const CLAIM: &str = "lb-test-";
 const SOON: Duration = Duration::from_secs(10);
 
 /// The files of one service account. Processes that shall see them get a mount namespace of their own.
 #[derive(Debug)]
 pub struct ServiceAccount {
-    folder: PathBuf,
+    directory: PathBuf,
     server: SocketAddr,
     /// A file in [`PLACE`]: nobody else who tests here removes it as long as it has one.
     claim: PathBuf,
 }
 
 impl ServiceAccount {
-    /// Writes the files into `folder`: token, authority of the server's certificate, namespace.
-    pub(crate) fn new(folder: &Path, server: SocketAddr, files: [(&str, &str); 3]) -> Result<Self> {
+    /// Writes the files into `directory`: token, authority of the server's certificate, namespace.
+    pub(crate) fn new(
+        directory: &Path,
+        server: SocketAddr,
+        files: [(&str, &str); 3],
+    ) -> Result<Self> {
         let claim = claim()?;
-        fs::create_dir_all(folder).with_context(|| format!("folder {}", folder.display()))?;
+        fs::create_dir_all(directory)
+            .with_context(|| format!("directory {}", directory.display()))?;
         for (name, content) in files {
-            let file = folder.join(name);
+            let file = directory.join(name);
             fs::write(&file, content).with_context(|| format!("file {}", file.display()))?;
         }
-        Ok(Self { folder: folder.to_owned(), server, claim })
+        Ok(Self { directory: directory.to_owned(), server, claim })
     }
 
-    /// Returns the folder that belongs at [`PLACE`].
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
+    /// Returns the directory that belongs at [`PLACE`].
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Returns the variables that say where the API server is.
@@ -58,7 +63,7 @@ fn claim() -> Result<PathBuf> {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let file = Path::new(PLACE).join(format!("{CLAIM}{}-{number}", process::id()));
     wait_until_ok(SOON, "a place for service accounts", || {
-        fs::create_dir_all(PLACE).with_context(|| format!("folder {PLACE}"))?;
+        fs::create_dir_all(PLACE).with_context(|| format!("directory {PLACE}"))?;
         fs::write(&file, "").with_context(|| format!("file {}", file.display()))
     })?;
     Ok(file)

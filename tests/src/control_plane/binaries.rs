@@ -12,7 +12,7 @@ pub fn binary(name: &str) -> Result<PathBuf> {
     let found = given
         .into_iter()
         .chain([built])
-        .map(|folder| folder.join(name))
+        .map(|directory| directory.join(name))
         .find(|file| file.is_file());
     match found {
         Some(file) => Ok(file),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::binaries::binary;
-use super::folder;
+use super::directory;
 use super::site::home;
 use crate::http;
 use crate::process::{Home, Program};
@@ -22,7 +22,7 @@ const HEALTH: &str = "127.0.0.1:10256";
 const METRICS: &str = "127.0.0.1:10249";
 const START: Duration = Duration::from_mins(2);
 
-/// What kube-proxy programs.
+/// The back end of kube-proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// nftables, by `nft`.
@@ -36,7 +36,7 @@ pub enum Mode {
 pub struct Options<'a> {
     /// Network namespace of the node, by name.
     pub netns: &'a str,
-    /// What it programs.
+    /// The back end that it programs.
     pub mode: Mode,
     /// Credentials; the namespace must have a route to the API server.
     pub kubeconfig: &'a Path,
@@ -102,7 +102,7 @@ pub(crate) fn merge(into: &mut Value, more: &Value) {
 pub struct KubeProxy {
     process: Program,
     home: Home,
-    _folder: TempDir,
+    _directory: TempDir,
 }
 
 impl KubeProxy {
@@ -115,16 +115,16 @@ impl KubeProxy {
 
     /// Starts kube-proxy and returns at once.
     pub fn spawn(options: &Options<'_>) -> Result<Self> {
-        let folder = folder::create("kube-proxy")?;
-        let config = folder.path().join("kube-proxy.json");
+        let directory = directory::create("kube-proxy")?;
+        let config = directory.path().join("kube-proxy.json");
         fs::write(&config, options.configuration())
             .with_context(|| format!("configuration {}", config.display()))?;
         let home = home(Some(options.netns))?;
         let mut command = home.command(&binary("kube-proxy")?)?;
-        let _: &mut _ = command.arg(format!("--config={}", config.display()));
-        let log = folder.path().join("kube-proxy.log");
+        command.arg(format!("--config={}", config.display()));
+        let log = directory.path().join("kube-proxy.log");
         let process = Program::spawn("kube-proxy", command, &log)?;
-        Ok(Self { process, home, _folder: folder })
+        Ok(Self { process, home, _directory: directory })
     }
 
     /// Waits until it has programmed all Services that exist.

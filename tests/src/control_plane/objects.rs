@@ -23,7 +23,6 @@ pub struct Node<'a> {
 /// A pod as its kubelet would report it.
 #[derive(Debug, Clone, Copy)]
 pub struct Pod<'a> {
-    /// Name.
     pub name: &'a str,
     /// Namespace, which must exist.
     pub namespace: &'a str,

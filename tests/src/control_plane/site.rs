@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::Options;
 use super::binaries::binary;
-use super::folder;
+use super::directory;
 use crate::netns::NAMES;
 use crate::process::{Home, Program};
 
@@ -34,19 +34,19 @@ pub(crate) fn home(netns: Option<&str>) -> Result<Home> {
     Ok(Home::new(Arc::new(namespace), None, false))
 }
 
-/// The namespace, the folder and the options of one control plane.
+/// The namespace, the directory and the options of one control plane.
 #[derive(Debug)]
 pub(crate) struct Site {
     pub(crate) home: Home,
     pub(crate) options: Options,
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Site {
-    /// Prepares a folder with credentials for the servers and their clients.
+    /// Prepares a directory with credentials for the servers and their clients.
     pub(crate) fn new(options: Options) -> Result<Self> {
         let home = home(options.netns.as_deref())?;
-        let site = Self { home, options, folder: folder::create("control-plane")? };
+        let site = Self { home, options, directory: directory::create("control-plane")? };
         site.write("tokens.csv", &format!("{TOKEN},lb-tests,1,\"system:masters\"\n"))?;
         site.write_kubeconfig("kubeconfig.yaml", TOKEN)?;
         Ok(site)
@@ -54,7 +54,7 @@ impl Site {
 
     /// Returns the path of a file of this control plane.
     pub(crate) fn path(&self, file: &str) -> PathBuf {
-        self.folder.path().join(file)
+        self.directory.path().join(file)
     }
 
     /// Starts the store.
@@ -115,9 +115,9 @@ impl Site {
     ) -> Result<Program> {
         let mut command = self.home.command(&binary(name)?)?;
         for (flag, value) in flags {
-            let _: &mut _ = command.arg(format!("--{flag}={value}"));
+            command.arg(format!("--{flag}={value}"));
         }
-        let _: &mut _ = command.args(more);
+        command.args(more);
         Program::spawn(name, command, &self.path(&format!("{name}.log")))
     }
 

@@ -1,4 +1,4 @@
-//! What the contract expects of each question: its tables 2.4 and 3.3, and where we differ from them on
+//! The outcome that the contract expects of each question: its tables 2.4 and 3.3, and where we differ from them on
 //! purpose (ADR 0011).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -33,7 +33,7 @@ struct Cell {
     masquerades: bool,
 }
 
-/// What a question must lead to in a world.
+/// The answer that a question must get in a world.
 pub fn expected(setup: &Setup, question: &Question) -> Result<Outcome> {
     let source = own_address(question.source, question.family)?;
     if question.destination == Destination::ProxiedVip {
@@ -68,7 +68,7 @@ fn is_let_go(setup: &Setup, question: &Question) -> bool {
         && matches!(question.destination, Destination::ExternalIp | Destination::Vip)
 }
 
-/// What a backend's answer looks like.
+/// The answer of a backend.
 fn answer(setup: &Setup, question: &Question, cell: Cell, backend: Backend) -> Result<Seen> {
     let source = own_address(question.source, question.family)?;
     let is_hairpin = source == backend.address(question.family)?;
@@ -93,7 +93,7 @@ fn answer(setup: &Setup, question: &Question, cell: Cell, backend: Backend) -> R
     let saw = if question.source == Source::Host {
         host_address(setup, question, cell, backend)?
     } else if backend.is_local && backend.is_host || !masquerades {
-        // What ends on the node itself is not sent out, and keeps its source (contract 3.10).
+        // A packet that ends on the node itself is not sent out, and keeps its source (contract 3.10).
         source
     } else if setup.proxy == Proxy::Ours && is_hairpin && backend.is_local {
         match question.family {

@@ -1,4 +1,4 @@
-//! Who asks what, of a Service in which state, and what can come of it.
+//! A question of the matrix: client, destination, state of the Service, and the possible outcomes.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -38,7 +38,6 @@ macro_rules! named {
         pub enum $type { $(#[doc = $meaning] $variant,)* }
 
         impl $type {
-            /// Every one.
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
 
             /// Its name in tables.
@@ -50,7 +49,6 @@ macro_rules! named {
 }
 
 named! {
-    /// Who asks.
     Source {
         Pod = "pod", "A pod of `node-a`.";
         Backend = "backend", "The pod of `node-a` that is an endpoint itself.";
@@ -81,7 +79,7 @@ named! {
 }
 
 named! {
-    /// What endpoints a Service has.
+    /// The kind of endpoints that a Service has.
     State {
         Both = "both", "A ready one on each node.";
         Remote = "remote", "A ready one on `node-b`.";
@@ -93,7 +91,6 @@ named! {
     }
 }
 
-/// One question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question {
     /// Both traffic policies of the Service.
@@ -102,13 +99,10 @@ pub struct Question {
     pub state: State,
     /// By which address.
     pub destination: Destination,
-    /// Who asks.
     pub source: Source,
-    /// Family.
     pub family: Family,
     /// Transport.
     pub protocol: Protocol,
-    /// That address.
     pub to: SocketAddr,
 }
 
@@ -138,7 +132,6 @@ pub enum Seen {
     Silence,
     /// The client's own node refused to send (`EPERM`).
     NotPermitted,
-    /// Something else.
     Other(String),
 }
 
@@ -150,13 +143,11 @@ pub type Outcome = BTreeSet<Seen>;
 pub struct Case {
     /// The question in words.
     pub name: String,
-    /// Who asks.
     pub source: Source,
     /// Through which transport.
     pub protocol: Protocol,
     /// Whom.
     pub to: SocketAddr,
-    /// What is expected.
     pub expected: Outcome,
 }
 

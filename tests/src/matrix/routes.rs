@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::beyond::{BOUND, MORE_ADDRESSES, OTHER_TARGET};
+use super::extra_cases::{BOUND, MORE_ADDRESSES, OTHER_TARGET};
 use super::question::{CLUSTER, Destination, EXTERNAL, PROXIED, VIPS, addresses};
 use crate::rig::{Rig, TARGET};
 use crate::topology::Addresses;

@@ -1,4 +1,4 @@
-//! What makes a world: the proxy, and the configuration that both kinds of proxy read.
+//! The parts of a world: the proxy, and the configuration that both kinds of proxy read.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ pub enum Detector {
     None,
 }
 
-/// Who answers for the Services of `node-a`.
+/// The proxy that serves the Services of `node-a`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proxy {
     /// The real kube-proxy.
@@ -32,14 +32,13 @@ pub enum Proxy {
     OursMasquerading,
 }
 
-/// What makes a world.
+/// The choices that make a world.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Who answers.
+    /// The proxy that serves.
     pub proxy: Proxy,
     /// How pods are told from others.
     pub detector: Detector,
-    /// `masqueradeAll`.
     pub masquerade_all: bool,
     /// How pods hang on their nodes.
     pub shape: Shape,

@@ -14,10 +14,8 @@ use crate::traffic::Protocol;
 pub const SECOND_TARGET: u16 = 9_191;
 /// The number of the Service of all rows.
 pub const STALE: u8 = 140;
-/// Its name.
 const NAME: &str = "stale";
 
-/// Who answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answers {
     /// A server of this name.
@@ -31,9 +29,9 @@ pub enum Answers {
 pub struct Stage {
     /// Objects to create or change; none: the Service is deleted.
     pub objects: Vec<Value>,
-    /// Who answers a flow that begins now.
+    /// The backends that answer a flow that begins now.
     pub new: Answers,
-    /// Who answers one that began in the first state.
+    /// The backends that answer one that began in the first state.
     pub old: Answers,
     /// The same with kube-proxy 1.36 (contract 14, row 1).
     pub old_with_kube_proxy: Answers,

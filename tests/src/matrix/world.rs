@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
-use super::hub::Hub;
 use super::question::{Case, Outcome, PORT, Policy, Seen, Source, State, at_most, number};
 use super::routes::lead_to_node_a;
 use super::setup::{Proxy, Setup};
+use super::shared_api_server::SharedApiServer;
 use crate::agent::{Agent, Source as Objects};
-use crate::at_once::at_once;
 use crate::control_plane::kube_proxy::{KubeProxy, Mode, Options};
+use crate::join_all::join_all;
 use crate::rig::Rig;
 use crate::topology::address;
 use crate::topology::{Family, Member, Pod, Shape, Topology};
@@ -43,9 +43,9 @@ enum Running {
 
 impl World {
     /// Builds it, starts its proxy, and returns when packets follow the Services of the matrix.
-    pub fn start(setup: Setup, hub: &Hub) -> Result<Self> {
+    pub fn start(setup: Setup, server: &SharedApiServer) -> Result<Self> {
         let rig = Rig::build(Topology::builder(setup.shape))?;
-        hub.connect(rig.topology().fabric())?;
+        server.connect(rig.topology().fabric())?;
         lead_to_node_a(&rig)?;
         if setup.shape == Shape::Bridged {
             // With br_netfilter kube-proxy's packets turn round within the bridge, which CNIs allow.
@@ -54,7 +54,7 @@ impl World {
                 devices.map(|device| format!("link set {device} type bridge_slave hairpin on"));
             rig.node(0)?.netns().ip(&allowed.collect::<Vec<_>>().join("\n"))?;
         }
-        let kubeconfig = hub.control_plane().kubeconfig();
+        let kubeconfig = server.control_plane().kubeconfig();
         let node = rig.node(0)?;
         let fields = setup.fields();
         let mode = match setup.proxy {
@@ -74,7 +74,7 @@ impl World {
                 "apiVersion": "lb.dev/v1alpha1", "kind": "AgentConfiguration",
                 "masquerade": masquerade,
             });
-            let file = node.folder().join("config.yaml");
+            let file = node.directory().join("config.yaml");
             fs::write(&file, format!("{}\n---\n{agent}\n", options.configuration()))
                 .with_context(|| format!("configuration {}", file.display()))?;
             let config = file.to_string_lossy();
@@ -154,7 +154,8 @@ impl World {
             .collect();
         let mut all: Vec<Option<Outcome>> = vec![None; cases.len()];
         let inquiries = &inquiries;
-        let answered = at_once(Source::ALL.map(|source| move || self.ask_from(source, inquiries)))?;
+        let answered =
+            join_all(Source::ALL.map(|source| move || self.ask_from(source, inquiries)))?;
         for (index, outcome) in answered.into_iter().flatten() {
             if let Some(place) = all.get_mut(index) {
                 *place = Some(outcome);

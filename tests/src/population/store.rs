@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// A client of it.
 pub(super) struct Store(Client);
 
-/// What came of a transaction.
+/// The result of a transaction.
 #[derive(Deserialize)]
 struct Transaction {
     /// Whether its condition held; left out where it did not.

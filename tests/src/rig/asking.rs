@@ -56,7 +56,7 @@ pub fn matrix() -> impl Iterator<Item = (Family, Protocol)> {
     Family::ALL.into_iter().flat_map(|family| Protocol::ALL.map(|protocol| (family, protocol)))
 }
 
-/// Who asks a Service, and what: a pod and the host of node-a its `ClusterIP`, the client outside its `NodePort`; in
+/// The clients of a Service and their questions: a pod and the host of node-a its `ClusterIP`, the client outside its `NodePort`; in
 /// both families and by both transports.
 pub fn askers<'a>(
     rig: &'a Rig,
@@ -110,7 +110,7 @@ pub fn dropped(from: &Member, ask: Ask) -> Result<()> {
 
 /// Asks until so many different servers have answered, and returns who they are; every question must be answered.
 ///
-/// Of four equal servers one is missed once in 10^14 times.
+/// One of four equal servers is missed once in 10^14 times.
 pub fn different_servers(from: &Member, ask: Ask, count: usize) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for _ in 0..8 {

@@ -12,7 +12,7 @@ use std::thread;
 use anyhow::{Context as _, Result, anyhow};
 
 use super::{Rig, TARGET, until};
-use crate::at_once::locked;
+use crate::join_all::locked;
 use crate::manifest::Service;
 use crate::topology::{Family, Shape, Topology};
 use crate::traffic::Ask;

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::{Context as _, Result};
 
-/// What pods of all nodes have in common.
+/// The prefixes that pods of all nodes have in common.
 pub const POD_RANGES: [&str; 2] = ["10.244.0.0/16", "fd00:244::/32"];
 /// The same as `clusterCIDR` has it.
 pub const CLUSTER_CIDR: &str = "10.244.0.0/16,fd00:244::/32";
@@ -16,14 +16,11 @@ pub const CLUSTER_CIDR: &str = "10.244.0.0/16,fd00:244::/32";
 /// An address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
-    /// IPv4.
     V4,
-    /// IPv6.
     V6,
 }
 
 impl Family {
-    /// Both.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
     /// The name that `EndpointSlice.addressType` and `Service.spec.ipFamilies` use.
@@ -44,9 +41,7 @@ impl fmt::Display for Family {
 /// The addresses of one thing, one for each family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
-    /// IPv4.
     pub v4: Ipv4Addr,
-    /// IPv6.
     pub v6: Ipv6Addr,
 }
 

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::address::{Addresses, GATEWAY, Segment};
-use super::leftovers::Territory;
+use super::leftovers::Namespaces;
 use crate::netns::Netns;
 
 /// The namespace that holds the segments.
@@ -15,7 +15,7 @@ pub(crate) struct Fabric {
 impl Fabric {
     /// Makes the segments.
     pub(crate) fn new(
-        territory: &Territory,
+        territory: &Namespaces,
         segments: &[Segment],
         mtu_between: Option<u16>,
     ) -> Result<Self> {
@@ -33,7 +33,7 @@ impl Fabric {
                 v4 = gateway.v4,
                 v6 = gateway.v6
             ))?;
-            // What is routed obeys the bridge; what a bridge forwards, its ports.
+            // Routed packets obey the MTU of the bridge, and bridged ones that of its ports.
             if let Some(mtu) = mtu_between {
                 netns.ip(&format!("link set {bridge} mtu {mtu}"))?;
             }

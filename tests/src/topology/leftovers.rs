@@ -1,4 +1,4 @@
-//! What a topology takes on the machine besides memory, and that nothing of it stays behind.
+//! The resources of a topology besides memory, and their removal.
 //!
 //! Everything carries the process id of its owner in its name. It goes with the value; if the owner
 //! is killed or interrupted, a janitor (a process that only waits for the owner's end) removes it; and
@@ -29,20 +29,20 @@ pub(crate) const FOLDERS: &str = "/run/lb-test";
 /// How long processes of a cgroup may take to be gone once they are killed.
 const KILL: Duration = Duration::from_secs(30);
 
-/// The names, the folder and the cgroup of one topology.
+/// The names, the directory and the cgroup of one topology.
 #[derive(Debug)]
-pub(crate) struct Territory {
+pub(crate) struct Namespaces {
     netns_prefix: String,
-    folder: PathBuf,
+    directory: PathBuf,
     cgroup: PathBuf,
     pub(crate) kept: bool,
 }
 
-impl Territory {
+impl Namespaces {
     /// One of the many that this process may have.
     pub(crate) fn numbered(number: u32) -> Result<Self> {
         static JANITOR: OnceLock<Option<Child>> = OnceLock::new();
-        let _: &Option<Child> = JANITOR.get_or_init(|| {
+        JANITOR.get_or_init(|| {
             sweep(is_dead);
             start_janitor().ok()
         });
@@ -62,13 +62,13 @@ impl Territory {
         Ok(territory)
     }
 
-    fn new(netns_prefix: String, folder: PathBuf, cgroup: &str) -> Result<Self> {
+    fn new(netns_prefix: String, directory: PathBuf, cgroup: &str) -> Result<Self> {
         ensure_root()?;
         let cgroup = cgroup2()?.join(cgroup);
-        for path in [&folder, &cgroup] {
-            fs::create_dir_all(path).with_context(|| format!("folder {}", path.display()))?;
+        for path in [&directory, &cgroup] {
+            fs::create_dir_all(path).with_context(|| format!("directory {}", path.display()))?;
         }
-        Ok(Self { netns_prefix, folder, cgroup, kept: false })
+        Ok(Self { netns_prefix, directory, cgroup, kept: false })
     }
 
     /// Returns the name of a namespace.
@@ -76,9 +76,9 @@ impl Territory {
         format!("{}{label}", self.netns_prefix)
     }
 
-    /// Returns a folder, made.
-    pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
-        made(self.folder.join(name))
+    /// Returns a directory, made.
+    pub(crate) fn directory(&self, name: &str) -> Result<PathBuf> {
+        made(self.directory.join(name))
     }
 
     /// Returns a cgroup, made.
@@ -88,25 +88,25 @@ impl Territory {
 
     /// Mounts a bpf filesystem of its own, outside `/sys`, and returns where.
     pub(crate) fn bpffs(&self, name: &str) -> Result<PathBuf> {
-        let folder = self.folder(name)?.join("bpf");
-        let folder = made(folder)?;
-        mount(Some("bpf"), &folder, Some("bpf"), MsFlags::empty(), None::<&str>)
-            .with_context(|| format!("bpf filesystem at {}", folder.display()))?;
-        Ok(folder)
+        let directory = self.directory(name)?.join("bpf");
+        let directory = made(directory)?;
+        mount(Some("bpf"), &directory, Some("bpf"), MsFlags::empty(), None::<&str>)
+            .with_context(|| format!("bpf filesystem at {}", directory.display()))?;
+        Ok(directory)
     }
 }
 
-impl Drop for Territory {
+impl Drop for Namespaces {
     fn drop(&mut self) {
         if !self.kept {
             remove_cgroup(&self.cgroup);
-            remove_folder(&self.folder);
+            remove_directory(&self.directory);
         }
     }
 }
 
 fn made(path: PathBuf) -> Result<PathBuf> {
-    fs::create_dir_all(&path).with_context(|| format!("folder {}", path.display()))?;
+    fs::create_dir_all(&path).with_context(|| format!("directory {}", path.display()))?;
     Ok(path)
 }
 
@@ -123,7 +123,7 @@ pub fn cgroup2() -> Result<PathBuf> {
 pub fn remove_named(name: &str) -> Result<()> {
     remove_cgroup(&cgroup2()?.join(name));
     remove_namespaces(|netns| netns.starts_with(&format!("{name}-")));
-    remove_folder(&Path::new("/run").join(name));
+    remove_directory(&Path::new("/run").join(name));
     Ok(())
 }
 
@@ -136,16 +136,18 @@ pub fn sweep_after(owner: u32) {
 
 fn start_janitor() -> Result<Child> {
     let mut command = Command::new(workspace_binary("lb-test-peer", "LB_TEST_PEER")?);
-    let _: &mut Command = command.args(["janitor", &process::id().to_string()]);
-    let _: &mut Command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.args(["janitor", &process::id().to_string()]);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: setsid is a system call and nothing else. An interrupt from the terminal misses it then.
-    let _: &mut Command = unsafe { command.pre_exec(|| setsid().map(drop).map_err(Into::into)) };
+    unsafe {
+        command.pre_exec(|| setsid().map(drop).map_err(Into::into));
+    }
     Ok(command.spawn()?)
 }
 
-/// Removes the state files of agents whose pins lay below a folder.
-fn remove_states(folder: &Path) {
-    let Some(state) = state_file(folder).parent().map(Path::to_owned) else { return };
+/// Removes the state files of agents whose pins lay below a directory.
+fn remove_states(directory: &Path) {
+    let Some(state) = state_file(directory).parent().map(Path::to_owned) else { return };
     let (Some(states), Some(name)) = (state.parent(), state.file_name()) else { return };
     let prefix = format!("{}-", name.to_string_lossy());
     for name in names_in(states).filter(|name| name.starts_with(&prefix)) {
@@ -172,12 +174,12 @@ fn sweep(whose: impl Fn(u32) -> bool) {
         drop(fs::remove_file(Path::new(SERVICE_ACCOUNT).join(name)));
     }
     for name in names_in(Path::new(FOLDERS)).filter(|name| owned(name, "")) {
-        remove_folder(&Path::new(FOLDERS).join(name));
+        remove_directory(&Path::new(FOLDERS).join(name));
     }
 }
 
-fn names_in(folder: &Path) -> impl Iterator<Item = String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+fn names_in(directory: &Path) -> impl Iterator<Item = String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok())
 }
 
@@ -204,15 +206,15 @@ fn remove_cgroup(cgroup: &Path) {
     }));
 }
 
-/// Removes a folder and every mount in it.
-fn remove_folder(folder: &Path) {
-    remove_states(folder);
+/// Removes a directory and every mount in it.
+fn remove_directory(directory: &Path) {
+    remove_states(directory);
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
-    let ours: Vec<&Path> = points.filter(|point| point.starts_with(folder)).collect();
+    let ours: Vec<&Path> = points.filter(|point| point.starts_with(directory)).collect();
     // The last is on top of the others.
     for point in ours.into_iter().rev() {
         drop(umount2(point, MntFlags::MNT_DETACH).map_err(anyhow::Error::from));
     }
-    drop(fs::remove_dir_all(folder));
+    drop(fs::remove_dir_all(directory));
 }

@@ -8,7 +8,7 @@ use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 
 use super::address::{Addresses, Family};
-use super::leftovers::Territory;
+use super::leftovers::Namespaces;
 use crate::netns::Netns;
 use crate::process::Home;
 use crate::traffic::peer::Peer;
@@ -31,7 +31,7 @@ pub struct Member {
 impl Member {
     /// Wraps a namespace in which a process of ours may live, in `cgroup` if there is one.
     pub(crate) fn new(
-        territory: &Territory,
+        territory: &Namespaces,
         name: &str,
         mut netns: Netns,
         addresses: Addresses,

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 
 use super::address::{self, Addresses};
 use super::fabric::Fabric;
-use super::leftovers::Territory;
+use super::leftovers::Namespaces;
 use super::member::Member;
 use super::offload::{switch_checksum_offload_off, switch_polling};
 use super::{Builder, Overlay, firewall};
@@ -19,7 +19,7 @@ pub struct Node {
     pods: Vec<Pod>,
     host: Member,
     number: u8,
-    folder: PathBuf,
+    directory: PathBuf,
     bpf: PathBuf,
     cgroup: PathBuf,
 }
@@ -35,7 +35,7 @@ pub struct Pod {
 impl Node {
     /// Makes node `number`, counted from 1, and its pods.
     pub(crate) fn new(
-        territory: &Territory,
+        territory: &Namespaces,
         builder: &Builder,
         fabric: &Fabric,
         number: u8,
@@ -64,15 +64,15 @@ impl Node {
         let addresses = home.host(address::node(number))?;
         let host_cgroup = territory.cgroup(&format!("{name}/host"))?;
         let host = Member::new(territory, &name, netns, addresses, Some(host_cgroup))?;
-        let (folder, bpf) = (territory.folder(&name)?, territory.bpffs(&name)?);
+        let (directory, bpf) = (territory.directory(&name)?, territory.bpffs(&name)?);
         let pods = Vec::new();
-        let mut node = Self { pods, host, number, folder, bpf, cgroup };
+        let mut node = Self { pods, host, number, directory, bpf, cgroup };
         (0..builder.pods).try_for_each(|_| node.add_pod(territory, builder))?;
         Ok(node)
     }
 
     /// Adds the next pod, wired as the others.
-    pub(crate) fn add_pod(&mut self, territory: &Territory, builder: &Builder) -> Result<()> {
+    pub(crate) fn add_pod(&mut self, territory: &Namespaces, builder: &Builder) -> Result<()> {
         let index = self.pods.len() as u8 + 1;
         let short = format!("{}{index}", self.host.name().trim_start_matches("node-"));
         let (name, device) = (format!("pod-{short}"), format!("veth-{short}"));
@@ -114,15 +114,15 @@ impl Node {
         address::pod_ranges(self.number)
     }
 
-    /// Returns a folder that lives as long as the node, for logs and manifests.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    /// Returns a directory that lives as long as the node, for logs and manifests.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
-    /// Returns what of it lies on the machine: the name of its namespace, its cgroup, its folder.
+    /// Returns what of it lies on the machine: the name of its namespace, its cgroup, its directory.
     pub fn traces(&self) -> [PathBuf; 3] {
         let name = Path::new(NAMES).join(self.host.netns().name());
-        [name, self.cgroup.clone(), self.folder.clone()]
+        [name, self.cgroup.clone(), self.directory.clone()]
     }
 
     /// Returns the mount point of its own bpf filesystem.

@@ -15,7 +15,6 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Both.
     pub const ALL: [Self; 2] = [Self::Routed, Self::Bridged];
 
     /// Prepares the node for its pods.

@@ -1,7 +1,7 @@
 //! A tunnel between two nodes, as `WireGuard` or ipip lay it: pods of the other node are behind `tun0`, a device without a
 //! link-layer header.
 //!
-//! What one end sends is carried to the other by a thread of ours, as programs in user space do it: without a packet
+//! A thread of ours carries packets from one end to the other, as programs in user space do it: without a packet
 //! around it, and with the checksum and the segments that its sender left undone. On a kernel that has other tunnels,
 //! the environment variable `LB_TUNNEL` asks for one: `wireguard`, `gre`, `ip6tnl`, or `ipip` as Calico has it, with `sit` beside it.
 
@@ -23,7 +23,7 @@ use crate::netns::Netns;
 const DEVICE: &str = "tun0";
 /// That for IPv6, where there is another.
 const DEVICE6: &str = "tun6";
-/// What `WireGuard` leaves of an Ethernet's MTU.
+/// The MTU that `WireGuard` leaves of an Ethernet's.
 const MTU: u16 = 1_420;
 /// The largest packet there is, and the header that tells what is undone in it.
 const LARGEST: usize = 65_550;
@@ -175,7 +175,7 @@ fn carry([one, other]: &[File; 2], end: &OwnedFd) {
             return;
         }
         for (mut from, mut to) in [(one, other), (other, one)] {
-            // What does not fit is lost, as on any wire.
+            // A packet that does not fit is lost, as on any wire.
             while let Ok(length) = from.read(&mut packet) {
                 drop(to.write(packet.get(..length).unwrap_or_default()));
             }

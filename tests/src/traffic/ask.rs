@@ -15,14 +15,11 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// A transport that can be asked through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Protocol {
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
 }
 
 impl Protocol {
-    /// Both.
     pub const ALL: [Self; 2] = [Self::Tcp, Self::Udp];
 
     /// The name that Services use.
@@ -128,7 +125,7 @@ impl Ask {
     }
 }
 
-/// What a server said, and how the client's socket saw it.
+/// The answer of a server, and the client's socket as it was then.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// Name of the server.
@@ -161,7 +158,6 @@ pub enum Failure {
     Unreachable,
     /// `EPERM` or `EACCES`: a hook or a firewall said no.
     NotPermitted,
-    /// Something else.
     Other(String),
 }
 

@@ -14,7 +14,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use super::frame::Frame;
 use super::raw::packet_socket;
-use crate::at_once::locked;
+use crate::join_all::locked;
 use crate::netns::Netns;
 use crate::wait::wait_until;
 
@@ -22,7 +22,7 @@ use crate::wait::wait_until;
 const LARGEST: usize = 70_000;
 /// Milliseconds that the capture takes to notice that it shall end.
 const LOOK_UP: u16 = 20;
-/// What the kernel may take to show a frame that has passed.
+/// The longest that the kernel may take to show a frame that has passed.
 const ARRIVAL: Duration = Duration::from_secs(15);
 
 /// A running capture; dropping it ends it.
@@ -33,7 +33,7 @@ pub struct Capture {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the kernel has queued, and what was taken from there.
+/// The frames that the kernel has queued, and those that were taken from there.
 #[derive(Debug)]
 struct Queue {
     socket: OwnedFd,
@@ -159,7 +159,7 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Frame> {
     })
 }
 
-/// What the kernel says of a frame beside its bytes.
+/// The kernel's data about a frame beside its bytes.
 fn auxiliary(message: &libc::msghdr) -> Option<libc::tpacket_auxdata> {
     // SAFETY: the message was filled by recvmsg; its control buffer is alive.
     let header = unsafe { libc::CMSG_FIRSTHDR(message) };

@@ -128,7 +128,7 @@ fn ask_tcp(
     stream.get_mut().write_all(question)?;
     let mut line = Vec::new();
     let limit = (ask.answer_size + HEAD) as u64;
-    let _: usize = stream.by_ref().take(limit).read_until(b'\n', &mut line)?;
+    stream.by_ref().take(limit).read_until(b'\n', &mut line)?;
     if line.last() != Some(&b'\n') || line.len() < ask.answer_size {
         return Err(Failure::Reset);
     }
@@ -140,11 +140,11 @@ fn ask_udp(socket: &UdpSocket, ask: &Ask, question: &[u8]) -> Result<Heard, Fail
     socket.set_read_timeout(Some(ask.patience()))?;
     let mut datagram = vec![0; ask.answer_size + HEAD];
     let (length, peer) = if ask.connected {
-        let _: usize = socket.send(question)?;
+        socket.send(question)?;
         let length = socket.recv(&mut datagram)?;
         (length, socket.peer_addr()?)
     } else {
-        let _: usize = socket.send_to(question, ask.to)?;
+        socket.send_to(question, ask.to)?;
         socket.recv_from(&mut datagram)?
     };
     if length < ask.answer_size {

@@ -6,24 +6,29 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::conversation::{Conversation, once, open};
 use super::{Answer, Ask, Failure};
-use crate::at_once::locked;
+use crate::join_all::locked;
 use crate::wait::pass;
+
+/// Failures whose time is kept.
+const NAMED: usize = 5;
 
 /// How many questions were answered by whom, and how many were not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Answers by server.
     pub servers: BTreeMap<String, u64>,
-    /// Failures by kind.
     pub failures: BTreeMap<String, u64>,
     /// Failures since the last answer.
     pub lost_lately: u64,
     /// The most failures between two answers.
     pub lost_in_a_row: u64,
+    /// When the first failures were seen: one without an answer, long after it was asked.
+    pub lost_at: Vec<String>,
 }
 
 impl Tally {
@@ -38,6 +43,9 @@ impl Tally {
     }
 
     pub(super) fn count(&mut self, outcome: Result<Answer, Failure>) {
+        if outcome.is_err() && self.lost_at.len() < NAMED {
+            self.lost_at.push(Timestamp::now().to_string());
+        }
         self.lost_lately = if outcome.is_ok() { 0 } else { self.lost_lately + 1 };
         self.lost_in_a_row = self.lost_in_a_row.max(self.lost_lately);
         let slot = match outcome {

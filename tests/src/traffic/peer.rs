@@ -13,7 +13,7 @@ pub use super::load::Tally;
 use super::session::{Order, Report};
 use super::survey::{Endings, Inquiry};
 use super::{Answer, Ask, Failure, Protocol};
-use crate::at_once::locked;
+use crate::join_all::locked;
 use crate::process::{Home, workspace_binary};
 use crate::wait::wait_until;
 
@@ -46,7 +46,7 @@ impl Peer {
     /// Starts the process at `home`.
     pub(crate) fn start(name: &str, home: &Home) -> Result<Self> {
         let mut command = home.command(&workspace_binary("lb-test-peer", "LB_TEST_PEER")?)?;
-        let _: &mut _ = command.arg("session").stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg("session").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("peer of {name}"))?;
         let (orders, reports) = (child.stdin.take(), child.stdout.take());
         let pipes = Pipes {
@@ -156,7 +156,7 @@ impl Peer {
         let mut report = String::new();
         let mut pipes = locked(&self.pipes);
         writeln!(pipes.orders, "{order}")?;
-        let _: usize = pipes.reports.read_line(&mut report)?;
+        pipes.reports.read_line(&mut report)?;
         drop(pipes);
         serde_json::from_str(&report).with_context(|| format!("report {report:?}"))
     }

@@ -18,7 +18,7 @@ const LARGEST: usize = 65_536;
 
 /// Pings an address with `size` bytes, and waits for the answer.
 pub fn ping(from: &Member, to: IpAddr, size: usize) -> Result<()> {
-    // Of all namespaces; what it says of IPv4 holds for IPv6.
+    // Each namespace has its own; the setting of IPv4 holds for IPv6.
     from.netns().sysctl("net.ipv4.ping_group_range", "0 0")?;
     let (domain, protocol, asks, answers) = match to {
         IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, 8, 0),

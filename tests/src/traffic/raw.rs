@@ -27,7 +27,7 @@ impl Raw {
 
     /// Sends one frame, from the Ethernet header on.
     pub fn send(&self, frame: &[u8]) -> Result<()> {
-        let _: usize = send(self.socket.as_raw_fd(), frame, MsgFlags::empty())?;
+        send(self.socket.as_raw_fd(), frame, MsgFlags::empty())?;
         Ok(())
     }
 }

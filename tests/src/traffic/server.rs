@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
 use super::Protocol;
@@ -61,6 +62,10 @@ fn bind(at: SocketAddr, kind: Type) -> io::Result<Socket> {
     }
     if kind == Type::STREAM {
         socket.set_reuse_address(true)?;
+    }
+    if kind == Type::DGRAM {
+        // Several large datagrams may come at once; what is lost here says nothing about the data path.
+        setsockopt(&socket, sockopt::RcvBufForce, &(4 << 20))?;
     }
     // accept and recv end after this time, so that the thread can look whether it shall stop.
     socket.set_read_timeout(Some(LOOK_UP))?;

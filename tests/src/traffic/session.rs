@@ -13,34 +13,60 @@ use super::server::Server;
 use super::survey::{Endings, Inquiry, survey};
 use super::{Answer, Ask, Failure, Protocol};
 
-/// What a peer can be told to do.
+/// The orders that a peer takes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Order {
     /// Listen, and answer with this name.
-    Serve { name: String, protocol: Protocol, at: SocketAddr },
+    Serve {
+        name: String,
+        protocol: Protocol,
+        at: SocketAddr,
+    },
     /// Close a listener.
-    StopServing { protocol: Protocol, at: SocketAddr },
+    StopServing {
+        protocol: Protocol,
+        at: SocketAddr,
+    },
     /// Ask once.
     Ask(Ask),
     /// Ask many times, each through a new socket.
-    AskMany { ask: Ask, times: u32 },
+    AskMany {
+        ask: Ask,
+        times: u32,
+    },
     /// Ask many questions at once.
     Survey(Vec<Inquiry>),
     /// Open a socket for many questions.
-    Open { id: u64, ask: Ask },
+    Open {
+        id: u64,
+        ask: Ask,
+    },
     /// Ask through an open socket.
-    AskOn { id: u64, ask: Ask },
+    AskOn {
+        id: u64,
+        ask: Ask,
+    },
     /// Close an open socket.
-    Close { id: u64 },
+    Close {
+        id: u64,
+    },
     /// Ask without pause from now on.
-    StartLoad { id: u64, ask: Ask, kept: bool, pause_milliseconds: u64 },
+    StartLoad {
+        id: u64,
+        ask: Ask,
+        kept: bool,
+        pause_milliseconds: u64,
+    },
     /// Say how that goes.
-    LoadSoFar { id: u64 },
-    /// Stop that.
-    StopLoad { id: u64 },
+    LoadSoFar {
+        id: u64,
+    },
+    StopLoad {
+        id: u64,
+    },
 }
 
-/// What came of it.
+/// The result of an order.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Report {
     /// An order that has no result.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::conversation::once;
 use super::{Ask, Failure};
-use crate::at_once::locked;
+use crate::join_all::locked;
 
 /// How long silence must last to prove itself: a question that waited so long is not asked again.
 const PROOF: Duration = Duration::from_secs(2);
@@ -22,7 +22,7 @@ const AT_ONCE: usize = 24;
 /// One question of a survey.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Inquiry {
-    /// What to ask, each time through a new socket.
+    /// The question, asked through a new socket each time.
     pub ask: Ask,
     /// Different outcomes after which it need not be asked again.
     pub outcomes: usize,
@@ -35,7 +35,6 @@ pub struct Inquiry {
 pub enum Ending {
     /// A server answered, and saw a client of this address.
     Answered {
-        /// Its name.
         server: String,
         /// Whom it saw.
         saw: IpAddr,

@@ -1,4 +1,4 @@
-//! `lb-test-bench` and what it needs: built for release, told where results go.
+//! Builds and runs `lb-test-bench`.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use crate::step::step;
 use crate::{setup, shell, workspace};
 
 /// Where a bench puts its results.
-pub(super) fn folder(bench: &str) -> PathBuf {
+pub(super) fn directory(bench: &str) -> PathBuf {
     workspace::target().join("bench").join(bench)
 }
 
 /// The same as an argument.
 pub(super) fn results(bench: &str) -> String {
-    folder(bench).display().to_string()
+    directory(bench).display().to_string()
 }
 
 /// Builds everything, and measures.
@@ -31,12 +31,12 @@ pub(super) fn measure(bench: &str, expected: &str, arguments: &[&str]) -> Result
     step(format!("measure {bench}"), expected, || {
         let written: Vec<String> = env::args().skip(1).collect();
         let mut command = Command::new(release.join("lb-test-bench"));
-        let _: &mut _ = command
+        command
             .arg(bench)
             .args(arguments)
             .env("LB_AGENT", release.join("lb-agent"))
             .env("LB_BENCH_COMMAND", format!("cargo xtask {}", written.join(" ")));
-        shell::run(&mut command, "the message says what was not measured")
+        shell::run(&mut command, "see the message above")
     })
 }
 
@@ -44,7 +44,7 @@ pub(super) fn measure(bench: &str, expected: &str, arguments: &[&str]) -> Result
 pub(super) fn report(results: &[PathBuf]) -> Result<()> {
     let file = workspace::target().join("bench/report.html");
     let mut command = Command::new(build()?.join("lb-test-bench"));
-    let _: &mut _ = command.arg("report").arg(&file).args(results);
+    command.arg("report").arg(&file).args(results);
     shell::run(&mut command, "measure with the same version of this command")?;
     println!("report: {}", file.display());
     Ok(())
@@ -64,12 +64,12 @@ pub(super) fn compare(old: &Path, new: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is measured, and measures, is optimised: beside its time that of the kernel would not show.
+/// The bench is optimised, too: beside its own time that of the kernel would not show.
 fn build() -> Result<PathBuf> {
     step("build for release", "cold 8 min, warm 1 s", || {
         let arguments =
             ["build", "--release", "--package", "lb-agent", "--package", "lb-tests", "--bins"];
-        shell::run(shell::cargo().args(arguments), "mend what cargo names")
+        shell::run(shell::cargo().args(arguments), "fix what cargo reports")
     })?;
     Ok(workspace::target().join("release"))
 }
@@ -80,25 +80,24 @@ pub(super) fn reference() -> Result<PathBuf> {
         if cfg!(target_endian = "big") { "bpfeb-unknown-none" } else { "bpfel-unknown-none" };
     const BINARY: &str = "lb-ebpf-reference";
     setup::for_building()?;
-    let folder = workspace::target().join("bench/ebpf");
+    let directory = workspace::target().join("bench/ebpf");
     let mut command = shell::cargo();
-    let _: &mut _ = command
+    command
         .args(["build", "--quiet", "--release", "--package", "lb-ebpf", "--bin", BINARY])
         .args(["--features", "reference", "--target", TARGET, "-Z", "build-std=core"])
         .arg("--target-dir")
-        .arg(&folder)
+        .arg(&directory)
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_ENCODED_RUSTFLAGS", "-Cdebuginfo=2\x1f-Clink-arg=--btf");
     step("build the reference programs", "cold 1 min, warm 1 s", || {
         shell::run(&mut command, "cargo xtask setup installs bpf-linker and rust-src")
     })?;
-    Ok(folder.join(TARGET).join("release").join(BINARY))
+    Ok(directory.join(TARGET).join("release").join(BINARY))
 }
 
 /// The commit that is measured, marked when something differs from it.
 pub(super) fn commit() -> Result<String> {
     let mut git = Command::new("git");
-    let _: &mut _ =
-        git.args(["describe", "--always", "--dirty", "--abbrev=10"]).current_dir(workspace::root());
+    git.args(["describe", "--always", "--dirty", "--abbrev=10"]).current_dir(workspace::root());
     Ok(shell::output(&mut git, "run it in a clone, with git installed")?.trim().to_owned())
 }

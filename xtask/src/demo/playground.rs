@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::{shell, workspace};
 
 /// Where its logs are; its namespaces have the same name.
-const FOLDER: &str = "/run/lb-demo";
+const DIRECTORY: &str = "/run/lb-demo";
 
 /// A playground. It is removed when this process ends in whatever way, unless it is kept.
 pub(crate) struct Playground {
@@ -23,8 +23,8 @@ pub(crate) struct Playground {
 impl Playground {
     /// Makes it, in place of one that somebody left.
     pub(crate) fn make() -> Result<Self> {
-        if Path::new(FOLDER).exists() {
-            println!("  removing the playground that an earlier demo left in {FOLDER}");
+        if Path::new(DIRECTORY).exists() {
+            println!("  removing the playground that an earlier demo left in {DIRECTORY}");
         }
         let mut holder = Command::new(peer())
             .args(["playground", "hold"])
@@ -66,9 +66,9 @@ impl Playground {
     pub(crate) fn start_agent(&self) -> Result<()> {
         let mut command = command_at("node-a");
         let agent = binary("lb-agent");
-        let _: &mut Command = command.arg(agent).args(["run", "--hostname-override", "node-a"]);
+        command.arg(agent).args(["run", "--hostname-override", "node-a"]);
         for fact in ["manifests", "bpf-dir", "cgroup"] {
-            let _: &mut Command = command.arg(format!("--{fact}")).arg(self.fact(fact));
+            command.arg(format!("--{fact}")).arg(self.fact(fact));
         }
         spawn("lb-agent", &mut command)
     }
@@ -76,8 +76,7 @@ impl Playground {
     /// Runs another command of the agent, its output shown.
     pub(crate) fn agent(&self, words: &[&str]) -> Result<()> {
         let mut command = command_at("node-a");
-        let _: &mut Command =
-            command.arg(binary("lb-agent")).args(words).arg("--bpf-dir").arg(self.fact("bpf-dir"));
+        command.arg(binary("lb-agent")).args(words).arg("--bpf-dir").arg(self.fact("bpf-dir"));
         indented(&mut command)
     }
 
@@ -88,7 +87,7 @@ impl Playground {
         format!("{place} {} {words} --bpf-dir {}", agent.display(), self.fact("bpf-dir"))
     }
 
-    /// Returns the folder that the agent watches.
+    /// Returns the directory that the agent watches.
     pub(crate) fn manifests(&self) -> &Path {
         Path::new(self.fact("manifests"))
     }
@@ -126,7 +125,7 @@ fn indented(command: &mut Command) -> Result<()> {
 
 fn command_at(member: &str) -> Command {
     let mut command = Command::new(peer());
-    let _: &mut Command = command.args(["at", member]);
+    command.args(["at", member]);
     command
 }
 
@@ -152,7 +151,7 @@ pub(crate) fn peer() -> PathBuf {
 
 /// Returns the file with what a program printed.
 pub(crate) fn log(name: &str) -> PathBuf {
-    Path::new(FOLDER).join(format!("{name}.log"))
+    Path::new(DIRECTORY).join(format!("{name}.log"))
 }
 
 /// Returns a binary that `cargo build` made.

@@ -23,6 +23,14 @@ pub(crate) const BPF_LINKER: CargoTool =
 pub(crate) const CARGO_DENY: CargoTool =
     CargoTool { name: "cargo-deny", version: "0.20.2", oldest: (0, 18, 0), expected: "2 to 4 min" };
 
+/// Changes code in small ways and asks whether tests notice (`cargo xtask mutants`).
+pub(crate) const CARGO_MUTANTS: CargoTool = CargoTool {
+    name: "cargo-mutants",
+    version: "27.1.0",
+    oldest: (26, 0, 0),
+    expected: "3 to 5 min",
+};
+
 /// Installs `tool` unless it is there in a version that will do.
 pub(crate) fn ensure(tool: &CargoTool) -> Result<()> {
     if let Some(installed) = installed(tool).filter(|version| *version >= tool.oldest) {
@@ -41,8 +49,11 @@ pub(crate) fn ensure(tool: &CargoTool) -> Result<()> {
 
 fn installed(tool: &CargoTool) -> Option<(u32, u32, u32)> {
     let file = shell::find(tool.name)?;
-    let said = shell::output(Command::new(file).arg("--version"), "").ok()?;
-    version_in(&said)
+    // Some subcommands of cargo answer only under their own name.
+    let name = tool.name.trim_start_matches("cargo-");
+    [&["--version"][..], &[name, "--version"]].into_iter().find_map(|arguments| {
+        version_in(&shell::output(Command::new(&file).args(arguments), "").ok()?)
+    })
 }
 
 /// Reads the version out of a line such as `bpf-linker 0.10.3`.

@@ -1,6 +1,6 @@
 //! The Kubernetes control plane of the tests, built from Go modules (`tests/control-plane`).
 //!
-//! The binaries go to a cache outside the clone, in a folder named after what they are built from;
+//! The binaries go to a cache outside the clone, in a directory named after what they are built from;
 //! `tests/control-plane/bin` links to it. A binary that `KUBEBUILDER_ASSETS` holds is not built: the
 //! tests take it from there.
 
@@ -70,26 +70,26 @@ const INPUTS: [&str; 4] = ["go.mod", "go.sum", "etcd/go.mod", "etcd/go.sum"];
 /// Builds the binaries that neither the cache nor `KUBEBUILDER_ASSETS` holds.
 pub(crate) fn ensure() -> Result<()> {
     let source = workspace::root().join("tests/control-plane");
-    let folder = workspace::cache()?.join("control-plane").join(fingerprint(&source)?);
-    fs::create_dir_all(&folder).with_context(|| format!("folder {}", folder.display()))?;
-    link(&source.join("bin"), &folder)?;
+    let directory = workspace::cache()?.join("control-plane").join(fingerprint(&source)?);
+    fs::create_dir_all(&directory).with_context(|| format!("directory {}", directory.display()))?;
+    link(&source.join("bin"), &directory)?;
     let missing: Vec<&Binary> = BINARIES
         .iter()
-        .filter(|binary| !given(binary.name) && !folder.join(binary.name).is_file())
+        .filter(|binary| !given(binary.name) && !directory.join(binary.name).is_file())
         .collect();
     if missing.is_empty() {
-        present(format!("control plane in {}", folder.display()));
+        present(format!("control plane in {}", directory.display()));
         return Ok(());
     }
     if shell::find("go").is_none() {
         anyhow::bail!(
             "go is not in PATH: the test control plane is built with it\n\
-             remedy: install Go 1.21 or newer (it fetches the one that Kubernetes asks for), or set KUBEBUILDER_ASSETS to a folder with the binaries"
+             remedy: install Go 1.21 or newer (it fetches the one that Kubernetes asks for), or set KUBEBUILDER_ASSETS to a directory with the binaries"
         );
     }
     for binary in missing {
         step(format!("{} from Go modules", binary.name), binary.expected, || {
-            build(binary, &source, &folder)
+            build(binary, &source, &directory)
         })?;
     }
     Ok(())
@@ -97,10 +97,11 @@ pub(crate) fn ensure() -> Result<()> {
 
 /// Tells whether the person brought this binary along.
 fn given(name: &str) -> bool {
-    env::var_os("KUBEBUILDER_ASSETS").is_some_and(|folder| Path::new(&folder).join(name).is_file())
+    env::var_os("KUBEBUILDER_ASSETS")
+        .is_some_and(|directory| Path::new(&directory).join(name).is_file())
 }
 
-fn build(binary: &Binary, source: &Path, folder: &Path) -> Result<()> {
+fn build(binary: &Binary, source: &Path, directory: &Path) -> Result<()> {
     let module = match binary.module {
         Module::Etcd => source.join("etcd"),
         Module::Kubernetes => source.to_path_buf(),
@@ -109,7 +110,7 @@ fn build(binary: &Binary, source: &Path, folder: &Path) -> Result<()> {
     if binary.module == Module::Kubernetes {
         link_flags.push_str(&version_stamp(&module)?);
     }
-    let unfinished = folder.join(format!("{}.{}", binary.name, process::id()));
+    let unfinished = directory.join(format!("{}.{}", binary.name, process::id()));
     shell::run(
         go(&module)
             .args([
@@ -126,8 +127,8 @@ fn build(binary: &Binary, source: &Path, folder: &Path) -> Result<()> {
         "check that Go reaches its module proxy, and that 3 GB of memory and 5 GB of disk are free",
     )?;
     // Whole or not at all: an interrupted build leaves no binary that a later run would trust.
-    fs::rename(&unfinished, folder.join(binary.name))
-        .with_context(|| format!("binary {} in {}", binary.name, folder.display()))
+    fs::rename(&unfinished, directory.join(binary.name))
+        .with_context(|| format!("binary {} in {}", binary.name, directory.display()))
 }
 
 /// Returns the linker flags that make the binaries say the version they are; a build from a module
@@ -152,7 +153,7 @@ fn version_stamp(module: &Path) -> Result<String> {
 
 fn go(module: &Path) -> Command {
     let mut go = Command::new("go");
-    let _: &mut Command = go.current_dir(module).env("GOWORK", "off").env("GOFLAGS", "");
+    go.current_dir(module).env("GOWORK", "off").env("GOFLAGS", "");
     go
 }
 
@@ -169,9 +170,9 @@ fn fingerprint(source: &Path) -> Result<String> {
     Ok(format!("{hash:016x}"))
 }
 
-/// Lets `link` point at `folder`, whatever it pointed at before.
-fn link(link: &PathBuf, folder: &Path) -> Result<()> {
-    if fs::read_link(link).is_ok_and(|target| target == folder) {
+/// Lets `link` point at `directory`, whatever it pointed at before.
+fn link(link: &PathBuf, directory: &Path) -> Result<()> {
+    if fs::read_link(link).is_ok_and(|target| target == directory) {
         return Ok(());
     }
     match fs::remove_file(link) {
@@ -180,5 +181,5 @@ fn link(link: &PathBuf, folder: &Path) -> Result<()> {
         }
         _ => {}
     }
-    symlink(folder, link).with_context(|| format!("link {}", link.display()))
+    symlink(directory, link).with_context(|| format!("link {}", link.display()))
 }

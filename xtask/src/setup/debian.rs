@@ -19,45 +19,94 @@ pub(crate) fn refresh() -> Result<()> {
     )
 }
 
-/// Downloads `package` of exactly `version` from `suite` into `folder`, and returns the file.
-///
-/// The suite need not be configured on this machine: it is asked for through a source list, package
-/// lists and a cache of our own inside `folder`, so that the machine's apt stays as it was.
+/// Downloads `package` of exactly `version` from `suite` into `directory`, and returns the file.
 pub(crate) fn download(
     package: &str,
     version: &str,
     suite: &str,
-    folder: &Path,
+    directory: &Path,
 ) -> Result<PathBuf> {
-    let mirror = mirror()?;
-    let source_list = folder.join("sources.list");
-    fs::write(&source_list, format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n"))
-        .with_context(|| format!("source list {}", source_list.display()))?;
-    for private in ["lists/partial", "cache/archives/partial"] {
-        fs::create_dir_all(folder.join(private))
-            .with_context(|| format!("folder {}/{private}", folder.display()))?;
+    Archive::open(suite, directory)?.download(&format!("{package}={version}*"))
+}
+
+/// A suite of Debian's archive, which need not be configured on this machine: it is asked for through a source list, package
+/// lists and a cache of our own inside a directory, so that the machine's apt stays as it was.
+pub(crate) struct Archive {
+    directory: PathBuf,
+    suite: String,
+}
+
+impl Archive {
+    /// Fetches the package lists of `suite` into `directory`, which is there.
+    pub(crate) fn open(suite: &str, directory: &Path) -> Result<Self> {
+        let archive = Self { directory: directory.to_owned(), suite: suite.to_owned() };
+        let mirror = mirror()?;
+        let source_list = archive.source_list();
+        fs::write(&source_list, format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n"))
+            .with_context(|| format!("source list {}", source_list.display()))?;
+        for private in ["lists/partial", "cache/archives/partial"] {
+            fs::create_dir_all(directory.join(private))
+                .with_context(|| format!("directory {}/{private}", directory.display()))?;
+        }
+        shell::run(archive.apt("apt-get").arg("update"), &archive.remedy("its package lists"))?;
+        Ok(archive)
     }
-    let private_apt = || {
-        let mut apt = Command::new("apt-get");
+
+    /// Names of the packages that a regular expression of apt's finds, sorted as versions are.
+    pub(crate) fn names(&self, expression: &str) -> Result<Vec<String>> {
+        let mut search = self.apt("apt-cache");
+        let _: &mut Command = search.args(["search", "--names-only", expression]);
+        let found = shell::output(&mut search, "apt-get install apt")?;
+        let names = found.lines().filter_map(|line| line.split_whitespace().next());
+        let mut names: Vec<String> = names.map(str::to_owned).collect();
+        names.sort_by_key(|name| numbers(name));
+        Ok(names)
+    }
+
+    /// Downloads a package, as apt names it, and returns the file.
+    pub(crate) fn download(&self, package: &str) -> Result<PathBuf> {
+        let remedy = self.remedy(package);
+        shell::run(self.apt("apt-get").args(["download", package]), &remedy)?;
+        let name = package.split('=').next().unwrap_or(package);
+        fs::read_dir(&self.directory)?
+            .filter_map(Result::ok)
+            .map(|entry| entry.path())
+            .find(|file| {
+                let of_package = |it: &str| it.starts_with(&format!("{name}_"));
+                file.file_name().and_then(|it| it.to_str()).is_some_and(of_package)
+            })
+            .with_context(|| {
+                format!("no package file in {}\nremedy: {remedy}", self.directory.display())
+            })
+    }
+
+    fn source_list(&self) -> PathBuf {
+        self.directory.join("sources.list")
+    }
+
+    fn remedy(&self, what: &str) -> String {
+        format!("provide {what} by other means: {} does not hold it", self.suite)
+    }
+
+    fn apt(&self, tool: &str) -> Command {
+        let mut apt = Command::new(tool);
         let _: &mut Command = apt
-            .current_dir(folder)
+            .current_dir(&self.directory)
             .arg("-qq")
             .arg("-oDir::Etc::SourceParts=/dev/null")
             .arg("-oAPT::Sandbox::User=root")
-            .arg(format!("-oDir::Etc::SourceList={}", source_list.display()))
-            .arg(format!("-oDir::State::Lists={}", folder.join("lists").display()))
-            .arg(format!("-oDir::Cache={}", folder.join("cache").display()));
+            .arg(format!("-oDir::Etc::SourceList={}", self.source_list().display()))
+            .arg(format!("-oDir::State::Lists={}", self.directory.join("lists").display()))
+            .arg(format!("-oDir::Cache={}", self.directory.join("cache").display()));
         apt
-    };
-    let wanted = format!("{package}={version}*");
-    let remedy = format!("provide {package} {version} by other means: {suite} does not hold it");
-    shell::run(private_apt().arg("update"), &remedy)?;
-    shell::run(private_apt().args(["download", &wanted]), &remedy)?;
-    fs::read_dir(folder)?
-        .filter_map(Result::ok)
-        .map(|entry| entry.path())
-        .find(|file| file.extension().is_some_and(|extension| extension == "deb"))
-        .with_context(|| format!("no package file in {}\nremedy: {remedy}", folder.display()))
+    }
+}
+
+/// The numbers within a name, in their order.
+fn numbers(name: &str) -> Vec<u32> {
+    name.split(|letter: char| !letter.is_ascii_digit())
+        .filter_map(|number| number.parse().ok())
+        .collect()
 }
 
 /// Returns the address of the mirror that apt is configured with for Debian's main archive.
@@ -92,7 +141,7 @@ fn main_archive(targets: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::main_archive;
+    use super::{main_archive, numbers};
 
     #[test]
     fn main_archive_is_neither_security_nor_a_third_party() {
@@ -100,6 +149,11 @@ mod tests {
                        Debian bookworm-security http://b.invalid/\n\
                        Debian bookworm http://c.invalid/\n";
         assert_eq!(main_archive(targets), Some("http://c.invalid/"));
+    }
+
+    #[test]
+    fn names_are_ordered_by_their_numbers() {
+        assert!(numbers("linux-image-6.1.0-9-cloud") < numbers("linux-image-6.1.0-47-cloud"));
     }
 
     #[test]

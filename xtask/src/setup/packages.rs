@@ -11,7 +11,7 @@ use crate::step::{present, step};
 /// A command that must be found, and the Debian package that has it.
 pub(crate) type Tool = (&'static str, &'static str);
 
-/// What building and running call.
+/// Tools for building and running.
 pub(crate) const TOOLS: [Tool; 6] = [
     ("cc", "gcc"),
     ("ip", "iproute2"),
@@ -21,13 +21,28 @@ pub(crate) const TOOLS: [Tool; 6] = [
     ("tcpdump", "tcpdump"),
 ];
 
-/// What starts the image in a test.
+/// Tools that start the image in a test.
 pub(crate) const CONTAINERS: [Tool; 2] = [("ctr", "containerd"), ("runc", "runc")];
 
-/// What takes programs off and asks the kernel about them, as somebody else would, in tests.
+/// A tool that removes programs and asks the kernel about them, as somebody else would, in tests.
 pub(crate) const BYSTANDER: [Tool; 1] = [("bpftool", "bpftool")];
 
-/// What looks at the report of benchmarks in a test.
+/// Tools that boot other kernels, and make their root file system.
+pub(crate) const EMULATION: [Tool; 5] = [
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("depmod", "kmod"),
+    ("strip", "binutils"),
+    ("xz", "xz-utils"),
+];
+
+/// Tools that compile for arm64 on other machines.
+pub(crate) const CROSS: [Tool; 2] = [
+    ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
+    ("aarch64-linux-gnu-gcc", "libc6-dev-arm64-cross"),
+];
+
+/// A browser for the test of the benchmark report.
 pub(crate) const BROWSER: [Tool; 1] = [("chromium", "chromium")];
 
 /// Installs the packages of the tools that are not found.

@@ -1,7 +1,7 @@
 //! The source of Rust's core library, from which it is compiled for the BPF target.
 //!
 //! rustup brings it as a component. Where rustup cannot download, Debian's package of the very same
-//! version carries the same `library` folder.
+//! version carries the same `library` directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,29 +53,29 @@ fn from_rustup() -> Result<()> {
     .map(drop)
 }
 
-/// Takes the `library` folder out of Debian's package and moves it into place.
+/// Takes the `library` directory out of Debian's package and moves it into place.
 fn from_debian(version: &str, destination: &Path) -> Result<()> {
     let scratch = workspace::cache()?.join(format!("rust-src-{version}"));
     if scratch.exists() {
-        fs::remove_dir_all(&scratch).with_context(|| format!("folder {}", scratch.display()))?;
+        fs::remove_dir_all(&scratch).with_context(|| format!("directory {}", scratch.display()))?;
     }
-    fs::create_dir_all(&scratch).with_context(|| format!("folder {}", scratch.display()))?;
+    fs::create_dir_all(&scratch).with_context(|| format!("directory {}", scratch.display()))?;
     let package = debian::download("rust-src", version, SUITE, &scratch)?;
     let library = unpack(&package, &scratch)?;
     if let Some(parent) = destination.parent() {
-        fs::create_dir_all(parent).with_context(|| format!("folder {}", parent.display()))?;
+        fs::create_dir_all(parent).with_context(|| format!("directory {}", parent.display()))?;
     }
     // A copy, not a rename: cache and sysroot may lie on different file systems.
     shell::run(
         Command::new("cp").arg("-rT").arg(&library).arg(destination),
         "make the compiler's sysroot writable for this user",
     )?;
-    fs::remove_dir_all(&scratch).with_context(|| format!("folder {}", scratch.display()))
+    fs::remove_dir_all(&scratch).with_context(|| format!("directory {}", scratch.display()))
 }
 
 /// Unpacks only the library of a package that also carries the compiler's source.
-fn unpack(package: &Path, folder: &Path) -> Result<PathBuf> {
-    let remedy = "remove the cache folder and run this command again";
+fn unpack(package: &Path, directory: &Path) -> Result<PathBuf> {
+    let remedy = "remove the cache directory and run this command again";
     let mut archive = Command::new("dpkg")
         .arg("--fsys-tarfile")
         .arg(package)
@@ -85,7 +85,7 @@ fn unpack(package: &Path, folder: &Path) -> Result<PathBuf> {
     let pipe = archive.stdout.take().context("dpkg has no output")?;
     let unpacked = Command::new("tar")
         .arg("-C")
-        .arg(folder)
+        .arg(directory)
         .args(["-x", "--wildcards", "--no-wildcards-match-slash"])
         .args(["--strip-components=4", "./usr/src/rustc-*/library"])
         .stdin(pipe)
@@ -93,7 +93,7 @@ fn unpack(package: &Path, folder: &Path) -> Result<PathBuf> {
         .context("tar could not be started")?;
     let read = archive.wait().context("dpkg did not end")?;
     ensure!(read.success() && unpacked.success(), "{} is damaged\n{remedy}", package.display());
-    Ok(folder.join("library"))
+    Ok(directory.join("library"))
 }
 
 /// Returns the version of the compiler, such as `1.95.0`.
@@ -105,6 +105,6 @@ fn version() -> Result<String> {
 
 fn rustc() -> Command {
     let mut rustc = Command::new("rustc");
-    let _: &mut Command = rustc.current_dir(workspace::root());
+    rustc.current_dir(workspace::root());
     rustc
 }

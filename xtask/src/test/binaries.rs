@@ -14,17 +14,18 @@ pub(crate) struct Binary {
     pub(crate) name: String,
     /// The program.
     pub(crate) program: PathBuf,
-    /// Folder of its package, in which cargo would run it.
-    pub(crate) folder: PathBuf,
+    /// Directory of its package, in which cargo would run it.
+    pub(crate) directory: PathBuf,
 }
 
-/// Builds every file of root tests, and returns them sorted by name.
-pub(crate) fn built() -> Result<Vec<Binary>> {
+/// Builds files of root tests, `*` for all, and returns them sorted by name.
+pub(crate) fn built(names: &[&str]) -> Result<Vec<Binary>> {
     let mut cargo = shell::cargo();
     let _: &mut _ = cargo
-        .args(["test", "--workspace", "--test", "*", "--no-run", "--quiet"])
+        .args(["test", "--workspace", "--no-run", "--quiet"])
+        .args(names.iter().flat_map(|name| ["--test", name]))
         .args(["--message-format", "json-render-diagnostics"]);
-    let mut binaries = parse(&shell::output(&mut cargo, "mend what cargo names")?)?;
+    let mut binaries = parse(&shell::output(&mut cargo, "fix what cargo reports")?)?;
     ensure!(
         !binaries.is_empty(),
         "cargo names no file of root tests: have they moved from tests/tests?"
@@ -46,9 +47,9 @@ fn binary(message: &Value) -> Option<Binary> {
     let target = message.get("target")?;
     let is_tests = target.get("kind")?.as_array()?.iter().any(|kind| kind == "test");
     let program = message.get("executable")?.as_str().filter(|_| is_tests)?;
-    let folder = Path::new(message.get("manifest_path")?.as_str()?).parent()?;
+    let directory = Path::new(message.get("manifest_path")?.as_str()?).parent()?;
     let name = target.get("name")?.as_str()?.to_owned();
-    Some(Binary { name, program: program.into(), folder: folder.to_owned() })
+    Some(Binary { name, program: program.into(), directory: directory.to_owned() })
 }
 
 #[cfg(test)]
@@ -65,7 +66,7 @@ mod tests {
         let expected = Binary {
             name: "prog_run".to_owned(),
             program: "/t/prog_run-1".into(),
-            folder: "/c/tests".into(),
+            directory: "/c/tests".into(),
         };
         assert_eq!(parse(messages).unwrap(), [expected]);
         assert!(parse("warning: no JSON").is_err());

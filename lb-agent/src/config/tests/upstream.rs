@@ -27,7 +27,7 @@ fn what_is_empty_is_not_set_and_truth_is_written_as_go_reads_it() {
     assert_eq!(flags(&empty).unwrap().table(), plain.table());
     assert_eq!(Config::load(&run(&["--config", ""])).unwrap().table(), plain.table());
     let error = flags(&["--bind-address=here"]).unwrap_err().to_string();
-    assert!(error.contains("--bind-address: \"here\" is no address"), "{error}");
+    assert!(error.contains("--bind-address: \"here\" is not an address"), "{error}");
     for (text, expected) in [("=1", true), ("=T", true), ("=TRUE", true), ("", true), ("=F", false)]
     {
         let config = flags(&[&format!("--masquerade-all{text}")]).unwrap();
@@ -46,8 +46,8 @@ fn ports_of_listeners_are_for_addresses_without_one_and_zero_is_no_listener() {
     assert_eq!(own.as_deref(), Some("10.0.0.1:9"));
     assert_eq!(healthz(&["--healthz-port=9"]).as_deref(), Some("0.0.0.0:10256"), "as kube-proxy");
     assert_eq!(flags(&["--metrics-port=0"]).unwrap().metrics.value, None);
-    let void = with(&["--metrics-port=0"], KUBEADM).unwrap();
-    assert!(void.metrics.value.is_some(), "--config is given");
+    let ignored = with(&["--metrics-port=0"], KUBEADM).unwrap();
+    assert!(ignored.metrics.value.is_some(), "--config is given");
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn the_log_is_as_kube_proxys_file_and_flags_say() {
     assert!(file("logging: {format: xml}").is_err());
     for name in ["boot-id-file", "machine-id-file"] {
         let config = flags(&[&format!("--{name}=/etc/x")]).unwrap();
-        assert_eq!(config.warnings, [format!("--{name}: has no meaning here, ignored")]);
+        assert_eq!(config.warnings, [format!("--{name}: has no effect here, ignored")]);
     }
 }
 
@@ -132,19 +132,19 @@ fn kube_proxys_flags_count_without_a_file() {
 #[test]
 fn a_flag_for_all_flows_wins_over_what_the_file_has_of_one_family() {
     let file = "apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\n\
-                mapSizes: {FLOWS4: 2048, flows6: 1024, SOCKETS: 512}\n";
+                mapSizes: {FLOWS4: 2048, flows6: 1024, AFFINITY: 512}\n";
     let sizes = |given: &[&str]| with(given, file).unwrap().sizes().into_iter().collect::<Vec<_>>();
     let is = |sizes: &[(&str, u32)]| -> Vec<(String, u32)> {
         sizes.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect()
     };
-    assert_eq!(sizes(&["--map-size", "FLOWS=9"]), is(&[("FLOWS", 9), ("SOCKETS", 512)]));
+    assert_eq!(sizes(&["--map-size", "FLOWS=9"]), is(&[("AFFINITY", 512), ("FLOWS", 9)]));
     assert_eq!(
         sizes(&["--map-size", "FLOWS4=7", "--map-size", "FLOWS=9"]),
-        is(&[("FLOWS", 9), ("FLOWS4", 7), ("SOCKETS", 512)])
+        is(&[("AFFINITY", 512), ("FLOWS", 9), ("FLOWS4", 7)])
     );
     assert_eq!(
         sizes(&["--map-size", "FLOWS4=7"]),
-        is(&[("FLOWS4", 7), ("FLOWS6", 1024), ("SOCKETS", 512)])
+        is(&[("AFFINITY", 512), ("FLOWS4", 7), ("FLOWS6", 1024)])
     );
 }
 
@@ -157,9 +157,9 @@ fn a_file_makes_kube_proxys_flags_void_but_not_ours() {
     assert_eq!(config.cluster_cidr.value[0].to_string(), "10.244.0.0/16");
     assert_eq!((config.node().as_str(), config.sizes()["FLOWS"]), ("b", 8));
     let expected = [
-        "--cluster-cidr: ignored, --config is given",
-        "--masquerade-all: ignored, --config is given",
-        "--proxy-mode: has no meaning here, ignored",
+        "--cluster-cidr: ignored because --config is given",
+        "--masquerade-all: ignored because --config is given",
+        "--proxy-mode: has no effect here, ignored",
     ];
     assert_eq!(config.warnings, expected);
 }

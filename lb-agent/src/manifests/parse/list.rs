@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::{Known, Object};
+use super::{Object, StateFile};
 
 /// A list whose items are of these kinds.
 pub(super) struct List<'a> {
-    pub(super) kinds: &'a [Option<Known>],
+    pub(super) kinds: &'a [Option<StateFile>],
     pub(super) found: &'a mut Vec<Object>,
 }
 

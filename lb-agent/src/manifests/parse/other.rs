@@ -1,4 +1,4 @@
-//! Objects of kinds that are not read: most are meant for somebody else, some are one of ours misspelt.
+//! Objects of unsupported kinds: most are meant for another program, some are misspelt ones of ours.
 
 use std::path::Path;
 
@@ -37,10 +37,10 @@ impl Other {
         } else if let Some((version, meant)) = self.meant() {
             let written = quoted(&format!("{api_version} {kind}"));
             let problem = format_args!("{written} is left out: {version} {meant} would be read");
-            findings.wrong(field, problem, "correct it if that is meant");
+            findings.wrong(field, problem, "correct it if it was meant to be read");
         } else {
             let file = file.display();
-            info!(%file, line, api_version, kind, "object in a manifest is of no use here");
+            info!(%file, line, api_version, kind, "ignoring unsupported object");
         }
     }
 

@@ -1,7 +1,7 @@
 //! One node with a device of each kind: which is what, and what the programs know of it.
 
 use super::*;
-use crate::node::Address;
+use crate::node::{Address, Ways};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -25,7 +25,7 @@ fn view() -> View {
         link(3, "cni0", LinkKind::Bridge),
         Link {
             peer: Some(2),
-            peer_is_elsewhere: true,
+            elsewhere: Some(4),
             controller: Some(3),
             ..link(4, "veth1", LinkKind::Veth)
         },
@@ -45,7 +45,8 @@ fn view() -> View {
             address(8, "10.244.0.0"),
             address(9, "172.16.0.9"),
         ],
-        default_routes: [2].into(),
+        ways: Ways { default: [2].into(), ..Ways::default() },
+        hidden: Vec::new(),
     }
 }
 
@@ -64,13 +65,100 @@ fn named(view: &View, node: &Identity) -> Vec<(String, Role)> {
 #[test]
 fn devices_are_known_by_what_they_are() {
     let expected = [
+        ("lo", Role::Host),
         ("eth0", Role::Edge),
         ("veth1", Role::Pod),
         ("cali1", Role::Pod),
         ("flannel.1", Role::Edge),
+        ("eth1", Role::Edge),
     ];
     let expected: Vec<_> = expected.map(|(name, role)| (name.to_owned(), role)).into();
     assert_eq!(named(&view(), &node()), expected);
+    assert!(unserved(&view(), &node()).is_empty(), "the bridge is served by its ports");
+}
+
+fn role(view: &View, node: &Identity, name: &str) -> Option<Role> {
+    assignments(view, node).into_iter().find(|it| it.name == name).map(|it| it.role)
+}
+
+#[test]
+fn a_second_card_is_external_by_its_network_or_by_a_gateway() {
+    let mut view = view();
+    view.addresses.retain(|own| own.index != 9);
+    assert_eq!(role(&view, &node(), "eth1"), None, "nothing is routed by it");
+    view.ways.gateways.insert(9);
+    assert_eq!(role(&view, &node(), "eth1"), Some(Role::Edge));
+    view.links.get_mut(&9).unwrap().is_up = false;
+    assert_eq!(role(&view, &node(), "eth1"), None);
+    // A virtual card over it has an address of its own.
+    let lower = Some(9);
+    drop(view.links.insert(10, Link { peer: lower, ..link(10, "eth1.100", LinkKind::Other) }));
+    view.addresses.push(address(10, "172.17.0.9"));
+    assert_eq!(role(&view, &node(), "eth1.100"), Some(Role::Edge));
+}
+
+#[test]
+fn a_bridge_leads_outside_by_ports_that_are_no_pods() {
+    let mut view = view();
+    let port = |index, name| Link { controller: Some(20), ..link(index, name, LinkKind::Other) };
+    drop(view.links.insert(20, link(20, "br0", LinkKind::Bridge)));
+    view.addresses.push(address(20, "172.18.0.9"));
+    assert_eq!(role(&view, &node(), "br0"), None, "it may wait for its first pod");
+    drop(view.links.insert(21, port(21, "vm0")));
+    assert_eq!(role(&view, &node(), "br0"), Some(Role::Edge));
+    let pods = Link { elsewhere: Some(5), kind: LinkKind::Veth, ..port(22, "veth7") };
+    drop(view.links.insert(22, pods));
+    assert_eq!(role(&view, &node(), "br0"), None);
+    let problems = unserved(&view, &node());
+    assert!(problems.len() == 1 && problems[0].contains("interface br0: "), "{problems:?}");
+    assert!(problems[0].contains("--external-device"), "{problems:?}");
+}
+
+#[test]
+fn what_is_routed_by_and_has_no_programs_is_a_problem() {
+    let external = Identity { external: vec!["eth0".parse().unwrap()], ..node() };
+    let problems = unserved(&view(), &external);
+    let about =
+        |name: &str| problems.iter().any(|it| it.starts_with(&format!("interface {name}: ")));
+    assert!(about("eth1") && about("flannel.1") && !about("cni0"), "{problems:?}");
+    let mut view = view();
+    let other = |index, name, kind, head| Link { head, ..link(index, name, kind) };
+    for link in [
+        other(10, "ib0", LinkKind::Other, Head::Other),
+        other(11, "nk0", LinkKind::Netkit, Head::Ethernet),
+    ] {
+        view.ways.gateways.insert(link.index);
+        drop(view.links.insert(link.index, link));
+    }
+    let problems = unserved(&view, &node());
+    assert!(
+        problems.len() == 2 && problems[0].contains("neither an Ethernet nor an IP header"),
+        "{problems:?}"
+    );
+    assert!(problems[1].contains("mode l2"), "{problems:?}");
+}
+
+#[test]
+fn the_other_end_of_a_veth_tells_what_a_second_one_is() {
+    let ranges = |text: &str| Identity { pod_ranges: vec![text.parse().unwrap()], ..node() };
+    let mut view = view();
+    // `veth1`'s other end is in a pod, in the namespace that ours calls 4.
+    let second = Link { elsewhere: Some(4), ..link(30, "veth1b", LinkKind::Veth) };
+    drop(view.links.insert(30, second));
+    view.addresses.push(address(30, "172.20.0.1"));
+    assert_eq!(role(&view, &ranges("10.244.0.0/24"), "veth1b"), Some(Role::Pod));
+    assert!(doubtful(&view, &node()).is_empty(), "its other end says it");
+    // A node that is a container itself: both cards end in the same namespace.
+    let card = view.links.get_mut(&2).unwrap();
+    (card.kind, card.elsewhere) = (LinkKind::Veth, Some(0));
+    let second = Link { elsewhere: Some(0), ..link(31, "eth2", LinkKind::Veth) };
+    drop(view.links.insert(31, second));
+    assert_eq!(role(&view, &node(), "eth2"), Some(Role::Pod), "nothing is routed by it");
+    view.ways.gateways.insert(31);
+    assert_eq!(role(&view, &node(), "eth2"), Some(Role::Edge), "nobody says where pods are");
+    view.addresses.push(address(31, "172.21.0.1"));
+    view.links.get_mut(&31).unwrap().is_up = false;
+    assert_eq!(role(&view, &node(), "eth2"), None, "down, with a network: nothing yet");
 }
 
 #[test]
@@ -85,11 +173,30 @@ fn what_packets_begin_with_says_which_programs_read_them() {
         drop(view.links.insert(link.index, link));
     }
     let found = named(&view, &node());
-    assert!(found.contains(&("wg0".into(), Role::Bare)), "{found:?}");
+    assert!(found.contains(&("wg0".into(), Role::L3)), "{found:?}");
     assert!(!found.iter().any(|(name, _)| name == "mgre0" || name == "tunl0"), "{found:?}");
     assert_eq!(unreadable(&view, &node()), ["mgre0"]);
     let pods = Identity { pods: vec!["tunl*".parse().unwrap()], ..node() };
     assert_eq!(unreadable(&view, &pods), ["mgre0", "tunl0"]);
+}
+
+/// A VRF has an address of its own, which no frame to its members bears.
+#[test]
+fn a_member_of_a_vrf_is_what_it_would_be_without_it() {
+    let mut view = view();
+    let vrf = Link { hardware: Some([9; 6]), ..link(30, "vrf-blue", LinkKind::Other) };
+    view.links.insert(30, vrf);
+    for (index, hardware) in [(5, [5; 6]), (9, [7; 6])] {
+        let member = view.links.get_mut(&index).unwrap();
+        (member.controller, member.hardware) = (Some(30), Some(hardware));
+    }
+    let all = assignments(&view, &node());
+    let of = |name: &str| {
+        let one = all.iter().find(|it| it.name == name).unwrap();
+        (one.role, one.device.hardware)
+    };
+    assert_eq!(of("cali1"), (Role::Pod, [5; 6]));
+    assert_eq!(of("eth1"), (Role::Edge, [7; 6]));
 }
 
 #[test]
@@ -99,7 +206,8 @@ fn patterns_replace_discovery_for_their_role() {
         pods: vec!["left".parse().unwrap()],
         ..node()
     };
-    let expected = [("eth0", Role::Edge), ("left", Role::Pod), ("eth1", Role::Edge)];
+    let expected =
+        [("lo", Role::Host), ("eth0", Role::Edge), ("left", Role::Pod), ("eth1", Role::Edge)];
     let expected: Vec<_> = expected.map(|(name, role)| (name.to_owned(), role)).into();
     assert_eq!(named(&view(), &patterns), expected);
 }
@@ -125,7 +233,7 @@ fn a_veth_with_a_network_is_an_uplink_or_in_doubt() {
 #[test]
 fn a_port_of_the_bridge_that_leads_out_is_in_doubt() {
     let mut view = view();
-    let _: bool = view.default_routes.insert(3);
+    view.ways.default.insert(3);
     assert_eq!(doubtful(&view, &node()), ["veth1"]);
 }
 
@@ -140,8 +248,9 @@ fn sources_prefer_the_device_then_the_node_then_any() {
     assert_eq!(of("cali1").source4, wire(ip("192.168.1.5")));
     assert_eq!(of("veth1").source6, Ip::UNSPECIFIED);
     assert_eq!((of("veth1").bridge, of("cali1").bridge), (3, 0));
-    assert_eq!(of("veth1").flags, Device::LOCAL_CLIENTS | Device::PEER);
-    assert_eq!(of("cali1").flags, Device::LOCAL_CLIENTS, "where its other end is nobody says");
+    assert_eq!(of("veth1").flags, Device::LOCAL_CLIENTS | Device::POD | Device::PEER);
+    let flags = Device::LOCAL_CLIENTS | Device::POD;
+    assert_eq!(of("cali1").flags, flags, "where its other end is nobody says");
 }
 
 #[test]

@@ -1,30 +1,14 @@
-//! What messages of netlink say about links, addresses and routes.
+//! Parses netlink messages about links and addresses.
 
 use netlink_packet_route::address::{
     AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope,
 };
 use netlink_packet_route::link::{
-    InfoKind, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
+    InfoData, InfoKind, InfoNetkit, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkLayerType,
+    LinkMessage, LinkXdp, NetkitMode,
 };
-use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
 
 use super::{Address, Head, Link, LinkKind};
-
-/// Devices that a route leads to, if it is a default route.
-pub(in crate::node) fn default_route(message: &RouteMessage) -> Vec<u32> {
-    if message.header.destination_prefix_length != 0 || message.header.kind != RouteType::Unicast {
-        return Vec::new();
-    }
-    let mut devices = Vec::new();
-    for attribute in &message.attributes {
-        if let RouteAttribute::Oif(index) = attribute {
-            devices.push(*index);
-        } else if let RouteAttribute::MultiPath(hops) = attribute {
-            devices.extend(hops.iter().map(|hop| hop.interface_index));
-        }
-    }
-    devices
-}
 
 pub(super) fn link(message: &LinkMessage) -> Link {
     let flags = message.header.flags;
@@ -48,8 +32,8 @@ pub(super) fn link(message: &LinkMessage) -> Link {
             link.controller = Some(*index);
         } else if let LinkAttribute::Link(index) = attribute {
             link.peer = Some(*index);
-        } else if let LinkAttribute::LinkNetNsId(_) = attribute {
-            link.peer_is_elsewhere = true;
+        } else if let LinkAttribute::LinkNetNsId(number) = attribute {
+            link.elsewhere = Some(*number);
         } else if let LinkAttribute::Xdp(all) = attribute {
             let numbers = all.iter().filter_map(|one| match one {
                 LinkXdp::ProgId(number) => Some(*number),
@@ -65,16 +49,15 @@ pub(super) fn link(message: &LinkMessage) -> Link {
             });
             link.xdp = numbers.fold(0, |_, number| number);
         } else if let LinkAttribute::LinkInfo(infos) = attribute {
-            let kinds = infos.iter().filter_map(|info| match info {
-                LinkInfo::Kind(kind) => Some(kind_of(kind)),
-                LinkInfo::Xstats(_)
-                | LinkInfo::Data(_)
-                | LinkInfo::PortKind(_)
-                | LinkInfo::PortData(_)
-                | LinkInfo::Other(_)
-                | _ => None,
-            });
-            link.kind = kinds.fold(link.kind, |_, kind| kind);
+            for info in infos {
+                if let LinkInfo::Kind(kind) = info {
+                    link.kind = kind_of(kind);
+                } else if let LinkInfo::Data(InfoData::Netkit(all)) = info
+                    && all.iter().any(|one| matches!(one, InfoNetkit::Mode(NetkitMode::L3)))
+                {
+                    link.kind = LinkKind::Netkit;
+                }
+            }
         }
     }
     if link.head == Head::Ip {
@@ -104,11 +87,14 @@ const fn head(header: &LinkHeader) -> Head {
     }
 }
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of device, three matter")]
+#[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of device, five matter")]
 const fn kind_of(kind: &InfoKind) -> LinkKind {
     match kind {
-        InfoKind::Veth => LinkKind::Veth,
+        InfoKind::Veth | InfoKind::Netkit => LinkKind::Veth,
         InfoKind::Bridge => LinkKind::Bridge,
+        InfoKind::MacVlan | InfoKind::MacVtap | InfoKind::IpVlan | InfoKind::IpVtap => {
+            LinkKind::Over
+        }
         InfoKind::Vxlan
         | InfoKind::Geneve
         | InfoKind::Wireguard

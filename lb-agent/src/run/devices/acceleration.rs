@@ -6,6 +6,7 @@ use lb_common::config::{Device, Settings};
 use tracing::{info, warn};
 
 use super::Devices;
+use crate::config::{Masquerade, ShortCuts};
 use crate::datapath::Role;
 use crate::node::Link;
 
@@ -13,7 +14,8 @@ impl Devices {
     /// Puts XDP before tc where that can be, and tc knows of it.
     pub(super) fn accelerate(&mut self) {
         let Some(view) = &self.view else { return };
-        let edges = self.attached.values().filter(|device| device.role != Role::Pod);
+        let is_edge = |role| matches!(role, Role::Edge | Role::L3);
+        let edges = self.attached.values().filter(|device| is_edge(device.role));
         let edges: Vec<&Link> = edges.filter_map(|device| view.links.get(&device.index)).collect();
         let setting = self.config.acceleration.value;
         let settings = self.maps.settings();
@@ -29,14 +31,10 @@ impl Devices {
         }
     }
 
-    /// Looks where nobody would miss packets that go past the stack.
-    pub(super) fn look_around(&mut self) {
-        self.short_cuts.look(&self.config, &self.attached);
-    }
-
-    /// Whether there are short cuts, and devices without, for people; nothing when that was told before.
-    pub(in crate::run) fn take_short_cuts(&mut self) -> Option<Vec<String>> {
-        self.short_cuts.take_shown()
+    /// Whether packets of known flows bypass the stack. Packets that are masqueraded at pods' devices do not.
+    pub(super) fn has_short_cuts(&self) -> bool {
+        self.config.short_cuts.value == ShortCuts::On
+            && self.config.masquerade.value != Masquerade::KubeProxy
     }
 
     /// Tells the programs what may be done with each device.
@@ -44,7 +42,8 @@ impl Devices {
         let sending = self.accelerator.sending();
         for (index, assignment) in &self.attached {
             let sends = if sending.contains(index) { Device::TAKES_FRAMES } else { 0 };
-            let opens = if self.short_cuts.by().contains(index) { Device::SHORT_CUT } else { 0 };
+            let has_link = matches!(assignment.role, Role::Pod | Role::Edge);
+            let opens = if self.has_short_cuts() && has_link { Device::SHORT_CUT } else { 0 };
             let (told, wanted) = (self.told_flags.get(index).copied().unwrap_or(0), sends | opens);
             if told == wanted {
                 continue;
@@ -53,13 +52,13 @@ impl Devices {
             let name = &assignment.name;
             if let Err(error) = self.maps.put_device(*index, &Device { flags, ..assignment.device })
             {
-                warn!(device = name, error = crate::chain(&error), "device was not written");
+                warn!(device = name, error = crate::chain(&error), "writing the interface failed");
                 continue;
             }
-            let _: Option<u32> = self.told_flags.insert(*index, wanted);
+            self.told_flags.insert(*index, wanted);
             if (told ^ wanted) & Device::TAKES_FRAMES != 0 {
                 let is_sending = sends != 0;
-                info!(device = name, is_sending, "whether XDP sends out itself is another");
+                info!(device = name, is_sending, "XDP redirect switched");
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use lb_common::addr::Ip;
+use lb_common::config::Settings;
 use tracing::warn;
 
 use super::Devices;
@@ -17,16 +18,33 @@ impl Devices {
         (&self.addresses, [all(Family::V4, v4), all(Family::V6, v6)])
     }
 
+    /// The node's own addresses, one of each family.
+    pub(in crate::run) const fn primary(&self) -> Primary {
+        self.identity.primary
+    }
+
+    /// Whether an address is one of the node's.
+    pub(in crate::run) fn is_own(&self, ip: &Ip) -> bool {
+        self.addresses.contains_key(ip)
+    }
+
     /// New addresses first: a packet to one that stays is never without its entry.
     pub(super) fn put_addresses(&mut self, wanted: &BTreeMap<Ip, u32>) {
         let changed = wanted.iter().filter(|(ip, bits)| self.addresses.get(ip) != Some(bits));
         let gone = self.addresses.keys().filter(|ip| !wanted.contains_key(ip)).map(|ip| (*ip, 0));
         let writes: Vec<(Ip, u32)> = changed.map(|(ip, bits)| (*ip, *bits)).chain(gone).collect();
+        let mut settings = Settings { own: self.own, ..Settings::default() };
+        for ip in wanted.keys() {
+            settings.add_own(ip);
+        }
+        self.own = settings.own;
         for (ip, bits) in writes {
             match self.maps.put_address(ip, bits) {
                 Ok(()) if bits == 0 => drop(self.addresses.remove(&ip)),
                 Ok(()) => drop(self.addresses.insert(ip, bits)),
-                Err(error) => warn!(error = %crate::chain(&error), "an address was not written"),
+                Err(error) => {
+                    warn!(error = %crate::chain(&error), "writing an address failed");
+                }
             }
         }
     }

@@ -1,34 +1,45 @@
-//! Programs on a device, and what others did to them since.
+//! Attaches programs to an interface, and handles changes that others made to them.
 
 use std::collections::btree_map::Entry;
 use std::time::Instant;
 
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::Devices;
 use crate::datapath::Findings;
 use crate::metrics::Numbers;
 use crate::node::Assignment;
+use crate::syscall::device_name;
 
 impl Devices {
     pub(super) fn attach(&mut self, device: Assignment, numbers: &Numbers) {
-        let _: Option<u32> = self.told_flags.remove(&device.index);
-        let marked = self.maps.mark_sources(&device.sources);
-        let put = marked.and_then(|()| self.maps.put_device(device.index, &device.device));
+        self.told_flags.remove(&device.index);
+        let put = self.maps.put_device(device.index, &device.device);
         let attached = put
             .map_err(Into::into)
             .and_then(|()| self.datapath.attach(device.index, &device.name, device.role));
         match attached {
             Ok(()) => {
-                let _: Option<Instant> = self.failed.remove(&device.index);
+                self.failed.remove(&device.index);
                 numbers.attached(self.told);
                 drop(self.attached.insert(device.index, device));
             }
             Err(error) => {
                 if let Entry::Vacant(place) = self.failed.entry(device.index) {
-                    let _: &mut Instant = place.insert(Instant::now());
+                    place.insert(Instant::now());
                     let error = crate::chain(&error);
-                    warn!(device = device.name, error, "device has no programs yet");
+                    // A pod that ended before its turn is nobody's fault.
+                    if device_name(device.index).is_none() {
+                        debug!(
+                            device = device.name,
+                            error, "interface disappeared before it was attached"
+                        );
+                    } else {
+                        warn!(
+                            device = device.name,
+                            error, "programs could not be attached yet; retrying"
+                        );
+                    }
                 }
             }
         }
@@ -36,10 +47,11 @@ impl Devices {
 
     /// Puts right what somebody else did to our attachments. Says whether something was.
     pub(in crate::run) fn inspect(&mut self, numbers: &Numbers) -> bool {
-        let Findings { repaired, failed, decelerated } = self.datapath.inspect();
+        let Findings { repaired, failed, decelerated, problems, is_unpinned } =
+            self.datapath.inspect();
         for index in failed {
             drop(self.attached.remove(&index));
-            let _: &mut Instant = self.failed.entry(index).or_insert_with(Instant::now);
+            self.failed.entry(index).or_insert_with(Instant::now);
         }
         for fault in &repaired {
             numbers.repaired(*fault);
@@ -47,6 +59,13 @@ impl Devices {
         for (index, why) in decelerated {
             self.acceleration_changed |= self.accelerator.lose(index, why);
         }
+        self.attachment_problems = problems;
+        self.unpinned = is_unpinned.then(|| self.unpinned.unwrap_or_else(Instant::now));
         !repaired.is_empty()
+    }
+
+    /// Since when pins are missing that cannot be put back.
+    pub(in crate::run) const fn unpinned_since(&self) -> Option<Instant> {
+        self.unpinned
     }
 }

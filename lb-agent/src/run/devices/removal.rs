@@ -11,14 +11,16 @@ impl Devices {
     pub(super) fn detach(&mut self, index: u32) {
         let Some(device) = self.attached.remove(&index) else { return };
         match self.forget(index) {
-            Ok(()) => info!(device = device.name, index, "device is no longer served"),
-            Err(error) => warn!(device = device.name, index, error, "device was not forgotten"),
+            Ok(()) => info!(device = device.name, index, "interface is no longer served"),
+            Err(error) => {
+                warn!(device = device.name, index, error, "removing the interface failed");
+            }
         }
     }
 
     /// Takes off the links and the row of a device, each whatever becomes of the other.
     pub(super) fn forget(&mut self, index: u32) -> Result<(), String> {
-        let _: Option<u32> = self.told_flags.remove(&index);
+        self.told_flags.remove(&index);
         let detached = self.datapath.detach(index).map_err(|error| crate::chain(&error));
         let removed = self.maps.remove_device(index).map_err(|error| crate::chain(&error));
         detached.and(removed)
@@ -28,7 +30,9 @@ impl Devices {
     pub(super) fn prune(&mut self, indices: &BTreeSet<u32>) {
         match self.forget_others(indices) {
             Ok(()) => self.is_pruned = true,
-            Err(error) => warn!(error = %crate::chain(&error), "stale devices were not forgotten"),
+            Err(error) => {
+                warn!(error = %crate::chain(&error), "removing stale interfaces failed");
+            }
         }
     }
 

@@ -1,30 +1,30 @@
 //! A file that cannot be written, and then can.
 
 use super::*;
-use crate::program::Limits;
+use crate::reconcile::Limits;
 
 #[test]
 fn what_could_not_be_written_is_written_when_it_can_be() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path().join("pins");
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("pins");
     let mut state = State::at(Path::new("nowhere"), "node-a", ViewHealth::default());
     state.path = place.join("state.json");
-    state.names = Names::beside(&state.path);
-    let programmer = Programmer::new(Limits { services: 1, backends: 1, lines: 1, sources: 1 });
-    // A file where the folder should be.
+    state.names = Journal::beside(&state.path);
+    let reconciler = Reconciler::new(Limits { services: 1, backends: 1, lines: 1, sources: 1 });
+    // A file where the directory should be.
     fs::write(&place, "").unwrap();
     state.synced();
     state.write_sync();
-    state.write_now(&programmer, Vec::new(), &[]);
+    state.write_now(&reconciler, Vec::new(), &[]);
     assert!(!state.is_due(), "not without a pause");
     fs::remove_file(&place).unwrap();
     state.write_sync();
     assert!(place.join("synced").exists());
     state.changed = Instant::now().checked_sub(PAUSE);
     assert!(state.is_due());
-    state.write_now(&programmer, Vec::new(), &[]);
+    state.write_now(&reconciler, Vec::new(), &[]);
     assert!(state.path.exists(), "though nothing changed");
     fs::remove_file(&state.path).unwrap();
-    state.write_now(&programmer, Vec::new(), &[]);
+    state.write_now(&reconciler, Vec::new(), &[]);
     assert!(!state.path.exists() && !state.is_due(), "nothing is to be said");
 }

@@ -29,7 +29,7 @@ impl Table for Small {
                 if self.is_short || !self.has(frontend) && self.services.len() >= self.room {
                     return Err(full());
                 }
-                let _: Option<ServiceId> = self.services.insert(*frontend, service.id);
+                self.services.insert(*frontend, service.id);
             }
             Op::RemoveService { frontend } => drop(self.services.remove(frontend)),
             _ if self.is_broken => return Err(full()),
@@ -162,7 +162,7 @@ fn what_belongs_to_all_holds_the_rest_up() {
     assert!(!writer.is_done() && writer.maps.services.is_empty());
     assert!(writer.failing_since().is_some());
     writer.maps.is_broken = false;
-    let _: bool = writer.retry(&numbers);
+    writer.retry(&numbers);
     assert!(writer.is_done() && writer.maps.services.len() == 1);
     assert!(writer.failing_since().is_none());
 }

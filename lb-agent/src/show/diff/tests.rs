@@ -1,4 +1,4 @@
-//! What is asked for beside what the maps hold.
+//! Wanted entries beside those that the maps hold.
 
 use super::*;
 use crate::plan::{
@@ -43,12 +43,12 @@ fn asked(name: &str, hosts: &[u8]) -> Change {
     Change { service, ports: vec![port] }
 }
 
-/// What an agent that was asked for this leaves in the maps, other services before it.
+/// The content that an agent with these plans leaves in the maps, other services before it.
 fn held(before: Vec<Change>, changes: Vec<Change>) -> Actual {
-    let mut programmer = Programmer::new(LIMITS);
+    let mut reconciler = Reconciler::new(LIMITS);
     let mut image = Image::default();
     for changes in [before, changes] {
-        programmer.plan(Duration::ZERO, changes).iter().for_each(|op| image.apply(op));
+        reconciler.plan(Duration::ZERO, changes).iter().for_each(|op| image.apply(op));
     }
     image.actual()
 }
@@ -57,7 +57,7 @@ fn held(before: Vec<Change>, changes: Vec<Change>) -> Actual {
 fn where_things_lie_is_no_difference() {
     let actual = held(vec![asked("other", &[9])], vec![asked("web", &[2, 3])]);
     let wanted = vec![asked("web", &[2, 3]), asked("other", &[9])];
-    assert_eq!(compare(LIMITS, wanted, &actual, &Known::default()), []);
+    assert_eq!(compare(LIMITS, wanted, &actual, &StateFile::default()), []);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn every_way_to_differ_is_told() {
     let stray = Frontend::new(lb_common::addr::Ip::v4([10, 96, 0, 9]), Port::new(1), Protocol::UDP);
     actual.services.push((stray, Service { id: 9, ..Service::default() }));
     let wanted = vec![asked("web", &[2, 3]), asked("other", &[9])];
-    let all = compare(LIMITS, wanted, &actual, &Known::default());
+    let all = compare(LIMITS, wanted, &actual, &StateFile::default());
     insta::assert_snapshot!(print::print(&all, print::PLAIN).unwrap());
 }
 
@@ -80,6 +80,6 @@ fn a_damaged_selection_table_is_a_difference() {
     for line in &mut actual.lines {
         line[63] ^= 1;
     }
-    let all = compare(LIMITS, vec![asked("web", &[2, 3])], &actual, &Known::default());
+    let all = compare(LIMITS, vec![asked("web", &[2, 3])], &actual, &StateFile::default());
     assert!(all.iter().any(|it| it.what.contains("damaged")), "{all:?}");
 }

@@ -4,21 +4,19 @@ use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::{Service, ServiceSpec as Spec};
 
 use super::ServiceKind;
 use crate::plan::Family;
 use crate::snapshot::address::{address, link_local, prefix, special};
 use crate::snapshot::finding::{Findings, quoted};
+use crate::snapshot::object::{Service, ServiceBody as Spec};
 
 /// The cluster IPs of a Service, at most one of each family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ClusterIps {
     /// `clusterIP` is `None`.
     pub headless: bool,
-    /// Of IPv4.
     pub v4: Option<IpAddr>,
-    /// Of IPv6.
     pub v6: Option<IpAddr>,
 }
 
@@ -35,12 +33,12 @@ impl ClusterIps {
     /// is of its own family.
     pub(super) fn of(spec: &Spec, kind: ServiceKind, findings: &mut Findings) -> Self {
         let single = spec.cluster_ip.as_slice();
-        let list = spec.cluster_ips.as_deref().filter(|list| !list.is_empty()).unwrap_or(single);
+        let list = if spec.cluster_ips.is_empty() { single } else { &spec.cluster_ips };
         let mut found = Self { headless: list.iter().any(|ip| ip == "None"), ..Self::default() };
         if found.headless || kind == ServiceKind::ExternalName {
             return found;
         }
-        let families = spec.ip_families.as_deref().unwrap_or_default();
+        let families = &spec.ip_families;
         for (at, text) in list.iter().enumerate().filter(|(_, text)| !text.is_empty()) {
             let ip = address(text);
             let problem = match (ip, families.get(at)) {
@@ -76,10 +74,9 @@ impl ClusterIps {
     }
 }
 
-/// `spec.externalIPs`.
 pub(super) fn external_ips(spec: &Spec, findings: &mut Findings) -> Box<[IpAddr]> {
     let mut found = Vec::new();
-    for (at, text) in spec.external_ips.as_deref().unwrap_or_default().iter().enumerate() {
+    for (at, text) in spec.external_ips.iter().enumerate() {
         let field = format_args!("spec.externalIPs[{at}]");
         found.extend(service_address(text, field, findings).filter(|ip| {
             let refused = link_local(*ip);
@@ -98,8 +95,7 @@ pub(super) fn external_ips(spec: &Spec, findings: &mut Findings) -> Box<[IpAddr]
 
 /// The addresses of the load balancer that are ours.
 pub(super) fn vips(object: &Service, findings: &mut Findings) -> Box<[IpAddr]> {
-    let status = object.status.as_ref().and_then(|status| status.load_balancer.as_ref());
-    let ingress = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
+    let ingress = &object.status.load_balancer.ingress;
     let mut found = Vec::new();
     for (at, entry) in ingress.iter().enumerate() {
         let field = format_args!("status.loadBalancer.ingress[{at}]");
@@ -139,7 +135,7 @@ fn service_address(
 
 /// `spec.loadBalancerSourceRanges`, and whether some of it could not be read.
 pub(super) fn source_ranges(spec: &Spec, findings: &mut Findings) -> (Box<[IpNet]>, bool) {
-    let listed = spec.load_balancer_source_ranges.as_deref().unwrap_or_default();
+    let listed = &spec.load_balancer_source_ranges;
     let mut found = Vec::with_capacity(listed.len());
     let mut broken = false;
     for (at, text) in listed.iter().enumerate() {
@@ -150,7 +146,7 @@ pub(super) fn source_ranges(spec: &Spec, findings: &mut Findings) -> (Box<[IpNet
         broken = true;
         findings.wrong(
             format_args!("spec.loadBalancerSourceRanges[{at}]"),
-            format_args!("{} is not a prefix; nobody is allowed by it", quoted(text)),
+            format_args!("{} is not a prefix; it allows no client", quoted(text)),
             "write it as 203.0.113.0/24 or 2001:db8::/32",
         );
     }

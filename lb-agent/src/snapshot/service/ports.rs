@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec as Spec};
 use lb_common::addr::Protocol;
 
 use super::{PortSpec, ServiceKind};
 use crate::snapshot::finding::{Findings, quoted};
+use crate::snapshot::object::{ServiceBody as Spec, ServicePort};
 
 /// Reads a port number.
 pub(crate) fn port_number(
@@ -44,7 +44,7 @@ pub(crate) fn protocol(
 
 /// The usable ports of a Service.
 pub(super) fn ports(spec: &Spec, kind: ServiceKind, findings: &mut Findings) -> Box<[PortSpec]> {
-    let listed = spec.ports.as_deref().unwrap_or_default();
+    let listed = &spec.ports;
     let mut found: Vec<PortSpec> = Vec::with_capacity(listed.len());
     for (at, port) in listed.iter().enumerate() {
         found.extend(one(port, at, kind, &found, findings));

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::plan::Family;
-use crate::snapshot::address;
+use crate::snapshot::{PROXY_NAME_LABEL, address};
 
 fn service(spec: impl Into<Value>) -> ServiceSpec {
     object(json!({ "metadata": { "namespace": "default", "name": "web" }, "spec": spec.into() }))

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::snapshot::object::{HEADLESS_LABEL, SERVICE_NAME_LABEL, TRIGGER_TIME};
 
 fn slice(object: Value) -> SliceSpec {
     let object = serde_json::from_value(object).expect("an EndpointSlice");

@@ -1,33 +1,21 @@
-//! Packets between any two calls of the sweep.
+//! Flows that are over, and packets between any two calls of the sweep.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::mem::replace;
 
 use lb_common::addr::Protocol;
-use lb_common::flow::state;
+use lb_common::flow::Shown;
 
-use super::super::tests::{NOW, masquerade, pair};
+use super::super::tests::{NOW, masqueraded, pair};
 use super::*;
 
-/// What comes between two calls.
-#[derive(Clone, Copy, Debug)]
-enum Packet {
-    /// A question, and its answer at once.
-    Question,
-    /// An answer alone.
-    Answer,
-}
-
-/// A table with one flow that is over, and a packet of it before one of the calls.
+/// A table with one flow, and a packet of its client before one of the calls.
 struct Table {
-    halves: RefCell<BTreeMap<FlowKey, Flow>>,
-    pair: [(FlowKey, Flow); 2],
-    packet: Packet,
+    entries: RefCell<BTreeMap<FlowKey, Flow>>,
+    front: FlowKey,
     /// Calls until the packet comes.
     left: Cell<u32>,
-    /// Whether the packet found what it needs.
-    passed: Cell<Option<bool>>,
 }
 
 impl Table {
@@ -37,94 +25,130 @@ impl Table {
         if left != 0 {
             return;
         }
-        let mut halves = self.halves.borrow_mut();
-        let seen = NOW.as_nanos() as u64;
-        let [(front, mut front_flow), (back, mut back_flow)] = self.pair;
-        (front_flow.seen, back_flow.seen) = (seen, seen);
-        if matches!(self.packet, Packet::Question) {
-            if let Some(flow) = halves.get_mut(&front) {
-                flow.seen = seen;
-            } else {
-                let _: Option<Flow> = halves.insert(back, back_flow);
-                let _: Option<Flow> = halves.insert(front, front_flow);
-            }
+        if let Some(flow) = self.entries.borrow_mut().get_mut(&self.front) {
+            flow.seen = NOW.as_nanos() as u64;
         }
-        let answered = halves.get_mut(&back).map(|flow| flow.seen = seen);
-        self.passed.set(Some(answered.is_some()));
     }
 }
 
-impl Halves for Table {
-    fn half(&self, key: &FlowKey) -> Result<Option<Flow>, Error> {
+impl Entries for Table {
+    fn entry(&self, key: &FlowKey) -> Result<Option<Flow>, Error> {
         self.before_a_call();
-        Ok(self.halves.borrow().get(key).copied())
+        Ok(self.entries.borrow().get(key).copied())
     }
 
     fn take(&self, key: &FlowKey) -> Result<Option<Flow>, Error> {
         self.before_a_call();
-        Ok(self.halves.borrow_mut().remove(key))
+        Ok(self.entries.borrow_mut().remove(key))
     }
 
     fn restore(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error> {
         self.before_a_call();
-        let _: &mut Flow = self.halves.borrow_mut().entry(*key).or_insert(*flow);
+        self.entries.borrow_mut().entry(*key).or_insert(*flow);
         Ok(())
     }
 
     fn replace(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error> {
         self.before_a_call();
-        let _: Option<Flow> = self.halves.borrow_mut().get_mut(key).map(|it| replace(it, *flow));
+        self.entries.borrow_mut().get_mut(key).map(|it| replace(it, *flow));
         Ok(())
     }
 }
 
-/// A sweep of a flow with a packet before one of its calls: whether the packet passed, if it came at all, and what is left.
-fn swept(flow: &[(FlowKey, Flow)], packet: Packet, call: u32) -> (Option<bool>, usize) {
+/// The entries that a sweep leaves of a flow, with a packet before one of its calls.
+fn left(flow: &[(FlowKey, Flow)], call: u32) -> usize {
+    let [(front, _), ..] = flow else { return 0 };
     let table = Table {
-        halves: RefCell::new(flow.iter().copied().collect()),
-        pair: flow.try_into().unwrap(),
-        packet,
+        entries: RefCell::new(flow.iter().copied().collect()),
+        front: *front,
         left: Cell::new(call),
-        passed: Cell::new(None),
     };
-    let mut notes = Notes { epochs: vec![0, 1], ..Notes::default() };
-    for (key, flow) in flow {
-        notes.note(key, flow);
-    }
     for (key, _) in flow {
-        let _went: usize = end(&table, key, &mut notes, NOW).unwrap();
+        let _went: usize = end(&table, key, &Lifetimes::default(), NOW).unwrap();
     }
-    (table.passed.get(), table.halves.into_inner().len())
+    table.entries.into_inner().len()
 }
 
-fn flows() -> [Vec<(FlowKey, Flow)>; 2] {
-    [pair(Protocol::UDP, 200, [state::ESTABLISHED; 2]), masquerade(100)]
+fn over() -> [Vec<(FlowKey, Flow)>; 3] {
+    [
+        pair(Protocol::UDP, 200, [Shown::ESTABLISHED; 2]),
+        pair(Protocol::TCP, 90_000, [Shown::ESTABLISHED; 2]),
+        masqueraded(100),
+    ]
 }
 
 #[test]
 fn a_flow_that_is_over_goes_whole() {
-    for flow in flows() {
-        assert_eq!(swept(&flow, Packet::Question, u32::MAX), (None, 0));
+    for flow in over() {
+        assert_eq!(left(&flow, u32::MAX), 0, "{flow:?}");
     }
 }
 
 #[test]
-fn a_question_during_a_sweep_is_answered_and_its_flow_stays() {
-    for flow in flows() {
-        let came: Vec<_> = (0..12).map(|call| swept(&flow, Packet::Question, call)).collect();
-        for (call, (passed, left)) in came.iter().enumerate().filter(|(_, (p, _))| p.is_some()) {
-            assert_eq!((*passed, *left), (Some(true), 2), "before call {call}: {came:?}");
+fn a_flow_lives_as_long_as_either_direction_is_seen() {
+    let both = [Shown::ESTABLISHED; 2];
+    for (flow, expected) in [
+        (pair(Protocol::UDP, 119, both), 2),
+        (pair(Protocol::UDP, 120, both), 0),
+        (pair(Protocol::UDP, 30, [Shown::ESTABLISHED, Shown::NOTHING]), 0),
+        (pair(Protocol::SCTP, 209, both), 2),
+        (pair(Protocol::TCP, 3_601, both), 2),
+        (pair(Protocol::TCP, 3_601, [Shown::FIN, Shown::ESTABLISHED]), 0),
+        (pair(Protocol::TCP, 10, [Shown::ESTABLISHED, Shown::RST]), 0),
+    ] {
+        assert_eq!(left(&flow, u32::MAX), expected, "{flow:?}");
+    }
+}
+
+#[test]
+fn a_packet_before_its_entry_goes_keeps_the_flow() {
+    for flow in over() {
+        let all = flow.len();
+        // Before the entry is looked at, and before it is taken.
+        for call in 0..3 {
+            assert_eq!(left(&flow, call), all, "before call {call}: {flow:?}");
         }
-        assert!(came.iter().filter(|(passed, _)| passed.is_some()).count() >= 5, "{came:?}");
+    }
+}
+
+/// Its client's packet comes before each call in turn, and finds all of the flow or nothing.
+#[test]
+fn a_flow_that_is_judged_by_its_reply_is_never_left_without_one() {
+    for flow in over() {
+        let [(front, _), (reply, _), ..] = flow[..] else { panic!("{flow:?}") };
+        for call in 0..8 {
+            let table = Table {
+                entries: RefCell::new(flow.iter().copied().collect()),
+                front,
+                left: Cell::new(call),
+            };
+            let _went: usize = end(&table, &reply, &Lifetimes::default(), NOW).unwrap();
+            let left = table.entries.into_inner();
+            assert!(
+                !left.contains_key(&front) || left.contains_key(&reply),
+                "call {call}: {left:?}"
+            );
+        }
     }
 }
 
 #[test]
-fn an_answer_that_passes_keeps_its_flow() {
-    let flow = pair(Protocol::UDP, 200, [state::ESTABLISHED; 2]);
-    for call in 0..12 {
-        let (passed, left) = swept(&flow, Packet::Answer, call);
-        let expected = if passed == Some(true) { 2 } else { 0 };
-        assert_eq!(left, expected, "before call {call}: {passed:?}");
-    }
+fn a_masquerade_without_its_flow_goes() {
+    let [_, _, mark, back] = masqueraded(400).try_into().unwrap();
+    assert_eq!(left(&[mark, back], u32::MAX), 0);
+    assert_eq!(left(&[back], u32::MAX), 0);
+}
+
+/// The source of a flow that lost its own answers is another flow's by now.
+#[test]
+fn a_flow_that_goes_leaves_the_answers_of_another() {
+    let mut flow = masqueraded(400);
+    let Some((_, answers)) = flow.last_mut() else { panic!("four entries") };
+    answers.to.destination_port = lb_common::addr::Port::new(1);
+    answers.seen = NOW.as_nanos() as u64;
+    let [front, reply, mark, another] = flow.try_into().unwrap();
+    let entries = [front, reply, mark, another].into_iter().collect();
+    let table = Table { entries: RefCell::new(entries), front: front.0, left: Cell::new(u32::MAX) };
+    let _went: usize = end(&table, &front.0, &Lifetimes::default(), NOW).unwrap();
+    assert_eq!(table.entries.into_inner().into_keys().collect::<Vec<_>>(), [another.0]);
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, Response, Uri};
@@ -14,22 +15,19 @@ use kube::client::ClientBuilder;
 use serde_json::{Value, json};
 use tower::Service;
 
-use crate::snapshot::ViewHealth;
 use crate::watch::observe::Observe;
 
-/// What is asked.
 pub(super) struct Asked {
     uri: Uri,
     count: usize,
 }
 
 impl Asked {
-    /// The resource.
     pub(super) fn resource(&self) -> &str {
         self.uri.path().rsplit('/').next().unwrap_or_default()
     }
 
-    /// How many times the resource was asked for before.
+    /// How many times the resource was asked for before, apart from probes.
     pub(super) const fn count(&self) -> usize {
         self.count
     }
@@ -44,24 +42,41 @@ impl Asked {
         self.has("watch=true")
     }
 
+    /// It asks only for the version of what the store holds.
+    pub(super) fn probes(&self) -> bool {
+        is_probe(&self.uri)
+    }
+
     /// It is a watch that begins with the list.
     pub(super) fn streams(&self) -> bool {
         self.has("sendInitialEvents=true")
     }
 }
 
-/// What is answered.
+fn is_probe(uri: &Uri) -> bool {
+    uri.query().unwrap_or_default().split('&').any(|part| part == "limit=1")
+}
+
 pub(super) enum Answer {
     /// Nothing, ever.
     Hang,
     /// No connection.
     Broken,
-    /// A failure.
     Failure(u16, String),
     /// A whole body.
     Whole(String),
     /// Lines, and then nothing more.
     Stream(Vec<String>),
+    /// Lines, and then the end.
+    Ended(Vec<String>),
+    /// A body that breaks off, after these lines.
+    Cut(Vec<String>),
+    /// A failure that asks us to wait so many seconds.
+    Busy(u16, u32),
+    /// A page for people, with status 200.
+    Page(String),
+    /// A body in pieces, with pauses before each.
+    Slow(Vec<String>, Duration),
 }
 
 impl Answer {
@@ -111,7 +126,7 @@ fn api_version(kind: &str) -> &'static str {
     if kind == "EndpointSlice" { "discovery.k8s.io/v1" } else { "v1" }
 }
 
-fn object(kind: &str, name: &str, version: u32) -> Value {
+pub(super) fn object(kind: &str, name: &str, version: u32) -> Value {
     let mut object = json!({
         "apiVersion": api_version(kind), "kind": kind,
         "metadata": {
@@ -139,13 +154,11 @@ impl Script {
     }
 
     /// A client of it.
-    pub(super) fn client(&self, view: &ViewHealth) -> Client {
-        ClientBuilder::new(self.clone(), "default")
-            .with_layer(&Observe::new(view.clone(), None))
-            .build()
+    pub(super) fn client(&self) -> Client {
+        ClientBuilder::new(self.clone(), "default").with_layer(&Observe::new(None)).build()
     }
 
-    /// What was asked so far, readable, the parts of the query in order.
+    /// The requests so far, readable, the parts of the query in order.
     pub(super) fn asked(&self) -> Vec<String> {
         let asked = self.asked.lock().expect("no panic");
         let readable = |uri: &Uri| {
@@ -172,7 +185,7 @@ impl<B: Send + 'static> Service<Request<B>> for Script {
     fn call(&mut self, req: Request<B>) -> Self::Future {
         let mut asked = self.asked.lock().expect("no panic");
         let mut counts = BTreeMap::new();
-        for uri in &*asked {
+        for uri in asked.iter().filter(|uri| !is_probe(uri)) {
             *counts.entry(uri.path().to_owned()).or_insert(0) += 1;
         }
         let count = counts.get(req.uri().path()).copied().unwrap_or(0);
@@ -185,6 +198,28 @@ impl<B: Send + 'static> Service<Request<B>> for Script {
                 Answer::Broken => Err(io::ErrorKind::ConnectionRefused.into()),
                 Answer::Failure(code, body) => {
                     Ok(Response::builder().status(code).body(Body::from(body)).expect("a response"))
+                }
+                Answer::Ended(lines) => Ok(Response::new(Body::from(lines.join("\n") + "\n"))),
+                Answer::Cut(lines) => {
+                    let lines = lines.into_iter().map(|line| Ok(line + "\n"));
+                    let cut = [Err(io::Error::from(io::ErrorKind::ConnectionReset))];
+                    Ok(Response::new(Body::from_stream(stream::iter(lines.chain(cut)))))
+                }
+                Answer::Busy(code, seconds) => Ok(Response::builder()
+                    .status(code)
+                    .header("Retry-After", seconds.to_string())
+                    .body(Body::from("later"))
+                    .expect("a response")),
+                Answer::Page(text) => Ok(Response::builder()
+                    .header("Content-Type", "text/html; charset=utf-8")
+                    .body(Body::from(text))
+                    .expect("a response")),
+                Answer::Slow(pieces, pause) => {
+                    let pieces = stream::iter(pieces).then(move |piece| async move {
+                        tokio::time::sleep(pause).await;
+                        Ok::<_, io::Error>(piece)
+                    });
+                    Ok(Response::new(Body::from_stream(pieces)))
                 }
                 Answer::Whole(body) => Ok(Response::new(Body::from(body))),
                 Answer::Stream(lines) => {

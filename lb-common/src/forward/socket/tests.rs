@@ -2,12 +2,12 @@
 
 use std::vec::Vec;
 
-use super::{Call, Outcome, connect, peer_name, receive, send};
-use crate::addr::{Endpoint, Protocol};
+use super::{Call, Outcome, connect, peer_name};
+use crate::addr::{Endpoint, Ip, Protocol};
 use crate::config::Settings;
 use crate::event::Event;
 use crate::fake::{Fake, at, world};
-use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
+use crate::flow::{Flow, FlowKey, Kind, Peer, Side, Tuple};
 use crate::scratch::{Asker, Scratch};
 use crate::service::{Backend, Flags, Frontend, Service};
 
@@ -15,7 +15,6 @@ mod pods;
 
 const HOST: u64 = 7;
 const SOCKET: u64 = 1_000;
-const OTHER4: &str = "10.96.0.11:80";
 const NOBODY: &str = "203.0.113.77:80";
 
 /// The addresses of one family: two frontends, two backends, the loopback, a ClusterIP of one port.
@@ -60,7 +59,7 @@ fn plain(family: &Family) -> Fake {
 }
 
 fn call(to: &str, protocol: Protocol, socket: u64) -> Call {
-    Call { remote: at(to), protocol, socket, netns: HOST }
+    Call { remote: at(to), local: Ip::UNSPECIFIED, protocol, socket, netns: HOST }
 }
 
 /// Working memory as another call left it.
@@ -68,12 +67,12 @@ fn used_memory() -> Scratch {
     let other = at("198.51.100.9:9999");
     let key = FlowKey::new(Tuple::new(other, other), Protocol::SCTP, Side::EGRESS);
     let mut flow = Flow::new(key.tuple, Kind::REPLY, u64::MAX);
-    (flow.service, flow.backend, flow.epoch, flow.note) = (99, 99, 99, 99);
+    (flow.service, flow.backend, flow.epoch, flow.client_device) = (99, 99, 99, 99);
     Scratch {
         key,
         flow,
-        twin_key: key,
-        twin: flow,
+        opposite_key: key,
+        opposite: flow,
         other: flow,
         service: Service { id: 99, flags: Flags(u32::MAX), affinity: 99, ..Service::default() },
         frontend: Frontend::new(other.ip, other.port, Protocol::SCTP),
@@ -87,14 +86,6 @@ fn used_memory() -> Scratch {
 
 fn connects(tables: &Fake, call: &Call) -> Outcome {
     connect(tables, &mut used_memory(), call)
-}
-
-fn sends(tables: &Fake, call: &Call) -> Outcome {
-    send(tables, &mut used_memory(), call)
-}
-
-fn receives(tables: &Fake, from: Endpoint, call: &Call) -> Outcome {
-    receive(tables, &mut used_memory(), &Call { remote: from, ..*call })
 }
 
 /// The backend that a call was sent to.
@@ -111,24 +102,40 @@ fn connected_socket_gets_a_backend_and_is_shown_the_frontend() {
     for family in &FAMILIES {
         let tables = plain(family);
         let ends: Vec<Endpoint> = family.backends.iter().map(|(end, _)| at(end)).collect();
-        for protocol in [Protocol::TCP, Protocol::UDP] {
-            for frontend in [family.cluster, family.node, family.loopback] {
-                let mut seen = Vec::new();
-                for socket in 0..64 {
-                    let asked = call(frontend, protocol, SOCKET + socket);
-                    let backend = used(connects(&tables, &asked));
-                    assert!(ends.contains(&backend), "{frontend} {backend:?}");
-                    seen.push(backend);
-                    let shown = Call { remote: backend, ..asked };
-                    assert_eq!(peer_name(&tables, &shown), Outcome::Use(at(frontend)));
-                    assert_eq!(receives(&tables, backend, &asked), Outcome::Use(at(frontend)));
-                    let other = Call { remote: at(frontend), ..asked };
-                    assert_eq!(peer_name(&tables, &other), Outcome::Leave, "another peer");
-                }
-                assert!(ends.iter().all(|end| seen.contains(end)), "{frontend}: {seen:?}");
+        for frontend in [family.cluster, family.node, family.loopback] {
+            let mut seen = Vec::new();
+            for socket in 0..64 {
+                let backend =
+                    used(connects(&tables, &call(frontend, Protocol::TCP, SOCKET + socket)));
+                assert!(ends.contains(&backend), "{frontend} {backend:?}");
+                seen.push(backend);
+                let peer = Peer { frontend: at(frontend), backend };
+                let shown = peer_name(&tables, Some(&peer), &backend);
+                assert_eq!(shown, Outcome::Use(at(frontend)));
+                let other = peer_name(&tables, Some(&peer), &at(frontend));
+                assert_eq!(other, Outcome::Leave, "another peer");
+                assert_eq!(peer_name(&tables, None, &backend), Outcome::Leave, "not ours");
             }
+            assert!(ends.iter().all(|end| seen.contains(end)), "{frontend}: {seen:?}");
         }
-        assert!(tables.flows.borrow().is_empty(), "connections are the kernel's to remember");
+        assert!(tables.all_flows().is_empty(), "connections are the kernel's to remember");
+    }
+}
+
+/// Source ranges, and the way back of answers, depend on it.
+#[test]
+fn socket_that_is_bound_to_another_address_is_left_to_its_packets() {
+    let tables = plain(&V4);
+    let unbound = call(world::CLUSTER4, Protocol::TCP, SOCKET);
+    for (local, is_served) in [
+        ("0.0.0.0:0", true),
+        (world::NODE4, true),
+        ("127.0.0.1:0", true),
+        ("198.51.100.1:0", false),
+        (world::POD4, false),
+    ] {
+        let outcome = connects(&tables, &Call { local: at(local).ip, ..unbound });
+        assert_eq!(matches!(outcome, Outcome::Use(_)), is_served, "{local}");
     }
 }
 
@@ -137,11 +144,10 @@ fn no_address_is_nobodys() {
     for (family, any) in FAMILIES.iter().zip(["0.0.0.0:30080", "[::]:30080"]) {
         let mut tables = plain(family);
         tables.settings.socket_mode = Settings::SOCKETS_ALL;
-        for protocol in [Protocol::TCP, Protocol::UDP] {
+        for protocol in [Protocol::TCP] {
             let own = call(any, protocol, SOCKET);
             for asked in [own, Call { netns: HOST + 1, ..own }] {
                 assert_eq!(connects(&tables, &asked), Outcome::Leave, "{asked:?}");
-                assert_eq!(sends(&tables, &asked), Outcome::Leave, "{asked:?}");
             }
         }
     }
@@ -151,15 +157,10 @@ fn no_address_is_nobodys() {
 fn what_is_not_ours_is_left_alone() {
     let tables = plain(&V4);
     for to in [NOBODY, world::REMOTE4, "192.168.0.10:30081", "192.168.0.11:30080", "127.0.0.1:80"] {
-        for protocol in [Protocol::TCP, Protocol::UDP] {
-            let asked = call(to, protocol, SOCKET);
-            assert_eq!(connects(&tables, &asked), Outcome::Leave, "{to}");
-            assert_eq!(sends(&tables, &asked), Outcome::Leave, "{to}");
-            assert_eq!(receives(&tables, at(to), &asked), Outcome::Leave, "{to}");
-            assert_eq!(peer_name(&tables, &asked), Outcome::Leave, "{to}");
-        }
+        let asked = call(to, Protocol::TCP, SOCKET);
+        assert_eq!(connects(&tables, &asked), Outcome::Leave, "{to}");
     }
-    assert!(tables.sockets.borrow().is_empty() && tables.flows.borrow().is_empty());
+    assert!(tables.all_flows().is_empty());
 }
 
 #[test]
@@ -175,7 +176,7 @@ fn without_backends_it_is_refused_and_what_is_forbidden_is_left_to_the_packet() 
             flags: service.flags.with(Flags::LOCAL_POLICY),
             ..service
         });
-        for protocol in [Protocol::TCP, Protocol::UDP] {
+        for protocol in [Protocol::TCP] {
             let asked = call(family.cluster, protocol, SOCKET);
             for (tables, outcome) in [
                 (&empty, Outcome::Refuse),
@@ -183,13 +184,12 @@ fn without_backends_it_is_refused_and_what_is_forbidden_is_left_to_the_packet() 
                 (&not_here, Outcome::Leave),
             ] {
                 assert_eq!(connects(tables, &asked), outcome);
-                assert_eq!(sends(tables, &asked), outcome);
             }
             let asked = call(family.node, protocol, SOCKET);
             let served = used(connects(&not_here, &asked));
             assert_eq!(served, at(elsewhere[0].0), "no external policy binds a host");
         }
-        assert_eq!(empty.counted(Event::SocketRefused), 4);
+        assert_eq!(empty.counted(Event::SocketRefused), 1);
     }
     let tables = plain(&V4);
     let wrong = call("10.96.0.10:81", Protocol::TCP, SOCKET);
@@ -206,53 +206,6 @@ fn allowed_source_is_the_nodes_own() {
     let [a, b, c, d] = own.v4_octets();
     tables.allow(1, &std::format!("{a}.{b}.{c}.{d}"), 32);
     let _backend = used(connects(&tables, &call(world::CLUSTER4, Protocol::TCP, SOCKET)));
-}
-
-#[test]
-fn unconnected_socket_talks_to_two_services() {
-    let mut tables = plain(&V4);
-    let other = tables.add_service(3, &[("10.1.0.9:9090", true)]);
-    tables.cluster_ip(OTHER4, Protocol::UDP, other);
-    let [first, second] =
-        [world::CLUSTER4, OTHER4].map(|frontend| call(frontend, Protocol::UDP, SOCKET));
-    let backends = [first, second].map(|asked| used(sends(&tables, &asked)));
-    for (asked, backend) in [first, second].iter().zip(backends) {
-        assert_eq!(used(sends(&tables, asked)), backend, "as long as it goes on");
-        assert_eq!(receives(&tables, backend, asked), Outcome::Use(asked.remote));
-    }
-    let stranger = Call { socket: SOCKET + 1, ..first };
-    assert_eq!(receives(&tables, backends[0], &stranger), Outcome::Leave, "another socket's");
-    assert_eq!(tables.halves(Side::SOCKET), 4);
-}
-
-#[test]
-fn two_frontends_of_one_backend_answer_who_asked_last() {
-    let tables = node(&V4, &[(world::LOCAL4, true)], |service| service);
-    for _ in 0..2 {
-        for frontend in [world::CLUSTER4, world::NODE4] {
-            let asked = call(frontend, Protocol::UDP, SOCKET);
-            let backend = used(sends(&tables, &asked));
-            assert_eq!(receives(&tables, backend, &asked), Outcome::Use(asked.remote));
-        }
-    }
-    assert_eq!(tables.halves(Side::SOCKET), 3);
-}
-
-#[test]
-fn datagrams_move_on_when_their_backend_leaves() {
-    let mut tables = plain(&V4);
-    let asked = call(world::CLUSTER4, Protocol::UDP, SOCKET);
-    let before = used(sends(&tables, &asked));
-    let row = tables.backends.iter_mut().find(|row| row.service == 2 && row.ip == before.ip);
-    let row = row.expect("its row");
-    row.epoch += 1_000;
-    // The row is another's now; a table that still names it chooses it, with its new epoch.
-    let again = used(sends(&tables, &asked));
-    let flows = tables.flows.borrow();
-    let of = |flow: &&Flow| flow.to.destination == again.ip;
-    let flow = flows.values().find(of).expect("a flow");
-    assert_eq!(flow.epoch, tables.backends[flow.backend as usize].epoch);
-    assert_eq!(tables.counted(Event::SocketTranslated), 2, "it chose twice");
 }
 
 #[test]
@@ -278,19 +231,10 @@ fn mapped_address_is_the_ipv4_frontend() {
     let tables = plain(&V4);
     let mut asked = call(world::CLUSTER4, Protocol::TCP, SOCKET);
     let [a, b, c, d] = asked.remote.ip.v4_octets();
-    asked.remote.ip = crate::addr::Ip::v6([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]);
+    asked.remote.ip = Ip::v6([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]);
     let backend = used(connects(&tables, &asked));
     assert!(backend.ip.is_v4());
-    let shown = Call { remote: backend, ..asked };
-    assert_eq!(peer_name(&tables, &shown), Outcome::Use(at(world::CLUSTER4)));
-}
-
-#[test]
-fn full_tables_cost_what_is_shown_and_no_connection() {
-    let mut tables = plain(&V4);
-    tables.flow_capacity = 1;
-    let asked = call(world::CLUSTER4, Protocol::UDP, SOCKET);
-    let backend = used(sends(&tables, &asked));
-    assert_eq!(receives(&tables, backend, &asked), Outcome::Leave);
-    assert!(tables.flows.borrow().is_empty(), "no half of a flow stands alone");
+    let peer = Peer { frontend: asked.remote, backend };
+    let shown = peer_name(&tables, Some(&peer), &backend);
+    assert_eq!(shown, Outcome::Use(at(world::CLUSTER4)));
 }

@@ -8,7 +8,6 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use lb_agent::snapshot::ViewHealth;
 use lb_agent::watch::client::Server;
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -24,7 +23,7 @@ const PROBE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 20);
 /// So many after it are used in turn.
 const ADDRESSES: u32 = 200;
 
-/// What changes, and through what.
+/// The object that changes, and the client that changes it.
 pub(super) struct Changer {
     runtime: Runtime,
     client: Client,
@@ -41,7 +40,7 @@ impl Changer {
                 .worker_threads(1)
                 .enable_all()
                 .build()?;
-            let client = runtime.block_on(server.client(&ViewHealth::default(), None))?;
+            let client = runtime.block_on(server.client(None))?;
             Ok((runtime, client))
         })??;
         Ok(Self { runtime, client, made: 0 })

@@ -21,7 +21,7 @@ const OPEN: usize = 64;
 const FIRST_PORT: u16 = 1_024;
 /// So many are used in turn.
 const PORTS: u32 = 64_000;
-/// What servers of the harness answer to: the size of the answer is theirs to choose.
+/// The question that servers of the harness answer: the size of the answer is theirs to choose.
 const QUESTION: &[u8] = b"ask 0 \n";
 
 /// Returns when `server` first answered at `to`.
@@ -75,7 +75,7 @@ fn ask(to: SocketAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], port)))?;
     socket.set_nonblocking(true)?;
     socket.connect(to)?;
-    let _: usize = socket.send(QUESTION)?;
+    socket.send(QUESTION)?;
     Ok(socket)
 }
 
@@ -84,7 +84,7 @@ fn wait(sockets: &[UdpSocket], time: Duration) -> Result<Vec<usize>> {
     let mut polled: Vec<PollFd<'_>> =
         sockets.iter().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)).collect();
     // Not poll(2): its milliseconds are those of the timer tick.
-    let _: i32 = ppoll(&mut polled, Some(TimeSpec::from_duration(time)), None).context("poll")?;
+    ppoll(&mut polled, Some(TimeSpec::from_duration(time)), None).context("poll")?;
     let ready = polled.iter().enumerate().filter(|(_, it)| it.any() == Some(true));
     Ok(ready.map(|(index, _)| index).collect())
 }
@@ -110,7 +110,7 @@ mod tests {
         let answers = std::thread::spawn(move || {
             for name in ["other", "other", "expected"] {
                 let (_, client) = server.recv_from(&mut [0; 64]).unwrap();
-                let _: usize = server.send_to(format!("{name} x y\n").as_bytes(), client).unwrap();
+                server.send_to(format!("{name} x y\n").as_bytes(), client).unwrap();
             }
             server
         });

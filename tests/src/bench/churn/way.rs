@@ -1,4 +1,4 @@
-//! What runs on the node while things change: our agent, or the real kube-proxy.
+//! The proxy on the node while things change: our agent, or the real kube-proxy.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::wait::wait_until_ok;
 /// How long a start may take: kube-proxy reads and writes 10,000 services.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// Who serves Services.
+/// The proxy that serves Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// The agent that `LB_AGENT` names.
@@ -26,18 +26,17 @@ pub(super) enum Way {
     Nftables,
 }
 
-/// It runs.
 pub(super) struct Running<'a> {
     rig: &'a Rig,
     proxy: Proxy,
 }
 
-/// What was found of it while it ran.
+/// The memory that it took while it ran.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
     /// Anonymous memory of the process, in bytes.
     pub(super) anonymous: u64,
-    /// What its maps have of the kernel's, in bytes; unknown of nftables.
+    /// The kernel's memory for its maps, in bytes; unknown of nftables.
     pub(super) maps: Option<u64>,
 }
 
@@ -80,7 +79,7 @@ impl Way {
 }
 
 impl Running<'_> {
-    /// What it takes now.
+    /// Returns the memory that it takes now.
     pub(super) fn memory(&self) -> Result<Memory> {
         match &self.proxy {
             Proxy::Ours(agent) => {

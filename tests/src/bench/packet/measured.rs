@@ -1,4 +1,4 @@
-//! What `bench packet` found: as rows of results, and the same as a table for people.
+//! The results of `bench packet`: as rows, and as a table for people.
 
 use super::super::figures::{Figure, Spread};
 use super::super::machine::Machine;
@@ -58,7 +58,7 @@ impl Measured {
         let beside = wanted.iter().filter_map(|(base, case, flows)| {
             let program = name(base)?;
             let other = find(program, *case, *flows)?;
-            // What is measured one at a time has an empty program of its own, which is what it is beside.
+            // A case that is measured one packet at a time is compared with an empty program of its own.
             let empty = if label.case.is_alone() { None } else { empty };
             let (ratio, net) = (own.times(other, None), own.times(other, empty));
             (program != label.program).then_some(Beside { program, ratio, net })
@@ -105,13 +105,12 @@ pub(super) struct Kept {
     pub(super) disturbed: bool,
 }
 
-/// All of it.
 #[derive(Debug)]
 pub(super) struct Packets {
     pub(super) commit: String,
     pub(super) kept: Kept,
     pub(super) machine: Machine,
-    /// What was not measured and why, and what a reader must know.
+    /// The measurements that were left out, with the reason, and the notes for a reader.
     pub(super) notes: Vec<String>,
     pub(super) rows: Vec<Measured>,
 }

@@ -4,15 +4,14 @@ use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::{Endpoint, Port};
 use lb_common::event::{Hook, PassReason, Translation, Verdict};
 use lb_common::fake::{Fake, Step, at};
-use lb_common::flow::{Flow, FlowKey, Side, Tuple, state};
-use lb_common::hash;
+use lb_common::flow::{Flow, FlowKey, Kind as Half, Shown, Side, Tuple};
 use lb_common::service::{Backend, Flags, Frontend, Service, ServiceId};
 
 use super::pair::{Of, Pair};
 use super::ring::{self, FIRST, FLOWS, MANY};
 use super::variant::{Case, Kind, Label, Variant};
+use crate::differential::{Kernel, bpf};
 use crate::topology::Family;
-use crate::twin::{Kernel, bpf};
 
 /// Payloads that are tried for a ring; nearly all suit.
 const PAYLOADS: u64 = 64;
@@ -26,7 +25,7 @@ pub(super) fn foreign(kind: Kind) -> Vec<u8> {
     ring::packet(ring::client(0, 1, kind.family), to, kind, false).build()
 }
 
-/// A node whose flow table holds a ring, both halves of each flow; and these in the order in which traffic that comes in
+/// A node whose flow table holds a ring, both entries of each flow; and these in the order in which traffic that comes in
 /// the order of its clients' addresses would have made them.
 fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
     let mut node = Fake::node();
@@ -46,7 +45,7 @@ fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
             }
             Of::Remote => continue,
         };
-        let _: Option<Service> = node.services.insert(key, Service { flags, ..service });
+        node.services.insert(key, Service { flags, ..service });
     }
     if pair.of == Of::Remote {
         // Clients in the ring are what the node's own sources are.
@@ -54,7 +53,7 @@ fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
         node.settings.source_port_high = Port::new(u16::MAX);
         for position in 0..ring::entries(flows) {
             let source = ring::client(position, flows, kind.family).ip;
-            let _: bool = node.endpoints.insert(hash::endpoint(&source, Port::NONE));
+            node.settings.add_own(&source);
         }
     }
     let mut positions: Vec<usize> = (0..ring::entries(flows)).collect();
@@ -62,14 +61,14 @@ fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
     let mut keys = Vec::new();
     for position in positions {
         for side in [Side::EGRESS, Side::INGRESS] {
-            keys.push(half(&mut node, (kind, flows), position, pair, side));
+            keys.push(entry(&mut node, (kind, flows), position, pair, side));
         }
     }
     (node, keys)
 }
 
 /// Adds the entry at a position of a ring, whose packet becomes that of the next position, and says its key.
-fn half(
+fn entry(
     node: &mut Fake,
     (kind, flows): (Kind, usize),
     position: usize,
@@ -85,9 +84,12 @@ fn half(
     flow.service = if position.is_multiple_of(2) { 1 } else { 2 };
     flow.backend = if position.is_multiple_of(2) { 2 } else { 1 };
     flow.epoch = node.backends.get(flow.backend as usize).map_or(0, |row: &Backend| row.epoch);
-    flow.state = state::ESTABLISHED;
+    (flow.shown, flow.flags) = (Shown::ESTABLISHED, Flow::PROTECTED);
+    if matches!(what, Half::REPLY | Half::UNMASQUERADE) {
+        flow.flags |= Flow::ANSWER;
+    }
     let key = FlowKey::new(now, kind.protocol(), side);
-    let _: Option<Flow> = node.flows.borrow_mut().insert(key, flow);
+    node.put(key, flow);
     key
 }
 
@@ -97,13 +99,13 @@ fn chain(kind: Kind) -> Fake {
     for number in 0..FIRST {
         let [from, to] = [number, number + 1].map(|number| ring::frontend(number, kind.family));
         let id = 1 + number as ServiceId;
-        // Of this node: who comes from outside keeps his address.
+        // Backends of this node: a client from outside keeps its address.
         let rows = [0; 2].map(|_| node.add_backend(to, true, id));
         let flags = Flags::ANYWHERE;
         let cluster = node.add_set(&rows);
         let service = Service { id, flags, generation: 1, cluster, ..Service::default() };
         let key = Frontend::new(from.ip, from.port, kind.protocol());
-        let _: Option<Service> = node.services.insert(key, service);
+        node.services.insert(key, service);
     }
     node
 }
@@ -215,7 +217,7 @@ fn established(ring: &Ring, hook: Hook) -> Variant<'_> {
     let label = label(hook, pair.case(), flows, kind);
     Variant::new(label, packet.len(), move || {
         // Once round: a flow not seen for a tick is marked, which is not what is measured.
-        let _: f64 = run(kernel, hook, &packet, ring::entries(flows) as u32, verdict)?;
+        run(kernel, hook, &packet, ring::entries(flows) as u32, verdict)?;
         run(kernel, hook, &packet, ring::repeats(flows), verdict)
     })
 }
@@ -224,7 +226,7 @@ fn not_ours(kernel: &Kernel, kind: Kind, hook: Hook) -> Variant<'_> {
     let packet = foreign(kind);
     let verdict = Verdict::Pass(PassReason::NotOurs);
     Variant::new(label(hook, Case::NotOurs, 0, kind), packet.len(), move || {
-        let _: f64 = run(kernel, hook, &packet, 1_000, verdict)?;
+        run(kernel, hook, &packet, 1_000, verdict)?;
         run(kernel, hook, &packet, ring::repeats(1), verdict)
     })
 }

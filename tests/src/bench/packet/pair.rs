@@ -9,7 +9,7 @@ use super::ring::{self, MANY};
 use super::variant::{Case, Kind};
 use crate::topology::Family;
 
-/// What a ring is of.
+/// The packets that a ring is made of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Of {
     /// Clients here and ClusterIPs.
@@ -28,7 +28,6 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// ClusterIPs.
     fn cluster(family: Family) -> Self {
         let ends = match family {
             Family::V4 => ["10.96.0.10:80", "10.96.0.11:81"],
@@ -37,7 +36,6 @@ impl Pair {
         Self { ends: ends.map(at), of: Of::Cluster }
     }
 
-    /// `NodePorts`.
     fn node(family: Family) -> Self {
         let ends = match family {
             Family::V4 => ["192.168.0.10:30080", "192.168.0.10:30081"],
@@ -79,7 +77,7 @@ impl Pair {
         }
     }
 
-    /// What becomes of packets on a side.
+    /// The treatment of packets on a side.
     pub(super) fn translation(self, side: Side) -> (Half, Translation) {
         match (self.of == Of::Remote, side == Side::EGRESS) {
             (false, false) => (Half::FORWARD, Translation::Forward),

@@ -12,9 +12,9 @@ use lb_common::addr::{Endpoint, Ip};
 use super::ring::{self, FIRST, FLOWS, MANY};
 use super::single;
 use super::variant::{Case, Kind, Label, Variant};
+use crate::differential::bpf::{self, Plain};
 use crate::topology::Family;
 use crate::traffic::Protocol as Transport;
-use crate::twin::bpf::{self, Plain};
 
 mod entry;
 
@@ -61,7 +61,7 @@ impl Object {
         }
     }
 
-    /// A ring: one client, a destination for each flow; with the halves that answers would use.
+    /// A ring: one client, a destination for each flow; with the entries that answers would use.
     fn fill<const W: usize>(&self, map: &str, kind: Kind, flows: usize) -> Result<()>
     where
         Key<W>: Plain,
@@ -194,7 +194,7 @@ const UNTOUCHED: [(&str, Case); 6] = [
     ("look_up_xdp", Case::NotOurs),
 ];
 
-/// What packets one at a time are beside: what such a measurement costs.
+/// The cases that packets one at a time are compared with: the cost of such a measurement.
 const SINGLE: [(&str, Case); 4] = [
     ("empty", Case::Reject),
     ("empty", Case::ShortCut),
@@ -221,7 +221,7 @@ fn established<'a>(
     let packet = ring::packet(from, destination(0, flows, kind.family), kind, false).build();
     let label = label(name, Case::Established, flows, kind);
     Variant::new(label, packet.len(), move || {
-        let _: f64 = object.run(name, &packet, ring::entries(flows) as u32, &packet)?;
+        object.run(name, &packet, ring::entries(flows) as u32, &packet)?;
         object.run(name, &packet, ring::repeats(flows), &packet)
     })
 }
@@ -230,7 +230,7 @@ fn untouched<'a>(object: &'a Object, kind: Kind, name: &'static str, case: Case)
     let packet = super::ours::foreign(kind);
     let label = label(name, case, 0, kind);
     Variant::new(label, packet.len(), move || {
-        let _: f64 = object.run(name, &packet, 1_000, &packet)?;
+        object.run(name, &packet, 1_000, &packet)?;
         object.run(name, &packet, ring::repeats(1), &packet)
     })
 }

@@ -15,7 +15,7 @@ pub(super) const FLOWS: [usize; 3] = [1, 1_024, 65_536];
 /// One that is measured of one kind of packet only: a round of it takes half a second.
 pub(super) const MANY: usize = 1 << 20;
 
-/// Room of a flow table: what it is when nobody says otherwise, or four times its flows. Both halves of [`MANY`] flows
+/// Room of a flow table: what it is when nobody says otherwise, or four times its flows. Both entries of [`MANY`] flows
 /// fill it as those of 65,536 fill the other: to the half.
 pub(super) const fn room(flows: usize) -> usize {
     const ROOM: usize = 262_144;

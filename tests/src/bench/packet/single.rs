@@ -1,6 +1,6 @@
 //! Packets that no ring can hold, one at a time: rejections, and what XDP or tc sends on itself.
 //!
-//! Each is a test run of its own, on a fresh packet; the value of a round is the middle of many. What such a run costs by
+//! Each is a test run of its own, on a fresh packet; the value of a round is the middle of many. The cost of such a run by
 //! itself is measured alike, with the empty programs.
 
 use anyhow::{Context as _, Result, ensure};
@@ -18,9 +18,9 @@ use super::super::figures::Figure;
 use super::ours;
 use super::ring;
 use super::variant::{Case, Kind, Variant};
+use crate::differential::Kernel;
 use crate::topology::Family;
 use crate::traffic::Protocol;
-use crate::twin::Kernel;
 
 /// Runs of a round.
 const RUNS: usize = 401;
@@ -114,7 +114,7 @@ fn nobody(kind: Kind) -> (Fake, Vec<u8>) {
     let flags = Flags::ANYWHERE;
     let service = Service { id: 1, flags, generation: 1, ..Service::default() };
     let key = Frontend::new(asked.ip, asked.port, kind.protocol());
-    let _: Option<Service> = node.services.insert(key, service);
+    node.services.insert(key, service);
     (node, ring::packet(pod, asked, kind, true).build())
 }
 
@@ -131,7 +131,7 @@ fn let_out(kind: Kind) -> Result<(Fake, Vec<u8>)> {
     let cluster = node.add_set(&[row]);
     let service = Service { id: 1, flags, generation: 1, cluster, ..Service::default() };
     let key = Frontend::node_port(asked.ip, asked.port, kind.protocol());
-    let _: Option<Service> = node.services.insert(key, service);
+    node.services.insert(key, service);
     // The same code on this host makes of the first packets what the programs would. A SYN lets out no more than itself.
     let begin: &[_] = match kind.transport {
         Protocol::Tcp => &[(true, Translation::NewFlow), (false, Translation::Forward)],
@@ -141,12 +141,11 @@ fn let_out(kind: Kind) -> Result<(Fake, Vec<u8>)> {
         step(&node, Hook::EdgeXdp, (client, asked), (kind, is_first), what)?;
         step(&node, Hook::EdgeEgress, (client, remote), (kind, is_first), Translation::Masquerade)?;
     }
-    let halves = node.flows.borrow();
-    let is_out = halves.iter().any(|(key, flow)| {
+    let entries = node.all_flows();
+    let is_out = entries.iter().any(|(key, flow)| {
         key.side == Side::EGRESS && flow.kind == Half::MASQUERADE && flow.to.source == asked.ip
     });
     ensure!(is_out, "the connection has no way out of the node");
-    drop(halves);
     Ok((node, ring::packet(client, asked, kind, false).build()))
 }
 
@@ -172,7 +171,7 @@ fn flow(kind: Kind, has_short_cuts: bool) -> Result<Fake> {
     let (flags, cluster) = (Flags::ANYWHERE, node.add_set(&[row]));
     let service = Service { id: 1, flags, generation: 1, cluster, ..Service::default() };
     let key = Frontend::new(asked.ip, asked.port, kind.protocol());
-    let _: Option<Service> = node.services.insert(key, service);
+    node.services.insert(key, service);
     step(&node, Hook::PodIngress, (pod, asked), (kind, true), Translation::NewFlow)?;
     Ok(node)
 }

@@ -16,7 +16,6 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    /// Every kind.
     pub(super) const ALL: [Self; 4] = [
         Self { family: Family::V4, transport: Protocol::Tcp },
         Self { family: Family::V4, transport: Protocol::Udp },
@@ -46,7 +45,7 @@ impl Kind {
     }
 }
 
-/// What happens to the packets.
+/// The treatment of the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Case {
     /// The cost of the measurement, or of reading headers: no table decides.
@@ -66,7 +65,7 @@ pub(super) enum Case {
     Sent,
     /// tc sends it on past the stack (ADR 0021). One at a time.
     ShortCut,
-    /// What a short cut is beside: the same packet, left to the stack. One at a time.
+    /// The case that a short cut is compared with: the same packet, left to the stack. One at a time.
     Alone,
 }
 
@@ -95,7 +94,6 @@ impl Case {
 /// Name of a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Label {
-    /// The program.
     pub(super) program: &'static str,
     /// XDP, else tc.
     pub(super) xdp: bool,

@@ -6,7 +6,6 @@ use super::figure;
 use super::pick::{by_services, legend, of_ways, rows, values};
 use super::svg::{escape, number};
 
-/// All of them.
 pub(super) fn pictures(all: &[Row]) -> String {
     let mut text = legend(all);
     text.push_str("<div class=\"grid\">");
@@ -34,7 +33,7 @@ pub(super) fn pictures(all: &[Row]) -> String {
     text
 }
 
-/// What is slow: of many changes the slowest hundredth, of few the slowest.
+/// The slow end: of many changes the slowest hundredth, of few the slowest.
 const LATE: [(&str, &str); 2] = [("latency 99 %", "99 %"), ("latency slowest", "slowest")];
 
 /// The middle as a whole line, what is slow as a broken one.

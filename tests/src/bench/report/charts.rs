@@ -20,7 +20,7 @@ pub(super) struct Entry {
     pub(super) class: String,
     /// One value, or percentiles from the smallest to the largest.
     pub(super) values: Vec<Spread>,
-    /// What stands to the right.
+    /// The text to the right.
     pub(super) said: String,
 }
 

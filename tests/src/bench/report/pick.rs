@@ -25,7 +25,7 @@ pub(super) fn class(way: &str) -> &'static str {
     WAYS.iter().find(|(name, ..)| *name == way).map_or("plain", |(_, class, _)| *class)
 }
 
-/// What the colours mean, of ways that rows have.
+/// The meaning of the colours, of ways that rows have.
 pub(super) fn legend(rows: &[Row]) -> String {
     let present = |way: &&(&str, &str, &str)| rows.iter().any(|row| row.label("way") == way.0);
     let item = |(name, class, words): &(&str, &str, &str)| {

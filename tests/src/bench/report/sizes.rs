@@ -17,7 +17,6 @@ const MEASURES: [&str; 7] = [
     "growth",
 ];
 
-/// All of them.
 pub(super) fn pictures(all: &[Row]) -> String {
     let figures: String = MEASURES.iter().map(|measure| picture(all, measure)).collect();
     format!("<div class=\"grid\">{figures}</div>")

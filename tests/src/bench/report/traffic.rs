@@ -16,7 +16,6 @@ pub(super) const ROUTES: [(&str, &str); 3] = [
     ("port-far", "outside asks a NodePort, backend on the other node"),
 ];
 
-/// All of them.
 pub(super) fn pictures(all: &[Row]) -> String {
     let mut text = legend(all) + &growth(all);
     // The whole set is measured at one size, the smallest.
@@ -89,7 +88,7 @@ fn latency(all: &[Row], row: &Row) -> Option<Entry> {
     Some(Entry { name: way.to_owned(), class, values, said: said.join(" / ") })
 }
 
-/// What more services do to it.
+/// The effect of more services.
 fn growth(all: &[Row]) -> String {
     let mut text = String::new();
     for operation in values(all, "operation") {

@@ -25,9 +25,9 @@ pub(super) struct Probe {
 const PROBE: Ipv4Addr = Ipv4Addr::new(10, 111, 255, 254);
 
 impl Probe {
-    /// Writes it into `folder`, which is watched; `staged` is a folder that is not.
-    pub(super) fn new(folder: &Path, staged: &Path) -> Result<Self> {
-        let probe = Self { file: folder.join("probe.yaml"), staged: staged.join("probe") };
+    /// Writes it into `directory`, which is watched; `staged` is a directory that is not.
+    pub(super) fn new(directory: &Path, staged: &Path) -> Result<Self> {
+        let probe = Self { file: directory.join("probe.yaml"), staged: staged.join("probe") };
         probe.write(0)?;
         Ok(probe)
     }
@@ -57,7 +57,7 @@ impl Probe {
 }
 
 /// Writes services with so many endpoints each.
-pub(super) fn generate(folder: &Path, services: Range<u32>, endpoints: u32) -> Result<()> {
+pub(super) fn generate(directory: &Path, services: Range<u32>, endpoints: u32) -> Result<()> {
     for first in services.clone().step_by(PER_FILE as usize) {
         let mut text = String::new();
         for number in first..services.end.min(first + PER_FILE) {
@@ -66,7 +66,7 @@ pub(super) fn generate(folder: &Path, services: Range<u32>, endpoints: u32) -> R
             text.push_str(&documents(&name, address, number * endpoints, endpoints));
             text.push_str("\n---\n");
         }
-        fs::write(folder.join(format!("{first}.yaml")), text)?;
+        fs::write(directory.join(format!("{first}.yaml")), text)?;
     }
     Ok(())
 }

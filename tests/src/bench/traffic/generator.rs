@@ -23,7 +23,7 @@ const LONGEST: u64 = 10_000_000_000;
 /// Datagrams without an answer after which nobody is there.
 const LOST: u64 = 10;
 
-/// What a client does over and over.
+/// The operation that a client repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
@@ -54,7 +54,7 @@ impl Operation {
         }
     }
 
-    /// What is counted each second, and what of it CPU time is given for.
+    /// The unit that is counted each second, and the one that CPU time is given for.
     pub const fn units(self) -> (&'static str, &'static str) {
         match self {
             Self::Connect => ("connections/s", "us a connection"),
@@ -80,7 +80,7 @@ impl FromStr for Operation {
     }
 }
 
-/// What a client counted.
+/// The count of a client.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Count {
     /// Connections, requests or bits a second.
@@ -95,7 +95,7 @@ pub struct Count {
     pub operations: u64,
 }
 
-/// What one of the clients did.
+/// The share of one of the clients.
 struct Share {
     histogram: Histogram<u64>,
     lost: u64,
@@ -149,7 +149,7 @@ fn client(
     let warm = |what: &mut dyn FnMut() -> Result<u64>| -> Result<u64> {
         let (began, mut done) = (Instant::now(), 0);
         while began.elapsed() < time / WARM_UP {
-            let _: u64 = what()?;
+            what()?;
             done += 1;
         }
         Ok(done)
@@ -171,7 +171,7 @@ fn client(
     Ok(share)
 }
 
-/// What is done over and over; it returns how many questions were not answered.
+/// The repeated action; it returns how many questions were not answered.
 type Action = Box<dyn FnMut() -> Result<u64>>;
 
 fn action(operation: Operation, to: SocketAddr) -> Result<Action> {
@@ -190,7 +190,7 @@ fn action(operation: Operation, to: SocketAddr) -> Result<Action> {
             socket.connect(to)?;
             socket.set_read_timeout(Some(Duration::from_millis(50)))?;
             Box::new(move || {
-                let _: usize = socket.send(&[KEPT; SIZE])?;
+                socket.send(&[KEPT; SIZE])?;
                 Ok(u64::from(socket.recv(&mut [0; SIZE]).is_err()))
             })
         }

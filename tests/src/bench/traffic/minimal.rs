@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use aya::programs::SchedClassifier;
 use aya::programs::links::LinkOrder;
-use aya::programs::tc::{SchedClassifierLinkId, TcAttachOptions, TcAttachType};
+use aya::programs::tc::{TcAttachOptions, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
 
 use crate::rig::{Rig, TARGET};
@@ -16,7 +16,7 @@ use crate::topology::Family;
 /// Attached for as long as it lives.
 pub(super) struct Minimal(#[expect(dead_code, reason = "it holds the links")] Ebpf);
 
-/// What the programs have as constants; laid out in `lb-ebpf/src/reference_minimal.rs`. Of IPv4 an address is one word.
+/// The constants of the programs; laid out in `lb-ebpf/src/reference_minimal.rs`. An IPv4 address is one word.
 #[derive(Clone, Copy)]
 struct Setting {
     ends: [SocketAddr; 2],
@@ -89,7 +89,7 @@ impl Minimal {
                     .try_into()?;
                 program.load()?;
                 let order = TcAttachOptions::TcxOrder(LinkOrder::default());
-                let _: SchedClassifierLinkId = program.attach_with_options(device, hook, order)?;
+                program.attach_with_options(device, hook, order)?;
             }
             Ok(ebpf)
         };

@@ -1,4 +1,4 @@
-//! What programs cost an operation, by the kernel's own count (`BPF_ENABLE_STATS`): runs of each, and the time of a run.
+//! The cost of programs for an operation, by the kernel's own count (`BPF_ENABLE_STATS`): runs of each, and the time of a run.
 //!
 //! Counting slows every run by some 25 ns, so nothing else is measured meanwhile.
 
@@ -18,7 +18,6 @@ use crate::topology::Family;
 
 /// How often it is counted.
 const TURNS: usize = 5;
-/// What is counted.
 const COUNTED: [(Route, Operation); 6] = [
     (Route::PodFar, Operation::Connect),
     (Route::PodFar, Operation::Kept),
@@ -28,7 +27,7 @@ const COUNTED: [(Route, Operation); 6] = [
     (Route::PortFar, Operation::Udp),
 ];
 
-/// What a program did: runs, and nanoseconds of all.
+/// The work of a program: runs, and nanoseconds of all.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work {
     runs: u64,
@@ -43,7 +42,7 @@ struct Figures {
     cost: Figure,
 }
 
-/// What programs have done so far, by number.
+/// The work of programs so far, by number.
 fn work() -> BTreeMap<u32, (String, Work)> {
     let mut all = BTreeMap::new();
     // One that ends while it is listed is none of those that are measured.
@@ -85,7 +84,7 @@ pub(super) fn count(
     Ok(rows)
 }
 
-/// What each program did for an operation, and all of them (without a name): runs and nanoseconds.
+/// The work of each program for an operation, and of all of them (without a name): runs and nanoseconds.
 fn turn(
     site: &Site,
     question: Question,
@@ -100,7 +99,7 @@ fn turn(
         let earlier = before.get(&id).map_or_else(Work::default, |(_, work)| *work);
         let [runs, time] = [after.runs - earlier.runs, after.time - earlier.time];
         let each = [runs as f64 / operations, time as f64 / operations];
-        // What runs now and then is somebody else's.
+        // A program that runs now and then is somebody else's.
         if each[0] < 0.05 {
             continue;
         }

@@ -1,6 +1,6 @@
 //! A cluster for each way of serving Services, all alike but for that, and all told by one API server.
 //!
-//! What programs them has ended before anything is measured (a data path goes on without its agent, rules without
+//! Their proxy has ended before anything is measured (a data path goes on without its agent, rules without
 //! kube-proxy), and the API server is held: nothing runs beside client and server.
 
 use std::env;
@@ -14,9 +14,9 @@ use super::super::proxy::Proxy;
 use super::generator::{Count, Operation};
 use super::minimal::Minimal;
 use super::way::{self, Question, Route, Way};
+use crate::api_relay;
 use crate::cluster::{Published, until_answered_by};
 use crate::process::{Program, run};
-use crate::relay;
 use crate::rig::{Rig, TARGET, matrix};
 use crate::topology::{Family, Member, Node, Shape, Topology};
 use crate::traffic::{Ask, Protocol};
@@ -27,7 +27,7 @@ const START: Duration = Duration::from_secs(10);
 /// How long programming may take: kube-proxy writes 10,000 services to iptables for minutes.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// What the API server knows that is asked for.
+/// The Services of the API server that are asked for.
 #[derive(Debug)]
 pub(super) struct Services {
     /// Its backend is a pod of the node that is asked.
@@ -63,11 +63,11 @@ impl Site {
 
     /// Lets the nodes reach an API server that lives in another site, under the address that it has there.
     pub(super) fn reach(&mut self, api_server: SocketAddr, netns: &str) -> Result<()> {
-        self.relay = Some(relay::start(self.rig.topology(), api_server, netns)?);
+        self.relay = Some(api_relay::start(self.rig.topology(), api_server, netns)?);
         Ok(())
     }
 
-    /// Who answers services that nobody asks.
+    /// The backend of services that nobody asks.
     pub(super) fn backend(&self) -> Result<String> {
         Ok(self.rig.pod(1, 0)?.ip(Family::V4).to_string())
     }
@@ -174,8 +174,8 @@ impl Site {
             Route::Loopback => self.rig.pod(1, 0)?,
         };
         let mut command = from.home().command(&env::current_exe()?)?;
-        let _: &mut _ = command.args(["traffic-ask", question.operation.name(), &to.to_string()]);
-        let _: &mut _ = command.arg(time.as_millis().to_string());
+        command.args(["traffic-ask", question.operation.name(), &to.to_string()]);
+        command.arg(time.as_millis().to_string());
         let said = run(&mut command, "")
             .with_context(|| format!("{}, {question:?}, {to}", self.way.name()))?;
         serde_json::from_str(&said).with_context(|| format!("the generator said {said}"))
@@ -228,9 +228,9 @@ fn serve(backend: &Member) -> Result<Program> {
         backend.peer().stop_serving(protocol, &backend.addresses().both(), TARGET)?;
     }
     let mut command = backend.home().command(&env::current_exe()?)?;
-    let _: &mut _ = command.arg("traffic-serve");
+    command.arg("traffic-serve");
     for family in Family::ALL {
-        let _: &mut _ = command.arg(backend.addresses().socket(family, TARGET).to_string());
+        command.arg(backend.addresses().socket(family, TARGET).to_string());
     }
     Program::spawn("server", command, Path::new("/dev/null"))
 }

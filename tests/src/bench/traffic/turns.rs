@@ -77,7 +77,7 @@ impl Series {
         Ok(Turn { counts, again, is_calm })
     }
 
-    /// What the turns say of each way.
+    /// The figures of all turns for each way.
     pub(super) fn rows(&self) -> Vec<Row> {
         let dropped = self.disturbed();
         let is_enough = load::are_enough(self.turns.len() - dropped, self.turns.len());
@@ -131,8 +131,8 @@ impl Series {
     }
 }
 
-/// To plain routing of the same turn. What drifts through a turn is met in its middle; that of plain routing itself is
-/// how far it drifted: the noise, inside of which nothing is said.
+/// The ratio to plain routing of the same turn. Plain routing is measured in the middle of a turn, for the machine drifts;
+/// that of plain routing itself is how far it drifted: the noise, inside of which nothing is said.
 fn ratio(turn: &Turn, way: Way, find: impl Fn(&Turn, Way) -> Option<Count>) -> Option<f64> {
     let rate = find(turn, way)?.rate;
     let plain = find(turn, way.plain())?.rate;

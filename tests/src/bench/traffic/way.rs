@@ -1,11 +1,11 @@
-//! Who serves Services, who asks whom, and which of these are measured.
+//! The ways that are measured: the proxy, the clients and their servers.
 
 use crate::control_plane::kube_proxy::Mode;
 use crate::topology::Family;
 
 use super::generator::Operation;
 
-/// Who serves Services.
+/// The proxy that serves Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// Nobody: the client asks the backend itself, over the same hops.
@@ -30,10 +30,9 @@ pub(super) enum Way {
     OursXdp,
 }
 
-/// What a way runs on a node.
+/// The program that a way runs on a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Agent {
-    /// Nothing.
     None,
     /// The real kube-proxy.
     KubeProxy(Mode),
@@ -77,7 +76,6 @@ impl Way {
         }
     }
 
-    /// What it runs.
     pub(super) const fn agent(self) -> Agent {
         match self {
             Self::Plain | Self::PlainWhole => Agent::None,
@@ -146,7 +144,6 @@ impl Way {
     }
 }
 
-/// Who asks whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     /// A pod asks a `ClusterIP` whose backend is on another node.
@@ -160,7 +157,6 @@ pub(super) enum Route {
 }
 
 impl Route {
-    /// All.
     pub(super) const ALL: [Self; 4] = [Self::PodFar, Self::PortNear, Self::PortFar, Self::Loopback];
 
     /// Its name in results.
@@ -182,7 +178,7 @@ pub(super) struct Question {
     pub(super) family: Family,
 }
 
-/// What is asked at a number of services: everything at the first, what a number may change at the others.
+/// The questions at a number of services: all at the first, those that a number may change at the others.
 pub(super) fn questions(is_first: bool) -> Vec<Question> {
     let mut questions = Vec::new();
     for family in Family::ALL {

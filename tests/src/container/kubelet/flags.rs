@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-/// What a container may have without asking, and loses by `drop: [ALL]`.
+/// The capabilities that a container has without asking, and loses by `drop: [ALL]`.
 const USUAL: [&str; 14] = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -48,12 +48,12 @@ const SECURITY: [&str; 6] = [
     "seccompProfile",
 ];
 
-/// What the node gives to every container of a pod.
+/// The resources that the node gives to every container of a pod.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) netns: String,
     pub(super) volumes: BTreeMap<String, PathBuf>,
-    /// Files and folders that every container sees, and where.
+    /// Files and directories that every container sees, and where.
     pub(super) always: Vec<(PathBuf, PathBuf)>,
     pub(super) environment: Vec<(String, String)>,
     pub(super) node: String,

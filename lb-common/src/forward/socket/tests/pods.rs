@@ -1,7 +1,7 @@
 //! Calls of pods' sockets: `socketLB: all`.
 
 use super::super::{Call, Outcome, is_served};
-use super::{SOCKET, V4, call, connects, node, plain, sends, used};
+use super::{SOCKET, V4, call, connects, node, plain, used};
 use crate::addr::Protocol;
 use crate::config::Settings;
 use crate::fake::world;
@@ -40,12 +40,9 @@ fn what_depends_on_a_pods_address_is_left_to_its_packets() {
         (&hidden, world::CLUSTER4),
         (&plain(&V4), V4.loopback),
     ] {
-        for protocol in [Protocol::TCP, Protocol::UDP] {
-            let asked = Call { netns: POD, ..call(frontend, protocol, SOCKET) };
-            assert_eq!(connects(tables, &asked), Outcome::Leave, "{frontend}");
-            assert_eq!(sends(tables, &asked), Outcome::Leave, "{frontend}");
-        }
-        assert!(tables.affinity.borrow().is_empty() && tables.sockets.borrow().is_empty());
+        let asked = Call { netns: POD, ..call(frontend, Protocol::TCP, SOCKET) };
+        assert_eq!(connects(tables, &asked), Outcome::Leave, "{frontend}");
+        assert!(tables.affinity.borrow().is_empty());
     }
     for frontend in [world::CLUSTER4, world::NODE4] {
         let asked = Call { netns: POD, ..call(frontend, Protocol::TCP, SOCKET) };

@@ -2,7 +2,7 @@
 
 use lb_common::addr::{Endpoint, Ip, Protocol};
 
-use crate::twin::bpf::Plain;
+use crate::differential::bpf::Plain;
 
 pub(super) const V4: usize = 1;
 pub(super) const V6: usize = 4;

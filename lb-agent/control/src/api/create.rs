@@ -1,0 +1,221 @@
+//! Creation: from a body to a new object.
+
+use std::sync::Arc;
+
+use hyper::body::Bytes;
+use hyper::http::request::Parts;
+use serde_json::{Map, Value};
+
+use super::answer::Answer;
+use super::failure::Failure;
+use super::form::Form;
+use super::query::Query;
+use super::target::Target;
+use super::{Server, body, list, rules};
+use crate::kind::Kind;
+use crate::schema;
+use crate::service::Ranges;
+use crate::store::{Key, Object, Transaction};
+
+/// The options of a write, apart from the object.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    pub(crate) kind: &'static Kind,
+    pub(crate) namespace: String,
+    pub(crate) is_dry: bool,
+    pub(crate) is_status: bool,
+    pub(crate) ranges: Ranges,
+}
+
+impl Wish {
+    pub(crate) fn new(server: &Server, target: &Target, is_dry: bool) -> Self {
+        let (kind, namespace) = (target.kind, target.namespace().to_owned());
+        Self { kind, namespace, is_dry, is_status: target.is_status, ranges: server.ranges.clone() }
+    }
+
+    pub(crate) fn key(&self, name: &str) -> Key {
+        Key::new(self.kind.resource, &self.namespace, name)
+    }
+}
+
+/// The result of a write.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) object: Arc<Object>,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) is_new: bool,
+}
+
+/// Answers with the new object.
+pub(crate) async fn create(
+    server: &Server,
+    parts: &Parts,
+    target: Target,
+    bytes: Bytes,
+) -> Result<Answer, Failure> {
+    let (form, query) = (Form::of(parts)?, Query::of(parts));
+    let is_dry = query.is_dry("CreateOptions")?;
+    let validation = query.validation("CreateOptions")?;
+    let sent = body::object(parts, &bytes, target.kind, validation)?;
+    let value = rules::kept_form(target.kind, sent.value);
+    let wish = Wish::new(server, &target, is_dry);
+    let made = server.store.write(move |it| make(it, &wish, value)).await?;
+    let made = made.map_err(|it| it.warned(&sent.warnings))?;
+    let warnings = sent.warnings.into_iter().chain(made.warnings).collect();
+    Ok(list::one(201, &made.object, &target, form, &query).with_warnings(warnings))
+}
+
+/// A random number below another one.
+pub(crate) fn dice(most: u64) -> u64 {
+    fastrand::u64(..most)
+}
+
+/// Makes an object that is not there.
+pub(crate) fn make(
+    transaction: &mut Transaction<'_>,
+    wish: &Wish,
+    mut value: Value,
+) -> Result<Made, Failure> {
+    let kind = wish.kind;
+    begin(&mut value, wish)?;
+    ensure_namespace(transaction, wish, name_of(&value))?;
+    let generated = text(&value, "generateName").to_owned();
+    if name_of(&value).is_empty() && !generated.is_empty() {
+        // Tried again where somebody has the name; upstream gives up after eight, too.
+        let mut names = (0..8).map(|_| generate(&generated));
+        let is_free = |it: &String| transaction.get(&wish.key(it)).is_none();
+        let name = names.find(is_free).unwrap_or_else(|| generate(&generated));
+        set(&mut value, "name", name.into());
+    }
+    let ruled = rules::create(transaction, wish, value)?;
+    let name = name_of(&ruled.value).to_owned();
+    let key = wish.key(&name);
+    if let Some(other) = transaction.get(&key) {
+        let mut failure = Failure::exists(kind, &name).warned(&ruled.warnings);
+        if !text(&other.value(), "deletionTimestamp").is_empty() {
+            failure.message = format!("object is being deleted: {}", failure.message);
+        }
+        return Err(failure);
+    }
+    let warnings = ruled.warnings.clone();
+    let object = keep(transaction, wish, key, ruled);
+    Ok(Made { object, warnings, is_new: true })
+}
+
+/// Writes what the rules made of an object, unless nothing shall be kept.
+pub(crate) fn keep(
+    transaction: &mut Transaction<'_>,
+    wish: &Wish,
+    key: Key,
+    ruled: rules::Ruled,
+) -> Arc<Object> {
+    if wish.is_dry {
+        return Arc::new(Object::shown(key, &ruled.value));
+    }
+    if let Some(decision) = &ruled.decision {
+        transaction.book(decision);
+        rules::addresses::keep(transaction, decision);
+    }
+    transaction.put(key, ruled.value)
+}
+
+/// Namespace, identity and time of a new object.
+fn begin(value: &mut Value, wish: &Wish) -> Result<(), Failure> {
+    place(value, wish)?;
+    if !text(value, "resourceVersion").is_empty() {
+        // Upstream: 500.
+        return Err(Failure::bad_request(
+            "resourceVersion should not be set on objects to be created",
+        ));
+    }
+    set(value, "uid", uid().into());
+    set(value, "creationTimestamp", schema::now().into());
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"] {
+        set(value, field, Value::Null);
+    }
+    set(value, "generation", Value::Null);
+    Ok(())
+}
+
+/// An object lies where its path says.
+pub(crate) fn place(value: &mut Value, wish: &Wish) -> Result<(), Failure> {
+    let given = text(value, "namespace").to_owned();
+    if given.is_empty() && wish.kind.is_namespaced {
+        set(value, "namespace", wish.namespace.as_str().into());
+    } else if given != wish.namespace && wish.kind.is_namespaced {
+        let message =
+            "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(Failure::bad_request(message));
+    }
+    Ok(())
+}
+
+fn ensure_namespace(transaction: &Transaction<'_>, wish: &Wish, name: &str) -> Result<(), Failure> {
+    if !wish.kind.is_namespaced {
+        return Ok(());
+    }
+    let namespaces = Kind::find("", "namespaces").ok_or_else(Failure::no_path)?;
+    let namespace = transaction.get(&Key::new("namespaces", "", &wish.namespace));
+    let namespace = namespace.ok_or_else(|| Failure::not_found(namespaces, &wish.namespace))?;
+    if namespace.value().pointer("/metadata/deletionTimestamp").is_none() {
+        return Ok(());
+    }
+    let place = &wish.namespace;
+    let why =
+        format!("unable to create new content in namespace {place} because it is being terminated");
+    Err(Failure::forbidden(wish.kind, name, &why))
+}
+
+/// Five characters that make no words.
+fn generate(prefix: &str) -> String {
+    let alphabet: Vec<char> = "bcdfghjklmnpqrstvwxz2456789".chars().collect();
+    let end: String = (0..5).filter_map(|_| fastrand::choice(&alphabet)).collect();
+    let prefix: String = prefix.chars().take(58).collect();
+    format!("{prefix}{end}")
+}
+
+/// A random identity as RFC 4122 writes it (version 4).
+pub(crate) fn uid() -> String {
+    let bits = (fastrand::u128(..) & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
+    let hex = format!("{bits:032x}");
+    let part = |from: usize, to: usize| hex.get(from..to).unwrap_or_default().to_owned();
+    [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-")
+}
+
+/// A text of an object's metadata, empty where it is not set.
+pub(crate) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value.pointer(&format!("/metadata/{field}")).and_then(Value::as_str).unwrap_or_default()
+}
+
+pub(crate) fn name_of(value: &Value) -> &str {
+    text(value, "name")
+}
+
+/// Sets a field of an object's metadata; null removes it.
+pub(crate) fn set(value: &mut Value, field: &str, to: Value) {
+    let Some(object) = value.as_object_mut() else { return };
+    let metadata = object.entry("metadata").or_insert_with(|| Map::new().into());
+    if let Some(metadata) = metadata.as_object_mut() {
+        drop(if to.is_null() { metadata.remove(field) } else { metadata.insert(field.into(), to) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statement_38_generated_names() {
+        let name = generate("web-");
+        assert!(name.starts_with("web-") && name.len() == 9, "{name}");
+        assert_eq!(generate(&"a".repeat(80)).len(), 63);
+    }
+
+    #[test]
+    fn identities_are_of_version_4() {
+        let uid = uid();
+        assert_eq!(uid.len(), 36);
+        assert_eq!(uid.as_bytes()[14], b'4');
+        assert!(matches!(uid.as_bytes()[19], b'8' | b'9' | b'a' | b'b'), "{uid}");
+    }
+}

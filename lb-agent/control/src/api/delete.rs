@@ -1,0 +1,176 @@
+//! Deletion: at once, or once the last finalizer has gone.
+
+use std::sync::Arc;
+
+use hyper::body::Bytes;
+use hyper::http::request::Parts;
+use serde_json::{Value, json};
+
+use super::answer::Answer;
+use super::create::{Wish, set, text};
+use super::failure::Failure;
+use super::form::Form;
+use super::query::{self, Query};
+use super::target::Target;
+use super::{Server, body, list, rules};
+use crate::kind::{KINDS, Kind};
+use crate::schema;
+use crate::store::{Key, Object, Transaction};
+
+/// The preconditions of a deletion, and how it is done.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options {
+    uid: Option<String>,
+    revision: Option<String>,
+    pub(crate) is_dry: bool,
+}
+
+impl Options {
+    pub(crate) fn of(parts: &Parts, bytes: &[u8]) -> Result<Self, Failure> {
+        let query = Query::of(parts);
+        let mut options = Self { is_dry: query.is_dry("DeleteOptions")?, ..Self::default() };
+        if bytes.is_empty() {
+            return Ok(options);
+        }
+        let given = body::plain(parts, bytes, "meta.DeleteOptions")?;
+        let text = |path: &str| given.pointer(path).and_then(Value::as_str).map(str::to_owned);
+        options.uid = text("/preconditions/uid");
+        options.revision = text("/preconditions/resourceVersion");
+        let dry = given.get("dryRun").and_then(Value::as_array);
+        let dry: Vec<&str> = dry.into_iter().flatten().filter_map(Value::as_str).collect();
+        options.is_dry |= query::dry(&dry, "DeleteOptions")?;
+        Ok(options)
+    }
+
+    fn check(&self, kind: &Kind, object: &Object) -> Result<(), Failure> {
+        let (value, name) = (object.value(), &object.key.name);
+        let parts = [
+            ("UID", &self.uid, "uid", "deleted and then recreated"),
+            ("ResourceVersion", &self.revision, "resourceVersion", "modified"),
+        ];
+        for (word, wanted, field, happened) in parts {
+            let is = text(&value, field);
+            if let Some(wanted) = wanted.as_ref().filter(|it| *it != is) {
+                let message = format!(
+                    "Operation cannot be fulfilled on {} {name:?}: the {word} in the precondition ({wanted}) does not match the {word} in record ({is}). The object might have been {happened}",
+                    kind.qualified_kind()
+                );
+                let failure = Failure::new(409, "Conflict", message);
+                return Err(failure.of(name, kind.kind, kind.group));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Answers with the object that was, or that stays until its finalizers have gone.
+pub(crate) async fn delete(
+    server: &Server,
+    parts: &Parts,
+    target: Target,
+    bytes: Bytes,
+) -> Result<Answer, Failure> {
+    let (form, query) = (Form::of(parts)?, Query::of(parts));
+    let options = Options::of(parts, &bytes)?;
+    let wish = Wish::new(server, &target, options.is_dry);
+    let name = target.name().to_owned();
+    let (object, stays) = server
+        .store
+        .write(move |it| {
+            let object = it.get(&wish.key(&name));
+            let object = object.ok_or_else(|| Failure::not_found(wish.kind, &name))?;
+            options.check(wish.kind, &object)?;
+            Ok::<_, Failure>(end(it, wish.kind, &object, wish.is_dry))
+        })
+        .await??;
+    let kind = target.kind;
+    if stays || matches!(kind.resource, "services" | "pods" | "namespaces") {
+        return Ok(list::one(200, &object, &target, form, &query));
+    }
+    let mut details = json!({"name": object.key.name, "kind": kind.resource, "uid": text(&object.value(), "uid")});
+    if let (false, Some(fields)) = (kind.group.is_empty(), details.as_object_mut()) {
+        drop(fields.insert("group".into(), kind.group.into()));
+    }
+    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
+    Ok(Answer::value(200, &status, form))
+}
+
+/// Ends an object; returns it and whether it stays for its finalizers.
+pub(crate) fn end(
+    transaction: &mut Transaction<'_>,
+    kind: &Kind,
+    object: &Arc<Object>,
+    is_dry: bool,
+) -> (Arc<Object>, bool) {
+    let mut value = object.value();
+    let has_finalizers = !value.pointer("/metadata/finalizers").is_none_or(schema::is_zero);
+    let has_content =
+        kind.resource == "namespaces" && !is_dry && !empty(transaction, &object.key.name);
+    if has_finalizers || has_content {
+        if text(&value, "deletionTimestamp").is_empty() {
+            set(&mut value, "deletionTimestamp", schema::now().into());
+            set(&mut value, "deletionGracePeriodSeconds", 0.into());
+            rules::terminating(kind, &mut value);
+            if is_dry {
+                let shown = Object::shown(object.key.clone(), &value);
+                return (Arc::new(shown.at(object.revision)), true);
+            }
+            return (transaction.put(object.key.clone(), value), true);
+        }
+        return (Arc::clone(object), true);
+    }
+    if is_dry {
+        return (Arc::clone(object), false);
+    }
+    remove(transaction, &object.key, None);
+    (Arc::clone(object), false)
+}
+
+/// Deletes what lives in a namespace; reports whether nothing is left.
+fn empty(transaction: &mut Transaction<'_>, namespace: &str) -> bool {
+    let mut is_empty = true;
+    for kind in KINDS.iter().filter(|it| it.is_namespaced && it.group != "events.k8s.io") {
+        for object in transaction.list(kind.resource, Some(namespace)) {
+            // Slices may have gone with their Service.
+            if transaction.get(&object.key).is_some() {
+                let (_, stays) = end(transaction, kind, &object, false);
+                is_empty &= !stays;
+            }
+        }
+    }
+    is_empty
+}
+
+/// Removes an object with what it books and owns, and a namespace that waited for it.
+///
+/// `last` is its last state, where that is another than what is kept.
+pub(crate) fn remove(transaction: &mut Transaction<'_>, key: &Key, last: Option<Value>) {
+    let Some(last) = transaction.end(key, last) else { return };
+    let value = last.value();
+    if key.resource == "services" {
+        rules::addresses::release(transaction, &value);
+    }
+    let uid = text(&value, "uid");
+    let is_owned = |slice: &Object| {
+        let value = slice.value();
+        let owners = value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+        owners.into_iter().flatten().any(|it| it.get("uid").and_then(Value::as_str) == Some(uid))
+    };
+    if matches!(key.resource.as_str(), "services" | "pods" | "nodes") {
+        let namespace = (!key.namespace.is_empty()).then_some(key.namespace.as_str());
+        let slices = transaction.list("endpointslices", namespace);
+        for slice in slices.iter().filter(|it| is_owned(it)) {
+            drop(transaction.delete(&slice.key));
+        }
+    }
+    if !key.namespace.is_empty() {
+        let namespace = Key::new("namespaces", "", &key.namespace);
+        let is_waiting = |it: &Arc<Object>| !text(&it.value(), "deletionTimestamp").is_empty();
+        let mut kept = KINDS.iter().filter(|it| it.is_namespaced);
+        if transaction.get(&namespace).is_some_and(|it| is_waiting(&it))
+            && kept.all(|it| transaction.list(it.resource, Some(&key.namespace)).is_empty())
+        {
+            drop(transaction.delete(&namespace));
+        }
+    }
+}

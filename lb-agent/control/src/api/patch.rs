@@ -1,0 +1,143 @@
+//! Changes of parts of an object, in three notations.
+
+use hyper::body::Bytes;
+use hyper::http::request::Parts;
+use serde_json::Value;
+
+use super::answer::Answer;
+use super::create::{Made, Wish, text};
+use super::failure::Failure;
+use super::form::Form;
+use super::query::{Query, Validation};
+use super::target::Target;
+use super::{Server, body, list, rules, strategic, table, update};
+use crate::schema::{self, Parsed};
+use crate::store::Transaction;
+
+/// A patch as it was sent.
+enum Patch {
+    Json(json_patch::Patch),
+    Merge(Value),
+    Strategic(Value),
+}
+
+const KNOWN: &str = "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
+
+/// Operations of one JSON patch at most, as upstream allows.
+const OPERATIONS: usize = 10_000;
+
+impl Patch {
+    fn of(parts: &Parts, bytes: &[u8]) -> Result<(Self, Vec<String>), Failure> {
+        let media = body::media(parts);
+        let parse = || {
+            schema::json(bytes)
+                .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))
+        };
+        Ok(match media {
+            "application/json-patch+json" => {
+                let patch = parse()?;
+                let patch: json_patch::Patch =
+                    serde_json::from_value(patch.value).map_err(|error| {
+                        Failure::bad_request(format!("error decoding patch: {error}"))
+                    })?;
+                if patch.0.len() > OPERATIONS {
+                    let message = format!(
+                        "The allowed maximum operations in a JSON patch is {OPERATIONS}, got {}",
+                        patch.0.len()
+                    );
+                    return Err(Failure::new(413, "RequestEntityTooLarge", message));
+                }
+                (Self::Json(patch), Vec::new())
+            }
+            "application/merge-patch+json" => {
+                let Parsed { value, duplicates } = parse()?;
+                (Self::Merge(object(value)?), duplicates)
+            }
+            "application/strategic-merge-patch+json" => {
+                let Parsed { value, duplicates } = parse()?;
+                (Self::Strategic(object(value)?), duplicates)
+            }
+            "application/apply-patch+yaml" => {
+                let message = format!(
+                    "{KNOWN}; server-side apply is not served, apply without --server-side"
+                );
+                return Err(Failure::new(415, "UnsupportedMediaType", message));
+            }
+            _ => return Err(Failure::new(415, "UnsupportedMediaType", KNOWN)),
+        })
+    }
+
+    fn apply(&self, mut value: Value, type_name: &str) -> Result<Value, Failure> {
+        match self {
+            Self::Json(patch) => {
+                let failed = |error: json_patch::PatchError| {
+                    let message = format!(
+                        "the server rejected our request due to an error in our request: {error}"
+                    );
+                    Failure::new(422, "Invalid", message)
+                };
+                json_patch::patch(&mut value, patch).map_err(failed)?;
+            }
+            Self::Merge(patch) => json_patch::merge(&mut value, patch),
+            Self::Strategic(patch) => {
+                value = strategic::merge(value, patch, type_name).map_err(Failure::bad_request)?;
+            }
+        }
+        Ok(value)
+    }
+}
+
+fn object(value: Value) -> Result<Value, Failure> {
+    if value.is_object() {
+        return Ok(value);
+    }
+    Err(Failure::bad_request(
+        "error decoding patch: json: cannot unmarshal it into Go value of type map[string]interface {}",
+    ))
+}
+
+/// Answers with the object as it is now.
+pub(crate) async fn patch(
+    server: &Server,
+    parts: &Parts,
+    target: Target,
+    bytes: Bytes,
+) -> Result<Answer, Failure> {
+    let (form, query) = (Form::of(parts)?, Query::of(parts));
+    let is_dry = query.is_dry("PatchOptions")?;
+    let validation = query.validation("PatchOptions")?;
+    let (patch, duplicates) = Patch::of(parts, &bytes)?;
+    let wish = Wish::new(server, &target, is_dry);
+    let name = target.name().to_owned();
+    let work =
+        move |it: &mut Transaction<'_>| one(it, &wish, &name, (&patch, duplicates, validation));
+    let (made, warnings) = server.store.write(work).await??;
+    let warnings = warnings.into_iter().chain(made.warnings).collect();
+    Ok(list::one(200, &made.object, &target, form, &query).with_warnings(warnings))
+}
+
+fn one(
+    transaction: &mut Transaction<'_>,
+    wish: &Wish,
+    name: &str,
+    (patch, duplicates, validation): (&Patch, Vec<String>, Validation),
+) -> Result<(Made, Vec<String>), Failure> {
+    let kind = wish.kind;
+    let old = transaction.get(&wish.key(name)).ok_or_else(|| Failure::not_found(kind, name))?;
+    let value = patch.apply(table::view(&old, kind), kind.type_name)?;
+    let sent = body::known(&Parsed { value, duplicates }, kind, validation)?;
+    let value = rules::kept_form(kind, sent.value);
+    let given = text(&value, "name");
+    if given != name || text(&value, "namespace") != wish.namespace {
+        let field = if given == name { "namespace" } else { "name" };
+        let cause = crate::field::Cause::invalid(
+            format!("metadata.{field}"),
+            text(&value, field),
+            "field is immutable",
+        );
+        return Err(Failure::invalid(kind, name, &[cause]));
+    }
+    let made =
+        update::change(transaction, wish, &old, value).map_err(|it| it.warned(&sent.warnings))?;
+    Ok((made, sent.warnings))
+}

@@ -1,0 +1,32 @@
+//! `SelfSubjectAccessReview`: may I?
+
+use hyper::http::request::Parts;
+use serde_json::{Value, json};
+
+use super::access::Identity;
+use super::answer::Answer;
+use super::body;
+use super::failure::Failure;
+use super::form::Form;
+
+pub(crate) fn review(identity: &Identity, parts: &Parts, bytes: &[u8]) -> Result<Answer, Failure> {
+    let form = Form::of(parts)?;
+    let asked = body::plain(parts, bytes, "authorization.SelfSubjectAccessReview")?;
+    let spec = asked.get("spec").cloned().unwrap_or_default();
+    let text = |name: &str| {
+        let value = spec.pointer(&format!("/resourceAttributes/{name}")).and_then(Value::as_str);
+        value.unwrap_or_default()
+    };
+    let verb = match text("verb") {
+        "" => {
+            spec.pointer("/nonResourceAttributes/verb").and_then(Value::as_str).unwrap_or_default()
+        }
+        verb => verb,
+    };
+    let allowed = identity.may(verb, (text("resource"), text("subresource")), text("name"));
+    let answer = json!({
+        "kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",
+        "metadata": {}, "spec": spec, "status": {"allowed": allowed},
+    });
+    Ok(Answer::value(201, &answer, form))
+}

@@ -1,0 +1,1 @@
+//! The API by its requests and answers, without a socket.

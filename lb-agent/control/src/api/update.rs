@@ -1,0 +1,146 @@
+//! Replacement: a whole object in place of another.
+
+use hyper::body::Bytes;
+use hyper::http::request::Parts;
+use serde_json::Value;
+
+use super::answer::Answer;
+use super::create::{self, Made, Wish, set, text};
+use super::failure::Failure;
+use super::form::Form;
+use super::query::Query;
+use super::target::Target;
+use super::{Server, body, delete, list, rules};
+use crate::kind::Kind;
+use crate::store::{Object, Transaction};
+
+/// Answers with the object as it is now.
+pub(crate) async fn update(
+    server: &Server,
+    parts: &Parts,
+    target: Target,
+    bytes: Bytes,
+) -> Result<Answer, Failure> {
+    let (form, query) = (Form::of(parts)?, Query::of(parts));
+    let is_dry = query.is_dry("UpdateOptions")?;
+    let validation = query.validation("UpdateOptions")?;
+    let sent = body::object(parts, &bytes, target.kind, validation)?;
+    let value = rules::kept_form(target.kind, sent.value);
+    let wish = Wish::new(server, &target, is_dry);
+    let name = target.name().to_owned();
+    let made = server.store.write(move |it| replace(it, &wish, &name, value)).await?;
+    let made = made.map_err(|it| it.warned(&sent.warnings))?;
+    let warnings = sent.warnings.into_iter().chain(made.warnings).collect();
+    let code = if made.is_new { 201 } else { 200 };
+    Ok(list::one(code, &made.object, &target, form, &query).with_warnings(warnings))
+}
+
+fn replace(
+    transaction: &mut Transaction<'_>,
+    wish: &Wish,
+    name: &str,
+    mut value: Value,
+) -> Result<Made, Failure> {
+    let given = text(&value, "name").to_owned();
+    if given.is_empty() {
+        return Err(Failure::bad_request("name must be provided"));
+    }
+    if given != name {
+        let message =
+            format!("the name of the object ({given}) does not match the name on the URL ({name})");
+        return Err(Failure::bad_request(message));
+    }
+    create::place(&mut value, wish)?;
+    match transaction.get(&wish.key(name)) {
+        Some(old) => change(transaction, wish, &old, value),
+        None if wish.kind.is_created_by_put && !wish.is_status => {
+            if !text(&value, "resourceVersion").is_empty() || !text(&value, "uid").is_empty() {
+                let kind = wish.kind;
+                if text(&value, "uid").is_empty() {
+                    set(&mut value, "resourceVersion", Value::Null);
+                } else {
+                    let why = format!(
+                        "Precondition failed: UID in precondition: {}, UID in object meta: ",
+                        text(&value, "uid")
+                    );
+                    return Err(Failure::conflict(kind, name, &why));
+                }
+            }
+            create::make(transaction, wish, value)
+        }
+        None => Err(Failure::not_found(wish.kind, name)),
+    }
+}
+
+/// Makes `value` of the object `old`, by the rules of its kind.
+pub(crate) fn change(
+    transaction: &mut Transaction<'_>,
+    wish: &Wish,
+    old: &Object,
+    mut value: Value,
+) -> Result<Made, Failure> {
+    let (kind, name) = (wish.kind, old.key.name.as_str());
+    let before = old.value();
+    preconditions(kind, name, &value, &before)?;
+    set(&mut value, "resourceVersion", old.revision.to_string().into());
+    set(&mut value, "uid", before.pointer("/metadata/uid").cloned().unwrap_or_default());
+    let kept =
+        ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"];
+    for field in kept {
+        let was = before.pointer(&format!("/metadata/{field}")).cloned();
+        set(&mut value, field, was.unwrap_or_default());
+    }
+    for field in ["selfLink", "managedFields"] {
+        set(&mut value, field, Value::Null);
+    }
+    let mut ruled = rules::update(transaction, wish, value, &before)?;
+    rules::generation(kind, &mut ruled.value, &before);
+    let shown = Object::shown(old.key.clone(), &ruled.value);
+    let warnings = ruled.warnings.clone();
+    if shown.json == old.json {
+        let object = std::sync::Arc::new(shown.at(old.revision));
+        return Ok(Made { object, warnings, is_new: false });
+    }
+    let is_over = !text(&ruled.value, "deletionTimestamp").is_empty()
+        && ruled.value.pointer("/metadata/finalizers").is_none_or(crate::schema::is_zero)
+        && !rules::has_content_finalizer(kind, &ruled.value);
+    if is_over && !wish.is_dry {
+        if let Some(decision) = &ruled.decision {
+            transaction.book(decision);
+            rules::addresses::keep(transaction, decision);
+        }
+        delete::remove(transaction, &old.key, Some(ruled.value));
+        let object = std::sync::Arc::new(shown.at(transaction.revision()));
+        return Ok(Made { object, warnings, is_new: false });
+    }
+    let object = create::keep(transaction, wish, old.key.clone(), ruled);
+    Ok(Made { object, warnings, is_new: false })
+}
+
+fn preconditions(kind: &Kind, name: &str, value: &Value, before: &Value) -> Result<(), Failure> {
+    let (asked, is) = (text(value, "uid"), text(before, "uid"));
+    if !asked.is_empty() && asked != is {
+        let why =
+            format!("Precondition failed: UID in precondition: {asked}, UID in object meta: {is}");
+        return Err(Failure::conflict(kind, name, &why));
+    }
+    let (asked, is) = (text(value, "resourceVersion"), text(before, "resourceVersion"));
+    if !asked.is_empty() && asked.parse::<u64>().is_err() {
+        let message = format!("strconv.ParseUint: parsing {asked:?}: invalid syntax");
+        let cause = crate::field::Cause::invalid("metadata.resourceVersion", asked, &message);
+        return Err(Failure::invalid(kind, name, &[cause]));
+    }
+    if asked.is_empty() && kind.resource == "leases" {
+        let cause = crate::field::Cause::invalid(
+            "metadata.resourceVersion",
+            "",
+            "must be specified for an update",
+        );
+        return Err(Failure::invalid(kind, name, &[cause]));
+    }
+    if asked.is_empty() || asked == is || asked == "0" {
+        Ok(())
+    } else {
+        Err(Failure::modified(kind, name))
+    }
+}

@@ -1,0 +1,209 @@
+//! The resources that are served: names, verbs, and the fields that can be selected by.
+
+use serde_json::Value;
+
+/// One resource of one API group.
+#[derive(Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "a row of a table")]
+pub struct Kind {
+    /// API group, empty for the core.
+    pub group: &'static str,
+    /// Name in paths, in the plural.
+    pub resource: &'static str,
+    /// Name of one.
+    pub kind: &'static str,
+    /// Name in the table of fields.
+    pub(crate) type_name: &'static str,
+    /// Reports whether its objects live in namespaces.
+    pub is_namespaced: bool,
+    /// Short names that kubectl accepts.
+    pub short: &'static [&'static str],
+    /// Groups of resources that kubectl lists together.
+    pub categories: &'static [&'static str],
+    /// Reports whether status is written apart.
+    pub has_status: bool,
+    /// Reports whether clients may write it.
+    pub is_writable: bool,
+    /// Reports whether a PUT creates what is not there.
+    pub is_created_by_put: bool,
+    /// JSON pointers of what can be selected by, besides name and namespace.
+    fields: &'static [&'static str],
+}
+
+const fn kind(
+    group: &'static str,
+    resource: &'static str,
+    kind: &'static str,
+    type_name: &'static str,
+) -> Kind {
+    Kind {
+        group,
+        resource,
+        kind,
+        type_name,
+        is_namespaced: true,
+        short: &[],
+        categories: &[],
+        has_status: false,
+        is_writable: true,
+        is_created_by_put: false,
+        fields: &[],
+    }
+}
+
+const EVENT_FIELDS: &[&str] = &[
+    "involvedObject.kind",
+    "involvedObject.namespace",
+    "involvedObject.name",
+    "involvedObject.uid",
+    "involvedObject.apiVersion",
+    "involvedObject.resourceVersion",
+    "involvedObject.fieldPath",
+    "reason",
+    "reportingComponent",
+    "source",
+    "type",
+];
+
+/// All resources. The two kinds of Events are one kept object.
+pub static KINDS: [Kind; 10] = [
+    Kind {
+        short: &["ev"],
+        is_created_by_put: true,
+        fields: EVENT_FIELDS,
+        ..kind("", "events", "Event", "core.Event")
+    },
+    Kind {
+        is_namespaced: false,
+        short: &["ns"],
+        has_status: true,
+        fields: &["status.phase"],
+        ..kind("", "namespaces", "Namespace", "core.Namespace")
+    },
+    Kind {
+        is_namespaced: false,
+        short: &["no"],
+        has_status: true,
+        fields: &["spec.unschedulable"],
+        ..kind("", "nodes", "Node", "core.Node")
+    },
+    Kind {
+        short: &["po"],
+        categories: &["all"],
+        has_status: true,
+        fields: &[
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "spec.hostNetwork",
+            "status.phase",
+            "status.podIP",
+            "status.nominatedNodeName",
+        ],
+        ..kind("", "pods", "Pod", "core.Pod")
+    },
+    Kind {
+        short: &["svc"],
+        categories: &["all"],
+        has_status: true,
+        is_created_by_put: true,
+        fields: &["spec.clusterIP", "spec.type"],
+        ..kind("", "services", "Service", "core.Service")
+    },
+    Kind {
+        is_created_by_put: true,
+        ..kind("coordination.k8s.io", "leases", "Lease", "coordination.Lease")
+    },
+    kind("discovery.k8s.io", "endpointslices", "EndpointSlice", "discovery.EndpointSlice"),
+    Kind {
+        short: &["ev"],
+        is_created_by_put: true,
+        fields: EVENT_FIELDS,
+        ..kind("events.k8s.io", "events", "Event", "events.Event")
+    },
+    Kind {
+        is_namespaced: false,
+        is_writable: false,
+        short: &["ip"],
+        fields: &[
+            "spec.parentRef.group",
+            "spec.parentRef.resource",
+            "spec.parentRef.namespace",
+            "spec.parentRef.name",
+        ],
+        ..kind("networking.k8s.io", "ipaddresses", "IPAddress", "networking.IPAddress")
+    },
+    Kind {
+        is_namespaced: false,
+        is_writable: false,
+        has_status: true,
+        ..kind("networking.k8s.io", "servicecidrs", "ServiceCIDR", "networking.ServiceCIDR")
+    },
+];
+
+impl Kind {
+    /// Returns a resource by its group and name in paths.
+    pub fn find(group: &str, resource: &str) -> Option<&'static Self> {
+        KINDS.iter().find(|it| it.group == group && it.resource == resource)
+    }
+
+    /// Returns the kind under which objects are kept.
+    pub(crate) fn kept(resource: &str) -> Option<&'static Self> {
+        KINDS.iter().find(|it| it.resource == resource)
+    }
+
+    /// Returns group and version as objects name them.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { "v1".into() } else { format!("{}/v1", self.group) }
+    }
+
+    /// Returns the resource with its group as error texts name it.
+    pub fn qualified(&self) -> String {
+        qualified(self.resource, self.group)
+    }
+
+    /// Returns the kind with its group as error texts name it.
+    pub fn qualified_kind(&self) -> String {
+        qualified(self.kind, self.group)
+    }
+
+    /// Reports whether objects can be selected by a field.
+    pub(crate) fn can_select(&self, field: &str) -> bool {
+        let field = self.kept_field(field);
+        let is_namespace = field == "metadata.namespace" && self.is_namespaced;
+        field == "metadata.name" || is_namespace || self.fields.contains(&field)
+    }
+
+    /// Returns the name that a field has in what is kept.
+    pub(crate) fn kept_field<'a>(&self, field: &'a str) -> &'a str {
+        if self.group != "events.k8s.io" {
+            return field;
+        }
+        let names = EVENT_FIELDS.iter().map(|it| (it.replace("involvedObject", "regarding"), *it));
+        names.into_iter().find(|it| it.0 == field).map_or(field, |it| it.1)
+    }
+
+    /// Returns what an object can be selected by; zero values are as Go prints them.
+    pub(crate) fn selectable(&self, value: &Value) -> Vec<(&'static str, String)> {
+        self.fields.iter().map(|field| (*field, field_text(field, value))).collect()
+    }
+}
+
+fn qualified(name: &str, group: &str) -> String {
+    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
+}
+
+fn field_text(field: &str, value: &Value) -> String {
+    let found = match field {
+        "source" => value.pointer("/source/component"),
+        "reportingComponent" => value.pointer("/reportingComponent"),
+        path => value.pointer(&format!("/{}", path.replace('.', "/"))),
+    };
+    match found {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Bool(flag)) => flag.to_string(),
+        _ if matches!(field, "spec.unschedulable" | "spec.hostNetwork") => "false".into(),
+        _ => String::new(),
+    }
+}

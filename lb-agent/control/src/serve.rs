@@ -1,0 +1,157 @@
+//! The listener: TLS on one address, HTTP/1.1 and 2, until it is told to end.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+
+use crate::api::{Failure, Server, bootstrap, router};
+use crate::files::{self, Files, Serving};
+use crate::service::Ranges;
+use crate::store::{self, Retention, Store};
+
+/// Connections at once, all clients together.
+const CONNECTIONS: usize = 4_096;
+/// For the handshake, and for the head of a request.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The options of a control plane.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Directory for everything that is kept.
+    pub data: PathBuf,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Where addresses and ports come from.
+    pub ranges: Ranges,
+}
+
+/// Why a control plane does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The directory.
+    #[error(transparent)]
+    Files(#[from] files::Error),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// The objects that must exist before the first client could not be made.
+    #[error("first objects: {}", .0.message)]
+    First(Failure),
+    /// The address.
+    #[error("listen on {address}: {cause}\nremedy: choose another address with --listen")]
+    Listen {
+        /// Which one.
+        address: SocketAddr,
+        /// Why not.
+        cause: std::io::Error,
+    },
+    /// Certificate and key do not fit.
+    #[error("TLS: {0}")]
+    Tls(String),
+}
+
+/// A control plane that is ready for its first client.
+#[expect(missing_debug_implementations, reason = "TLS shows nothing of itself")]
+pub struct Running {
+    router: Router,
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+impl Running {
+    /// Opens the store, makes what is missing, and binds the address.
+    pub async fn start(options: Options) -> Result<Self, Error> {
+        let files = Files::create(&options.data)?;
+        let tokens = Arc::new(files.tokens()?);
+        let store = Store::open(&files.store(), Retention::default())?;
+        let listener = TcpListener::bind(options.listen).await;
+        let refused = |cause| Error::Listen { address: options.listen, cause };
+        let listener = listener.map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        let server = Server { store, ranges: options.ranges.clone(), tokens };
+        bootstrap(&server, address.port()).await.map_err(Error::First)?;
+        let asked = match address.ip() {
+            ip if ip.is_unspecified() => IpAddr::from(Ipv4Addr::LOCALHOST),
+            ip => ip,
+        };
+        let names = [asked, Ipv4Addr::LOCALHOST.into(), options.ranges.first().first()];
+        let acceptor = acceptor(&files.serving(&names)?)?;
+        files.publish(&format!("https://{}", SocketAddr::new(asked, address.port())))?;
+        Ok(Self { router: router(server), listener, acceptor, address })
+    }
+
+    /// Returns the API as a service, for clients in this process.
+    pub fn router(&self) -> Router {
+        self.router.clone()
+    }
+
+    /// Serves until `end` is over; what is on its way then is cut off, and nothing kept is lost by it.
+    pub async fn run(self, end: impl Future<Output = ()>) {
+        let connections = Arc::new(Semaphore::new(CONNECTIONS));
+        tokio::pin!(end);
+        loop {
+            let permit = tokio::select! {
+                () = &mut end => return,
+                permit = Arc::clone(&connections).acquire_owned() => permit,
+            };
+            let stream = tokio::select! {
+                () = &mut end => return,
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(error) => {
+                        tracing::warn!(%error, "connection was not accepted");
+                        continue;
+                    }
+                },
+            };
+            let (acceptor, router) = (self.acceptor.clone(), self.router.clone());
+            drop(tokio::spawn(async move {
+                serve(stream, &acceptor, router).await;
+                drop(permit);
+            }));
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, acceptor: &TlsAcceptor, router: Router) {
+    // Watches are many small writes, each of which somebody waits for.
+    drop(stream.set_nodelay(true));
+    let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await else {
+        return;
+    };
+    let mut builder = Builder::new(TokioExecutor::new());
+    let _: &mut _ = builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    let service = TowerToHyperService::new(router);
+    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+fn acceptor(serving: &Serving) -> Result<TlsAcceptor, Error> {
+    let wrong = |error: &dyn std::fmt::Display| Error::Tls(error.to_string());
+    let chain = CertificateDer::pem_slice_iter(serving.chain.as_bytes());
+    let chain = chain.collect::<Result<Vec<_>, _>>().map_err(|error| wrong(&error))?;
+    let key = PrivateKeyDer::from_pem_slice(serving.key.as_bytes());
+    let key = key.map_err(|error| wrong(&error))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config =
+        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.map_err(|error| wrong(&error))?.with_no_client_auth();
+    let mut config = config.with_single_cert(chain, key).map_err(|error| wrong(&error))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}

@@ -1,0 +1,127 @@
+//! The decision: a Service as a client wants it becomes the object that is kept and what it books, or a refusal.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::allocate::Allocator;
+use super::model::Service;
+use super::ranges::{Dice, Ranges, Taken};
+use super::{defaults, families, keep, validate};
+use crate::field::Cause;
+use crate::{check, meta};
+
+/// Something of which there is one in the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Booking {
+    /// A cluster address.
+    Address(IpAddr),
+    /// A node port or a health check port.
+    Port(u16),
+}
+
+/// The outcome of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// The object to keep.
+    pub service: Service,
+    /// Bookings that it gains.
+    pub books: BTreeSet<Booking>,
+    /// Bookings that it gives up.
+    pub releases: BTreeSet<Booking>,
+}
+
+/// Why a request cannot be followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The object is wrong, for these reasons.
+    Invalid(Vec<Cause>),
+    /// It is right, and there is nothing left to give.
+    Internal(String),
+}
+
+impl From<Cause> for Refusal {
+    fn from(cause: Cause) -> Self {
+        Self::Invalid(vec![cause])
+    }
+}
+
+/// Decides about a new Service. A dry run books nothing and shows stand-ins.
+pub fn create(
+    mut new: Service,
+    (ranges, taken): (&Ranges, &dyn Taken),
+    dice: &mut Dice<'_>,
+    is_dry: bool,
+) -> Result<Decision, Refusal> {
+    defaults::set(&mut new);
+    keep::normalize(&mut new, None);
+    families::settle(&mut new, None, ranges).map_err(Refusal::Invalid)?;
+    let mut allocator = Allocator { ranges, taken, dice, is_dry, ports: BTreeSet::new() };
+    allocator.addresses(&mut new, None)?;
+    if new.has_node_ports() {
+        allocator.new_node_ports(&mut new)?;
+    }
+    if new.needs_health_check() {
+        allocator.health_check(&mut new)?;
+    }
+    new.status = super::Status::default();
+    let mut causes = meta::validate(&new.metadata, true, check::dns_label);
+    causes.extend(validate::service(&new, None));
+    finish(new, None, causes)
+}
+
+/// Decides about a change of a Service; `new` is the whole object as a client wants it.
+pub fn update(
+    (mut new, old): (Service, &Service),
+    (ranges, taken): (&Ranges, &dyn Taken),
+    dice: &mut Dice<'_>,
+    is_dry: bool,
+) -> Result<Decision, Refusal> {
+    defaults::set(&mut new);
+    keep::allocated(&mut new, old);
+    keep::normalize(&mut new, Some(old));
+    families::settle(&mut new, Some(old), ranges).map_err(Refusal::Invalid)?;
+    let mut allocator = Allocator { ranges, taken, dice, is_dry, ports: BTreeSet::new() };
+    allocator.addresses(&mut new, Some(old))?;
+    if new.has_node_ports() {
+        allocator.changed_node_ports(&mut new, old)?;
+    }
+    if !old.needs_health_check() && new.needs_health_check() {
+        allocator.health_check(&mut new)?;
+    }
+    new.status.clone_from(&old.status);
+    keep::drop_dependent(&mut new, old);
+    let mut causes = meta::validate(&new.metadata, true, meta::path_segment);
+    causes.extend(meta::validate_update(&new.metadata, &old.metadata));
+    causes.extend(validate::change(&new, old));
+    causes.extend(validate::service(&new, Some(old)));
+    finish(new, Some(old), causes)
+}
+
+fn finish(
+    mut new: Service,
+    old: Option<&Service>,
+    causes: Vec<Cause>,
+) -> Result<Decision, Refusal> {
+    if !causes.is_empty() {
+        return Err(Refusal::Invalid(causes));
+    }
+    if new.is_external_name() {
+        new.spec.internal_traffic_policy = None;
+    }
+    let (now, before) = (bookings(&new), old.map(bookings).unwrap_or_default());
+    Ok(Decision {
+        service: new,
+        books: now.difference(&before).copied().collect(),
+        releases: before.difference(&now).copied().collect(),
+    })
+}
+
+/// Returns what a Service has of which there is one in the cluster.
+pub(crate) fn bookings(service: &Service) -> BTreeSet<Booking> {
+    let addresses = service.spec.cluster_ips.iter().filter_map(|it| check::sloppy(it));
+    let addresses = addresses.map(|it| Booking::Address(it.to_canonical()));
+    let ports = service.spec.ports.iter().map(|it| it.node_port);
+    let ports = ports.chain([service.spec.health_check_node_port]);
+    let ports = ports.filter_map(|it| u16::try_from(it).ok()).filter(|it| *it != 0);
+    addresses.chain(ports.map(Booking::Port)).collect()
+}

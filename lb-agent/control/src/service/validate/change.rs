@@ -1,0 +1,100 @@
+//! Validation of updates: fields that may not change once they are set.
+
+use serde_json::Value;
+
+use super::ONLY_BALANCER;
+use crate::check;
+use crate::field::{Cause, list};
+use crate::service::families::SINGLE;
+use crate::service::model::Service;
+
+const ONCE: &str = "may not change once set";
+
+/// Returns what an update changes and may not.
+pub(crate) fn change(new: &Service, old: &Service) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    if !new.is_external_name() && !old.is_external_name() {
+        causes.extend(cluster_ips(new, old));
+        causes.extend(families(new, old));
+    }
+    causes.extend(class(new, Some(old)));
+    let (before, now) = (old.spec.health_check_node_port, new.spec.health_check_node_port);
+    if old.needs_health_check() && new.needs_health_check() && before != now {
+        causes.push(Cause::forbidden("spec.healthCheckNodePort", "field is immutable"));
+    }
+    causes
+}
+
+fn cluster_ips(new: &Service, old: &Service) -> Vec<Cause> {
+    if new.is_headless() && old.is_headless() {
+        return Vec::new();
+    }
+    let (before, now) = (&old.spec.cluster_ips, &new.spec.cluster_ips);
+    let at = |index: usize, detail: &str| {
+        Cause::invalid(format!("spec.clusterIPs[{index}]"), list(now), detail)
+    };
+    let pairs = before.iter().zip(now).enumerate();
+    let mut differing = pairs.filter(|(_, (before, now))| before != now).map(|it| it.0);
+    if before.len() == now.len() {
+        return differing.map(|index| at(index, ONCE)).collect();
+    }
+    let mut causes = Vec::new();
+    if now.is_empty() {
+        causes.push(at(0, "primary clusterIP can not be unset"));
+    }
+    causes.extend(differing.next().filter(|it| *it == 0).map(|index| at(index, ONCE)));
+    causes.extend(released(new, before.len(), now.len(), "clusterIP"));
+    causes
+}
+
+fn families(new: &Service, old: &Service) -> Vec<Cause> {
+    if new.is_headless() || old.is_headless() {
+        return Vec::new();
+    }
+    let (before, now) = (&old.spec.ip_families, &new.spec.ip_families);
+    let at =
+        |value: &[String], detail: &str| Cause::invalid("spec.ipFamilies[0]", list(value), detail);
+    if before.len() == now.len() {
+        let pairs = before.iter().zip(now).filter(|(before, now)| before != now);
+        return pairs.map(|_| at(now, ONCE)).collect();
+    }
+    let mut causes = Vec::new();
+    if before.len() > now.len() && new.spec.cluster_ips.is_empty() {
+        causes.push(at(now, "primary ipFamily can not be unset"));
+    }
+    let is_first_other = before.first().zip(now.first()).is_some_and(|(before, now)| before != now);
+    if is_first_other {
+        // Upstream tells the addresses here, not the families.
+        causes.push(at(&new.spec.cluster_ips, ONCE));
+    }
+    causes.extend(released(new, before.len(), now.len(), "ipFamily"));
+    causes
+}
+
+fn released(new: &Service, before: usize, now: usize, what: &str) -> Option<Cause> {
+    let is_silent = before > now && now == 1 && new.policy() != SINGLE;
+    is_silent.then(|| {
+        let detail = format!("must be set to 'SingleStack' when releasing the secondary {what}");
+        Cause::invalid("spec.ipFamilyPolicy", new.spec.ip_family_policy.clone(), &detail)
+    })
+}
+
+/// The class of a load balancer: only there, well formed, and the same for as long as it is one.
+pub(super) fn class(new: &Service, old: Option<&Service>) -> Vec<Cause> {
+    let field = "spec.loadBalancerClass";
+    let class = new.spec.load_balancer_class.as_deref();
+    let mut causes = Vec::new();
+    let is_kept = |old: &Service| old.spec.load_balancer_class.as_deref() == class;
+    if old.is_some_and(|it| it.is_load_balancer() && new.is_load_balancer() && !is_kept(it)) {
+        causes.push(Cause::invalid(field, class.map_or(Value::Null, Into::into), ONCE));
+    }
+    if let Some(name) = class {
+        if new.is_load_balancer() {
+            let faults = check::label_key(name).into_iter();
+            causes.extend(faults.map(|it| Cause::invalid(field, name, &it)));
+        } else {
+            causes.push(Cause::forbidden(field, ONLY_BALANCER));
+        }
+    }
+    causes
+}

@@ -1,0 +1,168 @@
+//! Writes the log without blocking the agent: lines that cannot be written are dropped and counted.
+//!
+//! A thread of its own writes, and may wait for ever for a reader that has stopped. A task that logs never waits. A
+//! full disk costs log lines and nothing else.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Lines that wait to be written.
+const WAITING: usize = 4_096;
+/// How long the end of the process waits for them.
+const LAST_LINES: Duration = Duration::from_millis(500);
+
+/// Lines of this process that were lost.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// How many lines of the log were lost.
+pub fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
+/// Takes lines for the thread that writes them.
+#[derive(Clone, Debug)]
+pub(super) struct Lines {
+    to: SyncSender<Told>,
+    lost: &'static AtomicU64,
+}
+
+/// The messages to the thread.
+#[derive(Debug)]
+enum Told {
+    Line(Vec<u8>),
+    /// Say when all before this is written.
+    Flush(SyncSender<()>),
+}
+
+/// One line that is being put together; it is handed over when it is dropped.
+#[derive(Debug)]
+pub(super) struct Line {
+    text: Vec<u8>,
+    lines: Lines,
+}
+
+/// Waits, when it is dropped, until what was logged is written, but not for long.
+#[derive(Debug)]
+#[must_use = "what was logged last may be lost without it"]
+pub struct LastLines(SyncSender<Told>);
+
+/// Begins to write lines to `sink`.
+pub(super) fn start(sink: impl Write + Send + 'static) -> io::Result<(Lines, LastLines)> {
+    start_counting(sink, &LOST)
+}
+
+fn start_counting(
+    sink: impl Write + Send + 'static,
+    lost: &'static AtomicU64,
+) -> io::Result<(Lines, LastLines)> {
+    let (to, from) = sync_channel(WAITING);
+    drop(thread::Builder::new().name("log".to_owned()).spawn(move || write(sink, &from, lost))?);
+    Ok((Lines { to: to.clone(), lost }, LastLines(to)))
+}
+
+fn write(mut sink: impl Write, from: &Receiver<Told>, lost: &AtomicU64) {
+    for told in from {
+        match told {
+            Told::Line(line) => {
+                if sink.write_all(&line).and_then(|()| sink.flush()).is_err() {
+                    lost.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            // Whoever waited may have gone on.
+            Told::Flush(written) => drop(written.try_send(())),
+        }
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Line;
+
+    fn make_writer(&'a self) -> Line {
+        Line { text: Vec::new(), lines: self.clone() }
+    }
+}
+
+impl Write for Line {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.text.extend_from_slice(buf);
+        Ok(buf.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let text = std::mem::take(&mut self.text);
+        if !text.is_empty() && self.lines.to.try_send(Told::Line(text)).is_err() {
+            self.lines.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for LastLines {
+    fn drop(&mut self) {
+        let (written, wait) = sync_channel(1);
+        if self.0.try_send(Told::Flush(written)).is_ok() {
+            // Nobody may read it any more.
+            let _is_written: Result<(), RecvTimeoutError> = wait.recv_timeout(LAST_LINES);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::net::UnixStream;
+    use std::time::Instant;
+
+    use super::*;
+
+    fn log(lines: &Lines, count: usize) {
+        for _ in 0..count {
+            let mut line = lines.make_writer();
+            line.write_all(&[b'x'; 1_024]).expect("a line");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_costs_its_lines_and_nothing_else() {
+        static LOST_HERE: AtomicU64 = AtomicU64::new(0);
+        let full = File::options().write(true).open("/dev/full").expect("/dev/full");
+        let (lines, flush) = start_counting(full, &LOST_HERE).expect("a thread");
+        log(&lines, 10);
+        drop(flush);
+        assert_eq!(LOST_HERE.load(Ordering::Relaxed), 10);
+    }
+
+    #[test]
+    fn a_reader_that_stopped_holds_up_nobody() {
+        static LOST_HERE: AtomicU64 = AtomicU64::new(0);
+        let (ours, _nobody_reads) = UnixStream::pair().expect("a pair");
+        let (lines, flush) = start_counting(ours, &LOST_HERE).expect("a thread");
+        let began = Instant::now();
+        log(&lines, 4 * WAITING);
+        drop(flush);
+        assert!(LOST_HERE.load(Ordering::Relaxed) > 0);
+        assert!(began.elapsed() < Duration::from_mins(1));
+    }
+
+    #[test]
+    fn what_was_logged_is_written_at_the_end() {
+        static LOST_HERE: AtomicU64 = AtomicU64::new(0);
+        let mut file = tempfile::tempfile().expect("a file");
+        let sink = file.try_clone().expect("a file");
+        let (lines, flush) = start_counting(sink, &LOST_HERE).expect("a thread");
+        log(&lines, 100);
+        drop(flush);
+        let size = io::Seek::seek(&mut file, io::SeekFrom::End(0)).expect("a size");
+        assert_eq!((size, LOST_HERE.load(Ordering::Relaxed)), (100 * 1_024, 0));
+    }
+}

@@ -1,0 +1,87 @@
+//! Checks and defaults that depend on several values, once all of them are read.
+
+use std::net::Ipv6Addr;
+
+use super::{Config, DetectLocalMode, Error, Masquerade, Origin, Setting};
+
+impl Config {
+    /// Applies the defaults that follow from several values together.
+    pub(super) fn apply_defaults(&mut self) -> Result<(), Error> {
+        self.settle_listeners();
+        self.settle_hostname()?;
+        let wanting = match self.detect_local.value {
+            DetectLocalMode::BridgeInterface if self.bridge_interface.value.is_empty() => {
+                Some("detectLocalMode BridgeInterface needs detectLocal.bridgeInterface")
+            }
+            DetectLocalMode::InterfaceNamePrefix if self.interface_name_prefix.value.is_empty() => {
+                Some("detectLocalMode InterfaceNamePrefix needs detectLocal.interfaceNamePrefix")
+            }
+            DetectLocalMode::Unset
+            | DetectLocalMode::ClusterCidr
+            | DetectLocalMode::NodeCidr
+            | DetectLocalMode::BridgeInterface
+            | DetectLocalMode::InterfaceNamePrefix => None,
+        };
+        if let Some(wanting) = wanting {
+            return Err(Error::Flag(wanting.into()));
+        }
+        if self.masquerade_all.value && !self.masquerade.is_set() {
+            let origin = self.masquerade_all.origin;
+            self.masquerade = Setting { value: Masquerade::KubeProxy, origin };
+        } else if self.masquerade_all.value && self.masquerade.value == Masquerade::Edge {
+            self.warnings.push("masqueradeAll: ignored because masquerade is edge".into());
+        }
+        let is_as_kube_proxy = self.is_detection_named
+            || self.has_kube_proxy_document && self.masquerade.value == Masquerade::KubeProxy;
+        let is_open = self.detect_local.value == DetectLocalMode::Unset;
+        if is_open && self.cluster_cidr.value.is_empty() && is_as_kube_proxy {
+            self.detect_local.value = DetectLocalMode::ClusterCidr;
+        }
+        if self.node_port_addresses.is_set() && !self.localhost_node_ports.is_set() {
+            let value = self.node_port_addresses.value.localhost;
+            self.localhost_node_ports = Setting { value, origin: self.node_port_addresses.origin };
+        }
+        if self.detect_local.value == DetectLocalMode::ClusterCidr
+            && self.cluster_cidr.value.is_empty()
+        {
+            self.warnings.push(
+                "detectLocalMode ClusterCIDR without clusterCIDR: local pods are not detected"
+                    .into(),
+            );
+        }
+        if !matches!(self.mode.value.as_str(), "" | "iptables" | "nftables") {
+            self.warnings.push(format!("mode {}: ignored; the data path is eBPF", self.mode.value));
+        }
+        Ok(())
+    }
+
+    /// kube-proxy fills in a file's defaults by its `bindAddress`; flags have none to be filled in (contract 8.1).
+    fn settle_listeners(&mut self) {
+        let is_of_file = matches!(self.bind_address.origin, Origin::File(_));
+        if !is_of_file || self.bind_address.value.is_ipv4() {
+            return;
+        }
+        for (listener, ip) in
+            [(&mut self.healthz, Ipv6Addr::UNSPECIFIED), (&mut self.metrics, Ipv6Addr::LOCALHOST)]
+        {
+            if let (false, Some(address)) = (listener.is_set(), &mut listener.value) {
+                address.set_ip(ip.into());
+            }
+        }
+    }
+
+    /// As the name of a Node is written: kube-proxy trims and lowers what it is told.
+    fn settle_hostname(&mut self) -> Result<(), Error> {
+        let Some(name) = &mut self.hostname.value else { return Ok(()) };
+        let trimmed = name.trim().to_lowercase();
+        if trimmed.is_empty() && !name.is_empty() {
+            let wrong = format!(
+                "hostname override: {name:?} is not a valid name; give the name of this Node, or \
+                 remove it"
+            );
+            return Err(Error::Flag(wrong));
+        }
+        *name = trimmed;
+        Ok(())
+    }
+}

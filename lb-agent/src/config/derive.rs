@@ -1,0 +1,197 @@
+//! Derives flags and prefixes of the data path's settings from a configuration, and the facts that the node needs.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lb_common::addr::Ip;
+use lb_common::config::{Prefix, Settings};
+use lb_common::flow::Lifetimes;
+
+use super::{
+    Acceleration, Config, DetectLocalMode, Echo, Error, Masquerade, SocketLb, flags, values,
+};
+use crate::cli::Run;
+use crate::datapath::find_cgroup2;
+use crate::node::{Identity, LocalClients, Primary};
+use crate::plan::Family;
+use crate::reconcile::wire;
+use crate::snapshot::NodeSpec;
+
+impl Config {
+    /// Reads the flags, and the file that they name.
+    pub fn load(run: &Run) -> Result<Self, Error> {
+        let text = match run.config_file() {
+            None => None,
+            Some(file) => Some(
+                std::fs::read_to_string(file)
+                    .map_err(|source| Error::Unreadable { file: file.to_owned(), source })?,
+            ),
+        };
+        Self::of(run, text.as_deref())
+    }
+
+    /// Reads the flags, and the text of the file that they name.
+    pub fn of(run: &Run, text: Option<&str>) -> Result<Self, Error> {
+        let mut config = Self { file: run.config_file().map(PathBuf::from), ..Self::default() };
+        if let Some(text) = text {
+            let file = config.file.clone().unwrap_or_default();
+            config.read(text).map_err(|problems| Error::File { file, problems })?;
+        }
+        flags::apply(&mut config, run).map_err(Error::Flag)?;
+        config.apply_defaults()?;
+        Ok(config)
+    }
+
+    /// The flags of the settings that do not follow from services.
+    pub fn flags(&self) -> u32 {
+        let no_detector = self.detect_local.value == DetectLocalMode::ClusterCidr
+            && self.cluster_cidr.value.is_empty();
+        let all = [
+            (Settings::ANSWER_ECHO, self.echo.value == Echo::Answer),
+            (Settings::LOOPBACK_NODE_PORTS, self.localhost_node_ports.value),
+            (Settings::MASQUERADE_KUBE_PROXY, self.masquerade.value == Masquerade::KubeProxy),
+            (Settings::MASQUERADE_ALL, self.masquerade_all.value),
+            (Settings::NO_DETECTOR, no_detector),
+            (Settings::LOCAL_BY_PREFIX, self.is_local_by_prefix()),
+            (Settings::LOCAL_BY_DEVICE, self.is_local_by_device()),
+            (Settings::SENDS, self.acceleration.value == Acceleration::Native),
+        ];
+        all.iter().filter(|(_, is_set)| *is_set).fold(0, |flags, (flag, _)| flags | flag)
+    }
+
+    /// The flag of the sockets that are served.
+    pub const fn socket_mode(&self) -> u32 {
+        match self.socket_lb.value {
+            SocketLb::Off => Settings::SOCKETS_OFF,
+            SocketLb::Host => Settings::SOCKETS_HOST,
+            SocketLb::All => Settings::SOCKETS_ALL,
+        }
+    }
+
+    const fn is_local_by_prefix(&self) -> bool {
+        let has_cidr = !self.cluster_cidr.value.is_empty();
+        match self.detect_local.value {
+            DetectLocalMode::Unset | DetectLocalMode::ClusterCidr => has_cidr,
+            DetectLocalMode::NodeCidr => true,
+            DetectLocalMode::BridgeInterface | DetectLocalMode::InterfaceNamePrefix => false,
+        }
+    }
+
+    const fn is_local_by_device(&self) -> bool {
+        matches!(
+            self.detect_local.value,
+            DetectLocalMode::BridgeInterface | DetectLocalMode::InterfaceNamePrefix
+        )
+    }
+
+    /// Sources that count as local, one prefix of each family (contract 3.4).
+    pub fn local(&self, node: Option<&NodeSpec>) -> [Prefix; 2] {
+        let cidrs = if self.detect_local.value == DetectLocalMode::NodeCidr {
+            node.map(|node| &*node.pod_cidrs).unwrap_or_default()
+        } else if self.is_local_by_prefix() {
+            &*self.cluster_cidr.value
+        } else {
+            &[]
+        };
+        Family::ALL.map(|family| {
+            let cidr = cidrs.iter().find(|cidr| values::family(cidr) == family);
+            cidr.map_or_else(Prefix::default, |cidr| Prefix {
+                ip: wire(cidr.network()),
+                mask: match cidr.netmask() {
+                    // The 96 bits before a mapped address are part of it.
+                    IpAddr::V4(mask) => {
+                        let bits = u128::from(u32::from(mask)) | (u128::MAX << 32);
+                        Ip::v6(bits.to_be_bytes())
+                    }
+                    IpAddr::V6(mask) => Ip::v6(mask.octets()),
+                },
+            })
+        })
+    }
+
+    /// Where pods have their addresses.
+    pub fn pod_ranges(&self, node: &NodeSpec) -> Vec<ipnet::IpNet> {
+        node.pod_cidrs.iter().chain(&self.cluster_cidr.value).copied().collect()
+    }
+
+    /// The clients that count as local, where devices tell.
+    pub fn local_clients(&self) -> LocalClients {
+        match self.detect_local.value {
+            DetectLocalMode::BridgeInterface => {
+                LocalClients::Bridge(self.bridge_interface.value.clone())
+            }
+            DetectLocalMode::InterfaceNamePrefix => {
+                LocalClients::Prefix(self.interface_name_prefix.value.clone())
+            }
+            DetectLocalMode::Unset | DetectLocalMode::ClusterCidr | DetectLocalMode::NodeCidr => {
+                LocalClients::PodDevices
+            }
+        }
+    }
+
+    /// The node as it is known before its object is.
+    pub fn identity(&self, before: Primary) -> Identity {
+        let primary = self.primary(before);
+        Identity {
+            addresses: primary.v4.into_iter().chain(primary.v6).collect(),
+            primary,
+            pod_ranges: self.cluster_cidr.value.clone(),
+            external: self.external_devices.value.clone(),
+            pods: self.pod_devices.value.clone(),
+            node_ports: self.node_port_addresses.value.clone(),
+            local_clients: self.local_clients(),
+        }
+    }
+
+    /// The primary addresses, of which a specific `bindAddress` replaces the one of its family.
+    pub fn primary(&self, found: Primary) -> Primary {
+        match self.bind_address.value {
+            ip if ip.is_unspecified() => found,
+            IpAddr::V4(ip) => Primary { v4: Some(ip.into()), ..found },
+            IpAddr::V6(ip) => Primary { v6: Some(ip.into()), ..found },
+        }
+    }
+
+    /// How long a change may wait before `/healthz` is bad (contract 6.2).
+    pub const fn patience(&self) -> Duration {
+        self.sync_period.value.saturating_mul(2)
+    }
+
+    /// How long idle flows are kept.
+    pub fn lifetimes(&self) -> Lifetimes {
+        let all = &self.timeouts;
+        Lifetimes {
+            unreplied: seconds(all.udp.value),
+            stream: seconds(all.udp_stream.value),
+            open: seconds(all.tcp_established.value),
+            half_closed: seconds(all.tcp_close_wait.value),
+            sctp: seconds(all.sctp.value),
+        }
+    }
+
+    /// The cgroup to attach to.
+    pub fn cgroup(&self) -> PathBuf {
+        let found = || find_cgroup2().unwrap_or_else(|| PathBuf::from("/sys/fs/cgroup"));
+        self.cgroup.value.clone().unwrap_or_else(found)
+    }
+
+    /// The name of our Node.
+    pub fn node(&self) -> String {
+        let host = || {
+            let name = nix::sys::utsname::uname();
+            name.map(|name| name.nodename().to_string_lossy().to_lowercase()).unwrap_or_default()
+        };
+        self.hostname.value.clone().filter(|name| !name.is_empty()).unwrap_or_else(host)
+    }
+
+    /// Map sizes by name.
+    pub fn sizes(&self) -> std::collections::BTreeMap<String, u32> {
+        self.map_sizes.iter().map(|(name, size)| (name.clone(), size.value)).collect()
+    }
+}
+
+/// Whole seconds, at least one, as the data path counts them.
+fn seconds(time: Duration) -> u32 {
+    u32::try_from(time.as_secs()).unwrap_or(u32::MAX).max(1)
+}

@@ -1,0 +1,79 @@
+//! Inspects one attachment: the link at its pin, and its place among other programs at the interface.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use super::role::Direction;
+use super::watchdog::Fault;
+use crate::syscall::{self, Hooked};
+
+/// The result of a look at a pin.
+pub(super) enum Look {
+    /// Not what it should.
+    Fault(Fault),
+    /// The numbers of the link, which leads where it should, and of its program.
+    Link { link: u32, program: u32 },
+}
+
+pub(super) fn look(path: &Path, same: impl Fn(&syscall::LinkInfo) -> bool) -> io::Result<Look> {
+    let link = match syscall::open_pin(path) {
+        Ok(link) => link,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(Look::Fault(Fault::Unpinned));
+        }
+        Err(error) => return Err(error),
+    };
+    let info = syscall::link_info(link.as_fd())?;
+    Ok(if same(&info) {
+        Look::Link { link: info.id, program: info.program }
+    } else {
+        Look::Fault(Fault::Detached)
+    })
+}
+
+/// Whether our link is where it belongs among those of a device.
+pub(super) fn place(order: &[Hooked], link: u32, direction: Direction) -> Option<Fault> {
+    let outermost = match direction {
+        Direction::Ingress => order.first(),
+        Direction::Egress => order.last(),
+    };
+    match outermost {
+        Some(hooked) if hooked.link == link => None,
+        _ if order.iter().any(|hooked| hooked.link == link) => Some(Fault::Displaced),
+        _ => Some(Fault::Detached),
+    }
+}
+
+/// The problem of a program that insists on our place.
+pub(super) fn problem(device: &str, order: &[Hooked], direction: Direction) -> String {
+    let (outermost, side) = match direction {
+        Direction::Ingress => (order.first(), "before"),
+        Direction::Egress => (order.last(), "behind"),
+    };
+    let number = outermost.map_or(0, |hooked| hooked.program);
+    let direction = direction.name();
+    format!(
+        "interface {device}: program {number} of another owner keeps attaching itself {side} ours \
+         at {direction}; packets that it does not pass on are not served: attach it on the other side of ours"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ours_belongs_first_at_ingress_and_last_at_egress() {
+        let order = |links: &[u32]| -> Vec<Hooked> {
+            links.iter().map(|link| Hooked { program: 100 + link, link: *link }).collect()
+        };
+        let (ingress, egress) = (Direction::Ingress, Direction::Egress);
+        assert_eq!(place(&order(&[7, 8]), 7, ingress), None);
+        assert_eq!(place(&order(&[8, 7]), 7, ingress), Some(Fault::Displaced));
+        assert_eq!(place(&order(&[8, 7]), 7, egress), None);
+        assert_eq!(place(&order(&[8]), 7, egress), Some(Fault::Detached));
+        assert!(problem("eth0", &order(&[8, 7]), ingress).contains("eth0: program 108"));
+        assert!(problem("eth0", &order(&[7, 9]), egress).contains("program 109"));
+    }
+}

@@ -1,0 +1,259 @@
+//! Merges the files of a directory, and finds what changed.
+
+mod cut;
+mod file;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
+
+use ipnet::IpNet;
+
+use self::cut::{Key, Spec, cut};
+use self::file::{manifest, text};
+use super::notify::Changes;
+use super::parse::{self, Contents};
+use crate::snapshot::{Event, Finding, Findings, Names, ViewHealth};
+
+/// The files, and what was said of their objects.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    node: Box<str>,
+    names: Names,
+    /// The objects that each file defines.
+    files: BTreeMap<Arc<str>, BTreeSet<Arc<Key>>>,
+    objects: BTreeMap<Arc<Key>, Defined>,
+    /// The objects that more than one file defines.
+    twice: BTreeSet<Arc<Key>>,
+    cidrs: BTreeMap<Box<str>, Vec<IpNet>>,
+}
+
+/// One object: the files that define it, of which the last counts, and what was said of it.
+#[derive(Debug, Default)]
+struct Defined {
+    /// Sorted.
+    files: Vec<Arc<str>>,
+    /// When its file was written, as it was first seen: the age of a Service that does not tell its own, in seconds.
+    created: Option<i64>,
+    said: Option<u64>,
+}
+
+/// The part of the view's problems that is about objects in more than one file.
+const TWICE: &str = "defined twice";
+
+impl Directory {
+    /// Nothing read yet.
+    pub(super) fn new(path: PathBuf, node: &str) -> Self {
+        Self {
+            path,
+            node: node.into(),
+            names: Names::default(),
+            files: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            twice: BTreeSet::new(),
+            cidrs: BTreeMap::new(),
+        }
+    }
+
+    /// The directory.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads what changed and says what is different.
+    pub(super) fn read(&mut self, changes: Changes, view: &ViewHealth) -> Vec<Event> {
+        let mut waiting = match changes {
+            Changes::Names(names) => names.iter().filter_map(|name| manifest(name)).collect(),
+            Changes::All => self.all(),
+        };
+        let (cidrs, twice) = (self.cidrs.clone(), self.twice.clone());
+        let mut events = Vec::new();
+        while let Some(name) = waiting.pop_first() {
+            self.read_file(&name, view, &mut events, &mut waiting);
+        }
+        if cidrs != self.cidrs {
+            events.push(Event::ServiceCidrs(self.cidrs.values().flatten().copied().collect()));
+        }
+        if twice != self.twice {
+            report(TWICE, self.defined_twice(), view);
+        }
+        events
+    }
+
+    /// The files there are and the files there were.
+    fn all(&self) -> BTreeSet<Arc<str>> {
+        let mut names: BTreeSet<_> = self.files.keys().cloned().collect();
+        match fs::read_dir(&self.path) {
+            Ok(entries) => {
+                names.extend(entries.flatten().filter_map(|entry| manifest(&entry.file_name())));
+            }
+            Err(error) => {
+                // Not the same as an empty directory: everything stays.
+                tracing::warn!(directory = %self.path.display(), %error, "directory cannot be read");
+                names.clear();
+            }
+        }
+        names
+    }
+
+    /// Reads one file. Files that define what this one does not define any more join `waiting`.
+    fn read_file(
+        &mut self,
+        name: &Arc<str>,
+        view: &ViewHealth,
+        events: &mut Vec<Event>,
+        waiting: &mut BTreeSet<Arc<str>>,
+    ) {
+        let path = self.path.join(&**name);
+        let mut findings = Findings::of("file", "", &path.display().to_string());
+        let specs = self.specs(&path, &mut findings);
+        view.unread(name, specs.is_none());
+        if let Some(specs) = specs {
+            self.say(name, specs, events, waiting);
+        }
+        report(name, findings.into_list(), view);
+    }
+
+    /// The objects of a file: none when it is gone. `None` when it cannot be read: then its last objects count.
+    fn specs(&mut self, path: &Path, findings: &mut Findings) -> Option<BTreeMap<Arc<Key>, Spec>> {
+        let (text, written) = match text(path) {
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(BTreeMap::new()),
+            Err(error) => {
+                findings.wrong("content", format_args!("{error}; {STAYS}"), "make it readable");
+                return None;
+            }
+        };
+        let Contents { objects, others } = match parse::contents(&text) {
+            Ok(contents) => contents,
+            Err(wrong) => {
+                let place = format_args!("line {}, column {}", wrong.line, wrong.column);
+                findings.wrong(place, format_args!("{}; {STAYS}", wrong.message), "correct it");
+                return None;
+            }
+        };
+        for other in others {
+            other.tell(path, findings);
+        }
+        let mut specs = BTreeMap::new();
+        for object in objects {
+            let Some((key, mut spec)) = cut(object, &self.node, &mut self.names, findings) else {
+                continue;
+            };
+            if let Spec::Service(spec) = &mut spec
+                && spec.created == 0
+            {
+                let first = self.objects.get(&key).and_then(|defined| defined.created);
+                spec.created = first.unwrap_or(written);
+            }
+            if let Some((key, _)) = specs.get_key_value(&key) {
+                let problem = format_args!("is defined more than once; the last one counts");
+                findings.wrong(key, problem, "delete the others");
+            }
+            drop(specs.insert(Arc::new(key), spec));
+        }
+        Some(specs)
+    }
+
+    /// Replaces what a file defines.
+    fn say(
+        &mut self,
+        name: &Arc<str>,
+        specs: BTreeMap<Arc<Key>, Spec>,
+        events: &mut Vec<Event>,
+        waiting: &mut BTreeSet<Arc<str>>,
+    ) {
+        let keys: BTreeSet<Arc<Key>> = specs.keys().cloned().collect();
+        let before = if keys.is_empty() {
+            self.files.remove(name)
+        } else {
+            self.files.insert(Arc::clone(name), keys.clone())
+        };
+        for key in before.unwrap_or_default().difference(&keys) {
+            self.undefine(key, name, events, waiting);
+        }
+        for (key, spec) in specs {
+            self.define(&key, name, spec, events);
+        }
+    }
+
+    fn define(&mut self, key: &Arc<Key>, name: &Arc<str>, spec: Spec, events: &mut Vec<Event>) {
+        let defined = self.objects.entry(Arc::clone(key)).or_default();
+        if let Err(at) = defined.files.binary_search(name) {
+            defined.files.reserve_exact(1);
+            defined.files.insert(at, Arc::clone(name));
+        }
+        if let Spec::Service(spec) = &spec {
+            defined.created.get_or_insert(spec.created);
+        }
+        let counts = defined.files.last() == Some(name);
+        if defined.files.len() > 1 {
+            self.twice.insert(Arc::clone(key));
+        }
+        let mut hasher = DefaultHasher::new();
+        spec.hash(&mut hasher);
+        let said = Some(hasher.finish());
+        if !counts || defined.said == said {
+            return;
+        }
+        defined.said = said;
+        match spec {
+            Spec::Service(spec) => events.push(Event::ServiceApplied(spec)),
+            Spec::Slice(slice) => events.push(Event::SliceApplied(slice)),
+            Spec::Node(node) => events.push(Event::NodeApplied(node)),
+            Spec::ServiceCidr(name, cidrs) => drop(self.cidrs.insert(name, cidrs)),
+        }
+    }
+
+    fn undefine(
+        &mut self,
+        key: &Key,
+        name: &Arc<str>,
+        events: &mut Vec<Event>,
+        waiting: &mut BTreeSet<Arc<str>>,
+    ) {
+        let Some(defined) = self.objects.get_mut(key) else {
+            return;
+        };
+        let counted = defined.files.last() == Some(name);
+        defined.files.retain(|file| file != name);
+        if defined.files.len() < 2 {
+            self.twice.remove(key);
+        }
+        if let Some(next) = defined.files.last() {
+            waiting.extend(counted.then(|| Arc::clone(next)));
+            return;
+        }
+        drop(self.objects.remove(key));
+        match key {
+            Key::Service(name) => events.push(Event::ServiceDeleted(name.clone())),
+            Key::Slice(name) => events.push(Event::SliceDeleted(name.clone())),
+            Key::Node(name) => events.push(Event::NodeDeleted(name.clone())),
+            Key::ServiceCidr(name) => drop(self.cidrs.remove(name)),
+        }
+    }
+
+    fn defined_twice(&self) -> Vec<Finding> {
+        let mut findings = Findings::of("directory", "", &self.path.display().to_string());
+        for key in &self.twice {
+            let files = self.objects.get(key).map(|defined| &*defined.files).unwrap_or_default();
+            let files: Vec<&str> = files.iter().map(|file| &**file).collect();
+            let last = files.last().copied().unwrap_or_default();
+            let problem = format_args!("is in {}; {last} counts", files.join(" and "));
+            findings.wrong(key, problem, "delete it from the others");
+        }
+        findings.into_list()
+    }
+}
+
+const STAYS: &str = "its last valid content stays in effect";
+
+fn report(part: &str, findings: Vec<Finding>, view: &ViewHealth) {
+    for finding in &findings {
+        tracing::warn!(%finding, "manifest has a problem");
+    }
+    view.problems_of(part, findings);
+}

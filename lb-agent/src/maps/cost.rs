@@ -1,0 +1,55 @@
+//! The memory of a full map.
+
+use aya::maps::MapType;
+
+use super::Shape;
+
+/// Bytes that the kernel adds to an entry of a hash (`struct htab_elem`), and for a bucket.
+const OF_ENTRY: u64 = 48;
+const OF_BUCKET: u64 = 16;
+
+impl Shape {
+    /// Bytes of kernel memory that a map of this shape takes with `entries` entries, all of them in use.
+    pub fn bytes(&self, entries: u32) -> u64 {
+        let [key, value] = [self.key, self.value].map(|size| u64::from(size.next_multiple_of(8)));
+        let whole = OF_ENTRY + key + value;
+        let entry = if self.kind == MapType::Array {
+            return value * u64::from(entries);
+        } else if self.kind == MapType::Hash {
+            // Made one by one, of the sizes that the kernel has ready.
+            allocated(whole)
+        } else if self.kind == MapType::LpmTrie {
+            // With a node between two prefixes.
+            allocated(whole) * 2
+        } else {
+            whole
+        };
+        let buckets = u64::from(entries).next_power_of_two() * OF_BUCKET;
+        entry * u64::from(entries) + buckets
+    }
+}
+
+/// The size that the kernel takes for one of `bytes` (kernel `kernel/bpf/memalloc.c`).
+const fn allocated(bytes: u64) -> u64 {
+    match bytes {
+        ..=96 => 96,
+        97..=128 => 128,
+        129..=192 => 192,
+        193..=256 => 256,
+        _ => bytes.next_power_of_two(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_cost_what_the_kernel_takes_for_them() {
+        let bytes = |name: &str, entries| Shape::of(name).unwrap().bytes(entries);
+        assert_eq!(bytes("SLOTS", 1_000), 64_000);
+        assert_eq!(bytes("FLOWS4", 1_024), 1_024 * (128 + 16));
+        assert_eq!(bytes("FLOWS6", 1_024), 1_024 * (192 + 16));
+        assert_eq!(bytes("TRANSIENT4", 1_024), 1_024 * (48 + 72 + 16));
+    }
+}

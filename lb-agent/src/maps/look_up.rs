@@ -1,0 +1,52 @@
+//! Single elements of the maps, looked up by key as the programs do.
+
+use aya::maps::lpm_trie::Key;
+use lb_common::addr::Ip;
+use lb_common::config::Device;
+use lb_common::flow::{Affinity, Client, DIRECT};
+use lb_common::service::{Line, Source};
+
+use super::raw::Raw;
+use super::{Maps, Result, found, named};
+
+impl Maps {
+    /// A line of `SLOTS`.
+    pub fn line(&self, line: u32) -> Result<Option<Line>> {
+        if line >= self.slots.len() {
+            return Ok(None);
+        }
+        self.slots.get(&line, 0).map(Some).map_err(named("SLOTS"))
+    }
+
+    /// `SOURCES`: whether a source lies in a prefix allowed for the service.
+    pub fn allows(&self, source: &Source) -> Result<bool> {
+        let key = Key::new(Source::BITS, Raw(*source));
+        Ok(found(self.sources.get(&key, 0), "SOURCES")?.is_some())
+    }
+
+    /// The bits of an address in `ADDRESSES`.
+    pub fn address(&self, ip: &Ip) -> Result<Option<u32>> {
+        found(self.addresses.get(&Raw(*ip), 0), "ADDRESSES")
+    }
+
+    /// The row of an interface in `DEVICES`.
+    pub fn device(&self, index: u32) -> Result<Option<Device>> {
+        Ok(found(self.devices.get(&index, 0), "DEVICES")?.map(|device| device.0))
+    }
+
+    /// The backend that a client sticks to.
+    pub fn affinity(&self, client: &Client) -> Result<Option<Affinity>> {
+        Ok(found(self.affinity.get(&Raw(*client), 0), "AFFINITY")?.map(|affinity| affinity.0))
+    }
+
+    /// `DIRECT`: whether a packet of this hash ([`lb_common::hash::whole`]) was seen on its way straight to a backend.
+    pub fn is_direct(&self, hash: u64) -> Result<bool> {
+        let known = self.direct.get(&(hash as u32 % DIRECT), 0).map_err(named("DIRECT"))?;
+        Ok(known == hash)
+    }
+
+    /// `INHERITED`: whether netfilter translates the datagrams of a tuple of this hash, or gets answers by it.
+    pub fn is_inherited(&self, hash: u64) -> Result<bool> {
+        Ok(found(self.inherited.get(&hash, 0), "INHERITED")?.is_some())
+    }
+}

@@ -1,0 +1,108 @@
+//! Prepares the network stack for packets of host processes (ADR 0027): a route to every frontend, and a loopback
+//! interface that accepts packets with a source address of this host.
+//!
+//! Both belong to the network namespace: earlier values are saved, and `lb-agent cleanup` restores them.
+
+mod loopback;
+mod routes;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::watch::Receiver;
+use tracing::{info, warn};
+
+use loopback::Loopback;
+pub use routes::Frontends;
+
+/// Everything is looked at again this often: `sysctl --system` and network managers put back what they know.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// Why the stack was not prepared.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No netlink socket, or a file.
+    #[error("{0}")]
+    System(&'static str, #[source] io::Error),
+    /// The kernel refused a request.
+    #[error("{0}")]
+    Netlink(&'static str, #[source] rtnetlink::Error),
+    /// There is no loopback interface.
+    #[error("no loopback interface")]
+    NoLoopback,
+}
+
+/// Opens a connection, whose task ends with it.
+fn connect() -> Result<rtnetlink::Handle, Error> {
+    let (connection, handle, _messages) =
+        rtnetlink::new_connection().map_err(|error| Error::System("netlink socket", error))?;
+    drop(tokio::spawn(connection));
+    Ok(handle)
+}
+
+/// Makes the loopback device take in what the programs send there. `note`: the file that says what was there before.
+/// `serves_loopback`: `NodePorts` are served on 127.0.0.0/8.
+pub async fn open_loopback(note: &Path, serves_loopback: bool) -> Result<(), Error> {
+    let handle = connect()?;
+    let now = Loopback::read(&handle).await?;
+    let wanted = now.opened(serves_loopback);
+    if now != wanted {
+        now.keep(note)?;
+        wanted.write(&handle).await?;
+        info!(?now, ?wanted, "loopback interface configured for packets of host processes");
+    }
+    Ok(())
+}
+
+/// Keeps routes and the loopback device as they must be, until nobody says any more to which frontends.
+pub async fn follow(mut frontends: Receiver<Frontends>, note: PathBuf, serves_loopback: bool) {
+    let mut failed = false;
+    loop {
+        let wanted = frontends.borrow_and_update().clone();
+        let opened = open_loopback(&note, serves_loopback).await;
+        let result = match opened {
+            Ok(()) => set_routes(&wanted).await,
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(()) => failed = false,
+            Err(error) if !failed => {
+                failed = true;
+                let error = crate::chain(&error);
+                warn!(error, "host processes may not reach all frontends; retrying");
+            }
+            Err(_) => {}
+        }
+        tokio::select! {
+            changed = frontends.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(AGAIN) => {}
+        }
+    }
+}
+
+async fn set_routes(wanted: &Frontends) -> Result<(), Error> {
+    let handle = connect()?;
+    routes::set(&handle, wanted).await
+}
+
+/// Puts back what was there before, and removes the file that says so. Says what was done. Not from within a runtime.
+pub fn restore(note: &Path) -> Result<Vec<&'static str>, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::System("runtime", error))?;
+    runtime.block_on(async {
+        let handle = connect()?;
+        let mut done = Vec::new();
+        if routes::remove(&handle).await? {
+            done.push("routes to frontends");
+        }
+        if let Some(before) = Loopback::noted(note) {
+            before.write(&handle).await?;
+            std::fs::remove_file(note).map_err(|error| Error::System("note", error))?;
+            done.push("settings of the loopback interface");
+        }
+        Ok(done)
+    })
+}

@@ -1,0 +1,164 @@
+//! The settings of `lo` that matter, by netlink: a container need not have `/proc/sys` to write to.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use futures::TryStreamExt as _;
+use netlink_packet_core::{DefaultNla, NLA_F_NESTED};
+use netlink_packet_route::link::{
+    AfSpecInet, AfSpecUnspec, InetDevConf, LinkAttribute, LinkMessage,
+};
+use rtnetlink::Handle;
+use serde::{Deserialize, Serialize};
+
+use super::Error;
+
+/// Index of `lo` in every network namespace.
+pub(super) const INDEX: u32 = 1;
+/// `IFLA_INET_CONF` of `linux/if_link.h`.
+const INET_CONF: u16 = 1;
+/// `IPV4_DEVCONF_FORWARDING`, `_ACCEPT_LOCAL` and `_ROUTE_LOCALNET` of `linux/ip.h`.
+const FORWARDING: u16 = 1;
+const ACCEPT_LOCAL: u16 = 23;
+const ROUTE_LOCALNET: u16 = 26;
+/// No message sets this one.
+const FORWARDING_V6: &str = "/proc/sys/net/ipv6/conf/lo/forwarding";
+
+/// `net.ipv4.conf.lo` and `net.ipv6.conf.lo`, as far as they matter here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_excessive_bools, reason = "they are the kernel's, one by one")]
+pub(super) struct Loopback {
+    /// `forwarding`: routes may be asked for (`bpf_fib_lookup`).
+    forwarding: bool,
+    /// `accept_local`: packets with an address of this host as their source are taken in.
+    accept_local: bool,
+    /// `route_localnet`: so are those from and to 127.0.0.0/8.
+    route_localnet: bool,
+    /// `forwarding` of IPv6; true where there is no IPv6.
+    forwarding_v6: bool,
+}
+
+impl Loopback {
+    /// As the kernel has it now.
+    pub(super) async fn read(handle: &Handle) -> Result<Self, Error> {
+        let mut links = handle.link().get().match_index(INDEX).execute();
+        let link = links.try_next().await.map_err(|error| Error::Netlink("loopback", error))?;
+        let conf = link.as_ref().and_then(conf).ok_or(Error::NoLoopback)?;
+        let forwarding_v6 = fs::read_to_string(FORWARDING_V6);
+        Ok(Self {
+            forwarding: conf.forwarding != 0,
+            accept_local: conf.accept_local != 0,
+            route_localnet: conf.route_localnet != 0,
+            forwarding_v6: forwarding_v6.map_or(true, |text| text.trim() != "0"),
+        })
+    }
+
+    /// As it must be for packets of this host to be served.
+    pub(super) const fn opened(self, serves_loopback: bool) -> Self {
+        Self {
+            forwarding: true,
+            accept_local: true,
+            route_localnet: self.route_localnet || serves_loopback,
+            forwarding_v6: true,
+        }
+    }
+
+    /// Makes it so.
+    pub(super) async fn write(self, handle: &Handle) -> Result<(), Error> {
+        let mut message = LinkMessage::default();
+        message.header.index = INDEX;
+        let inet = AfSpecInet::Other(DefaultNla::new(INET_CONF | NLA_F_NESTED, self.nested()));
+        message.attributes.push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet(vec![inet])]));
+        let written = handle.link().set(message).execute().await;
+        written.map_err(|error| Error::Netlink("settings of the loopback interface", error))?;
+        if Self::read(handle).await?.forwarding_v6 != self.forwarding_v6 {
+            let value = if self.forwarding_v6 { "1" } else { "0" };
+            fs::write(FORWARDING_V6, value)
+                .map_err(|error| Error::System("net.ipv6.conf.lo.forwarding", error))?;
+        }
+        Ok(())
+    }
+
+    /// `struct nlattr` with a number, one behind the other.
+    fn nested(self) -> Vec<u8> {
+        let all = [
+            (FORWARDING, self.forwarding),
+            (ACCEPT_LOCAL, self.accept_local),
+            (ROUTE_LOCALNET, self.route_localnet),
+        ];
+        let attribute = |(kind, value): (u16, bool)| {
+            let [head, kind] = [8_u16, kind].map(u16::to_ne_bytes);
+            [head.as_slice(), &kind, &u32::from(value).to_ne_bytes()].concat()
+        };
+        all.into_iter().flat_map(attribute).collect()
+    }
+
+    /// Notes this as what was there before us, unless an earlier run has noted it.
+    pub(super) fn keep(self, note: &Path) -> Result<(), Error> {
+        if note.exists() {
+            return Ok(());
+        }
+        let write = || {
+            note.parent().map_or(Ok(()), fs::create_dir_all)?;
+            fs::write(note, serde_json::to_vec(&self).map_err(io::Error::other)?)
+        };
+        write().map_err(|error| Error::System("saved sysctl values", error))
+    }
+
+    /// The settings of before, if they are noted.
+    pub(super) fn noted(note: &Path) -> Option<Self> {
+        serde_json::from_slice(&fs::read(note).ok()?).ok()
+    }
+}
+
+fn conf(link: &LinkMessage) -> Option<&InetDevConf> {
+    let families = link.attributes.iter().find_map(|attribute| {
+        if let LinkAttribute::AfSpecUnspec(families) = attribute { Some(families) } else { None }
+    })?;
+    let inet = families
+        .iter()
+        .find_map(|family| if let AfSpecUnspec::Inet(inet) = family { Some(inet) } else { None })?;
+    inet.iter()
+        .find_map(|value| if let AfSpecInet::DevConf(conf) = value { Some(conf) } else { None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLOSED: Loopback = Loopback {
+        forwarding: false,
+        accept_local: false,
+        route_localnet: false,
+        forwarding_v6: false,
+    };
+
+    #[test]
+    fn loopback_routes_its_network_only_where_node_ports_are_served_there() {
+        assert!(!CLOSED.opened(false).route_localnet);
+        assert!(CLOSED.opened(true).route_localnet);
+        let before = Loopback { route_localnet: true, ..CLOSED };
+        assert!(before.opened(false).route_localnet, "somebody else wants it");
+    }
+
+    #[test]
+    fn the_first_note_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let note = directory.path().join("below/loopback.json");
+        assert_eq!(Loopback::noted(&note), None);
+        CLOSED.keep(&note).unwrap();
+        CLOSED.opened(true).keep(&note).unwrap();
+        assert_eq!(Loopback::noted(&note), Some(CLOSED));
+    }
+
+    #[test]
+    fn attributes_are_as_the_kernel_reads_them() {
+        let expected =
+            [[8, 0, 1, 0, 1, 0, 0, 0], [8, 0, 23, 0, 1, 0, 0, 0], [8, 0, 26, 0, 0, 0, 0, 0]];
+        if cfg!(target_endian = "little") {
+            assert_eq!(CLOSED.opened(false).nested(), expected.concat());
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Routes to frontends for who has no other: in a table of their own, which the kernel asks last, and only for packets that
+//! this host makes. They lead to `lo`, where the programs meet the packets.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use futures::TryStreamExt as _;
+use ipnet::IpNet;
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use rtnetlink::{Handle, IpVersion, RouteMessageBuilder};
+
+use super::Error;
+use super::loopback::INDEX;
+use crate::node::Primary;
+
+/// The number of the table: "lb".
+const TABLE: u32 = 0x6c62;
+/// After the table `default`, whose rule has 32767.
+const PRIORITY: u32 = 33_000;
+const FAMILIES: [IpVersion; 2] = [IpVersion::V4, IpVersion::V6];
+
+/// Where frontends are, and which addresses processes ask them from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frontends {
+    /// Ranges and single addresses.
+    pub networks: BTreeSet<IpNet>,
+    /// The node's own addresses. A family without one has no routes.
+    pub sources: Primary,
+}
+
+/// A route of the table: to whom, and from which address.
+type Route = (IpNet, Option<IpAddr>);
+
+/// Makes the table hold routes to these, and nothing else.
+pub(super) async fn set(handle: &Handle, frontends: &Frontends) -> Result<(), Error> {
+    let Primary { v4, v6 } = frontends.sources;
+    let source = |network: &IpNet| if network.addr().is_ipv4() { v4 } else { v6 };
+    let wanted: BTreeSet<Route> = frontends
+        .networks
+        .iter()
+        .filter_map(|network| Some((network.trunc(), Some(source(network)?))))
+        .collect();
+    let there = list(handle).await?;
+    for (network, _) in there.difference(&wanted) {
+        delete(handle, network).await?;
+    }
+    for (network, source) in wanted.difference(&there) {
+        add(handle, network, *source).await?;
+    }
+    for (version, is_needed) in FAMILIES.into_iter().zip([
+        wanted.iter().any(|(network, _)| network.addr().is_ipv4()),
+        wanted.iter().any(|(network, _)| network.addr().is_ipv6()),
+    ]) {
+        if is_needed && rules(handle, &version).await?.is_empty() {
+            add_rule(handle, &version).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the table and what leads to it. Says whether there was any of it.
+pub(super) async fn remove(handle: &Handle) -> Result<bool, Error> {
+    let there = list(handle).await?;
+    let mut any = !there.is_empty();
+    for version in FAMILIES {
+        for rule in rules(handle, &version).await? {
+            any = true;
+            let deleted = handle.rule().del(rule).execute().await;
+            deleted.map_err(|error| Error::Netlink("remove a rule", error))?;
+        }
+    }
+    for (network, _) in there {
+        delete(handle, &network).await?;
+    }
+    Ok(any)
+}
+
+async fn list(handle: &Handle) -> Result<BTreeSet<Route>, Error> {
+    let mut all = BTreeSet::new();
+    let v4 = RouteMessageBuilder::<Ipv4Addr>::new().table_id(TABLE).build();
+    let v6 = RouteMessageBuilder::<Ipv6Addr>::new().table_id(TABLE).build();
+    for question in [v4, v6] {
+        let mut routes = handle.route().get(question).execute();
+        while let Some(route) =
+            routes.try_next().await.map_err(|error| Error::Netlink("list routes", error))?
+        {
+            all.extend(ours(&route));
+        }
+    }
+    Ok(all)
+}
+
+/// A route of our table.
+fn ours(route: &RouteMessage) -> Option<Route> {
+    let is_ours = route
+        .attributes
+        .iter()
+        .any(|it| matches!(it, RouteAttribute::Table(table) if *table == TABLE));
+    let to = route.attributes.iter().find_map(|attribute| {
+        if let RouteAttribute::Destination(to) = attribute { address(to) } else { None }
+    })?;
+    let source = route.attributes.iter().find_map(|attribute| {
+        if let RouteAttribute::PrefSource(source) = attribute { address(source) } else { None }
+    });
+    let network = IpNet::new(to, route.header.destination_prefix_length).ok()?;
+    is_ours.then_some((network, source))
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "other families have no frontends")]
+const fn address(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(v4) => Some(IpAddr::V4(*v4)),
+        RouteAddress::Inet6(v6) => Some(IpAddr::V6(*v6)),
+        _ => None,
+    }
+}
+
+/// A local route, for IPv6 knows no other to this device.
+fn message(network: &IpNet, source: Option<IpAddr>) -> RouteMessage {
+    match network {
+        IpNet::V4(network) => {
+            let builder = RouteMessageBuilder::<Ipv4Addr>::new()
+                .destination_prefix(network.addr(), network.prefix_len())
+                .output_interface(INDEX)
+                .table_id(TABLE)
+                .scope(netlink_packet_route::route::RouteScope::Host)
+                .kind(RouteType::Local);
+            match source {
+                Some(IpAddr::V4(source)) => builder.pref_source(source),
+                Some(IpAddr::V6(_)) | None => builder,
+            }
+            .build()
+        }
+        IpNet::V6(network) => {
+            let builder = RouteMessageBuilder::<Ipv6Addr>::new()
+                .destination_prefix(network.addr(), network.prefix_len())
+                .output_interface(INDEX)
+                .table_id(TABLE)
+                .kind(RouteType::Local);
+            match source {
+                Some(IpAddr::V6(source)) => builder.pref_source(source),
+                Some(IpAddr::V4(_)) | None => builder,
+            }
+            .build()
+        }
+    }
+}
+
+async fn add(handle: &Handle, network: &IpNet, source: Option<IpAddr>) -> Result<(), Error> {
+    let added = handle.route().add(message(network, source)).replace().execute().await;
+    added.map_err(|error| Error::Netlink("add a route to frontends", error))
+}
+
+async fn delete(handle: &Handle, network: &IpNet) -> Result<(), Error> {
+    let deleted = handle.route().del(message(network, None)).execute().await;
+    deleted.map_err(|error| Error::Netlink("remove a route to frontends", error))
+}
+
+async fn rules(handle: &Handle, version: &IpVersion) -> Result<Vec<RuleMessage>, Error> {
+    let rules = handle.rule().get(version.clone()).execute();
+    let rules: Vec<RuleMessage> =
+        rules.try_collect().await.map_err(|error| Error::Netlink("list rules", error))?;
+    let is_ours = |rule: &RuleMessage| {
+        rule.attributes
+            .iter()
+            .any(|it| matches!(it, RuleAttribute::Table(table) if *table == TABLE))
+    };
+    Ok(rules.into_iter().filter(is_ours).collect())
+}
+
+/// Adds the rule for packets that this host makes: `iif lo`.
+async fn add_rule(handle: &Handle, version: &IpVersion) -> Result<(), Error> {
+    let rule = handle
+        .rule()
+        .add()
+        .input_interface("lo")
+        .table_id(TABLE)
+        .priority(PRIORITY)
+        .action(RuleAction::ToTable);
+    let added = match version {
+        IpVersion::V4 => rule.v4().execute().await,
+        IpVersion::V6 => rule.v6().execute().await,
+    };
+    added.map_err(|error| Error::Netlink("add a rule", error))
+}

@@ -1,0 +1,138 @@
+//! Nexthop objects (Linux 5.3): routes refer to them by number instead of naming an interface, as FRR sets them if
+//! `net.ipv4.nexthop_compat_mode` is 0.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+
+use crate::netlink::{ERROR, message, next, verdict};
+
+/// `RTM_NEWNEXTHOP`, `RTM_GETNEXTHOP`, `NLMSG_DONE`, `NLM_F_DUMP`.
+const NEW: u16 = 104;
+const GET: u16 = 106;
+const DONE: u16 = 3;
+const DUMP: u16 = 0x300;
+/// Bytes of `struct nhmsg`, and its attributes.
+const HEAD: usize = 8;
+const ID: u16 = 1;
+const GROUP: u16 = 2;
+const DEVICE: u16 = 5;
+const GATEWAY: u16 = 6;
+/// Bytes of `struct nexthop_grp`, which begins with a number.
+const MEMBER: usize = 8;
+
+/// One way of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hop {
+    pub(super) device: u32,
+    pub(super) has_gateway: bool,
+}
+
+/// The content of one object: a way, or the numbers of others.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Object {
+    hop: Option<Hop>,
+    members: Vec<u32>,
+}
+
+/// Every object's ways, by its number. Blocks while the kernel answers.
+pub(super) fn list() -> io::Result<BTreeMap<u32, Vec<Hop>>> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    let _own: SocketAddr = socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.send(&message(GET, DUMP, &[0; HEAD]), 0)?;
+    let mut objects = BTreeMap::new();
+    loop {
+        let (datagram, _from) = socket.recv_from_full()?;
+        let mut rest = datagram.as_slice();
+        while let Some((kind, body)) = next(&mut rest) {
+            match kind {
+                NEW => objects.extend(object(body)),
+                ERROR => verdict(body)?,
+                DONE => return Ok(ways(&objects)),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A group's ways are those of its members.
+fn ways(objects: &BTreeMap<u32, Object>) -> BTreeMap<u32, Vec<Hop>> {
+    let hop = |number: &u32| objects.get(number)?.hop;
+    let ways = |object: &Object| {
+        object.hop.into_iter().chain(object.members.iter().filter_map(hop)).collect()
+    };
+    objects.iter().map(|(number, object)| (*number, ways(object))).collect()
+}
+
+fn object(body: &[u8]) -> Option<(u32, Object)> {
+    let (mut number, mut device, mut has_gateway) = (None, None, false);
+    let mut object = Object::default();
+    let mut rest = body.get(HEAD..)?;
+    while let Some((kind, value)) = attribute(&mut rest) {
+        let word = value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
+        match kind {
+            ID => number = word,
+            DEVICE => device = word,
+            GATEWAY => has_gateway = true,
+            GROUP => {
+                let members = value.chunks_exact(MEMBER).filter_map(|it| it.first_chunk());
+                object.members.extend(members.map(|bytes| u32::from_ne_bytes(*bytes)));
+            }
+            _ => {}
+        }
+    }
+    object.hop = device.map(|device| Hop { device, has_gateway });
+    Some((number?, object))
+}
+
+/// `struct nlattr` and its value, without the flags of its type.
+fn attribute<'a>(rest: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
+    let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
+    let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?);
+    let value = rest.get(4..length)?;
+    *rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    Some((kind & 0x3fff, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(number: u32, attributes: &[(u16, Vec<u8>)]) -> (u32, Object) {
+        let all = [&[(ID, number.to_ne_bytes().to_vec())], attributes].concat();
+        let mut body = vec![0; HEAD];
+        for (kind, value) in all {
+            body.extend((4 + value.len() as u16).to_ne_bytes());
+            body.extend(kind.to_ne_bytes());
+            body.extend(&value);
+            body.resize(body.len().next_multiple_of(4), 0);
+        }
+        object(&body).unwrap()
+    }
+
+    #[test]
+    fn objects_lead_to_devices_and_groups_to_those_of_their_members() {
+        let device = |index: u32| (DEVICE, index.to_ne_bytes().to_vec());
+        let member = |number: u32| [number.to_ne_bytes(), [0; 4]].concat();
+        let objects = BTreeMap::from([
+            one(1, &[device(4), (GATEWAY, vec![10, 0, 0, 1])]),
+            one(2, &[device(5)]),
+            one(7, &[(GROUP, [member(1), member(2)].concat())]),
+            one(8, &[(4, Vec::new())]),
+        ]);
+        let (first, second) =
+            (Hop { device: 4, has_gateway: true }, Hop { device: 5, has_gateway: false });
+        let expected = [(1, vec![first]), (2, vec![second]), (7, vec![first, second]), (8, vec![])];
+        assert_eq!(ways(&objects), BTreeMap::from(expected));
+        assert!(object(&[0; 4]).is_none(), "cut short");
+    }
+
+    #[test]
+    fn the_kernel_lists_its_objects() {
+        // There may be none, and whoever may not ask is told so.
+        assert!(list().is_ok_and(|objects| objects.len() < 1_000_000));
+    }
+}

@@ -1,0 +1,171 @@
+//! The interfaces that routes lead to: by default, and by a gateway. Routes may name a nexthop object instead of an
+//! interface.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use futures::stream::TryStreamExt as _;
+use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
+use rtnetlink::{Handle, RouteMessageBuilder};
+
+use super::nexthops::{self, Hop};
+
+/// Devices that routes lead to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ways {
+    /// By a default route.
+    pub default: BTreeSet<u32>,
+    /// By a route with a gateway, to whatever part of the world.
+    pub gateways: BTreeSet<u32>,
+}
+
+/// The consequence of a changed route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Asks {
+    /// Nothing: it leads nowhere new, or not outside.
+    Nothing,
+    /// All routes are to be listed.
+    List,
+}
+
+/// The content of a route.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Route {
+    is_default: bool,
+    hops: Vec<Hop>,
+    /// The number of a nexthop object that has the hops.
+    object: Option<u32>,
+}
+
+impl Ways {
+    /// A device is gone, and its routes with it.
+    pub fn forget(&mut self, index: u32) {
+        self.default.remove(&index);
+        self.gateways.remove(&index);
+    }
+
+    /// Asks the kernel for all routes.
+    pub(super) async fn list(handle: &Handle) -> Result<Self, rtnetlink::Error> {
+        let (mut ways, mut of_objects) = (Self::default(), Vec::new());
+        let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
+        let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
+        for question in [v4, v6] {
+            let mut routes = handle.route().get(question).execute();
+            while let Some(message) = routes.try_next().await? {
+                let Some(route) = route(&message) else { continue };
+                match route.object.filter(|_| route.hops.is_empty()) {
+                    None => ways.add(route.is_default, &route.hops),
+                    Some(object) => of_objects.push((route.is_default, object)),
+                }
+            }
+        }
+        if !of_objects.is_empty() {
+            // Seldom are there any; those that cannot be read lead nowhere.
+            let objects = tokio::task::spawn_blocking(nexthops::list).await;
+            let objects: BTreeMap<u32, Vec<Hop>> =
+                objects.ok().and_then(Result::ok).unwrap_or_default();
+            for (is_default, object) in of_objects {
+                ways.add(is_default, objects.get(&object).map_or(&[], Vec::as_slice));
+            }
+        }
+        Ok(ways)
+    }
+
+    fn add(&mut self, is_default: bool, hops: &[Hop]) {
+        for hop in hops {
+            if is_default {
+                self.default.insert(hop.device);
+            }
+            if hop.has_gateway {
+                self.gateways.insert(hop.device);
+            }
+        }
+    }
+
+    /// A route is new: one that leads where others do changes nothing.
+    pub(super) fn learn(&mut self, message: &RouteMessage) -> Asks {
+        match route(message) {
+            Some(route) if route.hops.is_empty() => Asks::List,
+            Some(route) => {
+                self.add(route.is_default, &route.hops);
+                Asks::Nothing
+            }
+            None => Asks::Nothing,
+        }
+    }
+
+    /// A route is gone: others may lead where it led.
+    pub(super) fn unlearn(message: &RouteMessage) -> Asks {
+        let may_matter = |route: &Route| {
+            route.is_default
+                || route.hops.is_empty()
+                || route.hops.iter().any(|hop| hop.has_gateway)
+        };
+        if route(message).as_ref().is_some_and(may_matter) { Asks::List } else { Asks::Nothing }
+    }
+}
+
+/// The content of a route for packets to one machine; nothing of other kinds.
+fn route(message: &RouteMessage) -> Option<Route> {
+    if message.header.kind != RouteType::Unicast {
+        return None;
+    }
+    let is_default = message.header.destination_prefix_length == 0;
+    let mut route = Route { is_default, ..Route::default() };
+    let is_gateway = |attribute: &RouteAttribute| {
+        matches!(attribute, RouteAttribute::Gateway(_) | RouteAttribute::Via(_))
+    };
+    let has_gateway = message.attributes.iter().any(is_gateway);
+    for attribute in &message.attributes {
+        if let RouteAttribute::Oif(device) = attribute {
+            route.hops.push(Hop { device: *device, has_gateway });
+        } else if let RouteAttribute::MultiPath(hops) = attribute {
+            route.hops.extend(hops.iter().map(|hop| Hop {
+                device: hop.interface_index,
+                has_gateway: hop.attributes.iter().any(is_gateway),
+            }));
+        } else if let RouteAttribute::NhId(number) = attribute {
+            route.object = Some(*number);
+        }
+    }
+    Some(route)
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_route::route::RouteAddress;
+
+    use super::*;
+
+    fn message(prefix: u8, attributes: Vec<RouteAttribute>) -> RouteMessage {
+        let mut message = RouteMessage::default();
+        message.header.kind = RouteType::Unicast;
+        message.header.destination_prefix_length = prefix;
+        message.attributes = attributes;
+        message
+    }
+
+    #[test]
+    fn routes_lead_to_devices_by_default_by_gateways_and_by_objects() {
+        let gateway = || RouteAttribute::Gateway(RouteAddress::Inet(Ipv4Addr::new(10, 0, 0, 1)));
+        let mut ways = Ways::default();
+        assert_eq!(ways.learn(&message(24, vec![RouteAttribute::Oif(3)])), Asks::Nothing);
+        assert_eq!(ways, Ways::default(), "a network of its own is told by its address");
+        let by_gateway = message(24, vec![RouteAttribute::Oif(4), gateway()]);
+        assert_eq!(ways.learn(&by_gateway), Asks::Nothing);
+        assert_eq!(ways.learn(&message(0, vec![RouteAttribute::Oif(5)])), Asks::Nothing);
+        assert_eq!(ways, Ways { default: [5].into(), gateways: [4].into() });
+        let by_object = message(24, vec![RouteAttribute::NhId(9)]);
+        assert_eq!(ways.learn(&by_object), Asks::List, "it says no device");
+        let both = message(0, vec![RouteAttribute::NhId(9), RouteAttribute::Oif(6), gateway()]);
+        assert_eq!(ways.learn(&both), Asks::Nothing);
+        assert_eq!(ways, Ways { default: [5, 6].into(), gateways: [4, 6].into() });
+        assert_eq!(Ways::unlearn(&by_gateway), Asks::List);
+        assert_eq!(Ways::unlearn(&message(32, vec![RouteAttribute::Oif(5)])), Asks::Nothing);
+        ways.forget(6);
+        assert_eq!(ways, Ways { default: [5].into(), gateways: [4].into() });
+        let mut local = message(0, vec![RouteAttribute::Oif(7)]);
+        local.header.kind = RouteType::Local;
+        assert_eq!((ways.learn(&local), ways.default.contains(&7)), (Asks::Nothing, false));
+    }
+}

@@ -1,0 +1,261 @@
+//! From plans to map writes, purely: the mirror of what the maps hold, and the operations that change it.
+//!
+//! Every change is made beside what is in use and becomes visible by one write per frontend, so a
+//! packet sees the old set of a service or the new one. The rows of the old set are given out again only
+//! after [`GRACE`]. Knows no map, no kernel and no Kubernetes: operations are data, time is an argument.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use lb_common::addr::Ip;
+use lb_common::config::Settings;
+use lb_common::service::{Frontend, ServiceId};
+
+use crate::plan::{PortKey, PortPlan, ServiceName};
+
+mod actual;
+mod capacity;
+mod conflict;
+mod draining;
+mod frontends;
+mod op;
+mod port;
+mod ranges;
+mod rows;
+mod rows_by_endpoint;
+mod selection;
+mod slot_ranges;
+mod sources;
+#[cfg(test)]
+mod tests;
+
+pub use actual::Actual;
+pub use capacity::{Limits, Refusal, Usage};
+pub use conflict::Conflict;
+use frontends::Frontends;
+pub use op::Op;
+use port::{Outcome, Port};
+use rows::Rows;
+pub(crate) use selection::lines_of;
+use slot_ranges::{Range, SlotRanges};
+use sources::Sources;
+
+/// How long what a packet may have just looked up is kept: far longer than any packet is under way in a program.
+pub const GRACE: Duration = Duration::from_secs(1);
+
+/// Everything one Service asks for now; no ports when it is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub service: ServiceName,
+    /// Its ports in every family.
+    pub ports: Vec<PortPlan>,
+}
+
+impl Change {
+    /// Since when it asks for something; what is gone is older than anything.
+    pub fn age(&self) -> Option<&(i64, String)> {
+        self.ports.iter().map(|plan| &plan.age).min()
+    }
+}
+
+/// The mirror of what the maps hold, and of who asked for it.
+#[derive(Debug)]
+pub struct Reconciler {
+    limits: Limits,
+    settings: Settings,
+    ids: BTreeMap<PortKey, ServiceId>,
+    /// In boxes: half of what such a map holds is empty.
+    ports: BTreeMap<ServiceId, Box<Port>>,
+    refused: BTreeMap<PortKey, (Refusal, PortPlan)>,
+    frontends: Frontends,
+    rows: Rows,
+    lines: SlotRanges,
+    sources: Sources,
+    /// Ports that an earlier run left and that nobody has asked for yet.
+    orphans: BTreeMap<ServiceId, Port>,
+    next_id: ServiceId,
+    naming: u64,
+    /// Those that got their identity since somebody asked.
+    named: Vec<ServiceId>,
+    /// Something became free since the refused were tried last.
+    has_room: bool,
+    /// No port that is programmed is younger.
+    youngest: (i64, String),
+}
+
+/// Operations under way: what comes before the visible switch, what is to be switched, what comes after.
+#[derive(Debug, Default)]
+struct Transaction {
+    before: Vec<Op>,
+    dirty: BTreeSet<Frontend>,
+    after: Vec<Op>,
+}
+
+impl Reconciler {
+    /// A mirror over empty maps.
+    pub fn new(limits: Limits) -> Self {
+        Self::adopt(limits, Actual::default(), Duration::ZERO)
+    }
+
+    /// Takes over the settings that do not follow from services (addresses, source ports, modes).
+    pub fn set_node(&mut self, node: &Settings) -> Vec<Op> {
+        const DERIVED: u32 = Settings::RANGES_KNOWN | Settings::OTHER_FRONTENDS;
+        let mut ops = Vec::new();
+        let mut settings = self.settings;
+        settings.flags = node.flags & !DERIVED | self.settings.flags & DERIVED;
+        settings.ranges = self.settings.ranges;
+        settings.netns_cookie = node.netns_cookie;
+        settings.local = node.local;
+        (settings.hairpin4, settings.hairpin6) = (node.hairpin4, node.hairpin6);
+        (settings.node4, settings.node6) = (node.node4, node.node6);
+        settings.source_port_low = node.source_port_low;
+        settings.source_port_high = node.source_port_high;
+        settings.socket_mode = node.socket_mode;
+        settings.own = node.own;
+        settings.lifetimes = node.lifetimes;
+        self.frontends.ranges.fill(&mut settings);
+        if settings != self.settings {
+            self.settings = settings;
+            ops.push(Op::PutSettings(Box::new(settings)));
+        }
+        ops
+    }
+
+    /// Takes over the cluster's `ServiceCIDR`s; empty when they are not known.
+    pub fn set_service_cidrs(&mut self, cidrs: &[IpNet]) -> Vec<Op> {
+        let mut ops = Vec::new();
+        self.frontends.ranges.set_cidrs(cidrs);
+        self.frontends.update(&mut self.settings, &mut ops);
+        ops
+    }
+
+    /// The operations that turn what the maps hold into what the changed Services ask for.
+    pub fn plan(&mut self, now: Duration, changes: Vec<Change>) -> Vec<Op> {
+        let mut transaction = Transaction::default();
+        let mut wanted = Vec::new();
+        for Change { service, ports } in changes {
+            let keep: BTreeSet<&PortKey> = ports.iter().map(|plan| &plan.key).collect();
+            let gone = self.keys_of(&service).into_iter().filter(|key| !keep.contains(key));
+            gone.for_each(|key| self.remove(&key, now, &mut transaction));
+            self.refused.retain(|key, _| key.service != service);
+            wanted.extend(ports);
+        }
+        // Where room ends, the oldest have it.
+        wanted.sort_by(|left, right| left.age.cmp(&right.age));
+        for plan in wanted {
+            self.put(plan, now, &mut transaction);
+        }
+        self.finish(now, transaction)
+    }
+
+    /// Ends the first round after a start: what nobody asked for by now is leaving.
+    pub fn synced(&mut self, now: Duration) -> Vec<Op> {
+        let mut transaction = Transaction::default();
+        self.abandon_orphans(now, &mut transaction);
+        transaction.dirty.extend(self.frontends.written().keys().copied());
+        self.finish(now, transaction)
+    }
+
+    /// Frees what is due, and tries again what was refused if that made room. Call it about once a second
+    /// while [`Reconciler::is_waiting`].
+    pub fn tick(&mut self, now: Duration) -> Vec<Op> {
+        let mut ops = Vec::new();
+        self.has_room |= self.rows.release(now, &mut ops) | self.lines.release(now);
+        ops.extend(self.retry(now));
+        ops
+    }
+
+    /// Whether something becomes free later (rows, lines), or did and somebody waits for it.
+    pub fn is_waiting(&self) -> bool {
+        self.rows.is_waiting()
+            || self.lines.is_waiting()
+            || (self.has_room && !self.refused.is_empty())
+    }
+
+    /// The service ports that found no room, and in which map.
+    pub fn refused(&self) -> impl Iterator<Item = (&PortKey, Refusal)> {
+        self.refused.iter().map(|(key, (refusal, _))| (key, *refusal))
+    }
+
+    /// The service ports that are programmed.
+    pub fn names(&self) -> impl Iterator<Item = (ServiceId, &PortKey)> {
+        self.ports.iter().map(|(id, port)| (*id, &port.plan.key))
+    }
+
+    /// The service port of an identity.
+    pub fn key(&self, id: ServiceId) -> Option<&PortKey> {
+        self.ports.get(&id).map(|port| &port.plan.key)
+    }
+
+    /// Room in the maps.
+    pub const fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Where frontends are, but for those at addresses of this node: `ServiceCIDR`s, and single addresses beside them.
+    pub fn networks(&self, is_own: impl Fn(&Ip) -> bool) -> BTreeSet<IpNet> {
+        let ranges = &self.frontends.ranges;
+        let single = |frontend: &Frontend| {
+            let ip = frontend.ip;
+            let is_single = ip != ip.any_of_family() && !ip.is_loopback() && !ranges.is_given(&ip);
+            (is_single && !is_own(&ip)).then(|| IpNet::from(crate::show::words::ip(ip)))
+        };
+        let singles = self.frontends.written().keys().filter_map(single);
+        ranges.given().chain(singles).collect()
+    }
+
+    /// Counts the changes of [`Reconciler::names`].
+    pub const fn naming(&self) -> u64 {
+        self.naming
+    }
+
+    /// The service ports that got their identity since this was asked last.
+    pub fn take_named(&mut self) -> Vec<(ServiceId, PortKey)> {
+        let named = std::mem::take(&mut self.named).into_iter();
+        named.filter_map(|id| Some((id, self.key(id)?.clone()))).collect()
+    }
+
+    /// Entries in use.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            services: self.frontends.written().len(),
+            backends: self.rows.used(),
+            lines: self.lines.used() as usize,
+            sources: self.sources.len(),
+        }
+    }
+
+    fn keys_of(&self, service: &ServiceName) -> Vec<PortKey> {
+        let from = PortKey::first(service);
+        let ports = self.ids.range(from..).map(|(key, _)| key);
+        ports.take_while(|key| key.service == *service).cloned().collect()
+    }
+
+    /// Joins a transaction: everything new, the visible switch, everything old.
+    fn finish(&mut self, now: Duration, transaction: Transaction) -> Vec<Op> {
+        let Transaction { before: mut ops, dirty, after } = transaction;
+        let entries = self.frontends.written().len();
+        let ports = &self.ports;
+        let winner = |frontends: &Frontends, frontend: Frontend| {
+            let claimants =
+                frontends.claimants(frontend).filter_map(|id| Some((id, ports.get(&id)?)));
+            let (id, port) = claimants.min_by_key(|(_, port)| port.seniority())?;
+            port.service(id, frontend)
+        };
+        self.frontends.settle((&dirty, now), &mut self.settings, winner, &mut ops);
+        ops.extend(after);
+        self.frontends.update(&mut self.settings, &mut ops);
+        self.has_room |= self.frontends.written().len() < entries;
+        ops
+    }
+}
+
+/// An address as the tables have it.
+pub(crate) const fn wire(ip: IpAddr) -> Ip {
+    match ip {
+        IpAddr::V4(ip) => Ip::v4(ip.octets()),
+        IpAddr::V6(ip) => Ip::v6(ip.octets()),
+    }
+}

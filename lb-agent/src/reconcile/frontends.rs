@@ -1,0 +1,248 @@
+//! The entries of `SERVICES`: which services claim a frontend, which one has it, and what is written.
+//!
+//! A frontend that several services claim goes to the oldest of them; the others wait. An entry that no service claims
+//! any more stays as a draining one while TCP flows may still use it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use lb_common::addr::{Ip, Port as WirePort, Protocol};
+use lb_common::config::Settings;
+use lb_common::service::{Flags, Frontend, Service, ServiceId, Set};
+
+use super::Op;
+use super::ranges::{Ranges, decrement};
+use crate::plan::{FrontendKind, FrontendPlan};
+
+/// Claims, draining frontends and a mirror of `SERVICES`.
+#[derive(Debug, Default)]
+pub(super) struct Frontends {
+    written: BTreeMap<Frontend, Service>,
+    claims: BTreeSet<(Frontend, ServiceId)>,
+    /// Frontends that more than one service asks for.
+    contested: BTreeSet<Frontend>,
+    /// Claimed or marked, and not written yet.
+    unwritten: BTreeSet<Frontend>,
+    /// Claims of each address as a `ClusterIP`.
+    addresses: BTreeMap<Ip, u32>,
+    /// When each frontend began to drain.
+    draining: BTreeMap<Frontend, Duration>,
+    pub(super) ranges: Ranges,
+}
+
+impl Frontends {
+    /// From what the map holds, and the settings beside it.
+    pub(super) fn new(
+        written: BTreeMap<Frontend, Service>,
+        settings: &Settings,
+        now: Duration,
+    ) -> Self {
+        let mut ranges = Ranges::default();
+        ranges.count_from(settings.removals);
+        for (frontend, service) in written.iter().filter(|(_, service)| !is_mark(service)) {
+            ranges.add(frontend, service);
+        }
+        let leaving = written.iter().filter(|(_, service)| service.flags.has(Flags::LEAVING));
+        let draining = leaving.map(|(frontend, _)| (*frontend, now)).collect();
+        Self { written, draining, ranges, ..Self::default() }
+    }
+
+    /// The entry that is written for a frontend.
+    pub(super) fn get(&self, frontend: &Frontend) -> Option<&Service> {
+        self.written.get(frontend)
+    }
+
+    /// Everything written.
+    pub(super) const fn written(&self) -> &BTreeMap<Frontend, Service> {
+        &self.written
+    }
+
+    /// Entries that are gone for new packets, and since when.
+    pub(super) fn draining(&self) -> impl Iterator<Item = (&Frontend, Duration)> {
+        self.draining.iter().map(|(frontend, since)| (frontend, *since))
+    }
+
+    /// Entries that the map has to hold: those written, and those that are claimed.
+    pub(super) fn used(&self) -> usize {
+        self.written.len() + self.unwritten.len()
+    }
+
+    /// Entries that `plans` add to these if they are claimed as well.
+    pub(super) fn missing(&self, id: ServiceId, plans: &BTreeMap<Frontend, FrontendPlan>) -> usize {
+        let is_there = |it: &Frontend| self.written.contains_key(it) || self.unwritten.contains(it);
+        let is_mine = |it: &Frontend| self.claims.contains(&(*it, id));
+        let new = plans.keys().filter(|it| !is_there(it) && !is_mine(it)).count();
+        let own = plans.iter().filter(|(_, plan)| plan.kind == FrontendKind::ClusterIp);
+        let marks: BTreeSet<Frontend> =
+            own.map(|(frontend, _)| Frontend::cluster_address(frontend.ip)).collect();
+        new + marks.iter().filter(|mark| !is_there(mark)).count()
+    }
+
+    /// Whether an entry will be removed for want of a claim.
+    pub(super) fn is_going(&self, frontend: &Frontend) -> bool {
+        self.written.contains_key(frontend)
+            && self.claimants(*frontend).next().is_none()
+            && self.unclaimed(frontend).is_none()
+    }
+
+    /// Claims a frontend for a service. The entries to settle are added to `dirty`.
+    pub(super) fn claim(
+        &mut self,
+        frontend: Frontend,
+        kind: FrontendKind,
+        id: ServiceId,
+        dirty: &mut BTreeSet<Frontend>,
+    ) {
+        self.touch(frontend, dirty);
+        let is_new = self.claims.insert((frontend, id));
+        self.count(frontend);
+        if is_new && kind == FrontendKind::ClusterIp {
+            *self.addresses.entry(frontend.ip).or_default() += 1;
+            self.touch(Frontend::cluster_address(frontend.ip), dirty);
+        }
+    }
+
+    fn touch(&mut self, frontend: Frontend, dirty: &mut BTreeSet<Frontend>) {
+        dirty.insert(frontend);
+        if !self.written.contains_key(&frontend) {
+            self.unwritten.insert(frontend);
+        }
+    }
+
+    /// Takes a claim back.
+    pub(super) fn release(
+        &mut self,
+        frontend: Frontend,
+        kind: FrontendKind,
+        id: ServiceId,
+        dirty: &mut BTreeSet<Frontend>,
+    ) {
+        dirty.insert(frontend);
+        let was_there = self.claims.remove(&(frontend, id));
+        self.count(frontend);
+        if was_there && kind == FrontendKind::ClusterIp {
+            dirty.insert(Frontend::cluster_address(frontend.ip));
+            decrement(&mut self.addresses, &frontend.ip);
+        }
+    }
+
+    /// The services that ask for a frontend.
+    pub(super) fn claimants(&self, frontend: Frontend) -> impl Iterator<Item = ServiceId> {
+        self.claims.range((frontend, 0)..=(frontend, ServiceId::MAX)).map(|(_, id)| *id)
+    }
+
+    /// Frontends that more than one service asks for.
+    pub(super) const fn contested(&self) -> &BTreeSet<Frontend> {
+        &self.contested
+    }
+
+    fn count(&mut self, frontend: Frontend) {
+        if self.claimants(frontend).nth(1).is_some() {
+            self.contested.insert(frontend);
+        } else {
+            self.contested.remove(&frontend);
+        }
+    }
+
+    /// The entry of a frontend without a claim: the marker of an address, a draining frontend, or nothing.
+    fn unclaimed(&self, frontend: &Frontend) -> Option<Service> {
+        if *frontend == Frontend::cluster_address(frontend.ip) {
+            let mark = Service { flags: Flags::ADDRESS, ..Service::default() };
+            return self.addresses.contains_key(&frontend.ip).then_some(mark);
+        }
+        let service = self.written.get(frontend).filter(|_| frontend.protocol == Protocol::TCP)?;
+        let none = Set::default();
+        let kind = service.flags.0 & (Flags::EXTERNAL.0 | Flags::NODE_PORT.0);
+        let flags = Flags(kind).with(Flags::LEAVING);
+        Some(Service { flags, cluster: none, local: none, ..*service })
+    }
+
+    /// Writes what the `dirty` entries should be. `winner` gives the value of a claimed frontend.
+    ///
+    /// The settings grow before the first entry that needs them and shrink after the last.
+    pub(super) fn settle(
+        &mut self,
+        (dirty, now): (&BTreeSet<Frontend>, Duration),
+        settings: &mut Settings,
+        winner: impl Fn(&Self, Frontend) -> Option<Service>,
+        ops: &mut Vec<Op>,
+    ) {
+        let wanted =
+            |frontend: &Frontend| winner(self, *frontend).or_else(|| self.unclaimed(frontend));
+        let changes: Vec<(Frontend, Option<Service>)> =
+            dirty.iter().map(|frontend| (*frontend, wanted(frontend))).collect();
+        let changes: Vec<_> = changes
+            .into_iter()
+            .filter(|(frontend, service)| self.written.get(frontend) != service.as_ref())
+            .collect();
+        for (frontend, service) in &changes {
+            if let Some(service) = service.as_ref().filter(|service| !is_mark(service)) {
+                self.ranges.add(frontend, service);
+            }
+        }
+        self.update(settings, ops);
+        self.write(&changes, now, ops);
+        self.unwritten.retain(|frontend| !dirty.contains(frontend));
+    }
+
+    /// Services before marks; marks go first when they go.
+    fn write(&mut self, changes: &[(Frontend, Option<Service>)], now: Duration, ops: &mut Vec<Op>) {
+        let marks = |mark: bool| {
+            changes.iter().filter(move |(frontend, _)| (frontend.port == WirePort::NONE) == mark)
+        };
+        let gone = marks(true).filter(|(_, service)| service.is_none());
+        let come = marks(true).filter(|(_, service)| service.is_some());
+        for (frontend, service) in gone.chain(marks(false)).chain(come) {
+            let old = if let Some(service) = service {
+                ops.push(Op::PutService { frontend: *frontend, service: *service });
+                self.written.insert(*frontend, *service)
+            } else {
+                ops.push(Op::RemoveService { frontend: *frontend });
+                self.written.remove(frontend)
+            };
+            if let Some(old) = old.filter(|old| !is_mark(old)) {
+                self.ranges.remove(frontend, &old);
+                if service.is_none_or(|service| service.id != old.id) {
+                    self.ranges.count_removal();
+                }
+            }
+            if service.is_some_and(|service| service.flags.has(Flags::LEAVING)) {
+                self.draining.entry(*frontend).or_insert(now);
+            } else {
+                self.draining.remove(frontend);
+            }
+        }
+    }
+
+    /// Removes drained frontends.
+    pub(super) fn remove_drained(&mut self, frontends: &[Frontend], ops: &mut Vec<Op>) {
+        let changes: Vec<_> = frontends.iter().map(|frontend| (*frontend, None)).collect();
+        self.write(&changes, Duration::ZERO, ops);
+    }
+
+    /// Brings the settings up to date with the entries.
+    pub(super) fn update(&mut self, settings: &mut Settings, ops: &mut Vec<Op>) {
+        let mut wanted = *settings;
+        self.ranges.fill(&mut wanted);
+        if wanted != *settings {
+            *settings = wanted;
+            ops.push(Op::PutSettings(Box::new(wanted)));
+        }
+    }
+}
+
+const fn is_mark(service: &Service) -> bool {
+    service.flags.has(Flags::ADDRESS)
+}
+
+/// The key of a planned frontend.
+pub(super) const fn key(plan: &FrontendPlan, protocol: Protocol) -> Frontend {
+    let ip = super::wire(plan.ip);
+    let port = WirePort::new(plan.port);
+    match plan.kind {
+        FrontendKind::NodePort => Frontend::node_port(ip, port, protocol),
+        FrontendKind::ClusterIp | FrontendKind::ExternalIp | FrontendKind::LoadBalancer => {
+            Frontend::new(ip, port, protocol)
+        }
+    }
+}

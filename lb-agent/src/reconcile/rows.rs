@@ -1,0 +1,118 @@
+//! The rows of `BACKENDS`: who has which, and the epochs that tell flows when their backend is gone.
+//!
+//! A row that loses its endpoint keeps the address for a grace period (a packet may still choose it from
+//! the old set) under a new epoch (flows that remember the old one are over at once), then it is cleared.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use lb_common::service::{Backend, BackendId};
+
+use super::Op;
+
+/// A mirror of `BACKENDS`.
+#[derive(Debug)]
+pub(super) struct Rows {
+    limit: u32,
+    mirror: Vec<Backend>,
+    free: BTreeSet<BackendId>,
+    retired: VecDeque<(Duration, BackendId)>,
+}
+
+impl Rows {
+    /// From what the map holds, row 0 first. Rows without a service are free.
+    pub(super) fn new(limit: u32, mut rows: Vec<Backend>) -> Self {
+        rows.truncate(limit as usize);
+        if rows.is_empty() {
+            rows.push(Backend::default());
+        }
+        let ids = (0_u32..).zip(&rows).skip(1);
+        let free = ids.filter(|(_, row)| row.service == 0).map(|(id, _)| id).collect();
+        Self { limit, mirror: rows, free, retired: VecDeque::new() }
+    }
+
+    /// Rows that can be taken now.
+    pub(super) fn room(&self) -> usize {
+        self.free.len() + (self.limit as usize).saturating_sub(self.mirror.len())
+    }
+
+    /// Rows with an endpoint, or waiting to lose it.
+    pub(super) fn used(&self) -> usize {
+        self.mirror.len() - 1 - self.free.len()
+    }
+
+    /// The row as it was last written.
+    pub(super) fn get(&self, id: BackendId) -> Backend {
+        self.mirror.get(id as usize).copied().unwrap_or_default()
+    }
+
+    /// Gives `backend` a row under a new epoch. 0 when there is no room: ask [`Rows::room`] first.
+    pub(super) fn take(&mut self, backend: Backend, ops: &mut Vec<Op>) -> BackendId {
+        let id = match self.free.pop_first() {
+            Some(id) => id,
+            None if self.room() > 0 => {
+                self.mirror.push(Backend::default());
+                self.mirror.len() as u32 - 1
+            }
+            None => return 0,
+        };
+        let epoch = next(self.get(id).epoch);
+        self.put(id, Backend { epoch, ..backend }, ops);
+        id
+    }
+
+    /// Changes the flags of a row, if they differ.
+    pub(super) fn set_flags(&mut self, id: BackendId, flags: u16, ops: &mut Vec<Op>) {
+        let row = self.get(id);
+        if row.flags != flags {
+            self.put(id, Backend { flags, ..row }, ops);
+        }
+    }
+
+    /// Ends the row's endpoint: flows of it are over now, the row is free at `due`.
+    pub(super) fn retire(&mut self, id: BackendId, due: Duration, ops: &mut Vec<Op>) {
+        let row = self.get(id);
+        self.put(id, Backend { epoch: next(row.epoch), flags: 0, ..row }, ops);
+        self.retired.push_back((due, id));
+    }
+
+    /// Clears the rows that are due. Says whether any was.
+    pub(super) fn release(&mut self, now: Duration, ops: &mut Vec<Op>) -> bool {
+        let mut any = false;
+        while let Some((due, id)) = self.retired.front().copied()
+            && due <= now
+        {
+            self.retired.pop_front();
+            let epoch = next(self.get(id).epoch);
+            self.put(id, Backend { epoch, ..Backend::default() }, ops);
+            self.free.insert(id);
+            any = true;
+        }
+        any
+    }
+
+    /// Rows that are waiting to become free.
+    pub(super) fn waiting(&self) -> usize {
+        self.retired.len()
+    }
+
+    /// Whether rows are waiting to become free.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
+    fn put(&mut self, id: BackendId, row: Backend, ops: &mut Vec<Op>) {
+        if let Some(place) = self.mirror.get_mut(id as usize) {
+            *place = row;
+            ops.push(Op::PutBackend { id, row });
+        }
+    }
+}
+
+/// The epoch after this one; 0 is never live.
+const fn next(epoch: u32) -> u32 {
+    match epoch.wrapping_add(1) {
+        0 => 1,
+        epoch => epoch,
+    }
+}

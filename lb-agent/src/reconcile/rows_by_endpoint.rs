@@ -1,0 +1,71 @@
+//! Which row each endpoint of a service port has: a sorted list, since most have a handful and there are many ports.
+
+use lb_common::addr::Endpoint;
+use lb_common::service::BackendId;
+
+/// Rows by endpoint.
+#[derive(Debug, Default)]
+pub(super) struct RowsByEndpoint(Vec<(Endpoint, BackendId)>);
+
+impl RowsByEndpoint {
+    fn find(&self, endpoint: &Endpoint) -> Result<usize, usize> {
+        self.0.binary_search_by(|(other, _)| other.cmp(endpoint))
+    }
+
+    /// The row of an endpoint.
+    pub(super) fn get(&self, endpoint: &Endpoint) -> Option<BackendId> {
+        self.find(endpoint).ok().and_then(|at| self.0.get(at)).map(|(_, row)| *row)
+    }
+
+    /// Gives an endpoint a row, and the one it had back.
+    pub(super) fn insert(&mut self, endpoint: Endpoint, row: BackendId) -> Option<BackendId> {
+        match self.find(&endpoint) {
+            Ok(at) => self.0.get_mut(at).map(|(_, place)| std::mem::replace(place, row)),
+            Err(at) => {
+                self.0.insert(at, (endpoint, row));
+                None
+            }
+        }
+    }
+
+    /// Takes out what is not wanted any more, and spare room with it.
+    pub(super) fn keep(&mut self, is_wanted: impl Fn(&Endpoint) -> bool) -> Vec<BackendId> {
+        let gone = self.0.extract_if(.., |(endpoint, _)| !is_wanted(endpoint));
+        let gone = gone.map(|(_, row)| row).collect();
+        self.0.shrink_to_fit();
+        gone
+    }
+
+    pub(super) fn rows(&self) -> impl Iterator<Item = BackendId> {
+        self.0.iter().map(|(_, row)| *row)
+    }
+
+    /// How many there are.
+    pub(super) const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lb_common::addr::{Ip, Port};
+
+    #[test]
+    fn endpoints_have_one_row_each() {
+        let at = |host: u8| Endpoint::new(Ip::v4([10, 0, 0, host]), Port::new(80));
+        let mut places = RowsByEndpoint::default();
+        for (host, row) in [(3, 7), (1, 8), (2, 9)] {
+            assert_eq!(places.insert(at(host), row), None);
+        }
+        assert_eq!(places.insert(at(1), 5), Some(8));
+        assert_eq!((places.get(&at(1)), places.get(&at(4)), places.len()), (Some(5), None, 3));
+        assert_eq!(places.keep(|endpoint| *endpoint != at(3)), [7]);
+        assert_eq!(places.rows().collect::<Vec<_>>(), [5, 9]);
+    }
+}

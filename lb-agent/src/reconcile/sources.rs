@@ -1,0 +1,69 @@
+//! The prefixes in `SOURCES`: from where a service may be used.
+
+use std::collections::BTreeSet;
+
+use ipnet::IpNet;
+use lb_common::addr::Ip;
+use lb_common::service::{ServiceId, Source};
+
+use super::Op;
+use super::ranges::mapped;
+
+/// Bits of a [`Source`] before its address.
+const SERVICE_BITS: u32 = ServiceId::BITS;
+
+/// A mirror of `SOURCES`.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    written: BTreeSet<(Source, u32)>,
+}
+
+impl Sources {
+    /// From what the map holds.
+    pub(super) fn new(entries: impl IntoIterator<Item = (u32, Source)>) -> Self {
+        Self { written: entries.into_iter().map(|(bits, source)| (source, bits)).collect() }
+    }
+
+    /// Entries.
+    pub(super) fn len(&self) -> usize {
+        self.written.len()
+    }
+
+    /// How many entries `nets` would add.
+    pub(super) fn missing(&self, id: ServiceId, nets: &[IpNet]) -> usize {
+        let wanted: BTreeSet<_> = nets.iter().map(|net| entry(id, net)).collect();
+        wanted.difference(&self.written).count()
+    }
+
+    /// Makes `nets` the sources of a service: additions go to `before`, removals to `after`.
+    pub(super) fn set(
+        &mut self,
+        id: ServiceId,
+        nets: &[IpNet],
+        before: &mut Vec<Op>,
+        after: &mut Vec<Op>,
+    ) {
+        let wanted: BTreeSet<_> = nets.iter().map(|net| entry(id, net)).collect();
+        let from = (Source::new(id, Ip::UNSPECIFIED), 0);
+        let present = self.written.range(from..).copied();
+        let present: BTreeSet<_> = present.take_while(|(source, _)| source.service == id).collect();
+        for &(source, bits) in wanted.difference(&present) {
+            self.written.insert((source, bits));
+            before.push(Op::PutSource { bits, source });
+        }
+        for &(source, bits) in present.difference(&wanted) {
+            self.written.remove(&(source, bits));
+            after.push(Op::RemoveSource { bits, source });
+        }
+    }
+
+    /// The services that have entries.
+    pub(super) fn services(&self) -> BTreeSet<ServiceId> {
+        self.written.iter().map(|(source, _)| source.service).collect()
+    }
+}
+
+fn entry(id: ServiceId, net: &IpNet) -> (Source, u32) {
+    let (ip, bits) = mapped(net);
+    (Source::new(id, ip), SERVICE_BITS + bits)
+}

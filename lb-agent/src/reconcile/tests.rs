@@ -1,0 +1,164 @@
+//! The mirror against maps in memory, case by case; `histories` does it at random.
+
+mod capacity;
+mod histories;
+mod maps;
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use lb_common::addr::Protocol;
+use lb_common::service::Frontend;
+
+use super::{Change, GRACE, Limits, Op, Refusal};
+use crate::plan::{
+    EndpointPlan, Family, FrontendKind, FrontendPlan, PortKey, PortPlan, ServiceName,
+};
+use world::World;
+
+const LIMITS: Limits = Limits { services: 200, backends: 200, lines: 2000, sources: 50 };
+
+fn service(number: u8) -> ServiceName {
+    ServiceName { namespace: "default".into(), name: format!("s{number}") }
+}
+
+/// A plan of service `number`: a `ClusterIP` of its own, more frontends and endpoints by the bits given.
+fn plan(number: u8, protocol: Protocol, more: u8, backends: &[(u8, u8)]) -> PortPlan {
+    let address = |ip: [u8; 4]| IpAddr::V4(Ipv4Addr::from(ip));
+    let frontend =
+        |kind, ip, port| FrontendPlan { kind, ip, port, local_policy: false, sources: false };
+    let mut frontends = vec![frontend(FrontendKind::ClusterIp, address([10, 96, 0, number]), 80)];
+    let shared = [
+        frontend(FrontendKind::NodePort, address([0; 4]), 30_000),
+        frontend(FrontendKind::NodePort, address([0; 4]), 30_001),
+        frontend(FrontendKind::ExternalIp, address([192, 0, 2, 1]), 80),
+        FrontendPlan {
+            sources: true,
+            ..frontend(FrontendKind::LoadBalancer, address([192, 0, 2, 2]), 80)
+        },
+    ];
+    let chosen = shared.into_iter().enumerate().filter(|(bit, _)| more & 1 << bit != 0);
+    frontends.extend(chosen.map(|(_, frontend)| frontend));
+    let backends: BTreeMap<u8, u8> = backends.iter().copied().collect();
+    let endpoint = |(host, flags): (u8, u8)| EndpointPlan {
+        ip: address([10, 0, 0, host]),
+        port: 8080,
+        on_this_node: flags & 1 != 0,
+        cluster: flags & 2 != 0,
+        local: flags & 4 != 0,
+    };
+    PortPlan {
+        key: PortKey { service: service(number), port: "p".into(), protocol, family: Family::V4 },
+        age: (i64::from(number % 3), format!("uid{number}")),
+        frontends,
+        affinity: (more & 16 != 0).then_some(60),
+        sources: if more & 8 != 0 { vec!["198.51.100.0/24".parse().unwrap()] } else { vec![] },
+        endpoints: backends.into_iter().map(endpoint).collect(),
+        anywhere: true,
+    }
+}
+
+fn change(number: u8, plan: Option<PortPlan>) -> Change {
+    Change { service: service(number), ports: plan.into_iter().collect() }
+}
+
+#[test]
+fn epochs_survive_and_tell_who_left() {
+    let mut world = World::new(LIMITS);
+    world.plan(vec![change(1, Some(plan(1, Protocol::UDP, 0, &[(1, 2), (2, 2)])))]);
+    let before = world.maps.backends.clone();
+    world.restart(LIMITS);
+    assert_eq!(world.maps.backends, before);
+    world.plan(vec![change(1, Some(plan(1, Protocol::UDP, 0, &[(2, 2)])))]);
+    let moved: Vec<usize> = (0..before.len())
+        .filter(|row| world.maps.backends[*row].epoch != before[*row].epoch)
+        .collect();
+    assert_eq!(moved.len(), 1, "only the row of the endpoint that left");
+    let epoch = world.maps.backends[moved[0]].epoch;
+    world.pass(GRACE);
+    world.restart(LIMITS);
+    world.plan(vec![change(2, Some(plan(2, Protocol::UDP, 0, &[(9, 2)])))]);
+    assert!(world.maps.backends[moved[0]].epoch > epoch, "a reused row is not the old one");
+}
+
+#[test]
+fn draining_frontends_stay_while_tcp_flows_do() {
+    let mut world = World::new(LIMITS);
+    world.plan(vec![
+        change(1, Some(plan(1, Protocol::TCP, 1, &[(1, 2)]))),
+        change(2, Some(plan(2, Protocol::UDP, 0, &[(1, 2)]))),
+    ]);
+    world.plan(vec![change(1, None), change(2, None)]);
+    let left: Vec<Frontend> = world.maps.services.keys().copied().collect();
+    assert_eq!(left.len(), 2, "ClusterIP and NodePort of the TCP service");
+    assert_eq!(world.reconciler.leaving(), left.iter().copied().collect());
+    let wildcard = left.iter().find(|frontend| frontend.port.get() == 30_000).unwrap();
+    let live = BTreeSet::from([*wildcard]);
+    let early = world.reconciler.remove_drained(world.now, world.now, &BTreeSet::new());
+    assert_eq!(early, [], "too young to judge");
+    let began = world.now + GRACE;
+    let ops = world.reconciler.remove_drained(world.now, began, &live);
+    world.apply(&ops);
+    assert_eq!(world.maps.services.keys().collect::<Vec<_>>(), [wildcard]);
+    let ops = world.reconciler.remove_drained(world.now, began, &BTreeSet::new());
+    world.apply(&ops);
+    assert!(world.maps.services.is_empty());
+}
+
+#[test]
+fn the_oldest_has_a_frontend_and_the_next_takes_over() {
+    let mut world = World::new(LIMITS);
+    // Ages are 0 for service 3, 1 for service 1, 2 for service 2.
+    for number in [2, 1, 3] {
+        world.plan(vec![change(number, Some(plan(number, Protocol::TCP, 1, &[(number, 2)])))]);
+    }
+    let conflicts = world.reconciler.conflicts();
+    let names =
+        |keys: &[PortKey]| keys.iter().map(|key| key.service.name.clone()).collect::<Vec<_>>();
+    assert_eq!(conflicts.len(), 1);
+    assert_eq!(conflicts[0].winner.service, service(3));
+    assert_eq!(names(&conflicts[0].losers), ["s1", "s2"]);
+    world.plan(vec![change(3, None)]);
+    world.check();
+    assert_eq!(world.reconciler.conflicts()[0].winner.service, service(1));
+}
+
+#[test]
+fn what_finds_no_room_is_named_and_served_later() {
+    let limits = Limits { backends: 4, ..LIMITS };
+    let mut world = World::new(limits);
+    world.plan(vec![change(1, Some(plan(1, Protocol::TCP, 0, &[(1, 2), (2, 2)])))]);
+    world.plan(vec![change(2, Some(plan(2, Protocol::TCP, 0, &[(1, 2), (2, 2)])))]);
+    let refused: Vec<_> =
+        world.reconciler.refused().map(|(key, why)| (key.service.clone(), why)).collect();
+    assert_eq!(refused, [(service(2), Refusal::Backends)]);
+    world.plan(vec![change(1, None)]);
+    world.pass(GRACE);
+    assert_eq!(world.reconciler.refused().count(), 0);
+    world.check();
+}
+
+#[test]
+fn a_change_costs_what_changed() {
+    let mut world = World::new(LIMITS);
+    world.plan(vec![change(1, Some(plan(1, Protocol::TCP, 1, &[(1, 2), (2, 2)])))]);
+    let more = plan(1, Protocol::TCP, 1, &[(1, 2), (2, 2), (3, 2)]);
+    let ops = world.reconciler.plan(world.now, vec![change(1, Some(more))]);
+    let kinds = |wanted: fn(&Op) -> bool| ops.iter().filter(|op| wanted(op)).count();
+    assert_eq!(kinds(|op| matches!(op, Op::PutBackend { .. })), 1);
+    assert_eq!(kinds(|op| matches!(op, Op::WriteLines { .. })), 1);
+    assert_eq!(kinds(|op| matches!(op, Op::PutService { .. })), 2, "one per frontend");
+    assert_eq!(ops.len(), 4);
+}
+
+#[test]
+fn clients_are_forgotten_when_their_affinity_is_switched_off() {
+    let mut world = World::new(LIMITS);
+    let [sticky, plain] = [16, 0].map(|more| plan(1, Protocol::TCP, more, &[(1, 2)]));
+    let mut forgets = |plan: &PortPlan| {
+        let ops = world.reconciler.plan(world.now, vec![change(1, Some(plan.clone()))]);
+        matches!(ops.last(), Some(Op::ForgetClients { service: 1 }))
+    };
+    assert_eq!([&sticky, &plain, &sticky].map(&mut forgets), [false, true, false]);
+}

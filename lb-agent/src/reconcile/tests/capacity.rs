@@ -1,0 +1,133 @@
+//! Maps that are full: who is served, who is named, and that everybody comes back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lb_common::addr::Protocol;
+use proptest::prelude::*;
+
+use super::super::{GRACE, Limits, Refusal, Usage};
+use super::histories::{Step, step};
+use super::world::World;
+use super::{LIMITS, change, plan, service};
+use crate::plan::ServiceName;
+
+fn refused(world: &World) -> BTreeSet<(ServiceName, Refusal)> {
+    world.reconciler.refused().map(|(key, why)| (key.service.clone(), why)).collect()
+}
+
+fn served(world: &World) -> BTreeSet<String> {
+    world.reconciler.names().map(|(_, key)| key.service.name.clone()).collect()
+}
+
+fn tcp(number: u8, backends: &[(u8, u8)]) -> super::Change {
+    change(number, Some(plan(number, Protocol::TCP, 0, backends)))
+}
+
+#[test]
+fn the_newest_gives_way_to_the_change_of_an_older_one() {
+    let mut world = World::new(Limits { backends: 5, ..LIMITS });
+    world.plan(vec![tcp(1, &[(1, 2), (2, 2)])]);
+    world.plan(vec![tcp(2, &[(1, 2), (2, 2)])]);
+    world.plan(vec![tcp(1, &[(1, 2), (2, 2), (3, 2)])]);
+    let both = BTreeSet::from([(service(1), Refusal::Backends), (service(2), Refusal::Backends)]);
+    assert_eq!(refused(&world), both, "one waits until the other's rows are free");
+    world.pass(GRACE);
+    assert_eq!(refused(&world), BTreeSet::from([(service(2), Refusal::Backends)]));
+    assert_eq!(served(&world), BTreeSet::from(["s1".into()]));
+    world.plan(vec![tcp(1, &[(3, 2)])]);
+    world.pass(GRACE);
+    assert_eq!(refused(&world), BTreeSet::new());
+    world.check();
+}
+
+#[test]
+fn a_newer_service_does_not_push_an_older_one_out() {
+    let mut world = World::new(Limits { backends: 3, ..LIMITS });
+    world.plan(vec![tcp(1, &[(1, 2), (2, 2)])]);
+    world.plan(vec![tcp(2, &[(1, 2)])]);
+    assert_eq!(refused(&world), BTreeSet::from([(service(2), Refusal::Backends)]));
+    world.plan(vec![tcp(2, &[(1, 2), (3, 2)])]);
+    assert_eq!(served(&world), BTreeSet::from(["s1".into()]));
+}
+
+#[test]
+fn a_port_that_would_not_fit_even_alone_sends_nobody_away() {
+    let mut world = World::new(Limits { backends: 4, ..LIMITS });
+    world.plan(vec![tcp(2, &[(1, 2), (2, 2)])]);
+    world.plan(vec![tcp(1, &[(1, 2), (2, 2), (3, 2), (4, 2)])]);
+    assert_eq!(refused(&world), BTreeSet::from([(service(1), Refusal::Backends)]));
+    assert_eq!(served(&world), BTreeSet::from(["s2".into()]));
+}
+
+#[test]
+fn a_service_alone_in_a_full_map_still_changes() {
+    let mut world = World::new(Limits { backends: 3, ..LIMITS });
+    world.plan(vec![tcp(1, &[(1, 2), (2, 2)])]);
+    world.plan(vec![tcp(1, &[(3, 2), (4, 2)])]);
+    world.pass(GRACE);
+    assert_eq!(refused(&world), BTreeSet::new());
+    world.check();
+}
+
+#[test]
+fn many_at_once_take_no_more_than_there_is_and_the_oldest_come_first() {
+    // Each takes its entry and the mark of its address. Ages are 0 for 3 and 6, 1 for 1 and 4, 2 for 2 and 5.
+    let mut world = World::new(Limits { services: 9, ..LIMITS });
+    world.plan((1..=6).map(|number| tcp(number, &[(number, 2)])).collect());
+    assert_eq!(served(&world), ["s1", "s3", "s4", "s6"].map(String::from).into());
+    assert_eq!(world.maps.services.len(), 8);
+    world.plan(vec![change(3, None)]);
+    let ops = world.reconciler.remove_drained(world.now, world.now + GRACE, &BTreeSet::new());
+    world.apply(&ops);
+    assert_eq!(served(&world), ["s1", "s2", "s4", "s6"].map(String::from).into());
+}
+
+#[test]
+fn room_of_udp_services_without_endpoints_is_given_out_again() {
+    let mut world = World::new(Limits { services: 3, ..LIMITS });
+    let udp = |number| change(number, Some(plan(number, Protocol::UDP, 0, &[])));
+    world.plan(vec![udp(1)]);
+    world.plan(vec![udp(2)]);
+    assert_eq!(served(&world), ["s1".into()].into());
+    world.plan(vec![change(1, None)]);
+    assert!(world.reconciler.is_waiting());
+    world.pass(GRACE);
+    assert_eq!(served(&world), ["s2".into()].into());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn with_little_room_no_set_is_mixed_and_no_map_overflows(
+        steps in prop::collection::vec(step(), 1..25),
+    ) {
+        let limits = Limits { services: 14, backends: 8, lines: 60, sources: 2 };
+        let mut world = World::new(limits);
+        for step in steps {
+            match step {
+                Step::Change(changes) => {
+                    let changes: BTreeMap<u8, _> = changes.into_iter().collect();
+                    let changes = changes.into_iter().map(|(number, plan)| change(number, plan));
+                    let ops = world.reconciler.plan(world.now, changes.collect());
+                    world.apply(&ops);
+                }
+                Step::Pass(milliseconds) => {
+                    world.pass(std::time::Duration::from_millis(milliseconds.into()));
+                }
+                Step::Restart | Step::Crash(..) => {}
+            }
+            prop_assert!(world.maps.services.len() <= limits.services as usize);
+            prop_assert!(world.maps.sources.len() <= limits.sources as usize);
+        }
+        let deleted = (0..5).map(|number| change(number, None)).collect();
+        let ops = world.reconciler.plan(world.now, deleted);
+        world.apply(&ops);
+        world.pass(GRACE);
+        let ops = world.reconciler.remove_drained(world.now, world.now + GRACE, &BTreeSet::new());
+        world.apply(&ops);
+        world.pass(GRACE);
+        prop_assert_eq!(world.reconciler.usage(), Usage::default(), "all room is back");
+        prop_assert_eq!(world.reconciler.refused().count(), 0);
+    }
+}

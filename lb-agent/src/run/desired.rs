@@ -1,0 +1,53 @@
+//! Computes the desired state of the source once: for `lb diff`, with or without a running agent.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::{Error, StateFile, start_source, tracker};
+use crate::cli;
+use crate::config::Config;
+use crate::metrics::kube_proxy::KubeProxy;
+use crate::reconcile::Change;
+use crate::snapshot::{Finding, ViewHealth};
+
+/// How long the lists may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The plans of a source.
+#[derive(Debug)]
+pub struct Intent {
+    /// Every Service.
+    pub changes: Vec<Change>,
+    /// The faults of the source itself.
+    pub problems: Vec<Finding>,
+    /// Every part of the source could be read; else an agent may know more, from before.
+    pub is_whole: bool,
+}
+
+/// Everything that the source asks for now, as the agent of this node would see it. The node is the one of the
+/// last run where nobody names another.
+pub async fn intent(options: &cli::Run, config: &Config) -> Result<Intent, Error> {
+    let known = StateFile::read(&config.bpf_dir.value);
+    let is_named = config.hostname.is_set() || known.node.is_empty();
+    let node = if is_named { config.node() } else { known.node };
+    let (sender, mut events) = mpsc::channel(4_096);
+    let (view, metrics) = (ViewHealth::default(), KubeProxy::default());
+    let source = (&view, &metrics);
+    drop(start_source(options.manifests.as_deref(), config, &node, source, sender).await?);
+    let mut tracker = tracker(config, &node);
+    let lists = async {
+        while !tracker.is_synced() {
+            let Some(event) = events.recv().await else { return };
+            tracker.apply(event);
+        }
+    };
+    timeout(PATIENCE, lists).await.map_err(|_elapsed| Error::NoLists(PATIENCE))?;
+    let change = |(service, translated): (_, Option<crate::translate::Translated>)| Change {
+        service,
+        ports: translated.map(|translated| translated.ports).unwrap_or_default(),
+    };
+    let changes = tracker.take().into_iter().map(change).collect();
+    Ok(Intent { changes, problems: view.problems(), is_whole: view.is_whole() })
+}

@@ -1,0 +1,145 @@
+//! How much memory the agent may take, and what its maps take of that.
+//!
+//! The kernel charges maps, and each entry that a packet makes in them, to the memory cgroup of the process that made the map. A
+//! full table must therefore fit the limit of that cgroup: else packets kill the agent, and each one that comes after it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use tracing::warn;
+
+use crate::maps::{SHAPES, Shape};
+use crate::reconcile::Limits;
+
+/// Bytes that are not for maps: the programs, the agent itself, and the verifier while it checks programs (40 MB on Linux 6.18).
+const BESIDE: u64 = 64 << 20;
+/// Bytes that the agent remembers of a frontend or a backend, at most.
+const OF_OBJECT: u64 = 4 << 10;
+
+/// Bytes that the memory cgroups of this process allow it, if any of them has a limit. In a container the files that are seen are
+/// those of the container; a path that is not there is the host's name of it.
+pub(super) fn limit() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    groups.lines().flat_map(files).filter_map(|file| read(&file)).min()
+}
+
+/// The files that may hold a limit, by one line of `/proc/self/cgroup` (cgroups(7)): those of cgroup v2, or of v1's controller.
+fn files(line: &str) -> Vec<String> {
+    let mut fields = line.splitn(3, ':').skip(1);
+    let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else {
+        return Vec::new();
+    };
+    let (root, name) = match controllers {
+        "" => ("/sys/fs/cgroup", "memory.max"),
+        _ if controllers.split(',').any(|it| it == "memory") => {
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        }
+        _ => return Vec::new(),
+    };
+    let groups = Path::new(group).ancestors();
+    groups.map(|group| format!("{root}{}/{name}", group.display())).collect()
+}
+
+fn read(file: &str) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// Makes maps smaller until all of them fit `limit` when they are full: each time the one that takes most, by half, but none
+/// below its floor. `sizes` has every map that may be made smaller or larger; `floors` those that nobody chose.
+pub(super) fn fit(
+    sizes: &mut BTreeMap<&'static str, u32>,
+    floors: &BTreeMap<&'static str, u32>,
+    need: &Limits,
+    limit: u64,
+) {
+    let room = limit.saturating_sub(beside(need));
+    loop {
+        let entries = |shape: &Shape| sizes.get(shape.name).copied().unwrap_or(shape.entries);
+        let taken: u64 = SHAPES.iter().map(|shape| shape.bytes(entries(shape))).sum();
+        if taken <= room {
+            return;
+        }
+        let may_shrink = |shape: &&Shape| {
+            floors.get(shape.name).is_some_and(|floor| entries(shape) / 2 >= *floor)
+        };
+        let largest = SHAPES.iter().filter(may_shrink).max_by_key(|it| it.bytes(entries(it)));
+        let Some(largest) = largest else {
+            let needed = taken + beside(need);
+            warn!(limit, needed, "memory limit is below what full maps may take: raise the limit");
+            return;
+        };
+        let half = entries(largest) / 2;
+        sizes.insert(largest.name, half);
+    }
+}
+
+/// Bytes that are not for maps.
+fn beside(need: &Limits) -> u64 {
+    let objects = u64::from(need.services).saturating_add(need.backends.into());
+    BESIDE.saturating_add(objects.saturating_mul(OF_OBJECT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTHING: Limits = Limits { services: 0, backends: 1, lines: 0, sources: 0 };
+
+    fn sizes() -> BTreeMap<&'static str, u32> {
+        SHAPES.iter().map(|shape| (shape.name, shape.entries)).collect()
+    }
+
+    fn total(sizes: &BTreeMap<&'static str, u32>) -> u64 {
+        SHAPES.iter().map(|shape| shape.bytes(sizes[shape.name])).sum()
+    }
+
+    #[test]
+    fn full_maps_fit_the_limit() {
+        for mebibytes in [96_u64, 128, 200, 256, 320] {
+            let (mut sizes, limit) = (sizes(), mebibytes << 20);
+            let floors = SHAPES.iter().filter(|it| it.is_sizable).map(|it| (it.name, 4_096));
+            fit(&mut sizes, &floors.collect(), &NOTHING, limit);
+            assert!(total(&sizes) + BESIDE <= limit, "{mebibytes} MiB: {sizes:?}");
+            let most = sizes.values().max();
+            assert!(most.is_some_and(|most| *most >= 16_384), "{mebibytes} MiB: {sizes:?}");
+        }
+    }
+
+    #[test]
+    fn limit_above_what_is_taken_changes_nothing() {
+        let mut all = sizes();
+        let floors = sizes();
+        fit(&mut all, &floors, &NOTHING, 512 << 20);
+        assert_eq!(all, sizes());
+        assert!(total(&all) < 448 << 20, "what docs/operate.md computes: {}", total(&all));
+    }
+
+    #[test]
+    fn what_has_a_floor_stays_above_it() {
+        let (mut small, floors) = (sizes(), sizes());
+        fit(&mut small, &floors, &NOTHING, 1 << 20);
+        assert_eq!(small, sizes());
+    }
+
+    #[test]
+    fn files_of_both_versions_are_looked_at_up_to_the_root() {
+        assert_eq!(
+            files("0::/kubepods/pod1"),
+            [
+                "/sys/fs/cgroup/kubepods/pod1/memory.max",
+                "/sys/fs/cgroup/kubepods/memory.max",
+                "/sys/fs/cgroup//memory.max",
+            ]
+        );
+        assert_eq!(
+            files("4:memory:/a"),
+            [
+                "/sys/fs/cgroup/memory/a/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory//memory.limit_in_bytes",
+            ]
+        );
+        assert!(files("3:cpuset:/a").is_empty());
+        assert!(files("").is_empty());
+    }
+}

@@ -1,0 +1,112 @@
+//! `explain`: what becomes of the first packet of a client, by the data path's own code over the pinned maps.
+//!
+//! The maps do not change, and no agent is needed.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use lb_common::addr::Protocol;
+use lb_common::bytes::{Bytes, Home, KnownRoute};
+use lb_common::event::{DropReason, Verdict};
+use lb_common::forward::whole;
+use lb_common::scratch::Scratch;
+use lb_common::service::{Frontend, Service};
+
+use super::{Error, open, words};
+use crate::maps::Maps;
+use crate::reconcile::wire;
+use crate::run::StateFile;
+
+mod explanation;
+mod live;
+mod origin;
+mod packet;
+mod remedy;
+mod route;
+
+pub use explanation::Explanation;
+use live::Live;
+use origin::Origin;
+
+/// Largest IP packet of a route that is not asked for its MTU: a first packet is short.
+const MTU: u16 = u16::MAX;
+
+/// A client's question.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// Address and port of the client.
+    pub from: SocketAddr,
+    /// The frontend that it asks.
+    pub to: SocketAddr,
+    pub protocol: Protocol,
+    /// The interface by which it comes in; without one, that of the route to the client.
+    pub device: Option<String>,
+}
+
+/// Runs the packet.
+pub fn explain(bpf_dir: &Path, question: &Question) -> Result<Explanation, Error> {
+    let (from, to) = (question.from.ip(), question.to.ip());
+    if from.is_ipv4() != to.is_ipv4() {
+        return Err(Error::Families(from, to));
+    }
+    let maps = open(bpf_dir)?;
+    let settings = maps.settings()?;
+    let origin = Origin::find(&maps, &settings, question)?;
+    let mut passed = pass(&maps, &origin, question, BTreeMap::new())?;
+    if passed.verdict == Verdict::Drop(DropReason::NoRoute) {
+        // A packet of this node: which way it leaves is asked only once its backend is known.
+        let backend = passed.scratch.flow.to.destination;
+        if let Ok(found) = route::to(words::ip(backend)) {
+            let source = found.source.map(wire).unwrap_or_default();
+            let known = KnownRoute { mtu: MTU, route: None, device: found.device, source };
+            passed = pass(&maps, &origin, question, [(backend, known)].into())?;
+        }
+    }
+    let frontend = frontend(&maps, question, &passed)?;
+    let known = StateFile::read(bpf_dir);
+    Ok(explanation::told(&settings, &known, &origin, (question, frontend), &passed))
+}
+
+/// The end of a packet, and the working memory that it left.
+struct Passed {
+    verdict: Verdict,
+    scratch: Box<Scratch>,
+}
+
+fn pass(
+    maps: &Maps,
+    origin: &Origin,
+    question: &Question,
+    routes: BTreeMap<lb_common::addr::Ip, KnownRoute>,
+) -> Result<Passed, Error> {
+    let live = Live::new(maps)?;
+    let bytes = packet::first(question.protocol, question.from, question.to);
+    let mut packet = Bytes::new(bytes, Home::Skb);
+    (packet.device, packet.from_host, packet.routes) = (origin.device, origin.is_node, routes);
+    let mut scratch: Box<Scratch> = Box::default();
+    let handle = if origin.is_node { whole::egress } else { whole::ingress };
+    let verdict = handle(&mut packet, &live, &mut scratch, origin.role);
+    live.finish()?;
+    Ok(Passed { verdict, scratch })
+}
+
+/// The frontend that was found, if one was.
+fn frontend(
+    maps: &Maps,
+    question: &Question,
+    passed: &Passed,
+) -> Result<Option<(Frontend, Service)>, Error> {
+    let (ip, port) = (wire(question.to.ip()), passed.scratch.key.tuple.destination_port);
+    let of = [
+        Frontend::new(ip, port, question.protocol),
+        Frontend::node_port(ip, port, question.protocol),
+    ];
+    for frontend in of {
+        let service = maps.service(&frontend)?;
+        if let Some(service) = service.filter(|it| it.id == passed.scratch.service.id) {
+            return Ok(Some((frontend, service)));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,115 @@
+//! Where a client is: its packets come in by an interface of a pod or to the outside, or this node makes them.
+
+use std::net::IpAddr;
+
+use lb_common::addr::Protocol;
+use lb_common::config::{Device, Settings, address};
+use lb_common::forward::Role;
+use lb_common::forward::socket::depends_on_address;
+use lb_common::service::Service;
+
+use super::{Question, route};
+use crate::maps::Maps;
+use crate::reconcile::wire;
+use crate::show::Error;
+use crate::syscall::{device_index, device_name};
+
+/// The hook that a client's packet meets first.
+#[derive(Debug)]
+pub(super) struct Origin {
+    /// Index of the interface.
+    pub(super) device: u32,
+    pub(super) role: Role,
+    /// A process of this node: its packets go out by the interface.
+    pub(super) is_node: bool,
+    /// The interface is a port of this bridge, and another one may be meant.
+    bridge: Option<u32>,
+}
+
+impl Origin {
+    pub(super) fn find(
+        maps: &Maps,
+        settings: &Settings,
+        question: &Question,
+    ) -> Result<Self, Error> {
+        let from = question.from.ip();
+        let is_node = from.is_loopback() || is_own(maps, from)?;
+        if is_node && question.device.is_none() {
+            return Self::node(maps, settings, question);
+        }
+        let device = match &question.device {
+            Some(name) => device_index(name).ok_or_else(|| Error::NoInterface(name.clone()))?,
+            None => route::to(from).map_err(|source| Error::NoRoute { to: from, source })?.device,
+        };
+        if let Some(row) = maps.device(device)? {
+            return Ok(Self { device, role: role(&row), is_node: false, bridge: None });
+        }
+        port_of(maps, device)
+    }
+
+    /// Packets of this node leave by `lo` to an address of its own, else by the interface of the route.
+    fn node(maps: &Maps, settings: &Settings, question: &Question) -> Result<Self, Error> {
+        let to = question.to.ip();
+        if to.is_loopback() || is_own(maps, to)? {
+            let device = Role::LOOPBACK;
+            return Ok(Self { device, role: Role::Host, is_node: true, bridge: None });
+        }
+        let device = route::to(to).map_err(|source| Error::NoRouteOut { to, source })?.device;
+        let row = maps.device(device)?;
+        let is_connected =
+            question.protocol == Protocol::TCP && settings.socket_mode != Settings::SOCKETS_OFF;
+        // The hooks of sockets need no program on the way out.
+        let row = row.or_else(|| is_connected.then(Device::default));
+        let row = row.ok_or_else(|| Error::NotServed(name(device)))?;
+        Ok(Self { device, role: role(&row), is_node: true, bridge: None })
+    }
+
+    /// Whether connect(2) chooses the backend of such a client's TCP sockets.
+    pub(super) fn has_hooks(&self, settings: &Settings, service: Option<Service>) -> bool {
+        match (settings.socket_mode, self.is_node, self.role) {
+            (Settings::SOCKETS_OFF, ..) => false,
+            (_, true, _) => true,
+            (Settings::SOCKETS_ALL, false, Role::Pod) => {
+                service.is_some_and(|service| !depends_on_address(settings, &service))
+            }
+            _ => false,
+        }
+    }
+
+    /// `pod at veth-a1`.
+    pub(super) fn words(&self) -> String {
+        let at = name(self.bridge.unwrap_or(self.device));
+        match (self.is_node, self.role, self.bridge) {
+            (true, ..) => format!("process of this node, by {at}"),
+            (false, Role::Pod, Some(_)) => format!("pod behind {at}"),
+            (false, Role::Pod, None) => format!("pod at {at}"),
+            (false, ..) => format!("outside, by {at}"),
+        }
+    }
+}
+
+fn is_own(maps: &Maps, ip: IpAddr) -> Result<bool, Error> {
+    Ok(maps.address(&wire(ip))?.is_some_and(|bits| bits & address::NODE != 0))
+}
+
+const fn role(row: &Device) -> Role {
+    if row.flags & Device::POD != 0 { Role::Pod } else { Role::Edge }
+}
+
+fn name(device: u32) -> String {
+    device_name(device).unwrap_or_else(|| format!("#{device}"))
+}
+
+/// Any port of a bridge, if for packets all of them are alike.
+fn port_of(maps: &Maps, bridge: u32) -> Result<Origin, Error> {
+    let mut ports = maps.devices()?;
+    ports.retain(|(_, row)| row.bridge == bridge);
+    let kind = |row: &Device| row.flags & (Device::POD | Device::LOCAL_CLIENTS);
+    let Some((device, row)) = ports.first().copied() else {
+        return Err(Error::NotServed(name(bridge)));
+    };
+    if ports.iter().any(|(_, other)| kind(other) != kind(&row)) {
+        return Err(Error::SeveralPorts(name(bridge)));
+    }
+    Ok(Origin { device, role: role(&row), is_node: false, bridge: Some(bridge) })
+}

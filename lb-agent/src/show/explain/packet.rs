@@ -1,0 +1,100 @@
+//! The first packet of a client, as bytes: all that the data path reads of one.
+
+use std::net::{IpAddr, SocketAddr};
+
+use lb_common::addr::Protocol;
+use lb_common::wire::tcp;
+
+/// Bytes of an Ethernet header without its type.
+const HARDWARE: usize = 12;
+const HOPS: u8 = 64;
+/// Bytes of the longest transport header here, that of TCP without options.
+const TCP: usize = 20;
+/// Bytes of a UDP header, and of an SCTP packet's common header and chunk header that is read at most.
+const SHORT: usize = 16;
+
+/// A SYN, or the first datagram. Checksums are zero: nothing is decided by them.
+pub(super) fn first(protocol: Protocol, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    let transport = transport(protocol, from.port(), to.port());
+    let mut packet = vec![0; HARDWARE];
+    let length = transport.len() as u16;
+    match (from.ip(), to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            packet.extend([0x08, 0x00, 0x45, 0]);
+            packet.extend((20 + length).to_be_bytes());
+            packet.extend([0, 0, 0x40, 0, HOPS, protocol.0, 0, 0]);
+            packet.extend(from.octets());
+            packet.extend(to.octets());
+        }
+        (from, to) => {
+            packet.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+            packet.extend(length.to_be_bytes());
+            packet.extend([protocol.0, HOPS]);
+            packet.extend(v6(from));
+            packet.extend(v6(to));
+        }
+    }
+    packet.extend(transport);
+    packet
+}
+
+const fn v6(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+fn transport(protocol: Protocol, from: u16, to: u16) -> Vec<u8> {
+    let mut header = [from.to_be_bytes(), to.to_be_bytes()].concat();
+    if protocol == Protocol::TCP {
+        header.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, tcp::SYN]);
+        header.resize(TCP, 0);
+        return header;
+    }
+    header.extend((SHORT as u16).to_be_bytes());
+    header.resize(SHORT, 0);
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::fake::{Datagram, Transport, at};
+
+    use super::*;
+
+    /// A packet without the fields that nothing is decided by.
+    fn decisive(mut packet: Vec<u8>, protocol: Protocol, v4: bool) -> Vec<u8> {
+        let transport = HARDWARE + 2 + if v4 { 20 } else { 40 };
+        packet[..HARDWARE].fill(0);
+        // Window and checksum, or checksum alone.
+        let rest = if protocol == Protocol::TCP { 14..18 } else { 6..8 };
+        packet[transport + rest.start..transport + rest.end].fill(0);
+        if v4 {
+            // Identification with the flags of fragments, and the checksum.
+            packet[18..22].fill(0);
+            packet[24..26].fill(0);
+        }
+        packet
+    }
+
+    #[test]
+    fn it_is_as_a_kernel_would_write_it() {
+        let asks = [["10.1.0.5:40000", "10.96.0.10:80"], ["[fd00::1]:40000", "[fd00::2]:80"]];
+        for (protocol, transport, payload) in [
+            (Protocol::TCP, Transport::Tcp(tcp::SYN), &[][..]),
+            (Protocol::UDP, Transport::Udp(true), &[0; 8]),
+        ] {
+            for [from, to] in asks {
+                let [source, destination] =
+                    [from, to].map(|text| text.parse().expect("an address"));
+                let known = Datagram::new(at(from), at(to), transport).with(payload);
+                let known = Datagram { hops: HOPS, ..known.numbered(1, 0) }.build();
+                let made = first(protocol, source, destination);
+                let [made, known] =
+                    [made, known].map(|packet| decisive(packet, protocol, source.is_ipv4()));
+                assert_eq!(made, known, "{protocol:?} {from}");
+            }
+        }
+    }
+}

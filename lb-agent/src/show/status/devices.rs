@@ -1,0 +1,102 @@
+//! The lines of `status` about interfaces: their role, and where XDP is attached.
+
+use std::path::Path;
+
+use lb_common::addr::Ip;
+use lb_common::config::Device;
+
+use super::{Error, line, words};
+use crate::datapath::is_accelerated;
+use crate::maps::Maps;
+use crate::run::StateFile;
+use crate::syscall::device_name;
+
+/// A line for each device that has programs, or should.
+pub(super) fn lines(text: &mut String, maps: &Maps, links: &Path) -> Result<(), Error> {
+    let mut devices = maps.devices()?;
+    devices.sort_by_key(|(index, device)| (device.flags & Device::POD, *index));
+    for (index, device) in devices {
+        let role = role(&device);
+        let is_attached = ["ingress", "egress"]
+            .iter()
+            .all(|direction| links.join(format!("{index}-{direction}")).exists());
+        let name = device_name(index).unwrap_or_else(|| format!("#{index}"));
+        let state = if is_attached { "attached" } else { "NOT attached" };
+        let sources: Vec<String> = [device.source4, device.source6]
+            .into_iter()
+            .filter(|ip| *ip != Ip::UNSPECIFIED)
+            .map(|ip| words::ip(ip).to_string())
+            .collect();
+        let (sources, choice) = (sources.join(" "), choice(&device));
+        line(text, "Interface", &format!("{name:<15} {role:<8} {state}  {sources}{choice}"));
+    }
+    Ok(())
+}
+
+/// The role of a device, as the agent found it.
+const fn role(device: &Device) -> &'static str {
+    if device.flags & Device::POD != 0 {
+        "pod"
+    } else if device.flags & Device::HOST != 0 {
+        "host"
+    } else {
+        "external"
+    }
+}
+
+/// Where sources are not only these: the device has addresses of several networks.
+const fn choice(device: &Device) -> &'static str {
+    match (device.flags & Device::SOURCES4 != 0, device.flags & Device::SOURCES6 != 0) {
+        (false, false) => "",
+        (true, false) => " (IPv4: or by route, several networks)",
+        (false, true) => " (IPv6: or by route, several networks)",
+        (true, true) => " (or by route, several networks)",
+    }
+}
+
+/// Devices to the outside that XDP serves before tc does, whether it sends by them, and why it does not serve the others.
+pub(super) fn acceleration(
+    text: &mut String,
+    known: &StateFile,
+    maps: &Maps,
+    links: &Path,
+) -> Result<(), Error> {
+    for (index, device) in maps.devices()? {
+        let Some(name) = device_name(index) else { continue };
+        let why = known.acceleration.get(&name).filter(|why| !why.is_empty());
+        if is_accelerated(links, index) {
+            let sends = match why {
+                _ if device.flags & Device::TAKES_FRAMES != 0 => "redirects".to_owned(),
+                Some(why) => format!("passes to tc: {why}"),
+                None => "passes to tc".to_owned(),
+            };
+            line(text, "XDP", &format!("{name:<15} attached, {sends}"));
+        } else if device.flags & (Device::POD | Device::HOST) == 0 {
+            let why = why.map_or("not tried yet", String::as_str);
+            line(text, "XDP", &format!("{name:<15} not attached: {why}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_role_is_what_was_written_down_whoever_counts_as_a_pod() {
+        let role = |flags| role(&Device { flags, ..Device::default() });
+        assert_eq!(role(Device::LOCAL_CLIENTS), "external");
+        assert_eq!(role(Device::POD), "pod");
+        assert_eq!(role(Device::HOST), "host");
+    }
+
+    #[test]
+    fn a_device_says_in_which_family_its_route_chooses() {
+        let of = |flags| choice(&Device { flags, ..Device::default() });
+        assert_eq!(of(Device::LOCAL_CLIENTS | Device::PEER), "");
+        assert!(of(Device::SOURCES4).starts_with(" (IPv4: or by route"));
+        assert!(of(Device::SOURCES6).starts_with(" (IPv6: or by route"));
+        assert!(of(Device::SOURCES4 | Device::SOURCES6).starts_with(" (or by route"));
+    }
+}

@@ -1,0 +1,57 @@
+//! The commands of the control plane.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use lb_agent::cli::{KubeconfigVerb, Serve};
+use lb_control::api::Identity;
+use lb_control::files::Files;
+use lb_control::serve::{Options, Running};
+use lb_control::service::Ranges;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::verbs::print;
+
+/// Serves until SIGTERM or SIGINT.
+pub(crate) fn serve(options: &Serve) -> Result<ExitCode> {
+    let log = options.log_format.start(options.verbosity).context("start the log")?;
+    let ranges = Ranges::new(&options.service_cidr, options.node_port_range)?;
+    let start = Options { data: options.data.clone(), listen: options.listen, ranges };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    let kubeconfig = options.data.join("admin.kubeconfig");
+    runtime.block_on(async {
+        let (mut terminated, mut interrupted) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let running = Running::start(start).await?;
+        print(&format!(
+            "serving https://{}\nexport KUBECONFIG={}\n",
+            running.address,
+            kubeconfig.display()
+        ))?;
+        let end = async move {
+            tokio::select! {
+                _ = terminated.recv() => {}
+                _ = interrupted.recv() => {}
+            }
+        };
+        running.run(end).await;
+        Ok::<_, anyhow::Error>(())
+    })?;
+    drop(log);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a kubeconfig.
+pub(crate) fn kubeconfig(options: &KubeconfigVerb) -> Result<ExitCode> {
+    let identity = match &options.whose.node {
+        Some(name) => Identity::Node(name.clone()),
+        None if options.whose.admin => Identity::Admin,
+        None => Identity::Reader,
+    };
+    print(&Files::open(&options.data)?.kubeconfig(&identity)?)?;
+    Ok(ExitCode::SUCCESS)
+}

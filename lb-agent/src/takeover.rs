@@ -1,0 +1,187 @@
+//! Taking over from kube-proxy without a broken connection (ADR 0031): what is there of it, and what the data path must know.
+//!
+//! Connections that kube-proxy's rules began are netfilter's until they end. While there are any, or rules that may begin more,
+//! a take-over is under way.
+
+mod anchor;
+mod conntrack;
+mod drain;
+mod follow;
+mod iptables;
+mod netfilter;
+mod rules;
+mod verb;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+
+use lb_common::addr::{Ip, Port, Protocol};
+use lb_common::config::{Settings, address};
+use lb_common::hash;
+use lb_common::service::Frontend;
+
+pub use anchor::remove as remove_anchor;
+pub use conntrack::Connection;
+use conntrack::Which;
+pub use drain::drain;
+pub use follow::{Takeover, begin};
+pub use rules::Rules;
+pub use verb::{Error as VerbError, Options, takeover};
+
+use crate::maps::{self, Maps};
+
+/// Why rules or connections were not read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel, or a tool.
+    #[error("{0}")]
+    System(&'static str, #[source] io::Error),
+    #[error(transparent)]
+    Maps(#[from] maps::Error),
+    /// Nothing here can remove the rules of the mode `iptables`.
+    #[error(
+        "iptables-save and iptables-restore not found: run this where they are installed, or run \
+         `kube-proxy --cleanup`"
+    )]
+    NoTool,
+}
+
+/// The traces of kube-proxy on this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    pub rules: Rules,
+    /// Connections to frontends that netfilter translates.
+    pub connections: Vec<Connection>,
+}
+
+impl Found {
+    /// Looks. `frontends`: which connections count; nothing counts all of them.
+    pub fn look(frontends: Option<&Frontends<'_>>) -> Result<Self, Error> {
+        let is_meant =
+            |connection: &Connection| frontends.is_none_or(|frontends| frontends.has(connection));
+        let connections = connections(Which::Translated, is_meant)?;
+        Ok(Self { rules: Rules::find(), connections })
+    }
+
+    /// Whether connections are netfilter's, or may become so.
+    pub fn is_under_way(&self) -> bool {
+        !self.rules.is_empty() || !self.connections.is_empty()
+    }
+
+    /// The hashes that the data path needs: of datagrams that are netfilter's, and of the tuples of their answers.
+    fn hashes(&self) -> BTreeSet<u64> {
+        let of = |connection: &Connection| {
+            let Connection { protocol, original, reply, .. } = connection;
+            // A TCP segment shows by itself whether it begins a connection.
+            let asked = (*protocol != Protocol::TCP).then(|| hash::whole(original, *protocol));
+            [Some(hash::whole(reply, *protocol)), asked]
+        };
+        self.connections.iter().flat_map(of).flatten().collect()
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.connections.len();
+        write!(
+            f,
+            "{count} connections still translated by netfilter; kube-proxy's rules: {}",
+            self.rules
+        )
+    }
+}
+
+/// Makes netfilter forget what stands between kube-proxy's rules and packets that programs over these maps translated.
+pub fn clear_conntrack(maps: &Maps) -> Result<(), Error> {
+    Frontends::of(maps)?.forget_untranslated()?;
+    forget_ended(maps)
+}
+
+/// Makes netfilter forget TCP connections to backends that have ended. It follows connections only where somebody's rules
+/// want that: a port of such an entry may be that of an open connection of ours by now. Its segments would be invalid to
+/// netfilter, and iptables mode drops those.
+fn forget_ended(maps: &Maps) -> Result<(), Error> {
+    let rows = maps.backends()?;
+    let backends: BTreeSet<(Ip, Port)> = rows.iter().map(|row| (row.ip, row.port)).collect();
+    let is_meant = |it: &Connection| backends.contains(&(it.reply.source, it.reply.source_port));
+    forget(&connections(Which::Over, is_meant)?)
+}
+
+/// Lists the connections of a kind that are meant.
+fn connections(
+    which: Which,
+    is_meant: impl Fn(&Connection) -> bool,
+) -> Result<Vec<Connection>, Error> {
+    let listed = conntrack::list(which);
+    let listed = listed.map_err(|error| Error::System("list connections", error))?;
+    Ok(listed.into_iter().filter(is_meant).collect())
+}
+
+/// Makes netfilter forget these connections.
+fn forget(connections: &[Connection]) -> Result<(), Error> {
+    connections.iter().try_for_each(|connection| {
+        let forgotten = conntrack::forget(connection);
+        forgotten.map_err(|error| Error::System("delete a conntrack entry", error))
+    })
+}
+
+/// The facts that tell whether a connection is to a Service.
+#[derive(Debug)]
+pub struct Frontends<'a> {
+    maps: &'a Maps,
+    settings: Settings,
+    own: BTreeSet<Ip>,
+}
+
+impl<'a> Frontends<'a> {
+    /// As the maps know them.
+    pub fn of(maps: &'a Maps) -> Result<Self, Error> {
+        let own = maps.addresses()?.into_iter();
+        let own = own.filter(|(_, bits)| bits & address::NODE != 0).map(|(ip, _)| ip).collect();
+        Ok(Self { maps, settings: maps.settings()?, own })
+    }
+
+    /// Whether a connection was meant for a frontend, or for one that was: an address of a service range, a port of the
+    /// `NodePorts` on this node.
+    fn has(&self, connection: &Connection) -> bool {
+        let (ip, port) = (connection.original.destination, connection.original.destination_port);
+        let is_node_port = (self.settings.node_port_low..=self.settings.node_port_high)
+            .contains(&port)
+            && (self.own.contains(&ip) || ip.is_loopback());
+        is_node_port
+            || self.settings.ranges.iter().any(|range| range.contains(&ip))
+            || self.serves(connection)
+    }
+
+    /// Makes netfilter forget datagrams of this host to frontends that our programs translated behind it. The next datagram of
+    /// the same tuple, also that of another socket, would be sent to the frontend itself, whatever rules there are by then.
+    fn forget_untranslated(&self) -> Result<(), Error> {
+        let is_meant = |it: &Connection| it.protocol != Protocol::TCP && self.has(it);
+        forget(&connections(Which::Kept, is_meant)?)
+    }
+
+    /// Whether a connection was meant for a frontend of ours: other proxies may have Services of their own.
+    fn serves(&self, connection: &Connection) -> bool {
+        let (ip, port) = (connection.original.destination, connection.original.destination_port);
+        let protocol = connection.protocol;
+        let both = [Frontend::new(ip, port, protocol), Frontend::node_port(ip, port, protocol)];
+        both.iter().any(|frontend| matches!(self.maps.service(frontend), Ok(Some(_))))
+    }
+
+    /// Datagrams whose backend left: they are to begin a flow, and netfilter is to forget them.
+    fn stale<'c>(&self, connections: &'c [Connection]) -> Result<Vec<&'c Connection>, Error> {
+        let datagrams = || connections.iter().filter(|it| it.protocol != Protocol::TCP);
+        if datagrams().next().is_none() {
+            return Ok(Vec::new());
+        }
+        let rows = self.maps.backends()?;
+        let serving: BTreeSet<(Ip, Port)> =
+            rows.iter().filter(|row| row.service != 0).map(|row| (row.ip, row.port)).collect();
+        let has_left = |connection: &&Connection| {
+            let backend = (connection.reply.source, connection.reply.source_port);
+            !serving.contains(&backend) && self.serves(connection)
+        };
+        Ok(datagrams().filter(has_left).collect())
+    }
+}

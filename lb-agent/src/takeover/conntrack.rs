@@ -1,0 +1,180 @@
+//! Connections as netfilter knows them: those that it sends elsewhere, which kube-proxy's rules began, and those that it does not.
+
+use std::io;
+
+use lb_common::addr::{Endpoint, Ip, Port, Protocol};
+use lb_common::flow::Tuple;
+
+use super::netfilter::{body, dump, find, nested, number, request};
+
+/// `NFNL_SUBSYS_CTNETLINK` with `IPCTNL_MSG_CT_GET` and `IPCTNL_MSG_CT_DELETE`.
+const GET: u16 = 1 << 8 | 1;
+const DELETE: u16 = 1 << 8 | 2;
+/// `CTA_TUPLE_ORIG` and the others of `enum ctattr_type`.
+const ORIGINAL: u16 = 1;
+const REPLY: u16 = 2;
+const STATUS: u16 = 3;
+const PROTOCOL: u16 = 4;
+const STATUS_MASK: u16 = 26;
+/// `IPS_DST_NAT`.
+const DESTINATION: u32 = 1 << 5;
+/// `TCP_CONNTRACK_TIME_WAIT` and `TCP_CONNTRACK_CLOSE`: both ends are done.
+const OVER: [u8; 2] = [7, 8];
+
+/// A connection that netfilter follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    pub protocol: Protocol,
+    /// From the client to what it asked for.
+    pub original: Tuple,
+    /// From the backend to whom it answers.
+    pub reply: Tuple,
+    /// How the kernel names it: the attribute of the original tuple.
+    named: Vec<u8>,
+    family: u8,
+}
+
+/// The kinds of connections that can be listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    /// Those whose destination netfilter translates, and whose ends are not done.
+    Translated,
+    /// Those that keep their destination, and whose ends are not done.
+    Kept,
+    /// TCP connections whose ends are both done: netfilter remembers them for two minutes.
+    Over,
+}
+
+impl Which {
+    /// The status that is meant under the mask `DESTINATION`, where it matters.
+    const fn status(self) -> Option<u32> {
+        match self {
+            Self::Translated => Some(DESTINATION),
+            Self::Kept => Some(0),
+            Self::Over => None,
+        }
+    }
+}
+
+/// Every connection of this kind in this network namespace.
+pub(super) fn list(which: Which) -> io::Result<Vec<Connection>> {
+    let mut all = Vec::new();
+    // Linux before 6.0 does not know the mask: then all are told, and those that are not meant are left out here.
+    let status = which.status();
+    let filter = |status| [number(STATUS, status), number(STATUS_MASK, DESTINATION)].concat();
+    let status = status.map(filter).unwrap_or_default();
+    dump(GET, (libc::AF_UNSPEC as u8, &status), |family, attributes| {
+        all.extend(connection(which, family, attributes));
+    })?;
+    Ok(all)
+}
+
+/// Makes netfilter delete a conntrack entry.
+pub(super) fn forget(connection: &Connection) -> io::Result<()> {
+    match request(DELETE, 0, &body(connection.family, &connection.named)) {
+        // It ended by itself meanwhile.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other,
+    }
+}
+
+fn connection(which: Which, family: u8, attributes: &[u8]) -> Option<Connection> {
+    let status = u32::from_be_bytes(*find(attributes, STATUS)?.first_chunk()?);
+    let named = find(attributes, ORIGINAL)?;
+    let (protocol, original) = tuple(named)?;
+    let (_, reply) = tuple(find(attributes, REPLY)?)?;
+    let is_over = state(attributes).is_some_and(|state| OVER.contains(&state));
+    let is_meant = match which.status() {
+        Some(wanted) => status & DESTINATION == wanted && !is_over,
+        None => is_over,
+    };
+    is_meant.then(|| Connection {
+        protocol,
+        original,
+        reply,
+        named: nested(ORIGINAL, &[named.to_vec()]),
+        family,
+    })
+}
+
+/// The state of a TCP connection.
+fn state(attributes: &[u8]) -> Option<u8> {
+    const TCP: u16 = 1;
+    const STATE: u16 = 1;
+    find(find(find(attributes, PROTOCOL)?, TCP)?, STATE)?.first().copied()
+}
+
+/// `enum ctattr_tuple`, of protocols that have ports.
+fn tuple(attributes: &[u8]) -> Option<(Protocol, Tuple)> {
+    let (addresses, ends) = (find(attributes, 1)?, find(attributes, 2)?);
+    let address = |v4: u16, v6: u16| {
+        let of_v4 = find(addresses, v4).and_then(|ip| ip.first_chunk()).copied().map(Ip::v4);
+        of_v4.or_else(|| find(addresses, v6).and_then(|ip| ip.first_chunk()).copied().map(Ip::v6))
+    };
+    let port = |kind| {
+        let port = find(ends, kind)?.first_chunk().copied();
+        port.map(|port| Port::new(u16::from_be_bytes(port)))
+    };
+    let protocol = Protocol(*find(ends, 1)?.first()?);
+    let source = Endpoint::new(address(1, 3)?, port(2)?);
+    let destination = Endpoint::new(address(2, 4)?, port(3)?);
+    Some((protocol, Tuple::new(source, destination)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::netfilter::attribute;
+    use super::*;
+
+    const CLIENT: (Ip, u16) = (Ip::v4([10, 1, 0, 5]), 40_000);
+    const CLUSTER: (Ip, u16) = (Ip::v4([10, 96, 0, 10]), 80);
+    const BACKEND: (Ip, u16) = (Ip::v4([10, 1, 0, 6]), 8080);
+
+    fn written(protocol: Protocol, [from, to]: [(Ip, u16); 2]) -> Vec<u8> {
+        let address = |v4: u16, v6: u16, ip: Ip| match ip.octets() {
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => attribute(v4, &[a, b, c, d]),
+            octets => attribute(v6, &octets),
+        };
+        let addresses = nested(1, &[address(1, 3, from.0), address(2, 4, to.0)]);
+        let ports = [attribute(2, &from.1.to_be_bytes()), attribute(3, &to.1.to_be_bytes())];
+        let ends = nested(2, &[attribute(1, &[protocol.0]), ports.concat()]);
+        [addresses, ends].concat()
+    }
+
+    fn told(status: u32, state: u8) -> Vec<u8> {
+        [
+            nested(ORIGINAL, &[written(Protocol::TCP, [CLIENT, CLUSTER])]),
+            nested(REPLY, &[written(Protocol::TCP, [BACKEND, CLIENT])]),
+            number(STATUS, status),
+            nested(PROTOCOL, &[nested(1, &[attribute(1, &[state])])]),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn connections_whose_destination_is_translated_are_told() {
+        const ESTABLISHED: u8 = 3;
+        let connection = |of: &[u8]| connection(Which::Translated, 2, of);
+        let found = connection(&told(DESTINATION | 2, ESTABLISHED)).expect("a connection");
+        assert_eq!(found.original.destination, CLUSTER.0);
+        assert_eq!(found.reply.source_port.get(), BACKEND.1);
+        assert_eq!(found.protocol, Protocol::TCP);
+        assert_eq!(connection(&told(2, ESTABLISHED)), None, "translated nowhere");
+        assert_eq!(connection(&told(DESTINATION, OVER[0])), None, "both ends are done");
+        assert_eq!(connection(&told(DESTINATION, ESTABLISHED)[..40]), None, "cut short");
+    }
+
+    #[test]
+    fn connections_that_keep_their_destination_are_told_apart() {
+        let kept = |status| connection(Which::Kept, 2, &told(status, 3));
+        assert!(kept(2).is_some());
+        assert_eq!(kept(DESTINATION), None);
+    }
+
+    #[test]
+    fn connections_that_are_over_are_told_whether_they_were_translated_or_not() {
+        let over = |status, state| connection(Which::Over, 2, &told(status, state));
+        assert!(over(2, OVER[0]).is_some() && over(DESTINATION, OVER[1]).is_some());
+        assert_eq!(over(2, 3), None);
+    }
+}

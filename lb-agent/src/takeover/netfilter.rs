@@ -1,0 +1,166 @@
+//! Messages of netfilter (`linux/netfilter/nfnetlink.h`): tables of nftables, connections of conntrack.
+//!
+//! Numbers of messages are in native order, those of attributes in network order. Knows no message's meaning.
+
+use std::io;
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+use netlink_sys::{Socket, SocketAddr};
+
+use crate::netlink::{ERROR, message, next, verdict};
+
+/// `NLM_F_ACK`, `NLM_F_DUMP`, `NLM_F_CREATE`.
+pub(super) const ACK: u16 = 4;
+const DUMP: u16 = 0x300;
+pub(super) const CREATE: u16 = 0x400;
+/// `NLMSG_DONE`.
+const DONE: u16 = 3;
+/// `NFNL_MSG_BATCH_BEGIN` and `NFNL_MSG_BATCH_END`.
+const BEGIN: u16 = 16;
+const END: u16 = 17;
+/// `NFNL_SUBSYS_NFTABLES`.
+pub(super) const TABLES: u16 = 10 << 8;
+/// `NLA_F_NESTED`, and the part of an attribute's type that says which it is.
+const NESTED: u16 = 0x8000;
+const KIND: u16 = 0x3fff;
+/// Bytes of `struct nfgenmsg`.
+const HEAD: usize = 4;
+
+/// A netlink socket of netfilter. The kernel answers while it takes a message: nothing is waited for.
+pub(super) fn open() -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_NETFILTER)?;
+    let _own: SocketAddr = socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.set_non_blocking(true)?;
+    Ok(socket)
+}
+
+/// `struct nfgenmsg`, then attributes.
+pub(super) fn body(family: u8, attributes: &[u8]) -> Vec<u8> {
+    [&[family, 0, 0, 0], attributes].concat()
+}
+
+/// Asks for everything of a kind, and shows the family and the attributes of each.
+pub(super) fn dump(
+    kind: u16,
+    (family, attributes): (u8, &[u8]),
+    mut see: impl FnMut(u8, &[u8]),
+) -> io::Result<()> {
+    let socket = open()?;
+    socket.send(&message(kind, DUMP, &body(family, attributes)), 0)?;
+    loop {
+        let (datagram, _from) = socket.recv_from_full()?;
+        let mut rest = datagram.as_slice();
+        let mut taken = 0;
+        while let Some((kind, body)) = next(&mut rest) {
+            taken += 1;
+            match kind {
+                DONE => return Ok(()),
+                ERROR => return verdict(body),
+                _ => {
+                    if let (Some(family), Some(attributes)) = (body.first(), body.get(HEAD..)) {
+                        see(*family, attributes);
+                    }
+                }
+            }
+        }
+        if taken == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+/// Sends one request and takes the kernel's verdict.
+pub(super) fn request(kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+    let socket = open()?;
+    socket.send(&message(kind, flags | ACK, body), 0)?;
+    verdicts(&socket, 1)
+}
+
+/// Changes tables of nftables: all of it, or nothing.
+pub(super) fn change(messages: &[(u16, u16, Vec<u8>)]) -> io::Result<()> {
+    let socket = open()?;
+    let [high, low] = (TABLES >> 8).to_be_bytes();
+    let edge = |kind| message(kind, 0, &[0, 0, high, low]);
+    let all =
+        messages.iter().flat_map(|(kind, flags, body)| message(TABLES | kind, flags | ACK, body));
+    let batch: Vec<u8> = edge(BEGIN).into_iter().chain(all).chain(edge(END)).collect();
+    socket.send(&batch, 0)?;
+    verdicts(&socket, messages.len())
+}
+
+fn verdicts(socket: &Socket, count: usize) -> io::Result<()> {
+    let mut left = count;
+    while left > 0 {
+        let (datagram, _from) = socket.recv_from_full()?;
+        let mut rest = datagram.as_slice();
+        let before = left;
+        while let Some((kind, body)) = next(&mut rest) {
+            if kind == ERROR {
+                verdict(body)?;
+                left = left.saturating_sub(1);
+            }
+        }
+        if left == before {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(())
+}
+
+/// `struct nlattr` and its value, filled up to four bytes.
+pub(super) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut attribute = Vec::from((4 + value.len() as u16).to_ne_bytes());
+    attribute.extend(kind.to_ne_bytes());
+    attribute.extend(value);
+    attribute.resize(attribute.len().next_multiple_of(4), 0);
+    attribute
+}
+
+/// An attribute that holds others.
+pub(super) fn nested(kind: u16, inner: &[Vec<u8>]) -> Vec<u8> {
+    attribute(kind | NESTED, &inner.concat())
+}
+
+/// A name with its zero.
+pub(super) fn name(kind: u16, name: &str) -> Vec<u8> {
+    attribute(kind, &[name.as_bytes(), &[0]].concat())
+}
+
+/// A number in network order.
+pub(super) fn number(kind: u16, number: u32) -> Vec<u8> {
+    attribute(kind, &number.to_be_bytes())
+}
+
+/// The value of the first attribute of a kind.
+pub(super) fn find(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
+    loop {
+        let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
+        let found = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & KIND;
+        let value = rest.get(4..length)?;
+        if found == kind {
+            return Some(value);
+        }
+        rest = rest.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+/// The text of a name.
+pub(super) fn text(value: &[u8]) -> &str {
+    std::str::from_utf8(value).unwrap_or_default().trim_end_matches('\0')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_found_also_within_others() {
+        let all = [name(1, "kube-proxy"), nested(4, &[number(1, 7), name(2, "x")])].concat();
+        assert_eq!(find(&all, 1).map(text), Some("kube-proxy"));
+        let inner = find(&all, 4).expect("the nested one");
+        assert_eq!(find(inner, 1), Some([0, 0, 0, 7].as_slice()));
+        assert_eq!(find(inner, 3), None);
+        assert_eq!(find(&[0; 8], 1), None, "an attribute without a length ends the walk");
+    }
+}

@@ -1,0 +1,114 @@
+//! Rules of kube-proxy in this network namespace, in all three modes, and their removal.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+
+use super::anchor::DELETE_TABLE;
+use super::netfilter::{TABLES, body, change, dump, find, name, text};
+use super::{Error, iptables};
+
+/// `NFT_MSG_GETCHAIN`.
+const GET_CHAIN: u16 = 4;
+/// The table of the mode `nftables`, in families `ip` and `ip6`.
+const TABLE: &str = "kube-proxy";
+const FAMILIES: [u8; 2] = [2, 10];
+/// The device of the mode `ipvs`, which has every address that is served.
+const DEVICE: &str = "kube-ipvs0";
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Families of nftables tables named `kube-proxy`.
+    nftables: BTreeSet<u8>,
+    /// Whether nftables or the older tables have chains of the mode `iptables`.
+    iptables: bool,
+    /// Whether the device of the mode `ipvs` is there.
+    ipvs: bool,
+}
+
+impl Rules {
+    /// Looks for rules. A table that cannot be read has none: without nftables in the kernel nobody can have made any.
+    pub fn find() -> Self {
+        let mut rules = Self { ipvs: device().is_some(), ..Self::default() };
+        let listed = dump(TABLES | GET_CHAIN, (libc::AF_UNSPEC as u8, &[]), |family, chain| {
+            let of = |kind| find(chain, kind).map(text).unwrap_or_default();
+            if of(1) == TABLE {
+                rules.nftables.insert(family);
+            } else if iptables::is_kube_proxys(of(3)) {
+                rules.iptables = true;
+            }
+        });
+        if let Err(error) = listed {
+            tracing::debug!(%error, "no tables of nftables");
+        }
+        rules.iptables |= iptables::has_older();
+        rules
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Removes those of the modes `nftables` and `iptables`, and says what that was. With the anchor there, connections that
+    /// they began go on.
+    pub fn remove(&self) -> Result<Vec<String>, Error> {
+        let mut removed = Vec::new();
+        if !self.nftables.is_empty() {
+            let families = FAMILIES.iter().filter(|family| self.nftables.contains(family));
+            let all: Vec<_> =
+                families.map(|family| (DELETE_TABLE, 0, body(*family, &name(1, TABLE)))).collect();
+            change(&all).map_err(|error| Error::System("delete table kube-proxy", error))?;
+            removed.push(format!("{} tables kube-proxy of nftables", all.len()));
+        }
+        if self.iptables {
+            removed.extend(iptables::remove()?);
+        }
+        Ok(removed)
+    }
+
+    /// Removes the device of the mode `ipvs`. Its connections need it until the last one has ended.
+    pub fn remove_device(&self) -> Result<Vec<String>, Error> {
+        let Some(index) = device() else { return Ok(Vec::new()) };
+        let failed = |error| Error::System("delete kube-ipvs0", error);
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        runtime.block_on(async {
+            let (connection, handle, _messages) = rtnetlink::new_connection().map_err(failed)?;
+            drop(tokio::spawn(connection));
+            let deleted = handle.link().del(index).execute().await;
+            deleted.map_err(|error| failed(io::Error::other(error)))
+        })?;
+        Ok(vec![format!("device {DEVICE}")])
+    }
+}
+
+fn device() -> Option<u32> {
+    nix::net::if_::if_nametoindex(DEVICE).ok()
+}
+
+impl fmt::Display for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let modes = [
+            (!self.nftables.is_empty(), "nftables"),
+            (self.iptables, "iptables"),
+            (self.ipvs, "ipvs (kube-ipvs0)"),
+        ];
+        let there: Vec<&str> = modes.iter().filter(|(is, _)| *is).map(|(_, mode)| *mode).collect();
+        if there.is_empty() { write!(f, "none") } else { write!(f, "{}", there.join(", ")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_named_by_their_mode() {
+        assert_eq!(Rules::default().to_string(), "none");
+        assert!(Rules::default().is_empty());
+        let all = Rules { nftables: FAMILIES.into(), iptables: true, ipvs: true };
+        assert_eq!(all.to_string(), "nftables, iptables, ipvs (kube-ipvs0)");
+        assert!(!all.is_empty());
+    }
+}

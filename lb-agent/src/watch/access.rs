@@ -1,0 +1,189 @@
+//! Reads how to get to the API server and in: address, credentials, proxy, and the files that say so.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use axum::http::Uri;
+use hyper_util::client::proxy::matcher::{Intercept, Matcher};
+use kube::Config;
+use kube::config::{Cluster, KubeConfigOptions, Kubeconfig};
+use secrecy::SecretString;
+
+use super::client::{ClientError, Server};
+
+/// Where a pod finds what it is told of the API server.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// How to get to the API server and in, as the files say it now.
+#[derive(Debug)]
+pub(super) struct Access {
+    /// The configuration of the client; its token is read already, its proxy is not looked at.
+    pub(super) config: Config,
+    /// Files that say so.
+    pub(super) files: Vec<PathBuf>,
+    /// The proxy to go through.
+    pub(super) proxy: Option<Intercept>,
+    /// A credential plugin is asked, which may fail now and not later.
+    pub(super) has_plugin: bool,
+}
+
+impl Server {
+    /// Reads everything.
+    pub(super) async fn access(&self) -> Result<Access, ClientError> {
+        let master = self.master.as_deref().map(master).transpose()?;
+        let (mut config, mut files, proxy) = match &self.kubeconfig {
+            Some(file) => from_file(file).await?,
+            None => in_pod(master.is_some())?,
+        };
+        if let Some(master) = master {
+            config.cluster_url = master;
+        }
+        if let Some(file) = config.auth_info.token_file.take().map(PathBuf::from)
+            && config.auth_info.token.is_none()
+        {
+            let text = fs::read_to_string(&file)
+                .map_err(|source| ClientError::Token { file: file.clone(), source })?;
+            // Editors and `echo` end a file with a newline, which no header may have.
+            config.auth_info.token = Some(SecretString::from(text.trim()));
+            files.push(file);
+        }
+        let proxy = match proxy {
+            Some(proxy) => Some(explicit(&proxy, &config.cluster_url)?),
+            None => of_environment(&config.cluster_url),
+        };
+        let has_plugin =
+            config.auth_info.exec.is_some() || config.auth_info.auth_provider.is_some();
+        Ok(Access { config, files, proxy, has_plugin })
+    }
+}
+
+type Read = (Config, Vec<PathBuf>, Option<String>);
+
+async fn from_file(file: &Path) -> Result<Read, ClientError> {
+    let wrong =
+        |source| ClientError::Kubeconfig { file: file.to_owned(), source: Box::new(source) };
+    let mut kubeconfig = Kubeconfig::read_from(file).map_err(wrong)?;
+    let context = kubeconfig.current_context.clone().unwrap_or_default();
+    let named = kubeconfig.contexts.iter().find(|named| named.name == context);
+    let Some(named) = named.filter(|_| !context.is_empty()) else {
+        let known = kubeconfig.contexts.iter().map(|named| named.name.clone()).collect();
+        return Err(ClientError::NoContext { file: file.to_owned(), context, known });
+    };
+    let context = named.context.clone().unwrap_or_default();
+    let mut files = vec![file.to_owned()];
+    let mut clusters = kubeconfig.clusters.iter_mut();
+    let cluster = clusters.find(|named| named.name == context.cluster);
+    let cluster = cluster.and_then(|named| named.cluster.as_mut());
+    let users =
+        kubeconfig.auth_infos.iter().filter(|user| Some(&user.name) == context.user.as_ref());
+    for user in users.filter_map(|named| named.auth_info.as_ref()).take(1) {
+        files.extend(user.client_certificate.as_ref().map(PathBuf::from));
+        files.extend(user.client_key.as_ref().map(PathBuf::from));
+    }
+    let of_cluster = |cluster: &mut Cluster| {
+        files.extend(cluster.certificate_authority.as_ref().map(PathBuf::from));
+        cluster.proxy_url.take().filter(|proxy| !proxy.is_empty())
+    };
+    let proxy = cluster.and_then(of_cluster);
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(wrong)?;
+    Ok((config, files, proxy))
+}
+
+fn in_pod(address_known: bool) -> Result<Read, ClientError> {
+    let config = if address_known { Config::incluster_dns() } else { Config::incluster_env() };
+    let mut config = config.map_err(|source| ClientError::NotInPod(Box::new(source)))?;
+    // Looked at here, with the token.
+    let authority = config.root_cert_file.take();
+    let authority = authority.unwrap_or_else(|| Path::new(SERVICE_ACCOUNT).join("ca.crt"));
+    Ok((config, vec![authority], None))
+}
+
+fn master(text: &str) -> Result<Uri, ClientError> {
+    let wrong = |source| ClientError::Master { text: text.to_owned(), source };
+    let uri: Uri = text.parse().map_err(wrong)?;
+    let complete = matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
+    if complete { Ok(uri) } else { Err(ClientError::MasterParts(text.to_owned())) }
+}
+
+/// The proxy of a kubeconfig, which is meant for its cluster, whatever the environment says.
+fn explicit(proxy: &str, server: &Uri) -> Result<Intercept, ClientError> {
+    let matcher = Matcher::builder().all(proxy.to_owned()).build();
+    matcher.intercept(server).ok_or_else(|| ClientError::Proxy(proxy.to_owned()))
+}
+
+/// The proxy that the environment names, as Go's clients read it: none for this host itself.
+fn of_environment(server: &Uri) -> Option<Intercept> {
+    let variable = |upper: &str| {
+        let value = env::var(upper).ok().filter(|value| !value.is_empty());
+        value.or_else(|| env::var(upper.to_lowercase()).ok()).unwrap_or_default()
+    };
+    through(server, [variable("HTTPS_PROXY"), variable("HTTP_PROXY"), variable("NO_PROXY")])
+}
+
+fn through(server: &Uri, [https, http, no]: [String; 3]) -> Option<Intercept> {
+    let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
+    let is_local =
+        host.parse().map_or(host == "localhost", |ip: std::net::IpAddr| ip.is_loopback());
+    if is_local || no.split(',').any(|part| part.trim() == "*") {
+        return None;
+    }
+    let usual = if server.scheme_str() == Some("http") { 80 } else { 443 };
+    let no = for_port(&no, server.port_u16().unwrap_or(usual));
+    Matcher::builder().https(https).http(http).no(no).build().intercept(server)
+}
+
+/// `NO_PROXY` as it is for a server with this port: an entry may name one (`10.0.0.1:6443`), which the library does not know.
+fn for_port(no: &str, port: u16) -> String {
+    let hosts = no.split(',').filter_map(|part| {
+        let part = part.trim();
+        let Some((host, named)) = part.rsplit_once(':') else { return Some(part) };
+        // The colons of an IPv6 address without brackets are no port's.
+        let is_bare_v6 = host.contains(':') && !host.ends_with(']');
+        match named.parse::<u16>() {
+            Ok(named) if !is_bare_v6 => (named == port).then(|| host.trim_matches(['[', ']'])),
+            _ => Some(part),
+        }
+    });
+    hosts.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn by(server: &str, no: &str) -> Option<String> {
+        let server = server.parse().expect("an address");
+        let variables =
+            ["http://proxy:3128", "socks5://user:word@socks:1080", no].map(str::to_owned);
+        through(&server, variables).map(|proxy| proxy.uri().to_string())
+    }
+
+    #[test]
+    fn the_environment_is_read_as_by_go() {
+        assert_eq!(by("https://10.0.0.1:6443", "").as_deref(), Some("http://proxy:3128/"));
+        assert_eq!(by("http://10.0.0.1:8080", "").as_deref(), Some("socks5://socks:1080/"));
+        for no in ["10.0.0.0/8", "10.0.0.1", "*", "other, 10.0.0.1"] {
+            assert_eq!(by("https://10.0.0.1:6443", no), None, "{no}");
+        }
+        assert_eq!(by("https://api.test:6443", ".test"), None);
+        for no in ["10.0.0.1:6443", "other:1, 10.0.0.1:6443"] {
+            assert_eq!(by("https://10.0.0.1:6443", no), None, "{no}");
+        }
+        assert!(by("https://10.0.0.1:6443", "10.0.0.1:443").is_some());
+        for no in ["[fd00::1]:6443", "fd00::1"] {
+            assert_eq!(by("https://[fd00::1]:6443", no), None, "{no}");
+        }
+        for here in ["https://127.0.0.1:6443", "https://[::1]:6443", "https://localhost"] {
+            assert_eq!(by(here, ""), None, "{here}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_of_a_kubeconfig_is_for_its_server_whatever_it_is() {
+        let here = "https://127.0.0.1:6443".parse().expect("an address");
+        assert_eq!(explicit("http://proxy:1", &here).expect("a proxy").uri(), "http://proxy:1/");
+        let error = explicit("gopher://proxy:1", &here).expect_err("no proxy").to_string();
+        assert!(error.contains("gopher://proxy:1"), "{error}");
+    }
+}

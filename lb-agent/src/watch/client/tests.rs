@@ -1,0 +1,169 @@
+//! Faults of credential files are reported at once, changed files are used, and a refused client is made anew.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::{HeaderMap, Request, StatusCode};
+use axum::routing::get;
+use kube::client::Body;
+use tokio::net::TcpListener;
+use tokio::time::{sleep, timeout};
+
+use super::*;
+
+async fn refused(server: Server) -> String {
+    match server.client(None).await {
+        Ok(_) => panic!("a client"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn kubeconfig(directory: &tempfile::TempDir, text: &str) -> PathBuf {
+    let file = directory.path().join("kubeconfig");
+    fs::write(&file, text).expect("a file");
+    file
+}
+
+fn of(server: &str, cluster: &str, user: &str) -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Config
+clusters: [{{ name: c, cluster: {{ server: '{server}', {cluster} }} }}]
+users: [{{ name: u, user: {{ {user} }} }}]
+contexts: [{{ name: x, context: {{ cluster: c, user: u }} }}]
+current-context: x
+"
+    )
+}
+
+/// A server that takes one token, and what it was asked with.
+struct Taking {
+    address: String,
+    token: Arc<Mutex<String>>,
+}
+
+async fn taking(token: &str) -> Taking {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = format!("http://{}", listener.local_addr().expect("an address"));
+    let token = Arc::new(Mutex::new(token.to_owned()));
+    let taken = Arc::clone(&token);
+    let answer = async move |headers: HeaderMap| {
+        let wanted = format!("Bearer {}", taken.lock().expect("no panic"));
+        let given = headers.get("Authorization").and_then(|it| it.to_str().ok());
+        if given == Some(&*wanted) { StatusCode::OK } else { StatusCode::UNAUTHORIZED }
+    };
+    let router = Router::new().route("/", get(answer));
+    drop(tokio::spawn(async move { axum::serve(listener, router).await }));
+    Taking { address, token }
+}
+
+async fn code(client: &Client) -> Option<u16> {
+    let request = Request::get("/").body(Body::empty()).expect("a request");
+    client.send(request).await.ok().map(|answer| answer.status().as_u16())
+}
+
+async fn until_let_in(client: &Client) {
+    let until = async {
+        while code(client).await != Some(200) {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(Duration::from_mins(1), until).await.expect("let in");
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_no_error_yet() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = kubeconfig(&directory, &of("http://127.0.0.1:1", "", ""));
+    let server = Server { kubeconfig: Some(file), master: None };
+    assert!(server.client(None).await.is_ok());
+}
+
+#[tokio::test]
+async fn errors_name_the_file_and_the_remedy() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let missing = Server { kubeconfig: Some("/nowhere/config".into()), master: None };
+    let text = refused(missing).await;
+    assert!(text.starts_with("kubeconfig /nowhere/config: "), "{text}");
+    assert!(text.ends_with("give a readable file to --kubeconfig"), "{text}");
+    let broken = Server { kubeconfig: Some(kubeconfig(&directory, "clusters: {")), master: None };
+    let text = refused(broken).await;
+    assert!(text.contains("failed to parse kubeconfig YAML"), "{text}");
+    let other =
+        of("http://127.0.0.1:1", "", "").replace("current-context: x", "current-context: y");
+    let other = Server { kubeconfig: Some(kubeconfig(&directory, &other)), master: None };
+    let text = refused(other).await;
+    assert!(text.contains("no context \"y\", only [\"x\"]"), "{text}");
+    let proxy = of("http://127.0.0.1:1", "proxy-url: 'gopher://x'", "");
+    let proxy = Server { kubeconfig: Some(kubeconfig(&directory, &proxy)), master: None };
+    assert!(refused(proxy).await.contains("gopher://x"));
+}
+
+#[tokio::test]
+async fn the_master_must_be_a_whole_address() {
+    for text in ["10.0.0.1:6443", "ftp://10.0.0.1", "/api", "https://", "a b"] {
+        let server = Server { kubeconfig: None, master: Some(text.to_owned()) };
+        assert!(refused(server).await.starts_with("--master "), "{text}");
+    }
+}
+
+/// With the newline that `echo` writes at the end.
+#[tokio::test]
+async fn a_token_that_is_replaced_in_its_file_is_used() {
+    let (directory, server) = (tempfile::tempdir().expect("a directory"), taking("first").await);
+    let token = directory.path().join("token");
+    fs::write(&token, "first\n").expect("a token");
+    let user = format!("tokenFile: '{}'", token.display());
+    let file = kubeconfig(&directory, &of(&server.address, "", &user));
+    let client = Server { kubeconfig: Some(file), master: None }.client(None).await;
+    let client = client.expect("a client");
+    assert_eq!(code(&client).await, Some(200));
+    "second".clone_into(&mut server.token.lock().expect("no panic"));
+    assert_eq!(code(&client).await, Some(401));
+    fs::write(&token, "second\n").expect("a token");
+    until_let_in(&client).await;
+}
+
+/// The plugin fails at first, says something that is taken, and then is asked again for what is.
+#[tokio::test]
+async fn a_credential_plugin_is_asked_again_when_it_fails_and_after_a_401() {
+    let (directory, server) = (tempfile::tempdir().expect("a directory"), taking("first").await);
+    let (plugin, token) = (directory.path().join("plugin"), directory.path().join("token"));
+    let answer = r#"{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}"#;
+    let script = format!(
+        "#!/bin/sh\ntest -e {token} || exit 1\nprintf '{answer}' \"$(cat {token})\"\n",
+        token = token.display()
+    );
+    fs::write(&plugin, script).expect("a plugin");
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("permissions");
+    let user = format!(
+        "exec: {{ apiVersion: client.authentication.k8s.io/v1, command: '{}', interactiveMode: Never }}",
+        plugin.display()
+    );
+    let file = kubeconfig(&directory, &of(&server.address, "", &user));
+    let client = Server { kubeconfig: Some(file), master: None }.client(None).await;
+    let client = client.expect("a client");
+    assert_eq!(code(&client).await, None, "the plugin fails");
+    fs::write(&token, "first").expect("a token");
+    until_let_in(&client).await;
+    "second".clone_into(&mut server.token.lock().expect("no panic"));
+    fs::write(&token, "second").expect("a token");
+    until_let_in(&client).await;
+}
+
+/// Another server is named in the kubeconfig: the next request goes there.
+#[tokio::test]
+async fn a_kubeconfig_that_is_replaced_is_used() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = kubeconfig(&directory, &of("http://127.0.0.1:1", "", "token: t"));
+    let client = Server { kubeconfig: Some(file), master: None }.client(None).await;
+    let client = client.expect("a client");
+    assert_eq!(code(&client).await, None);
+    let server = taking("t").await;
+    drop(kubeconfig(&directory, &of(&server.address, "", "token: t")));
+    until_let_in(&client).await;
+}

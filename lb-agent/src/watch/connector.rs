@@ -1,0 +1,88 @@
+//! The HTTP client: connections end when the server stops responding; proxies are supported.
+
+use std::time::Duration;
+
+use axum::http::{HeaderValue, Request, Response, Uri};
+use hyper::body::Incoming;
+use hyper::rt::{Read, Write};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
+use hyper_util::client::legacy::connect::{Connection, HttpConnector};
+use hyper_util::client::proxy::matcher::Intercept;
+use hyper_util::rt::TokioExecutor;
+use kube::client::{Body, ConfigExt as _};
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, Service, ServiceBuilder};
+
+use super::access::Access;
+
+/// Sends requests.
+pub(super) type Stack = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
+
+/// Longest time until a connection is made. Two SYNs fit; the next try comes sooner than the third.
+const CONNECT: Duration = Duration::from_secs(3);
+/// A connection on which nothing comes is asked after this whether it is still there, and then as often.
+const IDLE: Duration = Duration::from_secs(5);
+/// Between two such questions.
+const AGAIN: Duration = Duration::from_secs(3);
+/// Questions without an answer that end a connection.
+const QUESTIONS: u32 = 3;
+/// A segment that is not acknowledged for so long ends it, too.
+const UNANSWERED: Duration = Duration::from_secs(15);
+
+/// The client of this access. Blocks where it asks a credential plugin.
+pub(super) fn stack(access: &Access) -> Result<Stack, kube::Error> {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(CONNECT));
+    connector.set_keepalive(Some(IDLE));
+    connector.set_keepalive_interval(Some(AGAIN));
+    connector.set_keepalive_retries(Some(QUESTIONS));
+    connector.set_tcp_user_timeout(Some(UNANSWERED));
+    let Some(proxy) = &access.proxy else { return by(access, connector) };
+    let uri = proxy.uri().clone();
+    match proxy.uri().scheme_str() {
+        Some("socks5" | "socks5h") => {
+            let socks = SocksV5::new(uri, connector);
+            by(
+                access,
+                match proxy.raw_auth() {
+                    Some((user, word)) => socks.with_auth(user.to_owned(), word.to_owned()),
+                    None => socks,
+                },
+            )
+        }
+        Some("https") => {
+            let secure = access.config.rustls_https_connector_with_connector(connector)?;
+            by(access, tunnel(proxy, Tunnel::new(uri, secure)))
+        }
+        _ => by(access, tunnel(proxy, Tunnel::new(uri, connector))),
+    }
+}
+
+fn tunnel<C>(proxy: &Intercept, tunnel: Tunnel<C>) -> Tunnel<C> {
+    match proxy.basic_auth() {
+        Some(auth) => tunnel.with_auth(HeaderValue::clone(auth)),
+        None => tunnel,
+    }
+}
+
+fn by<C>(access: &Access, connector: C) -> Result<Stack, kube::Error>
+where
+    C: Service<Uri> + Clone + Send + Sync + 'static,
+    C::Response: Connection + Read + Write + Send + Unpin + 'static,
+    C::Future: Send + 'static,
+    C::Error: std::error::Error + Send + Sync + 'static,
+{
+    let config = &access.config;
+    let connector = config.rustls_https_connector_with_connector(connector)?;
+    let client = Client::builder(TokioExecutor::new()).build::<_, Body>(connector);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(client);
+    Ok(BoxCloneSyncService::new(service))
+}

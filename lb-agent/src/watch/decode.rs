@@ -1,0 +1,111 @@
+//! Reads the lines of a watch: what happened, and to whom, apart from what the object says.
+
+use std::borrow::Cow;
+
+use kube::core::Status;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::failure::Failure;
+use super::version::Version;
+use crate::snapshot::object::{Identifiers, Identity};
+
+/// One line of a watch.
+#[derive(Debug)]
+pub(super) enum Line<'a> {
+    /// An object is there, or is now this.
+    Applied(&'a RawValue),
+    /// An object is gone.
+    Deleted(Identifiers),
+    /// We are at this version; it ends the list at the beginning of a watch.
+    Bookmark {
+        version: Option<Version>,
+        /// The list is complete.
+        ends_list: bool,
+    },
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Bookmark {
+    metadata: BookmarkMetadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BookmarkMetadata {
+    #[serde(default)]
+    resource_version: String,
+    #[serde(default)]
+    annotations: BookmarkAnnotations,
+}
+
+#[derive(Default, Deserialize)]
+struct BookmarkAnnotations {
+    #[serde(rename = "k8s.io/initial-events-end")]
+    ends_list: Option<String>,
+}
+
+/// The list around its items.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Frame {
+    pub(super) metadata: FrameMetadata,
+}
+
+/// The metadata of a list.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct FrameMetadata {
+    pub(super) resource_version: String,
+    #[serde(rename = "continue")]
+    pub(super) next: Option<String>,
+}
+
+/// Reads a line; a failure that it tells of is one.
+pub(super) fn line(text: &[u8]) -> Result<Line<'_>, Failure> {
+    let envelope: Envelope<'_> = serde_json::from_slice(text).map_err(|error| garbage(&error))?;
+    let object = envelope.object.get();
+    match &*envelope.kind {
+        "ADDED" | "MODIFIED" => Ok(Line::Applied(envelope.object)),
+        "DELETED" => match identity(object) {
+            Some(identity) => Ok(Line::Deleted(identity)),
+            None => Err(Failure::Garbage("a deleted object has no name".to_owned())),
+        },
+        "BOOKMARK" => {
+            let Bookmark { metadata } =
+                serde_json::from_str(object).map_err(|error| garbage(&error))?;
+            let ends_list = metadata.annotations.ends_list.as_deref() == Some("true");
+            Ok(Line::Bookmark { version: Version::of(&metadata.resource_version), ends_list })
+        }
+        "ERROR" => {
+            let status: Status = serde_json::from_str(object).map_err(|error| garbage(&error))?;
+            let Status { code, message, .. } = status;
+            Err(Failure::Refused { code, message, wait: None })
+        }
+        other => {
+            Err(Failure::Garbage(format!("an event of type {}", crate::snapshot::quoted(other))))
+        }
+    }
+}
+
+/// The identity of an object; `None` when even that cannot be read.
+pub(super) fn identity(object: &str) -> Option<Identifiers> {
+    let identity: Identity = serde_json::from_str(object).ok()?;
+    Some(identity.metadata).filter(|identity| !identity.name.is_empty())
+}
+
+/// The metadata of a list.
+pub(super) fn frame(text: &[u8]) -> Result<FrameMetadata, Failure> {
+    serde_json::from_slice(text).map(|Frame { metadata }| metadata).map_err(|error| garbage(&error))
+}
+
+fn garbage(error: &serde_json::Error) -> Failure {
+    Failure::Garbage(error.to_string())
+}

@@ -1,0 +1,91 @@
+//! The head of an answer: whether what follows is an answer of a Kubernetes API server.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderMap, Response};
+use kube::Client;
+use kube::client::Body;
+use kube::core::Status;
+
+use super::body::Incoming;
+use super::failure::Failure;
+use super::request::get;
+
+/// The most that is read of a refusal, in bytes.
+const REFUSAL: usize = 64 << 10;
+/// How long a refusal may be silent.
+const SILENCE: Duration = Duration::from_secs(5);
+/// The longest that a server may ask us to wait.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// Asks, and gives the body of a good answer.
+pub(super) async fn ask(client: &Client, address: &str) -> Result<Incoming, Failure> {
+    let request = get(address).map_err(|error| Failure::Broken(crate::chain(&error)))?;
+    let answer = client.send(request).await.map_err(|error| no_answer(&error))?;
+    accept(answer).await
+}
+
+fn no_answer(error: &kube::Error) -> Failure {
+    let is_of_service = matches!(error, kube::Error::Service(_));
+    // Its own words say only that it was a request.
+    let inner = error.source().filter(|_| is_of_service);
+    Failure::NoAnswer(inner.map_or_else(|| crate::chain(error), crate::chain))
+}
+
+async fn accept(answer: Response<Body>) -> Result<Incoming, Failure> {
+    let (head, body) = answer.into_parts();
+    let mut body = Incoming::new(axum::body::Body::new(body));
+    if !head.status.is_success() {
+        let text = body.beginning(SILENCE, REFUSAL).await;
+        let status = serde_json::from_slice::<Status>(&text).ok();
+        let message = status.map(|status| status.message).filter(|message| !message.is_empty());
+        return Err(Failure::Refused {
+            code: head.status.as_u16(),
+            message: message.unwrap_or_else(|| "the server gives no reason".to_owned()),
+            wait: wait(&head.headers),
+        });
+    }
+    let kind = head.headers.get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or_default());
+    match kind {
+        // A server that names none means what it was asked for.
+        None => Ok(body),
+        Some(kind) if is_json(kind) => Ok(body),
+        Some(kind) => Err(Failure::Foreign(crate::snapshot::quoted(kind))),
+    }
+}
+
+fn is_json(kind: &str) -> bool {
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("application/json")
+}
+
+/// How long the server asks us to wait, up to a bound.
+fn wait(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds).min(LONGEST_WAIT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_obeyed_up_to_a_bound() {
+        let asked = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            drop(headers.insert(RETRY_AFTER, text.parse().expect("a header")));
+            wait(&headers)
+        };
+        assert_eq!(asked("2"), Some(Duration::from_secs(2)));
+        assert_eq!(asked("86400"), Some(LONGEST_WAIT));
+        assert_eq!(asked("Wed, 21 Oct 2015 07:28:00 GMT"), None);
+    }
+
+    #[test]
+    fn json_is_told_from_pages() {
+        assert!(is_json("application/json") && is_json("Application/JSON; charset=utf-8"));
+        assert!(!is_json("text/html") && !is_json("application/json-patch"));
+    }
+}

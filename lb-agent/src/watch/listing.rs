@@ -1,0 +1,249 @@
+//! Lists and watches: what a request of each kind brings.
+
+use std::future::pending;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt as _;
+use kube::Client;
+use serde_json::value::RawValue;
+
+use super::body::Incoming;
+use super::decode::{self, Line};
+use super::failure::Failure;
+use super::follow::{End, Follow};
+use super::head::ask;
+use super::items::Items;
+use super::objects::Objects;
+use super::request::Page;
+use super::version::Version;
+
+impl<O: Objects> Follow<O> {
+    /// Reads a list page by page; a page that fails is asked for again, those before it are not.
+    pub(super) async fn pages(&mut self) -> Result<End, Failure> {
+        if !self.page.is_later() {
+            self.list_begins().await?;
+        }
+        loop {
+            let any = self.newest.is_unknown();
+            let address = self.selected().page(self.newest.bound(), any, &self.page);
+            let mut body = ask(&self.client, &address).await?;
+            let mut items = Items::default();
+            while let Some(bytes) = body.piece(self.pace.list_silence).await? {
+                for item in items.feed(&bytes)? {
+                    let text = String::from_utf8_lossy(&item);
+                    drop(self.apply(&text).await?);
+                }
+            }
+            let frame = decode::frame(items.frame())?;
+            if let Some(token) = frame.next.filter(|token| !token.is_empty()) {
+                self.page = Page::Later(token);
+                continue;
+            }
+            let version = Version::of(&frame.resource_version).ok_or_else(no_version)?;
+            self.listed(&version).await?;
+            return Ok(End::Well);
+        }
+    }
+
+    /// Reads a list as the first events of a watch, and goes on with that watch.
+    pub(super) async fn stream(&mut self) -> Result<End, Failure> {
+        let address = self.selected().stream(self.newest.bound(), &Self::stream_seconds());
+        let mut body = ask(&self.client, &address).await?;
+        self.list_begins().await?;
+        loop {
+            let Some(text) = body.line(self.pace.stream_silence).await? else {
+                return Err(Failure::Broken("a list does not end".to_owned()));
+            };
+            match decode::line(&text)? {
+                Line::Applied(object) => drop(self.apply(object.get()).await?),
+                Line::Deleted(who) => {
+                    self.unread.remove(&who.namespace, &who.name);
+                    let event = self.objects.deleted(&who);
+                    self.send(event).await?;
+                }
+                Line::Bookmark { version, ends_list: true } => {
+                    self.listed(&version.ok_or_else(no_version)?).await?;
+                    break;
+                }
+                Line::Bookmark { .. } => {}
+            }
+        }
+        self.went_well();
+        // The list is what this request was for; how long the watch after it lasts is no matter.
+        self.follow(body).await.map(|_end| End::Well)
+    }
+
+    /// Watches from a place on.
+    pub(super) async fn watch(&mut self, from: &Version) -> Result<End, Failure> {
+        let address = self.selected().watch(from, &Self::seconds());
+        let body = ask(&self.client, &address).await?;
+        self.follow(body).await
+    }
+
+    /// Follows a watch to its end.
+    async fn follow(&mut self, body: Incoming) -> Result<End, Failure> {
+        let began = Instant::now();
+        let end = self.lines(body, began).await;
+        if began.elapsed() >= self.pace.lasting {
+            self.watch_lasted();
+        }
+        end
+    }
+
+    /// Takes the lines of a watch in that began then.
+    async fn lines(&mut self, mut body: Incoming, began: Instant) -> Result<End, Failure> {
+        let (mut is_good, mut is_silent) = (false, true);
+        let mut probe = pin!(self.probe().fuse());
+        loop {
+            // A watch that is answered and lasts means that changes are seen, even when none come.
+            let silence = if is_good {
+                self.pace.silence
+            } else {
+                self.pace.lasting.saturating_sub(began.elapsed()).max(Duration::from_millis(1))
+            };
+            let line = tokio::select! {
+                line = body.line(silence) => line,
+                went_back = &mut probe => {
+                    self.probed(went_back)?;
+                    continue;
+                }
+            };
+            let text = match line {
+                Ok(Some(text)) => text,
+                // A quiet server may not even send bookmarks: whether it is still there is asked of the connection.
+                Ok(None) | Err(Failure::Broken(_) | Failure::Silent(_)) if is_good => {
+                    self.is_in_doubt |= is_silent || line.is_err();
+                    return Ok(End::Well);
+                }
+                Ok(None) => return Ok(End::Short),
+                Err(Failure::Silent(_)) => {
+                    is_good = true;
+                    self.is_seen();
+                    continue;
+                }
+                Err(failure) => return Err(failure),
+            };
+            is_silent = false;
+            if self.happened(&text).await? && !is_good {
+                is_good = true;
+                self.is_seen();
+            }
+        }
+    }
+
+    /// Asks beside a watch, where there is doubt, whether the server's state is older than what was seen until now.
+    /// Ends only with an answer; a watch does not depend on it.
+    fn probe(&self) -> impl Future<Output = bool> + use<O> {
+        let seen = self.newest.version().cloned().filter(|_| self.is_in_doubt);
+        let (client, address) = (self.client.clone(), self.selected().probe());
+        let silence = self.pace.list_silence;
+        async move {
+            if let Some(seen) = seen
+                && let Ok(Some(version)) = version_now(&client, &address, silence).await
+            {
+                return version.is_older_than(&seen);
+            }
+            pending().await
+        }
+    }
+
+    /// Takes the answer of a probe in.
+    const fn probed(&mut self, went_back: bool) -> Result<(), Failure> {
+        self.is_in_doubt = false;
+        if went_back { Err(Failure::WentBack) } else { Ok(()) }
+    }
+
+    fn is_seen(&mut self) {
+        self.went_well();
+        self.view.fresh(O::KIND);
+    }
+
+    /// Takes a line of a watch in. True where it is a change that was not known.
+    async fn happened(&mut self, text: &[u8]) -> Result<bool, Failure> {
+        let version = match decode::line(text)? {
+            Line::Applied(object) => self.apply_raw(object).await?,
+            Line::Deleted(who) => {
+                self.unread.remove(&who.namespace, &who.name);
+                let event = self.objects.deleted(&who);
+                self.send(event).await?;
+                Version::of(&who.resource_version)
+            }
+            Line::Bookmark { version, .. } => {
+                let version = version.ok_or_else(no_version)?;
+                if self.newest.is_newer_than(&version) {
+                    return Err(Failure::WentBack);
+                }
+                self.newest.note(&version);
+                self.place = Some(version);
+                return Ok(false);
+            }
+        };
+        let Some(version) = version else { return Ok(true) };
+        // A server that lags behind tells what is known; to watch from there would bring it again and again.
+        if self.newest.is_newer_than(&version) {
+            return Ok(false);
+        }
+        let is_new = self.place.as_ref() != Some(&version);
+        self.newest.note(&version);
+        self.place = Some(version);
+        Ok(is_new)
+    }
+
+    async fn apply_raw(&mut self, object: &RawValue) -> Result<Option<Version>, Failure> {
+        match self.apply(object.get()).await? {
+            Some(version) => Ok(Some(version)),
+            // Something happened to somebody: only a list tells what is there now.
+            None if !self.is_whole => {
+                Err(Failure::Garbage("an object with an unreadable name".to_owned()))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Takes an object in, or remembers that it cannot be read; gives its version.
+    async fn apply(&mut self, text: &str) -> Result<Option<Version>, Failure> {
+        let reason = match serde_json::from_str::<O::Object>(text) {
+            Ok(object) if !O::metadata(&object).name.is_empty() => {
+                let metadata = O::metadata(&object);
+                self.unread.remove(&metadata.namespace, &metadata.name);
+                let version = Version::of(&metadata.resource_version);
+                let event = self.objects.applied(&object);
+                self.send(event).await?;
+                return Ok(version);
+            }
+            Ok(_) => None,
+            Err(error) => Some(error),
+        };
+        let Some((who, reason)) = decode::identity(text).zip(reason) else {
+            self.is_whole = false;
+            tracing::warn!(
+                resource = O::KIND.resource(),
+                "an object has an unreadable name; this list removes nothing"
+            );
+            return Ok(None);
+        };
+        self.unread.add(&who, &reason);
+        let event = self.objects.kept(&who);
+        self.send(event).await?;
+        Ok(Version::of(&who.resource_version))
+    }
+}
+
+/// The version of what the server's store holds now.
+async fn version_now(
+    client: &Client,
+    address: &str,
+    silence: Duration,
+) -> Result<Option<Version>, Failure> {
+    let mut body = ask(client, address).await?;
+    let mut items = Items::default();
+    while let Some(bytes) = body.piece(silence).await? {
+        drop(items.feed(&bytes)?);
+    }
+    Ok(Version::of(&decode::frame(items.frame())?.resource_version))
+}
+
+fn no_version() -> Failure {
+    Failure::Garbage("no resource version".to_owned())
+}

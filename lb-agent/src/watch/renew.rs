@@ -1,0 +1,212 @@
+//! The current client: rebuilt when one of its files changes, and when the server or TLS refuses it.
+
+use std::error::Error;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::http::{Request, Response, StatusCode};
+use futures::future::BoxFuture;
+use hyper::body::Incoming;
+use kube::client::Body;
+use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, timeout};
+use tower::{BoxError, Service, ServiceExt as _};
+
+use super::access::Access;
+use super::client::{ClientError, Server};
+use super::connector::{Stack, stack};
+
+/// How often files are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// A refused client is not made anew again before this.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Sends requests by the client of now.
+#[derive(Clone, Debug)]
+pub(super) struct Renewed(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// The client, or why there is none yet.
+    current: Mutex<Result<Stack, String>>,
+    /// Somebody was refused.
+    refused: Notify,
+}
+
+/// The inode, size and time of change of a file (seconds, nanoseconds), which show that it is another.
+type Stamp = Option<(u64, u64, i64, i64)>;
+
+impl Renewed {
+    /// Makes the first client and keeps it new. A file that is wrong is an error; the failure of a credential plugin
+    /// is not, it is asked again.
+    pub(super) async fn start(server: Server) -> Result<Self, ClientError> {
+        let access = server.access().await?;
+        let (files, has_plugin) = (access.files.clone(), access.has_plugin);
+        let stamps = stamps(&files);
+        tell(&access);
+        let current = match made(&server, access).await {
+            Ok(stack) => Ok(stack),
+            Err(error) if has_plugin => {
+                let error = crate::chain(&error);
+                tracing::warn!(error, "no credentials yet; retrying");
+                Err(error)
+            }
+            Err(error) => return Err(error),
+        };
+        let shared = Arc::new(Shared { current: Mutex::new(current), refused: Notify::new() });
+        let keeper = Keeper { server, shared: Arc::downgrade(&shared), files, stamps, told: None };
+        drop(tokio::spawn(keeper.keep()));
+        Ok(Self(shared))
+    }
+}
+
+impl Service<Request<Body>> for Renewed {
+    type Response = Response<Incoming>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, req: Request<Body>) -> Self::Future {
+        let shared = Arc::clone(&self.0);
+        let current = shared.current().clone();
+        Box::pin(async move {
+            let answer = match current {
+                Ok(stack) => stack.oneshot(req).await,
+                Err(why) => Err(format!("no credentials: {why}").into()),
+            };
+            let is_refused = match &answer {
+                Ok(answer) => answer.status() == StatusCode::UNAUTHORIZED,
+                Err(error) => is_of_tls(error.as_ref()),
+            };
+            if is_refused {
+                shared.refused.notify_one();
+            }
+            answer
+        })
+    }
+}
+
+impl Shared {
+    fn current(&self) -> std::sync::MutexGuard<'_, Result<Stack, String>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps the client new, as long as somebody has it.
+struct Keeper {
+    server: Server,
+    shared: Weak<Shared>,
+    files: Vec<PathBuf>,
+    stamps: Vec<Stamp>,
+    /// The fault that was logged last.
+    told: Option<String>,
+}
+
+impl Keeper {
+    async fn keep(mut self) {
+        let mut renewed = Instant::now().checked_sub(PAUSE).unwrap_or_else(Instant::now);
+        let mut is_refused = false;
+        while let Some(shared) = self.shared.upgrade() {
+            is_refused |= timeout(LOOK, shared.refused.notified()).await.is_ok();
+            let is_other = stamps(&self.files) != self.stamps;
+            let is_due = renewed.elapsed() >= PAUSE && (is_refused || shared.current().is_err());
+            drop(shared);
+            if is_other || is_due {
+                (renewed, is_refused) = (Instant::now(), false);
+                self.renew(is_other).await;
+            } else if is_refused {
+                sleep(LOOK).await;
+            }
+        }
+    }
+
+    async fn renew(&mut self, is_other: bool) {
+        let made = match self.server.access().await {
+            Ok(access) => {
+                self.files.clone_from(&access.files);
+                if is_other {
+                    tracing::info!("credentials changed and were reloaded");
+                    tell(&access);
+                }
+                self.stamps = stamps(&self.files);
+                made(&self.server, access).await
+            }
+            Err(error) => {
+                // A file that is being written now is read when it changes again.
+                self.stamps = stamps(&self.files);
+                Err(error)
+            }
+        };
+        let Some(shared) = self.shared.upgrade() else { return };
+        match made {
+            Ok(stack) => {
+                *shared.current() = Ok(stack);
+                self.told = None;
+            }
+            Err(error) => {
+                let error = crate::chain(&error);
+                if self.told.as_ref() != Some(&error) {
+                    tracing::warn!(
+                        error,
+                        "credentials could not be reloaded; keeping the current ones"
+                    );
+                }
+                if let Err(why) = &mut *shared.current() {
+                    why.clone_from(&error);
+                }
+                self.told = Some(error);
+            }
+        }
+    }
+}
+
+/// A credential plugin may take its time: in a thread of its own.
+async fn made(server: &Server, access: Access) -> Result<Stack, ClientError> {
+    let made = spawn_blocking(move || stack(&access)).await?;
+    made.map_err(|source| {
+        let source = Box::new(source);
+        match &server.kubeconfig {
+            Some(file) => ClientError::Unusable { file: file.clone(), source },
+            None => ClientError::ServiceAccount(source),
+        }
+    })
+}
+
+/// Says which way is used.
+fn tell(access: &Access) {
+    let server = &access.config.cluster_url;
+    if let Some(proxy) = &access.proxy {
+        tracing::info!(%server, proxy = %proxy.uri(), "connecting to the API server through a proxy");
+    } else {
+        tracing::info!(%server, "connecting to the API server directly");
+    }
+}
+
+fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
+    let stamp = |file: &PathBuf| {
+        let metadata = std::fs::metadata(file).ok()?;
+        Some((metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec()))
+    };
+    files.iter().map(stamp).collect()
+}
+
+/// Whether TLS says no: a certificate of either end is not taken.
+fn is_of_tls(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if kind == Some(io::ErrorKind::InvalidData) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}

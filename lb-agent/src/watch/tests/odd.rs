@@ -1,0 +1,262 @@
+//! Servers that say something else than expected: what is kept, what is asked next, and what is said of it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use super::server::object;
+use super::*;
+
+/// A Service whose spec nobody can read.
+fn unreadable(name: &str, version: u32) -> serde_json::Value {
+    let mut object = object("Service", name, version);
+    object["spec"] = json!({ "ports": "all of them" });
+    object
+}
+
+pub(super) fn list_of(items: &[serde_json::Value], version: u32) -> String {
+    json!({ "metadata": { "resourceVersion": version.to_string() }, "items": items }).to_string()
+}
+
+pub(super) fn event(kind: &str, object: &serde_json::Value) -> String {
+    json!({ "type": kind, "object": object }).to_string()
+}
+
+fn bookmark(version: u32) -> String {
+    event("BOOKMARK", &json!({ "metadata": { "resourceVersion": version.to_string() } }))
+}
+
+#[tokio::test]
+async fn an_object_that_cannot_be_read_stays_and_is_named() {
+    let script = Script::new(|asked| match (asked.resource(), asked.count()) {
+        ("services", 0) => Answer::Whole(list_of(
+            &[object("Service", "a", 1), unreadable("b", 2), object("Service", "c", 3)],
+            5,
+        )),
+        ("services", 1) => Answer::Stream(vec![
+            event("MODIFIED", &unreadable("a", 6)),
+            event("MODIFIED", &object("Service", "b", 7)),
+            event("MODIFIED", &object("Service", "c", 8)),
+        ]),
+        _ => Answer::Hang,
+    });
+    let mut run = run(script, None, ListMode::AtOnce);
+    assert_eq!(run.events(Kind::Service, 5).await, ["list", "+a", "=b", "+c", "synced"]);
+    assert_eq!(run.events(Kind::Service, 3).await, ["=a", "+b", "+c"]);
+    let problems: Vec<String> = run.view.problems().iter().map(ToString::to_string).collect();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].starts_with("Service default/a: object: cannot be read ("), "{problems:?}");
+    assert_eq!(run.script.asked().iter().filter(|a| a.contains("/services")).count(), 2);
+}
+
+#[tokio::test]
+async fn a_list_with_a_name_that_cannot_be_read_removes_nothing() {
+    let script = Script::new(|asked| match (asked.resource(), asked.count()) {
+        ("services", 0) => {
+            Answer::Whole(list_of(&[object("Service", "a", 1), json!({ "metadata": 7 })], 5))
+        }
+        _ => Answer::Hang,
+    });
+    let mut run = run(script, None, ListMode::AtOnce);
+    assert_eq!(run.events(Kind::Service, 3).await, ["list", "+a", "in part"]);
+}
+
+/// The API server does this while a watch cache is made anew.
+#[tokio::test]
+async fn watches_that_end_at_once_wait_longer_each_time_and_are_called_an_outage() {
+    let script = Script::new(|asked| match (asked.resource(), asked.count()) {
+        ("services", 0) => Answer::list("Service", &["a"], 5),
+        // An object that was told before is nothing new.
+        ("services", _) => Answer::Ended(vec![event("MODIFIED", &object("Service", "a", 5))]),
+        _ => Answer::Hang,
+    });
+    let pace = Pace { most: Duration::from_mins(1), ..QUICK };
+    let run = run_at(script, None, ListMode::AtOnce, pace);
+    run.until("a stale view", |run| {
+        run.view.oldest().is_some_and(|(_, stale)| stale.reason.contains("each watch at once"))
+    })
+    .await;
+    // Delays double from a millisecond: 15 of them take half a minute.
+    assert!(run.script.asked().iter().filter(|a| a.contains("/services")).count() < 16);
+}
+
+#[tokio::test]
+async fn watches_that_bring_something_are_asked_for_again_at_once() {
+    let script = Script::new(|asked| match (asked.resource(), asked.count()) {
+        ("services", 0) => Answer::list("Service", &["a"], 5),
+        ("services", count @ 1..50) => {
+            Answer::Ended(vec![event("MODIFIED", &object("Service", "a", 5 + count as u32))])
+        }
+        _ => Answer::Hang,
+    });
+    let pace = Pace { first: Duration::from_mins(1), most: Duration::from_mins(1), ..QUICK };
+    let mut run = run_at(script, None, ListMode::AtOnce, pace);
+    // One delay would be longer than this may take.
+    assert_eq!(run.events(Kind::Service, 52).await.len(), 52);
+}
+
+#[tokio::test]
+async fn a_page_for_people_is_one_failure_however_many_lines_it_has() {
+    let script = Script::new(|asked| match (asked.resource(), asked.count()) {
+        ("services", 0) => Answer::list("Service", &["a"], 5),
+        ("services", 1) => Answer::Page("<html>\n".repeat(1_000)),
+        ("services", 2) => Answer::stream(&[("MODIFIED", "Service", "a", 6)]),
+        _ => Answer::Hang,
+    });
+    let pace = Pace { first: Duration::from_secs(1), most: Duration::from_mins(1), ..QUICK };
+    let mut run = run_at(script, None, ListMode::AtOnce, pace);
+    assert_eq!(run.events(Kind::Service, 4).await, ["list", "+a", "synced", "+a"]);
+}
+
+#[tokio::test]
+async fn a_list_may_take_longer_than_it_may_be_silent() {
+    for streams in [false, true] {
+        let script = Script::new(move |asked| match (asked.resource(), asked.count()) {
+            ("services", 0) => {
+                let whole = if streams {
+                    let end = json!({ "type": "BOOKMARK", "object": { "metadata": {
+                        "resourceVersion": "5",
+                        "annotations": { "k8s.io/initial-events-end": "true" },
+                    }}});
+                    format!("{}\n{end}\n", event("ADDED", &object("Service", "a", 1)))
+                } else {
+                    list_of(&[object("Service", "a", 1)], 5)
+                };
+                let pieces = whole.as_bytes().chunks(whole.len() / 20 + 1);
+                let pieces = pieces.map(|piece| String::from_utf8_lossy(piece).into_owned());
+                Answer::Slow(pieces.collect(), Duration::from_millis(200))
+            }
+            _ => Answer::Hang,
+        });
+        let silence = Duration::from_secs(2);
+        let pace = Pace { list_silence: silence, stream_silence: silence, ..QUICK };
+        let list = if streams { ListMode::Streaming } else { ListMode::AtOnce };
+        let mut run = run_at(script, None, list, pace);
+        assert_eq!(run.events(Kind::Service, 3).await, ["list", "+a", "synced"], "{streams}");
+    }
+}
+
+#[tokio::test]
+async fn a_bookmark_of_the_past_is_a_new_list_of_any_age() {
+    let script = Script::new(|asked| match (asked.resource(), asked.count()) {
+        ("services", 0) => Answer::list("Service", &["a", "b"], 50),
+        ("services", 1) => Answer::Stream(vec![bookmark(40)]),
+        ("services", 2) => Answer::list("Service", &["a"], 40),
+        _ => Answer::Hang,
+    });
+    let mut run = run(script, None, ListMode::AtOnce);
+    let events = run.events(Kind::Service, 7).await;
+    assert_eq!(events, ["list", "+a", "+b", "synced", "list", "+a", "synced"]);
+    let asked: Vec<_> =
+        run.script.asked().into_iter().filter(|asked| asked.contains("/services")).collect();
+    assert!(!asked[2].contains("resourceVersion"), "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_list_of_the_past_is_not_taken_at_first() {
+    let script = Script::new(|asked| match (asked.resource(), asked.count()) {
+        ("services", 0) => Answer::list("Service", &["a"], 50),
+        ("services", 1) => Answer::stream(&[("GONE", "Service", "", 0)]),
+        ("services", 2) => Answer::list("Service", &["a"], 40),
+        ("services", 3) => Answer::list("Service", &["a"], 60),
+        _ => Answer::Hang,
+    });
+    let mut run = run(script, None, ListMode::AtOnce);
+    let events = run.events(Kind::Service, 8).await;
+    assert_eq!(events, ["list", "+a", "synced", "list", "+a", "list", "+a", "synced"]);
+}
+
+#[tokio::test]
+async fn an_outage_makes_each_kind_stale_at_once_and_a_wait_is_obeyed() {
+    for code in [429, 503] {
+        let script = Script::new(move |asked| match asked.count() {
+            0 => Answer::Whole(list_of(&[], 5)),
+            _ => Answer::Busy(code, 3_600),
+        });
+        let run = run(script, None, ListMode::AtOnce);
+        run.until("four stale kinds", |run| {
+            let kinds = run.view.kinds();
+            let reason = format!("({code})");
+            let is_told = |stale: &crate::snapshot::Stale| stale.reason.contains(&reason);
+            kinds.values().filter(|view| view.stale.as_ref().is_some_and(is_told)).count() == 4
+        })
+        .await;
+        // Without the wait the next ones would come within milliseconds.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(run.script.asked().len(), 8, "{:?}", run.script.asked());
+    }
+}
+
+#[tokio::test]
+async fn one_stray_refusal_does_not_mean_whole_lists_for_ever() {
+    let script = Script::new(|asked| match (asked.resource(), asked.count()) {
+        ("services", 0) => Answer::status(400, "BadRequest", "a stray one"),
+        ("services", 1) => Answer::list("Service", &["a"], 5),
+        ("services", _) if asked.streams() => {
+            Answer::stream(&[("ADDED", "Service", "a", 1), ("END", "Service", "", 6)])
+        }
+        ("services", _) => Answer::stream(&[("GONE", "Service", "", 0)]),
+        _ => Answer::Hang,
+    });
+    let pace = Pace { avoided: Duration::from_millis(1), ..QUICK };
+    let mut run = run_at(script, None, ListMode::Streaming, pace);
+    let events = run.events(Kind::Service, 3).await;
+    assert_eq!(events, ["list", "+a", "synced"]);
+    run.until("a stream again", |run| {
+        run.script.asked().iter().filter(|a| a.contains("sendInitialEvents")).count() > 4
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_place_that_is_always_forgotten_is_no_tight_loop_of_lists() {
+    for list in [ListMode::AtOnce, ListMode::Streaming] {
+        let script = Script::new(|asked| match asked.resource() {
+            "services" if asked.streams() => Answer::stream(&[
+                ("ADDED", "Service", "a", 1),
+                ("END", "Service", "", 5),
+                ("GONE", "Service", "", 0),
+            ]),
+            "services" if asked.watches() => Answer::stream(&[("GONE", "Service", "", 0)]),
+            "services" => Answer::list("Service", &["a"], 5),
+            _ => Answer::Hang,
+        });
+        let pace = Pace { relist: Duration::from_mins(1), ..QUICK };
+        let began = Instant::now();
+        let mut run = run_at(script, None, list, pace);
+        assert_eq!(run.events(Kind::Service, 27).await.len(), 27);
+        // Nine lists have eight pauses between them, each at least half of 1, 2, 4 ms and so on.
+        assert!(began.elapsed() >= Duration::from_micros(127_500), "{:?}", began.elapsed());
+        let asked = run.script.asked();
+        let is_list = |asked: &&String| {
+            asked.contains("/services")
+                && (asked.contains("sendInitialEvents") || !asked.contains("watch=true"))
+        };
+        assert_eq!(asked.iter().filter(is_list).count(), 9, "{asked:?}");
+    }
+}
+
+/// The pauses that an outage made longer do not hold the list up.
+#[tokio::test]
+async fn one_forgotten_place_is_a_new_list_soon_even_after_an_outage() {
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let clock = Arc::clone(&times);
+    let script = Script::new(move |asked| {
+        if asked.resource() != "services" {
+            return Answer::Hang;
+        }
+        clock.lock().expect("no panic").push(Instant::now());
+        match asked.count() {
+            0 => Answer::list("Service", &["a"], 5),
+            1..12 => Answer::Broken,
+            12 => Answer::status(410, "Expired", "too old"),
+            13 => Answer::list("Service", &["a"], 9),
+            _ => Answer::Hang,
+        }
+    });
+    let pace = Pace { most: Duration::from_mins(1), ..QUICK };
+    let mut run = run_at(script, None, ListMode::AtOnce, pace);
+    assert_eq!(run.events(Kind::Service, 6).await.len(), 6);
+    let times = times.lock().expect("no panic").clone();
+    // Eleven failures have doubled the other pause to two seconds, of which it takes at least half.
+    assert!(times[13] - times[12] < Duration::from_secs(1), "{times:?}");
+}

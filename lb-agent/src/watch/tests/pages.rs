@@ -1,0 +1,90 @@
+//! Lists: pages that fail or are forgotten, and streams that do not arrive.
+
+use super::odd::event;
+use super::server::object;
+use super::*;
+
+/// A page with one Service; `next` leads to the page after it.
+fn page(name: &str, next: &str) -> Answer {
+    let metadata = json!({ "resourceVersion": "5", "continue": next });
+    let list = json!({ "metadata": metadata, "items": [object("Service", name, 1)] });
+    Answer::Whole(list.to_string())
+}
+
+#[tokio::test]
+async fn a_page_that_breaks_off_is_asked_for_again_and_no_other() {
+    let script = Script::new(|asked| match (asked.resource(), asked.count()) {
+        ("services", 0) => page("a", "second"),
+        ("services", 1) => Answer::Broken,
+        ("services", 2) => page("b", ""),
+        _ => Answer::Hang,
+    });
+    let mut run = run(script, None, ListMode::AtOnce);
+    assert_eq!(run.events(Kind::Service, 4).await, ["list", "+a", "+b", "synced"]);
+    let asked = run.script.asked();
+    let again = asked.iter().filter(|asked| asked.contains("continue=second")).count();
+    assert_eq!(again, 2, "{asked:?}");
+}
+
+/// Its pages are forgotten each time on a line that takes longer for them than the server keeps them.
+#[tokio::test]
+async fn a_list_whose_pages_were_forgotten_is_read_in_one_piece() {
+    let script = Script::new(|asked| match (asked.resource(), asked.count()) {
+        ("services", 0) => page("a", "second"),
+        ("services", 1) => Answer::status(410, "Expired", "the continue token is too old"),
+        ("services", 2) => Answer::list("Service", &["a", "b"], 7),
+        ("services", 3) => Answer::stream(&[("GONE", "Service", "", 0)]),
+        ("services", 4) => Answer::list("Service", &["a", "b"], 8),
+        _ => Answer::Hang,
+    });
+    let mut run = run(script, None, ListMode::AtOnce);
+    let whole = ["list", "+a", "+b", "synced"];
+    assert_eq!(run.events(Kind::Service, 6).await, [&["list", "+a"], &whole[..]].concat());
+    assert_eq!(run.events(Kind::Service, 4).await, whole);
+    let asked: Vec<_> =
+        run.script.asked().into_iter().filter(|asked| asked.contains("/services")).collect();
+    let limits: Vec<_> = asked.iter().map(|asked| asked.contains("limit=")).collect();
+    assert_eq!(limits[..5], [true, true, false, false, true], "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_list_that_was_begun_in_pages_goes_on_so_when_streams_are_tried_again() {
+    let script = Script::new(|asked| match (asked.resource(), asked.count()) {
+        ("services", 0) => Answer::status(400, "BadRequest", "no streams"),
+        ("services", 1) => page("a", "second"),
+        ("services", 2) => Answer::Broken,
+        ("services", 3) => page("b", ""),
+        _ => Answer::Hang,
+    });
+    let pace =
+        Pace { avoided: Duration::from_millis(20), first: Duration::from_millis(100), ..QUICK };
+    let mut run = run_at(script, None, ListMode::Streaming, pace);
+    assert_eq!(run.events(Kind::Service, 4).await, ["list", "+a", "+b", "synced"]);
+}
+
+/// One that is too long for the time a server gives a watch ends so each time.
+#[tokio::test]
+async fn a_streamed_list_that_breaks_is_read_in_pages() {
+    let line = || vec![event("ADDED", &object("Service", "a", 1))];
+    let unreadable = |mut lines: Vec<String>| {
+        lines.push("{\"type\":\"ADD".to_owned());
+        Answer::Stream(lines)
+    };
+    let broken: [fn(Vec<String>) -> Answer; 3] = [Answer::Ended, Answer::Cut, unreadable];
+    for end in broken {
+        let script = Script::new(move |asked| match (asked.resource(), asked.count()) {
+            ("services", 0) => end(line()),
+            ("services", 1) => Answer::list("Service", &["a"], 5),
+            _ => Answer::Hang,
+        });
+        let pace = Pace { first: Duration::from_hours(1), most: Duration::from_hours(1), ..QUICK };
+        let mut run = run_at(script, None, ListMode::Streaming, pace);
+        assert_eq!(run.events(Kind::Service, 5).await, ["list", "+a", "list", "+a", "synced"]);
+        let asked = run.script.asked();
+        let asked: Vec<_> = asked.iter().filter(|asked| asked.contains("/services")).collect();
+        let seconds = asked[0].split("timeoutSeconds=").nth(1).expect("a time");
+        let seconds = seconds.split('&').next().unwrap_or_default();
+        assert!(seconds.parse::<u32>().expect("a number") >= 1_800, "{asked:?}");
+        assert!(asked[1].contains("limit=500"), "{asked:?}");
+    }
+}

@@ -1,0 +1,93 @@
+//! Objects that cannot be read: by name, with the reason, for status, the log and Events.
+
+use std::collections::BTreeMap;
+
+use crate::snapshot::object::Identifiers;
+use crate::snapshot::{Finding, Findings, Kind, ViewHealth};
+
+/// Names that the log tells of one list; status counts all.
+const NAMED: usize = 20;
+
+/// The objects of one kind that cannot be read now.
+#[derive(Debug)]
+pub(super) struct Unread {
+    kind: Kind,
+    view: ViewHealth,
+    by_name: BTreeMap<(String, String), Finding>,
+    /// Those of the list that is being read; nothing outside of one.
+    listed: Option<BTreeMap<(String, String), Finding>>,
+    told: usize,
+}
+
+impl Unread {
+    /// None yet.
+    pub(super) const fn new(kind: Kind, view: ViewHealth) -> Self {
+        Self { kind, view, by_name: BTreeMap::new(), listed: None, told: 0 }
+    }
+
+    /// A list begins.
+    pub(super) fn began(&mut self) {
+        (self.listed, self.told) = (Some(BTreeMap::new()), 0);
+    }
+
+    /// A list has ended.
+    pub(super) fn ended(&mut self) {
+        if let Some(listed) = self.listed.take() {
+            let is_other = self.by_name != listed;
+            self.by_name = listed;
+            if is_other {
+                self.tell();
+            }
+        }
+        self.told = 0;
+    }
+
+    /// This object cannot be read.
+    pub(super) fn add(&mut self, who: &Identifiers, reason: &serde_json::Error) {
+        let mut findings = Findings::of(self.kind.name(), &who.namespace, &who.name);
+        findings.wrong(
+            "object",
+            format_args!(
+                "cannot be read ({}); its last readable version stays in effect",
+                text(reason)
+            ),
+            "rewrite it",
+        );
+        let key = (who.namespace.clone(), who.name.clone());
+        for finding in findings.into_list() {
+            if self.by_name.get(&key) != Some(&finding) {
+                self.told += 1;
+                if self.told <= NAMED {
+                    tracing::warn!(%finding, "object cannot be read");
+                }
+            }
+            if let Some(listed) = &mut self.listed {
+                drop(listed.insert(key.clone(), finding.clone()));
+            }
+            if self.by_name.insert(key.clone(), finding.clone()).as_ref() != Some(&finding) {
+                self.tell();
+            }
+        }
+    }
+
+    /// An object could be read, or is gone.
+    pub(super) fn remove(&mut self, namespace: &str, name: &str) {
+        if self.by_name.is_empty() {
+            return;
+        }
+        if self.by_name.remove(&(namespace.to_owned(), name.to_owned())).is_some() {
+            self.tell();
+        }
+    }
+
+    fn tell(&self) {
+        let part = format!("unread {}", self.kind.resource());
+        self.view.problems_of(&part, self.by_name.values().cloned().collect());
+    }
+}
+
+/// The text of a serde error without the column, which another field may move.
+fn text(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.split(" at line ").next().unwrap_or_default().to_owned()
+}

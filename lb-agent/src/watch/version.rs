@@ -1,0 +1,109 @@
+//! Resource versions: how new what we know is.
+
+/// A resource version. Kubernetes lets clients compare them as numbers; one that is none is only passed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Version(String);
+
+impl Version {
+    /// The version of an object or a list; `None` where there is none.
+    pub(super) fn of(text: &str) -> Option<Self> {
+        (!text.is_empty()).then(|| Self(text.to_owned()))
+    }
+
+    /// As the server wrote it.
+    pub(super) fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether this is certainly older than another.
+    pub(super) fn is_older_than(&self, other: &Self) -> bool {
+        self.number().zip(other.number()).is_some_and(|(this, other)| this < other)
+    }
+
+    fn number(&self) -> Option<u64> {
+        self.0.parse().ok()
+    }
+}
+
+/// The newest version that was seen of a kind, and whether it binds the next list.
+#[derive(Debug, Default)]
+pub(super) struct Newest {
+    version: Option<Version>,
+    /// The server cannot give what we know, or has gone back: the next list is whatever it holds now.
+    is_void: bool,
+}
+
+impl Newest {
+    /// This was seen.
+    pub(super) fn note(&mut self, seen: &Version) {
+        if !self.version.as_ref().is_some_and(|newest| seen.is_older_than(newest)) {
+            self.version = Some(seen.clone());
+        }
+    }
+
+    /// The next list may not be older than this.
+    pub(super) fn bound(&self) -> Option<&Version> {
+        self.version.as_ref().filter(|_| !self.is_void)
+    }
+
+    /// Whether nothing was seen yet.
+    pub(super) const fn is_unknown(&self) -> bool {
+        self.version.is_none()
+    }
+
+    /// Whether this shows that the server's state is older than what it told before.
+    pub(super) fn is_newer_than(&self, seen: &Version) -> bool {
+        self.version.as_ref().is_some_and(|newest| seen.is_older_than(newest))
+    }
+
+    /// The newest version seen so far.
+    pub(super) const fn version(&self) -> Option<&Version> {
+        self.version.as_ref()
+    }
+
+    /// The next list may be of any age, as long as it is what the server holds now.
+    pub(super) const fn leave(&mut self) {
+        self.is_void = true;
+    }
+
+    /// A list of this version is complete. Says whether it is older than what was known, which is taken only after
+    /// [`Newest::leave`]; `Err` where it is not taken.
+    pub(super) fn list(&mut self, version: &Version) -> Result<bool, ()> {
+        let went_back = self.is_newer_than(version);
+        if went_back && !self.is_void {
+            return Err(());
+        }
+        *self = Self { version: Some(version.clone()), is_void: false };
+        Ok(went_back)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(text: &str) -> Version {
+        Version::of(text).expect("a version")
+    }
+
+    #[test]
+    fn versions_are_numbers_and_what_is_none_is_never_older() {
+        assert!(version("9").is_older_than(&version("10")));
+        assert!(!version("10").is_older_than(&version("9")));
+        assert!(!version("a").is_older_than(&version("9")));
+    }
+
+    #[test]
+    fn an_older_list_is_taken_only_when_the_rule_was_left() {
+        let mut newest = Newest::default();
+        assert_eq!(newest.list(&version("7")), Ok(false));
+        newest.note(&version("9"));
+        newest.note(&version("8"));
+        assert_eq!(newest.bound(), Some(&version("9")));
+        assert_eq!(newest.list(&version("8")), Err(()));
+        newest.leave();
+        assert_eq!(newest.bound(), None);
+        assert_eq!(newest.list(&version("8")), Ok(true));
+        assert_eq!(newest.bound(), Some(&version("8")));
+    }
+}

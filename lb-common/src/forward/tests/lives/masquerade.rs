@@ -1,0 +1,170 @@
+//! Flows that leave under this node's address: what displaces their entries, and what makes them anew.
+
+use super::*;
+
+#[test]
+fn masquerade_whose_tuple_was_taken_gets_another_source() {
+    let (tables, send) = masqueraded();
+    let first = send(&tables);
+    let all = tables.all_flows();
+    let found = all.iter().find(|(_, flow)| flow.kind == Kind::UNMASQUERADE);
+    let (key, mut anothers) = found.map(|(key, flow)| (*key, *flow)).expect("one");
+    anothers.to.destination = crate::addr::Ip::v4([192, 0, 2, 77]);
+    let _displaced = tables.transient.borrow_mut().insert(key, anothers);
+    let second = send(&tables);
+    assert_ne!(second, first);
+    assert_eq!(send(&tables), second);
+    assert_eq!(tables.all_flows().get(&key), Some(&anothers));
+    assert_eq!(tables.all_flows().len(), 5);
+}
+
+/// A client outside, a `NodePort` and a backend of another node: the four entries of its flow.
+fn masqueraded() -> (Fake, impl Fn(&Fake) -> Vec<u8>) {
+    let send = |tables: &Fake| {
+        let come = Datagram::udp(world::CLIENT4, world::NODE4).build();
+        let (verdict, left) = run(&step(Hook::EdgeIngress, come), tables);
+        assert!(matches!(verdict, NEW | FORWARD), "{verdict:?}");
+        let (verdict, out) = run(&step(Hook::EdgeEgress, left), tables);
+        assert_eq!(verdict, Verdict::Translated(Translation::Masquerade));
+        out
+    };
+    (node(&[(world::REMOTE4, false)]), send)
+}
+
+#[test]
+fn displaced_masquerade_is_made_anew() {
+    let (tables, send) = masqueraded();
+    let first = send(&tables);
+    let all = tables.all_flows();
+    assert_eq!(all.len(), 4);
+    for kind in [Kind::MASQUERADE, Kind::UNMASQUERADE, Kind::REPLY] {
+        let gone = all.iter().find(|(_, flow)| flow.kind == kind).map(|(key, _)| *key);
+        let _displaced = tables.transient.borrow_mut().remove(&gone.expect("one of each"));
+        assert_eq!(send(&tables), first, "{kind:?}");
+        assert_eq!(kinds(&tables), kinds_of(&all), "{kind:?}");
+    }
+}
+
+#[test]
+fn reply_and_masquerade_that_were_displaced_are_made_anew_by_one_packet() {
+    let (tables, send) = masqueraded();
+    let first = send(&tables);
+    let all = tables.all_flows();
+    for kind in [Kind::MASQUERADE, Kind::UNMASQUERADE, Kind::REPLY] {
+        let gone = all.iter().find(|(_, flow)| flow.kind == kind).map(|(key, _)| *key);
+        let _displaced = tables.transient.borrow_mut().remove(&gone.expect("one of each"));
+    }
+    assert_eq!(send(&tables), first);
+    assert_eq!(kinds(&tables), kinds_of(&all));
+}
+
+fn kinds(tables: &Fake) -> Vec<Kind> {
+    kinds_of(&tables.all_flows())
+}
+
+fn kinds_of(flows: &BTreeMap<FlowKey, Flow>) -> Vec<Kind> {
+    let mut kinds: Vec<Kind> = flows.values().map(|flow| flow.kind).collect();
+    kinds.sort_unstable();
+    kinds
+}
+
+#[test]
+fn all_entries_of_a_masqueraded_flow_are_protected_together() {
+    let (tables, send) = masqueraded();
+    for _ in 0..4 {
+        let out = send(&tables);
+        let ours = Endpoint::new(
+            at(world::NODE4).ip,
+            crate::addr::Port::from_wire(out[34..36].first_chunk().copied().expect("ports")),
+        );
+        let back = Datagram::new(at(world::REMOTE4), ours, Transport::Udp(true)).build();
+        let (verdict, left) = run(&step(Hook::EdgeIngress, back), &tables);
+        assert_eq!(verdict, Verdict::Translated(Translation::Unmasquerade));
+        assert_eq!(run(&step(Hook::EdgeEgress, left), &tables).0, REPLY);
+        tables.clock.set(tables.clock.get() + SECOND);
+    }
+    assert_eq!(tables.flows.borrow().len(), 4);
+    tables.clock.set(tables.clock.get() + 121 * SECOND);
+    let _again = send(&tables);
+    assert_eq!(tables.flows.borrow().len(), 0, "idle for too long: another flow");
+    assert_eq!(tables.all_flows().len(), 4);
+}
+
+/// Every port that is tried towards the backend belongs to a flow of somebody else.
+fn crowded(flags: u8) -> Fake {
+    let (tables, _) = masqueraded();
+    for port in 61_000..=65_000 {
+        let own = Endpoint::new(at(world::NODE4).ip, crate::addr::Port::new(port));
+        let key = FlowKey::new(Tuple::new(at(world::REMOTE4), own), Protocol::UDP, Side::INGRESS);
+        let client = Endpoint::new(at("198.51.100.7:1").ip, crate::addr::Port::new(port));
+        let to = Tuple::new(at(world::REMOTE4), client);
+        let seen = tables.clock.get() - u64::from(port - 60_000) * 1_000_000;
+        let mut flow = Flow::new(to, Kind::UNMASQUERADE, seen);
+        flow.flags = flags | Flow::ANSWER;
+        tables.put(key, flow);
+        let mut mark = Flow::new(Tuple::new(own, at(world::REMOTE4)), Kind::MASQUERADE, seen);
+        mark.flags = flags;
+        tables.put(FlowKey::new(to.reversed(), Protocol::UDP, Side::EGRESS), mark);
+    }
+    tables
+}
+
+#[test]
+fn flood_takes_no_port_away() {
+    let tables = crowded(0);
+    let before = tables.all_flows().len();
+    let (_, send) = masqueraded();
+    let out = send(&tables);
+    let port = u16::from_be_bytes(out[34..36].first_chunk().copied().expect("ports"));
+    assert_eq!(tables.counted(Event::PortDisplaced), 1);
+    assert_eq!(tables.counted(Event::PortTaken), 16);
+    // The flow that had it has lost both entries, and another one has four.
+    assert_eq!(tables.all_flows().len(), before + 4 - 2);
+    let lost = Endpoint::new(at("198.51.100.7:1").ip, crate::addr::Port::new(port));
+    let mark = FlowKey::new(Tuple::new(lost, at(world::REMOTE4)), Protocol::UDP, Side::EGRESS);
+    assert!(tables.flow_at(&mark).is_none(), "its next packet gets another port");
+}
+
+#[test]
+fn a_flow_that_has_another_source_by_now_keeps_it() {
+    let tables = crowded(0);
+    // Every flow has another port by now; only the answers to its old one are left to be displaced.
+    for flow in tables.transient.borrow_mut().values_mut().filter(|it| it.kind == Kind::MASQUERADE)
+    {
+        flow.to.source_port = crate::addr::Port::new(60_999);
+    }
+    let before = tables.all_flows().len();
+    let _out = masqueraded().1(&tables);
+    assert_eq!(tables.counted(Event::PortDisplaced), 1);
+    assert_eq!(tables.all_flows().len(), before + 4 - 1, "its answers lead to the new flow");
+}
+
+#[test]
+fn answered_flows_keep_their_ports_and_a_new_one_leaves_nothing() {
+    let tables = crowded(Flow::PROTECTED);
+    let before = tables.all_flows();
+    let come = Datagram::udp(world::CLIENT4, world::NODE4).build();
+    let (_, left) = run(&step(Hook::EdgeIngress, come), &tables);
+    let (verdict, out) = run(&step(Hook::EdgeEgress, left.clone()), &tables);
+    assert_eq!((verdict, out), (Verdict::Drop(DropReason::PortsExhausted), left));
+    assert_eq!(tables.all_flows(), before);
+}
+
+/// The kernel has displaced the answers to a flow's source, and another client has that source by now.
+#[test]
+fn a_flow_that_begins_anew_leaves_the_answers_of_another() {
+    let (tables, send) = masqueraded();
+    let _out = send(&tables);
+    let another = Tuple::new(at(world::REMOTE4), at("198.51.100.7:1"));
+    let answers = {
+        let mut flows = tables.transient.borrow_mut();
+        let (key, flow) =
+            flows.iter_mut().find(|(_, it)| it.kind == Kind::UNMASQUERADE).expect("answers");
+        flow.to = another;
+        *key
+    };
+    tables.clock.set(tables.clock.get() + 31 * SECOND);
+    let _again = send(&tables);
+    assert_eq!(tables.flow_at(&answers).map(|flow| flow.to), Some(another));
+    assert_eq!(tables.all_flows().len(), 4 + 1);
+}

@@ -1,0 +1,133 @@
+//! The parts of the path as functions of their own, one for each kind of packet.
+//!
+//! They are global in the object, so the verifier walks each once, with nothing known of its arguments but their types
+//! (kernel 5.13), and not once more for every way that leads to it.
+
+use aya_ebpf::Global;
+use aya_ebpf::bindings::{__sk_buff, xdp_md};
+use aya_ebpf::programs::{TcContext, XdpContext};
+use lb_common::forward::{Part, Parts, parts};
+use lb_common::l3::L3;
+use lb_common::scratch::Scratch;
+
+use crate::frame::Frame;
+use crate::kernel::{self, Kernel};
+use crate::skb::Skb;
+
+/// Whether the verifier takes keys of maps only out of the stack and of maps, not out of memory that a function is lent: set
+/// at load for Linux before 6.2. A constant of the programs, so that others carry nothing for it.
+#[unsafe(no_mangle)]
+static ASKS_FOR_MAPS: Global<u8> = Global::new(0);
+
+/// The working memory that a part is lent.
+#[inline(always)]
+fn lent<'a>(scratch: *mut Scratch) -> Option<&'a mut Scratch> {
+    if ASKS_FOR_MAPS.load() != 0 {
+        // The same memory: parts are of packets' programs, which stay on their CPU.
+        return kernel::scratch();
+    }
+    // SAFETY: null, which the verifier wants to be asked for, or the working memory that its only user lends.
+    unsafe { scratch.as_mut() }
+}
+
+/// Declares the function of each part for the kinds of packets that need it.
+macro_rules! functions {
+    (
+        alone { $($lone:ident: $alone:ident;)* }
+        $($part:ident: $skb:ident $l3:ident $($frame:ident)?;)*
+    ) => {
+        impl Parts<Kernel> for Skb<'_> {
+            #[inline(always)]
+            fn part(&mut self, _: &Kernel, scratch: &mut Scratch, part: Part) -> bool {
+                match part {
+                    $(Part::$lone => $alone(scratch) != 0,)*
+                    $(Part::$part => $skb(self.raw(), scratch) != 0,)*
+                }
+            }
+        }
+
+        impl Parts<Kernel> for L3<Skb<'_>> {
+            #[inline(always)]
+            fn part(&mut self, _: &Kernel, scratch: &mut Scratch, part: Part) -> bool {
+                match part {
+                    $(Part::$lone => $alone(scratch) != 0,)*
+                    $(Part::$part => $l3(self.0.raw(), scratch) != 0,)*
+                }
+            }
+        }
+
+        impl Parts<Kernel> for Frame<'_> {
+            #[inline(always)]
+            fn part(&mut self, _: &Kernel, scratch: &mut Scratch, part: Part) -> bool {
+                match part {
+                    $(Part::$lone => $alone(scratch) != 0,)*
+                    $($(Part::$part => $frame(self.0.ctx, scratch) != 0,)?)*
+                    // XDP leaves the packets of these to tc.
+                    _ => parts::run(self, &Kernel, scratch, part),
+                }
+            }
+        }
+
+        $(
+            #[unsafe(no_mangle)]
+            extern "C" fn $alone(scratch: *mut Scratch) -> u32 {
+                let Some(scratch) = lent(scratch) else { return 1 };
+                parts::run_alone(&Kernel, scratch, Part::$lone).into()
+            }
+        )*
+
+        $(
+            #[unsafe(no_mangle)]
+            extern "C" fn $skb(context: *mut __sk_buff, scratch: *mut Scratch) -> u32 {
+                let Some(scratch) = lent(scratch) else { return 1 };
+                let context = TcContext::new(context);
+                let mut packet = Skb::again(&context);
+                parts::run(&mut packet, &Kernel, scratch, Part::$part).into()
+            }
+
+            #[unsafe(no_mangle)]
+            extern "C" fn $l3(context: *mut __sk_buff, scratch: *mut Scratch) -> u32 {
+                let Some(scratch) = lent(scratch) else { return 1 };
+                let context = TcContext::new(context);
+                let mut packet = Skb::l3_again(&context);
+                parts::run(&mut packet, &Kernel, scratch, Part::$part).into()
+            }
+
+            $(
+                #[unsafe(no_mangle)]
+                extern "C" fn $frame(context: *mut xdp_md, scratch: *mut Scratch) -> u32 {
+                    let Some(scratch) = lent(scratch) else { return 1 };
+                    let context = XdpContext::new(context);
+                    let mut packet = Frame(&context);
+                    parts::run(&mut packet, &Kernel, scratch, Part::$part).into()
+                }
+            )?
+        )*
+    };
+}
+
+functions! {
+    alone {
+        Recall: recall;
+        Prepare: prepare;
+        Reserve: reserve;
+        ReserveOwn: reserve_own;
+        Stand: stand;
+        HostSeek: host_seek;
+    }
+    Parse: parse l3_parse frame_parse;
+    Icmp: icmp l3_icmp;
+    Place: place l3_place;
+    Seek: seek l3_seek frame_seek;
+    Mend: mend l3_mend frame_mend;
+    SeekOut: seek_out l3_seek_out;
+    Refuse: refuse l3_refuse frame_refuse;
+    First: first l3_first frame_first;
+    Masquerade: masquerade l3_masquerade;
+    Touch: touch l3_touch frame_touch;
+    Bypass: bypass l3_bypass frame_bypass;
+    Rewrite: rewrite l3_rewrite frame_rewrite;
+    HostFirst: host_first l3_host_first;
+    HostExit: host_exit l3_host_exit;
+    Delivery: delivery l3_delivery frame_delivery;
+}

@@ -1,0 +1,54 @@
+//! One API server for several topologies: its address exists in each of them, and behind it a process of ours hands
+//! every connection on to where the server lives.
+
+use std::env;
+use std::fs::File;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::thread;
+
+use anyhow::{Context as _, Result};
+use nix::sched::{CloneFlags, setns};
+
+use crate::control_plane::home;
+use crate::netns::NAMES;
+use crate::process::Program;
+use crate::topology::Topology;
+
+/// Lets `topology` reach the API server at `address`, which it has in the namespace `netns`.
+pub(crate) fn start(topology: &Topology, address: SocketAddr, netns: &str) -> Result<Program> {
+    let mut command = home(Some(topology.fabric().name()))?.command(&env::current_exe()?)?;
+    command.args(["relay", &address.to_string(), netns]);
+    Program::spawn("relay", command, &topology.directory("relay")?.join("relay.log"))
+}
+
+/// Hands connections to `address` here on to the same address in the namespace `netns`, until it is killed.
+pub fn run(address: SocketAddr, netns: &str) -> Result<()> {
+    let listener = TcpListener::bind(address).with_context(|| format!("listen at {address}"))?;
+    let file = Path::new(NAMES).join(netns);
+    let there = File::open(&file).with_context(|| format!("namespace {}", file.display()))?;
+    // Sockets belong to the namespace in which they are made; the listener stays where it is.
+    setns(&there, CloneFlags::CLONE_NEWNET).with_context(|| format!("enter namespace {netns}"))?;
+    loop {
+        let (client, _) = listener.accept().context("accept")?;
+        // A server that is away is what its client would have seen: a connection that ends.
+        drop(thread::spawn(move || connect(client, address)));
+    }
+}
+
+fn connect(client: TcpStream, address: SocketAddr) -> io::Result<()> {
+    let server = TcpStream::connect(address)?;
+    for stream in [&client, &server] {
+        stream.set_nodelay(true)?;
+    }
+    let back = (server.try_clone()?, client.try_clone()?);
+    drop(thread::spawn(move || hand_on(back.0, back.1)));
+    hand_on(client, server)
+}
+
+fn hand_on(mut from: TcpStream, mut to: TcpStream) -> io::Result<()> {
+    let copied = io::copy(&mut from, &mut to);
+    to.shutdown(Shutdown::Write)?;
+    copied.map(drop)
+}

@@ -1,0 +1,24 @@
+//! The directory of one control plane, on the machine for as long as its owner.
+
+use std::env;
+use std::fs;
+use std::process;
+
+use anyhow::{Context as _, Result};
+use tempfile::TempDir;
+
+use crate::process::ensure_root;
+use crate::topology::leftovers::FOLDERS;
+
+/// Makes a directory that is removed with its value; what a killed owner leaves is swept by the next topology.
+///
+/// With `LB_TESTS_KEEP` in the environment it stays until the next sweep, for a look at the logs.
+pub(crate) fn create(purpose: &str) -> Result<TempDir> {
+    ensure_root()?;
+    fs::create_dir_all(FOLDERS).with_context(|| format!("directory {FOLDERS}"))?;
+    tempfile::Builder::new()
+        .prefix(&format!("{}-{purpose}-", process::id()))
+        .disable_cleanup(env::var_os("LB_TESTS_KEEP").is_some())
+        .tempdir_in(FOLDERS)
+        .with_context(|| format!("directory in {FOLDERS}"))
+}

@@ -1,0 +1,325 @@
+//! The programs in the kernel, with maps of their own that nothing else sees.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+
+use anyhow::{Context as _, Result};
+use aya::Ebpf;
+use aya::maps::Map;
+use aya::programs::{Program, SchedClassifier, Xdp};
+use lb_agent::datapath::{self, PacketLog};
+use lb_common::event::{COUNTERS, Hook, Verdict, verdict_counter};
+use lb_common::fake::{Fake, Step};
+use lb_common::flow::{
+    Affinity, Client, DIRECT, Flow, Flow4, FlowKey, FlowKey4, Fragment, Held, Ports,
+};
+use lb_common::hash::BACKEND_LINES;
+use lb_common::service::Line;
+
+use super::bpf;
+use super::routes;
+use crate::process::ensure_root;
+
+mod tables;
+
+/// The result of one packet.
+#[derive(Debug)]
+pub struct Run {
+    /// The program's answer.
+    pub code: u32,
+    /// The packet afterwards.
+    pub bytes: Vec<u8>,
+    /// Counters that moved.
+    pub counters: BTreeMap<u32, u64>,
+}
+
+/// The loaded programs.
+#[derive(Debug)]
+pub struct Kernel {
+    ebpf: Ebpf,
+    programs: Vec<RawFd>,
+    maps: BTreeMap<&'static str, RawFd>,
+    counters: Vec<u64>,
+    loaded: Fake,
+    cpus: usize,
+    jiffies: OwnedFd,
+}
+
+/// The maps that the differential test reads and writes.
+const MAPS: [&str; 20] = [
+    "HELD",
+    "IN_USE",
+    "ENDPOINTS",
+    "DIRECT",
+    "INHERITED",
+    "SERVICES",
+    "SLOTS",
+    "BACKENDS",
+    "FLOWS6",
+    "FLOWS4",
+    "TRANSIENT6",
+    "TRANSIENT4",
+    "AFFINITY",
+    "SOURCES",
+    "ADDRESSES",
+    "DEVICES",
+    "FRAGMENTS",
+    "SETTINGS",
+    "COUNTERS",
+    "REJECTIONS",
+];
+
+/// Jiffies of a tick, as a power of two.
+const TICK: u32 = 7;
+/// Least entries of each table of transient flows: far more than a test makes, so none is displaced.
+const TRANSIENT: u32 = 8192;
+
+/// Whether `BPF_PROG_TEST_RUN` may refuse a packet: nothing behind Ethernet, or, for tc in newer kernels, less
+/// than the fixed header that the `EtherType` promises. Any other refusal is an error.
+fn is_refused(step: &Step) -> bool {
+    let header = match step.packet.get(12..14) {
+        Some([0x08, 0x00]) if step.hook != Hook::EdgeXdp => 20,
+        Some([0x86, 0xdd]) if step.hook != Hook::EdgeXdp => 40,
+        _ => 1,
+    };
+    step.packet.len() < 14 + header
+}
+
+/// The context of a packet.
+fn context(step: &Step) -> bpf::Context {
+    let mut context = bpf::Context::default();
+    // `ingress_ifindex`: 0 for what this host made.
+    context.0[9] = u32::from(!step.from_host);
+    context
+}
+
+/// The program of a hook.
+const fn program(hook: Hook) -> &'static str {
+    hook.name()
+}
+
+fn raw(map: &Map) -> Result<RawFd> {
+    let (Map::Array(data)
+    | Map::HashMap(data)
+    | Map::LruHashMap(data)
+    | Map::LpmTrie(data)
+    | Map::PerCpuArray(data)) = map
+    else {
+        anyhow::bail!("a kind of map that the differential test does not know");
+    };
+    Ok(data.fd().as_fd().as_raw_fd())
+}
+
+impl Kernel {
+    /// Loads the product's object, the flow table with room for `flows` entries.
+    pub fn new(flows: usize) -> Result<Self> {
+        Self::with(datapath::object(), flows)
+    }
+
+    /// Loads an object that has the product's maps. From then on this thread is in a network namespace of its own.
+    pub fn with(object: &[u8], flows: usize) -> Result<Self> {
+        ensure_root()?;
+        routes::enter().context("routes")?;
+        let mut loader = PacketLog::Off.loader();
+        let sizes = [
+            ("SERVICES", 1024),
+            ("SLOTS", Fake::LINES),
+            ("BACKENDS", Fake::BACKENDS),
+            ("AFFINITY", 8192),
+            ("SOURCES", 1024),
+            ("ADDRESSES", 64),
+            ("DEVICES", 64),
+            ("INHERITED", 1024),
+            ("FRAGMENTS", 8192),
+            ("FLOWS6", flows as u32),
+            ("FLOWS4", flows as u32),
+            ("TRANSIENT6", TRANSIENT.max(flows as u32)),
+            ("TRANSIENT4", TRANSIENT.max(flows as u32)),
+        ];
+        for (map, size) in sizes {
+            loader.map_max_entries(map, size);
+        }
+        let mut ebpf = loader.load(object).context("load the object")?;
+        let mut programs = Vec::new();
+        for hook in Hook::ALL {
+            let name = program(*hook);
+            let there = ebpf.program_mut(name).with_context(|| format!("program {name}"))?;
+            let fd = if *hook == Hook::EdgeXdp {
+                let xdp: &mut Xdp = there.try_into()?;
+                xdp.load().with_context(|| format!("load {name}"))?;
+                xdp.fd()?.as_fd().as_raw_fd()
+            } else {
+                let tc: &mut SchedClassifier = there.try_into()?;
+                tc.load().with_context(|| format!("load {name}"))?;
+                tc.fd()?.as_fd().as_raw_fd()
+            };
+            programs.push(fd);
+        }
+        let mut maps = BTreeMap::new();
+        for name in MAPS {
+            let map = ebpf.map(name).with_context(|| format!("map {name}"))?;
+            maps.insert(name, raw(map)?);
+        }
+        let cpus =
+            aya::util::nr_cpus().map_err(|(what, error)| anyhow::anyhow!("{what}: {error}"))?;
+        let counters = vec![0; COUNTERS as usize * cpus];
+        let jiffies = bpf::load_jiffies().context("a program that says jiffies")?;
+        Ok(Self { ebpf, programs, maps, counters, loaded: Fake::default(), cpus, jiffies })
+    }
+
+    /// The object, for what else it holds.
+    pub const fn ebpf(&mut self) -> &mut Ebpf {
+        &mut self.ebpf
+    }
+
+    /// Every program of the object by name.
+    pub fn programs(&self) -> impl Iterator<Item = (&str, &Program)> {
+        self.ebpf.programs()
+    }
+
+    fn map(&self, name: &str) -> BorrowedFd<'_> {
+        let fd = self.maps.get(name).copied().unwrap_or(-1);
+        // SAFETY: the object that owns it lives as long as this borrow.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// The file descriptor of a hook's program.
+    pub fn program(&self, hook: Hook) -> BorrowedFd<'_> {
+        let fd = self.programs.get(hook as usize).copied().unwrap_or(-1);
+        // SAFETY: as for `map`.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// Runs one packet. Nothing if the kernel makes no packet of it, see `is_refused`.
+    pub fn run(&mut self, step: &Step) -> Result<Option<Run>> {
+        let mut out = vec![0; step.packet.len() + 256];
+        let context = context(step);
+        let context = (step.hook != Hook::EdgeXdp).then_some(&context);
+        let before = std::mem::take(&mut self.counters);
+        let ran = bpf::test_run(self.program(step.hook), &step.packet, &mut out, context, 1);
+        let mut after = vec![0; before.len()];
+        bpf::array(self.map("COUNTERS"), COUNTERS, &mut after)?;
+        let moved = |cpus: &[u64]| cpus.iter().sum::<u64>();
+        let pairs = after.chunks(self.cpus).zip(before.chunks(self.cpus));
+        let counters =
+            (0..).zip(pairs).map(|(index, (now, then))| (index, moved(now) - moved(then)));
+        let counters = counters.filter(|(_, count)| *count > 0).collect();
+        self.counters = after;
+        match ran {
+            Ok(ran) => {
+                out.truncate(ran.length);
+                Ok(Some(Run { code: ran.code, bytes: out, counters }))
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && is_refused(step) => {
+                Ok(None)
+            }
+            Err(error) => Err(error).with_context(|| format!("BPF_PROG_TEST_RUN of {step:02x?}")),
+        }
+    }
+
+    /// [`lb_common::tables::Tables::tick`] as the programs have it.
+    pub fn tick(&self) -> Result<u16> {
+        Ok((bpf::jiffies(self.jiffies.as_fd())? >> TICK) as u16)
+    }
+
+    /// The same, as soon as it lasts for longer than a packet takes.
+    pub fn fresh_tick(&self) -> Result<u16> {
+        /// Jiffies of a tick in which no packet begins.
+        const LAST: u32 = 2;
+        loop {
+            let jiffies = bpf::jiffies(self.jiffies.as_fd())?;
+            if jiffies % (1 << TICK) < (1 << TICK) - LAST {
+                return Ok((jiffies >> TICK) as u16);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether the kernel tells what becomes of sums: from Linux 6.11 on.
+    pub fn tells_sums(&self) -> bool {
+        // An IPv4 packet that is nobody's.
+        let mut packet = [0; 64];
+        packet[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+        bpf::sum_stays_right(self.program(Hook::PodEgress), &packet, &bpf::Context::default())
+            .is_ok()
+    }
+
+    /// Runs one packet that is no frame, and says whether the sum that its device made of it stays right. Nothing if the
+    /// kernel makes no packet of it, see `is_refused`.
+    pub fn sum_stays_right(&self, step: &Step) -> Result<Option<bool>> {
+        match bpf::sum_stays_right(self.program(step.hook), &step.packet, &context(step)) {
+            Ok(is_right) => Ok(Some(is_right)),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && is_refused(step) => {
+                Ok(None)
+            }
+            Err(error) => Err(error).with_context(|| format!("BPF_PROG_TEST_RUN of {step:02x?}")),
+        }
+    }
+
+    /// How many packets ended at a hook with a verdict, since the object was loaded.
+    pub fn counted(&self, hook: Hook, verdict: Verdict) -> Result<u64> {
+        let mut counters = vec![0; COUNTERS as usize * self.cpus];
+        bpf::array(self.map("COUNTERS"), COUNTERS, &mut counters)?;
+        let own = counters.chunks(self.cpus).nth(verdict_counter(hook, verdict) as usize);
+        Ok(own.into_iter().flatten().sum())
+    }
+
+    /// A pair of tables of flows as they are: `FLOWS6` and `FLOWS4`, or the transient ones.
+    fn table(&self, v6: &str, v4: &str) -> Result<BTreeMap<FlowKey, Flow>> {
+        let v4: Vec<(FlowKey4, Flow4)> = bpf::entries(self.map(v4), false)?;
+        let others: Vec<(FlowKey, Flow)> = bpf::entries(self.map(v6), false)?;
+        let v4 = v4.into_iter().map(|(key, flow)| (key.whole(), flow.whole()));
+        Ok(v4.chain(others).collect())
+    }
+
+    /// `FLOWS6` and `FLOWS4` as they are.
+    pub fn flows(&self) -> Result<BTreeMap<FlowKey, Flow>> {
+        self.table("FLOWS6", "FLOWS4")
+    }
+
+    /// `TRANSIENT6` and `TRANSIENT4` as they are.
+    pub fn transient(&self) -> Result<BTreeMap<FlowKey, Flow>> {
+        self.table("TRANSIENT6", "TRANSIENT4")
+    }
+
+    /// The bytes of `IN_USE` that are set.
+    pub fn in_use(&self) -> Result<BTreeSet<(u32, usize)>> {
+        let words = size_of::<Line>() / size_of::<u64>();
+        let mut lines = vec![0; BACKEND_LINES as usize * words];
+        bpf::array(self.map("IN_USE"), BACKEND_LINES, &mut lines)?;
+        let bytes = |(index, line): (u32, &[u64])| {
+            let bytes: Vec<u8> = line.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let set = (0..).zip(bytes).filter(|(_, byte)| *byte != 0);
+            set.map(|(at, _)| (index, at)).collect::<Vec<_>>()
+        };
+        Ok((0..).zip(lines.chunks(words)).flat_map(bytes).collect())
+    }
+
+    /// `AFFINITY` as it is.
+    pub fn affinity(&self) -> Result<BTreeMap<Client, Affinity>> {
+        Ok(bpf::entries(self.map("AFFINITY"), false)?.into_iter().collect())
+    }
+
+    /// `HELD` as it is.
+    pub fn held(&self) -> Result<BTreeMap<Fragment, Held>> {
+        let all: Vec<(Fragment, Held)> = bpf::entries(self.map("HELD"), false)?;
+        // The bytes behind a packet are left over from another.
+        let clean = |(key, mut held): (Fragment, Held)| {
+            held.bytes.iter_mut().skip(held.length as usize).for_each(|byte| *byte = 0);
+            (key, held)
+        };
+        Ok(all.into_iter().map(clean).collect())
+    }
+
+    /// The elements of `DIRECT` that are not 0.
+    pub fn direct(&self) -> Result<BTreeMap<u32, u64>> {
+        let mut hashes = vec![0; DIRECT as usize];
+        bpf::array(self.map("DIRECT"), DIRECT, &mut hashes)?;
+        Ok((0..).zip(hashes).filter(|(_, hash)| *hash != 0).collect())
+    }
+
+    /// `FRAGMENTS` as it is.
+    pub fn fragments(&self) -> Result<BTreeMap<Fragment, Ports>> {
+        Ok(bpf::entries(self.map("FRAGMENTS"), false)?.into_iter().collect())
+    }
+}

@@ -1,0 +1,204 @@
+//! The tables of a node, put into the maps of the kernel.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, Result};
+use lb_agent::reconcile::Op;
+use lb_common::config::SettingsPair;
+use lb_common::fake::Fake;
+use lb_common::flow::{Affinity, Client, Flow, Flow4, FlowKey, FlowKey4, Fragment, Held, Ports};
+use lb_common::hash::REJECTIONS;
+use lb_common::service::{Frontend, Service};
+
+use super::Kernel;
+use crate::differential::bpf::{self, Line, Trie};
+
+impl Kernel {
+    /// Makes the maps hold what `tables` holds, and nothing else.
+    pub fn load(&mut self, tables: &Fake) -> Result<()> {
+        let order: Vec<FlowKey> = tables.flows.borrow().keys().copied().collect();
+        self.load_ordered(tables, &order)
+    }
+
+    /// [`Kernel::load`], the flows one after the other as named.
+    pub fn load_ordered(&mut self, tables: &Fake, order: &[FlowKey]) -> Result<()> {
+        self.empty()?;
+        for (frontend, service) in &tables.services {
+            bpf::put(self.map("SERVICES"), frontend, service)?;
+        }
+        for (index, line) in (0_u32..).zip(&tables.lines) {
+            bpf::put(self.map("SLOTS"), &index, &Line(*line))?;
+        }
+        for (index, row) in (0_u32..).zip(&tables.backends) {
+            bpf::put(self.map("BACKENDS"), &index, row)?;
+        }
+        for (word, bits) in words(&tables.endpoints) {
+            bpf::put(self.map("ENDPOINTS"), &word, &bits)?;
+        }
+        let (then, now) = (tables.clock.get(), bpf::now());
+        for (fragment, ports) in &mut *tables.fragments.borrow_mut() {
+            let age = Ports::time(then).wrapping_sub(ports.written);
+            ports.written = Ports::time(now).wrapping_sub(age);
+            bpf::put(self.map("FRAGMENTS"), fragment, ports)?;
+        }
+        for (key, held) in &*tables.held.borrow() {
+            bpf::put(self.map("HELD"), key, held)?;
+        }
+        for (index, hash) in &*tables.direct.borrow() {
+            bpf::put(self.map("DIRECT"), index, hash)?;
+        }
+        for hash in &tables.inherited {
+            bpf::put(self.map("INHERITED"), hash, &1_u32)?;
+        }
+        for source in &tables.sources {
+            bpf::put(self.map("SOURCES"), &trie(source), &1_u32)?;
+        }
+        for (ip, bits) in &tables.addresses {
+            bpf::put(self.map("ADDRESSES"), ip, bits)?;
+        }
+        for (index, device) in &tables.devices {
+            bpf::put(self.map("DEVICES"), index, device)?;
+        }
+        let there: SettingsPair = bpf::get(self.map("SETTINGS"), &0_u32)?;
+        for pair in there.replaced(tables.settings) {
+            bpf::put(self.map("SETTINGS"), &0_u32, &pair)?;
+        }
+        self.load_remembered(tables, order)?;
+        let granted = if tables.rejects.get() { 0 } else { u64::MAX };
+        self.put_rejections(granted)?;
+        self.loaded = tables.clone();
+        Ok(())
+    }
+
+    /// Flows and affinity, which may have been made long ago or before: their times move to the kernel's clock.
+    fn load_remembered(&self, tables: &Fake, order: &[FlowKey]) -> Result<()> {
+        let moved = |seen: u64| seen.wrapping_sub(tables.clock.get()).wrapping_add(bpf::now());
+        for table in [&tables.flows, &tables.transient] {
+            for flow in table.borrow_mut().values_mut() {
+                flow.seen = moved(flow.seen);
+                flow.begun = Flow::moment(moved(u64::from(flow.begun) << Flow::MOMENT_BITS));
+            }
+        }
+        let flows = tables.flows.borrow();
+        for key in order {
+            let flow = flows.get(key).context("a flow that is not there")?;
+            self.put_flow(["FLOWS4", "FLOWS6"], key, flow)?;
+        }
+        for (key, flow) in &*tables.transient.borrow() {
+            self.put_flow(["TRANSIENT4", "TRANSIENT6"], key, flow)?;
+        }
+        for (line, bytes) in lines(&tables.in_use.borrow()) {
+            bpf::put(self.map("IN_USE"), &line, &bytes)?;
+        }
+        for (key, value) in &mut *tables.affinity.borrow_mut() {
+            value.seen = moved(value.seen);
+            bpf::put(self.map("AFFINITY"), key, value)?;
+        }
+        Ok(())
+    }
+
+    fn put_flow(&self, [v4, v6]: [&'static str; 2], key: &FlowKey, flow: &Flow) -> Result<()> {
+        if key.is_v4() {
+            bpf::put(self.map(v4), &FlowKey4::of(key), &Flow4::of(flow)).context(v4)
+        } else {
+            bpf::put(self.map(v6), key, flow).context(v6)
+        }
+    }
+
+    /// Lets the next rejection of each CPU through, whatever went before.
+    pub fn grant_rejections(&self) -> Result<()> {
+        self.put_rejections(0)
+    }
+
+    /// Does what the agent would do, but for the settings, which are those of [`Kernel::load`].
+    pub fn apply(&self, op: &Op) -> Result<()> {
+        match op {
+            Op::PutSettings(_) | Op::ForgetClients { .. } => {}
+            Op::PutBackend { id, row } => bpf::put(self.map("BACKENDS"), id, row)?,
+            Op::WriteLines { line, lines } => {
+                for (index, line) in (*line..).zip(lines) {
+                    bpf::put(self.map("SLOTS"), &index, &Line(*line))?;
+                }
+            }
+            Op::PutSource { bits, source } => {
+                bpf::put(self.map("SOURCES"), &trie(&(*bits, *source)), &1_u32)?;
+            }
+            Op::RemoveSource { bits, source } => {
+                bpf::remove(self.map("SOURCES"), &trie(&(*bits, *source)));
+            }
+            Op::PutService { frontend, service } => {
+                bpf::put(self.map("SERVICES"), frontend, service)?;
+            }
+            Op::RemoveService { frontend } => bpf::remove(self.map("SERVICES"), frontend),
+        }
+        Ok(())
+    }
+
+    fn put_rejections(&self, value: u64) -> Result<()> {
+        // One value for each CPU: written as pairs, which are as many as there are CPUs or more.
+        let values = vec![value; self.cpus];
+        (0..REJECTIONS).try_for_each(|bucket| {
+            bpf::put_values(self.map("REJECTIONS"), bucket, &values).context("per-CPU map")
+        })
+    }
+
+    fn empty(&self) -> Result<()> {
+        let _gone: Vec<(Frontend, Service)> = bpf::entries(self.map("SERVICES"), true)?;
+        let _gone: Vec<(lb_common::addr::Ip, u32)> = bpf::entries(self.map("ADDRESSES"), true)?;
+        let _gone: Vec<(u32, lb_common::config::Device)> = bpf::entries(self.map("DEVICES"), true)?;
+        for v6 in ["FLOWS6", "TRANSIENT6"] {
+            let _gone: Vec<(FlowKey, Flow)> = bpf::entries(self.map(v6), true)?;
+        }
+        for v4 in ["FLOWS4", "TRANSIENT4"] {
+            let _gone: Vec<(FlowKey4, Flow4)> = bpf::entries(self.map(v4), true)?;
+        }
+        for (line, _) in self.in_use()? {
+            bpf::put(self.map("IN_USE"), &line, &Line::default())?;
+        }
+        let _gone: Vec<(Client, Affinity)> = bpf::entries(self.map("AFFINITY"), true)?;
+        let _gone: Vec<(Fragment, Ports)> = bpf::entries(self.map("FRAGMENTS"), true)?;
+        for word in words(&self.loaded.endpoints).into_keys() {
+            bpf::put(self.map("ENDPOINTS"), &word, &0_u64)?;
+        }
+        let _gone: Vec<(Fragment, Held)> = bpf::entries(self.map("HELD"), true)?;
+        for index in self.direct()?.into_keys() {
+            bpf::put(self.map("DIRECT"), &index, &0_u64)?;
+        }
+        let _gone: Vec<(u64, u32)> = bpf::entries(self.map("INHERITED"), true)?;
+        for source in &self.loaded.sources {
+            bpf::remove(self.map("SOURCES"), &trie(source));
+        }
+        for index in (0_u32..).take(self.loaded.lines.len()) {
+            bpf::put(self.map("SLOTS"), &index, &Line::default())?;
+        }
+        for index in (0_u32..).take(self.loaded.backends.len()) {
+            bpf::put(self.map("BACKENDS"), &index, &lb_common::service::Backend::default())?;
+        }
+        Ok(())
+    }
+}
+
+/// Bits as the words of an array hold them.
+fn words(bits: &BTreeSet<u32>) -> BTreeMap<u32, u64> {
+    let mut words = BTreeMap::new();
+    for bit in bits {
+        *words.entry(bit / 64).or_default() |= 1 << (bit % 64);
+    }
+    words
+}
+
+/// Bytes as the lines of an array hold them.
+fn lines(bytes: &BTreeSet<(u32, usize)>) -> BTreeMap<u32, Line> {
+    let mut lines = BTreeMap::<u32, Line>::new();
+    for (line, at) in bytes {
+        if let Some(byte) = lines.entry(*line).or_default().0.get_mut(*at) {
+            *byte = 1;
+        }
+    }
+    lines
+}
+
+const fn trie((bits, source): &(u32, lb_common::service::Source)) -> Trie {
+    let [a, b, c, d] = source.ip.words();
+    Trie { bits: *bits, key: [source.service, a, b, c, d, 0] }
+}

@@ -1,0 +1,183 @@
+//! A node: its Services, endpoints and settings.
+
+use lb_common::addr::{Port, Protocol};
+use lb_common::config::{Device, Settings};
+use lb_common::fake::{Fake, at, world};
+use lb_common::flow::{Fragment, Ports, Side, Tuple};
+use lb_common::hash;
+use lb_common::service::{Flags, Service};
+
+use super::Random;
+use super::ends::{BACKENDS, CLIENTS, FRONTENDS, PIECES, PROTOCOLS};
+
+/// Makes the tables of a node with room for so many entries of flows.
+pub(super) fn tables(random: &mut Random, capacity: usize) -> Fake {
+    let mut tables = Fake::node();
+    tables.flow_capacity = capacity;
+    tables.settings.flags ^= random.next() as u32 & 0xff & random.next() as u32;
+    if random.one_in(4) {
+        tables.settings.source_port_high = Port::new(61000 + random.below(4) as u16);
+    }
+    if random.one_in(5) {
+        tables.devices.clear();
+    }
+    if random.one_in(2) {
+        add_networks(random, &mut tables);
+    }
+    let [local4, local6] = &mut tables.settings.local;
+    *local4 = world::prefix("10.1.0.0", 16);
+    *local6 = world::prefix("fd00:1::", 32);
+    if random.one_in(40) {
+        tables.settings.source_port_high = Port::new(0);
+    }
+    for flag in [Settings::SENDS, Settings::ACCELERATED] {
+        tables.settings.flags |= if random.one_in(2) { flag } else { 0 };
+    }
+    hand_over(random, &mut tables);
+    if random.one_in(2) {
+        open(random, &mut tables);
+    }
+    tables.rejects.set(!random.one_in(8));
+    for id in 1..=random.below(10) as u32 {
+        let family = random.below(2);
+        let count = random.below(5);
+        let backends: Vec<(&str, bool)> = (0..count).map(|_| random.of(BACKENDS[family])).collect();
+        let service = tables.add_service(id, &backends);
+        let service = flavour(random, service);
+        if service.flags.has(Flags::SOURCES) && random.one_in(2) {
+            let (network, bits) =
+                if family == 0 { ("203.0.113.8", 29) } else { ("2001:db8::", 64) };
+            tables.allow(id, network, bits);
+        }
+        for _ in 0..=random.below(10) {
+            let (frontend, protocol) = (random.of(FRONTENDS[family]), random.of(&PROTOCOLS));
+            match frontend {
+                port if port.contains(":30") => tables.node_port(port, protocol, service),
+                vip if vip.contains("198.51") || vip.contains("db8:1") => {
+                    tables.external(vip, protocol, service);
+                }
+                ip => tables.cluster_ip(ip, protocol, service),
+            }
+        }
+    }
+    if random.one_in(3) {
+        chain(random, &mut tables);
+    }
+    // Rows that died after their tables were written.
+    if random.one_in(4) && tables.backends.len() > 1 {
+        let row = 1 + random.below(tables.backends.len() - 1);
+        tables.backends[row].epoch = random.of(&[0, 7]);
+    }
+    if random.one_in(4) {
+        lose_a_fragment(random, &tables);
+    }
+    tables
+}
+
+/// Makes a possible backend a frontend itself.
+fn chain(random: &mut Random, tables: &mut Fake) {
+    for (id, ends) in (21..).zip(BACKENDS) {
+        let (frontend, _) = random.of(ends);
+        let service = tables.add_service(id, &[random.of(ends)]);
+        for protocol in PROTOCOLS {
+            tables.external(frontend, protocol, service);
+        }
+    }
+}
+
+/// Netfilter knows some of the conversations, or all is being given back.
+fn hand_over(random: &mut Random, tables: &mut Fake) {
+    if random.one_in(16) {
+        tables.settings.flags |= Settings::DRAIN;
+    }
+    if !random.one_in(8) {
+        return;
+    }
+    tables.settings.flags |= Settings::TAKE_OVER;
+    for (clients, frontends) in CLIENTS.into_iter().zip(FRONTENDS) {
+        for _ in 0..random.below(20) {
+            let tuple = Tuple::new(at(random.of(clients)), at(random.of(frontends)));
+            tables.inherited.insert(hash::whole(&tuple, random.of(&PROTOCOLS)));
+        }
+    }
+}
+
+/// Lets packets go past the stack at tc, by some devices.
+fn open(random: &mut Random, tables: &mut Fake) {
+    tables.settings.flags |= Settings::SHORT_CUTS;
+    for device in tables.devices.values_mut() {
+        if !random.one_in(4) {
+            device.flags |= Device::SHORT_CUT;
+        }
+    }
+    if random.one_in(4)
+        && tables.devices.remove(&world::OUT).is_some()
+        && let Some(device) = tables.devices.values_mut().next()
+    {
+        device.bridge = world::OUT;
+    }
+}
+
+/// Devices with addresses of several networks, ports of a bridge that has the routes or not; answers to the second
+/// address are known or not.
+fn add_networks(random: &mut Random, tables: &mut Fake) {
+    let bridge = random.of(&[0, world::OUT]);
+    for device in tables.devices.values_mut() {
+        device.flags |= Device::SOURCES4 | Device::SOURCES6;
+        device.bridge = bridge;
+    }
+    for v4 in [true, false] {
+        if !random.one_in(4) {
+            tables.settings.add_own(&world::out_source(v4));
+        }
+    }
+}
+
+/// A datagram some of whose pieces were held, and had to make room for others.
+fn lose_a_fragment(random: &mut Random, tables: &Fake) {
+    let family = random.below(2);
+    let [from, cluster, node] = PIECES[family];
+    let [from, to] = [from, random.of(&[cluster, node])].map(at);
+    let id = random.below(2) as u8;
+    let id = if family == 0 { [0, id, 0, 0] } else { [0, 0, 0, id] };
+    let datagram = Fragment::new(from.ip, to.ip, id, Protocol::UDP, Side::INGRESS);
+    let held = random.below(3) as u16;
+    // Some too long ago to be of what comes.
+    let written = Ports::time(tables.clock.get() - random.of(&[0, 40_000_000_000]));
+    let ports = Ports { source: from.port, destination: to.port, held, written };
+    tables.fragments.borrow_mut().insert(datagram, ports);
+}
+
+fn flavour(random: &mut Random, service: Service) -> Service {
+    let mut flags = service.flags;
+    for (flag, rarity) in [
+        (Flags::LOCAL_POLICY, 3),
+        (Flags::SOURCES, 6),
+        (Flags::LEAVING, 12),
+        (Flags::ADDRESS, 24),
+        (Flags::EXTERNAL, 6),
+    ] {
+        if random.one_in(rarity) {
+            flags = flags.with(flag);
+        }
+    }
+    let affinity = if random.one_in(3) { 60 } else { 0 };
+    Service { flags, affinity, ..service }
+}
+
+/// Removes a frontend as the agent does; flows that are there then must look theirs up again.
+pub(super) fn lose_a_frontend(random: &mut Random, tables: &mut Fake) {
+    if !tables.services.is_empty() {
+        let number = random.below(tables.services.len());
+        let frontend = tables.services.keys().nth(number).copied();
+        frontend.and_then(|frontend| tables.services.remove(&frontend));
+    }
+    // And endpoints, which datagram flows leave.
+    for row in tables.backends.iter_mut().skip(1) {
+        row.epoch += u32::from(random.one_in(3)) * 1_000;
+    }
+    tables.settings.removals += 1;
+    tables.events.borrow_mut().clear();
+    // The differential test begins without.
+    tables.fragments.borrow_mut().clear();
+}

@@ -1,0 +1,53 @@
+//! Questions that do not depend on each other, asked side by side: each waits for its own answer only.
+
+use std::panic::resume_unwind;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use anyhow::Result;
+
+/// Does all, each on a thread of its own, and returns what came of them in their order; else the first error.
+///
+/// A process that is started in there ends with its thread: start none.
+pub fn join_all<T: Send>(
+    all: impl IntoIterator<Item = impl FnOnce() -> Result<T> + Send>,
+) -> Result<Vec<T>> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = all.into_iter().map(|work| scope.spawn(work)).collect();
+        let ends =
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|it| resume_unwind(it)));
+        ends.collect()
+    })
+}
+
+/// Locks a value that threads share, also after one of them has panicked.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn all_are_under_way_together_and_keep_their_order() {
+        let all_are_here = Barrier::new(3);
+        let work = (0..3).map(|number| {
+            let all_are_here = &all_are_here;
+            move || {
+                let _leader = all_are_here.wait();
+                Ok(number)
+            }
+        });
+        assert_eq!(join_all(work).unwrap(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn first_error_is_told() {
+        let all = [Ok(()), Err("second"), Err("third")];
+        let error = join_all(all.map(|it| move || it.map_err(anyhow::Error::msg))).unwrap_err();
+        assert_eq!(error.to_string(), "second");
+    }
+}

@@ -1,0 +1,64 @@
+//! A memory cgroup with a limit, of either version.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+/// Where cgroup v1 has its memory controller, and where cgroup v2 is.
+const V1: &str = "/sys/fs/cgroup/memory";
+const V2: &str = "/sys/fs/cgroup";
+
+/// A cgroup whose processes may take so much memory, with the maps that they make. Dropping it removes it; its processes
+/// must have ended before.
+#[derive(Debug)]
+pub struct MemoryLimit {
+    directory: PathBuf,
+    is_v1: bool,
+}
+
+impl MemoryLimit {
+    /// Makes one. `name` is part of a file name.
+    pub fn new(name: &str, bytes: u64) -> Result<Self> {
+        let is_v1 = Path::new(V1).join("memory.limit_in_bytes").exists();
+        let root = Path::new(if is_v1 { V1 } else { V2 });
+        if !is_v1 {
+            write(&root.join("cgroup.subtree_control"), "+memory")?;
+        }
+        let directory = root.join(format!("lb-test-{}-{name}", std::process::id()));
+        fs::create_dir(&directory).with_context(|| directory.display().to_string())?;
+        let limit = Self { directory, is_v1 };
+        let file = if is_v1 { "memory.limit_in_bytes" } else { "memory.max" };
+        write(&limit.directory.join(file), &bytes.to_string())?;
+        Ok(limit)
+    }
+
+    /// The file that takes the process ids of members.
+    pub fn members(&self) -> PathBuf {
+        self.directory.join("cgroup.procs")
+    }
+
+    /// How many processes the kernel has killed because the limit was reached.
+    pub fn killed(&self) -> Result<u64> {
+        let file = if self.is_v1 { "memory.oom_control" } else { "memory.events" };
+        let text = fs::read_to_string(self.directory.join(file))?;
+        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        Ok(count.context("a line oom_kill")?.trim().parse()?)
+    }
+
+    /// Bytes that are taken now.
+    pub fn taken(&self) -> Result<u64> {
+        let file = if self.is_v1 { "memory.usage_in_bytes" } else { "memory.current" };
+        Ok(fs::read_to_string(self.directory.join(file))?.trim().parse()?)
+    }
+}
+
+impl Drop for MemoryLimit {
+    fn drop(&mut self) {
+        drop(fs::remove_dir(&self.directory));
+    }
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| format!("{text} to {}", file.display()))
+}

@@ -1,0 +1,144 @@
+//! An API server that says something else than expected: what it costs, what goes on, and how soon watch works again.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use lb_tests::agent::{Agent, Source};
+use lb_tests::cluster::{Cluster, Published, Traffic};
+use lb_tests::interceptor::{Interceptor, Says};
+use lb_tests::topology::{Node, Shape};
+use lb_tests::wait::wait_until;
+
+/// How long an agent may take to notice that it is not told of changes.
+const NOTICE: Duration = Duration::from_mins(1);
+/// How soon a change is seen after an outage (issue E 3.6: five seconds), beside compilers.
+const SOON: Duration = Duration::from_secs(10);
+/// Requests of an outage; without pauses they take a moment.
+const REQUESTS: u64 = 50;
+/// Failed requests of one agent in an outage of most of a minute.
+const FAILURES: f64 = 30.0;
+const STALE: &str = "lb_source_stale_since_seconds";
+const PORT: &str = "7443";
+
+/// A cluster whose agents are told what the interceptor says, and two Services that they serve.
+fn start() -> Result<(Cluster, Interceptor, [Published; 2])> {
+    let mut cluster = Cluster::without_agents(Shape::Routed)?;
+    let netns = cluster.rig().topology().fabric().name().to_owned();
+    let interceptor = Interceptor::start(cluster.control_plane(), &netns)?;
+    cluster.rig_mut().start_agents_from(Source::Kubeconfig(interceptor.kubeconfig()), &[])?;
+    let services = [cluster.publish("web", false)?, cluster.publish("other", false)?];
+    for service in &services {
+        cluster.endpoints(service, &[cluster.rig().pod(0, 1)?, cluster.rig().pod(1, 1)?])?;
+        cluster.until_answered_by(service, &["pod-a2", "pod-b2"])?;
+    }
+    Ok((cluster, interceptor, services))
+}
+
+fn stale_kinds(agent: &Agent) -> Result<usize> {
+    let kinds = ["services", "endpointslices", "nodes", "servicecidrs"];
+    let since = |kind| agent.metric(&[STALE, kind]);
+    Ok(kinds
+        .into_iter()
+        .map(since)
+        .collect::<Result<Vec<_>>>()?
+        .iter()
+        .filter(|s| **s > 0.0)
+        .count())
+}
+
+fn until_stale(agent: &Agent, kinds: usize, within: Duration) -> Result<()> {
+    wait_until(within, &format!("{kinds} kinds are stale"), || {
+        (stale_kinds(agent).ok()? == kinds).then_some(())
+    })
+}
+
+/// Changes of `other` are seen soon.
+fn a_change_is_seen(cluster: &Cluster, other: &Published, within: Duration) -> Result<()> {
+    let began = Instant::now();
+    cluster.endpoints(other, &[cluster.rig().pod(1, 1)?])?;
+    cluster.until_answered_by(other, &["pod-b2"])?;
+    let took = began.elapsed();
+    ensure!(took < within, "a change was seen after {} s", took.as_secs());
+    Ok(())
+}
+
+#[test]
+fn outages_are_told_of_every_kind_and_end_soon() -> Result<()> {
+    let (cluster, interceptor, [web, other]) = start()?;
+    let agent = cluster.rig().agent(0)?;
+    let traffic = Traffic::start(cluster.rig(), &web)?;
+    for says in [Says::Busy(503), Says::Busy(429), Says::Page, Says::Nothing] {
+        interceptor.says(says.clone());
+        until_stale(agent, 4, NOTICE)?;
+        // Two agents with four kinds each, and pauses that double from 0.2 s to 3 s.
+        let (before, began) = (interceptor.requests(), Instant::now());
+        wait_until(NOTICE, "agents ask again", || {
+            (interceptor.requests() > before + REQUESTS).then_some(())
+        })?;
+        let took = began.elapsed();
+        ensure!(took > Duration::from_secs(2), "{REQUESTS} requests within {} s", took.as_secs());
+        interceptor.says(Says::TheSame);
+        until_stale(agent, 0, SOON)?;
+        a_change_is_seen(&cluster, &other, SOON)?;
+        cluster.endpoints(&other, &[cluster.rig().pod(0, 1)?, cluster.rig().pod(1, 1)?])?;
+        cluster.until_answered_by(&other, &["pod-a2", "pod-b2"])?;
+    }
+    traffic.finish()
+}
+
+#[test]
+fn an_object_that_cannot_be_read_is_served_as_before_and_named() -> Result<()> {
+    let (cluster, interceptor, [web, other]) = start()?;
+    let agent = cluster.rig().agent(0)?;
+    let traffic = Traffic::start(cluster.rig(), &web)?;
+    interceptor.says(Says::Spoilt("web"));
+    drop(cluster.control_plane().kubectl(&["annotate", "service", "web", "note=spoilt"])?);
+    wait_until(NOTICE, "the object is named", || {
+        agent
+            .log_end(usize::MAX)
+            .contains("Service default/web: object: cannot be read")
+            .then_some(())
+    })?;
+    let before = interceptor.requests();
+    a_change_is_seen(&cluster, &other, SOON)?;
+    wait_until(NOTICE, "an Event names it", || {
+        let arguments = ["get", "events", "-n", "default", "-o", "jsonpath={.items[*].reason}"];
+        cluster.control_plane().kubectl(&arguments).ok()?.contains("ObjectNotRead").then_some(())
+    })?;
+    ensure!(stale_kinds(agent)? == 0, "the others are seen");
+    ensure!(interceptor.requests() - before < 20, "nothing is asked for it");
+    interceptor.says(Says::TheSame);
+    drop(cluster.control_plane().kubectl(&["annotate", "service", "web", "note2=well"])?);
+    traffic.finish()?;
+    cluster.until_answered_by(&web, &["pod-a2", "pod-b2"])
+}
+
+/// Packets to and from the server are dropped without a word.
+#[test]
+fn a_change_is_seen_soon_after_packets_were_dropped_for_a_minute() -> Result<()> {
+    let (cluster, _interceptor, [web, other]) = start()?;
+    let agent = cluster.rig().agent(0)?;
+    let traffic = Traffic::start(cluster.rig(), &web)?;
+    let nodes = [cluster.rig().node(0)?, cluster.rig().node(1)?];
+    let failed = || agent.metric(&["rest_client_requests_total{", "code=\"<error>\""]);
+    let before = failed().unwrap_or_default();
+    nodes.into_iter().try_for_each(cut)?;
+    wait_until(2 * NOTICE, "the outage lasts", || {
+        (failed().ok()? > before + FAILURES).then_some(())
+    })?;
+    until_stale(agent, 4, NOTICE)?;
+    cluster.endpoints(&other, &[cluster.rig().pod(1, 1)?])?;
+    for node in nodes {
+        drop(node.netns().tool("nft", &["delete", "table", "inet", "cut"])?);
+    }
+    a_change_is_seen(&cluster, &other, SOON)?;
+    traffic.finish()
+}
+
+fn cut(node: &Node) -> Result<()> {
+    let rules = format!(
+        "table inet cut {{ chain output {{ type filter hook output priority 0; tcp dport {PORT} drop; }}; \
+         chain input {{ type filter hook input priority 0; tcp sport {PORT} drop; }}; }}"
+    );
+    node.netns().tool_fed("nft", &["-f", "-"], &rules).map(drop)
+}

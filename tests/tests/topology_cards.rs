@@ -1,0 +1,166 @@
+//! Every card of a node is served, not only the one with the Node's address: a second one that leads to other nodes' pods,
+//! one that only a nexthop object names; and a pod's second veth is a pod's.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, ask, askers, matrix};
+use lb_tests::topology::{Addresses, Family, Node, Segment, Shape, Topology};
+use lb_tests::traffic::{Ask, PAUSE, Protocol};
+use lb_tests::wait::wait_until_ok;
+
+const NODE_PORT: u16 = 30_080;
+const SOON: Duration = Duration::from_secs(30);
+/// The card: a macvlan, which is no veth and as good as hardware to the stack.
+const CARD: &str = "card1";
+/// Last parts of the nodes' addresses.
+const HOSTS: [u8; 2] = [11, 12];
+
+/// Puts a card over a device of a node that has none of its addresses any more.
+fn put_card(node: &Node, device: &str) -> Result<()> {
+    node.netns().ip(&format!(
+        "address flush dev {device}\n\
+         link add {CARD} link {device} type macvlan mode bridge\n\
+         link set dev {CARD} up"
+    ))
+}
+
+fn is_external(rig: &Rig, device: &str) -> Result<()> {
+    wait_until_ok(SOON, "the card has the programs of an external device", || {
+        let status = rig.agent(0)?.command(&["status"])?;
+        let words = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let expected = ["Interface", device, "external", "attached"];
+        ensure!(words.into_iter().any(|words| words.starts_with(&expected)), "{status}");
+        ensure!(!status.contains("no programs"), "{status}");
+        Ok(())
+    })
+}
+
+/// The card leads to the pods of the other node, by a private network without an address of the Node object and without a
+/// default route.
+#[test]
+fn card_to_the_pods_of_other_nodes_is_served() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed).two_segments().rp_filter(2))?;
+    for (index, host) in HOSTS.into_iter().enumerate() {
+        let (node, Addresses { v4, v6 }) = (rig.node(index)?, Segment::Second.host(host)?);
+        put_card(node, "eth1")?;
+        node.netns()
+            .ip(&format!("address add {v4}/24 dev {CARD}\naddress add {v6}/64 dev {CARD} nodad"))?;
+    }
+    for (index, host) in HOSTS.into_iter().rev().enumerate() {
+        let [pods4, pods6] = rig.node(1 - index)?.pod_ranges();
+        let Addresses { v4, v6 } = Segment::Second.host(host)?;
+        rig.node(index)?.netns().ip(&format!(
+            "route replace {pods4} via {v4} dev {CARD}\nroute replace {pods6} via {v6} dev {CARD}"
+        ))?;
+    }
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT);
+    let web = web.pods(&[rig.pod(1, 0)?]);
+    rig.manifests().apply(&web)?;
+    rig.start_agents(&[])?;
+    is_external(&rig, CARD)?;
+    for (family, protocol) in matrix() {
+        let node_port = rig.node(0)?.addresses().socket(family, NODE_PORT);
+        for _ in 0..5 {
+            drop(ask(rig.client(), Ask::new(protocol, node_port).within(2_000))?);
+        }
+    }
+    let mut loads = Vec::new();
+    for (from, question) in askers(&rig, &web, NODE_PORT)? {
+        for kept in [true, false] {
+            let load = from.peer().load(question, kept, PAUSE)?;
+            loads.push((format!("{} asks {question:?}, kept: {kept}", from.name()), load));
+        }
+    }
+    for (what, load) in loads {
+        drop(load.finish_without_loss().context(what)?);
+    }
+    Ok(())
+}
+
+/// As FRR sets routes: the Node's address on `lo`, and a default route that names a nexthop object and no device.
+#[test]
+fn card_that_only_a_nexthop_object_names_is_served() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
+    let node = rig.node(0)?;
+    let (own, gateway) = (node.addresses().v4, Segment::First.gateway()?.v4);
+    node.netns().sysctl("net.ipv4.nexthop_compat_mode", "0")?;
+    put_card(node, "eth0")?;
+    node.netns().ip(&format!(
+        "address add {own}/32 dev lo\n\
+         route add 192.168.50.0/24 dev {CARD} src {own}\n\
+         nexthop add id 7 via {gateway} dev {CARD}\n\
+         route add default nhid 7 src {own}"
+    ))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT);
+    rig.manifests().apply(&web.pods(&[rig.pod(0, 0)?]))?;
+    rig.start_agents(&[])?;
+    is_external(&rig, CARD)?;
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        let node_port = rig.node(0)?.addresses().socket(Family::V4, NODE_PORT);
+        for _ in 0..20 {
+            drop(ask(rig.client(), Ask::new(protocol, node_port).within(2_000))?);
+        }
+    }
+    Ok(())
+}
+
+/// As a second network of a pod has it: an address of its own network at both ends.
+#[test]
+fn second_veth_of_a_pod_is_a_pods() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
+    rig.manifests().apply(&web)?;
+    rig.start_agents(&[])?;
+    let (node, pod) = (rig.node(0)?.netns(), rig.pod(0, 0)?.netns());
+    node.ip(&format!(
+        "link add second1 type veth peer name eth1 netns {}\n\
+         address add 172.30.0.1/24 dev second1\n\
+         link set dev second1 up",
+        pod.name()
+    ))?;
+    pod.ip("address add 172.30.0.2/24 dev eth1\n\
+         link set dev eth1 up\n\
+         route add 10.96.0.0/16 via 172.30.0.1 dev eth1")?;
+    wait_until_ok(SOON, "the second veth is a pod's, and its questions are answered", || {
+        let status = rig.agent(0)?.command(&["status"])?;
+        let words = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let expected = ["Interface", "second1", "pod", "attached"];
+        ensure!(words.into_iter().any(|words| words.starts_with(&expected)), "{status}");
+        ensure!(!status.contains("Ambiguous"), "{status}");
+        drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)).within(500))?);
+        Ok(())
+    })
+}
+
+/// Somebody who names the external devices himself is told of the one that he forgot.
+#[test]
+fn card_without_programs_is_a_problem() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1).two_segments())?;
+    rig.start_agents(&["--external-device=eth0"])?;
+    let problem = "interface eth1: packets are routed through it, but it has no programs";
+    wait_until_ok(SOON, "status names the device", || {
+        let status = rig.agent(0)?.command(&["status"])?;
+        let mut problems = status.lines().filter(|line| line.starts_with("Problem"));
+        ensure!(problems.any(|line| line.contains(problem)), "{status}");
+        Ok(())
+    })
+}
+
+/// No program of the host sees its packets, and nothing of it is on the host: the operator is told by name.
+#[test]
+fn macvlan_of_a_pod_is_a_problem_that_names_it() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
+    let pod = rig.pod(0, 0)?.netns().name().to_owned();
+    let node = rig.node(0)?.netns();
+    node.ip(&format!("link add net1 link eth0 netns {pod} type macvlan mode bridge"))?;
+    rig.start_agents(&[])?;
+    let problem = format!("interface net1 of pod network namespace {pod} is a macvlan");
+    wait_until_ok(SOON, "status names device, namespace and remedy", || {
+        let status = rig.agent(0)?.command(&["status"])?;
+        let told = status.lines().find(|line| line.contains(&problem)).context(status.clone())?;
+        ensure!(told.contains("over eth0") && told.contains("give the pod a veth"), "{told}");
+        Ok(())
+    })
+}

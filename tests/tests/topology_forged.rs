@@ -1,0 +1,93 @@
+//! Forged segments of open connections: a RST with a guessed number and a SYN of the same ports end nothing and move nothing,
+//! also where the connection is idle afterwards and its backend has left the Service.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_common::fake::{Datagram, Transport, at};
+use lb_common::wire::tcp;
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, until};
+use lb_tests::topology::{Family, Member, Pod, Shape, Topology};
+use lb_tests::traffic::{Answer, Ask, Handmade, Kept};
+use lb_tests::wait::wait_until_ok;
+
+/// How long a closed connection may be listed: ten seconds, and until it is swept.
+const SOON: Duration = Duration::from_mins(1);
+const NODE_PORTS: [u16; 2] = [30_080, 30_081];
+/// A port of the forgers' own sockets.
+const OWN: u16 = 27_001;
+/// Guesses of somebody who knows the ports, but not the numbers.
+const GUESSES: [u32; 3] = [0x4000_0000, 0x8000_0000, 0xc000_0000];
+
+in_both_shapes!(forged_segments_end_no_connection);
+
+fn forged_segments_end_no_connection(shape: Shape) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    rig.start_agents(&[])?;
+    let services = [0_usize, 1].map(|node| -> Result<(Service, &Pod, &Pod)> {
+        let (before, after) = (rig.pod(node, 1)?, rig.pod(1 - node, 1)?);
+        let service = Service::new(["near", "far"][node], 10 + node as u8)?.port(80, TARGET);
+        Ok((service.node_port(NODE_PORTS[node]), before, after))
+    });
+    let services: Vec<_> = services.into_iter().collect::<Result<_>>()?;
+    for (service, before, _) in &services {
+        rig.manifests().apply(&service.clone().pods(&[before]))?;
+    }
+    let mut open: Vec<(&Member, Kept<'_>, Answer)> = Vec::new();
+    for family in Family::ALL {
+        for ((service, before, _), port) in services.iter().zip(NODE_PORTS) {
+            let node_port = rig.node(0)?.addresses().socket(family, port);
+            let asked: [(&Member, SocketAddr); 2] =
+                [(rig.pod(0, 0)?, service.frontend(family)), (rig.client(), node_port)];
+            for (from, to) in asked {
+                until(from, Ask::tcp(to), Result::is_ok)?;
+                let kept = from.peer().keep(Ask::tcp(to))?;
+                let answer = kept.ask()?;
+                forge(from, before, &answer, family)?;
+                open.push((from, kept, answer));
+            }
+        }
+    }
+    // A connection that really ends is forgotten after as long as a forged end would take.
+    let (service, ..) = services.first().context("a service")?;
+    let question = Ask::tcp(service.frontend(Family::V4));
+    let ended = rig.pod(0, 0)?.peer().ask(question)?.local.port().to_string();
+    for (service, _, after) in &services {
+        rig.manifests().apply(&service.clone().pods(&[after]))?;
+        until(rig.pod(0, 0)?, Ask::tcp(service.frontend(Family::V4)), |outcome| {
+            outcome.as_ref().is_ok_and(|answer| answer.server == after.name())
+        })?;
+    }
+    wait_until_ok(SOON, "what has ended is forgotten", || {
+        let flows = rig.agent(0)?.command(&["ct", "list", "--no-headers"])?;
+        ensure!(!flows.contains(&ended), "port {ended} in:\n{flows}");
+        Ok(())
+    })?;
+    for (from, kept, before) in &open {
+        let now = kept.ask().with_context(|| format!("{}, {before:?}", from.name()))?;
+        ensure!(now.server == before.server, "{}: {now:?} after {before:?}", from.name());
+    }
+    Ok(())
+}
+
+/// Sends a SYN in the name of the client, then RSTs in that of both ends.
+fn forge(from: &Member, backend: &Pod, answer: &Answer, family: Family) -> Result<()> {
+    let [local, peer, client] =
+        [answer.local, answer.peer, answer.client].map(|end| end.to_string());
+    let server = backend.addresses().socket(family, TARGET);
+    let client_side = Handmade::open(from, from.addresses().socket(family, OWN))?;
+    let backend_side = Handmade::open(backend, backend.addresses().socket(family, OWN))?;
+    let syn = Datagram::new(at(&local), at(&peer), Transport::Tcp(tcp::SYN));
+    client_side.send(&syn.numbered(1, 0), answer.peer)?;
+    for guess in GUESSES {
+        let reset =
+            |from: &str, to: &str| Datagram::new(at(from), at(to), Transport::Tcp(tcp::RST));
+        client_side.send(&reset(&local, &peer).numbered(guess, 0), answer.peer)?;
+        backend_side
+            .send(&reset(&server.to_string(), &client).numbered(guess, 0), answer.client)?;
+    }
+    Ok(())
+}

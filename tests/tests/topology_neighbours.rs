@@ -1,0 +1,93 @@
+//! Programs of others before ours: our place is taken back without a packet being lost, and who insists is named.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::differential::bpf::{attach_first, load_verdict};
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, askers};
+use lb_tests::topology::{Shape, Topology};
+use lb_tests::traffic::PAUSE;
+use lb_tests::wait::{pass, wait_until_ok};
+
+const NODE_PORT: u16 = 30_080;
+/// How long the agent may take to see what is attached: it looks every two seconds.
+const SOON: Duration = Duration::from_secs(30);
+/// How often a neighbour comes, and how many times: for 70 s.
+const EVERY: Duration = Duration::from_secs(3);
+const TIMES: usize = 23;
+/// The return codes of a tc program for a packet that the next one shall see, and for one that nobody else shall.
+const NEXT: i32 = -1;
+const PASS: i32 = 0;
+
+fn start() -> Result<(Rig, Service)> {
+    let rig = Rig::build(Topology::builder(Shape::Routed))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT);
+    // The nearer one answers through pods' devices, the other through the uplink.
+    let web = web.pods(&[rig.pod(0, 1)?, rig.pod(1, 0)?]);
+    Ok((rig.start(&[&web])?, web))
+}
+
+/// Attaches a program before all others at these devices of node-a.
+fn come(rig: &Rig, devices: &[&str], verdict: i32) -> Result<Vec<OwnedFd>> {
+    let come = |device: &&str| {
+        let index = nix::net::if_::if_nametoindex(*device)?;
+        // One for each: a device takes no program twice.
+        let program = load_verdict(verdict)?;
+        attach_first(program.as_fd(), index).with_context(|| format!("device {device}"))
+    };
+    rig.node(0)?.netns().run_in(|| devices.iter().map(come).collect())?
+}
+
+#[test]
+fn neighbours_that_come_every_three_seconds_cost_no_question() -> Result<()> {
+    let (rig, web) = start()?;
+    let devices = ["eth0", rig.pod(0, 0)?.device(), rig.pod(0, 1)?.device()];
+    let mut loads = Vec::new();
+    for (from, question) in askers(&rig, &web, NODE_PORT)? {
+        for kept in [true, false] {
+            let load = from.peer().load(question, kept, PAUSE)?;
+            let what = format!("{} asks {question:?}, kept: {kept}", from.name());
+            loads.push((what, load));
+        }
+    }
+    let mut neighbours = Vec::new();
+    for _ in 0..TIMES {
+        neighbours.extend(come(&rig, &devices, NEXT)?);
+        pass(EVERY);
+    }
+    let repairs = rig.agent(0)?.metric(&["lb_attachment_repairs_total", "displaced"])?;
+    ensure!(repairs > 8.5, "{repairs} repairs of three devices");
+    let mut lost = Vec::new();
+    for (what, load) in loads {
+        let tally = load.finish()?;
+        let is_moved = what.ends_with("kept: true") && tally.servers.len() != 1;
+        if is_moved || tally.failed() > 0 || tally.answered() == 0 {
+            lost.push(format!("{what}: {tally:?}"));
+        }
+    }
+    ensure!(lost.is_empty(), "{lost:#?}");
+    Ok(())
+}
+
+#[test]
+fn who_insists_on_our_place_is_a_problem_until_he_is_gone() -> Result<()> {
+    let (rig, _) = start()?;
+    let status = || rig.agent(0)?.command(&["status"]);
+    let is_named = |status: &str| status.contains("interface eth0: program ");
+    ensure!(!is_named(&status()?), "{}", status()?);
+    let mut neighbours = Vec::new();
+    wait_until_ok(SOON, "status names who insists", || {
+        neighbours.extend(come(&rig, &["eth0"], PASS)?);
+        let status = status()?;
+        ensure!(is_named(&status), "{status}");
+        Ok(())
+    })?;
+    drop(neighbours);
+    wait_until_ok(SOON * 4, "nobody insists any more", || {
+        let status = status()?;
+        ensure!(!is_named(&status), "{status}");
+        Ok(())
+    })
+}

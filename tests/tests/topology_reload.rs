@@ -1,0 +1,87 @@
+//! The agent begins anew in its own process, or somewhere else: `status` knows who runs and what devices are, and two
+//! runs never decide beside each other.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, ask, until};
+use lb_tests::topology::{Family, Shape, Topology};
+use lb_tests::traffic::Ask;
+use lb_tests::wait::wait_until_ok;
+
+/// How long the agent may take to see another file and to begin anew.
+const SOON: Duration = Duration::from_mins(1);
+
+fn build() -> Result<(Rig, Service)> {
+    let rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
+    rig.manifests().apply(&web)?;
+    Ok((rig, web))
+}
+
+/// It is called `exe` afterwards: the lock tells that it runs, not its name.
+#[test]
+fn status_knows_an_agent_that_began_anew_in_its_process() -> Result<()> {
+    let (mut rig, _) = build()?;
+    let flag = rig.configuration("masquerade: edge")?;
+    rig.start_agents(&[&flag])?;
+    drop(rig.configuration("masquerade: kube-proxy")?);
+    let agent = rig.agent(0)?;
+    let runs = format!("running (process {})", agent.id());
+    wait_until_ok(SOON, "the other configuration is in force", || {
+        let status = agent.command(&["status"])?;
+        ensure!(status.contains("masquerade kube-proxy"), "{status}");
+        ensure!(status.contains(&runs), "{status}");
+        Ok(())
+    })?;
+    // Whoever asks does not keep the lock from who needs it.
+    let mut agent = rig.take_agent(0)?;
+    agent.kill9()?;
+    let status = agent.command(&["status"])?;
+    ensure!(status.contains("not running"), "{status}");
+    agent.start_again()
+}
+
+#[test]
+fn status_says_what_devices_are_served_as_whoever_counts_as_a_pod() -> Result<()> {
+    let (mut rig, _) = build()?;
+    rig.start_agents(&[
+        "--detect-local-mode=InterfaceNamePrefix",
+        "--pod-interface-name-prefix=eth",
+    ])?;
+    let pod = rig.pod(0, 0)?.device().to_owned();
+    wait_until_ok(SOON, "status tells the roles of both", || {
+        let status = rig.agent(0)?.command(&["status"])?;
+        for (device, role) in [("eth0", "external"), (&*pod, "pod"), ("lo", "host")] {
+            let mut lines = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let is_told = lines.any(|words| words.get(..3) == Some(&["Interface", device, role]));
+            ensure!(is_told, "{device} as {role}: {status}");
+        }
+        Ok(())
+    })
+}
+
+/// The programs of the other directory would answer for Services that are no more.
+#[test]
+fn programs_of_another_directory_are_refused_by_its_name_until_it_is_cleaned_up() -> Result<()> {
+    let (mut rig, web) = build()?;
+    rig.start_agents(&[])?;
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    let here = rig.node(0)?.bpf().display().to_string();
+    let elsewhere = format!("{here}/other");
+    agent.set_flag("--bpf-dir", &elsewhere);
+    agent.spawn_again(&[])?;
+    let remedy = format!("`lb-agent cleanup --bpf-dir {here}`");
+    agent.refuses_to_run(&["has programs of another lb-agent", &here, &remedy])?;
+    let question = Ask::tcp(web.frontend(Family::V4));
+    drop(ask(rig.pod(0, 0)?, question)?);
+    agent.set_flag("--bpf-dir", &here);
+    drop(agent.command(&["cleanup"])?);
+    agent.set_flag("--bpf-dir", &elsewhere);
+    agent.start_again()?;
+    drop(ask(rig.pod(0, 0)?, question)?);
+    rig.manifests().delete(&web)?;
+    until(rig.pod(0, 0)?, question.within(200), Result::is_err)
+}

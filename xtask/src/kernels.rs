@@ -1,0 +1,100 @@
+//! `cargo xtask kernels`: the programs and a short topology on other kernels than this machine's.
+//!
+//! Debian's packaged kernels are booted in emulation, each with a file system in memory that holds nothing but this clone's
+//! binaries and what they call. A kernel without tcx links only verifies the programs.
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use crate::kernels::guest::{Guest, Outcome};
+use crate::setup::packages;
+use crate::step::step;
+use crate::{shell, workspace};
+
+mod guest;
+mod packaged;
+
+/// A series of kernels, the suite of Debian's that has it, and whether it has tcx links.
+struct Series {
+    version: &'static str,
+    suite: &'static str,
+    has_links: bool,
+}
+
+const SERIES: [Series; 5] = [
+    Series { version: "6.1", suite: "bookworm", has_links: false },
+    Series { version: "6.12", suite: "trixie", has_links: true },
+    Series { version: "6.16", suite: "trixie-backports", has_links: true },
+    Series { version: "6.19", suite: "trixie-backports", has_links: true },
+    Series { version: "7.3", suite: "trixie-backports", has_links: true },
+];
+
+/// The files of root tests that run on each kernel: every fixture in the kernel, and pods that ask a `ClusterIP`.
+const TESTS: [(&str, &[&str]); 2] =
+    [("prog_run", &[]), ("topology_cluster_ip", &["sees_the_pod", "--test-threads=1"])];
+
+/// Which kernels.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Only this series, such as 6.1
+    #[arg(long)]
+    only: Option<String>,
+    /// Only verify the programs, without a topology
+    #[arg(long)]
+    verify: bool,
+}
+
+/// Boots each kernel and prints a table of what it said.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    shell::need_root("kernels reads what packages install", "kernels")?;
+    packages::ensure("emulation", &packages::EMULATION)?;
+    let wanted = |series: &&Series| options.only.as_deref().is_none_or(|it| it == series.version);
+    let series: Vec<&Series> = SERIES.iter().filter(wanted).collect();
+    if series.is_empty() {
+        let known = SERIES.map(|series| series.version).join(", ");
+        bail!("no such series is packaged\nremedy: choose one of {known}");
+    }
+    shell::build(&["--package", "lb-agent", "--package", "lb-tests", "--bins"])?;
+    let tests = if options.verify { Vec::new() } else { tests()? };
+    let mut rows = Vec::new();
+    for Series { version, suite, has_links } in series {
+        let began = Instant::now();
+        let outcome = step(format!("Linux {version}"), "2 min", || {
+            let kernel = packaged::fetch(version, suite, &workspace::cache()?.join("kernels"))?;
+            let tests = if *has_links { tests.as_slice() } else { &[] };
+            Guest::new(&kernel, tests)?.boot()
+        })?;
+        rows.push((version, *has_links, outcome, began.elapsed().as_secs()));
+    }
+    println!(
+        "\n{:<8}{:<34}{:>8}{:>7}  {:<22}{:>5}",
+        "series", "release", "walked", "stack", "answers", "s"
+    );
+    for (version, _, Outcome { release, walked, stack, answers, .. }, seconds) in &rows {
+        println!("{version:<8}{release:<34}{walked:>8}{stack:>7}  {answers:<22}{seconds:>5}");
+    }
+    // A kernel without links is not served, whatever its verifier says.
+    let failed: Vec<&str> = rows
+        .iter()
+        .filter(|(_, has_links, outcome, _)| *has_links && !outcome.is_good)
+        .map(|(version, ..)| **version)
+        .collect();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    bail!("Linux {}: see above what it said", failed.join(", "))
+}
+
+/// The files of tests that run in a guest, built, and their arguments.
+fn tests() -> Result<Vec<guest::Test>> {
+    let mut built = crate::test::binaries::built(&TESTS.map(|(name, _)| name))?;
+    built.retain(|binary| TESTS.iter().any(|(name, _)| *name == binary.name));
+    let arguments =
+        |name: &str| TESTS.iter().find(|(it, _)| *it == name).map_or(&[][..], |it| it.1);
+    Ok(built
+        .into_iter()
+        .map(|binary| guest::Test { arguments: arguments(&binary.name), binary })
+        .collect())
+}

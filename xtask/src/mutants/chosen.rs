@@ -1,0 +1,30 @@
+//! Added to the copy of lb-common that `cargo xtask mutants` builds: which of the mutants in its code is the one.
+
+use core::intrinsics::const_eval_select;
+use std::sync::OnceLock;
+
+static CHOSEN: OnceLock<u32> = OnceLock::new();
+
+/// Where constants are made nothing is chosen.
+#[inline]
+pub const fn is(number: u32) -> bool {
+    const_eval_select((number,), never, now)
+}
+
+const fn never(_number: u32) -> bool {
+    false
+}
+
+fn now(number: u32) -> bool {
+    let read = || std::env::var("LB_MUTANT").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    *CHOSEN.get_or_init(read) == number
+}
+
+/// A default value, also in a function that may make constants.
+pub const fn made<T: Default>() -> T {
+    const_eval_select((), unmade, T::default)
+}
+
+const fn unmade<T>() -> T {
+    panic!("nothing is chosen where constants are made")
+}
