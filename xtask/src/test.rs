@@ -2,23 +2,35 @@
 //!
 //! The files of root tests run in three lanes side by side, and by default one test at a time in each of them (a few
 //! where all wait for a clock): every test has its own namespaces, and mostly waits for a kernel, an agent or a control
-//! plane. More at once would on two cores turn deadlines into luck. `--lanes` and `RUST_TEST_THREADS` override this. Three
-//! files run by themselves at the end.
+//! plane. More at once would on two cores turn deadlines into luck. `--lanes` and `RUST_TEST_THREADS` override this.
+//! No test can stop the run: see `docs/testing.md`.
 
 use std::env;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::step::step;
-use crate::{check, image, setup, shell, twin};
+use crate::{check, image, setup, shell, twin, workspace};
+
+mod attempt;
+pub(crate) mod binaries;
+mod budget;
+mod events;
+mod junit;
+mod lanes;
+mod limit;
+mod machine;
+mod picture;
+mod report;
+#[cfg(test)]
+mod tests;
+mod tree;
 
 /// The file of tests that starts the image.
 const IMAGE_TEST: &str = "control_plane_image";
-
-pub(crate) mod binaries;
-mod limit;
-mod parallel;
 
 /// The selection of tests.
 #[derive(Args)]
@@ -26,6 +38,9 @@ pub(crate) struct Options {
     /// How many files of root tests run in parallel
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     lanes: u8,
+    /// How long everything may take, such as 70m: what does not fit in is named, and the run fails
+    #[arg(long, value_parser = budget::duration)]
+    within: Option<Duration>,
     /// Passed to cargo test in place of "all root tests", such as `--test control_plane_smoke`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     selection: Vec<String>,
@@ -37,6 +52,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         "tests create network namespaces and load eBPF programs",
         "test (`cargo xtask check` does not need it)",
     )?;
+    let budget = budget::Budget::new(options.within);
+    let watch = budget.watch();
     setup::run()?;
     if !options.selection.is_empty() {
         shell::build(&["--workspace"])?;
@@ -54,9 +71,41 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     image()?;
     let binaries =
         step("build of the tests with root", "cold 1 min, warm 1 s", || binaries::built(&["*"]))?;
-    step("tests with root", "12 min", || {
-        parallel::run(binaries, options.lanes.into(), threads().as_deref())
-    })
+    drop(watch);
+    step("tests with root", "12 min", || with_root(options, budget, &binaries))
+}
+
+/// Runs files of root tests; the last lines of the output say how everything ended.
+fn with_root(
+    options: &Options,
+    budget: budget::Budget,
+    binaries: &[binaries::Binary],
+) -> Result<()> {
+    let threads = threads();
+    let lanes = lanes::Lanes {
+        count: options.lanes.into(),
+        threads: threads.as_deref(),
+        logs: &workspace::target().join("test-logs"),
+        budget,
+        times: &budget::times(),
+    };
+    let mut report = lanes.run(binaries)?;
+    let nextest = nextest_report();
+    report.without_root = junit::numbers(&nextest).unwrap_or_default();
+    budget::keep(&report.times())?;
+    let file = junit::write(&report, &nextest, &workspace::target())?;
+    println!("\nJUnit report: {}", file.display());
+    print!("{}", report.text(budget.spent()));
+    ensure!(
+        report.is_green(),
+        "not every test passed\nremedy: read the logs named above; `cargo xtask test --test NAME` runs one file of tests"
+    );
+    Ok(())
+}
+
+/// Where cargo-nextest writes its report (`.config/nextest.toml`).
+fn nextest_report() -> PathBuf {
+    workspace::target().join("nextest/default/junit.xml")
 }
 
 fn image() -> Result<()> {

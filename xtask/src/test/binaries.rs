@@ -34,6 +34,12 @@ pub(crate) fn built(names: &[&str]) -> Result<Vec<Binary>> {
     Ok(binaries)
 }
 
+/// Returns where a binary of the workspace is that was built beside a program of tests.
+pub(crate) fn beside(binary: &Binary, name: &str) -> PathBuf {
+    let deps = binary.program.parent().and_then(Path::parent).unwrap_or_else(|| Path::new("/"));
+    deps.join(name)
+}
+
 /// Reads the messages of cargo, one a line: of its artifacts, those that are files of tests.
 fn parse(messages: &str) -> Result<Vec<Binary>> {
     let messages = messages.lines().map(|line| {

@@ -1,0 +1,258 @@
+//! One program of tests, run to its end: by itself, or ended from outside when one of its tests is past its limit.
+//!
+//! Its output goes to a file, so that neither a child that holds the output open nor a full pipe can stop the run.
+
+use std::fs::{self, File};
+use std::io::{self, Seek as _, SeekFrom};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+
+use super::binaries::Binary;
+use super::events::{self, Case, Line, Outcome};
+use super::{limit, machine, picture, tree};
+
+/// Between two looks at the process and its log.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What is to be run.
+pub(super) struct Attempt<'a> {
+    pub(super) binary: &'a Binary,
+    /// Arguments that select tests; none for all.
+    pub(super) selection: Vec<String>,
+    /// Tests at once.
+    pub(super) threads: &'a str,
+    pub(super) log: PathBuf,
+    /// When the time of the whole run is over.
+    pub(super) end: Option<Instant>,
+    /// Removes what an ended program left.
+    pub(super) sweeper: PathBuf,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) cases: Vec<Case>,
+    /// Lines for people, in order.
+    pub(super) text: String,
+    pub(super) seconds: f64,
+    /// Seconds of CPU, children that were waited for included.
+    pub(super) cpu: f64,
+    /// Whether all tests of the selection had their turn.
+    pub(super) is_whole: bool,
+    /// Whether it was ended because the time of the whole run is over.
+    pub(super) is_out_of_time: bool,
+}
+
+/// A test that has begun.
+struct Begun {
+    name: String,
+    since: Instant,
+}
+
+/// What the log has said so far.
+#[derive(Default)]
+struct Followed {
+    read: u64,
+    half: Vec<u8>,
+    begun: Vec<Begun>,
+    cases: Vec<Case>,
+    text: Vec<String>,
+}
+
+impl Attempt<'_> {
+    /// Runs the program; an error says that it could not be started or followed.
+    pub(super) fn run(&self) -> Result<Run> {
+        let Binary { program, directory, .. } = self.binary;
+        let said = File::create(&self.log).with_context(|| format!("{}", self.log.display()))?;
+        let complaints = said.try_clone()?;
+        let began = Instant::now();
+        let mut command = Command::new(program);
+        command
+            .current_dir(directory)
+            .args(events::ARGUMENTS)
+            .args(&self.selection)
+            .env("RUST_TEST_THREADS", self.threads)
+            .env("RUSTC_BOOTSTRAP", "1")
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(said)
+            .stderr(complaints);
+        let mut child = command.spawn().with_context(|| format!("tests {}", program.display()))?;
+        let mut followed = Followed::default();
+        let late = self.follow(child.id(), &mut followed)?;
+        let cpu = tree::cpu(child.id());
+        let (status, left) = self.finish(&mut child)?;
+        followed.read_on(&self.log)?;
+        followed.text.extend(left);
+        let is_out_of_time = matches!(late, Some(Late::Budget));
+        let is_whole = followed.conclude(&self.binary.name, status, late);
+        let Followed { cases, mut text, .. } = followed;
+        text.push(String::new());
+        let text = text.join("\n");
+        let seconds = began.elapsed().as_secs_f64();
+        Ok(Run { cases, text, seconds, cpu, is_whole, is_out_of_time })
+    }
+
+    /// Follows the log until the program has ended or must be ended.
+    fn follow(&self, id: u32, followed: &mut Followed) -> Result<Option<Late>> {
+        let mut quiet_since = Instant::now();
+        let mut slowness = 1.0_f64;
+        loop {
+            if has_ended(id)? {
+                return Ok(None);
+            }
+            let before = followed.cases.len() + followed.begun.len();
+            followed.read_on(&self.log)?;
+            if followed.cases.len() + followed.begun.len() != before {
+                quiet_since = Instant::now();
+            }
+            if self.end.is_some_and(|end| Instant::now() > end) {
+                return Ok(Some(Late::Budget));
+            }
+            if let Some((name, allowed)) = self.late(followed, quiet_since, slowness) {
+                // The machine may be slower than it was: ask before anything is ended.
+                let now = machine::slowness();
+                if now <= slowness {
+                    let picture = picture::of(id);
+                    let said = format!("ended from outside after {allowed:?}\n{picture}");
+                    return Ok(Some(Late::Test { name, said }));
+                }
+                slowness = now;
+            }
+            thread::park_timeout(LOOK);
+        }
+    }
+
+    /// The test that is past its limit; no name if none has begun or all have ended.
+    fn late(
+        &self,
+        followed: &Followed,
+        quiet_since: Instant,
+        slowness: f64,
+    ) -> Option<(Option<String>, Duration)> {
+        let file = &self.binary.name;
+        let allowed = |name: &str| limit::of(file, name).mul_f64(slowness);
+        if followed.begun.is_empty() {
+            let allowed = allowed("");
+            return (quiet_since.elapsed() > allowed).then_some((None, allowed));
+        }
+        let is_late = |it: &&Begun| it.since.elapsed() > allowed(&it.name);
+        let late = followed.begun.iter().find(is_late)?;
+        Some((Some(late.name.clone()), allowed(&late.name)))
+    }
+
+    /// Ends whatever is left of the program, waits for it, and for the end of all that bears its number.
+    fn finish(&self, child: &mut Child) -> Result<(ExitStatus, Option<String>)> {
+        let id = child.id();
+        // Also after a regular end: a test's children have no business after it.
+        tree::end(id);
+        let status = child.wait().context("end of the program of tests")?;
+        let left = tree::clean_up(id, &self.sweeper).err();
+        Ok((status, left))
+    }
+}
+
+/// Why a program was ended from outside.
+enum Late {
+    Budget,
+    Test { name: Option<String>, said: String },
+}
+
+impl Followed {
+    /// Reads what the log has got since the last look, up to the last whole line.
+    fn read_on(&mut self, log: &PathBuf) -> Result<()> {
+        let mut file = File::open(log).with_context(|| format!("{}", log.display()))?;
+        file.seek(SeekFrom::Start(self.read))?;
+        let mut bytes = std::mem::take(&mut self.half);
+        self.read += io::copy(&mut file, &mut bytes)?;
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        self.half = bytes.split_off(whole);
+        for line in String::from_utf8_lossy(&bytes).lines() {
+            self.take(line);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, line: &str) {
+        for line in events::parse(line) {
+            match line {
+                Line::Begun(name) => self.begun.push(Begun { name, since: Instant::now() }),
+                Line::Ended(case) => {
+                    self.begun.retain(|it| it.name != case.name);
+                    self.show(&case);
+                    self.cases.push(case);
+                }
+                Line::Text(text) => self.text.push(text),
+                Line::Other => {}
+            }
+        }
+    }
+
+    fn show(&mut self, case: &Case) {
+        let Case { name, outcome, seconds, output } = case;
+        let word = match outcome {
+            Outcome::Passed => "ok",
+            Outcome::Failed => "FAILED",
+            Outcome::Ignored => "ignored",
+            Outcome::Late => "LATE",
+        };
+        self.text.push(format!("test {name} ... {word} ({seconds:.1} s)"));
+        self.text.extend(output.lines().map(|line| format!("    {line}")));
+    }
+
+    /// Judges the end of the program; returns whether all selected tests had their turn.
+    fn conclude(&mut self, file: &str, status: ExitStatus, late: Option<Late>) -> bool {
+        let half = String::from_utf8_lossy(&std::mem::take(&mut self.half)).into_owned();
+        if !half.is_empty() {
+            self.take(&half);
+        }
+        let begun = std::mem::take(&mut self.begun);
+        let had_failures = self.cases.iter().any(|case| case.outcome == Outcome::Failed);
+        let (outcome, said, named) = match late {
+            Some(Late::Budget) => return false,
+            Some(Late::Test { name, said }) => (Outcome::Late, said, name),
+            None if begun.is_empty() && (status.success() || had_failures) => return true,
+            None => {
+                let signal = status.signal().map(|it| format!(", signal {it}")).unwrap_or_default();
+                (Outcome::Failed, format!("{file} ended with {status}{signal}\n"), None)
+            }
+        };
+        let was_idle = begun.is_empty();
+        for it in begun {
+            // A test beside the late one is ended with it, through no fault of its own: it has its turn again.
+            if named.as_ref().is_none_or(|name| *name == it.name) {
+                let seconds = it.since.elapsed().as_secs_f64();
+                let case = Case { name: it.name, outcome, seconds, output: said.clone() };
+                self.show(&case);
+                self.cases.push(case);
+            }
+        }
+        if was_idle {
+            let case = Case { name: "(program)".to_owned(), outcome, seconds: 0.0, output: said };
+            self.show(&case);
+            self.cases.push(case);
+        }
+        // Where the program itself is at fault another start would meet the same.
+        was_idle
+    }
+}
+
+/// Whether the process has ended; it stays a zombie, whose CPU time can be read.
+fn has_ended(id: u32) -> Result<bool> {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    let state = waitid(Id::Pid(Pid::from_raw(id.cast_signed())), flags)?;
+    Ok(state != WaitStatus::StillAlive)
+}
+
+/// Where the log of a run goes; its directory is made.
+pub(super) fn log_of(directory: &Path, name: &str) -> Result<PathBuf> {
+    fs::create_dir_all(directory).with_context(|| format!("{}", directory.display()))?;
+    Ok(directory.join(format!("{name}.log")))
+}

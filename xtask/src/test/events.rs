@@ -1,0 +1,113 @@
+//! The events of libtest (`--format json`): which tests of a process have begun, and how they ended.
+//!
+//! A log holds these lines among whatever tests and their children print; a line that is no event is kept for people.
+
+use serde::Deserialize;
+
+/// Arguments that make a program of tests report events. `RUSTC_BOOTSTRAP=1` must be set for it.
+pub(super) const ARGUMENTS: [&str; 4] = ["-Zunstable-options", "--format", "json", "--report-time"];
+
+/// How a test ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Passed,
+    Failed,
+    Ignored,
+    /// It was ended from outside, after its deadline.
+    Late,
+}
+
+/// A test that has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Case {
+    pub(super) name: String,
+    pub(super) outcome: Outcome,
+    pub(super) seconds: f64,
+    /// What it printed, if it failed; for a late test the picture of its processes.
+    pub(super) output: String,
+}
+
+/// A line of a log.
+#[derive(Debug, PartialEq)]
+pub(super) enum Line {
+    Begun(String),
+    Ended(Case),
+    /// An event that says nothing about a single test.
+    Other,
+    /// Text for people.
+    Text(String),
+}
+
+#[derive(Deserialize)]
+struct Event {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(rename = "event")]
+    state: Option<String>,
+    name: Option<String>,
+    exec_time: Option<f64>,
+    stdout: Option<String>,
+    message: Option<String>,
+}
+
+/// Reads a line. Text without a line end may stand before an event.
+pub(super) fn parse(line: &str) -> Vec<Line> {
+    let found = line.match_indices("{ \"type\": ").find_map(|(start, _)| {
+        let (text, event) = line.split_at_checked(start)?;
+        Some((text, serde_json::from_str::<Event>(event).ok()?))
+    });
+    let Some((text, event)) = found else { return vec![Line::Text(line.to_owned())] };
+    let mut lines = Vec::new();
+    if !text.is_empty() {
+        lines.push(Line::Text(text.to_owned()));
+    }
+    lines.push(read(event));
+    lines
+}
+
+fn read(event: Event) -> Line {
+    let (Some(name), "test") = (event.name, event.kind.as_str()) else { return Line::Other };
+    let outcome = match event.state.as_deref() {
+        Some("started") => return Line::Begun(name),
+        Some("ok") => Outcome::Passed,
+        Some("failed") => Outcome::Failed,
+        Some("ignored") => Outcome::Ignored,
+        // A hint of libtest that a test takes more than a minute.
+        _ => return Line::Other,
+    };
+    let output = [event.stdout, event.message].into_iter().flatten().collect();
+    Line::Ended(Case { name, outcome, seconds: event.exec_time.unwrap_or_default(), output })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_and_text_are_told_apart() {
+        let ended = Case {
+            name: "a::b".to_owned(),
+            outcome: Outcome::Failed,
+            seconds: 1.5,
+            output: "said\n".to_owned(),
+        };
+        for (line, expected) in [
+            (r#"{ "type": "suite", "event": "started", "test_count": 2 }"#, vec![Line::Other]),
+            (
+                r#"{ "type": "test", "event": "started", "name": "a::b" }"#,
+                vec![Line::Begun("a::b".to_owned())],
+            ),
+            (
+                r#"half a line{ "type": "test", "name": "a::b", "event": "failed", "exec_time": 1.5, "stdout": "said\n" }"#,
+                vec![Line::Text("half a line".to_owned()), Line::Ended(ended)],
+            ),
+            (r#"{ "type": "test", "event": "timeout", "name": "a::b" }"#, vec![Line::Other]),
+            (
+                r#"{ "type": of the person }"#,
+                vec![Line::Text(r#"{ "type": of the person }"#.to_owned())],
+            ),
+        ] {
+            assert_eq!(parse(line), expected, "{line}");
+        }
+    }
+}

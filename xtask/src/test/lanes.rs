@@ -1,0 +1,197 @@
+//! Programs of tests side by side, and what failed once more at the end, with nothing beside it.
+//!
+//! The first lane takes programs from the front of the list, all others from its back: those whose names begin alike
+//! (control planes, the heaviest) so never meet. Some run by themselves when all others are done. Files are the unit, not
+//! tests: tests of a file share a rig.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use anyhow::Result;
+
+use super::attempt::{Attempt, Run, log_of};
+use super::binaries::Binary;
+use super::budget::{self, Budget, Times};
+use super::events::{Case, Outcome};
+use super::report::{Failure, Report, Timed};
+use super::{binaries, machine};
+
+/// Files whose tests mostly wait for a clock (a token that is read again, pauses between refusals, flows that are swept),
+/// and how many of their tests run at once.
+const WAITING: [(&str, &str); 4] = [
+    ("control_plane_odd_server", "2"),
+    ("control_plane_role", "2"),
+    ("control_plane_watch", "2"),
+    ("topology_capacity", "4"),
+];
+
+/// Files that count every lost packet, or every second until a change is seen: they run one by one, after the others, for
+/// on two busy CPUs they would measure the machine.
+const ALONE: [&str; 3] =
+    ["control_plane_contract", "control_plane_odd_server", "topology_restart_under_load"];
+
+/// The case of a program that failed outside of its tests.
+const PROGRAM: &str = "(program)";
+
+/// How files are run.
+pub(super) struct Lanes<'a> {
+    pub(super) count: usize,
+    /// Tests at once in each file, where a person said so.
+    pub(super) threads: Option<&'a str>,
+    pub(super) logs: &'a Path,
+    pub(super) budget: Budget,
+    /// What each file took the last time.
+    pub(super) times: &'a Times,
+}
+
+impl Lanes<'_> {
+    /// Runs all and then, alone, what failed; the report says how everything ended.
+    pub(super) fn run(&self, binaries: &[Binary]) -> Result<Report> {
+        println!("    this machine is {:.1} times slower than a quiet one", machine::slowness());
+        let report = Mutex::new(Report::default());
+        let is_alone = |it: &Binary| ALONE.contains(&it.name.as_str());
+        let (alone, others): (Vec<_>, Vec<_>) = binaries.iter().partition(|it| is_alone(it));
+        self.side_by_side(others, self.count, &report)?;
+        self.side_by_side(alone, 1, &report)?;
+        self.retry(binaries, &report)?;
+        Ok(report.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn side_by_side(
+        &self,
+        binaries: Vec<&Binary>,
+        lanes: usize,
+        report: &Mutex<Report>,
+    ) -> Result<()> {
+        let waiting = Mutex::new(VecDeque::from(binaries));
+        let lane = |number: usize| -> Result<()> {
+            while let Some(binary) = next(&waiting, number == 0) {
+                self.file(binary, report)?;
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let lane = &lane;
+            let all: Vec<_> = (0..lanes).map(|number| scope.spawn(move || lane(number))).collect();
+            let mut ends = all.into_iter().map(|lane| lane.join().expect("a lane does not panic"));
+            ends.try_for_each(|end| end)
+        })
+    }
+
+    /// Runs a file, again and without what had its turn if it was ended from outside.
+    fn file(&self, binary: &Binary, report: &Mutex<Report>) -> Result<()> {
+        let name = &binary.name;
+        if !self.budget.has_room(budget::expected(self.times, name), machine::slowness()) {
+            println!("\n  {name}: not run, the time is over");
+            locked(report).not_run.push(name.clone());
+            return Ok(());
+        }
+        let (mut skipped, mut taken) = (Vec::new(), Timed::new(name));
+        for round in 0_u32.. {
+            let run = self.attempt(binary, skipped.clone(), &format!("{name}.{round}"))?;
+            taken.add(&run);
+            let before = skipped.clone();
+            skipped.extend(run.cases.iter().flat_map(|it| ["--skip".to_owned(), it.name.clone()]));
+            if round == 0 {
+                skipped.insert(0, "--exact".to_owned());
+            }
+            let log = self.logs.join(format!("{name}.{round}.log"));
+            locked(report).add(name, &run, &log);
+            // One that does not heed what it shall skip would go on for ever.
+            let is_new = |it: &Case| !before.contains(&it.name);
+            if run.is_whole || run.is_out_of_time || !run.cases.iter().all(is_new) {
+                break;
+            }
+        }
+        locked(report).files.push(taken);
+        Ok(())
+    }
+
+    /// Runs what failed once more, one after the other.
+    fn retry(&self, binaries: &[Binary], report: &Mutex<Report>) -> Result<()> {
+        let failures = std::mem::take(&mut locked(report).failures);
+        for failure in failures {
+            let binary = binaries.iter().find(|it| it.name == failure.file);
+            let expected = failure.case.seconds.max(1.0);
+            let Some(binary) = binary.filter(|_| self.budget.has_room(expected, 1.0)) else {
+                locked(report).failures.push(failure);
+                continue;
+            };
+            let Failure { file, case, .. } = &failure;
+            println!("\n  {file}::{} failed: once more, alone", case.name);
+            let name = format!("{file}.{}.retry", case.name.replace("::", "."));
+            let run = self.attempt(binary, selection(case), &name)?;
+            let passes = run.cases.iter().filter(|it| it.outcome == Outcome::Passed).count();
+            let is_green = run.is_whole && passes > 0 && passes == run.cases.len();
+            let log = self.logs.join(format!("{name}.log"));
+            locked(report).retried(failure, is_green, log);
+        }
+        Ok(())
+    }
+
+    fn attempt(&self, binary: &Binary, selection: Vec<String>, log: &str) -> Result<Run> {
+        let name = &binary.name;
+        let attempt = Attempt {
+            binary,
+            selection,
+            threads: self.threads.unwrap_or_else(|| suitable_threads(name)),
+            log: log_of(self.logs, log)?,
+            end: self.budget.end(),
+            sweeper: binaries::beside(binary, "lb-test-peer"),
+        };
+        let run = attempt.run()?;
+        let Run { seconds, cpu, text, .. } = &run;
+        // In one piece: another lane may want to say something, too.
+        let log = attempt.log.display();
+        print!("\n  {name} ({seconds:.1} s, CPU {cpu:.1} s, {log})\n{text}");
+        Ok(run)
+    }
+}
+
+/// Arguments that select one case.
+fn selection(case: &Case) -> Vec<String> {
+    if case.name == PROGRAM {
+        return Vec::new();
+    }
+    vec!["--exact".to_owned(), case.name.clone()]
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn next<'a>(waiting: &Mutex<VecDeque<&'a Binary>>, is_first: bool) -> Option<&'a Binary> {
+    let mut waiting = locked(waiting);
+    if is_first { waiting.pop_front() } else { waiting.pop_back() }
+}
+
+fn suitable_threads(name: &str) -> &'static str {
+    WAITING.iter().find(|(file, _)| *file == name).map_or("1", |(_, threads)| threads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_take_from_both_ends() {
+        let all = ["control_plane_a", "control_plane_b", "topology_a"].map(|name| Binary {
+            name: name.to_owned(),
+            program: "".into(),
+            directory: "/".into(),
+        });
+        let waiting = Mutex::new(all.iter().collect());
+        let order = [true, false, true, false];
+        let taken = order.map(|first| next(&waiting, first).map(|it| it.name.as_str()));
+        let expected = [Some("control_plane_a"), Some("topology_a"), Some("control_plane_b"), None];
+        assert_eq!(taken, expected);
+    }
+
+    #[test]
+    fn files_that_wait_run_several_tests_at_once() {
+        let files = ["topology_capacity", "topology_restart_under_load"];
+        assert_eq!(files.map(suitable_threads), ["4", "1"]);
+    }
+}

@@ -1,0 +1,126 @@
+//! A picture of a test that does not end: its processes and where they wait, what its agents logged, the counters of its
+//! interfaces.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::tree;
+
+/// The lines of each log that are kept.
+const LOG_LINES: usize = 40;
+/// Where topologies of the tests have their directories, named by the process that made them (`topology/leftovers.rs`).
+pub(super) const DIRECTORIES: &str = "/run/lb-test";
+/// Where names of network namespaces are, and how those of the tests begin.
+pub(super) const NAMESPACES: (&str, &str) = ("/run/netns", "lbt-");
+
+/// Describes the processes below `top` and everything that carries its number.
+pub(super) fn of(top: u32) -> String {
+    let mut lines = vec!["processes:".to_owned()];
+    let processes: Vec<_> = tree::below(top).into_iter().map(described).collect();
+    lines.extend(processes.iter().flat_map(|it| it.lines.clone()));
+    let blocked = processes.into_iter().flat_map(|it| it.blocked);
+    lines.extend(blocked.map(|thread| format!("blocked in the kernel: {thread}")));
+    for log in owned(Path::new(DIRECTORIES), top).iter().flat_map(|directory| logs(directory)) {
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        let skipped = text.lines().count().saturating_sub(LOG_LINES);
+        lines.push(format!("log {}:", log.display()));
+        lines.extend(text.lines().skip(skipped).map(str::to_owned));
+    }
+    for namespace in namespaces(top) {
+        let shown = Command::new("ip").args(["-n", &namespace, "-s", "link"]).output();
+        let shown = shown.map(|it| String::from_utf8_lossy(&it.stdout).into_owned());
+        lines.push(format!("interfaces of {namespace}:\n{}", shown.unwrap_or_default()));
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// A process in words.
+struct Described {
+    lines: Vec<String>,
+    /// Its threads that wait in the kernel and take no signal.
+    blocked: Vec<String>,
+}
+
+/// A line for the process and one for each of its threads: state, place in the kernel, system call, stack.
+fn described(id: u32) -> Described {
+    let directory = Path::new("/proc").join(id.to_string());
+    let command = fs::read_to_string(directory.join("cmdline")).unwrap_or_default();
+    let lines = vec![format!("{id}: {}", command.replace('\0', " "))];
+    let mut described = Described { lines, blocked: Vec::new() };
+    for thread in fs::read_dir(directory.join("task")).into_iter().flatten().flatten() {
+        let file = |name: &str| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+        let [name, place, call, stack] =
+            ["comm", "wchan", "syscall", "stack"].map(|it| file(it).trim().to_owned());
+        let state = state(&file("stat"));
+        let stack = stack.lines().map(str::trim).collect::<Vec<_>>().join(" < ");
+        described
+            .lines
+            .push(format!("    {name}: state {state}, {place}, system call {call}, stack {stack}"));
+        if state == 'D' {
+            described.blocked.push(format!("thread {name} of process {id}, in {place}"));
+        }
+    }
+    described
+}
+
+/// The letter after the name, which may hold anything, in a `stat` of /proc.
+fn state(stat: &str) -> char {
+    stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or('?')
+}
+
+/// Directories in `parent` whose names begin with the number of the process and a hyphen.
+pub(super) fn owned(parent: &Path, owner: u32) -> Vec<PathBuf> {
+    let prefix = format!("{owner}-");
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    let named = entries.filter(|it| it.file_name().to_string_lossy().starts_with(&prefix));
+    named.map(|it| it.path()).collect()
+}
+
+/// Names of the network namespaces that a process of tests has made.
+pub(super) fn namespaces(owner: u32) -> Vec<String> {
+    let (directory, prefix) = NAMESPACES;
+    let prefix = format!("{prefix}{owner}-");
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = entries.filter_map(|it| it.file_name().into_string().ok());
+    names.filter(|name| name.starts_with(&prefix)).collect()
+}
+
+/// Files named `*.log` in a directory and those in it, in two levels: below are file systems of other kinds.
+fn logs(directory: &Path) -> Vec<PathBuf> {
+    let files = |directory: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    let all = files(directory);
+    let inner: Vec<PathBuf> =
+        all.iter().filter(|it| it.is_dir()).flat_map(|it| files(it)).collect();
+    let logs = all.into_iter().chain(inner);
+    logs.filter(|file| file.extension().is_some_and(|it| it == "log")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_follows_a_name_with_brackets_and_blanks() {
+        assert_eq!(state("12 (a) b (c)) D 1 2"), 'D');
+        assert_eq!(state(""), '?');
+    }
+
+    #[test]
+    fn logs_are_found_two_levels_deep() {
+        let directory = tempfile::tempdir().unwrap();
+        let node = directory.path().join("node-a");
+        fs::create_dir(&node).unwrap();
+        for file in [directory.path().join("etcd.log"), node.join("agent.log"), node.join("state")]
+        {
+            fs::write(file, "x").unwrap();
+        }
+        let mut found = logs(directory.path());
+        found.sort();
+        assert_eq!(found, [directory.path().join("etcd.log"), node.join("agent.log")]);
+    }
+}
