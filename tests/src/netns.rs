@@ -88,7 +88,7 @@ impl Netns {
     }
 
     /// Lets the kernel send every ICMP error. By default it is one a second to one client after a few, and so many in all.
-    pub fn tell_every_error(&self) -> Result<()> {
+    pub(crate) fn tell_every_error(&self) -> Result<()> {
         for (setting, value) in [
             ("net.ipv4.icmp_ratelimit", "0"),
             ("net.ipv4.icmp_msgs_per_sec", "100000"),

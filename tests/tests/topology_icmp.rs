@@ -42,9 +42,6 @@ fn router_that_gives_up_names_itself_and_quotes_what_was_sent(shape: Shape) -> R
     let rig = Rig::shared(shape)?;
     let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&far])?;
-    for node in 0..2 {
-        rig.node(node)?.netns().tell_every_error()?;
-    }
     for family in Family::ALL {
         let node_port = rig.node(0)?.addresses().socket(family, 30_081);
         let askers: [(&Member, SocketAddr); 2] =

@@ -12,7 +12,6 @@ use crate::traffic::Protocol;
 /// its own work is the client's.
 pub(super) fn lead_to_node_a(rig: &Rig) -> Result<()> {
     let node = rig.node(0)?;
-    node.netns().tell_every_error()?;
     add_addresses(rig)?;
     let node = node.addresses();
     for member in [rig.client(), rig.node(1)?.host()] {

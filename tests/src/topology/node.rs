@@ -170,6 +170,9 @@ fn forwarding_netns(name: &str, builder: &Builder) -> Result<Netns> {
     netns.sysctl("net.ipv4.ip_forward", "1")?;
     netns.sysctl("net.ipv6.conf.all.forwarding", "1")?;
     netns.sysctl("net.ipv6.conf.default.forwarding", "1")?;
+    // Errors and redirects share a rate for each host (inet_peer_xrlim_allow): a forwarded packet of a second ago would
+    // keep an error back that a test waits for.
+    netns.tell_every_error()?;
     for which in ["all", "default"] {
         let rp_filter = builder.rp_filter.to_string();
         netns.sysctl(&format!("net.ipv4.conf.{which}.rp_filter"), &rp_filter)?;
