@@ -183,6 +183,14 @@ impl Settings {
         port.get() >= self.source_port_low.get() && port.get() <= self.source_port_high.get()
     }
 
+    /// Whether a port is, or may become, a `NodePort`: one in use, or of the range that Kubernetes gives by default.
+    #[inline(always)]
+    pub const fn may_be_node_port(&self, port: Port) -> bool {
+        let number = port.get();
+        number >= 30_000 && number <= 32_767
+            || number >= self.node_port_low.get() && number <= self.node_port_high.get()
+    }
+
     /// Whether an address is this node's, or was; at times true of others.
     #[inline(always)]
     pub fn may_be_own(&self, ip: &Ip) -> bool {

@@ -4,13 +4,15 @@
 //! of the two comes later gets another source port: what is seen here is noted for
 //! flows that begin later (`ports::reserve`), and shifted where such a flow was first (ADR 0013). A SYN is
 //! all that is seen of clients outside: one to the tuple of an open flow is left alone.
+//!
+//! What this node itself began is noted as well where its answers look like questions to a `NodePort` or an external IP.
 
 use super::parts::end;
 use super::{Role, begin, flows, ports, rewrite};
 use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{Event, PassReason, Verdict};
-use crate::flow::{Flow, Kind, Shown, Side};
+use crate::flow::{Flow, Kind, Shown, Side, Tuple};
 use crate::hash;
 use crate::packet::Packet;
 use crate::scratch::{Begin, Next, Scratch};
@@ -136,4 +138,40 @@ pub(super) fn is_stale<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
 #[inline(always)]
 fn is_taken<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
     flows::find_answers(tables, scratch, Side::EGRESS) && scratch.opposite.service != 0
+}
+
+/// Whether a packet that leaves may be of a connection that this node began, or that is masqueraded as its own, from a port
+/// or an address that frontends have: its answers look like questions to a Service.
+///
+/// All numbers of the usual range count: the `NodePort` may come while the connection is open.
+#[inline(always)]
+pub(super) fn may_be_own(settings: &Settings, tuple: &Tuple, role: Role) -> bool {
+    role != Role::Host
+        && (settings.may_be_node_port(tuple.source_port) || settings.may_be_other(&tuple.source))
+        && settings.may_be_own(&tuple.source)
+}
+
+/// Takes note of the answers to such a packet, unless they are questions of a flow through a service: a packet that another
+/// program of ours has translated (on a VLAN's upper interface) has the frontend for its source. While netfilter
+/// translates connections to frontends, its answers look the same.
+#[inline(never)]
+pub(super) fn note_own<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) {
+    if settings.has(Settings::TAKE_OVER | Settings::DRAIN)
+        || flows::find_answers(tables, scratch, Side::INGRESS)
+    {
+        return;
+    }
+    let hash = hash::whole(&scratch.opposite_key.tuple, scratch.key.protocol);
+    // Written once: other CPUs read the same line.
+    if !tables.is_direct(hash) {
+        tables.put_direct(hash);
+    }
+}
+
+/// Whether a packet to a frontend without a flow answers a connection that this node began. A SYN answers nothing.
+#[inline(always)]
+pub(super) fn is_own_answer<T: Tables>(tables: &T, settings: &Settings, scratch: &Scratch) -> bool {
+    settings.may_be_own(&scratch.key.tuple.destination)
+        && !scratch.view.is_syn()
+        && tables.is_direct(hash::whole(&scratch.key.tuple, scratch.key.protocol))
 }

@@ -6,7 +6,9 @@
 
 use super::egress::{masquerades, may_be_ours};
 use super::seek::{is_to_backend, is_to_translated_source};
-use super::{Role, accelerated, choose, close, flows, follow, host, rewrite, send, short_cut};
+use super::{
+    Role, accelerated, choose, close, direct, flows, follow, host, rewrite, send, short_cut,
+};
 use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{PassReason, Translation, Verdict};
@@ -114,8 +116,9 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
     if host::may_ask(packet, settings, &scratch.key.tuple, V4, role) {
         return None;
     }
+    let may_be_own = direct::may_be_own(settings, &scratch.key.tuple, role);
     if !may_be_ours(tables, settings, &scratch.key.tuple, role) {
-        return Some(NOT_OURS);
+        return if may_be_own { None } else { Some(NOT_OURS) };
     }
     if begins_or_ends(&view) {
         return None;
@@ -124,7 +127,7 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
         let may_have_our_source = view.protocol != Protocol::TCP
             && settings.is_source_port(scratch.key.tuple.source_port)
             && packet.is_from_host();
-        return if may_have_our_source { None } else { Some(NOT_OURS) };
+        return if may_have_our_source || may_be_own { None } else { Some(NOT_OURS) };
     }
     let flow = &scratch.flow;
     let what = match flow.kind {

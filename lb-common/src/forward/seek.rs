@@ -61,6 +61,9 @@ pub(super) fn ingress<P: Packet, T: Tables>(
     if located == Err(Refusal::Pass(PassReason::NotOurs)) {
         return without_service(packet, tables, scratch);
     }
+    if !known && direct::is_own_answer(tables, settings, scratch) {
+        return end(scratch, NOT_OURS);
+    }
     if located.is_ok() && known && follow::still_good(tables, settings, scratch) {
         return false;
     }
@@ -119,6 +122,15 @@ pub(super) fn is_to_translated_source<T: Tables>(
         && tables.is_in_use(&tuple.source, tuple.source_port)
 }
 
+/// A packet that goes out and is of no flow.
+#[inline(always)]
+fn without_flow<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) -> bool {
+    if direct::may_be_own(settings, &scratch.key.tuple, scratch.role) {
+        direct::note_own(tables, settings, scratch);
+    }
+    end(scratch, NOT_OURS)
+}
+
 /// Packets that go out.
 #[inline(always)]
 pub(super) fn egress<P: Packet, T: Tables>(
@@ -138,7 +150,7 @@ pub(super) fn egress<P: Packet, T: Tables>(
         return false;
     }
     if !may_ask && !may_be_ours(tables, settings, tuple, role) {
-        return end(scratch, NOT_OURS);
+        return without_flow(tables, settings, scratch);
     }
     // A SYN answers nothing.
     let known = tables.flow(&scratch.key, &mut scratch.flow)
@@ -154,7 +166,7 @@ pub(super) fn egress<P: Packet, T: Tables>(
             scratch.next = Next::Masquerade;
             return false;
         }
-        return end(scratch, NOT_OURS);
+        return without_flow(tables, settings, scratch);
     }
     scratch.next = match scratch.flow.kind {
         Kind::REPLY => Next::Follow,
