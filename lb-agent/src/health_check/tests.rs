@@ -1,6 +1,9 @@
 //! Listeners as load balancers meet them: who answers what, and when a port opens, moves and closes.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr as Name, UnixDatagram};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -29,16 +32,31 @@ fn loopback() -> Addresses {
     Addresses { v4: Where::On([v4].into()), v6: Where::On([v6].into()) }
 }
 
-/// A port that nobody else is given meanwhile: below the ephemeral ones, by process and number.
+/// As many ports as the tests of a process take together.
+const BLOCK: u16 = 500;
+
+/// A port that nobody else is given meanwhile: below the ephemeral ones, out of a block that is this process's alone.
 async fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    static OURS: LazyLock<(UnixDatagram, u16)> = LazyLock::new(block);
     loop {
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = 20_000 + ((std::process::id().wrapping_mul(131) + next) % 9_000) as u16;
+        assert!(next < BLOCK, "no port is left of {BLOCK}");
+        let port = OURS.1 + next;
         if TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await.is_ok() {
             return port;
         }
     }
+}
+
+/// The first port of a block, and the socket whose name says that it is taken, for as long as this process lives.
+fn block() -> (UnixDatagram, u16) {
+    let mut blocks = (20_000..29_000).step_by(BLOCK.into());
+    let taken = blocks.find_map(|first| {
+        let name = Name::from_abstract_name(format!("lb-agent-ports-{first}")).unwrap();
+        Some((UnixDatagram::bind_addr(&name).ok()?, first))
+    });
+    taken.expect("a block of ports that no other process has")
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "the shape that `set` takes")]
