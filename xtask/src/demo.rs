@@ -38,7 +38,7 @@ const TARGET: &str = "8080";
 pub(crate) fn run(options: &Options) -> Result<()> {
     shell::need_root("the demo creates network namespaces and loads eBPF programs", "demo")?;
     setup::for_running()?;
-    shell::build(&["--package", "lb-agent", "--package", "lb-tests", "--bins"])?;
+    shell::build(&["--workspace", "--bins"])?;
     let mut playground =
         step("a node with three pods, and an external client", "1 s", Playground::make)?;
     step("servers in the pods, lb-agent on the node", "2 s", || start(&playground))?;

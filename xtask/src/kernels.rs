@@ -56,7 +56,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let known = SERIES.map(|series| series.version).join(", ");
         bail!("no such series is packaged\nremedy: choose one of {known}");
     }
-    shell::build(&["--package", "lb-agent", "--package", "lb-tests", "--bins"])?;
+    shell::build(&["--workspace", "--bins"])?;
     let tests = if options.verify { Vec::new() } else { tests()? };
     let mut rows = Vec::new();
     for Series { version, suite, has_links } in series {

@@ -1,6 +1,7 @@
 //! Other programs: run them, and when one fails say which one, and what a person can do about it.
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -40,11 +41,23 @@ pub(crate) fn output(command: &mut Command, remedy: &str) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{line}` printed no valid UTF-8"))
 }
 
-/// Returns cargo as this process was started by it, in the root of the clone.
+/// Returns cargo as a person would start it in the root of the clone, and the one that started this process.
+///
+/// What `cargo run` has told this process about `xtask` is left out: the build script of ring takes it for a change, and
+/// everything above ring would be built again, now from here and now from a shell.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(crate::workspace::root());
+    for (name, _) in env::vars_os() {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|of_us| is_named(&name, of_us)) {
+            cargo.env_remove(name);
+        }
+    }
     cargo
+}
+
+fn is_named(variable: &OsStr, beginning: &str) -> bool {
+    variable.as_encoded_bytes().starts_with(beginning.as_bytes())
 }
 
 /// Finds `tool` where a shell would, and where system tools are.
@@ -70,7 +83,8 @@ pub(crate) fn need_root(why: &str, command: &str) -> Result<()> {
     Ok(())
 }
 
-/// Builds these packages and binaries, as cargo's arguments name them, for debugging.
+/// Builds these binaries, as cargo's arguments name them, for debugging. All select the whole workspace, whose features
+/// dependencies then have: with those of one package they would be built a second time (ADR 0036).
 pub(crate) fn build(what: &[&str]) -> Result<()> {
     step("build", "cold 5 min, warm 5 s", || {
         run(cargo().arg("build").args(what), "fix what cargo reports")

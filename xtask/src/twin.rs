@@ -1,5 +1,7 @@
 //! `cargo xtask verify` and `cargo xtask fuzz-twin`: run `lb-test-twin`, which loads the programs into the kernel.
 
+use std::process::Command;
+
 use anyhow::Result;
 use clap::Args;
 
@@ -60,10 +62,10 @@ pub(crate) fn compare(bless: bool) -> Result<()> {
 fn prepare(command: &str) -> Result<()> {
     shell::need_root(&format!("{command} loads eBPF programs"), command)?;
     setup::for_running()?;
-    shell::build(&["--package", "lb-tests", "--bin", "lb-test-twin"])
+    shell::build(&["--workspace", "--bin", "lb-test-twin"])
 }
 
 fn run(arguments: &[String], remedy: &str) -> Result<()> {
-    let cargo = ["run", "--quiet", "--package", "lb-tests", "--bin", "lb-test-twin", "--"];
-    shell::run(shell::cargo().args(cargo).args(arguments), remedy)
+    let program = workspace::target().join("debug/lb-test-twin");
+    shell::run(Command::new(program).args(arguments), remedy)
 }
