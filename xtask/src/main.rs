@@ -41,7 +41,7 @@ enum Command {
     /// Debian packages, rust-src for the BPF target, bpf-linker, and a Kubernetes control plane built
     /// from Go modules into a cache outside the clone. Needs root when a Debian package is missing.
     Setup,
-    /// Run format check, lints, licence check and tests without root (cold 6 min, warm 20 s)
+    /// Run format check, lints, licence check and tests without root (cold 5 min, warm 30 s)
     Check,
     /// Run setup, check, build and all tests, with root (cold 36 min, warm 13 min)
     Test(test::Options),

@@ -1,5 +1,6 @@
-//! The archive that `cargo xtask image` writes, read as a registry would: every blob by its digest.
+//! An archive of the agent's image, read as a registry would: every blob by its digest.
 
+use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -18,13 +19,18 @@ pub struct Image {
 }
 
 impl Image {
-    /// Opens the archive of this workspace's version, or the one that `LB_IMAGE` names.
+    /// Opens the archive of the debug build, or the one that `LB_IMAGE` names.
     pub fn open() -> Result<Self> {
-        let built = concat!("image/lb-agent-", env!("CARGO_PKG_VERSION"), ".tar");
-        let archive =
-            std::env::var_os("LB_IMAGE").map_or_else(|| target().join(built), PathBuf::from);
-        let is_there = archive.is_file();
-        ensure!(is_there, "no image {}\nremedy: cargo xtask image", archive.display());
+        let built = concat!("image/debug/lb-agent-", env!("CARGO_PKG_VERSION"), ".tar");
+        let archive = match env::var_os("LB_IMAGE") {
+            Some(archive) => archive.into(),
+            None => target()?.join(built),
+        };
+        ensure!(
+            archive.is_file(),
+            "no image {}\nremedy: cargo xtask image --debug",
+            archive.display()
+        );
         let index = json(&archive, "index.json")?;
         let entry = &index["manifests"][0];
         let name = entry["annotations"]["io.containerd.image.name"].as_str();
@@ -37,11 +43,6 @@ impl Image {
     /// Returns the archive.
     pub fn archive(&self) -> &Path {
         &self.archive
-    }
-
-    /// Returns its size in bytes.
-    pub fn bytes(&self) -> Result<u64> {
-        Ok(self.archive.metadata().context("size of the archive")?.len())
     }
 
     /// Returns its name as containerd keeps it: with host and tag.
@@ -61,11 +62,11 @@ impl Image {
     }
 }
 
-/// Cargo's target directory.
-fn target() -> PathBuf {
-    let directory = std::env::var_os("CARGO_TARGET_DIR").filter(|value| !value.is_empty());
-    let root = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
-    directory.map_or_else(root, PathBuf::from)
+/// Cargo's target directory, in which the program of a test is at `debug/deps`.
+fn target() -> Result<PathBuf> {
+    let test = env::current_exe()?;
+    let directory = test.ancestors().nth(3).context("a test outside of cargo's directory")?;
+    Ok(directory.to_owned())
 }
 
 fn file(archive: &Path, name: &str) -> Result<String> {
