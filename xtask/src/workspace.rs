@@ -14,7 +14,8 @@ pub(crate) fn root() -> PathBuf {
 /// Returns cargo's target directory.
 pub(crate) fn target() -> PathBuf {
     let directory = env::var_os("CARGO_TARGET_DIR").filter(|value| !value.is_empty());
-    directory.map_or_else(|| root().join("target"), PathBuf::from)
+    // Cargo is run in the root, wherever this process is.
+    root().join(directory.map_or_else(|| "target".into(), PathBuf::from))
 }
 
 /// Returns the directory for what is expensive to make and belongs to no single clone.
@@ -33,9 +34,12 @@ pub(crate) fn cache() -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::fs;
+    use std::process::{self, Command};
 
     use serde_json::Value;
 
+    use super::root;
     use crate::shell;
 
     /// The dependencies of each member by its manifest, without those that only its tests need.
@@ -67,5 +71,56 @@ mod tests {
             let ours = all[name].iter().filter(|name| all.contains_key(*name));
             assert_eq!(ours.collect::<Vec<_>>(), may_know, "{name}");
         }
+    }
+
+    /// Our packages have names by which `.ci/forget` knows them, and no dependency has such a name.
+    #[test]
+    fn our_packages_are_told_from_others_by_name() {
+        let members = dependencies();
+        let is_ours = |name: &str| name == "xtask" || name.starts_with("lb-");
+        assert!(members.keys().all(|name| is_ours(name)), "{:?}", members.keys());
+        let lock = fs::read_to_string(root().join("Cargo.lock")).unwrap();
+        let names = lock.lines().filter_map(|line| line.strip_prefix("name = \""));
+        let mut names = names.map(|name| name.trim_end_matches('"')).peekable();
+        assert!(names.peek().is_some(), "no names in the lock file");
+        let strangers: Vec<&str> =
+            names.filter(|name| is_ours(name) && !members.contains_key(*name)).collect();
+        assert!(strangers.is_empty(), "{strangers:?}");
+    }
+
+    #[test]
+    fn of_what_is_kept_for_the_next_run_our_own_crates_are_removed() {
+        let directory = root().join(format!("target/tmp/forget-{}", process::id()));
+        let kept = [
+            "debug/.fingerprint/serde-1/lib-serde",
+            "debug/build/ring-1/out/libring.a",
+            "debug/deps/libserde-1.rlib",
+            "debug/deps/libserde_derive-1.so",
+            "aarch64-unknown-linux-gnu/debug/deps/libstd-1.rmeta",
+        ];
+        let removed = [
+            "debug/.fingerprint/lb-agent-1/lib-lb_agent",
+            "debug/.fingerprint/xtask-1/bin-xtask",
+            "debug/build/lb-agent-1/out/lb-ebpf",
+            "debug/deps/liblb_agent-1.rlib",
+            "debug/deps/lb_test_peer-1",
+            "debug/deps/topology_agent-1",
+            "debug/incremental/topology_agent-1/s-1",
+            "debug/lb-agent",
+            "debug/liblb_tests.rlib",
+            "debug/xtask",
+            "aarch64-unknown-linux-gnu/debug/deps/liblb_common-1.rmeta",
+            "image/debug/lb-agent-0.1.0.tar",
+        ];
+        for file in kept.iter().chain(&removed) {
+            let file = directory.join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "").unwrap();
+        }
+        shell::run(Command::new(root().join(".ci/forget")).arg(&directory), "").unwrap();
+        let is_there = |file: &&&str| directory.join(file).exists();
+        assert_eq!(kept.iter().filter(|file| !is_there(file)).collect::<Vec<_>>(), [&""; 0]);
+        assert_eq!(removed.iter().filter(is_there).collect::<Vec<_>>(), [&""; 0]);
+        fs::remove_dir_all(directory).unwrap();
     }
 }
