@@ -103,18 +103,17 @@ impl Reconciler {
     pub fn set_node(&mut self, node: &Settings) -> Vec<Op> {
         const DERIVED: u32 = Settings::RANGES_KNOWN | Settings::OTHER_FRONTENDS;
         let mut ops = Vec::new();
-        let mut settings = self.settings;
-        settings.flags = node.flags & !DERIVED | self.settings.flags & DERIVED;
-        settings.ranges = self.settings.ranges;
-        settings.netns_cookie = node.netns_cookie;
-        settings.local = node.local;
-        (settings.hairpin4, settings.hairpin6) = (node.hairpin4, node.hairpin6);
-        (settings.node4, settings.node6) = (node.node4, node.node6);
-        settings.source_port_low = node.source_port_low;
-        settings.source_port_high = node.source_port_high;
-        settings.socket_mode = node.socket_mode;
-        settings.own = node.own;
-        settings.lifetimes = node.lifetimes;
+        let of_services = self.settings;
+        let mut settings = Settings {
+            flags: node.flags & !DERIVED | of_services.flags & DERIVED,
+            node_port_low: of_services.node_port_low,
+            node_port_high: of_services.node_port_high,
+            removals: of_services.removals,
+            others: of_services.others,
+            cover: of_services.cover,
+            ranges: of_services.ranges,
+            ..*node
+        };
         self.frontends.ranges.fill(&mut settings);
         if settings != self.settings {
             self.settings = settings;

@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use lb_common::addr::Protocol;
+use lb_common::config::Settings;
 use lb_common::service::Frontend;
 
-use super::{Change, GRACE, Limits, Op, Refusal};
+use super::{Change, GRACE, Limits, Op, Reconciler, Refusal};
 use crate::plan::{
     EndpointPlan, Family, FrontendKind, FrontendPlan, PortKey, PortPlan, ServiceName,
 };
@@ -161,4 +162,16 @@ fn clients_are_forgotten_when_their_affinity_is_switched_off() {
         matches!(ops.last(), Some(Op::ForgetClients { service: 1 }))
     };
     assert_eq!([&sticky, &plain, &sticky].map(&mut forgets), [false, true, false]);
+}
+
+#[test]
+fn settings_of_the_node_are_written_and_those_of_services_stay() {
+    let mut reconciler = Reconciler::new(LIMITS);
+    let node =
+        Settings { secret: 7, netns_cookie: 9, socket_mode: 2, removals: 5, ..Settings::default() };
+    let ops = reconciler.set_node(&node);
+    let [Op::PutSettings(written)] = ops.as_slice() else { panic!("{ops:?}") };
+    assert_eq!((written.secret, written.netns_cookie, written.socket_mode), (7, 9, 2));
+    assert_eq!(written.removals, 0);
+    assert!(reconciler.set_node(&node).is_empty());
 }
