@@ -4,6 +4,7 @@ pub mod agent;
 pub mod api_relay;
 pub mod bench;
 pub mod budget;
+pub mod campaign;
 pub mod cluster;
 pub mod container;
 pub mod control_plane;

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use anyhow::{Result, ensure};
+use lb_tests::campaign;
 use lb_tests::control_plane::kube_proxy::Mode;
 use lb_tests::join_all::locked;
 use lb_tests::matrix::{
@@ -62,7 +63,7 @@ fn every_cell_of_the_matrix_is_as_the_contract_says() -> Result<()> {
     thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
     let (counts, wrong): (Vec<usize>, Vec<Vec<String>>) = locked(&found).drain(..).unzip();
     let (compared, wrong) = (counts.iter().sum::<usize>(), wrong.concat());
-    println!("{compared} questions compared");
+    campaign::figure("questions answered as the contract says", compared, "questions");
     ensure!(wrong.is_empty(), "{} of {compared} are wrong:\n{}", wrong.len(), wrong.join("\n"));
     ensure!(compared > 0, "no setup has these words");
     Ok(())

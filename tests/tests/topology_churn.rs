@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use lb_tests::campaign;
 use lb_tests::differential::random::Random;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, askers};
@@ -12,10 +13,6 @@ use lb_tests::topology::{Pod, Shape, Topology};
 use lb_tests::traffic::{Load, PAUSE};
 use lb_tests::wait::wait_until;
 
-/// How many changes are written at least.
-const WRITTEN: u32 = 5_000;
-/// How many times the agent programs what changed, at least: of two that come at once it sees the last.
-const SYNCS: f64 = 500.0;
 /// How many are written at most until it has.
 const MOST: u32 = 500_000;
 /// How long the agent may take to program a change.
@@ -41,8 +38,11 @@ fn every_answer_is_from_a_backend_of_the_service_through_thousands_of_changes() 
         let names: BTreeSet<&str> = pods_of(&rig, which)?.iter().map(|pod| pod.name()).collect();
         askings.extend(loads.into_iter().map(|load| (names.clone(), load)));
     }
+    let least = campaign::size(1_000, 5_000);
+    // How many times the agent programs what changed, at least: of two that come at once it sees the last.
+    let least_syncs = campaign::size(100.0, 500.0);
     let (mut random, mut written) = (Random::new(11), 0);
-    while written < WRITTEN || syncs()? - before < SYNCS {
+    while written < least || syncs()? - before < least_syncs {
         ensure!(written < MOST, "{written} written, {} programmed", syncs()? - before);
         for _ in 0..50 {
             // Rows and lines that one service gives up the other gets.
@@ -67,7 +67,9 @@ fn every_answer_is_from_a_backend_of_the_service_through_thousands_of_changes() 
         ensure!(found == allowed, "{what}: {tally:?}");
         total += tally.answered();
     }
-    println!("{total} answers, {written} changes written, {programmed} times programmed, {took:?}");
+    println!("{programmed} times programmed, {took:?}");
+    campaign::figure("changes of endpoints under traffic", written, "changes");
+    campaign::figure("answers, none lost", total, "answers");
     let directory = rig.manifests().directory().to_str().context("a path in UTF-8")?.to_owned();
     wait_until(SOON, "the maps are what was written last", || {
         agent.command(&["lb", "diff", "--manifests", &directory]).is_ok().then_some(())

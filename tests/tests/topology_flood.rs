@@ -1,7 +1,6 @@
 //! Questions that nobody answers, from ever other clients, cost no flow in use and no new flow its service; and while no agent
 //! runs, what is over makes room by itself.
 
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_common::fake::{Datagram, Transport, at};
 use lb_common::wire::tcp;
 use lb_tests::agent::Agent;
+use lb_tests::campaign;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{Rig, TARGET, askers};
@@ -18,8 +18,6 @@ use lb_tests::traffic::{Ask, Handmade, Load, Protocol};
 
 /// Entries that each table of flows has room for.
 const ROOM: u32 = 4_096;
-/// Packets of a flood, from each of those who send one, in each family.
-const FLOOD: u32 = 60_000;
 /// Milliseconds between two questions of one asker.
 const PAUSE: u64 = 20;
 const NODE_PORT: u16 = 30_080;
@@ -50,11 +48,16 @@ fn rig(shape: Shape) -> Result<(Rig, [Service; 2])> {
     Ok((rig, [web, flooded]))
 }
 
+/// Packets of a flood, from each of those who send one, in each family: some times what the tables hold.
+fn flood_size() -> u32 {
+    campaign::size(4 * ROOM, 60_000)
+}
+
 /// Sends packets to each of `to` in turn, each from another end: first datagrams and SYNs by turns.
 fn flood(from: &Member, own: SocketAddr, to: &[SocketAddr], spoofs: bool) -> Result<u32> {
     let hand = Handmade::open(from, own)?;
     let mut sent = 0;
-    for number in 0..FLOOD {
+    for number in 0..flood_size() {
         let target = *to.get(number as usize % to.len()).context("a target")?;
         let ip = match (spoofs, own) {
             (false, _) => own.ip(),
@@ -117,11 +120,13 @@ fn what_nobody_answers_costs_nobody_else_anything(shape: Shape) -> Result<()> {
         ensure!(!kept || tally.servers.len() == 1, "{who}: {tally:?}");
         answers += tally.answered();
     }
-    writeln!(
-        std::io::stdout(),
-        "{sent} packets of floods, {answers} answers; protected entries {before} before, {after} after"
-    )?;
-    ensure!(sent > FLOOD, "only {sent} packets of floods were sent");
+    campaign::figure(&format!("packets of floods, {shape:?} pods"), sent, "packets");
+    campaign::figure(
+        &format!("answers beside floods, none lost, {shape:?} pods"),
+        answers,
+        "answers",
+    );
+    ensure!(sent > flood_size(), "only {sent} packets of floods were sent");
     ensure!(after <= before + f64::from(ROOM) / 8.0, "{before} protected entries became {after}");
     Ok(())
 }
@@ -139,8 +144,9 @@ fn with_the_agent_dead_new_flows_are_served_for_ever() -> Result<()> {
         Ok(())
     };
     let asked = askers(&rig, &web, NODE_PORT)?.into_iter().try_for_each(|(from, question)| {
-        // Eleven times what the tables hold in all.
-        let times = if question.protocol == Protocol::Udp { 16_700 } else { 3_400 };
+        // Twice what the tables hold in all, and eleven times.
+        let [by_udp, by_tcp] = campaign::size([3_000, 600], [16_700, 3_400]);
+        let times = if question.protocol == Protocol::Udp { by_udp } else { by_tcp };
         asked(from, question, times)
     });
     agent.start_again()?;

@@ -1,7 +1,7 @@
 //! Many pods come: each gets its programs, and an agent that starts beside all of them attaches to all of them.
 //!
 //! The test prints its measurements: from an interface that is up to its programs, and from a start to the last interface.
-//! `LB_BUSY` names how many threads compute beside it (`docs/proofs.md` has figures).
+//! In a campaign, as many threads as there are CPUs compute beside it.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::{Direction, beside};
+use lb_tests::campaign;
 use lb_tests::manifest::Service;
 use lb_tests::netns::Netns;
 use lb_tests::rig::{Rig, TARGET};
@@ -32,7 +33,7 @@ fn pods_that_come_and_pods_that_are_there_get_programs() -> Result<()> {
     let mut rig = rig.start(&[&web])?;
     let mut agent = rig.take_agent(0)?;
     let peers = Netns::new("peers")?;
-    let busy: usize = std::env::var("LB_BUSY").map_or(Ok(0), |text| text.parse())?;
+    let busy = campaign::size(0, thread::available_parallelism()?.get());
     let is_over = AtomicBool::new(false);
     // Else it would be turns of this thread that are measured.
     nice(-19);
@@ -54,7 +55,10 @@ fn pods_that_come_and_pods_that_are_there_get_programs() -> Result<()> {
             waits.sort_unstable();
             let (middle, late) = (waits[waits.len() / 2], waits[waits.len() * 9 / 10]);
             let worst = waits.last().context("a pod")?;
-            println!("up to attached: median {middle:?}, 9 of 10 {late:?}, worst {worst:?}");
+            for (name, wait) in [("median", &middle), ("9 of 10", &late), ("worst", worst)] {
+                let name = format!("from up to attached beside {busy} busy threads, {name}");
+                campaign::figure(&name, wait.as_micros(), "us");
+            }
             add(&rig, &peers, ONE_BY_ONE..ALL)?;
             agent.stop()?;
             drop(agent.command(&["cleanup"])?);
@@ -62,7 +66,9 @@ fn pods_that_come_and_pods_that_are_there_get_programs() -> Result<()> {
             agent.start_again()?;
             let ready = began.elapsed();
             until_attached(&rig, 0..ALL)?;
-            println!("{ALL} pods: ready after {ready:?}, all attached after {:?}", began.elapsed());
+            let what = format!("start beside {ALL} pods and {busy} busy threads");
+            campaign::figure(&format!("{what}, ready"), ready.as_millis(), "ms");
+            campaign::figure(&format!("{what}, all attached"), began.elapsed().as_millis(), "ms");
             let began = Instant::now();
             agent.stop()?;
             drop(agent.command(&["cleanup"])?);

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use lb_agent::datapath::LAYOUT;
 use lb_tests::agent::Agent;
+use lb_tests::campaign;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, askers, matrix, until};
@@ -45,22 +46,34 @@ fn start_with(shape: Shape, backends: impl Fn(&Rig) -> Vec<&Pod>) -> Result<(Rig
 }
 
 /// Everybody asks without pause, through kept and through new sockets, while the agent of node-a
-/// goes away by `end` and comes back, twice.
+/// goes away by `end` and comes back, [`times`] over.
 fn nothing_is_lost(shape: Shape, end: impl Fn(&mut Agent, &Node) -> Result<()>) -> Result<()> {
-    while_everybody_asks(start(shape)?, end)
+    while_everybody_asks(start(shape)?, times(), end)
+}
+
+/// How often the agent goes away, where each time is like the first.
+fn times() -> usize {
+    campaign::size(1, 10)
+}
+
+/// How often, where each time takes back what the one before did.
+fn times_there_and_back() -> usize {
+    campaign::size(2, 10)
 }
 
 /// The same where flows move into another map; but what a pod answers to itself at that moment may be (ADR 0005): the
 /// pod that asks is no backend here.
 fn nothing_is_lost_on_the_move(
     shape: Shape,
+    times: usize,
     end: impl Fn(&mut Agent, &Node) -> Result<()>,
 ) -> Result<()> {
-    while_everybody_asks(start_with(shape, |rig| rig.pods().split_off(1))?, end)
+    while_everybody_asks(start_with(shape, |rig| rig.pods().split_off(1))?, times, end)
 }
 
 fn while_everybody_asks(
     (mut rig, web): (Rig, Service),
+    times: usize,
     end: impl Fn(&mut Agent, &Node) -> Result<()>,
 ) -> Result<()> {
     let mut agent = rig.take_agent(0)?;
@@ -70,7 +83,7 @@ fn while_everybody_asks(
             loads.push((from, question, from.peer().load(question, kept, PAUSE)?));
         }
     }
-    for _ in 0..2 {
+    for _ in 0..times {
         end(&mut agent, rig.node(0)?)?;
         agent.start_again()?;
     }
@@ -91,7 +104,7 @@ fn traffic_goes_on_while_the_agent_is_killed_and_started(shape: Shape) -> Result
 
 /// Under another name, what an agent of this version left is what one of another version would have left.
 fn traffic_goes_on_while_the_data_path_of_another_layout_is_taken_over(shape: Shape) -> Result<()> {
-    nothing_is_lost_on_the_move(shape, |agent, node| {
+    nothing_is_lost_on_the_move(shape, times(), |agent, node| {
         agent.stop()?;
         std::fs::rename(node.bpf().join(LAYOUT), node.bpf().join("v0"))?;
         Ok(())
@@ -103,7 +116,7 @@ fn traffic_goes_on_while_the_data_path_of_another_layout_is_taken_over(shape: Sh
 fn traffic_goes_on_while_another_build_of_the_same_layout_is_taken_over(
     shape: Shape,
 ) -> Result<()> {
-    nothing_is_lost_on_the_move(shape, |agent, node| {
+    nothing_is_lost_on_the_move(shape, times(), |agent, node| {
         agent.stop()?;
         let meanings = node.bpf().join(LAYOUT).join("meanings");
         for mark in std::fs::read_dir(&meanings)?.flatten() {
@@ -134,7 +147,7 @@ fn traffic_goes_on_while_programs_of_another_build_come_and_go(shape: Shape) -> 
 /// Maps get larger and smaller; what flows remember stays.
 fn traffic_goes_on_while_maps_get_another_size(shape: Shape) -> Result<()> {
     let sizes = std::cell::Cell::new(SIZES);
-    nothing_is_lost_on_the_move(shape, |agent, _| {
+    nothing_is_lost_on_the_move(shape, times_there_and_back(), |agent, _| {
         agent.stop()?;
         let [now, next] = sizes.get();
         agent.set_flag("--map-size", now);
@@ -146,7 +159,7 @@ fn traffic_goes_on_while_maps_get_another_size(shape: Shape) -> Result<()> {
 /// The attached programs are those of the size before, whose map another run had put aside when it was killed.
 fn a_size_that_was_asked_for_by_a_run_that_was_killed_is_taken_back(shape: Shape) -> Result<()> {
     let sizes = std::cell::Cell::new(SIZES);
-    nothing_is_lost_on_the_move(shape, |agent, node| {
+    nothing_is_lost_on_the_move(shape, times(), |agent, node| {
         agent.stop()?;
         let [now, before] = sizes.get();
         agent.set_flag("--map-size", before);

@@ -1,10 +1,11 @@
-//! A hundred thousand questions while one node's agent is stopped, killed at any moment, resized and replaced by another
+//! Thousands of questions, a hundred thousand in a campaign, while one node's agent is stopped, killed at any moment, resized and replaced by another
 //! build's: every one is answered, and no TCP segment is lost.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::agent::Agent;
+use lb_tests::campaign;
 use lb_tests::differential::random::Random;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, askers};
@@ -13,10 +14,6 @@ use lb_tests::traffic::{Load, PAUSE};
 use lb_tests::wait::{pass, try_wait_until};
 
 const NODE_PORT: u16 = 30_080;
-/// How many are asked at least.
-const QUESTIONS: u64 = 100_000;
-/// How many times the agent is ended and started again at least.
-const LIVES: u32 = 12;
 /// Each so many lives, it is ended again and again before it has taken over.
 const UNLUCKY: u32 = 4;
 /// How many times it is at most: each of them is bounded by what its agent has to say, however busy the machine is.
@@ -41,7 +38,7 @@ const EARLY: usize = 3;
 const SEED: u64 = 7;
 
 #[test]
-fn of_a_hundred_thousand_questions_none_is_lost_whatever_becomes_of_the_agent() -> Result<()> {
+fn of_thousands_of_questions_none_is_lost_whatever_becomes_of_the_agent() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(Shape::Routed))?;
     // Not the pod that asks: what it answers to itself passes where programs are switched at once (ADR 0005).
     let pods = [rig.pod(0, 1)?, rig.pod(1, 0)?, rig.pod(1, 1)?];
@@ -54,7 +51,8 @@ fn of_a_hundred_thousand_questions_none_is_lost_whatever_becomes_of_the_agent() 
     let began = Instant::now();
     let loads = everybody_asks(&rig, &web)?;
     let (mut random, mut lives) = (Random::new(SEED), 0);
-    while lives < LIVES || answered(&loads)? < QUESTIONS {
+    let (least_lives, least) = campaign::size((5, 10_000), (12, 100_000));
+    while lives < least_lives || answered(&loads)? < least {
         let before = answered(&loads)?;
         ensure!(lives < MOST, "{lives} lives, {before} answers");
         lives += 1;
@@ -70,7 +68,9 @@ fn of_a_hundred_thousand_questions_none_is_lost_whatever_becomes_of_the_agent() 
         total += tally.answered();
     }
     let lost = lost_segments(&rig)? - before;
-    println!("{total} answers, {lives} lives, {:?}; lost segments: {lost}", began.elapsed());
+    println!("{:?}; lost segments: {lost}", began.elapsed());
+    campaign::figure("answers, none lost", total, "answers");
+    campaign::figure("lives of the agent", lives, "lives");
     ensure!(lost <= 0, "{lost} TCP segments were lost");
     Ok(())
 }

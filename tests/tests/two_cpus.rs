@@ -17,11 +17,10 @@ use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use lb_common::event::Hook;
 use lb_common::fake::{Datagram, Fake, Transport, at};
 use lb_common::wire::tcp;
+use lb_tests::campaign;
 use lb_tests::cpus;
 use lb_tests::differential::{Kernel, bpf};
 
-/// How long it goes on at least: rows and lines are given to others after a second.
-const LASTS: Duration = Duration::from_secs(5);
 /// And until there were so many changes and questions, ...
 const CHANGES: u64 = 50;
 const QUESTIONS: u64 = 10_000;
@@ -69,8 +68,10 @@ fn every_packet_of_two_cpus_finds_the_old_set_or_the_new_one() -> Result<()> {
         let asks = || !asking.iter().any(ScopedJoinHandle::is_finished);
         let mut changes = || -> Result<u64> {
             let mut changed = 0;
+            // Rows and lines are given to others after a second.
+            let lasts = Duration::from_secs(campaign::size(5, 60));
             let questions = || asked.load(Ordering::Relaxed);
-            while began.elapsed() < LASTS || changed <= CHANGES || questions() <= QUESTIONS {
+            while began.elapsed() < lasts || changed <= CHANGES || questions() <= QUESTIONS {
                 let so_far = || format!("{} questions, {changed} changes", questions());
                 ensure!(asks() && began.elapsed() < PATIENCE, "{}", so_far());
                 state.store(2 * changed + 1, Ordering::SeqCst);
@@ -94,7 +95,8 @@ fn every_packet_of_two_cpus_finds_the_old_set_or_the_new_one() -> Result<()> {
         ends.try_for_each(|end| end)?;
         changes
     })?;
-    println!("{asked:?} questions from two CPUs during {changes} changes");
+    campaign::figure("packets of two CPUs", asked.into_inner(), "packets");
+    campaign::figure("changes of backends meanwhile", changes, "changes");
     Ok(())
 }
 

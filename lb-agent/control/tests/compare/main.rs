@@ -1,7 +1,7 @@
 //! The same requests to the real kube-apiserver and to ours: answers are equal but for identity, time and chance.
 //!
 //! Needs no root, and the binaries of `cargo xtask setup` (or `KUBEBUILDER_ASSETS`). `COMPARE_SEED` repeats a run,
-//! `COMPARE_REQUESTS` makes it longer.
+//! `LB_PROVE` makes it longer.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a step that fails ends the test")]
 
 use serde_json::Value;
@@ -14,11 +14,14 @@ mod generate;
 mod normal;
 mod real;
 
-/// Requests of one history.
-const REQUESTS: usize = 400;
+/// The number of requests of one history, in a campaign (`cargo xtask prove`) and else.
+fn requests() -> usize {
+    if std::env::var_os("LB_PROVE").is_some_and(|value| !value.is_empty()) { 4_000 } else { 150 }
+}
 
-fn number(name: &str, usual: u64) -> u64 {
-    std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(usual)
+/// The number that the first history is drawn by.
+fn seed() -> u64 {
+    std::env::var("COMPARE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
 }
 
 /// The requests to both; fields of the objects as each has them are put in by each.
@@ -39,8 +42,7 @@ async fn history(cidrs: &str, more: u64) {
         return;
     };
     let ours = Api::ours(cidrs, real.port).await;
-    let seed = number("COMPARE_SEED", 1) + more;
-    let requests = usize::try_from(number("COMPARE_REQUESTS", REQUESTS as u64)).unwrap();
+    let (seed, requests) = (seed() + more, requests());
     let mut generator = Generator::new(seed, cidrs.contains(','));
     let begin = [real.api.revision().await, ours.revision().await];
     let mut differences = Vec::new();
@@ -63,7 +65,8 @@ async fn history(cidrs: &str, more: u64) {
     let count = differences.len();
     let shown: Vec<String> = differences.into_iter().take(20).collect();
     assert!(shown.is_empty(), "seed {seed}: {count} of {requests} differ\n{}", shown.join("\n\n"));
-    println!("{requests} requests and {} events are the same (seed {seed}, {cidrs})", own.len());
+    println!("{} events are the same (seed {seed}, {cidrs})", own.len());
+    println!("figure: requests answered alike, {cidrs} {requests} requests");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
