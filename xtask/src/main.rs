@@ -16,6 +16,7 @@ mod documents;
 mod image;
 mod kernels;
 mod mutants;
+mod prove;
 mod schema;
 mod setup;
 mod shell;
@@ -45,6 +46,10 @@ enum Command {
     Check,
     /// Run setup, check, build and all tests, with root (cold 36 min, warm 13 min)
     Test(test::Options),
+    /// Run campaigns, the long forms of tests, and write their figures to docs/proof.md (all: 3 h)
+    ///
+    /// One that fails is named, and the others go on. Most need root.
+    Prove(prove::Options),
     /// Compare verifier cost and size of each program with tests/budget.toml (cold 6 min, warm 2 s)
     ///
     /// Loads every program, attaches none. Needs root.
@@ -82,6 +87,7 @@ fn main() -> ExitCode {
         Command::Setup => setup::run(),
         Command::Check => check::run(),
         Command::Test(options) => test::run(&options),
+        Command::Prove(options) => prove::run(&options),
         Command::Verify(options) => twin::verify(&options),
         Command::FuzzTwin(options) => twin::fuzz(&options),
         Command::Mutants(options) => mutants::run(&options),

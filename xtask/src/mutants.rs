@@ -65,6 +65,10 @@ fn report(mutants: &BTreeMap<u32, Mutant>, outcomes: &BTreeMap<u32, Outcome>) ->
     let counts_said: Vec<String> =
         counts.iter().map(|(outcome, count)| format!("{count} {}", outcome.word())).collect();
     println!("{} mutants: {}", mutants.len(), counts_said.join(", "));
+    for (outcome, count) in &counts {
+        // For `cargo xtask prove`.
+        println!("figure: mutants that are {} {count} mutants", outcome.word());
+    }
     ensure!(
         !counts.contains_key(&Outcome::Missed),
         "some mutants were missed\nremedy: write a fixture, or list them with a reason in \

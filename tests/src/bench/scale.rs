@@ -21,6 +21,7 @@ use super::machine::Machine;
 use super::memory;
 use super::results::{Results, Row};
 use crate::agent::{Agent, Source};
+use crate::campaign;
 use crate::topology::{Node, Shape, Topology};
 use crate::wait::{wait_until, wait_until_ok};
 
@@ -137,6 +138,7 @@ pub fn run(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
     for row in &results.rows {
         let Row { measure, unit, spread: Spread { median, low, high }, .. } = row;
         writeln!(out, "{}: {measure} {median} ({low} to {high}) {unit}", row.name())?;
+        campaign::figure(&format!("{}: {measure}", row.name()), format!("{median:.2}"), unit);
     }
     results.write(options.directory, out)
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use lb_tests::budget;
+use lb_tests::campaign;
 use lb_tests::differential::random;
 
 const USAGE: &str = "usage:
@@ -49,6 +50,7 @@ fn fuzz(packets: u64, seed: u64, out: &mut impl io::Write) -> Result<()> {
     }
     let seconds = began.elapsed().as_secs_f64();
     writeln!(out, "{} packets equal in {seconds:.1} s, seed {seed}", summary.equal)?;
+    campaign::figure("random packets, equal in kernel and host", summary.equal, "packets");
     writeln!(out, "{} skipped: the kernel runs no program on them", summary.skipped)?;
     Ok(())
 }

@@ -1,0 +1,138 @@
+//! `cargo xtask prove`: campaigns, which are long, and their figures in `docs/proof.md`.
+//!
+//! A campaign runs what `cargo xtask test` runs in a short form, with `LB_PROVE` set, or a command that is too long for every
+//! run. It never writes a figure of a campaign that failed: the rows of its last success stay.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+
+use self::campaigns::{Campaign, Work};
+use self::circumstances::Circumstances;
+use self::document::Row;
+use crate::setup::{self, cargo_tools};
+use crate::step::step;
+use crate::{shell, workspace};
+
+mod campaigns;
+mod circumstances;
+mod document;
+mod output;
+
+/// Which campaigns.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Campaigns to run, one after the other; all of them if none is named
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Only list the campaigns
+    #[arg(long)]
+    list: bool,
+}
+
+/// Runs the campaigns that are named; one that fails keeps no other from running.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let chosen = campaigns::chosen(&options.names)?;
+    if options.list {
+        for campaign in chosen {
+            println!("{:<13}{} ({})", campaign.name, campaign.proves, campaign.expected);
+        }
+        return Ok(());
+    }
+    if chosen.iter().any(|campaign| campaign.needs_root()) {
+        shell::need_root(
+            "campaigns create network namespaces and load eBPF programs",
+            "prove ... with the same arguments",
+        )?;
+    }
+    let circumstances = Circumstances::here()?;
+    let mut failed = Vec::new();
+    for campaign in chosen {
+        if let Err(error) = prove(campaign, &circumstances) {
+            println!("campaign {}: {error:#}", campaign.name);
+            failed.push(campaign.name);
+        }
+    }
+    ensure!(failed.is_empty(), "failed campaigns: {}", failed.join(", "));
+    Ok(())
+}
+
+/// Runs a campaign and replaces its rows.
+fn prove(campaign: &Campaign, circumstances: &Circumstances) -> Result<()> {
+    let parts: Vec<(String, Duration)> =
+        step(format!("campaign {}", campaign.name), campaign.expected, || {
+            campaign.work.iter().map(done).collect()
+        })?;
+    let said: String = parts.iter().map(|(said, _)| said.as_str()).collect();
+    let took: Duration = parts.iter().map(|(_, took)| *took).sum();
+    let row = |figure: output::Figure| Row {
+        campaign: campaign.name.to_owned(),
+        figure: figure.name,
+        value: figure.value,
+        commit: circumstances.commit.clone(),
+        machine: circumstances.machine.clone(),
+        date: circumstances.date.clone(),
+        minutes: format!("{:.1}", took.as_secs_f64() / 60.0),
+    };
+    let rows: Vec<Row> = output::figures(&said).into_iter().map(row).collect();
+    let file = file();
+    let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    let text = document::rewritten(&text, campaign.name, &rows)?;
+    fs::write(&file, text).with_context(|| format!("write {}", file.display()))
+}
+
+/// The document of the figures.
+fn file() -> PathBuf {
+    workspace::root().join("docs/proof.md")
+}
+
+/// Does a part of a campaign, and returns what it printed and how long it took with everything built.
+fn done(work: &Work) -> Result<(String, Duration)> {
+    let mut command;
+    let remedy = match work {
+        Work::Tests(files) => {
+            setup::run()?;
+            shell::build(&["--workspace"])?;
+            shell::run(tests(files).arg("--no-run"), "fix what cargo reports")?;
+            command = tests(files);
+            // Else figures of tests that pass are not printed.
+            command.args(["--", "--show-output"]);
+            "read the failure above; `cargo xtask prove NAME` runs one campaign"
+        }
+        Work::Command(arguments) => {
+            command = Command::new(std::env::current_exe().context("the path of xtask")?);
+            command.args(*arguments).current_dir(workspace::root());
+            "read the message above"
+        }
+        Work::Deny => {
+            cargo_tools::ensure(&cargo_tools::CARGO_DENY)?;
+            command = shell::cargo();
+            let checks = ["bans", "licenses", "sources"];
+            command.args(["deny", "--log-level", "error", "check"]).args(checks);
+            "choose another dependency, or give the reason for an exception in deny.toml"
+        }
+    };
+    let began = Instant::now();
+    let (status, said) = output::shown(&mut command).context(remedy)?;
+    if !status.success() {
+        bail!("it ended with {status}\nremedy: {remedy}");
+    }
+    Ok((said, began.elapsed()))
+}
+
+/// The files of tests with their long sizes, one test at a time.
+fn tests(files: &[&str]) -> Command {
+    let archive = format!("image/lb-agent-{}.tar", env!("CARGO_PKG_VERSION"));
+    let mut cargo = shell::cargo();
+    cargo
+        .args(["test", "--workspace", "--no-fail-fast"])
+        .args(files.iter().flat_map(|file| ["--test", file]))
+        .env("RUST_TEST_THREADS", "1")
+        .env("LB_PROVE", "1")
+        .env("LB_IMAGE", workspace::target().join(archive));
+    cargo
+}

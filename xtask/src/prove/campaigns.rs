@@ -1,0 +1,228 @@
+//! The table of campaigns: names, what each proves, and what it runs.
+
+use anyhow::{Result, bail};
+
+/// A part of a campaign.
+pub(super) enum Work {
+    /// Files of tests with their long sizes.
+    Tests(&'static [&'static str]),
+    /// A command of xtask, with its arguments.
+    Command(&'static [&'static str]),
+    /// The licences, sources and bans of dependencies.
+    Deny,
+}
+
+/// A long run.
+pub(super) struct Campaign {
+    pub(super) name: &'static str,
+    pub(super) proves: &'static str,
+    /// How long it takes.
+    pub(super) expected: &'static str,
+    pub(super) work: &'static [Work],
+}
+
+impl Campaign {
+    /// Tells whether a part of it loads programs or creates namespaces.
+    pub(super) fn needs_root(&self) -> bool {
+        self.work.iter().any(|work| match work {
+            Work::Tests(_) => true,
+            Work::Command(arguments) => *arguments != ["mutants"],
+            Work::Deny => false,
+        })
+    }
+}
+
+/// All campaigns, in the order in which they run.
+pub(super) const CAMPAIGNS: &[Campaign] = &[
+    Campaign {
+        name: "takeover",
+        proves: "10,000 open sockets go on through the take-over from kube-proxy, in each of its modes",
+        expected: "20 min",
+        work: &[Work::Tests(&["control_plane_takeover"])],
+    },
+    Campaign {
+        name: "outages",
+        proves: "an API server that is away, says odd things or is cut off costs no answer",
+        expected: "8 min",
+        work: &[Work::Tests(&[
+            "control_plane_odd_server",
+            "control_plane_watch",
+            "control_plane_restart",
+        ])],
+    },
+    Campaign {
+        name: "matrix",
+        proves: "every cell of kube-proxy's matrix is answered as the contract says",
+        expected: "2 min",
+        work: &[Work::Tests(&["control_plane_matrix"])],
+    },
+    Campaign {
+        name: "flows",
+        proves: "flows follow their endpoints as the contract says",
+        expected: "2 min",
+        work: &[Work::Tests(&["control_plane_flows"])],
+    },
+    Campaign {
+        name: "neighbours",
+        proves: "programs that others attach before ours for a minute cost no answer",
+        expected: "3 min",
+        work: &[Work::Tests(&["topology_neighbours"])],
+    },
+    Campaign {
+        name: "restart",
+        proves: "100,000 questions while the agent ends in every way: none is lost",
+        expected: "6 min",
+        work: &[Work::Tests(&["topology_restart", "topology_restart_under_load"])],
+    },
+    Campaign {
+        name: "flood",
+        proves: "240,000 packets that nobody answers cost nobody else an answer",
+        expected: "3 min",
+        work: &[Work::Tests(&["topology_flood"])],
+    },
+    Campaign {
+        name: "churn",
+        proves: "5,000 changes of endpoints under traffic: every answer is from a backend of the Service",
+        expected: "2 min",
+        work: &[Work::Tests(&["topology_churn"])],
+    },
+    Campaign {
+        name: "mtu",
+        proves: "every way through a narrow router learns its MTU, with datagrams of every size",
+        expected: "2 min",
+        work: &[Work::Tests(&["topology_mtu"])],
+    },
+    Campaign {
+        name: "pods",
+        proves: "500 pods get their programs beside busy threads",
+        expected: "1 min",
+        work: &[Work::Tests(&["topology_many_pods"])],
+    },
+    Campaign {
+        name: "cpus",
+        proves: "packets of two CPUs find the old backends or the new ones, and begin a flow once",
+        expected: "2 min",
+        work: &[Work::Tests(&["two_cpus", "two_cpus_one_flow"])],
+    },
+    Campaign {
+        name: "twin",
+        proves: "kernel and host decide alike on every fixture and on 100,000 random packets",
+        expected: "3 min",
+        work: &[Work::Tests(&["prog_run"])],
+    },
+    Campaign {
+        name: "control",
+        proves: "8,000 generated requests are answered as by the real kube-apiserver",
+        expected: "2 min",
+        work: &[Work::Tests(&["compare"])],
+    },
+    Campaign {
+        name: "fuzz",
+        proves: "kernel and host decide alike on 100,000 packets of another seed",
+        expected: "1 min",
+        work: &[Work::Command(&["fuzz-twin", "--packets", "100000", "--seed", "2"])],
+    },
+    Campaign {
+        name: "mutants",
+        proves: "a host test notices each small change of the data path",
+        expected: "cold 25 min, warm 20 min",
+        work: &[Work::Command(&["mutants"])],
+    },
+    Campaign {
+        name: "scale",
+        proves: "memory and delays with up to 50,000 Services",
+        expected: "cold 14 min, warm 6 min",
+        work: &[Work::Command(&["bench", "scale"])],
+    },
+    Campaign {
+        name: "kernels",
+        proves: "other kernels accept the programs and serve pods",
+        expected: "cold 20 min, warm 15 min",
+        work: &[Work::Command(&["kernels"])],
+    },
+    Campaign {
+        name: "image",
+        proves: "the image of the release serves as the pod of the DaemonSet",
+        expected: "cold 8 min, warm 1 min",
+        work: &[Work::Command(&["image"]), Work::Tests(&["control_plane_image"])],
+    },
+    Campaign {
+        name: "deny",
+        proves: "licences, sources and bans of dependencies are in order",
+        expected: "cold 4 min, warm 2 s",
+        work: &[Work::Deny],
+    },
+];
+
+/// Returns the campaigns of these names, or all if there is no name.
+pub(super) fn chosen(names: &[String]) -> Result<Vec<&'static Campaign>> {
+    if names.is_empty() {
+        return Ok(CAMPAIGNS.iter().collect());
+    }
+    let named = |name: &String| {
+        let found = CAMPAIGNS.iter().find(|campaign| campaign.name == name);
+        let Some(found) = found else {
+            let known: Vec<&str> = CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
+            bail!("no campaign is named {name}\nremedy: choose of {}", known.join(", "));
+        };
+        Ok(found)
+    };
+    names.iter().map(named).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+
+    use super::{CAMPAIGNS, Work, chosen};
+    use crate::workspace::root;
+
+    /// The files of tests that campaigns run.
+    fn files() -> BTreeSet<&'static str> {
+        let work = CAMPAIGNS.iter().flat_map(|campaign| campaign.work);
+        let files = work.flat_map(|work| match work {
+            Work::Tests(files) => files,
+            Work::Command(_) | Work::Deny => &[][..],
+        });
+        files.copied().collect()
+    }
+
+    #[test]
+    fn each_file_of_tests_with_two_sizes_is_in_a_campaign() {
+        let entries = fs::read_dir(root().join("tests/tests")).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let sources = paths.filter(|path| path.extension().is_some_and(|ending| ending == "rs"));
+        let sized =
+            sources.filter(|path| fs::read_to_string(path).unwrap().contains("campaign::size"));
+        let sized: Vec<String> =
+            sized.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+        let files = files();
+        let missing: Vec<&String> =
+            sized.iter().filter(|name| !files.contains(name.as_str())).collect();
+        assert!(missing.is_empty(), "long sizes that nothing runs: {missing:?}");
+        assert!(sized.len() > 5, "only {sized:?} have two sizes");
+    }
+
+    #[test]
+    fn files_of_tests_exist() {
+        for name in files() {
+            let places = [
+                format!("tests/tests/{name}.rs"),
+                format!("lb-agent/control/tests/{name}/main.rs"),
+            ];
+            assert!(places.iter().any(|place| root().join(place).exists()), "no file {name}");
+        }
+    }
+
+    #[test]
+    fn campaigns_are_chosen_by_name() {
+        let names: BTreeSet<&str> = CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
+        assert_eq!(names.len(), CAMPAIGNS.len(), "a name is used twice");
+        assert_eq!(chosen(&[]).unwrap().len(), CAMPAIGNS.len());
+        let some = chosen(&["twin".to_owned(), "deny".to_owned()]).unwrap();
+        assert!(some.iter().map(|campaign| campaign.name).eq(["twin", "deny"]));
+        let unknown = chosen(&["none".to_owned()]).err().unwrap().to_string();
+        assert!(unknown.contains("twin"), "{unknown}");
+    }
+}
