@@ -46,7 +46,7 @@ enum Command {
     Check,
     /// Run setup, check, build and all tests, with root (cold 36 min, warm 13 min)
     Test(test::Options),
-    /// Run campaigns, the long forms of tests, and write their figures to docs/proof.md (all: 3 h)
+    /// Run campaigns, the long forms of tests, and write their figures to docs/proof.md (all: hours)
     ///
     /// One that fails is named, and the others go on. Most need root.
     Prove(prove::Options),
