@@ -110,7 +110,7 @@ fn said_by_nextest() {
 }
 
 fn image() -> Result<()> {
-    step("image", "cold 5 min, warm 10 s", || image::run(&image::Options::default()))
+    step("image of the debug build", "30 s", image::for_tests)
 }
 
 fn selected(selection: &[String]) -> Result<()> {
