@@ -11,7 +11,13 @@ const DEFAULT: Duration = Duration::from_mins(2);
 pub(super) const HANGING: &str = "hanging_example";
 
 /// Tests with a limit of their own, and the reason: by the name of their file, or of the file and the test.
-const LARGER: [(&str, Duration, &str); 3] = [
+const LARGER: [(&str, Duration, &str); 5] = [
+    (
+        "control_plane_matrix",
+        Duration::from_mins(5),
+        "hundreds of questions to the real kube-proxy and to the agent in each of many settings",
+    ),
+    ("compare", Duration::from_mins(5), "hundreds of requests to the real kube-apiserver"),
     (
         "control_plane_takeover",
         Duration::from_mins(5),

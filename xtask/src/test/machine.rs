@@ -1,5 +1,6 @@
 //! How slow this machine is now, beside a quiet one with two CPUs: deadlines are multiplied by it.
 
+use std::fs;
 use std::hint::black_box;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -11,10 +12,14 @@ const QUIET: f64 = 0.10;
 const ROUNDS: u64 = 2_000_000;
 /// Processes that are started and waited for, one after the other.
 const PROCESSES: u32 = 20;
+/// Tasks for each CPU that a run makes by itself.
+const OWN_LOAD: f64 = 2.0;
 /// The largest factor: beyond it a deadline would be none.
 const LARGEST: f64 = 8.0;
 
-/// Measures how many times longer than on a quiet machine a fixed piece of work takes: 1 or more, in tenths.
+/// Measures how many times longer than on a quiet machine work takes: 1 or more, in tenths. It is the larger of two figures:
+/// what a fixed piece of work takes now, and how many tasks have waited for each CPU in the last minute, which the scheduler
+/// hides from a short piece of work.
 pub(super) fn slowness() -> f64 {
     let began = Instant::now();
     thread::scope(|scope| {
@@ -23,12 +28,20 @@ pub(super) fn slowness() -> f64 {
         }
         processes();
     });
-    factor(began.elapsed())
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    factor(began.elapsed(), waiting(&load))
 }
 
-fn factor(taken: Duration) -> f64 {
-    let factor = (taken.as_secs_f64() / QUIET).clamp(1.0, LARGEST);
+fn factor(taken: Duration, waiting: f64) -> f64 {
+    let factor = (taken.as_secs_f64() / QUIET).max(waiting).clamp(1.0, LARGEST);
     (factor * 10.0).round() / 10.0
+}
+
+/// Reads the first figure of `/proc/loadavg`, in units of what the lanes of a run alone make of it.
+fn waiting(load: &str) -> f64 {
+    let load = load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0);
+    let cpus = thread::available_parallelism().map_or(1, Into::into);
+    load / (OWN_LOAD * cpus as f64)
 }
 
 fn arithmetic() {
@@ -54,8 +67,10 @@ mod tests {
     #[test]
     fn factor_is_between_one_and_the_largest() {
         let quiet = Duration::from_secs_f64(QUIET);
-        let close = |taken: Duration, expected: f64| (factor(taken) - expected).abs() < 0.05;
+        let close = |taken: Duration, expected: f64| (factor(taken, 0.5) - expected).abs() < 0.05;
         assert!(close(quiet / 3, 1.0) && close(quiet * 3, 3.0) && close(quiet * 100, LARGEST));
+        assert!((factor(quiet, 4.0) - 4.0).abs() < 0.05);
+        assert!(waiting("1000000.00 1.00 1.00 1/2 3\n") > LARGEST && waiting("") < 1.0);
         assert!((1.0..=LARGEST).contains(&slowness()));
     }
 }
