@@ -55,7 +55,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let watch = budget.watch();
     setup::run()?;
     if !options.selection.is_empty() {
-        shell::build(&["--workspace"])?;
+        shell::build(&["--workspace", "--all-targets"])?;
         let tries_image =
             |word: &String| word == IMAGE_TEST || word.ends_with(&format!("={IMAGE_TEST}"));
         if options.selection.iter().any(tries_image) {
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     check::run().inspect_err(|_| said_by_nextest())?;
     step("arm64", "cold 2 min, warm 1 s", image::check_arm64)?;
-    shell::build(&["--workspace"])?;
+    shell::build(&["--workspace", "--all-targets"])?;
     twin::compare(false)?;
     image()?;
     let binaries =
@@ -110,7 +110,7 @@ fn said_by_nextest() {
 }
 
 fn image() -> Result<()> {
-    step("image of the debug build", "30 s", image::for_tests)
+    step("image of the debug build", "cold 5 s, warm 1 s", image::for_tests)
 }
 
 fn selected(selection: &[String]) -> Result<()> {
