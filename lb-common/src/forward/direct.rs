@@ -141,7 +141,7 @@ fn is_taken<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
 }
 
 /// Whether a packet that leaves may be of a connection that this node began, or that is masqueraded as its own, from a port
-/// or an address that frontends have: its answers look like questions to a Service.
+/// or an address that frontends have: its answers look like questions to a Service (ADR 0035).
 ///
 /// All numbers of the usual range count: the `NodePort` may come while the connection is open.
 #[inline(always)]
