@@ -157,6 +157,10 @@ impl Settings {
     /// Sockets of every namespace below the cgroup.
     pub const SOCKETS_ALL: u32 = 2;
 
+    /// The lowest privileged port for translated sources, and the first port that is not privileged.
+    const PRIVILEGED_LOW: u16 = 600;
+    const UNPRIVILEGED: u16 = 1024;
+
     /// Whether pods can be told from others in a family (contract 3.4): a range may be known of one only.
     #[inline(always)]
     pub fn has_detector(&self, v4: bool) -> bool {
@@ -180,7 +184,21 @@ impl Settings {
     /// Whether a port is one of those for translated sources.
     #[inline(always)]
     pub const fn is_source_port(&self, port: Port) -> bool {
-        port.get() >= self.source_port_low.get() && port.get() <= self.source_port_high.get()
+        let number = port.get();
+        number >= self.source_port_low.get() && number <= self.source_port_high.get()
+            || number >= Self::PRIVILEGED_LOW && number < Self::UNPRIVILEGED
+    }
+
+    /// The lowest and the highest port for the translated source of a client that uses `port`. A privileged port stays one:
+    /// servers ask for it (`secure` exports of NFS). As `nf_nat_l4proto_unique_tuple` has it, but without the
+    /// numbers below 600, where servers of the node are.
+    #[inline(always)]
+    pub const fn source_ports(&self, port: Port) -> (u16, u16) {
+        if port.get() < Self::UNPRIVILEGED {
+            (Self::PRIVILEGED_LOW, Self::UNPRIVILEGED - 1)
+        } else {
+            (self.source_port_low.get(), self.source_port_high.get())
+        }
     }
 
     /// Whether a port is, or may become, a `NodePort`: one in use, or of the range that Kubernetes gives by default.

@@ -18,6 +18,7 @@ in_both_shapes!(
     every_backend_gets_its_share_from_outside,
     large_questions_and_answers_arrive_whole,
     pods_ask_the_port_of_their_own_and_of_the_other_node,
+    privileged_ports_stay_privileged,
     number_that_no_service_has_is_left_to_the_host,
     connection_from_outside_lives_on_between_questions,
 );
@@ -103,6 +104,19 @@ fn pods_ask_the_port_of_their_own_and_of_the_other_node(shape: Shape) -> Result<
             let found = different_servers(rig.pod(0, 0)?, question, 4)?;
             ensure!(found.len() == 4, "{family} {protocol} to {}: {found:?}", question.to);
         }
+    }
+    Ok(())
+}
+
+fn privileged_ports_stay_privileged(shape: Shape) -> Result<()> {
+    let rig = Rig::shared(shape)?;
+    let web = service(vec![Endpoint::pod(rig.pod(1, 0)?)])?;
+    let rig = rig.start(&[&web])?;
+    for ((family, protocol), port) in matrix().zip(700..) {
+        let question = Ask::new(protocol, rig.node(0)?.addresses().socket(family, NODE_PORT));
+        let answer = ask(rig.client(), question.from_port(port))?;
+        let seen = answer.client;
+        ensure!(seen.ip() == rig.node(0)?.ip(family) && seen.port() < 1_024, "seen as {seen}");
     }
     Ok(())
 }

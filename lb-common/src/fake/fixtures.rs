@@ -79,6 +79,10 @@ pub fn all() -> Vec<Fixture> {
 fn source_port(tuple: &Tuple, protocol: Protocol, turn: u32) -> Port {
     let first = (hash::client(tuple, protocol) >> 16) + u32::from(tuple.source_port.get());
     let wish = first.wrapping_add(0x9e37_79b9_u32.wrapping_mul(turn));
+    // A privileged port becomes another one.
+    if tuple.source_port.get() < 1_024 {
+        return Port::new(600 + (wish % 424) as u16);
+    }
     Port::new(61_000 + (wish % 4_001) as u16)
 }
 

@@ -198,11 +198,12 @@ fn seek<T: Tables>(
     scratch: &mut Scratch,
     is_own: bool,
 ) -> Result<Reservation, DropReason> {
+    let ports = settings.source_ports(scratch.key.tuple.source_port);
     let wish = wish(&scratch.key.tuple, scratch.key.protocol);
     let mut wish = wish.wrapping_add(NEXT.wrapping_mul(scratch.round * TRIES));
     let (mut oldest, mut silent_since) = (Port::NONE, u64::MAX);
     for tried in 0..TRIES {
-        let port = source_port(settings, wish);
+        let port = source_port(ports, wish);
         wish = wish.wrapping_add(NEXT);
         // A reply to a NodePort's number would be taken for a request to it.
         if is_own {
@@ -268,11 +269,10 @@ const fn wish(tuple: &Tuple, protocol: Protocol) -> u32 {
     (hash::client(tuple, protocol) >> 16) + tuple.source_port.get() as u32
 }
 
-/// A port of the range for translated sources.
+/// A port of a range for translated sources.
 #[inline(always)]
-const fn source_port(settings: &Settings, wish: u32) -> Port {
-    let low = settings.source_port_low.get();
-    let width = settings.source_port_high.get().saturating_sub(low) as u32 + 1;
+const fn source_port((low, high): (u16, u16), wish: u32) -> Port {
+    let width = high.saturating_sub(low) as u32 + 1;
     Port::new(low + (wish % width) as u16)
 }
 

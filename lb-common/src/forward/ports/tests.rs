@@ -90,10 +90,13 @@ fn ports_of_one_client_become_as_many_others() {
         let client = at("192.168.0.9:0").ip;
         let port = |port| {
             let tuple = Tuple::new(Endpoint::new(client, Port::new(port)), backend);
-            source_port(&settings, wish(&tuple, Protocol::TCP))
+            source_port(settings.source_ports(tuple.source_port), wish(&tuple, Protocol::TCP))
         };
         let ports: BTreeSet<_> = EPHEMERAL.map(port).collect();
         assert_eq!(ports.len(), EPHEMERAL.len(), "{backend:?}");
         assert!(ports.iter().all(|port| (1_024..30_000).contains(&port.get())));
+        let privileged: BTreeSet<_> = (1..1_024).map(port).collect();
+        assert_eq!(privileged.len(), 424, "{backend:?}");
+        assert!(privileged.iter().all(|port| (600..1_024).contains(&port.get())));
     }
 }
