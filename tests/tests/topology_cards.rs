@@ -28,7 +28,7 @@ fn put_card(node: &Node, device: &str) -> Result<()> {
 
 fn is_external(rig: &Rig, device: &str) -> Result<()> {
     wait_until_ok(SOON, "the card has the programs of an external device", || {
-        let status = rig.agent(0)?.command(&["status"])?;
+        let status = rig.agent(0)?.exit_said(&["status"])?;
         let words = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         let expected = ["Interface", device, "external", "attached"];
         ensure!(words.into_iter().any(|words| words.starts_with(&expected)), "{status}");
@@ -124,7 +124,7 @@ fn second_veth_of_a_pod_is_a_pods() -> Result<()> {
          link set dev eth1 up\n\
          route add 10.96.0.0/16 via 172.30.0.1 dev eth1")?;
     wait_until_ok(SOON, "the second veth is a pod's, and its questions are answered", || {
-        let status = rig.agent(0)?.command(&["status"])?;
+        let status = rig.agent(0)?.exit_said(&["status"])?;
         let words = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         let expected = ["Interface", "second1", "pod", "attached"];
         ensure!(words.into_iter().any(|words| words.starts_with(&expected)), "{status}");
@@ -141,9 +141,11 @@ fn card_without_programs_is_a_problem() -> Result<()> {
     rig.start_agents(&["--external-device=eth0"])?;
     let problem = "interface eth1: packets are routed through it, but it has no programs";
     wait_until_ok(SOON, "status names the device", || {
-        let status = rig.agent(0)?.command(&["status"])?;
+        let status = rig.agent(0)?.exit_said(&["status"])?;
         let mut problems = status.lines().filter(|line| line.starts_with("Problem"));
         ensure!(problems.any(|line| line.contains(problem)), "{status}");
+        ensure!(rig.agent(0)?.exit_code(&["status"])?.0 == 1, "all is well?");
+        ensure!(rig.agent(0)?.metric(&["lb_node_problems"])? > 0.5, "no metric");
         Ok(())
     })
 }
@@ -158,7 +160,7 @@ fn macvlan_of_a_pod_is_a_problem_that_names_it() -> Result<()> {
     rig.start_agents(&[])?;
     let problem = format!("interface net1 of pod network namespace {pod} is a macvlan");
     wait_until_ok(SOON, "status names device, namespace and remedy", || {
-        let status = rig.agent(0)?.command(&["status"])?;
+        let status = rig.agent(0)?.exit_said(&["status"])?;
         let told = status.lines().find(|line| line.contains(&problem)).context(status.clone())?;
         ensure!(told.contains("over eth0") && told.contains("give the pod a veth"), "{told}");
         Ok(())

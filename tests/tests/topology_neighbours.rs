@@ -81,7 +81,7 @@ fn neighbours_that_come_every_three_seconds_cost_no_question() -> Result<()> {
 #[test]
 fn who_insists_on_our_place_is_a_problem_until_he_is_gone() -> Result<()> {
     let (rig, _) = start()?;
-    let status = || rig.agent(0)?.command(&["status"]);
+    let status = || rig.agent(0)?.exit_said(&["status"]);
     let is_named = |status: &str| status.contains("interface eth0: program ");
     ensure!(!is_named(&status()?), "{}", status()?);
     let mut neighbours = Vec::new();

@@ -138,7 +138,7 @@ fn fields_that_cannot_be_used_are_named_and_counted_until_they_are_corrected() -
     let (node, agent) = (rig.node(0)?, rig.agent(0)?);
     let found = |problems: &[&str]| {
         wait_until_ok(SOON, "what status and metrics say of objects", || {
-            let said = agent.command(&["status"])?;
+            let said = agent.exit_said(&["status"])?;
             let counted = agent.metric(&["lb_findings"])?;
             let lines: Vec<_> = said.lines().filter(|line| line.starts_with("Problem")).collect();
             let are_named = problems.iter().all(|part| lines.iter().any(|it| it.contains(part)));

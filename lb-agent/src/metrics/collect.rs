@@ -117,10 +117,12 @@ impl Snapshot {
         let findings = load(&numbers.findings) + self.sources.view.problems().len() as u64;
         let unwritten = "Map entries that the kernel refused and that are retried";
         let refused = "Service ports not served because a map is full";
+        let node_problems = "Interfaces, attachments and settings of the node that are at fault";
         let now = [
             ("lb_backends", "Backends in use", backends as u64),
             ("lb_unwritten_entries", unwritten, load(&numbers.unwritten)),
             ("lb_refused_service_ports", refused, load(&numbers.refused)),
+            ("lb_node_problems", node_problems, load(&numbers.node_problems)),
             ("lb_findings", "Invalid fields of objects and manifest files", findings),
             ("lb_conflicts", "Frontends claimed by several Services", load(&numbers.conflicts)),
         ];

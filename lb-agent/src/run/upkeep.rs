@@ -119,7 +119,9 @@ impl Agent {
         if self.devices.inspect(&self.numbers) {
             self.state.changed();
         }
-        self.state.finds_on_node(self.devices.problems());
+        let problems = self.devices.problems();
+        Numbers::set(&self.numbers.node_problems, problems.len());
+        self.state.finds_on_node(problems);
     }
 
     pub(super) fn report_ready(&mut self) {

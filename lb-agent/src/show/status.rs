@@ -44,6 +44,7 @@ pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error>
     let is_well = known.refused.is_empty()
         && known.unwritten.is_empty()
         && known.stale.is_empty()
+        && known.problems.is_empty()
         && hooks == SOCKET_HOOKS.len();
     Ok((text, is_well))
 }
