@@ -101,19 +101,8 @@ impl Reconciler {
 
     /// Takes over the settings that do not follow from services (addresses, source ports, modes).
     pub fn set_node(&mut self, node: &Settings) -> Vec<Op> {
-        const DERIVED: u32 = Settings::RANGES_KNOWN | Settings::OTHER_FRONTENDS;
         let mut ops = Vec::new();
-        let of_services = self.settings;
-        let mut settings = Settings {
-            flags: node.flags & !DERIVED | of_services.flags & DERIVED,
-            node_port_low: of_services.node_port_low,
-            node_port_high: of_services.node_port_high,
-            removals: of_services.removals,
-            others: of_services.others,
-            cover: of_services.cover,
-            ranges: of_services.ranges,
-            ..*node
-        };
+        let mut settings = *node;
         self.frontends.ranges.fill(&mut settings);
         if settings != self.settings {
             self.settings = settings;
