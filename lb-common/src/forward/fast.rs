@@ -116,8 +116,8 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
     if host::may_ask(packet, settings, &scratch.key.tuple, V4, role) {
         return None;
     }
-    let may_be_own = direct::may_be_own(settings, &scratch.key.tuple, role);
     if !may_be_ours(tables, settings, &scratch.key.tuple, role) {
+        let may_be_own = direct::may_be_own(settings, &scratch.key.tuple, role);
         return if may_be_own { None } else { Some(NOT_OURS) };
     }
     if begins_or_ends(&view) {
@@ -127,7 +127,9 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
         let may_have_our_source = view.protocol != Protocol::TCP
             && settings.is_source_port(scratch.key.tuple.source_port)
             && packet.is_from_host();
-        return if may_have_our_source || may_be_own { None } else { Some(NOT_OURS) };
+        let may_be_noted =
+            may_have_our_source || direct::may_be_own(settings, &scratch.key.tuple, role);
+        return if may_be_noted { None } else { Some(NOT_OURS) };
     }
     let flow = &scratch.flow;
     let what = match flow.kind {
