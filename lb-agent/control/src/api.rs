@@ -35,6 +35,7 @@ mod table;
 mod target;
 mod update;
 mod watch;
+mod write;
 
 pub use access::Identity;
 pub use bootstrap::bootstrap;

@@ -8,9 +8,8 @@ use serde_json::{Map, Value};
 
 use super::answer::Answer;
 use super::failure::Failure;
-use super::form::Form;
-use super::query::Query;
 use super::target::Target;
+use super::write::Write;
 use super::{Server, body, list, rules};
 use crate::kind::Kind;
 use crate::schema;
@@ -53,12 +52,10 @@ pub(crate) async fn create(
     target: Target,
     bytes: Bytes,
 ) -> Result<Answer, Failure> {
-    let (form, query) = (Form::of(parts)?, Query::of(parts));
-    let is_dry = query.is_dry("CreateOptions")?;
-    let validation = query.validation("CreateOptions")?;
+    let Write { form, query, validation, wish } =
+        Write::of(server, parts, &target, "CreateOptions")?;
     let sent = body::object(parts, &bytes, target.kind, validation)?;
     let value = rules::kept_form(target.kind, sent.value);
-    let wish = Wish::new(server, &target, is_dry);
     let made = server.store.write(move |it| make(it, &wish, value)).await?;
     let made = made.map_err(|it| it.warned(&sent.warnings))?;
     let warnings = sent.warnings.into_iter().chain(made.warnings).collect();

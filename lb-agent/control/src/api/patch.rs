@@ -7,9 +7,9 @@ use serde_json::Value;
 use super::answer::Answer;
 use super::create::{Made, Wish, text};
 use super::failure::Failure;
-use super::form::Form;
-use super::query::{Query, Validation};
+use super::query::Validation;
 use super::target::Target;
+use super::write::Write;
 use super::{Server, body, list, rules, strategic, table, update};
 use crate::schema::{self, Parsed};
 use crate::store::Transaction;
@@ -103,11 +103,9 @@ pub(crate) async fn patch(
     target: Target,
     bytes: Bytes,
 ) -> Result<Answer, Failure> {
-    let (form, query) = (Form::of(parts)?, Query::of(parts));
-    let is_dry = query.is_dry("PatchOptions")?;
-    let validation = query.validation("PatchOptions")?;
+    let Write { form, query, validation, wish } =
+        Write::of(server, parts, &target, "PatchOptions")?;
     let (patch, duplicates) = Patch::of(parts, &bytes)?;
-    let wish = Wish::new(server, &target, is_dry);
     let name = target.name().to_owned();
     let work =
         move |it: &mut Transaction<'_>| one(it, &wish, &name, (&patch, duplicates, validation));

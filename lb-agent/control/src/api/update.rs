@@ -7,9 +7,8 @@ use serde_json::Value;
 use super::answer::Answer;
 use super::create::{self, Made, Wish, set, text};
 use super::failure::Failure;
-use super::form::Form;
-use super::query::Query;
 use super::target::Target;
+use super::write::Write;
 use super::{Server, body, delete, list, rules};
 use crate::kind::Kind;
 use crate::store::{Object, Transaction};
@@ -21,12 +20,10 @@ pub(crate) async fn update(
     target: Target,
     bytes: Bytes,
 ) -> Result<Answer, Failure> {
-    let (form, query) = (Form::of(parts)?, Query::of(parts));
-    let is_dry = query.is_dry("UpdateOptions")?;
-    let validation = query.validation("UpdateOptions")?;
+    let Write { form, query, validation, wish } =
+        Write::of(server, parts, &target, "UpdateOptions")?;
     let sent = body::object(parts, &bytes, target.kind, validation)?;
     let value = rules::kept_form(target.kind, sent.value);
-    let wish = Wish::new(server, &target, is_dry);
     let name = target.name().to_owned();
     let made = server.store.write(move |it| replace(it, &wish, &name, value)).await?;
     let made = made.map_err(|it| it.warned(&sent.warnings))?;
