@@ -2,10 +2,10 @@
 //!
 //! Its output goes to a file, so that neither a child that holds the output open nor a full pipe can stop the run.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,16 +18,19 @@ use super::binaries::Binary;
 use super::events::{self, Case, Line, Outcome};
 use super::{limit, machine, picture, tree};
 
+/// The case of a program that failed outside of its tests.
+pub(super) const PROGRAM: &str = "(program)";
 /// Between two looks at the process and its log.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What is to be run.
+/// A program, and how it is run.
 pub(super) struct Attempt<'a> {
     pub(super) binary: &'a Binary,
     /// Arguments that select tests; none for all.
     pub(super) selection: Vec<String>,
     /// Tests at once.
     pub(super) threads: &'a str,
+    /// The file for its output; the directory is there.
     pub(super) log: PathBuf,
     /// When the time of the whole run is over.
     pub(super) end: Option<Instant>,
@@ -35,9 +38,11 @@ pub(super) struct Attempt<'a> {
     pub(super) sweeper: PathBuf,
 }
 
-/// What came of it.
+/// The result of a program.
 #[derive(Debug)]
 pub(super) struct Run {
+    /// The file of its output.
+    pub(super) log: PathBuf,
     pub(super) cases: Vec<Case>,
     /// Lines for people, in order.
     pub(super) text: String,
@@ -56,10 +61,11 @@ struct Begun {
     since: Instant,
 }
 
-/// What the log has said so far.
-#[derive(Default)]
+/// The log as far as it was read.
 struct Followed {
     read: u64,
+    /// When a test last began or ended.
+    last_event: Instant,
     half: Vec<u8>,
     begun: Vec<Begun>,
     cases: Vec<Case>,
@@ -85,7 +91,7 @@ impl Attempt<'_> {
             .stdout(said)
             .stderr(complaints);
         let mut child = command.spawn().with_context(|| format!("tests {}", program.display()))?;
-        let mut followed = Followed::default();
+        let mut followed = Followed::new();
         let late = self.follow(child.id(), &mut followed)?;
         let cpu = tree::cpu(child.id());
         let (status, left) = self.finish(&mut child)?;
@@ -97,26 +103,22 @@ impl Attempt<'_> {
         text.push(String::new());
         let text = text.join("\n");
         let seconds = began.elapsed().as_secs_f64();
-        Ok(Run { cases, text, seconds, cpu, is_whole, is_out_of_time })
+        let log = self.log.clone();
+        Ok(Run { log, cases, text, seconds, cpu, is_whole, is_out_of_time })
     }
 
     /// Follows the log until the program has ended or must be ended.
     fn follow(&self, id: u32, followed: &mut Followed) -> Result<Option<Late>> {
-        let mut quiet_since = Instant::now();
         let mut slowness = 1.0_f64;
         loop {
             if has_ended(id)? {
                 return Ok(None);
             }
-            let before = followed.cases.len() + followed.begun.len();
             followed.read_on(&self.log)?;
-            if followed.cases.len() + followed.begun.len() != before {
-                quiet_since = Instant::now();
-            }
             if self.end.is_some_and(|end| Instant::now() > end) {
                 return Ok(Some(Late::Budget));
             }
-            if let Some((name, allowed)) = self.late(followed, quiet_since, slowness) {
+            if let Some((name, allowed)) = self.late(followed, slowness) {
                 // The machine may be slower than it was: ask before anything is ended.
                 let now = machine::slowness();
                 if now <= slowness {
@@ -131,17 +133,12 @@ impl Attempt<'_> {
     }
 
     /// The test that is past its limit; no name if none has begun or all have ended.
-    fn late(
-        &self,
-        followed: &Followed,
-        quiet_since: Instant,
-        slowness: f64,
-    ) -> Option<(Option<String>, Duration)> {
+    fn late(&self, followed: &Followed, slowness: f64) -> Option<(Option<String>, Duration)> {
         let file = &self.binary.name;
         let allowed = |name: &str| limit::of(file, name).mul_f64(slowness);
         if followed.begun.is_empty() {
             let allowed = allowed("");
-            return (quiet_since.elapsed() > allowed).then_some((None, allowed));
+            return (followed.last_event.elapsed() > allowed).then_some((None, allowed));
         }
         let is_late = |it: &&Begun| it.since.elapsed() > allowed(&it.name);
         let late = followed.begun.iter().find(is_late)?;
@@ -166,6 +163,11 @@ enum Late {
 }
 
 impl Followed {
+    fn new() -> Self {
+        let (half, begun, cases, text) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { read: 0, last_event: Instant::now(), half, begun, cases, text }
+    }
+
     /// Reads what the log has got since the last look, up to the last whole line.
     fn read_on(&mut self, log: &PathBuf) -> Result<()> {
         let mut file = File::open(log).with_context(|| format!("{}", log.display()))?;
@@ -183,8 +185,12 @@ impl Followed {
     fn take(&mut self, line: &str) {
         for line in events::parse(line) {
             match line {
-                Line::Begun(name) => self.begun.push(Begun { name, since: Instant::now() }),
+                Line::Begun(name) => {
+                    self.last_event = Instant::now();
+                    self.begun.push(Begun { name, since: self.last_event });
+                }
                 Line::Ended(case) => {
+                    self.last_event = Instant::now();
                     self.begun.retain(|it| it.name != case.name);
                     self.show(&case);
                     self.cases.push(case);
@@ -235,7 +241,7 @@ impl Followed {
             }
         }
         if was_idle {
-            let case = Case { name: "(program)".to_owned(), outcome, seconds: 0.0, output: said };
+            let case = Case { name: PROGRAM.to_owned(), outcome, seconds: 0.0, output: said };
             self.show(&case);
             self.cases.push(case);
         }
@@ -249,10 +255,4 @@ fn has_ended(id: u32) -> Result<bool> {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let state = waitid(Id::Pid(Pid::from_raw(id.cast_signed())), flags)?;
     Ok(state != WaitStatus::StillAlive)
-}
-
-/// Where the log of a run goes; its directory is made.
-pub(super) fn log_of(directory: &Path, name: &str) -> Result<PathBuf> {
-    fs::create_dir_all(directory).with_context(|| format!("{}", directory.display()))?;
-    Ok(directory.join(format!("{name}.log")))
 }

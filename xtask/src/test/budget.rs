@@ -1,4 +1,4 @@
-//! The time that the whole run may take, and what each file of tests took the last time.
+//! The time that the whole run may take, and the seconds of each file of tests in its last run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::{picture, tree};
 use crate::{step, workspace};
 
-/// What a file of tests is expected to take that has never been run here.
+/// The expected seconds of a file of tests that was never run here.
 const UNKNOWN: f64 = 45.0;
 /// How long after the end of the budget the steps before the tests with root are ended.
 const GRACE: Duration = Duration::from_secs(10);
@@ -93,13 +93,13 @@ fn file() -> Result<PathBuf> {
     Ok(workspace::cache()?.join("test-seconds.json"))
 }
 
-/// What files took the last time; empty where nothing was kept.
+/// Returns the seconds of each file in its last run; empty where nothing was kept.
 pub(super) fn times() -> Times {
     let text = file().ok().and_then(|file| fs::read_to_string(file).ok());
     text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
 }
 
-/// What the file is expected to take.
+/// Returns the expected seconds of a file.
 pub(super) fn expected(times: &Times, name: &str) -> f64 {
     times.get(name).copied().unwrap_or(UNKNOWN)
 }

@@ -23,7 +23,7 @@ pub(super) struct Case {
     pub(super) name: String,
     pub(super) outcome: Outcome,
     pub(super) seconds: f64,
-    /// What it printed, if it failed; for a late test the picture of its processes.
+    /// Its output, if it failed; for a late test the picture of its processes.
     pub(super) output: String,
 }
 

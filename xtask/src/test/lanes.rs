@@ -4,14 +4,16 @@
 //! (control planes, the heaviest) so never meet. Some run by themselves when all others are done. Files are the unit, not
 //! tests: tests of a file share a rig.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::fs;
+use std::iter;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
-use super::attempt::{Attempt, Run, log_of};
+use super::attempt::{Attempt, PROGRAM, Run};
 use super::binaries::Binary;
 use super::budget::{self, Budget, Times};
 use super::events::{Case, Outcome};
@@ -32,9 +34,6 @@ const WAITING: [(&str, &str); 4] = [
 const ALONE: [&str; 3] =
     ["control_plane_contract", "control_plane_odd_server", "topology_restart_under_load"];
 
-/// The case of a program that failed outside of its tests.
-const PROGRAM: &str = "(program)";
-
 /// How files are run.
 pub(super) struct Lanes<'a> {
     pub(super) count: usize,
@@ -42,7 +41,7 @@ pub(super) struct Lanes<'a> {
     pub(super) threads: Option<&'a str>,
     pub(super) logs: &'a Path,
     pub(super) budget: Budget,
-    /// What each file took the last time.
+    /// The seconds of each file in its last run.
     pub(super) times: &'a Times,
 }
 
@@ -50,6 +49,7 @@ impl Lanes<'_> {
     /// Runs all and then, alone, what failed; the report says how everything ended.
     pub(super) fn run(&self, binaries: &[Binary]) -> Result<Report> {
         println!("    this machine is {:.1} times slower than a quiet one", machine::slowness());
+        fs::create_dir_all(self.logs).with_context(|| format!("{}", self.logs.display()))?;
         let report = Mutex::new(Report::default());
         let is_alone = |it: &Binary| ALONE.contains(&it.name.as_str());
         let (alone, others): (Vec<_>, Vec<_>) = binaries.iter().partition(|it| is_alone(it));
@@ -88,20 +88,14 @@ impl Lanes<'_> {
             locked(report).not_run.push(name.clone());
             return Ok(());
         }
-        let (mut skipped, mut taken) = (Vec::new(), Timed::new(name));
+        let (mut had_turn, mut taken) = (BTreeSet::new(), Timed::new(name));
         for round in 0_u32.. {
-            let run = self.attempt(binary, skipped.clone(), &format!("{name}.{round}"))?;
+            let run = self.attempt(binary, others(&had_turn), &format!("{name}.{round}"))?;
             taken.add(&run);
-            let before = skipped.clone();
-            skipped.extend(run.cases.iter().flat_map(|it| ["--skip".to_owned(), it.name.clone()]));
-            if round == 0 {
-                skipped.insert(0, "--exact".to_owned());
-            }
-            let log = self.logs.join(format!("{name}.{round}.log"));
-            locked(report).add(name, &run, &log);
+            locked(report).add(name, &run);
             // One that does not heed what it shall skip would go on for ever.
-            let is_new = |it: &Case| !before.contains(&it.name);
-            if run.is_whole || run.is_out_of_time || !run.cases.iter().all(is_new) {
+            let are_new = run.cases.iter().all(|it| had_turn.insert(it.name.clone()));
+            if run.is_whole || run.is_out_of_time || !are_new {
                 break;
             }
         }
@@ -125,8 +119,7 @@ impl Lanes<'_> {
             let run = self.attempt(binary, selection(case), &name)?;
             let passes = run.cases.iter().filter(|it| it.outcome == Outcome::Passed).count();
             let is_green = run.is_whole && passes > 0 && passes == run.cases.len();
-            let log = self.logs.join(format!("{name}.log"));
-            locked(report).retried(failure, is_green, log);
+            locked(report).retried(failure, is_green, run.log);
         }
         Ok(())
     }
@@ -137,17 +130,26 @@ impl Lanes<'_> {
             binary,
             selection,
             threads: self.threads.unwrap_or_else(|| suitable_threads(name)),
-            log: log_of(self.logs, log)?,
+            log: self.logs.join(format!("{log}.log")),
             end: self.budget.end(),
             sweeper: binaries::beside(binary, "lb-test-peer"),
         };
         let run = attempt.run()?;
-        let Run { seconds, cpu, text, .. } = &run;
+        let Run { log, seconds, cpu, text, .. } = &run;
         // In one piece: another lane may want to say something, too.
-        let log = attempt.log.display();
+        let log = log.display();
         print!("\n  {name} ({seconds:.1} s, CPU {cpu:.1} s, {log})\n{text}");
         Ok(run)
     }
+}
+
+/// Arguments that select all tests but these.
+fn others(had_turn: &BTreeSet<String>) -> Vec<String> {
+    if had_turn.is_empty() {
+        return Vec::new();
+    }
+    let skipped = had_turn.iter().flat_map(|name| ["--skip".to_owned(), name.clone()]);
+    iter::once("--exact".to_owned()).chain(skipped).collect()
 }
 
 /// Arguments that select one case.

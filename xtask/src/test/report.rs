@@ -1,6 +1,6 @@
 //! The last lines of a run: how many tests passed, which did not, what took long.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::attempt::Run;
@@ -19,7 +19,7 @@ pub(super) struct Failure {
     pub(super) logs: Vec<PathBuf>,
 }
 
-/// What a file of tests took.
+/// The time of a file of tests.
 #[derive(Debug)]
 pub(super) struct Timed {
     pub(super) name: String,
@@ -58,8 +58,8 @@ impl Timed {
 }
 
 impl Report {
-    /// Adds a run of a file, whose log is at `log`.
-    pub(super) fn add(&mut self, file: &str, run: &Run, log: &Path) {
+    /// Adds a run of a file.
+    pub(super) fn add(&mut self, file: &str, run: &Run) {
         if run.is_out_of_time {
             self.not_run.push(file.to_owned());
         }
@@ -69,7 +69,7 @@ impl Report {
                 Outcome::Failed | Outcome::Late => self.failures.push(Failure {
                     file: file.to_owned(),
                     case,
-                    logs: vec![log.to_owned()],
+                    logs: vec![run.log.clone()],
                 }),
             }
         }
@@ -90,7 +90,7 @@ impl Report {
         self.failures.is_empty() && self.not_run.is_empty() && self.without_root.1 == 0
     }
 
-    /// What each file took that was run to its end.
+    /// The seconds of each file that was run to its end.
     pub(super) fn times(&self) -> Times {
         let whole = self.files.iter().filter(|it| !self.not_run.contains(&it.name));
         whole.map(|it| (it.name.clone(), it.seconds)).collect()
@@ -150,6 +150,7 @@ mod tests {
 
     fn run() -> Run {
         Run {
+            log: "/l/file.0.log".into(),
             cases: vec![
                 case("good", Outcome::Passed, 3.0),
                 case("late", Outcome::Late, 120.0),
@@ -166,7 +167,7 @@ mod tests {
     #[test]
     fn last_lines_name_what_is_not_green() {
         let mut report = Report { without_root: (5, 0), ..Report::default() };
-        report.add("file", &run(), Path::new("/l/file.0.log"));
+        report.add("file", &run());
         let mut timed = Timed::new("file");
         timed.add(&run());
         report.files.push(timed);
