@@ -38,7 +38,7 @@ pub struct Numbers {
     pub refused: AtomicU64,
     /// Fields of our Node, of Services and of their slices that cannot be used as they are.
     pub findings: AtomicU64,
-    /// What of the node is not served as it should: interfaces without programs, programs of others before ours.
+    /// Faults of the node: interfaces without programs, programs of others before ours.
     pub node_problems: AtomicU64,
     /// Frontends that several services ask for.
     pub conflicts: AtomicU64,

@@ -5,7 +5,8 @@
 //! flows that begin later (`ports::reserve`), and shifted where such a flow was first (ADR 0013). A SYN is
 //! all that is seen of clients outside: one to the tuple of an open flow is left alone.
 //!
-//! What this node itself began is noted as well where its answers look like questions to a `NodePort` or an external IP.
+//! Connections that this node began are noted as well, where their answers look like questions to a `NodePort` or an
+//! external IP.
 
 use super::parts::end;
 use super::{Role, begin, flows, ports, rewrite};

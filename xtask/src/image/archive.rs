@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::shell;
 
-/// What one platform gets.
+/// The layer of one platform.
 pub(super) struct Agent {
     /// As images have it.
     pub(super) architecture: &'static str,
