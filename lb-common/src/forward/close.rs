@@ -13,9 +13,10 @@ use super::{flows, tiers};
 
 /// Flags of a packet that something must follow.
 pub(super) const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
-/// A RST is proven if its sequence number is at most so far ahead of the last known acknowledgement of the other end. The
-/// largest receive windows of today are larger, but a sender that idles has had all its data acknowledged.
-const PROVEN: u32 = 1 << 20;
+/// A RST is proven if its sequence number is at most so far ahead of the last known acknowledgement of the other end: a
+/// forger guesses one of 65,536. Receive windows are larger, but a sender that idles has had all its data acknowledged, and
+/// one in full flight shortens the life of its flow to a keep-alive interval only.
+const PROVEN: u32 = 1 << 16;
 /// Nanoseconds between a RST and a later packet of its sender that proves the RST forged: no segment is delayed so long by
 /// reordering.
 const REFUTED: u64 = 1 << 27;
