@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use lb_common::addr::Ip;
-use lb_common::config::Settings;
+use lb_common::config::{Prefix, Settings};
 use lb_common::service::{Frontend, ServiceId};
 
 use crate::plan::{PortKey, PortPlan, ServiceName};
@@ -104,6 +104,10 @@ impl Reconciler {
         let mut ops = Vec::new();
         let mut settings = *node;
         self.frontends.ranges.fill(&mut settings);
+        let is_own = |ip: &Ip| node.may_be_own(ip);
+        settings.pods = node
+            .pods
+            .map(|pods| if self.rows.confirm(&pods, is_own) { pods } else { Prefix::default() });
         if settings != self.settings {
             self.settings = settings;
             ops.push(Op::PutSettings(Box::new(settings)));

@@ -89,8 +89,10 @@ pub struct Settings {
     pub own: [u64; 4],
     /// How long idle flows count.
     pub lifetimes: Lifetimes,
+    /// Where the pods of the cluster have their addresses, IPv4 first; unset where that is not known.
+    pub pods: [Prefix; 2],
     /// Zeros, room for what comes later: the size stays a power of two ([`SettingsPair::SLOT`]).
-    pub rest: [u32; 115],
+    pub rest: [u32; 99],
 }
 
 impl Default for Settings {
@@ -115,7 +117,8 @@ impl Default for Settings {
             node6: Ip::UNSPECIFIED,
             own: [0; 4],
             lifetimes: Lifetimes::default(),
-            rest: [0; 115],
+            pods: [Prefix::default(); 2],
+            rest: [0; 99],
         }
     }
 }
@@ -215,6 +218,15 @@ impl Settings {
         is_set(&self.own, other(ip))
     }
 
+    /// Whether an address is that of a pod of the cluster; nothing where it is not known which ones are.
+    #[inline(always)]
+    pub const fn is_pod(&self, ip: &Ip) -> Option<bool> {
+        let [pods4, pods6] = &self.pods;
+        let pods = if ip.is_v4() { pods4 } else { pods6 };
+        let [m0, m1] = pods.mask.u64s();
+        if m0 | m1 == 0 { None } else { Some(pods.covers(ip)) }
+    }
+
     /// The node's own address of a family; unspecified where it has none.
     #[inline(always)]
     pub const fn node(&self, v4: bool) -> Ip {
@@ -251,7 +263,7 @@ pub const fn other(ip: &Ip) -> u8 {
     ((first ^ second ^ third ^ fourth).wrapping_mul(0x9e37_79b1) >> 24) as u8
 }
 
-plain!(Settings = 1_024 { netns_cookie, source_port_low, source_port_high, node_port_low, node_port_high, flags, socket_mode, removals, secret, others, hairpin4, hairpin6, cover, ranges, local, node4, node6, own, lifetimes, rest });
+plain!(Settings = 1_024 { netns_cookie, source_port_low, source_port_high, node_port_low, node_port_high, flags, socket_mode, removals, secret, others, hairpin4, hairpin6, cover, ranges, local, node4, node6, own, lifetimes, pods, rest });
 const _: () = assert!(align_of::<Settings>() == 8);
 
 /// The element of `SETTINGS`: the settings in use, and room for those that come next. Replaced by writing the

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, Shared, TARGET, matrix};
+use lb_tests::rig::{Rig, Shared, TARGET, ask, matrix};
 use lb_tests::topology::{Family, Member, Shape};
 use lb_tests::traffic::{Ask, Protocol};
 
@@ -16,6 +16,7 @@ in_both_shapes!(
     pod_asks_a_service_and_its_backend_from_one_port,
     client_asks_two_node_ports_of_one_backend_from_one_port,
     client_asks_both_nodes_from_one_port,
+    pod_asks_another_node_and_what_is_behind_it_from_one_port,
     two_pods_ask_through_one_node_from_one_port,
     host_asks_a_backend_from_the_port_of_a_closed_flow,
     host_asks_a_backend_from_the_source_of_a_masqueraded_flow,
@@ -106,6 +107,30 @@ fn client_asks_both_nodes_from_one_port(shape: Shape) -> Result<()> {
     for (family, protocol) in matrix() {
         let frontends = nodes.map(|node| node.socket(family, 30_080));
         drop(from_one_port(rig.client(), protocol, &frontends)?);
+    }
+    Ok(())
+}
+
+/// The other node translates the question to its `NodePort`, and this node the one to the service: towards a backend of the
+/// other node they must differ. Whichever comes first, and after a connection that has ended.
+fn pod_asks_another_node_and_what_is_behind_it_from_one_port(shape: Shape) -> Result<()> {
+    let (rig, [service, _]) = twins(shape, 1)?;
+    let [node, own, backend] =
+        [rig.node(1)?.addresses(), rig.node(0)?.addresses(), rig.pod(1, 1)?.addresses()];
+    for (family, protocol) in matrix() {
+        let far = node.socket(family, 30_080);
+        let near =
+            [service.frontend(family), own.socket(family, 30_081), backend.socket(family, TARGET)];
+        for other in near {
+            for frontends in [[far, other], [other, far]] {
+                drop(from_one_port(rig.pod(0, 0)?, protocol, &frontends)?);
+            }
+            let port = unused_port();
+            for asked in [far, other] {
+                let answer = ask(rig.pod(0, 0)?, Ask::new(protocol, asked).from_port(port))?;
+                ensure!(answer.peer == asked, "{answer:?}");
+            }
+        }
     }
     Ok(())
 }

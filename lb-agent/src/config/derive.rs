@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use lb_common::addr::Ip;
 use lb_common::config::{Prefix, Settings};
 use lb_common::flow::Lifetimes;
@@ -17,6 +18,10 @@ use crate::node::{Identity, LocalClients, Primary};
 use crate::plan::Family;
 use crate::reconcile::wire;
 use crate::snapshot::NodeSpec;
+
+/// How much wider than the range of one node the pods' range is taken to be, IPv4 first: clusters have a /16 with a /24 for
+/// each node by default. An IPv6 site has a /48 at most, and its ranges for nodes are a /64.
+const NODES_BITS: [u8; 2] = [8, 32];
 
 impl Config {
     /// Reads the flags, and the file that they name.
@@ -94,24 +99,27 @@ impl Config {
         } else {
             &[]
         };
-        Family::ALL.map(|family| {
-            let cidr = cidrs.iter().find(|cidr| values::family(cidr) == family);
-            cidr.map_or_else(Prefix::default, |cidr| Prefix {
-                ip: wire(cidr.network()),
-                mask: match cidr.netmask() {
-                    // The 96 bits before a mapped address are part of it.
-                    IpAddr::V4(mask) => {
-                        let bits = u128::from(u32::from(mask)) | (u128::MAX << 32);
-                        Ip::v6(bits.to_be_bytes())
-                    }
-                    IpAddr::V6(mask) => Ip::v6(mask.octets()),
-                },
-            })
-        })
+        prefixes(cidrs)
+    }
+
+    /// Where the pods of the whole cluster have their addresses, one prefix of each family: the configured ones, else around
+    /// the node's own.
+    pub fn pods(&self, node: Option<&NodeSpec>) -> [Prefix; 2] {
+        if !self.cluster_cidr.value.is_empty() {
+            return prefixes(&self.cluster_cidr.value);
+        }
+        let around = |own: &IpNet| {
+            let [v4, v6] = NODES_BITS;
+            let wider = if own.addr().is_ipv4() { v4 } else { v6 };
+            let bits = own.prefix_len().saturating_sub(wider);
+            IpNet::new(own.addr(), bits).unwrap_or(*own)
+        };
+        let own = node.map(|node| &*node.pod_cidrs).unwrap_or_default();
+        prefixes(&own.iter().map(around).collect::<Vec<_>>())
     }
 
     /// Where pods have their addresses.
-    pub fn pod_ranges(&self, node: &NodeSpec) -> Vec<ipnet::IpNet> {
+    pub fn pod_ranges(&self, node: &NodeSpec) -> Vec<IpNet> {
         node.pod_cidrs.iter().chain(&self.cluster_cidr.value).copied().collect()
     }
 
@@ -194,4 +202,22 @@ impl Config {
 /// Whole seconds, at least one, as the data path counts them.
 fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX).max(1)
+}
+
+/// The first of each family.
+fn prefixes(cidrs: &[IpNet]) -> [Prefix; 2] {
+    Family::ALL.map(|family| {
+        let cidr = cidrs.iter().find(|cidr| values::family(cidr) == family);
+        cidr.map_or_else(Prefix::default, |cidr| Prefix {
+            ip: wire(cidr.network()),
+            mask: match cidr.netmask() {
+                // The 96 bits before a mapped address are part of it.
+                IpAddr::V4(mask) => {
+                    let bits = u128::from(u32::from(mask)) | (u128::MAX << 32);
+                    Ip::v6(bits.to_be_bytes())
+                }
+                IpAddr::V6(mask) => Ip::v6(mask.octets()),
+            },
+        })
+    })
 }

@@ -5,7 +5,7 @@ mod upstream;
 use std::path::Path;
 
 use clap::Parser as _;
-use lb_common::config::{Device, Settings};
+use lb_common::config::{Device, Prefix, Settings};
 
 use super::*;
 use crate::cli::{Cli, Command, Run};
@@ -157,6 +157,20 @@ fn prefixes_of_the_cluster_or_of_the_node_are_those_of_the_data_path() {
     assert!(v4.contains(&ip("10.1.2.3")));
     assert!(!v6.contains(&ip("fd00::1")));
     let _: u32 = Device::LOCAL_CLIENTS;
+}
+
+#[test]
+fn pods_of_the_cluster_are_in_its_range_or_around_that_of_the_node() {
+    let ip = |text: &str| wire(text.parse().unwrap());
+    let pod_cidrs = ["10.1.2.0/24", "fd00:1:2:3::/64"].map(|cidr| cidr.parse().unwrap());
+    let node = NodeSpec { pod_cidrs: pod_cidrs.into(), ..NodeSpec::default() };
+    let [v4, v6] = file("").unwrap().pods(Some(&node));
+    assert!(v4.contains(&ip("10.1.9.1")) && !v4.contains(&ip("10.2.2.1")));
+    assert!(v6.contains(&ip("fd00:1:9::1")) && !v6.contains(&ip("fd00:2:2:3::1")));
+    let [v4, v6] = file("clusterCIDR: 10.244.0.0/14").unwrap().pods(Some(&node));
+    assert!(v4.contains(&ip("10.247.0.1")) && !v4.contains(&ip("10.1.2.1")));
+    assert!(!v6.contains(&ip("fd00:1:2:3::1")), "the configuration names one family");
+    assert_eq!(file("").unwrap().pods(None), [Prefix::default(); 2]);
 }
 
 #[test]

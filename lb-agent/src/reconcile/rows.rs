@@ -6,6 +6,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use lb_common::addr::Ip;
+use lb_common::config::Prefix;
 use lb_common::service::{Backend, BackendId};
 
 use super::Op;
@@ -39,6 +41,21 @@ impl Rows {
     /// Rows with an endpoint, or waiting to lose it.
     pub(super) fn used(&self) -> usize {
         self.mirror.len() - 1 - self.free.len()
+    }
+
+    /// Whether pods have their addresses inside `pods`, as far as endpoints show: some endpoint is inside, and none of this
+    /// node, but for its own addresses (`is_own`), outside. A CNI may have ranges of its own beside those of the Node objects.
+    pub(super) fn confirm(&self, pods: &Prefix, is_own: impl Fn(&Ip) -> bool) -> bool {
+        let same_family = |row: &&Backend| row.service != 0 && row.ip.is_v4() == pods.ip.is_v4();
+        let mut is_confirmed = false;
+        for row in self.mirror.iter().filter(same_family) {
+            if pods.contains(&row.ip) {
+                is_confirmed = true;
+            } else if row.flags & Backend::LOCAL != 0 && !is_own(&row.ip) {
+                return false;
+            }
+        }
+        is_confirmed
     }
 
     /// The row as it was last written.

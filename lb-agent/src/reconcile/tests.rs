@@ -8,8 +8,8 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-use lb_common::addr::Protocol;
-use lb_common::config::Settings;
+use lb_common::addr::{Ip, Protocol};
+use lb_common::config::{Prefix, Settings};
 use lb_common::service::Frontend;
 
 use super::{Change, GRACE, Limits, Op, Reconciler, Refusal};
@@ -174,4 +174,29 @@ fn settings_of_the_node_are_written_and_those_of_services_stay() {
     assert_eq!((written.secret, written.netns_cookie, written.socket_mode), (7, 9, 2));
     assert_ne!(written.removals, 5, "it counts changes of frontends");
     assert!(reconciler.set_node(&node).is_empty());
+}
+
+#[test]
+fn range_of_pods_counts_once_endpoints_confirm_it() {
+    let mut world = World::new(LIMITS);
+    let mask = Ip::v6((u128::MAX << 8).to_be_bytes());
+    let pods = Prefix { ip: Ip::v4([10, 0, 0, 0]), mask };
+    let others = Prefix { ip: Ip::v4([10, 0, 1, 0]), mask };
+    let given = |world: &mut World, range: Prefix, own: &[u8]| {
+        let mut node = Settings { pods: [range, Prefix::default()], ..Settings::default() };
+        for host in own {
+            node.add_own(&Ip::v4([10, 0, 0, *host]));
+        }
+        drop(world.reconciler.set_node(&node));
+        world.reconciler.settings.pods == [range, Prefix::default()]
+    };
+    assert!(!given(&mut world, pods, &[]), "there is no endpoint");
+    let web = plan(1, Protocol::TCP, 0, &[(1, 3), (2, 2)]);
+    drop(world.reconciler.plan(world.now, vec![change(1, Some(web))]));
+    assert!(given(&mut world, pods, &[]));
+    assert!(!given(&mut world, others, &[]), "a pod of this node is elsewhere");
+    assert!(
+        !given(&mut world, others, &[1]),
+        "that one is the node itself, and no endpoint is there"
+    );
 }

@@ -39,6 +39,8 @@ pub(super) struct Devices {
     netns_cookie: u64,
     /// Sources that count as pods of this node; an earlier run's until the Node object is known.
     local: [Prefix; 2],
+    /// Where pods of the cluster have their addresses; an earlier run's until the Node object is known.
+    pods: [Prefix; 2],
     config: Arc<Config>,
     view: Option<View>,
     /// The source of the news of it.
@@ -87,6 +89,7 @@ impl Devices {
             identity,
             netns_cookie: settings::netns_cookie()?,
             local: before.local,
+            pods: before.pods,
             own: before.own,
             secret: if before.secret == 0 { settings::secret() } else { before.secret },
             config,
@@ -126,6 +129,7 @@ impl Devices {
             self.identity.pod_ranges = self.config.pod_ranges(node);
             self.identity.primary = self.config.primary(Primary { v4: ips.0, v6: ips.1 });
             self.local = self.config.local(Some(node));
+            self.pods = self.config.pods(Some(node));
         }
     }
 
@@ -135,8 +139,14 @@ impl Devices {
         let short_cuts = if self.has_short_cuts() { Settings::SHORT_CUTS } else { 0 };
         let accelerated = if self.accelerator.may_be_on() { Settings::ACCELERATED } else { 0 };
         let flags = settings.flags | short_cuts | accelerated;
-        let mut settings =
-            Settings { local: self.local, own: self.own, secret: self.secret, flags, ..settings };
+        let mut settings = Settings {
+            local: self.local,
+            pods: self.pods,
+            own: self.own,
+            secret: self.secret,
+            flags,
+            ..settings
+        };
         // Before programs come that must know which answers are to this node.
         if let Some(view) = &self.view {
             for ip in addresses(view, &self.identity).keys() {

@@ -28,6 +28,7 @@ mod inherited;
 mod masquerade;
 mod networks;
 mod node_port;
+mod pods;
 mod policy;
 mod races;
 mod ranges;
@@ -45,6 +46,7 @@ pub fn all() -> Vec<Fixture> {
     let parts = [
         cluster_ip::all(),
         node_port::all(),
+        pods::all(),
         masquerade::all(),
         networks::all(),
         policy::all(),

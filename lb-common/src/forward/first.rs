@@ -98,14 +98,16 @@ struct Origin {
     detector: bool,
 }
 
-/// Whether the source must become ours: for a reply that would not come back this way. With
+/// Whether the source must become ours, because a reply would not come back this way: one to a client outside would not,
+/// nor one to a client behind a pod's interface that has none of the pods' addresses (ADR 0038). With
 /// `masquerade: kube-proxy` it is where kube-proxy does it (contract 3.3), and beyond that only where an
 /// external policy would have the client reset the answer of a backend elsewhere (ADR 0011).
 #[inline(never)]
 fn masquerades(settings: &Settings, scratch: &Scratch, role: Role, origin: Origin) -> bool {
-    let elsewhere = role == Role::Edge && scratch.backend.flags & Backend::LOCAL == 0;
+    let is_far = scratch.backend.flags & Backend::LOCAL == 0;
+    let elsewhere = role == Role::Edge && is_far;
     if !settings.has(Settings::MASQUERADE_KUBE_PROXY) {
-        return elsewhere;
+        return elsewhere || is_far && settings.is_pod(&scratch.key.tuple.source) == Some(false);
     }
     if scratch.backend.ip == scratch.key.tuple.source {
         return true;

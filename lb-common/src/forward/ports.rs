@@ -4,8 +4,8 @@
 mod tests;
 
 use super::choose::SECOND;
-use super::inherited;
 use super::parts::{Part, Parts, end};
+use super::{Role, inherited};
 use crate::addr::{Ip, Port, Protocol};
 use crate::config::{Device, Settings};
 use crate::event::{DropReason, Event, PassReason, Verdict};
@@ -13,7 +13,7 @@ use crate::flow::{Flow, Kind, Side, Tuple};
 use crate::hash;
 use crate::packet::Packet;
 use crate::scratch::Scratch;
-use crate::service::Frontend;
+use crate::service::{Backend, Flags, Frontend};
 use crate::tables::{Added, Tables};
 
 /// Ports tried in one round, ...
@@ -104,8 +104,9 @@ fn keep_or_shift<T: Tables>(
     scratch: &mut Scratch,
 ) -> Result<Reservation, DropReason> {
     // The client may use this port to talk to the backend directly: both replies would have one tuple (ADR 0013).
-    if scratch.round == 0 && !tables.is_direct(hash::whole(&scratch.flow.to, scratch.key.protocol))
-    {
+    let may_keep =
+        scratch.round == 0 && (scratch.begin.port_stays || !is_pods_question(settings, scratch));
+    if may_keep && !tables.is_direct(hash::whole(&scratch.flow.to, scratch.key.protocol)) {
         let reservation = take(tables, settings, scratch)?;
         if reservation != Reservation::Taken {
             return Ok(reservation);
@@ -123,6 +124,16 @@ fn keep_or_shift<T: Tables>(
     let reservation = seek(tables, settings, scratch, false)?;
     tables.count(Event::PortShifted);
     Ok(reservation)
+}
+
+/// Whether a pod asks from another node what a backend of this one answers. Its own node may translate another connection of
+/// its port, by a ClusterIP, to the very same backend, and that one never gets a flow on this node.
+#[inline(never)]
+fn is_pods_question(settings: &Settings, scratch: &Scratch) -> bool {
+    scratch.role == Role::Edge
+        && scratch.service.flags.has(Flags::EXTERNAL)
+        && scratch.backend.flags & Backend::LOCAL != 0
+        && settings.is_pod(&scratch.key.tuple.source) == Some(true)
 }
 
 /// Puts the opposite where its key says, unless another flow is there: see [`stand`].
