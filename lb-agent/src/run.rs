@@ -127,8 +127,10 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
     let (sender, mut events) = mpsc::channel(4_096);
     let kube_proxy = KubeProxy::default();
     let observed = (&view, &kube_proxy);
-    let client =
-        start_source(options.manifests.as_deref(), &config, &name, observed, sender).await?;
+    let (shows, views) = watch::channel(None);
+    drop(tokio::spawn(node::watch::run(shows)));
+    let to = (sender, Some(views.clone()));
+    let client = start_source(options.manifests.as_deref(), &config, &name, observed, to).await?;
     let mut tracker = tracker(&config, &name);
     let has_maps = paths.bpf_dir.join(datapath::LAYOUT).join("maps").exists();
     let patience = match (&options.manifests, has_maps) {
@@ -191,7 +193,7 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
     agent.shown.events.node("Starting", String::new());
     agent.begin();
     let end = tokio::select! {
-        end = agent.work(events, shared, &mut stop) => end,
+        end = agent.work((events, views), shared, &mut stop) => end,
         () = reload::changed(options) => End::Changed,
     };
     ServiceManager::stopping();

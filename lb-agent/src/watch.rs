@@ -20,6 +20,7 @@ pub mod observe;
 mod pace;
 mod renew;
 mod request;
+pub mod source_address;
 mod unread;
 mod version;
 

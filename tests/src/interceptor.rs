@@ -117,7 +117,7 @@ fn serve(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let server = Server { kubeconfig: Some(kubeconfig.to_owned()), master: None };
-        let client = server.client(None).await?;
+        let client = server.client(None, None).await?;
         let listener = TcpListener::bind(address).await.context("listen")?;
         let router = Router::new().fallback(answer).with_state((client, shared));
         ready();

@@ -1,16 +1,20 @@
 //! Watches that break in ways of their own, against the real API server: a place in time that it has forgotten, a token
-//! that it takes no more, a wire that is cut for long; and writes of objects that change nothing.
+//! that it takes no more, a wire that is cut for long, an address of the node that is gone; and writes of objects that
+//! change nothing.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use lb_agent::reconcile::GRACE;
 use lb_tests::agent::{Agent, Source};
-use lb_tests::cluster::{Cluster, Published, Traffic, slices_of};
+use lb_tests::cluster::{Cluster, Published, Traffic, slices_of, until_answered_by};
+use lb_tests::control_plane;
 use lb_tests::rig::Rig;
-use lb_tests::topology::{Node, Pod, Shape};
+use lb_tests::topology::{Family, Node, Pod, Segment, Shape};
+use lb_tests::traffic::{Ask, Protocol};
 use lb_tests::wait::wait_until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -19,6 +23,8 @@ use nix::unistd::Pid;
 const NOTICE: Duration = Duration::from_mins(2);
 /// How long it may take to follow again: files are looked at each second, pauses grow to three.
 const BACK: Duration = Duration::from_secs(20);
+/// How soon a change is seen through a new connection, sooner than probes would end the old one.
+const BEFORE_PROBES: Duration = Duration::from_secs(10);
 /// The metric that says since when changes do not arrive.
 const STALE: &str = "lb_source_stale_since_seconds";
 /// Failed requests after which pauses between two have grown: four kinds of objects, five doublings.
@@ -152,6 +158,39 @@ fn what_happens_behind_a_wire_that_is_cut_for_long_is_caught_up_with() -> Result
     until_stale(agent, false, BACK)?;
     traffic.finish()?;
     cluster.until_answered_by(&other, &["pod-b2"])
+}
+
+/// The node gets another lease: the watches hang on an address that is gone, and nothing tells their connections so.
+#[test]
+fn change_is_seen_soon_after_the_address_of_the_node_is_another() -> Result<()> {
+    let cluster = Cluster::start(Shape::Routed)?;
+    let [_, other] = publish(&cluster)?;
+    let node = cluster.rig().node(0)?;
+    let (old, new) = (node.addresses().v4, Segment::First.host(31)?.v4);
+    let gateway = Segment::First.gateway()?.v4;
+    let (addresses, ranges) =
+        ([new.to_string(), node.addresses().v6.to_string()], node.pod_ranges());
+    node.netns().ip(&format!(
+        "address delete {old}/24 dev eth0
+         address add {new}/24 dev eth0
+         route replace default via {gateway}"
+    ))?;
+    let began = Instant::now();
+    // As its kubelet does.
+    cluster.control_plane().node(&control_plane::Node {
+        name: node.name(),
+        addresses: &addresses.each_ref().map(String::as_str),
+        pod_cidrs: &ranges.each_ref().map(String::as_str),
+        labels: &[],
+    })?;
+    cluster.endpoints(&other, &[cluster.rig().pod(0, 1)?])?;
+    let port = other.node_port(node, Family::V4, Protocol::Tcp)?.port();
+    let node_port = Ask::tcp(SocketAddr::from((new, port)));
+    until_answered_by(cluster.rig().client(), node_port, &["pod-a2"])?;
+    let took = began.elapsed();
+    // Probes of the connections alone would end them after 14 s.
+    ensure!(took < BEFORE_PROBES, "it was seen after {} s", took.as_secs());
+    Ok(())
 }
 
 /// Connections to the API server end, and no other can be made.

@@ -79,12 +79,10 @@ impl Agent {
 
     pub(super) async fn work(
         &mut self,
-        mut events: mpsc::Receiver<Event>,
+        (mut events, mut views): (mpsc::Receiver<Event>, watch::Receiver<Shown>),
         shared: Arc<Maps>,
         stop: &mut Stop,
     ) -> End {
-        let (sender, mut views) = watch::channel(None);
-        drop(tokio::spawn(crate::node::watch::run(sender)));
         let mut tick = interval(Duration::from_secs(1));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut sweeping: Option<JoinHandle<Result<Report, maps::Error>>> = None;

@@ -35,7 +35,7 @@ pub async fn intent(options: &cli::Run, config: &Config) -> Result<Intent, Error
     let (sender, mut events) = mpsc::channel(4_096);
     let (view, metrics) = (ViewHealth::default(), KubeProxy::default());
     let source = (&view, &metrics);
-    drop(start_source(options.manifests.as_deref(), config, &node, source, sender).await?);
+    drop(start_source(options.manifests.as_deref(), config, &node, source, (sender, None)).await?);
     let mut tracker = tracker(config, &node);
     let lists = async {
         while !tracker.is_synced() {

@@ -23,6 +23,7 @@ use crate::metrics::kube_proxy::KubeProxy;
 use crate::snapshot::{Event, NodeContext, ViewHealth};
 use crate::tracker::Tracker;
 use crate::watch::client::Server;
+use crate::watch::source_address::Own;
 use crate::watch::{ListMode, Watch};
 
 /// How long the maps wait for the lists that tell their sizes.
@@ -136,7 +137,7 @@ pub(super) async fn start_source(
     config: &Config,
     node: &str,
     (view, kube_proxy): (&ViewHealth, &KubeProxy),
-    events: mpsc::Sender<Event>,
+    (events, own): (mpsc::Sender<Event>, Own),
 ) -> Result<Option<Client>, Error> {
     let view = view.clone();
     if let Some(directory) = manifests {
@@ -146,7 +147,7 @@ pub(super) async fn start_source(
     }
     let server =
         Server { kubeconfig: config.kubeconfig.value.clone(), master: config.master.value.clone() };
-    let client = server.client(Some(Arc::new(kube_proxy.clone()))).await?;
+    let client = server.client(Some(Arc::new(kube_proxy.clone())), own).await?;
     let watch = Watch {
         node: node.to_owned(),
         service_proxy_name: config.service_proxy_name.value.clone(),

@@ -10,6 +10,7 @@ use kube::config::{InClusterError, KubeconfigError};
 
 use super::observe::{Observe, Observer};
 use super::renew::Renewed;
+use super::source_address::Own;
 
 /// Where the API server is and how to get in.
 #[derive(Clone, Debug, Default)]
@@ -72,8 +73,13 @@ pub enum ClientError {
 impl Server {
     /// Makes a client whose requests tell `observer` how they went, and which reads its files again when they change.
     /// Nothing is sent yet: a server that is away is no error here, and a credential plugin that fails is asked again.
-    pub async fn client(&self, observer: Option<Arc<dyn Observer>>) -> Result<Client, ClientError> {
-        let service = Renewed::start(self.clone()).await?;
+    /// A connection from an address that `own` loses ends at once.
+    pub async fn client(
+        &self,
+        observer: Option<Arc<dyn Observer>>,
+        own: Own,
+    ) -> Result<Client, ClientError> {
+        let service = Renewed::start(self.clone(), own).await?;
         Ok(ClientBuilder::new(service, "default").with_layer(&Observe::new(observer)).build())
     }
 }

@@ -1,4 +1,5 @@
-//! The HTTP client: connections end when the server stops responding; proxies are supported.
+//! The HTTP client: connections end when the server stops responding and when their source address is gone; proxies are
+//! supported.
 
 use std::time::Duration;
 
@@ -12,9 +13,10 @@ use hyper_util::client::proxy::matcher::Intercept;
 use hyper_util::rt::TokioExecutor;
 use kube::client::{Body, ConfigExt as _};
 use tower::util::BoxCloneSyncService;
-use tower::{BoxError, Service, ServiceBuilder};
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 
 use super::access::Access;
+use super::source_address::{Own, Sourced};
 
 /// Sends requests.
 pub(super) type Stack = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
@@ -31,7 +33,7 @@ const QUESTIONS: u32 = 3;
 const UNANSWERED: Duration = Duration::from_secs(15);
 
 /// The client of this access. Blocks where it asks a credential plugin.
-pub(super) fn stack(access: &Access) -> Result<Stack, kube::Error> {
+pub(super) fn stack(access: &Access, own: Own) -> Result<Stack, kube::Error> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
@@ -40,6 +42,7 @@ pub(super) fn stack(access: &Access) -> Result<Stack, kube::Error> {
     connector.set_keepalive_interval(Some(AGAIN));
     connector.set_keepalive_retries(Some(QUESTIONS));
     connector.set_tcp_user_timeout(Some(UNANSWERED));
+    let connector = connector.map_response(move |stream| Sourced::new(stream, own));
     let Some(proxy) = &access.proxy else { return by(access, connector) };
     let uri = proxy.uri().clone();
     match proxy.uri().scheme_str() {

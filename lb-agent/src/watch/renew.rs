@@ -20,6 +20,7 @@ use tower::{BoxError, Service, ServiceExt as _};
 use super::access::Access;
 use super::client::{ClientError, Server};
 use super::connector::{Stack, stack};
+use super::source_address::Own;
 
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -44,12 +45,12 @@ type Stamp = Option<(u64, u64, i64, i64)>;
 impl Renewed {
     /// Makes the first client and keeps it new. A file that is wrong is an error; the failure of a credential plugin
     /// is not, it is asked again.
-    pub(super) async fn start(server: Server) -> Result<Self, ClientError> {
+    pub(super) async fn start(server: Server, own: Own) -> Result<Self, ClientError> {
         let access = server.access().await?;
         let (files, has_plugin) = (access.files.clone(), access.has_plugin);
         let stamps = stamps(&files);
         tell(&access);
-        let current = match made(&server, access).await {
+        let current = match made(&server, access, &own).await {
             Ok(stack) => Ok(stack),
             Err(error) if has_plugin => {
                 let error = crate::chain(&error);
@@ -59,7 +60,8 @@ impl Renewed {
             Err(error) => return Err(error),
         };
         let shared = Arc::new(Shared { current: Mutex::new(current), refused: Notify::new() });
-        let keeper = Keeper { server, shared: Arc::downgrade(&shared), files, stamps, told: None };
+        let keeper =
+            Keeper { server, own, shared: Arc::downgrade(&shared), files, stamps, told: None };
         drop(tokio::spawn(keeper.keep()));
         Ok(Self(shared))
     }
@@ -103,6 +105,7 @@ impl Shared {
 /// Keeps the client new, as long as somebody has it.
 struct Keeper {
     server: Server,
+    own: Own,
     shared: Weak<Shared>,
     files: Vec<PathBuf>,
     stamps: Vec<Stamp>,
@@ -137,7 +140,7 @@ impl Keeper {
                     tell(&access);
                 }
                 self.stamps = stamps(&self.files);
-                made(&self.server, access).await
+                made(&self.server, access, &self.own).await
             }
             Err(error) => {
                 // A file that is being written now is read when it changes again.
@@ -169,8 +172,9 @@ impl Keeper {
 }
 
 /// A credential plugin may take its time: in a thread of its own.
-async fn made(server: &Server, access: Access) -> Result<Stack, ClientError> {
-    let made = spawn_blocking(move || stack(&access)).await?;
+async fn made(server: &Server, access: Access, own: &Own) -> Result<Stack, ClientError> {
+    let own = own.clone();
+    let made = spawn_blocking(move || stack(&access, own)).await?;
     made.map_err(|source| {
         let source = Box::new(source);
         match &server.kubeconfig {

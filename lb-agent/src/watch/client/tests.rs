@@ -1,6 +1,7 @@
 //! Faults of credential files are reported at once, changed files are used, and a refused client is made anew.
 
 use std::fs;
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -8,14 +9,17 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::routing::get;
+use futures::StreamExt as _;
 use kube::client::Body;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::*;
+use crate::node::{Address, Told, View};
 
 async fn refused(server: Server) -> String {
-    match server.client(None).await {
+    match server.client(None, None).await {
         Ok(_) => panic!("a client"),
         Err(error) => error.to_string(),
     }
@@ -80,7 +84,7 @@ async fn a_server_that_is_away_is_no_error_yet() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = kubeconfig(&directory, &of("http://127.0.0.1:1", "", ""));
     let server = Server { kubeconfig: Some(file), master: None };
-    assert!(server.client(None).await.is_ok());
+    assert!(server.client(None, None).await.is_ok());
 }
 
 #[tokio::test]
@@ -119,7 +123,7 @@ async fn a_token_that_is_replaced_in_its_file_is_used() {
     fs::write(&token, "first\n").expect("a token");
     let user = format!("tokenFile: '{}'", token.display());
     let file = kubeconfig(&directory, &of(&server.address, "", &user));
-    let client = Server { kubeconfig: Some(file), master: None }.client(None).await;
+    let client = Server { kubeconfig: Some(file), master: None }.client(None, None).await;
     let client = client.expect("a client");
     assert_eq!(code(&client).await, Some(200));
     "second".clone_into(&mut server.token.lock().expect("no panic"));
@@ -145,7 +149,7 @@ async fn a_credential_plugin_is_asked_again_when_it_fails_and_after_a_401() {
         plugin.display()
     );
     let file = kubeconfig(&directory, &of(&server.address, "", &user));
-    let client = Server { kubeconfig: Some(file), master: None }.client(None).await;
+    let client = Server { kubeconfig: Some(file), master: None }.client(None, None).await;
     let client = client.expect("a client");
     assert_eq!(code(&client).await, None, "the plugin fails");
     fs::write(&token, "first").expect("a token");
@@ -160,10 +164,62 @@ async fn a_credential_plugin_is_asked_again_when_it_fails_and_after_a_401() {
 async fn a_kubeconfig_that_is_replaced_is_used() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = kubeconfig(&directory, &of("http://127.0.0.1:1", "", "token: t"));
-    let client = Server { kubeconfig: Some(file), master: None }.client(None).await;
+    let client = Server { kubeconfig: Some(file), master: None }.client(None, None).await;
     let client = client.expect("a client");
     assert_eq!(code(&client).await, None);
     let server = taking("t").await;
     drop(kubeconfig(&directory, &of(&server.address, "", "token: t")));
     until_let_in(&client).await;
+}
+
+/// A server that begins an answer and never ends it, as that of a watch.
+#[tokio::test]
+async fn an_answer_ends_at_once_when_the_source_address_of_its_connection_is_gone() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = format!("http://{}", listener.local_addr().expect("an address"));
+    let endless = || async {
+        let first = futures::stream::iter([Ok::<_, std::io::Error>("{}\n")]);
+        axum::body::Body::from_stream(first.chain(futures::stream::pending()))
+    };
+    let router = Router::new().route("/", get(endless));
+    drop(tokio::spawn(async { axum::serve(listener, router).await }));
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = kubeconfig(&directory, &of(&address, "", "token: t"));
+    let (shows, own) = watch::channel(None);
+    let client = Server { kubeconfig: Some(file), master: None }.client(None, Some(own)).await;
+    let client = client.expect("a client");
+    let ask = || async {
+        let request = Request::get("/").body(Body::empty()).expect("a request");
+        let answer = client.send(request).await.expect("an answer");
+        let mut body = axum::body::Body::new(answer.into_body()).into_data_stream();
+        drop(body.next().await.expect("a piece").expect("a piece"));
+        body
+    };
+    let shown = |ips: &[IpAddr]| {
+        let addresses = ips.iter().map(|ip| Address {
+            index: 1,
+            ip: *ip,
+            prefix: 8,
+            is_global: false,
+            is_preferred: true,
+        });
+        let view = View { addresses: addresses.collect(), ..View::default() };
+        shows.send_replace(Some((view, Told::Event)))
+    };
+    let (source, other) = ([127, 0, 0, 1].into(), [192, 0, 2, 1].into());
+    drop(shown(&[other]));
+    let mut body = ask().await;
+    // Only an address that was there can go, and only its own connections end.
+    for now in [&[source, other][..], &[source]] {
+        drop(shown(now));
+        let silence = timeout(Duration::from_millis(200), body.next()).await;
+        assert!(silence.is_err(), "{silence:?}");
+    }
+    drop(shown(&[]));
+    let end = timeout(Duration::from_secs(5), body.next()).await.expect("an end");
+    assert!(end.is_some_and(|end| end.is_err()));
+    // The next request is sent by another connection.
+    let mut body = ask().await;
+    let silence = timeout(Duration::from_millis(200), body.next()).await;
+    assert!(silence.is_err(), "{silence:?}");
 }

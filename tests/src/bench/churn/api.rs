@@ -40,7 +40,7 @@ impl Changer {
                 .worker_threads(1)
                 .enable_all()
                 .build()?;
-            let client = runtime.block_on(server.client(None))?;
+            let client = runtime.block_on(server.client(None, None))?;
             Ok((runtime, client))
         })??;
         Ok(Self { runtime, client, made: 0 })

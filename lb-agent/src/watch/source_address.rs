@@ -1,0 +1,117 @@
+//! A connection that ends when this host loses its source address.
+//!
+//! The kernel keeps such a connection until timers give it up, and nothing arrives on it meanwhile. Only an address that
+//! the node's list had, and has no more, ends one: loopback's network has addresses that no list names.
+
+use std::future::pending;
+use std::io::{self, ErrorKind, IoSlice};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures::future::BoxFuture;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::sync::watch::Receiver;
+
+use crate::node::watch::Shown;
+
+/// The addresses of this host as they change; `None` where nobody follows them.
+pub type Own = Option<Receiver<Shown>>;
+
+/// The connection.
+pub(super) struct Sourced {
+    stream: TokioIo<TcpStream>,
+    /// Ends when the address is gone.
+    gone: BoxFuture<'static, ()>,
+    is_gone: bool,
+}
+
+impl Sourced {
+    pub(super) fn new(stream: TokioIo<TcpStream>, own: Own) -> Self {
+        let source = stream.inner().local_addr().map(|local| local.ip().to_canonical());
+        let gone: BoxFuture<'static, ()> = match (source, own) {
+            (Ok(source), Some(own)) => Box::pin(gone(source, own)),
+            _ => Box::pin(pending()),
+        };
+        Self { stream, gone, is_gone: false }
+    }
+
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        self.is_gone = self.is_gone || self.gone.as_mut().poll(cx).is_ready();
+        if self.is_gone {
+            return Err(io::Error::new(ErrorKind::ConnectionAborted, "its source address is gone"));
+        }
+        Ok(())
+    }
+}
+
+/// Waits until the host had the address and has it no more.
+async fn gone(source: IpAddr, mut own: Receiver<Shown>) {
+    let mut was_own = false;
+    loop {
+        let is_own = own
+            .borrow_and_update()
+            .as_ref()
+            .is_some_and(|(view, _)| view.addresses.iter().any(|address| address.ip == source));
+        if was_own && !is_own {
+            tracing::info!(%source, "source address of an API server connection is gone; reconnecting");
+            return;
+        }
+        was_own |= is_own;
+        if own.changed().await.is_err() {
+            // Nobody follows addresses any more.
+            return pending().await;
+        }
+    }
+}
+
+impl Connection for Sourced {
+    fn connected(&self) -> Connected {
+        self.stream.connected()
+    }
+}
+
+impl Read for Sourced {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        // Hyper reads at all times, also while nothing is asked: it is woken here.
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl Write for Sourced {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+}
