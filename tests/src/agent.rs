@@ -12,12 +12,12 @@ use anyhow::{Result, ensure};
 
 use crate::control_plane::ServiceAccount;
 use crate::http;
-use crate::memory::MemoryLimit;
 use crate::process::{Home, Program, workspace_binary};
 use crate::topology::Node;
 use crate::wait::try_wait_until;
 
 mod answers;
+mod starts;
 
 /// How long a start may take: it loads programs and reads every object first.
 const START: Duration = Duration::from_mins(1);
@@ -176,27 +176,6 @@ impl Agent {
         let environment: Vec<_> = self.environment.iter().cloned().chain(more).collect();
         self.program = launch(command, &self.arguments, &self.log, &environment)?;
         Ok(())
-    }
-
-    /// Lets later starts have another value of a flag.
-    pub fn set_flag(&mut self, flag: &str, value: &str) {
-        match self.arguments.iter().position(|argument| argument == flag) {
-            Some(at) => self.arguments.splice(at + 1..at + 2, [value.to_owned()]).for_each(drop),
-            None => self.arguments.extend([flag.to_owned(), value.to_owned()]),
-        }
-    }
-
-    /// Lets later starts have these capabilities only, as setpriv(1) names them: `-all,+bpf`.
-    pub fn confine(&mut self, capabilities: &str) {
-        let bounds = format!("--bounding-set={capabilities}");
-        self.before = vec!["setpriv".to_owned(), bounds, "--inh-caps=-all".to_owned()];
-    }
-
-    /// Lets later starts be members of a memory cgroup.
-    pub fn limit_memory(&mut self, limit: &MemoryLimit) {
-        let members = limit.members().display().to_string();
-        let script = format!("echo $$ > {members} && exec \"$@\"");
-        self.before = ["sh", "-c", &script, "sh"].map(str::to_owned).to_vec();
     }
 
     /// Returns the process id of its last run.
