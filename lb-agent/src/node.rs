@@ -9,6 +9,7 @@ pub mod acceleration;
 pub mod hidden;
 pub mod host;
 mod leads;
+pub mod listeners;
 mod nexthops;
 mod pattern;
 pub mod roles;

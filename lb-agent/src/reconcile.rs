@@ -20,6 +20,7 @@ mod capacity;
 mod conflict;
 mod draining;
 mod frontends;
+mod kept;
 mod op;
 mod port;
 mod ranges;
@@ -81,6 +82,8 @@ pub struct Reconciler {
     named: Vec<ServiceId>,
     /// Something became free since the refused were tried last.
     has_room: bool,
+    /// ClusterIPs and ports at which a process of this node listens itself.
+    kept: BTreeSet<Frontend>,
     /// No port that is programmed is younger.
     youngest: (i64, String),
 }
@@ -229,12 +232,14 @@ impl Reconciler {
     fn finish(&mut self, now: Duration, transaction: Transaction) -> Vec<Op> {
         let Transaction { before: mut ops, dirty, after } = transaction;
         let entries = self.frontends.written().len();
-        let ports = &self.ports;
+        let (ports, kept) = (&self.ports, &self.kept);
         let winner = |frontends: &Frontends, frontend: Frontend| {
             let claimants =
                 frontends.claimants(frontend).filter_map(|id| Some((id, ports.get(&id)?)));
-            let (id, port) = claimants.min_by_key(|(_, port)| port.seniority())?;
-            port.service(id, frontend)
+            let winner = claimants.min_by_key(|(_, port)| port.seniority());
+            let service = winner.and_then(|(id, port)| port.service(id, frontend));
+            let service = service.or_else(|| frontends.unclaimed(&frontend))?;
+            Some(kept::marked(kept, frontend, service))
         };
         self.frontends.settle((&dirty, now), &mut self.settings, winner, &mut ops);
         ops.extend(after);

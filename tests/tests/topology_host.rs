@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
-use lb_tests::rig::{Rig, Shared, TARGET, ask, different_servers, matrix, refused};
+use lb_tests::rig::{
+    Rig, Shared, TARGET, answered_by, ask, different_servers, matrix, refused, until,
+};
 use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::{Ask, Protocol};
 
@@ -17,6 +19,7 @@ in_both_shapes!(
     node_port_answers_on_loopback_where_it_is_asked_for,
     node_port_is_not_on_loopback_by_itself,
     service_wins_over_a_process_that_listens_on_its_numbers,
+    process_that_listens_at_a_cluster_ip_has_that_port_of_it,
     unconnected_socket_talks_to_two_services,
     every_backend_gets_its_share,
     service_without_endpoints_is_refused,
@@ -93,6 +96,45 @@ fn node_port_is_not_on_loopback_by_itself(shape: Shape) -> Result<()> {
 
 /// Contract 1.6 and 3.2: whoever listens on the number of a `NodePort`, or on an address and port
 /// of the node that a service has as an external one, does not see a packet of it.
+/// As `NodeLocal` `DNSCache` does it: an interface of the node has the ClusterIP, and a process listens there. Ports at which
+/// it does not are the Service's, and so are all once it is gone.
+fn process_that_listens_at_a_cluster_ip_has_that_port_of_it(shape: Shape) -> Result<()> {
+    let rig = Rig::shared(shape)?;
+    let dns = Service::new("dns", 10)?.port(80, TARGET).pods(&[rig.pod(1, 0)?]);
+    let other = Service::new("other", 11)?.port(80, TARGET).pods(&[rig.pod(1, 0)?]);
+    let rig = rig.start(&[&dns, &other])?;
+    let (node, backend) = (rig.node(0)?, rig.pod(1, 0)?.name());
+    let everywhere = |name: &str, service: &Service| -> Result<()> {
+        for (family, protocol) in matrix() {
+            let question = Ask::new(protocol, service.frontend(family));
+            for from in [rig.pod(0, 0)?, node.host()] {
+                until(from, question, answered_by(name))?;
+                until(from, question.unconnected(), answered_by(name))?;
+            }
+        }
+        Ok(())
+    };
+    let [v4, v6] = Family::ALL.map(|family| dns.frontend(family).ip());
+    let [other4, other6] = Family::ALL.map(|family| other.frontend(family).ip());
+    node.netns().ip(&format!(
+        "address add {v4}/32 dev lo\naddress add {v6}/128 dev lo nodad\n\
+         address add {other4}/32 dev lo\naddress add {other6}/128 dev lo nodad"
+    ))?;
+    for protocol in Protocol::ALL {
+        node.peer().serve(protocol, &[v4, v6], 80)?;
+    }
+    let outcome = everywhere(node.name(), &dns).and_then(|()| everywhere(backend, &other));
+    for protocol in Protocol::ALL {
+        node.peer().stop_serving(protocol, &[v4, v6], 80)?;
+    }
+    let outcome = outcome.and_then(|()| everywhere(backend, &dns));
+    node.netns().ip(&format!(
+        "address del {v4}/32 dev lo\naddress del {v6}/128 dev lo\n\
+         address del {other4}/32 dev lo\naddress del {other6}/128 dev lo"
+    ))?;
+    outcome
+}
+
 fn service_wins_over_a_process_that_listens_on_its_numbers(shape: Shape) -> Result<()> {
     const VIP_PORT: u16 = 8_443;
     let rig = Rig::shared(shape)?;

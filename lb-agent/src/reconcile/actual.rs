@@ -13,6 +13,7 @@ use lb_common::service::{
 };
 
 use super::frontends::key;
+use super::kept;
 use super::port::{Members, Port};
 use super::rows_by_endpoint::RowsByEndpoint;
 use super::{
@@ -84,6 +85,7 @@ impl Reconciler {
         }
         let services = actual.services.iter().map(|(_, service)| service.id);
         let highest = services.chain(orphans.keys().copied()).max().unwrap_or(0);
+        let kept = kept::of(actual.services.iter().map(|(frontend, service)| (frontend, service)));
         let mut reconciler = Self {
             limits,
             settings: actual.settings,
@@ -99,6 +101,7 @@ impl Reconciler {
             naming: 0,
             named: Vec::new(),
             has_room: false,
+            kept,
             youngest: (0, String::new()),
         };
         reconciler.keep_strays(stray_rows, stray_sets);

@@ -145,7 +145,7 @@ impl Frontends {
     }
 
     /// The entry of a frontend without a claim: the marker of an address, a draining frontend, or nothing.
-    fn unclaimed(&self, frontend: &Frontend) -> Option<Service> {
+    pub(super) fn unclaimed(&self, frontend: &Frontend) -> Option<Service> {
         if *frontend == Frontend::cluster_address(frontend.ip) {
             let mark = Service { flags: Flags::ADDRESS, ..Service::default() };
             return self.addresses.contains_key(&frontend.ip).then_some(mark);
@@ -157,7 +157,7 @@ impl Frontends {
         Some(Service { flags, cluster: none, local: none, ..*service })
     }
 
-    /// Writes what the `dirty` entries should be. `winner` gives the value of a claimed frontend.
+    /// Writes what the `dirty` entries should be: what `winner` says.
     ///
     /// The settings grow before the first entry that needs them and shrink after the last.
     pub(super) fn settle(
@@ -167,10 +167,8 @@ impl Frontends {
         winner: impl Fn(&Self, Frontend) -> Option<Service>,
         ops: &mut Vec<Op>,
     ) {
-        let wanted =
-            |frontend: &Frontend| winner(self, *frontend).or_else(|| self.unclaimed(frontend));
         let changes: Vec<(Frontend, Option<Service>)> =
-            dirty.iter().map(|frontend| (*frontend, wanted(frontend))).collect();
+            dirty.iter().map(|frontend| (*frontend, winner(self, *frontend))).collect();
         let changes: Vec<_> = changes
             .into_iter()
             .filter(|(frontend, service)| self.written.get(frontend) != service.as_ref())

@@ -8,9 +8,9 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-use lb_common::addr::{Ip, Protocol};
+use lb_common::addr::{Ip, Port, Protocol};
 use lb_common::config::{Prefix, Settings};
-use lb_common::service::Frontend;
+use lb_common::service::{Flags, Frontend};
 
 use super::{Change, GRACE, Limits, Op, Reconciler, Refusal};
 use crate::plan::{
@@ -174,6 +174,33 @@ fn settings_of_the_node_are_written_and_those_of_services_stay() {
     assert_eq!((written.secret, written.netns_cookie, written.socket_mode), (7, 9, 2));
     assert_ne!(written.removals, 5, "it counts changes of frontends");
     assert!(reconciler.set_node(&node).is_empty());
+}
+
+#[test]
+fn cluster_ip_of_a_listener_is_marked_until_it_is_gone() {
+    let mut world = World::new(LIMITS);
+    let plans =
+        [1, 2].map(|number| change(number, Some(plan(number, Protocol::TCP, 7, &[(1, 3)]))));
+    drop(world.reconciler.plan(world.now, plans.into()));
+    let at = |number| Ip::v4([10, 96, 0, number]);
+    let asked = world.reconciler.cluster_frontends(&[at(1), at(9), Ip::v4([192, 0, 2, 1])].into());
+    assert_eq!(asked, [Frontend::new(at(1), Port::new(80), Protocol::TCP)].into());
+    let marked = |ops: &[Op]| -> Vec<bool> {
+        let mut marked = Vec::new();
+        for op in ops {
+            if let Op::PutService { service, .. } = op {
+                marked.push(service.flags.has(Flags::HOST));
+            }
+        }
+        marked
+    };
+    assert_eq!(marked(&world.reconciler.keep(world.now, asked.clone())), [true, true]);
+    assert!(world.reconciler.keep(world.now, asked.clone()).is_empty());
+    let again = change(1, Some(plan(1, Protocol::TCP, 7, &[(1, 3), (2, 3)])));
+    let ops = world.reconciler.plan(world.now, vec![again]);
+    assert!(marked(&ops).contains(&true), "a change of the Service keeps the mark: {ops:?}");
+    assert_eq!(world.reconciler.cluster_frontends(&[at(1)].into()), asked);
+    assert_eq!(marked(&world.reconciler.keep(world.now, BTreeSet::new())), [false, false]);
 }
 
 #[test]

@@ -12,7 +12,9 @@ use super::{memory, sizes};
 use crate::maps::{self, Maps};
 use crate::metrics::Numbers;
 use crate::node::host::Frontends;
+use crate::node::listeners;
 use crate::reconcile::{Reconciler, Refusal};
+use crate::show::words;
 use crate::sweep::{self, Report};
 use crate::syscall::{give_memory_back, unhurried};
 
@@ -116,12 +118,37 @@ impl Agent {
     /// Looks at what is attached.
     pub(super) fn inspect(&mut self) {
         self.inspected = Instant::now();
+        self.keep_listeners();
         if self.devices.inspect(&self.numbers) {
             self.state.changed();
         }
         let problems = self.devices.problems();
         Numbers::set(&self.numbers.node_problems, problems.len());
         self.state.finds_on_node(problems);
+    }
+
+    /// Leaves ClusterIPs that are addresses of this node to the processes that listen there.
+    fn keep_listeners(&mut self) {
+        if !self.is_programmed {
+            return;
+        }
+        let asked = self.reconciler.cluster_frontends(&self.devices.listening());
+        let kept = match listeners::of(&asked) {
+            Ok(kept) => kept,
+            Err(error) => {
+                warn!(%error, "listening sockets of this node could not be read; retrying");
+                return;
+            }
+        };
+        for frontend in kept.difference(self.reconciler.kept()) {
+            let frontend = words::frontend(frontend);
+            info!(frontend, "ClusterIP is left to a process of this node, which listens there");
+        }
+        for frontend in self.reconciler.kept().difference(&kept) {
+            let frontend = words::frontend(frontend);
+            info!(frontend, "ClusterIP is served again: no process of this node listens there");
+        }
+        self.change(|reconciler, now| reconciler.keep(now, kept));
     }
 
     pub(super) fn report_ready(&mut self) {

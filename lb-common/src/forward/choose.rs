@@ -55,7 +55,8 @@ pub(super) fn locate<T: Tables>(
     let is_there = tables.service(&scratch.frontend, &mut scratch.service);
     let is_leaving = is_there && scratch.service.flags.has(Flags::LEAVING);
     if is_there && !is_leaving {
-        return Ok(());
+        let is_hosts = scratch.service.flags.has(Flags::HOST);
+        return if is_hosts { Err(Refusal::Pass(PassReason::NotOurs)) } else { Ok(()) };
     }
     // A removed frontend begins no flow, unless its address has another one.
     let rest = if is_leaving { Ok(()) } else { Err(Refusal::Pass(PassReason::NotOurs)) };
@@ -75,8 +76,11 @@ pub(super) fn locate<T: Tables>(
         return rest;
     }
     scratch.frontend = Frontend::cluster_address(ip);
-    if tables.knows(&scratch.frontend) {
-        Err(Refusal::Reject(Turn::UnknownPort))
+    if tables.service(&scratch.frontend, &mut scratch.service) {
+        // Answers to processes of this node that ask such an address from itself.
+        let is_hosts = scratch.service.flags.has(Flags::HOST);
+        let pass = Refusal::Pass(PassReason::NotOurs);
+        Err(if is_hosts { pass } else { Refusal::Reject(Turn::UnknownPort) })
     } else if settings.has(Settings::RANGES_KNOWN) {
         Err(Refusal::Drop(DropReason::UnallocatedAddress))
     } else {

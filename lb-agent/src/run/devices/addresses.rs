@@ -1,6 +1,6 @@
 //! The node's addresses in their map.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lb_common::addr::Ip;
 use lb_common::config::Settings;
@@ -9,6 +9,7 @@ use tracing::warn;
 use super::Devices;
 use crate::node::Primary;
 use crate::plan::Family;
+use crate::reconcile::wire;
 
 impl Devices {
     /// The node's addresses, and in which families `NodePorts` are served on all of them.
@@ -26,6 +27,15 @@ impl Devices {
     /// Whether an address is one of the node's.
     pub(in crate::run) fn is_own(&self, ip: &Ip) -> bool {
         self.addresses.contains_key(ip)
+    }
+
+    /// The node's addresses that a process may listen at: not those of `kube-ipvs0`, where kube-proxy has every ClusterIP.
+    pub(in crate::run) fn listening(&self) -> BTreeSet<Ip> {
+        let Some(view) = &self.view else { return BTreeSet::new() };
+        let is_left_over =
+            |index: &u32| view.links.get(index).is_some_and(|link| link.name == "kube-ipvs0");
+        let own = view.addresses.iter().filter(|own| !is_left_over(&own.index));
+        own.map(|own| wire(own.ip)).collect()
     }
 
     /// New addresses first: a packet to one that stays is never without its entry.
