@@ -81,6 +81,12 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         work: &[Work::Tests(&["topology_flood"])],
     },
     Campaign {
+        name: "loss",
+        proves: "2,000 downloads over a path that loses 2 % of the packets are whole, for each shape of pods",
+        expected: "5 min",
+        work: &[Work::Tests(&["topology_loss"])],
+    },
+    Campaign {
         name: "churn",
         proves: "5,000 changes of endpoints under traffic: every answer is from a backend of the Service",
         expected: "2 min",

@@ -1,0 +1,70 @@
+//! Downloads over a path that loses packets: as many are whole as without us, for no segment that is sent again, and no end that
+//! one side has not heard of, finds its flow gone.
+
+use std::thread;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::campaign;
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, ask};
+use lb_tests::topology::{Family, Member, Node, Shape, Topology};
+use lb_tests::traffic::Ask;
+
+in_both_shapes!(downloads_over_a_path_that_loses_packets_are_whole);
+
+/// `NodePort`s of a pod of this node, and of the other one.
+const NODE_PORTS: [u16; 2] = [30_080, 30_081];
+/// Bytes of a download: some windows.
+const SIZE: usize = 100_000;
+/// A SYN may be lost three times, and the retransmissions back off.
+const PATIENCE: u64 = 60_000;
+
+/// One packet of fifty that is routed is lost, in either direction.
+fn lose(node: &Node) -> Result<()> {
+    let rules = "table inet loss { chain forward { type filter hook forward priority 0; \
+                 numgen random mod 50 == 0 counter drop; }; }";
+    node.netns().tool_fed("nft", &["-f", "-"], rules).map(drop)
+}
+
+fn download(from: &Member, asked: &[Ask]) -> Result<u32> {
+    let mut whole = 0;
+    for _ in 0..campaign::size(10, 250) {
+        for question in asked {
+            let question = question.sized(0, SIZE).within(PATIENCE);
+            let answer = ask(from, question).with_context(|| format!("{question:?}"))?;
+            ensure!(answer.peer == question.to, "{answer:?}");
+            whole += 1;
+        }
+    }
+    Ok(whole)
+}
+
+fn downloads_over_a_path_that_loses_packets_are_whole(shape: Shape) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    let mut services = Vec::new();
+    for ((number, port), node) in (10..).zip(NODE_PORTS).zip([0, 1]) {
+        let service = Service::new(&format!("web-{number}"), number)?.port(80, TARGET);
+        let service = service.node_port(port).pods(&[rig.pod(node, 1)?]);
+        rig.manifests().apply(&service)?;
+        services.push(service);
+    }
+    rig.start_agents(&[])?;
+    let node = rig.node(0)?;
+    let node_ports =
+        |family| NODE_PORTS.map(|port| Ask::tcp(node.addresses().socket(family, port)));
+    let outside: Vec<Ask> = Family::ALL.into_iter().flat_map(node_ports).collect();
+    let of = |service: &Service| Family::ALL.map(|family| Ask::tcp(service.frontend(family)));
+    let inside: Vec<Ask> = services.iter().flat_map(of).collect();
+    lose(node)?;
+    let (client, pod) = (rig.client(), rig.pod(0, 0)?);
+    let whole = thread::scope(|scope| -> Result<u32> {
+        let one = scope.spawn(|| download(client, &outside));
+        let whole = download(pod, &inside)?;
+        Ok(whole + one.join().map_err(|_panic| anyhow::anyhow!("a client ended early"))??)
+    })?;
+    let lost = node.netns().tool("nft", &["list", "table", "inet", "loss"])?;
+    ensure!(!lost.contains("counter packets 0 "), "no packet was lost: {lost}");
+    campaign::figure(&format!("whole downloads with 2 % loss, {shape:?} pods"), whole, "downloads");
+    Ok(())
+}
