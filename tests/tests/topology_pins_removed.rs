@@ -13,6 +13,7 @@ use lb_tests::rig::{Rig, TARGET, ask, askers};
 use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::{Ask, PAUSE};
 use lb_tests::wait::wait_until_ok;
+use nix::mount::{MsFlags, mount, umount};
 
 const NODE_PORT: u16 = 30_080;
 /// How long the agent may take to see what is missing: it looks every two seconds.
@@ -114,4 +115,30 @@ fn removed_pins_of_maps_come_back_as_the_same_maps() -> Result<()> {
     ensure!(listed.contains("10.96.0.10"), "{listed}");
     // A pod that comes now is served by programs over these maps.
     rig.until_programmed()
+}
+
+/// Something else lies over the directory of the pins: nothing can be put there. Packets are served, and the health says so until it is gone.
+#[test]
+fn pins_that_cannot_come_back_turn_healthz_bad() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(1, 0)?]);
+    rig.manifests().apply(&web)?;
+    rig.start_agents(&["--iptables-sync-period=2s"])?;
+    let agent = rig.agent(0)?;
+    let directory = rig.node(0)?.bpf().join(LAYOUT);
+    let is = |expected: u16| {
+        let (code, text) = agent.health("/healthz")?;
+        ensure!(code == expected, "/healthz answers with {code}: {text}");
+        Ok(())
+    };
+    is(200)?;
+    let question = Ask::tcp(web.frontend(Family::V4));
+    let load = rig.pod(0, 0)?.peer().load(question, false, PAUSE)?;
+    mount(Some("cover"), &directory, Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
+    let outcome = wait_until_ok(SOON, "/healthz is bad", || is(503));
+    umount(&directory)?;
+    outcome?;
+    wait_until_ok(SOON, "/healthz is well again", || is(200))?;
+    drop(load.finish_without_loss()?);
+    Ok(())
 }
