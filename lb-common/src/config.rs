@@ -19,11 +19,17 @@ pub struct Prefix {
 plain!(Prefix = 32 { ip, mask });
 
 impl Prefix {
-    /// Whether `ip` lies inside. A prefix with an all-zero mask matches nothing (it is unset).
+    /// Whether there is one: an all-zero mask means none.
+    #[inline(always)]
+    pub const fn is_set(&self) -> bool {
+        let [m0, m1] = self.mask.u64s();
+        m0 | m1 != 0
+    }
+
+    /// Whether `ip` lies inside. An unset prefix contains nothing.
     #[inline(always)]
     pub const fn contains(&self, ip: &Ip) -> bool {
-        let [m0, m1] = self.mask.u64s();
-        m0 | m1 != 0 && self.covers(ip)
+        self.is_set() && self.covers(ip)
     }
 }
 
@@ -166,11 +172,10 @@ impl Settings {
 
     /// Whether pods can be told from others in a family (contract 3.4): a range may be known of one only.
     #[inline(always)]
-    pub fn has_detector(&self, v4: bool) -> bool {
+    pub const fn has_detector(&self, v4: bool) -> bool {
         let [local4, local6] = &self.local;
-        let mask = if v4 { local4.mask } else { local6.mask };
-        !self.has(Self::NO_DETECTOR)
-            && (!self.has(Self::LOCAL_BY_PREFIX) || mask != Ip::UNSPECIFIED)
+        let local = if v4 { local4 } else { local6 };
+        !self.has(Self::NO_DETECTOR) && (!self.has(Self::LOCAL_BY_PREFIX) || local.is_set())
     }
 
     /// Whether an address outside of `ranges` may have a frontend; at times true of others.
@@ -223,8 +228,7 @@ impl Settings {
     pub const fn is_pod(&self, ip: &Ip) -> Option<bool> {
         let [pods4, pods6] = &self.pods;
         let pods = if ip.is_v4() { pods4 } else { pods6 };
-        let [m0, m1] = pods.mask.u64s();
-        if m0 | m1 == 0 { None } else { Some(pods.covers(ip)) }
+        if pods.is_set() { Some(pods.covers(ip)) } else { None }
     }
 
     /// The node's own address of a family; unspecified where it has none.

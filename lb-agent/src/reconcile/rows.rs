@@ -46,6 +46,9 @@ impl Rows {
     /// Whether pods have their addresses inside `pods`, as far as endpoints show: some endpoint is inside, and none of this
     /// node, but for its own addresses (`is_own`), outside. A CNI may have ranges of its own beside those of the Node objects.
     pub(super) fn confirm(&self, pods: &Prefix, is_own: impl Fn(&Ip) -> bool) -> bool {
+        if !pods.is_set() {
+            return false;
+        }
         let same_family = |row: &&Backend| row.service != 0 && row.ip.is_v4() == pods.ip.is_v4();
         let mut is_confirmed = false;
         for row in self.mirror.iter().filter(same_family) {

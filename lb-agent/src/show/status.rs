@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use lb_common::addr::Ip;
 use lb_common::config::{Settings, address};
 use lb_common::event::{Hook, Verdict, verdict_counter};
 use lb_common::service::Flags;
@@ -117,7 +116,7 @@ fn mode(settings: &Settings) -> String {
     let pods = if settings.has(Settings::NO_DETECTOR) {
         "not detected".to_owned()
     } else if settings.has(Settings::LOCAL_BY_PREFIX) {
-        let set = settings.local.iter().filter(|prefix| prefix.mask != Ip::UNSPECIFIED);
+        let set = settings.local.iter().filter(|prefix| prefix.is_set());
         let prefixes: Vec<String> = set.map(words::prefix).collect();
         format!("detected by prefix: {}", prefixes.join(" "))
     } else if settings.has(Settings::LOCAL_BY_DEVICE) {
@@ -207,6 +206,7 @@ fn findings(text: &mut String, known: &StateFile) {
 
 #[cfg(test)]
 mod tests {
+    use lb_common::addr::Ip;
     use lb_common::config::Prefix;
 
     use super::*;

@@ -105,10 +105,11 @@ struct Origin {
 #[inline(never)]
 fn masquerades(settings: &Settings, scratch: &Scratch, role: Role, origin: Origin) -> bool {
     let is_far = scratch.backend.flags & Backend::LOCAL == 0;
-    let elsewhere = role == Role::Edge && is_far;
     if !settings.has(Settings::MASQUERADE_KUBE_PROXY) {
-        return elsewhere || is_far && settings.is_pod(&scratch.key.tuple.source) == Some(false);
+        let is_pod = || settings.is_pod(&scratch.key.tuple.source);
+        return is_far && (role == Role::Edge || is_pod() == Some(false));
     }
+    let elsewhere = role == Role::Edge && is_far;
     if scratch.backend.ip == scratch.key.tuple.source {
         return true;
     }
