@@ -102,8 +102,8 @@ impl Config {
         prefixes(cidrs)
     }
 
-    /// Where the pods of the whole cluster have their addresses, one prefix of each family: the configured ones, else around
-    /// the node's own.
+    /// Where the pods of the whole cluster have their addresses, one prefix of each family: the configured ones, else
+    /// prefixes around the ranges of this node.
     pub fn pods(&self, node: Option<&NodeSpec>) -> [Prefix; 2] {
         if !self.cluster_cidr.value.is_empty() {
             return prefixes(&self.cluster_cidr.value);

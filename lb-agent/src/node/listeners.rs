@@ -1,4 +1,5 @@
-//! Sockets of this host that wait for packets at one address: `/proc/net/tcp` and its like (`Documentation/networking/proc_net_tcp.rst`).
+//! Sockets of this host that wait for packets at one address: `/proc/net/tcp` and its like
+//! (`Documentation/networking/proc_net_tcp.rst`).
 //!
 //! Sockets at the wildcard address do not count: they have nothing to do with a ClusterIP.
 
@@ -36,12 +37,13 @@ pub fn of(asked: &BTreeSet<Frontend>) -> Result<BTreeSet<Frontend>> {
             Err(error) => return Err(error),
         };
         for line in BufReader::new(file).lines().skip(1) {
-            let Some((at, state)) = socket(&line?) else { continue };
+            let line = line?;
+            let Some((ip, port, state)) = socket(&line) else { continue };
             // Listening TCP sockets are listed first, before many thousands of others.
             if protocol == Protocol::TCP && state != waits {
                 break;
             }
-            let frontend = Frontend::new(at.0, at.1, protocol);
+            let frontend = Frontend::new(ip, port, protocol);
             if state == waits && asked.contains(&frontend) {
                 found.insert(frontend);
             }
@@ -51,7 +53,7 @@ pub fn of(asked: &BTreeSet<Frontend>) -> Result<BTreeSet<Frontend>> {
 }
 
 /// Local address and state of a line.
-fn socket(line: &str) -> Option<((Ip, Port), String)> {
+fn socket(line: &str) -> Option<(Ip, Port, &str)> {
     let mut words = line.split_ascii_whitespace().skip(1);
     let (local, _peer, state) = (words.next()?, words.next()?, words.next()?);
     let (address, port) = local.split_once(':')?;
@@ -72,7 +74,7 @@ fn socket(line: &str) -> Option<((Ip, Port), String)> {
         }
         _ => return None,
     };
-    Some(((ip, port), state.to_owned()))
+    Some((ip, port, state))
 }
 
 #[cfg(test)]

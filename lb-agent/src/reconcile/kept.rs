@@ -45,12 +45,12 @@ impl Reconciler {
 pub(super) fn of<'a>(
     written: impl IntoIterator<Item = (&'a Frontend, &'a Service)>,
 ) -> BTreeSet<Frontend> {
-    let all = written.into_iter().filter(|(_, service)| service.flags.has(Flags::HOST));
-    let ports = all.filter(|(_, service)| !service.flags.has(Flags::ADDRESS));
+    let both = Flags::HOST.0 | Flags::ADDRESS.0;
+    let ports = written.into_iter().filter(|(_, service)| service.flags.0 & both == Flags::HOST.0);
     ports.map(|(frontend, _)| *frontend).collect()
 }
 
-/// The entry of a frontend, with the mark where it is left to a process. That of a `ClusterIP` has it with any port of it.
+/// The entry of a frontend, with [`Flags::HOST`] where it is left to a process.
 pub(super) fn marked(kept: &BTreeSet<Frontend>, frontend: Frontend, service: Service) -> Service {
     let is_kept = if service.flags.has(Flags::ADDRESS) {
         kept.range(frontend..).next().is_some_and(|first| first.ip == frontend.ip)

@@ -21,7 +21,7 @@ use crate::node::watch::Shown;
 /// The addresses of this host as they change; `None` where nobody follows them.
 pub type Own = Option<Receiver<Shown>>;
 
-/// The connection.
+/// A TCP connection that fails once its source address has left this host.
 pub(super) struct Sourced {
     stream: TokioIo<TcpStream>,
     /// Ends when the address is gone.
