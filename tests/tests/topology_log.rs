@@ -62,7 +62,7 @@ fn serves_without_a_log(log: &Path) -> Result<()> {
     let mut agent = rig.take_agent(0)?;
     agent.stop()?;
     agent.log_to(log);
-    // What waits for the writer is bounded, and a line for every packet is more.
+    // The queue of the writer is bounded, and a line for every packet is more than it holds.
     agent.set_flag("--packet-log", "all");
     agent.start_again()?;
     let node_port = rig.node(0)?.addresses().socket(Family::V4, 30_080);
