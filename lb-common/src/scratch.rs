@@ -5,7 +5,7 @@
 //! CPU. Socket calls have one for each socket, since packets and other processes may interrupt a process. At the start of a
 //! packet or call the contents are leftovers without meaning.
 
-use crate::addr::Ip;
+use crate::addr::{Ip, Port};
 use crate::event::Verdict;
 use crate::flow::{Flow, FlowKey, Fragment, Shown};
 use crate::forward::{Refusal, Reservation, Role};
@@ -67,6 +67,21 @@ pub struct Begin {
     pub may_turn: bool,
     /// The address of this node under which a packet of this host goes on, with a port of ours; unspecified for all others.
     pub source: Ip,
+}
+
+/// A search for a source port ([`crate::forward`], `ports`), between two of its tries.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Search {
+    /// Whether the client's own port was tried, or may not be.
+    pub has_begun: bool,
+    /// Whether the last try found its port taken, and another try may follow.
+    pub goes_on: bool,
+    /// Other ports that were tried.
+    pub tried: u32,
+    /// The port, of those tried in this round, of the displaceable flow that was silent for longest; 0: none.
+    pub oldest: Port,
+    /// Nanoseconds of `CLOCK_MONOTONIC` at which that flow was last seen.
+    pub silent_since: u64,
 }
 
 /// The identification that all fragments of a datagram share (RFC 791 3.1, RFC 8200 4.5).
@@ -133,8 +148,8 @@ pub struct Scratch {
     pub stays: bool,
     /// The packet of the new flow that made its reply.
     pub reservation: Reservation,
-    /// Rounds of source ports that were tried for the new flow.
-    pub round: u32,
+    /// The search for a source port of the new flow.
+    pub search: Search,
     /// The way of a packet that goes past the stack.
     pub route: Route,
     /// It goes to the other end of that device, which is a pod's. Not 0: yes.

@@ -41,7 +41,7 @@ fn path<P: Parts<T>, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratc
         return host::path(packet, tables, scratch);
     }
     let needs_source = scratch.next == Next::Masquerade;
-    if needs_source && ports::rounds(packet, tables, scratch, Part::Masquerade) {
+    if needs_source && ports::tries(packet, tables, scratch, Part::Masquerade) {
         return true;
     }
     if flows::must_touch(tables, scratch) && packet.part(tables, scratch, Part::Touch) {

@@ -59,7 +59,7 @@ pub(super) fn path<P: Parts<T>, T: Tables>(
     }
     if is_first {
         let ended = packet.part(tables, scratch, Part::Prepare)
-            || ports::rounds(packet, tables, scratch, Part::ReserveOwn)
+            || ports::tries(packet, tables, scratch, Part::ReserveOwn)
             || packet.part(tables, scratch, Part::Stand);
         if ended {
             return true;

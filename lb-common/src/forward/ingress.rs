@@ -51,14 +51,14 @@ fn path<P: Parts<T>, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratc
                 return scratch.next != Next::Refuse || packet.part(tables, scratch, Part::Refuse);
             }
             packet.part(tables, scratch, Part::Prepare)
-                || ports::rounds(packet, tables, scratch, Part::Reserve)
+                || ports::tries(packet, tables, scratch, Part::Reserve)
                 || packet.part(tables, scratch, Part::Stand)
                 || packet.part(tables, scratch, Part::Rewrite)
                 || leave(packet, scratch, Translation::NewFlow)
         }
         Next::Direct => {
             packet.part(tables, scratch, Part::Prepare)
-                || ports::rounds(packet, tables, scratch, Part::Reserve)
+                || ports::tries(packet, tables, scratch, Part::Reserve)
                 || packet.part(tables, scratch, Part::Stand)
                 || follow(packet, tables, scratch)
         }

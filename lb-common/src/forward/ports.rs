@@ -12,16 +12,18 @@ use crate::event::{DropReason, Event, PassReason, Verdict};
 use crate::flow::{Flow, Kind, Side, Tuple};
 use crate::hash;
 use crate::packet::Packet;
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, Search};
 use crate::service::{Backend, Flags, Frontend};
 use crate::tables::{Added, Tables};
 
 /// Ports tried in one round, ...
-const TRIES: u32 = 16;
+const ROUND: u32 = 16;
 /// ... how many make it known that they run out, ...
-const SCARCE: u32 = TRIES / 2;
-/// ... and rounds before a flow is refused: as many tries as netfilter begins with (`NF_NAT_MAX_ATTEMPTS`).
-const ROUNDS: u32 = 8;
+const SCARCE: u32 = ROUND / 2;
+/// ... and tries before a flow is refused: as many as netfilter begins with (`NF_NAT_MAX_ATTEMPTS`).
+const MOST: u32 = 8 * ROUND;
+/// With one more for the client's own port.
+const CALLS: u32 = MOST + 1;
 /// From one try to the next: odd, and far from any part of the range (2^32 by the golden ratio).
 const NEXT: u32 = 0x9e37_79b9;
 /// Nanoseconds of silence after which the port of a displaceable flow is free: no such flow lives longer unanswered.
@@ -39,22 +41,23 @@ pub enum Reservation {
     Taken,
 }
 
-/// Runs a part that looks for a source port, round by round.
+/// Runs a part that looks for a source port, try by try.
 ///
-/// VERIFIER: each round is a call of its own, for the verifier walks the tries one by one.
+/// VERIFIER: each try is a call of its own. In a loop within the part the verifier would walk all of them.
 #[inline(always)]
-pub(super) fn rounds<P: Parts<T>, T: Tables>(
+pub(super) fn tries<P: Parts<T>, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
     part: Part,
 ) -> bool {
-    scratch.round = 0;
-    for _ in 0..ROUNDS {
+    scratch.search = Search::default();
+    // VERIFIER: an inclusive range would triple what is walked.
+    for _ in 0..CALLS {
         if !packet.part(tables, scratch, part) {
             return false;
         }
-        if scratch.verdict != Verdict::Drop(DropReason::PortsExhausted) {
+        if !scratch.search.goes_on {
             break;
         }
     }
@@ -68,7 +71,16 @@ pub(super) fn reserve<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
     let Some(settings) = tables.settings() else {
         return end(scratch, Verdict::Pass(PassReason::NotReady));
     };
-    let reservation = keep_or_shift(tables, settings, scratch);
+    let is_first = !scratch.search.has_begun;
+    (scratch.search.has_begun, scratch.search.goes_on) = (true, false);
+    let reservation = if is_first && may_keep(tables, settings, scratch) {
+        keep(tables, settings, scratch)
+    } else if scratch.begin.port_stays {
+        // The CRC32c of a fragmented SCTP packet cannot be updated, so its port cannot change.
+        Err(DropReason::SctpChecksum)
+    } else {
+        shift(tables, settings, scratch)
+    };
     reserved(scratch, reservation)
 }
 
@@ -81,6 +93,7 @@ pub(super) fn own<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
     };
     scratch.frontend =
         Frontend::node_port(scratch.flow.to.source, Port::NONE, scratch.key.protocol);
+    scratch.search.goes_on = false;
     let reservation = seek(tables, settings, scratch, true);
     reserved(scratch, reservation)
 }
@@ -96,31 +109,41 @@ const fn reserved(scratch: &mut Scratch, reservation: Result<Reservation, DropRe
     }
 }
 
-/// Never [`Reservation::Taken`].
+/// Whether the client may keep its port: where it may use it to talk to the backend directly, both replies would have one
+/// tuple (ADR 0013).
 #[inline(always)]
-fn keep_or_shift<T: Tables>(
+fn may_keep<T: Tables>(tables: &T, settings: &Settings, scratch: &Scratch) -> bool {
+    (scratch.begin.port_stays || !is_pods_question(settings, scratch))
+        && !tables.is_direct(hash::whole(&scratch.flow.to, scratch.key.protocol))
+}
+
+/// Takes the reply tuple with the client's own port, or leaves it to a later try. Never [`Reservation::Taken`].
+#[inline(always)]
+fn keep<T: Tables>(
     tables: &T,
     settings: &Settings,
     scratch: &mut Scratch,
 ) -> Result<Reservation, DropReason> {
-    // The client may use this port to talk to the backend directly: both replies would have one tuple (ADR 0013).
-    let may_keep =
-        scratch.round == 0 && (scratch.begin.port_stays || !is_pods_question(settings, scratch));
-    if may_keep && !tables.is_direct(hash::whole(&scratch.flow.to, scratch.key.protocol)) {
-        let reservation = take(tables, settings, scratch)?;
-        if reservation != Reservation::Taken {
-            return Ok(reservation);
-        }
-        if is_over(tables, scratch) {
-            // Its forward entry, if any is left, finds no reply of its own any more.
-            let put = tables.put_flow(&scratch.opposite_key, &scratch.opposite);
-            return if put { Ok(Reservation::Made) } else { Err(DropReason::FlowTableFull) };
-        }
+    let reservation = take(tables, settings, scratch)?;
+    if reservation != Reservation::Taken {
+        return Ok(reservation);
     }
-    // The CRC32c of a fragmented SCTP packet cannot be updated, so its port cannot change.
-    if scratch.begin.port_stays {
-        return Err(DropReason::SctpChecksum);
+    if !is_over(tables, scratch) {
+        scratch.search.goes_on = true;
+        return Err(DropReason::PortsExhausted);
     }
+    // Its forward entry, if any is left, finds no reply of its own any more.
+    let put = tables.put_flow(&scratch.opposite_key, &scratch.opposite);
+    if put { Ok(Reservation::Made) } else { Err(DropReason::FlowTableFull) }
+}
+
+/// Takes the reply tuple with another port. Never [`Reservation::Taken`].
+#[inline(always)]
+fn shift<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+) -> Result<Reservation, DropReason> {
     let reservation = seek(tables, settings, scratch, false)?;
     tables.count(Event::PortShifted);
     Ok(reservation)
@@ -195,13 +218,11 @@ pub(super) fn is_over<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
     !has_forward || other.shown.fin | other.shown.rst != 0
 }
 
-/// Looks for a source port towards the backend in one round, for the flow and for the key of its opposite. `is_own`: on an
-/// address of this node, that of `scratch.frontend`, where `NodePorts` are.
+/// Tries one source port towards the backend, for the flow and for the key of its opposite. `is_own`: on an address of this
+/// node, that of `scratch.frontend`, where `NodePorts` are.
 ///
-/// Where all ports of the round are taken, the displaceable flow that was silent for longest gives its own up: a flood of
-/// questions that nobody answers takes no port away.
-///
-/// VERIFIER: not a function of its own, for its callers are at the end of the deepest chain of calls already.
+/// Where all ports of a round are taken, the displaceable flow that was silent for longest gives its own up: a flood of
+/// questions that nobody answers takes no port away. `scratch.search.goes_on` asks for the next try.
 #[inline(always)]
 fn seek<T: Tables>(
     tables: &T,
@@ -209,45 +230,43 @@ fn seek<T: Tables>(
     scratch: &mut Scratch,
     is_own: bool,
 ) -> Result<Reservation, DropReason> {
+    let tried = scratch.search.tried;
+    if tried.is_multiple_of(ROUND) {
+        (scratch.search.oldest, scratch.search.silent_since) = (Port::NONE, u64::MAX);
+    }
+    scratch.search.tried = tried + 1;
     let ports = settings.source_ports(scratch.key.tuple.source_port);
     let wish = wish(&scratch.key.tuple, scratch.key.protocol);
-    let mut wish = wish.wrapping_add(NEXT.wrapping_mul(scratch.round * TRIES));
-    let (mut oldest, mut silent_since) = (Port::NONE, u64::MAX);
-    for tried in 0..TRIES {
-        let port = source_port(ports, wish);
-        wish = wish.wrapping_add(NEXT);
-        // A reply to a NodePort's number would be taken for a request to it.
-        if is_own {
-            scratch.frontend.port = port;
-            if tables.knows(&scratch.frontend) {
-                continue;
-            }
-        }
-        scratch.opposite_key.tuple.destination_port = port;
+    let port = source_port(ports, wish.wrapping_add(NEXT.wrapping_mul(tried)));
+    scratch.opposite_key.tuple.destination_port = port;
+    // A reply to a NodePort's number would be taken for a request to it.
+    let is_node_port = is_own && {
+        scratch.frontend.port = port;
+        tables.knows(&scratch.frontend)
+    };
+    if !is_node_port {
         let reservation = take(tables, settings, scratch)?;
-        if reservation == Reservation::Taken {
-            tables.count(Event::PortTaken);
-            if !scratch.other.is_protected() && scratch.other.seen < silent_since {
-                (oldest, silent_since) = (port, scratch.other.seen);
+        if reservation != Reservation::Taken {
+            if tried >= SCARCE {
+                tables.count(Event::PortsScarce);
             }
-            if scratch.opposite.seen.saturating_sub(silent_since) < STALE {
-                continue;
-            }
-            // Silent for so long, the flow is over: more tries would only cost time.
-            break;
+            scratch.flow.to.source_port = port;
+            return Ok(reservation);
         }
-        if scratch.round != 0 || tried >= SCARCE {
-            tables.count(Event::PortsScarce);
+        tables.count(Event::PortTaken);
+        if !scratch.other.is_protected() && scratch.other.seen < scratch.search.silent_since {
+            (scratch.search.oldest, scratch.search.silent_since) = (port, scratch.other.seen);
         }
-        scratch.flow.to.source_port = port;
-        return Ok(reservation);
     }
-    if oldest == Port::NONE {
-        scratch.round += 1;
+    // Silent for so long, that flow is over: more tries would only cost time.
+    let silence = scratch.opposite.seen.saturating_sub(scratch.search.silent_since);
+    let is_last = scratch.search.tried.is_multiple_of(ROUND) || silence >= STALE;
+    if !is_last || scratch.search.oldest == Port::NONE {
+        scratch.search.goes_on = scratch.search.tried != MOST;
         return Err(DropReason::PortsExhausted);
     }
-    scratch.flow.to.source_port = oldest;
-    scratch.opposite_key.tuple.destination_port = oldest;
+    scratch.flow.to.source_port = scratch.search.oldest;
+    scratch.opposite_key.tuple.destination_port = scratch.search.oldest;
     displace(tables, scratch)
 }
 
@@ -298,10 +317,11 @@ pub(super) fn masquerade<P: Packet, T: Tables>(
     let Some(settings) = tables.settings() else {
         return end(scratch, Verdict::Pass(PassReason::NotReady));
     };
-    match choose_source(packet, tables, settings, scratch) {
+    scratch.search.goes_on = false;
+    match translate_source(packet, tables, settings, scratch) {
         Ok(()) => false,
         Err(reason) => {
-            if reason != DropReason::PortsExhausted || scratch.round == ROUNDS {
+            if !scratch.search.goes_on {
                 forget(tables, scratch);
             }
             end(scratch, Verdict::Drop(reason))
@@ -309,6 +329,26 @@ pub(super) fn masquerade<P: Packet, T: Tables>(
     }
 }
 
+#[inline(always)]
+fn translate_source<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    settings: &Settings,
+    scratch: &mut Scratch,
+) -> Result<(), DropReason> {
+    if scratch.search.tried == 0 {
+        choose_source(packet, tables, settings, scratch)?;
+    }
+    let _reservation: Reservation = seek(tables, settings, scratch, true)?;
+    if tables.put_flow(&scratch.key, &scratch.flow) {
+        return Ok(());
+    }
+    // A reply entry without its masquerade would keep the port reserved.
+    tables.remove_flow(&scratch.opposite_key);
+    Err(DropReason::FlowTableFull)
+}
+
+/// Gives a masqueraded flow the address of its source, and writes the entry of its answers into `scratch.opposite`.
 #[inline(always)]
 fn choose_source<P: Packet, T: Tables>(
     packet: &P,
@@ -336,13 +376,7 @@ fn choose_source<P: Packet, T: Tables>(
     scratch.key.write_opposite(&scratch.flow, &mut scratch.opposite_key);
     scratch.frontend =
         Frontend::node_port(scratch.flow.to.source, Port::NONE, scratch.key.protocol);
-    let _reservation: Reservation = seek(tables, settings, scratch, true)?;
-    if tables.put_flow(&scratch.key, &scratch.flow) {
-        return Ok(());
-    }
-    // A reply entry without its masquerade would keep the port reserved.
-    tables.remove_flow(&scratch.opposite_key);
-    Err(DropReason::FlowTableFull)
+    Ok(())
 }
 
 /// Removes the flow that the masquerade of `scratch.key` belongs to, which found no source, if nobody has answered it yet.

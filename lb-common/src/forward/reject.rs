@@ -34,6 +34,8 @@ const UDP_CHECKSUM: usize = 6;
 /// Bytes of options or extension headers that are quoted at most: an error may be as long as every IPv6 link takes (RFC 4443
 /// 2.4), and without the ports behind them it is nobody's.
 const CHAIN: usize = LEAST_MTU - IPV6 - ICMP - IPV6 - TCP;
+/// Bytes of IPv4 options at most (RFC 791 3.1: a header has at most 15 words).
+const OPTIONS: usize = 40;
 /// The least MTU of an IPv6 link (RFC 8200 5).
 const LEAST_MTU: usize = 1_280;
 /// An ICMP header without its checksum: type, code, and what follows.
@@ -81,12 +83,18 @@ fn answer<P: Packet>(packet: &mut P, scratch: &mut Scratch, why: Turn) -> bool {
         return end(scratch, Verdict::Drop(DropReason::NotRejected));
     }
     let [_, _, high, low] = scratch.route.mtu.to_be_bytes();
-    let done = match (view.v4, view.protocol, why) {
-        (true, _, Turn::TooBig) => error_v4(packet, view, asked, [3, 4, 0, 0, high, low]),
-        (true, _, _) => error_v4(packet, view, asked, PORT_UNREACHABLE_V4),
-        (false, _, Turn::TooBig) => error_v6(packet, view, asked, [2, 0, 0, 0, high, low]),
-        (false, Protocol::TCP, _) if view.plain => reset_v6(packet, view, asked),
-        (false, _, _) => error_v6(packet, view, asked, PORT_UNREACHABLE_V6),
+    let message = match (view.v4, why) {
+        (true, Turn::TooBig) => [3, 4, 0, 0, high, low],
+        (true, _) => PORT_UNREACHABLE_V4,
+        (false, Turn::TooBig) => [2, 0, 0, 0, high, low],
+        (false, _) => PORT_UNREACHABLE_V6,
+    };
+    let is_reset = view.protocol == Protocol::TCP && view.plain && why != Turn::TooBig;
+    // VERIFIER: one call for each family, for each is walked with all of its loops.
+    let done = match (view.v4, is_reset) {
+        (true, _) => error_v4(packet, view, asked, message),
+        (false, true) => reset_v6(packet, view, asked),
+        (false, false) => error_v6(packet, view, asked, message),
     };
     match done {
         Some(()) => rewrite::turn_round(packet, scratch, why),
@@ -109,7 +117,7 @@ fn error_v4<P: Packet>(
     [kind, code, m0, m1, m2, m3]: Message,
 ) -> Option<()> {
     let link = view.network(packet);
-    let quote = quoted::<P, { IPV4 / 4 }>(packet, view)?;
+    let quote = quoted::<P, { IPV4 / 4 }>(packet, view, OPTIONS)?;
     let body = quote.sum.add(u32::from_ne_bytes([kind, code, 0, 0]));
     let body = body.add(u32::from_ne_bytes([m0, m1, m2, m3]));
     quote.keep(packet, link, IPV4 + ICMP)?;
@@ -140,7 +148,7 @@ fn error_v6<P: Packet>(
     [kind, code, m0, m1, m2, m3]: Message,
 ) -> Option<()> {
     let link = view.network(packet);
-    let quote = quoted::<P, { IPV6 / 4 }>(packet, view)?;
+    let quote = quoted::<P, { IPV6 / 4 }>(packet, view, CHAIN)?;
     let body = quote.sum.add(u32::from_ne_bytes([kind, code, 0, 0]));
     let body = body.add(u32::from_ne_bytes([m0, m1, m2, m3]));
     quote.keep(packet, link, IPV6 + ICMP)?;
@@ -220,14 +228,14 @@ impl Quote {
     }
 }
 
-/// Writes the quote. Into its checksum field goes F = -S/2, S being the sum of the rest from the transport
+/// Writes the quote, with at most `most` bytes of options or extension headers. Into its checksum field goes F = -S/2, S being the sum of the rest from the transport
 /// header on: completed, the field becomes -(S + F), which is F again.
 #[inline(always)]
-fn quoted<P: Packet, const WORDS: usize>(packet: &P, view: &View) -> Option<Quote> {
+fn quoted<P: Packet, const WORDS: usize>(packet: &P, view: &View, most: usize) -> Option<Quote> {
     let (link, behind) = (view.network(packet), view.behind as usize);
     let header: [u32; WORDS] = packet.words(link)?;
     let sum = header.iter().fold(Difference::NONE, |sum, word| sum.add(*word));
-    let sum = add(packet, sum, (link + 4 * WORDS, behind), CHAIN)?;
+    let sum = add(packet, sum, (link + 4 * WORDS, behind), most)?;
     // VERIFIER: told by a flag; compared with a number that it is not, the offset would keep apart all the ways that lead here.
     let (bytes, has_field, field) = match view.protocol {
         Protocol::TCP => (TCP, true, TCP_CHECKSUM),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
+use std::thread;
 use std::time::Instant;
 
 use aya::Ebpf;
@@ -42,12 +43,7 @@ pub(super) fn load(
     packet_log: PacketLog,
 ) -> Result<Ebpf, Error> {
     let mut ebpf = object_over(maps, sizes, packet_log)?;
-    for name in CLASSIFIERS {
-        load_program(&mut ebpf, name, SchedClassifier::load)?;
-    }
-    for name in SOCKET_HOOKS {
-        load_program(&mut ebpf, name, CgroupSockAddr::load)?;
-    }
+    verify_all(&mut ebpf)?;
     names().try_for_each(|name| pin_program(&mut ebpf, name, directory))?;
     if packet_log != PacketLog::Off {
         // A program that is loaded later logs to a ring of its own, which nobody reads.
@@ -57,6 +53,30 @@ pub(super) fn load(
         }
     }
     Ok(ebpf)
+}
+
+/// Hands the programs that every node has to the verifier, which takes most of a first start.
+///
+/// Two at a time: each needs some ten megabytes of the agent's memory cgroup while it is walked (ADR 0032).
+fn verify_all(ebpf: &mut Ebpf) -> Result<(), Error> {
+    let (mut classifiers, mut hooks): (Vec<_>, Vec<_>) = Default::default();
+    for (name, program) in ebpf.programs_mut() {
+        if let Some(name) = CLASSIFIERS.into_iter().find(|it| *it == name) {
+            classifiers.push((name, program));
+        } else if let Some(name) = SOCKET_HOOKS.into_iter().find(|it| *it == name) {
+            hooks.push((name, program));
+        }
+    }
+    if classifiers.len() + hooks.len() != names().count() {
+        return Err(Error::NoObject);
+    }
+    let half = classifiers.split_off(CLASSIFIERS.len() / 2);
+    thread::scope(|scope| {
+        let half = scope.spawn(|| verify(half, SchedClassifier::load));
+        verify(classifiers, SchedClassifier::load)?;
+        half.join().expect("no panic")
+    })?;
+    verify(hooks, CgroupSockAddr::load)
 }
 
 /// The object over the pinned maps, its programs not yet verified.
@@ -113,18 +133,31 @@ fn pin_program(ebpf: &mut Ebpf, name: &'static str, directory: &Path) -> Result<
 }
 
 /// Hands one program to the verifier.
-fn load_program<'a, P: 'a>(
-    ebpf: &'a mut Ebpf,
+fn load_program<P>(
+    ebpf: &mut Ebpf,
     name: &'static str,
     load: fn(&mut P) -> Result<(), ProgramError>,
 ) -> Result<(), Error>
 where
-    &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
+    for<'a> &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
 {
-    let began = Instant::now();
     let program = ebpf.program_mut(name).ok_or(Error::NoObject)?;
-    let loaded = <&mut P>::try_from(program).and_then(load);
-    loaded.map_err(|source| Error::Program { name, source })?;
-    debug!(program = name, took = ?began.elapsed(), "program verified");
+    verify(vec![(name, program)], load)
+}
+
+/// Hands programs of one kind to the verifier, one after the other.
+fn verify<P>(
+    programs: Vec<(&'static str, &mut Program)>,
+    load: fn(&mut P) -> Result<(), ProgramError>,
+) -> Result<(), Error>
+where
+    for<'a> &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
+{
+    for (name, program) in programs {
+        let began = Instant::now();
+        let loaded = <&mut P>::try_from(program).and_then(load);
+        loaded.map_err(|source| Error::Program { name, source })?;
+        debug!(program = name, took = ?began.elapsed(), "program verified");
+    }
     Ok(())
 }
