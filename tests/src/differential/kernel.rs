@@ -284,15 +284,17 @@ impl Kernel {
 
     /// The bytes of `IN_USE` that are set.
     pub fn in_use(&self) -> Result<BTreeSet<(u32, usize)>> {
-        let words = size_of::<Line>() / size_of::<u64>();
-        let mut lines = vec![0; BACKEND_LINES as usize * words];
-        bpf::array(self.map("IN_USE"), BACKEND_LINES, &mut lines)?;
-        let bytes = |(index, line): (u32, &[u64])| {
-            let bytes: Vec<u8> = line.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        const WORDS: usize = size_of::<Line>() / size_of::<u64>();
+        let mut lines = vec![[0_u64; WORDS]; BACKEND_LINES as usize];
+        bpf::array(self.map("IN_USE"), BACKEND_LINES, lines.as_flattened_mut())?;
+        // Nearly all lines are empty, and each packet of each fixture asks.
+        let used = (0..).zip(&lines).filter(|(_, line)| **line != [0; WORDS]);
+        let bytes = |(index, line): (u32, &[u64; WORDS])| {
+            let bytes = line.iter().flat_map(|word| word.to_ne_bytes());
             let set = (0..).zip(bytes).filter(|(_, byte)| *byte != 0);
             set.map(|(at, _)| (index, at)).collect::<Vec<_>>()
         };
-        Ok((0..).zip(lines.chunks(words)).flat_map(bytes).collect())
+        Ok(used.flat_map(bytes).collect())
     }
 
     /// `AFFINITY` as it is.

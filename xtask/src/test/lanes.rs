@@ -20,12 +20,13 @@ use super::events::{Case, Outcome};
 use super::report::{Failure, Report, Timed};
 use super::{binaries, machine};
 
-/// Files whose tests mostly wait for a clock (a token that is read again, pauses between refusals, flows that are swept),
-/// and how many of their tests run at once.
-const WAITING: [(&str, &str); 4] = [
+/// Files whose tests mostly wait (for a token that is read again, pauses between refusals, flows that are swept, grace
+/// periods of the kernel's maps), and how many of their tests run at once.
+const WAITING: [(&str, &str); 5] = [
     ("control_plane_odd_server", "2"),
     ("control_plane_role", "2"),
     ("control_plane_watch", "2"),
+    ("prog_run", "2"),
     ("topology_capacity", "4"),
 ];
 
