@@ -1,11 +1,16 @@
 //! Packets without endpoint, port or Service are refused at once, or dropped where they must be.
 
-use anyhow::Result;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use lb_common::fake::{Datagram, Transport, at};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{Rig, TARGET, matrix, refused};
-use lb_tests::topology::Shape;
-use lb_tests::traffic::{Ask, Failure, Protocol};
+use lb_tests::topology::{Family, Shape};
+use lb_tests::traffic::{Ask, Failure, Handmade, Protocol};
+use lb_tests::wait;
 
 const NODE_PORT: u16 = 30_080;
 
@@ -14,6 +19,7 @@ in_both_shapes!(
     service_with_endpoints_that_are_not_ready_is_refused,
     other_port_of_a_cluster_ip_is_refused,
     endpoints_that_go_and_come_back_are_followed,
+    flood_at_one_empty_service_spares_the_refusals_of_another,
 );
 
 fn service_without_endpoints_is_refused_to_everybody(shape: Shape) -> Result<()> {
@@ -80,5 +86,45 @@ fn endpoints_that_go_and_come_back_are_followed(shape: Shape) -> Result<()> {
             rig.change(&empty, (from, question), gone)?;
         }
     }
+    Ok(())
+}
+
+/// Refusals have a limit, and each frontend has its own: clients of one Service do not hang while another is flooded.
+fn flood_at_one_empty_service_spares_the_refusals_of_another(shape: Shape) -> Result<()> {
+    const DATAGRAMS: u16 = 20_000;
+    let rig = Rig::shared(shape)?;
+    let flooded = Service::new("flooded", 10)?.port(80, TARGET);
+    let empty = Service::new("empty", 11)?.port(80, TARGET);
+    let rig = rig.start(&[&flooded, &empty])?;
+    let limited = || rig.agent(0)?.metric(&["lb_drops_total", "\"reject_limited\""]);
+    let before = limited().unwrap_or_default();
+    for family in Family::ALL {
+        let flood = || -> Result<()> {
+            let (own, to) =
+                (rig.pod(0, 0)?.addresses().socket(family, 25_997), flooded.frontend(family));
+            let hand = Handmade::open(rig.pod(0, 0)?, own)?;
+            for number in 0..DATAGRAMS {
+                let mut asks =
+                    Datagram::new(at(&own.to_string()), at(&to.to_string()), Transport::Udp(true));
+                asks.source.port = lb_common::addr::Port::new(number | 1_024);
+                // A queue that is full is no failure: the flood goes on.
+                drop(hand.send(&asks, to));
+            }
+            Ok(())
+        };
+        thread::scope(|scope| -> Result<()> {
+            let flood = scope.spawn(flood);
+            while !flood.is_finished() {
+                for protocol in Protocol::ALL {
+                    refused(rig.pod(0, 1)?, Ask::new(protocol, empty.frontend(family)))?;
+                }
+                // The limit of the other frontend holds as well: 1,000 refusals a second.
+                wait::pass(Duration::from_millis(5));
+            }
+            flood.join().map_err(|_panic| anyhow::anyhow!("the flood ended early"))?
+        })?;
+    }
+    let after = limited()?;
+    ensure!(after > before, "no refusal reached its limit: {before}, {after}");
     Ok(())
 }
