@@ -1,5 +1,7 @@
-//! Interfaces of pods whose packets bypass every program of this host: macvlan and ipvlan over one of its interfaces.
-//! They are visible only inside the namespaces of pods, and are only reported.
+//! Interfaces of pods whose packets bypass every program of this host.
+//!
+//! They are macvlan and ipvlan over one of its interfaces, and network cards that were moved to a pod. They are visible only
+//! inside the namespaces of pods, and are only reported.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,7 +15,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use nix::sched::{CloneFlags, setns};
 
-use super::{LinkKind, View};
+use super::{Link, LinkKind, View};
 use crate::netlink::message;
 
 /// Where namespaces have names: container runtimes put those of pods there.
@@ -27,15 +29,15 @@ const FD: u16 = 3;
 const NUMBER: u16 = 1;
 const DUMP: u16 = 0x300;
 
-/// A device of a pod that lies over one of this host's.
+/// A device of a pod whose packets no program of this host sees.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hidden {
     /// Its name in its own namespace.
     pub name: String,
     /// Name of the namespace.
     pub namespace: String,
-    /// Interface index of the host's device.
-    pub lower: u32,
+    /// Interface index of the host's device that it lies over; a network card lies over none.
+    pub lower: Option<u32>,
 }
 
 /// Looks into every named namespace. Where we may not, nothing is found. Blocks.
@@ -62,18 +64,27 @@ fn look_into(path: &Path, own: &File) -> io::Result<Vec<Hidden>> {
     socket.connect(&SocketAddr::new(0, 0))?;
     socket.send(&message(GET_LINK, DUMP, &[0; LINK]), 0)?;
     while take(&mut view, &socket.recv_from_full()?.0) {}
-    let over = view.links.values().filter(|link| link.kind == LinkKind::Over);
-    let mut over = over.filter(|link| link.elsewhere.is_some()).peekable();
-    if over.peek().is_none() {
+    if !view.links.values().any(|link| link.is_card || link.kind == LinkKind::Over) {
         return Ok(Vec::new());
     }
     let number = number_of(&socket, own)?;
     let namespace = path.file_name().unwrap_or_default().to_string_lossy();
-    let ours = over.filter(|link| link.elsewhere == Some(number)).filter_map(|link| {
-        let (name, lower) = (link.name.clone(), link.peer?);
-        Some(Hidden { name, namespace: namespace.to_string(), lower })
-    });
-    Ok(ours.collect())
+    Ok(hidden(&view, number, &namespace))
+}
+
+/// The hidden devices of a namespace that knows ours by a number. Beside a veth to us a card is a second network of the pod,
+/// which asks Services through the veth.
+fn hidden(view: &View, number: i32, namespace: &str) -> Vec<Hidden> {
+    let is_ours = |link: &&Link| link.elsewhere == Some(number);
+    let has_veth = view.links.values().filter(is_ours).any(|link| link.kind != LinkKind::Over);
+    let is_hidden = |link: &&Link| {
+        link.kind == LinkKind::Over && is_ours(link) || link.is_card && link.is_up && !has_veth
+    };
+    let device = |link: &Link| {
+        let (name, lower) = (link.name.clone(), link.peer.filter(|_| !link.is_card));
+        Hidden { name, namespace: namespace.to_owned(), lower }
+    };
+    view.links.values().filter(is_hidden).map(device).collect()
 }
 
 /// Takes one datagram of a list. False when it was the last.
@@ -115,11 +126,61 @@ fn number_of(socket: &Socket, namespace: &impl AsFd) -> io::Result<i32> {
 pub fn problems(view: &View) -> Vec<String> {
     let problem = |hidden: &Hidden| {
         let Hidden { name, namespace, lower } = hidden;
-        let lower = view.links.get(lower).map_or("an interface that is gone", |link| &link.name);
+        let name_of =
+            |index| view.links.get(index).map_or("an interface that is gone", |it| &it.name);
+        let kind = match lower {
+            Some(lower) => format!("a macvlan or ipvlan over {}", name_of(lower)),
+            None => "a network card that was moved there".to_owned(),
+        };
         format!(
-            "interface {name} of pod network namespace {namespace} is a macvlan or ipvlan over \
-             {lower}: its packets bypass the programs of this host, so Services do not work there; give the pod a veth or a netkit in mode l2"
+            "interface {name} of pod network namespace {namespace} is {kind}: its packets bypass the programs of this \
+             host, so Services do not work there; give the pod a veth or a netkit in mode l2"
         )
     };
     view.hidden.iter().map(problem).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: i32 = 7;
+
+    fn link(name: &str, kind: LinkKind, elsewhere: Option<i32>) -> Link {
+        let is_card = kind == LinkKind::Other;
+        Link { name: name.into(), kind, elsewhere, is_card, is_up: true, ..Link::default() }
+    }
+
+    fn told(links: Vec<Link>) -> Vec<String> {
+        let inside = View { links: (1..).zip(links).collect(), ..View::default() };
+        let hidden = hidden(&inside, OURS, "blue");
+        problems(&View { hidden, ..View::default() })
+    }
+
+    #[test]
+    fn card_that_was_moved_to_a_pod_is_named() {
+        let lo = link("lo", LinkKind::Loopback, None);
+        let told = told(vec![lo, link("net1", LinkKind::Other, None)]);
+        let [told] = told.as_slice() else { panic!("{told:?}") };
+        let start =
+            "interface net1 of pod network namespace blue is a network card that was moved there";
+        assert!(told.starts_with(start), "{told}");
+    }
+
+    #[test]
+    fn card_beside_a_veth_is_a_second_network() {
+        let veth = link("eth0", LinkKind::Veth, Some(OURS));
+        assert!(told(vec![veth, link("net1", LinkKind::Other, None)]).is_empty());
+        // That veth leads to another namespace than ours.
+        let veth = link("eth0", LinkKind::Veth, Some(OURS + 1));
+        assert_eq!(told(vec![veth, link("net1", LinkKind::Other, None)]).len(), 1);
+    }
+
+    #[test]
+    fn only_devices_over_ours_are_named() {
+        let over = |elsewhere| link("net1", LinkKind::Over, elsewhere);
+        assert_eq!(told(vec![over(Some(OURS))]).len(), 1);
+        assert!(told(vec![over(Some(OURS + 1))]).is_empty());
+        assert!(told(vec![over(None)]).is_empty());
+    }
 }

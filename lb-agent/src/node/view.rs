@@ -63,6 +63,8 @@ pub struct Link {
     pub xdp: u32,
     /// Its link-layer address, where it has one as Ethernet does.
     pub hardware: Option<[u8; 6]>,
+    /// It is of no kind that somebody can make (`IFLA_INFO_KIND`): a network card, or a virtual function of one.
+    pub is_card: bool,
 }
 
 /// An address of a device.

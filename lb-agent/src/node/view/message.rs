@@ -21,6 +21,7 @@ pub(super) fn link(message: &LinkMessage) -> Link {
         } else {
             LinkKind::Other
         },
+        is_card: !flags.contains(LinkFlags::Loopback),
         ..Link::default()
     };
     for attribute in &message.attributes {
@@ -51,7 +52,7 @@ pub(super) fn link(message: &LinkMessage) -> Link {
         } else if let LinkAttribute::LinkInfo(infos) = attribute {
             for info in infos {
                 if let LinkInfo::Kind(kind) = info {
-                    link.kind = kind_of(kind);
+                    (link.kind, link.is_card) = (kind_of(kind), false);
                 } else if let LinkInfo::Data(InfoData::Netkit(all)) = info
                     && all.iter().any(|one| matches!(one, InfoNetkit::Mode(NetkitMode::L3)))
                 {
