@@ -15,6 +15,7 @@ use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{Rig, TARGET, askers};
 use lb_tests::topology::{Addresses, Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Handmade, Load, Protocol};
+use lb_tests::wait;
 
 /// Entries that each table of flows has room for.
 const ROOM: u32 = 4_096;
@@ -25,10 +26,17 @@ const FLOOD_PORT: u16 = 30_081;
 /// Nobody listens there: a SYN is refused by the backend.
 const CLOSED: u16 = 9;
 
-in_both_shapes!(what_nobody_answers_costs_nobody_else_anything);
+/// Packets of a flood in one go; after them it pauses for so many milliseconds: 30,000 a second.
+const GO: (u32, u64) = (300, 10);
 
-/// A service in use, and one that is flooded: backends near and far, of which one is nowhere.
-fn rig(shape: Shape) -> Result<(Rig, [Service; 2])> {
+in_both_shapes!(
+    what_nobody_answers_costs_nobody_else_anything,
+    segments_of_every_kind_cost_nobody_else_anything,
+);
+
+/// A service in use, and one that is flooded: backends near and far, of which one is nowhere. `room`: entries of each table of
+/// flows, if not the default.
+fn rig(shape: Shape, room: Option<u32>) -> Result<(Rig, [Service; 2])> {
     let mut rig = Rig::build(Topology::builder(shape))?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
     let flooded = Service::new("flooded", 11)?.port(80, CLOSED).node_port(FLOOD_PORT);
@@ -42,38 +50,73 @@ fn rig(shape: Shape) -> Result<(Rig, [Service; 2])> {
     ))?;
     rig.manifests().apply(&web)?;
     rig.manifests().apply(&flooded)?;
-    let sizes = ["FLOWS", "TRANSIENT4", "TRANSIENT6"].map(|map| format!("{map}={ROOM}"));
-    let flags: Vec<&str> = sizes.iter().flat_map(|size| ["--map-size", size]).collect();
+    let maps = ["FLOWS", "TRANSIENT4", "TRANSIENT6"];
+    let sizes = maps.map(|map| room.map(|room| format!("{map}={room}")));
+    let flags: Vec<&str> =
+        sizes.iter().flatten().flat_map(|size| ["--map-size", size.as_str()]).collect();
     rig.start_agents(&flags)?;
     Ok((rig, [web, flooded]))
 }
 
-/// Packets of a flood, from each of those who send one, in each family: some times what the tables hold.
-fn flood_size() -> u32 {
-    campaign::size(4 * ROOM, 60_000)
+/// A flood, as each of those who send one does it in each family.
+#[derive(Clone, Copy)]
+struct Flood {
+    /// The kinds of its packets.
+    kinds: &'static [Transport],
+    /// How many there are.
+    packets: u32,
+    /// Whether it keeps to a rate.
+    is_paced: bool,
 }
 
-/// Sends packets to each of `to` in turn, each from another end: first datagrams and SYNs by turns.
-fn flood(from: &Member, own: SocketAddr, to: &[SocketAddr], spoofs: bool) -> Result<u32> {
-    let hand = Handmade::open(from, own)?;
-    let mut sent = 0;
-    for number in 0..flood_size() {
-        let target = *to.get(number as usize % to.len()).context("a target")?;
-        let ip = match (spoofs, own) {
-            (false, _) => own.ip(),
-            (true, SocketAddr::V4(_)) => {
-                format!("198.18.{}.{}", number >> 8 & 0xff, number & 0xff).parse()?
-            }
-            (true, SocketAddr::V6(_)) => format!("fd00:18::{number:x}").parse()?,
-        };
-        let source = SocketAddr::new(ip, 1_024 + (number % 60_000) as u16);
-        let [source, to] = [source, target].map(|end| at(&end.to_string()));
-        let transport =
-            if number / 7 % 2 == 0 { Transport::Udp(true) } else { Transport::Tcp(tcp::SYN) };
-        // A queue that is full is no failure: the flood goes on.
-        sent += u32::from(hand.send(&Datagram::new(source, to, transport), target).is_ok());
+impl Flood {
+    /// First datagrams and SYNs by turns, as fast as they go.
+    fn of_first_packets() -> Self {
+        const KINDS: &[Transport] = &[Transport::Udp(true), Transport::Tcp(tcp::SYN)];
+        // Some times what the tables hold.
+        let packets = campaign::size(4 * ROOM, 60_000);
+        Self { kinds: KINDS, packets, is_paced: false }
     }
-    Ok(sent)
+
+    /// The same, and segments that belong to no connection, 30,000 a second: for a minute in a campaign.
+    fn of_every_kind() -> Self {
+        const KINDS: &[Transport] = &[
+            Transport::Udp(true),
+            Transport::Tcp(tcp::SYN),
+            Transport::Tcp(tcp::FIN),
+            Transport::Tcp(tcp::FIN | tcp::ACK),
+            Transport::Tcp(tcp::ACK),
+            Transport::Tcp(tcp::RST),
+            Transport::Tcp(0),
+        ];
+        Self { kinds: KINDS, packets: campaign::size(10_000, 60 * 30_000), is_paced: true }
+    }
+
+    /// Sends packets to each of `to` in turn, each from another end.
+    fn send(self, from: &Member, own: SocketAddr, to: &[SocketAddr], spoofs: bool) -> Result<u32> {
+        let hand = Handmade::open(from, own)?;
+        let mut sent = 0;
+        for number in 0..self.packets {
+            let target = *to.get(number as usize % to.len()).context("a target")?;
+            let ip = match (spoofs, own) {
+                (false, _) => own.ip(),
+                (true, SocketAddr::V4(_)) => {
+                    format!("198.18.{}.{}", number >> 8 & 0xff, number & 0xff).parse()?
+                }
+                (true, SocketAddr::V6(_)) => format!("fd00:18::{number:x}").parse()?,
+            };
+            let source = SocketAddr::new(ip, 1_024 + (number % 60_000) as u16);
+            let [source, to] = [source, target].map(|end| at(&end.to_string()));
+            let kind = *self.kinds.get(number as usize / 7 % self.kinds.len()).context("a kind")?;
+            // A queue that is full is no failure: the flood goes on.
+            sent += u32::from(hand.send(&Datagram::new(source, to, kind), target).is_ok());
+            let (packets, pause) = GO;
+            if self.is_paced && number % packets == 0 {
+                wait::pass(Duration::from_millis(pause));
+            }
+        }
+        Ok(sent)
+    }
 }
 
 /// Everybody asks a service all the time, through sockets that stay and through new ones.
@@ -90,11 +133,20 @@ fn everybody_asks<'a>(rig: &'a Rig, web: &Service) -> Result<Vec<(String, bool, 
 }
 
 fn what_nobody_answers_costs_nobody_else_anything(shape: Shape) -> Result<()> {
-    let (rig, [web, flooded]) = rig(shape)?;
+    costs_nobody_else_anything(shape, Some(ROOM), Flood::of_first_packets())
+}
+
+/// Beside tables of the default size.
+fn segments_of_every_kind_cost_nobody_else_anything(shape: Shape) -> Result<()> {
+    costs_nobody_else_anything(shape, None, Flood::of_every_kind())
+}
+
+fn costs_nobody_else_anything(shape: Shape, room: Option<u32>, flood: Flood) -> Result<()> {
+    let (rig, [web, flooded]) = rig(shape, room)?;
     let agent = rig.agent(0)?;
     let loads = everybody_asks(&rig, &web)?;
     // Long enough for every datagram flow that is kept to be a stream.
-    lb_tests::wait::pass(Duration::from_secs(4));
+    wait::pass(Duration::from_secs(4));
     let before = agent.metric(&["lb_map_entries", "\"FLOWS4\""])?;
     let mut sent = 0;
     for family in Family::ALL {
@@ -105,9 +157,9 @@ fn what_nobody_answers_costs_nobody_else_anything(shape: Shape) -> Result<()> {
         let [client, pod] = [rig.client(), &**rig.pod(0, 0)?];
         sent += thread::scope(|scope| -> Result<u32> {
             let own = client.addresses().socket(family, 25_998);
-            let one = scope.spawn(move || flood(client, own, &outside, true));
+            let one = scope.spawn(move || flood.send(client, own, &outside, true));
             let own = pod.addresses().socket(family, 25_999);
-            let other = scope.spawn(move || flood(pod, own, &inside, false));
+            let other = scope.spawn(move || flood.send(pod, own, &inside, false));
             let [one, other] = [one, other].map(thread::ScopedJoinHandle::join);
             let failed = |_| anyhow::anyhow!("a flood ended early");
             Ok(one.map_err(failed)?? + other.map_err(failed)??)
@@ -120,13 +172,10 @@ fn what_nobody_answers_costs_nobody_else_anything(shape: Shape) -> Result<()> {
         ensure!(!kept || tally.servers.len() == 1, "{who}: {tally:?}");
         answers += tally.answered();
     }
-    campaign::figure(&format!("packets of floods, {shape:?} pods"), sent, "packets");
-    campaign::figure(
-        &format!("answers beside floods, none lost, {shape:?} pods"),
-        answers,
-        "answers",
-    );
-    ensure!(sent > flood_size(), "only {sent} packets of floods were sent");
+    let what = format!("floods of {} kinds, {shape:?} pods", flood.kinds.len());
+    campaign::figure(&format!("packets of {what}"), sent, "packets");
+    campaign::figure(&format!("answers beside {what}, none lost"), answers, "answers");
+    ensure!(sent > flood.packets, "only {sent} packets of floods were sent");
     ensure!(after <= before + f64::from(ROOM) / 8.0, "{before} protected entries became {after}");
     Ok(())
 }
@@ -134,7 +183,7 @@ fn what_nobody_answers_costs_nobody_else_anything(shape: Shape) -> Result<()> {
 /// With the agent dead nothing sweeps: what is over makes room for what begins.
 #[test]
 fn with_the_agent_dead_new_flows_are_served_for_ever() -> Result<()> {
-    let (mut rig, [web, _]) = rig(Shape::Routed)?;
+    let (mut rig, [web, _]) = rig(Shape::Routed, Some(ROOM))?;
     let mut agent = rig.take_agent(0)?;
     agent.kill9()?;
     let asked = |from: &Member, question: Ask, times: u32| -> Result<()> {
