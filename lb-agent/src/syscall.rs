@@ -26,8 +26,8 @@ pub(crate) use links::{
     open_pin, pin, program_id, update_link,
 };
 pub(crate) use net::{device_index, device_name, driver, netns_cookie};
-pub use process::keep_one_heap;
-pub(crate) use process::{give_memory_back, raise_open_files, raise_priority, unhurried};
+pub(crate) use process::{give_memory_back, raise_priority, unhurried};
+pub use process::{keep_one_heap, raise_open_files};
 pub(crate) use tables::packet_filter_entries;
 
 fn number(fd: BorrowedFd<'_>) -> u32 {

@@ -1,6 +1,8 @@
 //! Datagrams larger than the wire: fragments of questions and of answers find their way.
 
-use anyhow::{Context as _, Result, ensure};
+use std::thread;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, Shared, TARGET, ask};
@@ -11,16 +13,22 @@ in_both_shapes!(
     large_datagrams_pass_through_a_cluster_ip,
     large_datagrams_pass_through_a_node_port,
     large_segments_pass_a_smaller_wire,
+    fragments_of_one_pod_spare_those_of_others,
 );
 
 /// Bytes of a datagram that nearly fills what IP can carry.
 const LARGEST: usize = 65_400;
 const SIZES: [usize; 4] = [1_473, 4_000, 20_001, 60_000];
 
-fn start(shape: Shape) -> Result<(Shared, [Service; 2])> {
-    let rig = Rig::shared(shape)?;
+fn services(rig: &Rig) -> Result<[Service; 2]> {
     let near = Service::new("near", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(0, 1)?]);
     let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
+    Ok([near, far])
+}
+
+fn start(shape: Shape) -> Result<(Shared, [Service; 2])> {
+    let rig = Rig::shared(shape)?;
+    let [near, far] = services(&rig)?;
     Ok((rig.start(&[&near, &far])?, [near, far]))
 }
 
@@ -111,6 +119,50 @@ fn large_datagrams_that_come_last_piece_first_are_all_answered() -> Result<()> {
                 }
             }
         }
+    }
+    Ok(())
+}
+
+/// Tables of fragments have no shares: whoever fills them with pieces of datagrams that never become whole displaces those of
+/// others. But theirs wait for each other for milliseconds only.
+fn fragments_of_one_pod_spare_those_of_others(shape: Shape) -> Result<()> {
+    const DATAGRAMS: u32 = 10_000;
+    let rig = Rig::shared(shape)?;
+    let [near, far] = services(&rig)?;
+    let flooded = Service::new("flooded", 12)?.port(80, TARGET).pods(&[rig.pod(1, 0)?]);
+    let rig = rig.start(&[&near, &far, &flooded])?;
+    let client = rig.client();
+    let mut numbers = 20_000..;
+    for family in Family::ALL {
+        let node_port = rig.node(0)?.addresses().socket(family, 30_081);
+        let hand = Handmade::open(client, client.addresses().socket(family, 26_300))?;
+        let (flooder, to) = (rig.pod(0, 0)?, flooded.frontend(family));
+        let flood = || -> Result<()> {
+            let hand = Handmade::open(flooder, flooder.addresses().socket(family, 26_400))?;
+            let question = hand.question(to, 2_000);
+            for number in 0..DATAGRAMS {
+                let parts = pieces(&question, 1_400, 1 << 20 | number);
+                // The first and the last one of two datagrams: neither becomes whole.
+                let part = if number % 2 == 0 { parts.first() } else { parts.last() };
+                drop(hand.send(part.context("a piece")?, to));
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let flood = scope.spawn(flood);
+            let mut exchanges = 0;
+            while exchanges < 5 || !flood.is_finished() {
+                exchanges += 1;
+                exchange(rig.pod(0, 1)?, Ask::udp(far.frontend(family)))?;
+                exchange(rig.node(0)?, Ask::udp(near.frontend(family)))?;
+                let mut parts =
+                    pieces(&hand.question(node_port, 4_000), 1_400, numbers.next().context("one")?);
+                parts.reverse();
+                parts.iter().try_for_each(|part| hand.send(part, node_port))?;
+                hand.answer(node_port, 4_000).context("pieces in another order")?;
+            }
+            flood.join().map_err(|_panic| anyhow!("the flood ended early"))?
+        })?;
     }
     Ok(())
 }

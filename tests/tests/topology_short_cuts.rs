@@ -5,7 +5,7 @@ use lb_common::fake::{Datagram, Transport, at};
 use lb_tests::agent::Agent;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
-use lb_tests::rig::{Rig, TARGET, matrix};
+use lb_tests::rig::{Rig, TARGET, dropped, matrix};
 use lb_tests::topology::{Addresses, Builder, Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Capture, Frame, Handmade, Kept, Protocol};
 
@@ -138,6 +138,62 @@ fn a_forged_source_takes_the_stack(shape: Shape) -> Result<()> {
         ensure!(arrived.count(is_forged) == 0, "a forged answer arrived");
     }
     Ok(())
+}
+
+/// Ports of a bridge that are isolated from each other: their pods get no further past the stack than by it.
+#[test]
+fn isolated_ports_of_a_bridge_stay_isolated() -> Result<()> {
+    let (rig, services) = start(Topology::builder(Shape::Bridged))?;
+    let near = services.first().context("a near one")?;
+    let (pod, backend) = (rig.pod(0, 0)?, rig.pod(0, 1)?);
+    let isolate = |state| {
+        let ports = [pod.device(), backend.device()];
+        let commands =
+            ports.map(|port| format!("link set {port} type bridge_slave isolated {state}\n"));
+        rig.node(0)?.netns().ip(&commands.concat())
+    };
+    for family in Family::ALL {
+        let question = Ask::udp(near.frontend(family));
+        let kept = pod.peer().keep(question)?;
+        let hasty = pod.peer().keep(question.within(500))?;
+        for _ in 0..3 {
+            is_answered(&kept, question)?;
+            drop(hasty.ask());
+        }
+        isolate("on")?;
+        // The question is routed; its answer would go from one port to the other.
+        dropped(pod, question)?;
+        ensure!(hasty.ask().is_err(), "an isolated port answers {question:?} of a known flow");
+        isolate("off")?;
+        is_answered(&kept, question)?;
+    }
+    Ok(())
+}
+
+/// A firewall that trusts its connection tracking is loaded, again and again, while connections go past it. It has seen none
+/// of their packets but the first, and does not judge those that follow.
+#[test]
+fn firewall_that_is_loaded_ends_no_connection() -> Result<()> {
+    const RULES: &str = "table inet firewall { chain forward { \
+        type filter hook forward priority 0; policy drop; \
+        ct state invalid drop; ct state established accept; \
+        meta l4proto udp accept; tcp flags & (syn | ack) == syn accept; }; }";
+    let (rig, services) = start(Topology::builder(Shape::Routed))?;
+    let all = conversations(&rig, &services)?;
+    let everybody = || all.iter().try_for_each(|(kept, question, _)| is_answered(kept, *question));
+    let netns = rig.node(0)?.netns();
+    everybody()?;
+    for _ in 0..3 {
+        everybody()?;
+        drop(netns.tool_fed("nft", &["-f", "-"], RULES)?);
+        everybody()?;
+        // New connections begin by the stack, as the rules allow.
+        for (kept, question, _) in &conversations(&rig, &services)? {
+            is_answered(kept, *question)?;
+        }
+        drop(netns.tool("nft", &["delete", "table", "inet", "firewall"])?);
+    }
+    everybody()
 }
 
 /// The pod's link takes smaller packets than the wire does: who sends too large ones is told, and so he is by the stack.

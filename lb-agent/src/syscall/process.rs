@@ -57,7 +57,11 @@ fn set_priority(nice: i32) -> io::Result<()> {
 }
 
 /// Raises the soft limit of open files to the hard one; gives what it was, and is.
-pub(crate) fn raise_open_files() -> io::Result<(u64, u64)> {
+///
+/// # Errors
+///
+/// If the kernel refuses it.
+pub fn raise_open_files() -> io::Result<(u64, u64)> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes one `rlimit` to where one is.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {

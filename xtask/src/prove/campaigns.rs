@@ -87,6 +87,12 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         work: &[Work::Tests(&["topology_loss"])],
     },
     Campaign {
+        name: "probes",
+        proves: "1,000 bad clients that come back keep no probe of a health check port from its answer",
+        expected: "1 min",
+        work: &[Work::Tests(&["topology_probes"])],
+    },
+    Campaign {
         name: "churn",
         proves: "5,000 changes of endpoints under traffic: every answer is from a backend of the Service",
         expected: "2 min",
