@@ -2,15 +2,18 @@
 //! come to a frontend and are no questions to its Service.
 
 use anyhow::{Context as _, Result, ensure};
+use lb_tests::campaign;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
-use lb_tests::topology::{Family, Member, Shape, Topology};
-use lb_tests::traffic::{Ask, Kept, Protocol};
+use lb_tests::topology::{Builder, Family, Member, Shape, Topology};
+use lb_tests::traffic::{Ask, Failure, Kept, Protocol};
+use serde_json::{Value, json};
 
 in_both_shapes!(
     node_talks_to_a_server_outside_from_node_ports,
     masqueraded_pods_talk_to_a_server_outside_from_node_ports,
+    random_masquerade_loses_no_connection_beside_hundreds_of_node_ports,
     connection_outlives_that_its_port_becomes_a_node_port,
 );
 
@@ -20,7 +23,11 @@ const TAKEN: [u16; 3] = [30_080, 30_081, 30_082];
 const LATER: u16 = 30_085;
 
 fn rig(shape: Shape) -> Result<Rig> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    rig_of(Topology::builder(shape), "off")
+}
+
+fn rig_of(builder: Builder, acceleration: &str) -> Result<Rig> {
+    let mut rig = Rig::build(builder)?;
     let [near, far, none] = TAKEN;
     let service = |name, index, number| -> Result<Service> {
         Ok(Service::new(name, index)?.port(80, TARGET).node_port(number))
@@ -28,7 +35,10 @@ fn rig(shape: Shape) -> Result<Rig> {
     let near = service("near", 10, near)?.pods(&[rig.pod(0, 0)?]);
     let far = service("far", 11, far)?.pods(&[rig.pod(1, 0)?]);
     let none = service("none", 12, none)?;
-    rig.start(&[&near, &far, &none])
+    [near, far, none].iter().try_for_each(|service| rig.manifests().apply(service))?;
+    let config = rig.configuration(&format!("acceleration: '{acceleration}'"))?;
+    rig.start_agents(&[&config])?;
+    Ok(rig)
 }
 
 /// Keeps a flow to the server outside, and asks twice.
@@ -62,14 +72,82 @@ fn is_served(
 }
 
 fn node_talks_to_a_server_outside_from_node_ports(shape: Shape) -> Result<()> {
-    let rig = rig(shape)?;
+    node_talks_from_node_ports(&rig(shape)?)
+}
+
+/// XDP sees the answers first.
+#[test]
+fn node_talks_to_a_server_outside_from_node_ports_that_xdp_serves() -> Result<()> {
+    let builder = Topology::builder(Shape::Routed).without_checksum_offload().polling();
+    let rig = rig_of(builder, "native")?;
+    node_talks_from_node_ports(&rig)?;
+    let is_served =
+        rig.agent(0)?.metric(&["lb_datapath_packets_total", "edge_xdp", "translated"])?;
+    ensure!(is_served > 0.0, "XDP has served nothing");
+    Ok(())
+}
+
+fn node_talks_from_node_ports(rig: &Rig) -> Result<()> {
     for flow in matrix() {
         let [near, far, none] = TAKEN;
         for port in [near, far, none] {
-            drop(kept(&rig, rig.node(0)?, flow, Some(port))?);
+            drop(kept(rig, rig.node(0)?, flow, Some(port))?);
         }
-        is_served(&rig, flow, near, rig.pod(0, 0)?)?;
-        is_served(&rig, flow, far, rig.pod(1, 0)?)?;
+        is_served(rig, flow, near, rig.pod(0, 0)?)?;
+        is_served(rig, flow, far, rig.pod(1, 0)?)?;
+    }
+    Ok(())
+}
+
+/// Node-a gives its pods' connections to the client outside its own address and these ports.
+fn masquerade(rig: &Rig, ports: &str) -> Result<()> {
+    let node = rig.node(0)?;
+    let [pods4, pods6] = node.pod_ranges();
+    let outside = rig.client().addresses();
+    let rules = format!(
+        "table inet t; delete table inet t;
+         table inet t {{ chain c {{
+           type nat hook postrouting priority srcnat;
+           ip saddr {pods4} ip daddr {} meta l4proto {{ tcp, udp }} masquerade to :{ports}
+           ip6 saddr {pods6} ip6 daddr {} meta l4proto {{ tcp, udp }} masquerade to :{ports}
+         }}; }}",
+        outside.v4, outside.v6
+    );
+    node.netns().tool_fed("nft", &["-f", "-"], &rules).map(drop)
+}
+
+/// In the short form all ports are of the range that has the `NodePorts`, so that one of ten is taken.
+fn random_masquerade_loses_no_connection_beside_hundreds_of_node_ports(shape: Shape) -> Result<()> {
+    const NODE_PORTS: u16 = 300;
+    let (ports, connections) =
+        campaign::size(("30000-32767 random", 200), ("1024-65535 random", 6_000));
+    let rig = rig(shape)?;
+    let many: Vec<Value> = (0..NODE_PORTS)
+        .map(|number| {
+            json!({
+                "apiVersion": "v1", "kind": "Service",
+                "metadata": {"name": format!("many-{number}")},
+                "spec": {
+                    "type": "NodePort",
+                    "clusterIP": format!("10.96.{}.{}", 20 + number / 200, 1 + number % 200),
+                    "ports": [{"port": 80, "nodePort": 30_100 + 8 * number}],
+                },
+            })
+        })
+        .collect();
+    rig.manifests().write("many", &many)?;
+    let last = rig.node(0)?.addresses().socket(Family::V4, 30_100 + 8 * (NODE_PORTS - 1));
+    until(rig.client(), Ask::tcp(last), |it| it.as_ref().is_err_and(|it| *it == Failure::Refused))?;
+    masquerade(&rig, ports)?;
+    for (family, protocol) in matrix() {
+        let question = Ask::new(protocol, rig.client().addresses().socket(family, TARGET));
+        let tally = rig.pod(0, 1)?.peer().ask_many(question, connections)?;
+        ensure!(tally.failed() == 0, "{question:?}: {tally:?}");
+        campaign::figure(
+            &format!("masqueraded connections, none lost, {family:?} {protocol:?} {shape:?}"),
+            tally.answered(),
+            "connections",
+        );
     }
     Ok(())
 }
@@ -77,20 +155,9 @@ fn node_talks_to_a_server_outside_from_node_ports(shape: Shape) -> Result<()> {
 fn masqueraded_pods_talk_to_a_server_outside_from_node_ports(shape: Shape) -> Result<()> {
     let rig = rig(shape)?;
     let node = rig.node(0)?;
-    let [pods4, pods6] = node.pod_ranges();
-    let outside = rig.client().addresses();
     for port in TAKEN {
         // As a CNI with random ports does now and then.
-        let rules = format!(
-            "table inet t; delete table inet t;
-             table inet t {{ chain c {{
-               type nat hook postrouting priority srcnat;
-               ip saddr {pods4} ip daddr {} meta l4proto {{ tcp, udp }} masquerade to :{port}
-               ip6 saddr {pods6} ip6 daddr {} meta l4proto {{ tcp, udp }} masquerade to :{port}
-             }}; }}",
-            outside.v4, outside.v6
-        );
-        drop(node.netns().tool_fed("nft", &["-f", "-"], &rules)?);
+        masquerade(&rig, &port.to_string())?;
         for (family, protocol) in matrix() {
             let flow = kept(&rig, rig.pod(0, 1)?, (family, protocol), None)?;
             let client = flow.ask()?.client;

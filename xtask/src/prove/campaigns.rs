@@ -87,6 +87,19 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         work: &[Work::Tests(&["topology_loss"])],
     },
     Campaign {
+        name: "close",
+        proves: "2,000 connections that both ends close at once and 1,400 half-closed ones, for each shape of pods: no reset, \
+                 no flow that stays",
+        expected: "8 min",
+        work: &[Work::Tests(&["topology_close"])],
+    },
+    Campaign {
+        name: "own",
+        proves: "6,000 connections that a CNI gives random ports, beside 300 NodePorts: none is lost",
+        expected: "3 min",
+        work: &[Work::Tests(&["topology_own_connections"])],
+    },
+    Campaign {
         name: "probes",
         proves: "1,000 bad clients that come back keep no probe of a health check port from its answer",
         expected: "1 min",

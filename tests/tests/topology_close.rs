@@ -1,0 +1,202 @@
+//! TCP connections end well, whoever closes first and whichever end of a direction is lost: both sides read all there is and no
+//! reset, nobody sends one, and no flow stays.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Barrier;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use lb_tests::campaign;
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::rig::Rig;
+use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::wait::wait_until_ok;
+
+in_both_shapes!(connections_end_well);
+
+/// The servers of this file.
+const PORT: u16 = 9_100;
+const NAMES: [&str; 2] = ["near", "far"];
+const NODE_PORTS: [u16; 2] = [30_080, 30_081];
+/// Bytes of an answer that comes after the question's end: some windows.
+const SIZE: usize = 200_000;
+/// A lost segment is sent again after doubling pauses.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+fn start(shape: Shape) -> Result<(Rig, [Service; 2])> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let service = |at: usize| -> Result<Service> {
+        let service = Service::new(NAMES[at], 10 + at as u8)?.port(80, PORT);
+        Ok(service.node_port(NODE_PORTS[at]).pods(&[rig.pod(at, 1)?]))
+    };
+    let services = [service(0)?, service(1)?];
+    Ok((rig.start(&[&services[0], &services[1]])?, services))
+}
+
+/// A client, the frontend that it asks, and the server behind that.
+struct Path<'a> {
+    client: &'a Member,
+    to: SocketAddr,
+    server: &'a Member,
+    listener: TcpListener,
+}
+
+/// `ClusterIP`s and `NodePort`s, with a near and with a far backend.
+fn paths<'a>(rig: &'a Rig, services: &[Service; 2], family: Family) -> Result<Vec<Path<'a>>> {
+    let mut all = Vec::new();
+    for (at, service) in services.iter().enumerate() {
+        let server: &Member = rig.pod(at, 1)?;
+        let own = server.addresses().socket(family, PORT);
+        let listener = server.home().run_in(|| TcpListener::bind(own))??;
+        let node_port = rig.node(0)?.addresses().socket(family, NODE_PORTS[at]);
+        let askers: [(&Member, SocketAddr); 2] =
+            [(rig.pod(0, 0)?, service.frontend(family)), (rig.client(), node_port)];
+        for (client, to) in askers {
+            all.push(Path { client, to, server, listener: listener.try_clone()? });
+        }
+    }
+    Ok(all)
+}
+
+impl Path<'_> {
+    /// Both ends of a connection, over which a byte went each way.
+    fn connect(&self) -> Result<[TcpStream; 2]> {
+        let to = self.to;
+        let mut client =
+            self.client.home().run_in(|| TcpStream::connect_timeout(&to, PATIENCE))??;
+        let (mut server, _from) = self.listener.accept()?;
+        let mut byte = [0];
+        for stream in [&client, &server] {
+            stream.set_read_timeout(Some(PATIENCE))?;
+        }
+        client.write_all(b"?")?;
+        server.read_exact(&mut byte)?;
+        server.write_all(b"!")?;
+        client.read_exact(&mut byte)?;
+        Ok([client, server])
+    }
+
+    /// Resets that the two machines have sent so far.
+    fn resets(&self) -> Result<u64> {
+        Ok(resets(self.client)? + resets(self.server)?)
+    }
+}
+
+/// `OutRsts` of RFC 4022, for both families.
+fn resets(member: &Member) -> Result<u64> {
+    let text = member.netns().proc_net("snmp")?;
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, values) = (lines.next().context("names")?, lines.next().context("values")?);
+    let mut both = names.split(' ').zip(values.split(' '));
+    let (_, value) = both.find(|(name, _)| *name == "OutRsts").context("OutRsts")?;
+    Ok(value.parse()?)
+}
+
+/// Reads until the other end has closed.
+fn rest(mut stream: &TcpStream) -> Result<usize> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).context("the rest")
+}
+
+fn connections_end_well(shape: Shape) -> Result<()> {
+    let (rig, services) = start(shape)?;
+    let mut all = Vec::new();
+    for family in Family::ALL {
+        all.extend(paths(&rig, &services, family)?);
+    }
+    both_ends_close_at_once(&all, shape)?;
+    one_end_closes_long_before_the_other(&all, shape)?;
+    no_flow_is_left(&rig)
+}
+
+fn both_ends_close_at_once(paths: &[Path<'_>], shape: Shape) -> Result<()> {
+    let times = campaign::size(30, 250);
+    for path in paths {
+        let before = path.resets()?;
+        for _ in 0..times {
+            let ends = path.connect()?;
+            let barrier = Barrier::new(2);
+            let close = |end: &TcpStream| -> Result<usize> {
+                let _is_leader = barrier.wait();
+                end.shutdown(Shutdown::Write)?;
+                rest(end)
+            };
+            let [one, other] = &ends;
+            thread::scope(|scope| {
+                let other = scope.spawn(|| close(other));
+                let one = close(one);
+                other.join().map_err(|_panic| anyhow!("an end ended early"))?.and(one)
+            })
+            .with_context(|| format!("{}", path.to))?;
+        }
+        ensure!(path.resets()? == before, "{}: somebody has sent resets", path.to);
+    }
+    campaign::figure(&format!("closed by both ends at once, {shape:?} pods"), 8 * times, "times");
+    Ok(())
+}
+
+/// One end's segments with FIN are dropped where they arrive: the first of each rule.
+fn lose_the_first_end(member: &Member) -> Result<()> {
+    let rules = "table inet ends; delete table inet ends; \
+                 table inet ends { chain input { type filter hook input priority 0; \
+                 tcp flags & fin == fin limit rate 1/day burst 1 packets counter drop; }; }";
+    member.netns().tool_fed("nft", &["-f", "-"], rules).map(drop)
+}
+
+fn lose_none(member: &Member) -> Result<()> {
+    let lost = member.netns().tool("nft", &["list", "table", "inet", "ends"])?;
+    ensure!(lost.contains("counter packets 1 "), "not one end was lost: {lost}");
+    member.netns().tool("nft", &["delete", "table", "inet", "ends"]).map(drop)
+}
+
+/// A client that sends a byte and no more, and the answer that it reads afterwards.
+fn half_close(path: &Path<'_>) -> Result<()> {
+    let [client, server] = path.connect()?;
+    client.shutdown(Shutdown::Write)?;
+    let answer = |mut server: TcpStream| -> Result<usize> {
+        let rest = rest(&server)?;
+        server.write_all(&vec![b'.'; SIZE])?;
+        Ok(rest)
+    };
+    let read = thread::scope(|scope| {
+        let asked = scope.spawn(|| answer(server));
+        let read = rest(&client)?;
+        let _asked: usize = asked.join().map_err(|_panic| anyhow!("the server ended early"))??;
+        Ok::<_, anyhow::Error>(read)
+    })?;
+    ensure!(read == SIZE, "{read} bytes of {SIZE}");
+    Ok(())
+}
+
+fn one_end_closes_long_before_the_other(paths: &[Path<'_>], shape: Shape) -> Result<()> {
+    let times = campaign::size(2, 60);
+    for path in paths {
+        let before = path.resets()?;
+        for lossy in [None, Some(path.server), Some(path.client)] {
+            for _ in 0..times {
+                lossy.map_or(Ok(()), lose_the_first_end)?;
+                half_close(path).with_context(|| format!("{}", path.to))?;
+            }
+            lossy.map_or(Ok(()), lose_none)?;
+        }
+        ensure!(path.resets()? == before, "{}: somebody has sent resets", path.to);
+    }
+    campaign::figure(&format!("half-closed downloads, {shape:?} pods"), 24 * times, "downloads");
+    Ok(())
+}
+
+/// What is closed goes within seconds.
+fn no_flow_is_left(rig: &Rig) -> Result<()> {
+    for service in NAMES {
+        wait_until_ok(PATIENCE, "closed flows are swept", || {
+            let flows = rig.agent(0)?.command(&["ct", "list", "--service", service])?;
+            let left = flows.lines().filter(|line| line.contains(&format!(":{PORT}"))).count();
+            ensure!(left == 0, "{left} flows of {service} are left:\n{flows}");
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
