@@ -129,13 +129,21 @@ impl ControlPlane {
         &self.site.home
     }
 
-    /// Holds its processes, so that a measurement has the machine for itself.
-    pub(crate) fn pause(&self) -> Result<()> {
+    /// Holds its processes: a measurement has the machine for itself, and whoever asks waits.
+    ///
+    /// # Errors
+    ///
+    /// If one of them is gone.
+    pub fn pause(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)
     }
 
     /// Lets them go on.
-    pub(crate) fn resume(&self) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// If one of them is gone.
+    pub fn resume(&self) -> Result<()> {
         self.signal(Signal::SIGCONT)
     }
 

@@ -150,6 +150,10 @@ impl Program {
 
     /// Asks it to end and waits until it has.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
+        // The number of one that has ended, and was waited for, may be another process's by now.
+        if let Some(status) = self.child.try_wait()? {
+            return Ok(status);
+        }
         self.signal(Signal::SIGTERM)?;
         let child = &mut self.child;
         wait_until(FAREWELL, &format!("{} ends after SIGTERM", self.name), || {

@@ -23,11 +23,7 @@ fn start() -> Result<(Cluster, Interceptor, [Published; 2])> {
     let netns = cluster.rig().topology().fabric().name().to_owned();
     let interceptor = Interceptor::start(cluster.control_plane(), &netns)?;
     cluster.rig_mut().start_agents_from(Source::Kubeconfig(interceptor.kubeconfig()), &[])?;
-    let services = [cluster.publish("web", false)?, cluster.publish("other", false)?];
-    for service in &services {
-        cluster.endpoints(service, &[cluster.rig().pod(0, 1)?, cluster.rig().pod(1, 1)?])?;
-        cluster.until_answered_by(service, &["pod-a2", "pod-b2"])?;
-    }
+    let services = cluster.publish_pair()?;
     Ok((cluster, interceptor, services))
 }
 

@@ -1,20 +1,15 @@
 //! Watches that break in ways of their own, against the real API server: a place in time that it has forgotten, a token
-//! that it takes no more, a wire that is cut for long, an address of the node that is gone; and writes of objects that
-//! change nothing.
+//! that it takes no more; and writes of objects that change nothing.
 
 use std::fs;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use lb_agent::reconcile::GRACE;
 use lb_tests::agent::{Agent, Source};
-use lb_tests::cluster::{Cluster, Published, Traffic, slices_of, until_answered_by};
-use lb_tests::control_plane;
-use lb_tests::rig::Rig;
-use lb_tests::topology::{Family, Node, Pod, Segment, Shape};
-use lb_tests::traffic::{Ask, Protocol};
+use lb_tests::cluster::{Cluster, Traffic, slices_of};
+use lb_tests::topology::Shape;
 use lb_tests::wait::wait_until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -23,13 +18,8 @@ use nix::unistd::Pid;
 const NOTICE: Duration = Duration::from_mins(2);
 /// How long it may take to follow again: files are looked at each second, pauses grow to three.
 const BACK: Duration = Duration::from_secs(20);
-/// How soon a change is seen through a new connection, sooner than probes would end the old one.
-const BEFORE_PROBES: Duration = Duration::from_secs(10);
 /// The metric that says since when changes do not arrive.
 const STALE: &str = "lb_source_stale_since_seconds";
-/// Failed requests after which pauses between two have grown: four kinds of objects, five doublings.
-const MANY: f64 = 20.0;
-const PORT: &str = "6443";
 /// A Service that is only a name, and a slice of it: agents are told of both and serve neither.
 const UNSERVED: &str = r#"
 {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "alias"},
@@ -39,20 +29,6 @@ const UNSERVED: &str = r#"
  "metadata": {"name": "alias-ipv4", "labels": {"kubernetes.io/service-name": "alias"}},
  "ports": [{"port": 80}], "endpoints": [{"addresses": ["192.0.2.1"]}]}
 "#;
-
-/// Two Services that the API server knows and agents serve.
-fn publish(cluster: &Cluster) -> Result<[Published; 2]> {
-    let services = [cluster.publish("web", false)?, cluster.publish("other", false)?];
-    for service in &services {
-        cluster.endpoints(service, &backends(cluster.rig())?)?;
-        cluster.until_answered_by(service, &["pod-a2", "pod-b2"])?;
-    }
-    Ok(services)
-}
-
-fn backends(rig: &Rig) -> Result<[&Pod; 2]> {
-    Ok([rig.pod(0, 1)?, rig.pod(1, 1)?])
-}
 
 fn until_stale(agent: &Agent, is_stale: bool, within: Duration) -> Result<()> {
     wait_until(within, &format!("the view is stale: {is_stale}"), || {
@@ -65,7 +41,7 @@ fn until_stale(agent: &Agent, is_stale: bool, within: Duration) -> Result<()> {
 #[test]
 fn a_place_that_the_server_has_forgotten_is_left_for_a_new_list() -> Result<()> {
     let mut cluster = Cluster::start(Shape::Routed)?;
-    let [web, other] = publish(&cluster)?;
+    let [web, other] = cluster.publish_pair()?;
     {
         let (control_plane, rig) = cluster.split();
         let (agent, traffic) = (rig.agent(0)?, Traffic::start(rig, &web)?);
@@ -108,7 +84,7 @@ fn a_token_is_read_again_when_the_one_before_is_refused() -> Result<()> {
     fs::write(&file, token(&cluster, "first")?)?;
     let kubeconfig = with_token_file(cluster.control_plane().kubeconfig().as_path(), &file)?;
     cluster.rig_mut().start_agents_from(Source::Kubeconfig(&kubeconfig), &[])?;
-    let [web, other] = publish(&cluster)?;
+    let [web, other] = cluster.publish_pair()?;
     let second = token(&cluster, "second")?;
     drop(cluster.control_plane().kubectl(&["delete", "secret", "first"])?);
     {
@@ -140,74 +116,11 @@ fn with_token_file(kubeconfig: &Path, file: &Path) -> Result<std::path::PathBuf>
     Ok(path)
 }
 
-/// The server goes on, and what it does meanwhile is caught up with, also after pauses have grown.
-#[test]
-fn what_happens_behind_a_wire_that_is_cut_for_long_is_caught_up_with() -> Result<()> {
-    let cluster = Cluster::start(Shape::Routed)?;
-    let [web, other] = publish(&cluster)?;
-    let (rig, agent) = (cluster.rig(), cluster.rig().agent(0)?);
-    let traffic = Traffic::start(rig, &web)?;
-    let failed = || agent.metric(&["rest_client_requests_total{", "code=\"<error>\""]);
-    let before = failed()?;
-    cut(rig.node(0)?)?;
-    cluster.endpoints(&other, &[rig.pod(1, 1)?])?;
-    drop(cluster.control_plane().kubectl(&["annotate", "service", "web", "note=unseen"])?);
-    wait_until(NOTICE, "pauses have grown", || (failed().ok()? > before + MANY).then_some(()))?;
-    until_stale(agent, true, NOTICE)?;
-    drop(rig.node(0)?.netns().tool("nft", &["delete", "table", "inet", "cut"])?);
-    until_stale(agent, false, BACK)?;
-    traffic.finish()?;
-    cluster.until_answered_by(&other, &["pod-b2"])
-}
-
-/// The node gets another lease: the watches hang on an address that is gone, and nothing tells their connections so.
-#[test]
-fn change_is_seen_soon_after_the_address_of_the_node_is_another() -> Result<()> {
-    let cluster = Cluster::start(Shape::Routed)?;
-    let [_, other] = publish(&cluster)?;
-    let node = cluster.rig().node(0)?;
-    let (old, new) = (node.addresses().v4, Segment::First.host(31)?.v4);
-    let gateway = Segment::First.gateway()?.v4;
-    let (addresses, ranges) =
-        ([new.to_string(), node.addresses().v6.to_string()], node.pod_ranges());
-    node.netns().ip(&format!(
-        "address delete {old}/24 dev eth0
-         address add {new}/24 dev eth0
-         route replace default via {gateway}"
-    ))?;
-    let began = Instant::now();
-    // As its kubelet does.
-    cluster.control_plane().node(&control_plane::Node {
-        name: node.name(),
-        addresses: &addresses.each_ref().map(String::as_str),
-        pod_cidrs: &ranges.each_ref().map(String::as_str),
-        labels: &[],
-    })?;
-    cluster.endpoints(&other, &[cluster.rig().pod(0, 1)?])?;
-    let port = other.node_port(node, Family::V4, Protocol::Tcp)?.port();
-    let node_port = Ask::tcp(SocketAddr::from((new, port)));
-    until_answered_by(cluster.rig().client(), node_port, &["pod-a2"])?;
-    let took = began.elapsed();
-    // Probes of the connections alone would end them after 14 s.
-    ensure!(took < BEFORE_PROBES, "it was seen after {} s", took.as_secs());
-    Ok(())
-}
-
-/// Connections to the API server end, and no other can be made.
-fn cut(node: &Node) -> Result<()> {
-    let rules = format!(
-        "table inet cut {{ chain output {{ type filter hook output priority 0; \
-         tcp dport {PORT} reject with tcp reset; }}; }}"
-    );
-    drop(node.netns().tool_fed("nft", &["-f", "-"], &rules)?);
-    node.netns().tool("ss", &["-K", "dport", "=", PORT]).map(drop)
-}
-
 /// Somebody touches labels and annotations all day: no map is written for it.
 #[test]
 fn writes_of_objects_that_change_nothing_reach_no_map() -> Result<()> {
     let cluster = Cluster::start(Shape::Routed)?;
-    let [web, _] = publish(&cluster)?;
+    let [web, _] = cluster.publish_pair()?;
     let (agent, control_plane) = (cluster.rig().agent(0)?, cluster.control_plane());
     let changes = || -> Result<[f64; 2]> {
         let of =

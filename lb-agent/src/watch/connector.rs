@@ -23,14 +23,14 @@ pub(super) type Stack = BoxCloneSyncService<Request<Body>, Response<Incoming>, B
 
 /// Longest time until a connection is made. Two SYNs fit; the next try comes sooner than the third.
 const CONNECT: Duration = Duration::from_secs(3);
-/// A connection on which nothing comes is asked after this whether it is still there, and then as often.
-const IDLE: Duration = Duration::from_secs(5);
-/// Between two such questions.
-const AGAIN: Duration = Duration::from_secs(3);
-/// Questions without an answer that end a connection.
+/// A connection on which nothing comes is asked after this whether it is still there, ...
+const IDLE: Duration = Duration::from_secs(2);
+/// ... and again after this, ...
+const AGAIN: Duration = Duration::from_secs(1);
+/// ... so often ...
 const QUESTIONS: u32 = 3;
-/// A segment that is not acknowledged for so long ends it, too.
-const UNANSWERED: Duration = Duration::from_secs(15);
+/// ... or until nothing was acknowledged for so long, which is what counts where both are set (`tcp_keepalive_timer`).
+const UNANSWERED: Duration = Duration::from_secs(5);
 
 /// The client of this access. Blocks where it asks a credential plugin.
 pub(super) fn stack(access: &Access, own: Own) -> Result<Stack, kube::Error> {

@@ -52,6 +52,16 @@ impl Cluster {
         self.control_plane.apply(&slices_of(service, pods))
     }
 
+    /// Creates `web` and `other`, which a pod of each node answers, and waits until both are served.
+    pub fn publish_pair(&self) -> Result<[Published; 2]> {
+        let services = [self.publish("web", false)?, self.publish("other", false)?];
+        for service in &services {
+            self.endpoints(service, &[self.rig.pod(0, 1)?, self.rig.pod(1, 1)?])?;
+            self.until_answered_by(service, &["pod-a2", "pod-b2"])?;
+        }
+        Ok(services)
+    }
+
     /// Creates or changes the Pod object of a pod of the topology, which has the label `app: APP`.
     pub fn pod_object(&self, app: &str, pod: &Pod, ready: bool) -> Result<()> {
         let addresses = pod.addresses().both().map(|address| address.to_string());

@@ -45,6 +45,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         proves: "an API server that is away, says odd things or is cut off costs no answer",
         expected: "8 min",
         work: &[Work::Tests(&[
+            "control_plane_connections",
             "control_plane_odd_server",
             "control_plane_watch",
             "control_plane_restart",

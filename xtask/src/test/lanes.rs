@@ -22,7 +22,8 @@ use super::{binaries, machine};
 
 /// Files whose tests mostly wait (for a token that is read again, pauses between refusals, flows that are swept, grace
 /// periods of the kernel's maps), and how many of their tests run at once.
-const WAITING: [(&str, &str); 5] = [
+const WAITING: [(&str, &str); 6] = [
+    ("control_plane_connections", "2"),
     ("control_plane_odd_server", "2"),
     ("control_plane_role", "2"),
     ("control_plane_watch", "2"),

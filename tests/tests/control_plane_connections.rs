@@ -1,0 +1,125 @@
+//! Connections to the real API server that break: a wire that is cut for long, an address of the node that is gone, something on
+//! the way that has forgotten them, a server that is held. Changes are seen soon afterwards, and no answer is lost meanwhile.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::cluster::{Cluster, Traffic, until_answered_by};
+use lb_tests::control_plane;
+use lb_tests::topology::{Family, Node, Segment, Shape};
+use lb_tests::traffic::{Ask, Protocol};
+use lb_tests::wait::{self, wait_until};
+
+/// How long an agent may take to notice that it is not told of changes.
+const NOTICE: Duration = Duration::from_mins(2);
+/// How soon a change is seen after each kind of outage: five seconds, and what compilers beside us take.
+const SOON: Duration = Duration::from_secs(15);
+/// How long a server is held: longer than pauses between requests grow.
+const HELD: Duration = Duration::from_secs(15);
+/// Failed requests after which pauses between two have grown: four kinds of objects, five doublings.
+const MANY: f64 = 20.0;
+const PORT: &str = "6443";
+
+#[test]
+fn change_is_seen_soon_after_each_kind_of_outage() -> Result<()> {
+    let cluster = Cluster::start(Shape::Routed)?;
+    let [web, other] = cluster.publish_pair()?;
+    let (rig, control_plane) = (cluster.rig(), cluster.control_plane());
+    let traffic = Traffic::start(rig, &web)?;
+    let nodes = [rig.node(0)?, rig.node(1)?];
+    let mut servers = [(0, "pod-a2"), (1, "pod-b2")].into_iter().cycle();
+    let mut change_is_seen = |after: &str| -> Result<()> {
+        let (node, server) = servers.next().context("a server")?;
+        let began = Instant::now();
+        cluster.endpoints(&other, &[rig.pod(node, 1)?])?;
+        cluster.until_answered_by(&other, &[server])?;
+        let took = began.elapsed();
+        ensure!(took < SOON, "after {after} a change was seen after {} s", took.as_secs());
+        Ok(())
+    };
+    // Connections end, and no other can be made.
+    let agent = rig.agent(0)?;
+    let failed = || agent.metric(&["rest_client_requests_total{", "code=\"<error>\""]);
+    let before = failed()?;
+    let rules = format!("tcp dport {PORT} reject with tcp reset");
+    nodes.into_iter().try_for_each(|node| filter(node, [&rules, ""]))?;
+    wait_until(NOTICE, "pauses have grown", || (failed().ok()? > before + MANY).then_some(()))?;
+    let is_stale = || (agent.metric(&["lb_source_stale_since_seconds"]).ok()? > 0.0).then_some(());
+    wait_until(NOTICE, "the view is stale", is_stale)?;
+    nodes.into_iter().try_for_each(unfilter)?;
+    change_is_seen("a wire that was cut")?;
+    // Something on the way has forgotten them, and drops their packets; others can be made.
+    for node in nodes {
+        let ports = connections(node)?.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+        ensure!(!ports.is_empty(), "no connection to the server");
+        let out = format!("tcp dport {PORT} tcp sport {{ {ports} }} drop");
+        filter(node, [&out, &format!("tcp sport {PORT} tcp dport {{ {ports} }} drop")])?;
+    }
+    change_is_seen("connections were forgotten")?;
+    nodes.into_iter().try_for_each(unfilter)?;
+    // The server is held, and its machine acknowledges what it is sent.
+    control_plane.pause()?;
+    wait::pass(HELD);
+    control_plane.resume()?;
+    change_is_seen("a server was held")?;
+    traffic.finish()
+}
+
+/// Rules for packets that go out and that come in.
+fn filter(node: &Node, [out, into]: [&str; 2]) -> Result<()> {
+    let rules = format!(
+        "table inet outage {{ chain output {{ type filter hook output priority 0; {out}; }}; \
+         chain input {{ type filter hook input priority 0; {into}; }}; }}"
+    );
+    node.netns().tool_fed("nft", &["-f", "-"], &rules).map(drop)
+}
+
+fn unfilter(node: &Node) -> Result<()> {
+    node.netns().tool("nft", &["delete", "table", "inet", "outage"]).map(drop)
+}
+
+/// The ports of a node's connections to the API server over IPv4.
+fn connections(node: &Node) -> Result<Vec<u16>> {
+    let text = node.netns().proc_net("tcp")?;
+    let remote = format!(":{:04X}", PORT.parse::<u16>()?);
+    let rows = text.lines().skip(1).map(|line| line.split_whitespace().skip(1).take(3));
+    let ports = rows.filter_map(|mut row| {
+        let (local, to, state) = (row.next()?, row.next()?, row.next()?);
+        let port = u16::from_str_radix(local.rsplit(':').next()?, 16).ok()?;
+        (to.ends_with(&remote) && state == "01").then_some(port)
+    });
+    Ok(ports.collect())
+}
+
+/// The node gets another lease: the watches hang on an address that is gone, and nothing tells their connections so.
+#[test]
+fn change_is_seen_soon_after_the_address_of_the_node_is_another() -> Result<()> {
+    let cluster = Cluster::start(Shape::Routed)?;
+    let [_, other] = cluster.publish_pair()?;
+    let node = cluster.rig().node(0)?;
+    let (old, new) = (node.addresses().v4, Segment::First.host(31)?.v4);
+    let gateway = Segment::First.gateway()?.v4;
+    let (addresses, ranges) =
+        ([new.to_string(), node.addresses().v6.to_string()], node.pod_ranges());
+    node.netns().ip(&format!(
+        "address delete {old}/24 dev eth0
+         address add {new}/24 dev eth0
+         route replace default via {gateway}"
+    ))?;
+    let began = Instant::now();
+    // As its kubelet does.
+    cluster.control_plane().node(&control_plane::Node {
+        name: node.name(),
+        addresses: &addresses.each_ref().map(String::as_str),
+        pod_cidrs: &ranges.each_ref().map(String::as_str),
+        labels: &[],
+    })?;
+    cluster.endpoints(&other, &[cluster.rig().pod(0, 1)?])?;
+    let port = other.node_port(node, Family::V4, Protocol::Tcp)?.port();
+    let node_port = Ask::tcp(SocketAddr::from((new, port)));
+    until_answered_by(cluster.rig().client(), node_port, &["pod-a2"])?;
+    let took = began.elapsed();
+    ensure!(took < SOON, "it was seen after {} s", took.as_secs());
+    Ok(())
+}
