@@ -1,13 +1,14 @@
 //! Every card of a node is served, not only the one with the Node's address: a second one that leads to other nodes' pods,
 //! one that only a nexthop object names; and a pod's second veth is a pod's.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, askers, matrix};
-use lb_tests::topology::{Addresses, Family, Node, Segment, Shape, Topology};
-use lb_tests::traffic::{Ask, PAUSE, Protocol};
+use lb_tests::topology::{Addresses, Family, Member, Node, Segment, Shape, Topology};
+use lb_tests::traffic::{Ask, PAUSE};
 use lb_tests::wait::wait_until_ok;
 
 const NODE_PORT: u16 = 30_080;
@@ -79,29 +80,51 @@ fn card_to_the_pods_of_other_nodes_is_served() -> Result<()> {
     Ok(())
 }
 
-/// As FRR sets routes: the Node's address on `lo`, and a default route that names a nexthop object and no device.
+/// As FRR sets routes: the Node's addresses on `lo`, and routes that name nexthop objects and no device. They lead outside and
+/// to the pods of the other node.
 #[test]
-fn card_that_only_a_nexthop_object_names_is_served() -> Result<()> {
-    let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
-    let node = rig.node(0)?;
-    let (own, gateway) = (node.addresses().v4, Segment::First.gateway()?.v4);
+fn card_that_only_nexthop_objects_name_is_served() -> Result<()> {
+    const LINK_LOCAL: &str = "fe80::a11";
+    let mut rig = Rig::build(Topology::builder(Shape::Routed))?;
+    let (node, other) = (rig.node(0)?, rig.node(1)?);
+    let (own, far, gateway) = (node.addresses(), other.addresses(), Segment::First.gateway()?);
+    let [pods4, pods6] = other.pod_ranges();
     node.netns().sysctl("net.ipv4.nexthop_compat_mode", "0")?;
     put_card(node, "eth0")?;
     node.netns().ip(&format!(
-        "address add {own}/32 dev lo\n\
-         route add 192.168.50.0/24 dev {CARD} src {own}\n\
-         nexthop add id 7 via {gateway} dev {CARD}\n\
-         route add default nhid 7 src {own}"
+        "address add {LINK_LOCAL}/64 dev {CARD} nodad
+         address add {}/32 dev lo\naddress add {}/128 dev lo nodad
+         route add 192.168.50.0/24 dev {CARD} src {}\nroute add fd00:50::/64 dev {CARD} src {}
+         nexthop add id 7 via {} dev {CARD}\nnexthop add id 8 via {} dev {CARD}
+         nexthop add id 17 via {} dev {CARD}\nnexthop add id 18 via {} dev {CARD}
+         route replace 0.0.0.0/0 nhid 7 src {}\nroute replace ::/0 nhid 8 src {}
+         route replace {pods4} nhid 17\nroute replace {pods6} nhid 18",
+        own.v4, own.v6, own.v4, own.v6, gateway.v4, gateway.v6, far.v4, far.v6, own.v4, own.v6
     ))?;
+    // No machine answers for an address of its `lo` on a link of IPv6.
+    for neighbour in [rig.client(), other.host()] {
+        let route = format!("route add {}/128 via {LINK_LOCAL} dev eth0", own.v6);
+        neighbour.netns().ip(&route)?;
+    }
+    let [_, own_pods6] = node.pod_ranges();
+    other.netns().ip(&format!("route replace {own_pods6} via {LINK_LOCAL} dev eth0"))?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT);
-    rig.manifests().apply(&web.pods(&[rig.pod(0, 0)?]))?;
+    let web = web.pods(&[rig.pod(0, 0)?, rig.pod(1, 0)?]);
+    rig.manifests().apply(&web)?;
     rig.start_agents(&[])?;
     is_external(&rig, CARD)?;
-    for protocol in [Protocol::Tcp, Protocol::Udp] {
-        let node_port = rig.node(0)?.addresses().socket(Family::V4, NODE_PORT);
+    for (family, protocol) in matrix() {
+        let mut servers = BTreeSet::new();
         for _ in 0..20 {
-            drop(ask(rig.client(), Ask::new(protocol, node_port).within(2_000))?);
+            let node_port = rig.node(0)?.addresses().socket(family, NODE_PORT);
+            let askers: [(&Member, _); 2] =
+                [(rig.client(), node_port), (rig.pod(0, 1)?, web.frontend(family))];
+            for (from, to) in askers {
+                let answer = ask(from, Ask::new(protocol, to).within(2_000))?;
+                let _new: bool = servers.insert((from.name(), answer.server));
+            }
         }
+        ensure!(servers.len() == 4, "{family:?} {protocol:?}: only {servers:?} answer");
     }
     Ok(())
 }
