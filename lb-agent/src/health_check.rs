@@ -88,11 +88,15 @@ struct Service {
 impl HealthChecks {
     /// None yet. Those to come say what `health` says of the agent, also while its loop hangs.
     pub fn new(health: Health) -> Self {
+        Self::with(health, Connections::default())
+    }
+
+    fn with(health: Health, connections: Connections) -> Self {
         Self {
             services: BTreeMap::new(),
             addresses: Addresses::default(),
             health,
-            connections: Arc::default(),
+            connections: Arc::new(connections),
             failures: Vec::new(),
         }
     }

@@ -11,11 +11,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::*;
-use crate::http_server::connections::PER_SERVICE;
 use crate::translate::LocalReady;
 
+/// Connections of one Service at a time.
+const OF_ONE: usize = 32;
+
 fn checks() -> HealthChecks {
-    HealthChecks::new(Health::new(Duration::from_mins(1)))
+    HealthChecks::with(Health::new(Duration::from_mins(1)), Connections::bounded(1_024, OF_ONE))
 }
 
 fn name(name: &str) -> ServiceName {
@@ -227,7 +229,7 @@ async fn slow_and_senseless_clients_cost_only_themselves() {
     checks.set(&name("slow"), wants(slow, 1));
     checks.set(&name("other"), wants(other, 1));
     let mut held = Vec::new();
-    for _ in 0..2 * PER_SERVICE {
+    for _ in 0..2 * OF_ONE {
         let mut stream = TcpStream::connect(v4(slow)).await.unwrap();
         stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
         held.push(stream);

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use tokio::task::AbortHandle;
 
-/// Connections of all Services at a time.
-pub(crate) const CONNECTIONS: usize = 1_024;
-/// Connections of one Service at a time: a client that is slow on purpose pushes out its own first.
-pub(crate) const PER_SERVICE: usize = 32;
+/// Connections of all Services at a time: each takes ten kilobytes.
+const CONNECTIONS: usize = 1_536;
+/// Connections of one Service at a time, of which a client that is slow on purpose pushes out its own first. A thousand such
+/// clients fit, for a probe from their address is not told apart from them before it has asked.
+const PER_SERVICE: usize = 1_280;
 /// A connection may take this long to send its request before it counts as silent: a probe on a busy machine.
 const GRACE: Duration = Duration::from_millis(250);
 
@@ -169,12 +170,15 @@ mod tests {
         ended.is_ok_and(|ended| ended.is_err_and(|error| error.is_cancelled()))
     }
 
+    const OF_ALL: usize = 12;
+    const OF_ONE: usize = 4;
+
     #[tokio::test]
     async fn who_is_new_pushes_out_the_oldest_of_its_own_service_first() {
-        let connections = Connections::default();
+        let connections = Connections::bounded(OF_ALL, OF_ONE);
         let of_other = idle(&connections, 1, "192.0.2.1", false);
         let mut all: Vec<_> =
-            (0..PER_SERVICE).map(|_| idle(&connections, 0, "192.0.2.1", false)).collect();
+            (0..OF_ONE).map(|_| idle(&connections, 0, "192.0.2.1", false)).collect();
         let newest = idle(&connections, 0, "192.0.2.1", false);
         assert!(is_pushed_out(all.remove(0)).await);
         assert!(all.iter().chain([&newest, &of_other]).all(|task| !task.is_finished()));
@@ -182,12 +186,12 @@ mod tests {
 
     #[tokio::test]
     async fn who_is_new_pushes_out_the_oldest_of_all_where_all_places_are_taken() {
-        let connections = Connections::default();
+        let connections = Connections::bounded(OF_ALL, OF_ONE);
         let mut all = Vec::new();
-        for of in 0..CONNECTIONS / PER_SERVICE {
-            all.extend((0..PER_SERVICE).map(|_| idle(&connections, of, "192.0.2.1", false)));
+        for of in 0..OF_ALL / OF_ONE {
+            all.extend((0..OF_ONE).map(|_| idle(&connections, of, "192.0.2.1", false)));
         }
-        let newest = idle(&connections, CONNECTIONS, "192.0.2.1", false);
+        let newest = idle(&connections, OF_ALL, "192.0.2.1", false);
         assert!(is_pushed_out(all.remove(0)).await);
         assert!(all.iter().chain([&newest]).all(|task| !task.is_finished()));
     }
@@ -233,9 +237,9 @@ mod tests {
 
     #[tokio::test]
     async fn who_has_ended_takes_no_place() {
-        let connections = Connections::default();
+        let connections = Connections::bounded(OF_ALL, OF_ONE);
         let first = idle(&connections, 0, "192.0.2.1", false);
-        for _ in 0..2 * PER_SERVICE {
+        for _ in 0..2 * OF_ONE {
             let task = tokio::spawn(std::future::ready(()));
             let (handle, from) = (task.abort_handle(), "192.0.2.1".parse().expect("an address"));
             task.await.expect("no panic");
