@@ -94,6 +94,8 @@ struct Transaction {
     before: Vec<Op>,
     dirty: BTreeSet<Frontend>,
     after: Vec<Op>,
+    /// Services whose clients are forgotten when no packet finds them any more.
+    forgotten: BTreeSet<ServiceId>,
 }
 
 impl Reconciler {
@@ -230,7 +232,7 @@ impl Reconciler {
 
     /// Joins a transaction: everything new, the visible switch, everything old.
     fn finish(&mut self, now: Duration, transaction: Transaction) -> Vec<Op> {
-        let Transaction { before: mut ops, dirty, after } = transaction;
+        let Transaction { before: mut ops, dirty, after, forgotten } = transaction;
         let entries = self.frontends.written().len();
         let (ports, kept) = (&self.ports, &self.kept);
         let winner = |frontends: &Frontends, frontend: Frontend| {
@@ -244,6 +246,9 @@ impl Reconciler {
         self.frontends.settle((&dirty, now), &mut self.settings, winner, &mut ops);
         ops.extend(after);
         self.frontends.update(&mut self.settings, &mut ops);
+        if !forgotten.is_empty() {
+            ops.push(Op::ForgetClients { services: forgotten });
+        }
         self.has_room |= self.frontends.written().len() < entries;
         ops
     }

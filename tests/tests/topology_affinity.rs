@@ -1,5 +1,6 @@
 //! `ClientIP` affinity: one client, one backend, by whatever frontend and hook it comes.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -9,6 +10,7 @@ use lb_tests::rig::{Rig, Shared, TARGET, ask, matrix, servers, until};
 use lb_tests::topology::{Family, Member, Shape};
 use lb_tests::traffic::{Answer, Ask, Failure};
 use lb_tests::wait::wait_until;
+use serde_json::Value;
 
 const NODE_PORT: u16 = 30_080;
 const SOON: Duration = Duration::from_mins(1);
@@ -21,6 +23,8 @@ in_both_shapes!(
     backend_that_leaves_is_forgotten_at_once,
     affinity_ends_after_its_time,
     affinity_that_is_switched_off_ends_for_new_flows,
+    rows_of_clients_that_stay_away_are_removed,
+    rows_go_with_their_service,
 );
 
 fn rig(shape: Shape, seconds: u32) -> Result<(Shared, Service)> {
@@ -144,6 +148,83 @@ fn affinity_that_is_switched_off_ends_for_new_flows(shape: Shape) -> Result<()> 
         wait_until(SOON, "affinity is off", || {
             servers(pod, question, 40).is_ok_and(|found| found.len() > 1).then_some(())
         })?;
+    }
+    Ok(())
+}
+
+/// The identities of the clients' rows in `AFFINITY` of node-a: one for each row.
+fn rows(rig: &Rig) -> Result<Vec<(u64, String)>> {
+    let said = rig.agent(0)?.command(&["affinity", "list", "-o", "json"])?;
+    let all: Vec<Value> = serde_json::from_str(&said)?;
+    let row = |row: &Value| {
+        let service = row["service"].as_str().unwrap_or_default();
+        Some((row["id"].as_u64()?, service.to_owned()))
+    };
+    all.iter().map(|it| row(it).with_context(|| format!("a row without id: {it}"))).collect()
+}
+
+/// The ports of a Service for which node-a remembers clients: one for each family and transport.
+fn ports_with_rows(rig: &Rig, service: &str) -> Result<BTreeSet<u64>> {
+    let rows = rows(rig)?.into_iter();
+    let of = rows.filter(|(_, name)| name.starts_with(&format!("default/{service}:")));
+    Ok(of.map(|(id, _)| id).collect())
+}
+
+/// A pod and the host ask a Service by every family and transport.
+fn ask_everywhere(rig: &Rig, service: &Service) -> Result<()> {
+    for (family, protocol) in matrix() {
+        for from in [&**rig.pod(0, 0)?, rig.node(0)?.host()] {
+            drop(ask(from, Ask::new(protocol, service.frontend(family)))?);
+        }
+    }
+    Ok(())
+}
+
+/// Nobody displaces them: the table is large. The sweep removes them, and only them.
+fn rows_of_clients_that_stay_away_are_removed(shape: Shape) -> Result<()> {
+    let (rig, web) = rig(shape, 600)?;
+    let short = Service::new("short", 11)?.port(80, TARGET).pods(&rig.pods()).affinity(2);
+    let rig = rig.start(&[&short])?;
+    ask_everywhere(&rig, &web)?;
+    let kept = ports_with_rows(&rig, "web")?;
+    ensure!(kept.len() == 4, "{kept:?}");
+    let found = wait_until(SOON, "all clients are remembered", || {
+        ask_everywhere(&rig, &short).ok()?;
+        ports_with_rows(&rig, "short").ok().filter(|found| found.len() == 4)
+    })?;
+    wait_until(SOON, "all clients are forgotten", || {
+        let rows = rows(&rig).ok()?;
+        (!rows.iter().any(|(id, _)| found.contains(id))).then_some(())
+    })?;
+    ensure!(ports_with_rows(&rig, "web")? == kept, "of {kept:?} some are gone");
+    Ok(())
+}
+
+/// They go at once, also while a connection keeps the frontend: no sweep is waited for.
+fn rows_go_with_their_service(shape: Shape) -> Result<()> {
+    let (rig, web) = rig(shape, 600)?;
+    let gone = Service::new("gone", 11)?.port(80, TARGET).pods(&rig.pods()).affinity(600);
+    let rig = rig.start(&[&gone])?;
+    for service in [&web, &gone] {
+        ask_everywhere(&rig, service)?;
+    }
+    let (kept, found) = (ports_with_rows(&rig, "web")?, ports_with_rows(&rig, "gone")?);
+    ensure!(kept.len() == 4 && found.len() == 4, "{kept:?} {found:?}");
+    let open = Family::ALL.map(|family| {
+        let open = rig.pod(0, 0)?.peer().keep(Ask::tcp(gone.frontend(family)))?;
+        Ok::<_, anyhow::Error>((open.ask()?.server, open))
+    });
+    rig.manifests().delete(&gone)?;
+    // An agent works in the order of changes: with the second one done, all of the first is.
+    rig.until_programmed()?;
+    rig.manifests().apply(&web.pods(&rig.pods()[1..]))?;
+    rig.until_programmed()?;
+    let left: Vec<_> = rows(&rig)?.into_iter().filter(|(id, _)| found.contains(id)).collect();
+    ensure!(left.is_empty(), "{left:?}");
+    ensure!(ports_with_rows(&rig, "web")? == kept, "of {kept:?} some are gone");
+    for open in open {
+        let (server, open) = open?;
+        ensure!(open.ask()?.server == server);
     }
     Ok(())
 }

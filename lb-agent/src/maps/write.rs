@@ -45,11 +45,11 @@ impl Maps {
             Op::RemoveService { frontend } => {
                 absent_is_fine(self.services.remove(&Raw(*frontend))).map_err(named("SERVICES"))
             }
-            Op::ForgetClients { service } => {
+            Op::ForgetClients { services } => {
                 let known = self.affinities()?.into_iter().map(|(client, _)| client);
-                let of_service: Vec<Client> =
-                    known.filter(|client| client.service == *service).collect();
-                self.remove_affinities(&of_service)
+                let theirs: Vec<Client> =
+                    known.filter(|client| services.contains(&client.service)).collect();
+                self.remove_affinities(&theirs)
             }
         }
     }

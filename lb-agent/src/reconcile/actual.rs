@@ -180,7 +180,9 @@ fn orphans(actual: &Actual) -> BTreeMap<ServiceId, Port> {
     let orphan = |(id, service): (ServiceId, &Service)| {
         let cluster = actual.sound(id, service.cluster).unwrap_or_default();
         let local = actual.sound(id, service.local).unwrap_or_default();
-        (id, Port { generation: service.generation, cluster, local, ..Port::orphan() })
+        let mut port = Port { generation: service.generation, cluster, local, ..Port::orphan() };
+        port.plan.affinity = (service.affinity != 0).then_some(service.affinity);
+        (id, port)
     };
     newest.into_iter().map(orphan).collect()
 }

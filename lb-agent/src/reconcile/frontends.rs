@@ -154,7 +154,7 @@ impl Frontends {
         let none = Set::default();
         let kind = service.flags.0 & (Flags::EXTERNAL.0 | Flags::NODE_PORT.0);
         let flags = Flags(kind).with(Flags::LEAVING);
-        Some(Service { flags, cluster: none, local: none, ..*service })
+        Some(Service { flags, affinity: 0, cluster: none, local: none, ..*service })
     }
 
     /// Writes what the `dirty` entries should be: what `winner` says.

@@ -1,5 +1,7 @@
 //! Map writes, as data.
 
+use std::collections::BTreeSet;
+
 use lb_common::config::Settings;
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, ServiceId, Source};
 
@@ -43,6 +45,8 @@ pub enum Op {
         /// Key.
         frontend: Frontend,
     },
-    /// Removes from `AFFINITY` what it remembers of the clients of a service, whose affinity was switched off.
-    ForgetClients { service: ServiceId },
+    /// Removes from `AFFINITY` what it remembers of the clients of services that are gone or have no affinity any more.
+    ///
+    /// One operation for all: each is a walk through the map.
+    ForgetClients { services: BTreeSet<ServiceId> },
 }

@@ -12,7 +12,7 @@ use reading::{claims, flags, lean, rank};
 
 use super::frontends::key;
 use super::rows_by_endpoint::RowsByEndpoint;
-use super::{GRACE, Op, Range, Reconciler, Refusal, Transaction};
+use super::{GRACE, Range, Reconciler, Refusal, Transaction};
 use crate::plan::{PortKey, PortPlan, ServiceName};
 
 /// The outcome of a plan.
@@ -139,7 +139,7 @@ impl Reconciler {
         self.abandon(id, &port, now, transaction);
     }
 
-    /// Ends the rows, sets and sources of a service that nothing claims any more.
+    /// Ends the rows, sets, sources and affinity of a service that nothing claims any more.
     pub(super) fn abandon(
         &mut self,
         id: ServiceId,
@@ -154,6 +154,9 @@ impl Reconciler {
             self.lines.retire(range, now + GRACE);
         }
         self.sources.set(id, &[], &mut transaction.before, &mut transaction.after);
+        if port.plan.affinity.is_some() {
+            transaction.forgotten.insert(id);
+        }
     }
 
     /// Claims the frontends of a plan, and gives up those of the one before it.
@@ -162,7 +165,7 @@ impl Reconciler {
             return;
         };
         if port.plan.affinity.is_some() && plan.affinity.is_none() {
-            transaction.after.push(Op::ForgetClients { service: id });
+            transaction.forgotten.insert(id);
         }
         let old = claims(&port.plan);
         let new = claims(&plan);

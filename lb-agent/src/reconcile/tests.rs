@@ -1,5 +1,6 @@
 //! The mirror against maps in memory, case by case; `histories` does it at random.
 
+mod affinity;
 mod capacity;
 mod histories;
 mod maps;
@@ -151,17 +152,6 @@ fn a_change_costs_what_changed() {
     assert_eq!(kinds(|op| matches!(op, Op::WriteLines { .. })), 1);
     assert_eq!(kinds(|op| matches!(op, Op::PutService { .. })), 2, "one per frontend");
     assert_eq!(ops.len(), 4);
-}
-
-#[test]
-fn clients_are_forgotten_when_their_affinity_is_switched_off() {
-    let mut world = World::new(LIMITS);
-    let [sticky, plain] = [16, 0].map(|more| plan(1, Protocol::TCP, more, &[(1, 2)]));
-    let mut forgets = |plan: &PortPlan| {
-        let ops = world.reconciler.plan(world.now, vec![change(1, Some(plan.clone()))]);
-        matches!(ops.last(), Some(Op::ForgetClients { service: 1 }))
-    };
-    assert_eq!([&sticky, &plain, &sticky].map(&mut forgets), [false, true, false]);
 }
 
 #[test]

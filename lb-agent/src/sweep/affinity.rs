@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use lb_common::flow::Client;
-use lb_common::service::ServiceId;
+use lb_common::service::{Service, ServiceId};
 
 use crate::maps::{Error, Maps};
 
@@ -14,9 +14,7 @@ pub(super) fn sweep(maps: &Maps, now: Duration) -> Result<usize, Error> {
     if known.is_empty() {
         return Ok(0);
     }
-    let services = maps.services()?;
-    let timeouts: HashMap<ServiceId, u32> =
-        services.iter().map(|(_, service)| (service.id, service.affinity)).collect();
+    let timeouts = timeouts(maps.services()?.into_iter().map(|(_, service)| service));
     let is_over = |service: ServiceId, seen: u64| {
         let timeout = Duration::from_secs(timeouts.get(&service).copied().unwrap_or(0).into());
         now.saturating_sub(Duration::from_nanos(seen)) >= timeout
@@ -28,4 +26,30 @@ pub(super) fn sweep(maps: &Maps, now: Duration) -> Result<usize, Error> {
         .collect();
     maps.remove_affinities(&over)?;
     Ok(over.len())
+}
+
+/// The seconds of affinity of each service. A frontend that left remembers nobody, the others of its service do.
+fn timeouts(services: impl Iterator<Item = Service>) -> HashMap<ServiceId, u32> {
+    let mut timeouts = HashMap::new();
+    for service in services {
+        let timeout: &mut u32 = timeouts.entry(service.id).or_default();
+        *timeout = service.affinity.max(*timeout);
+    }
+    timeouts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lb_common::service::Flags;
+
+    #[test]
+    fn a_frontend_that_left_ends_no_affinity_of_the_others() {
+        let stays = Service { id: 1, affinity: 60, ..Service::default() };
+        let left = Service { id: 1, flags: Flags::LEAVING, ..Service::default() };
+        let alone = Service { id: 2, flags: Flags::LEAVING, ..Service::default() };
+        for order in [[stays, left, alone], [left, alone, stays]] {
+            assert_eq!(timeouts(order.into_iter()), HashMap::from([(1, 60), (2, 0)]));
+        }
+    }
 }
