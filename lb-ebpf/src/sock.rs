@@ -117,7 +117,7 @@ fn call(context: &SockAddrContext, family: Family) -> Option<Call> {
     }
     let call = Call {
         remote: remote(context, family),
-        local: local(context, family),
+        local: Endpoint::new(local(context, family), port(context)),
         protocol,
         // SAFETY: the helper takes the context of a socket address program.
         socket: unsafe { bpf_get_socket_cookie(context.as_ptr()) },
@@ -134,6 +134,15 @@ fn remote(context: &SockAddrContext, family: Family) -> Endpoint {
     // SAFETY: a field of the program's own context; the port lies in its first two bytes.
     let [a, b, ..] = unsafe { (*address).user_port }.to_ne_bytes();
     Endpoint::new(ip(address, family), Port::from_wire([a, b]))
+}
+
+/// The port that the socket is bound to.
+#[inline(always)]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
+fn port(context: &SockAddrContext) -> Port {
+    // SAFETY: a field of the socket of the program's own context. It is in the byte order of the machine.
+    let port = unsafe { (*(*context.sock_addr).__bindgen_anon_1.sk).src_port };
+    Port::new(port as u16)
 }
 
 /// The address that the socket is bound to.

@@ -17,6 +17,8 @@ use lb_common::scratch::Scratch;
 use lb_common::service::{Flags, Service};
 use lb_tests::differential::hooks::{Cgroup, attach};
 use lb_tests::differential::{Kernel, bpf};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::IpBindAddressNoPort;
 use socket2::{Domain, SockRef, Socket, Type};
 
 /// Backends on this machine, of both families.
@@ -97,6 +99,16 @@ const ASKED: [&str; 13] = [
 /// The addresses that a socket is bound to before it connects, beside none.
 const BOUND: [&str; 4] = [world::NODE4, BACKENDS[1], world::NODE6, BACKENDS[3]];
 
+/// The ends of a socket before it connects.
+#[derive(Clone, Copy, Debug)]
+enum Bound<'a> {
+    Nowhere,
+    /// The kernel chooses a port when it connects.
+    Address(&'a str),
+    /// The same with a port.
+    Port(&'a str),
+}
+
 struct Site<'a> {
     kernel: &'a Kernel,
     host: Fake,
@@ -123,7 +135,7 @@ impl Site<'_> {
     }
 
     /// A TCP socket connects, and asks who its peer is.
-    fn connects(&self, to: &str, bound: Option<&str>, is_mapped: bool) -> Result<()> {
+    fn connects(&self, to: &str, bound: Bound<'_>, is_mapped: bool) -> Result<()> {
         let wanted = plain(at(to));
         let mapped = match wanted {
             SocketAddr::V4(v4) if is_mapped => {
@@ -134,11 +146,13 @@ impl Site<'_> {
         let what = format!("connect to {mapped}, bound to {bound:?}");
         let socket = Socket::new(Domain::for_address(mapped), Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
-        let mut local = Ip::UNSPECIFIED;
-        if let Some(bound) = bound {
-            local = at(bound).ip;
-            let own = SocketAddr::new(plain(at(bound)).ip(), 0);
+        let mut local = Endpoint::new(Ip::UNSPECIFIED, Port::NONE);
+        if let Bound::Address(own) | Bound::Port(own) = bound {
+            setsockopt(&socket, IpBindAddressNoPort, &matches!(bound, Bound::Address(_)))?;
+            let own = SocketAddr::new(plain(at(own)).ip(), 0);
             socket.bind(&own.into()).with_context(|| what.clone())?;
+            let has = socket.local_addr()?.as_socket().context("an address")?;
+            local = at(&has.to_string());
         }
         let cookie = SockRef::from(&socket).cookie()?;
         let call = Call {
@@ -169,11 +183,12 @@ impl Site<'_> {
     fn calls(&self) -> Result<()> {
         for to in ASKED {
             for is_mapped in [false, true] {
-                self.connects(to, None, is_mapped)?;
+                self.connects(to, Bound::Nowhere, is_mapped)?;
             }
             let same_family = |own: &&&str| at(own).ip.is_v4() == at(to).ip.is_v4();
             for bound in BOUND.iter().filter(same_family) {
-                self.connects(to, Some(bound), false)?;
+                self.connects(to, Bound::Address(bound), false)?;
+                self.connects(to, Bound::Port(bound), false)?;
             }
         }
         Ok(())

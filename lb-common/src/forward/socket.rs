@@ -1,8 +1,8 @@
 //! The socket hooks: a TCP socket of this host is connected to a backend directly, and shown the frontend.
 //!
 //! The same choice as for packets; the client is the network namespace (its cookie), the flow's
-//! source the socket. A call whose packets would be dropped, and one that depends on an address that its socket has or is yet to
-//! get, are left to the packets ([`super::host`], `socketLB: all`). So are all datagrams: a socket that stays connected to the
+//! source the socket. A call whose packets would be dropped, one that depends on an address that its socket has or is yet to
+//! get, and one from a port that the process chose, are left to the packets ([`super::host`], `socketLB: all`). So are all datagrams: a socket that stays connected to the
 //! frontend follows every change of its backends.
 
 use super::{Refusal, choose};
@@ -20,8 +20,8 @@ use crate::tables::Tables;
 pub struct Call {
     /// The address that the process named, or that the kernel is about to show it; IPv4 mapped.
     pub remote: Endpoint,
-    /// The address that the socket is bound to; unspecified where it is bound to none.
-    pub local: Ip,
+    /// The address and port that the socket is bound to; unspecified and 0 where it is bound to none.
+    pub local: Endpoint,
     /// Protocol of the socket.
     pub protocol: Protocol,
     /// The socket's cookie.
@@ -82,7 +82,7 @@ fn find<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Result<(),
     }
     let Endpoint { ip, port, .. } = call.remote;
     let is_own = settings.netns_cookie == call.netns;
-    if is_bound_elsewhere(settings, call) {
+    if has_port(call) || is_bound_elsewhere(settings, call) {
         return Err(Outcome::Leave);
     }
     if ip.is_loopback() {
@@ -105,11 +105,18 @@ fn find<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Result<(),
     }
 }
 
+/// Whether the port of the socket was chosen before: another socket may connect from it to another frontend of the same
+/// backend, and the kernel refuses a second connection of equal ends (EADDRNOTAVAIL). Packets have ports of ours.
+#[inline(always)]
+fn has_port(call: &Call) -> bool {
+    call.local.port != Port::NONE
+}
+
 /// Whether the socket is bound to an address that is not the node's own one: source ranges see that, and answers of other
 /// nodes may not find back to it.
 #[inline(always)]
 fn is_bound_elsewhere(settings: &Settings, call: &Call) -> bool {
-    let local = &call.local;
+    let local = &call.local.ip;
     !local.is_unspecified()
         && !local.is_loopback()
         && *local != settings.node4

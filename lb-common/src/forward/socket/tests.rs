@@ -3,7 +3,7 @@
 use std::vec::Vec;
 
 use super::{Call, Outcome, connect, peer_name};
-use crate::addr::{Endpoint, Ip, Protocol};
+use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::config::Settings;
 use crate::event::Event;
 use crate::fake::{Fake, at, world};
@@ -16,6 +16,7 @@ mod pods;
 const HOST: u64 = 7;
 const SOCKET: u64 = 1_000;
 const NOBODY: &str = "203.0.113.77:80";
+const UNBOUND: Endpoint = Endpoint::new(Ip::UNSPECIFIED, Port::NONE);
 
 /// The addresses of one family: two frontends, two backends, the loopback, a ClusterIP of one port.
 struct Family {
@@ -59,7 +60,7 @@ fn plain(family: &Family) -> Fake {
 }
 
 fn call(to: &str, protocol: Protocol, socket: u64) -> Call {
-    Call { remote: at(to), local: Ip::UNSPECIFIED, protocol, socket, netns: HOST }
+    Call { remote: at(to), local: UNBOUND, protocol, socket, netns: HOST }
 }
 
 /// Working memory as another call left it.
@@ -129,13 +130,26 @@ fn socket_that_is_bound_to_another_address_is_left_to_its_packets() {
     let unbound = call(world::CLUSTER4, Protocol::TCP, SOCKET);
     for (local, is_served) in [
         ("0.0.0.0:0", true),
-        (world::NODE4, true),
+        ("192.168.0.10:0", true),
         ("127.0.0.1:0", true),
         ("198.51.100.1:0", false),
-        (world::POD4, false),
+        ("10.1.0.5:0", false),
     ] {
-        let outcome = connects(&tables, &Call { local: at(local).ip, ..unbound });
+        let outcome = connects(&tables, &Call { local: at(local), ..unbound });
         assert_eq!(matches!(outcome, Outcome::Use(_)), is_served, "{local}");
+    }
+}
+
+/// The kernel has one connection from a port to a backend, frontends have several.
+#[test]
+fn socket_that_is_bound_to_a_port_is_left_to_its_packets() {
+    for family in &FAMILIES {
+        let tables = plain(family);
+        for frontend in [family.cluster, family.node, family.loopback] {
+            let unbound = call(frontend, Protocol::TCP, SOCKET);
+            let local = Endpoint::new(Ip::UNSPECIFIED, Port::new(25_000));
+            assert_eq!(connects(&tables, &Call { local, ..unbound }), Outcome::Leave, "{frontend}");
+        }
     }
 }
 
