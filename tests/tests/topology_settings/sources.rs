@@ -1,0 +1,92 @@
+//! Everybody asks every frontend that is theirs to ask; the backend sees the source that it should.
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::join_all::join_all;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{TARGET, answered_by, ask, matrix, refused};
+use lb_tests::topology::Family;
+use lb_tests::traffic::survey::{Ending, Inquiry};
+use lb_tests::traffic::{Ask, Failure, Protocol};
+
+use super::world::{Asker, Way, World};
+
+/// Bytes of a datagram in pieces.
+const LARGE: usize = 20_001;
+/// Milliseconds of silence.
+const SILENCE: u64 = 400;
+
+/// By every way to every backend; large datagrams, too.
+pub(crate) fn everybody_is_answered(world: &World) -> Result<()> {
+    let askers = world.askers()?;
+    let all = askers.iter().map(|asker| move || is_answered(world, *asker));
+    join_all(all).map(drop)
+}
+
+fn is_answered(world: &World, asker: Asker<'_>) -> Result<()> {
+    for (family, protocol) in matrix() {
+        for served in &world.served {
+            for way in world.ways(asker, served, family)? {
+                let question = Ask::new(protocol, way.to);
+                let answer = ask(asker.member, question)?;
+                let source = world.source(asker, way, served, family)?;
+                let is_right = answer.server == served.backend
+                    && answer.peer == way.to
+                    && answer.client.ip() == source;
+                let (name, backend) = (asker.member.name(), served.backend);
+                ensure!(is_right, "{name} asks {way:?} for {backend}, source {source}: {answer:?}");
+                if protocol == Protocol::Udp && !is_told_size(asker, way, world)? {
+                    let sized = question.sized(LARGE, LARGE);
+                    let large = || format!("{LARGE} bytes to {way:?} for {backend}");
+                    drop(ask(asker.member, sized).with_context(large)?);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The first packet of a host to its own address is answered with the size of the way to the backend: `lo` has none.
+fn is_told_size(asker: Asker<'_>, way: Way, world: &World) -> Result<bool> {
+    let Some(node) = asker.node.filter(|_| asker.is_host) else { return Ok(false) };
+    let own = world.rig.node(node)?.addresses();
+    Ok(own.both().contains(&way.to.ip()))
+}
+
+/// A Service without endpoints refuses; a VIP of other clients is silent.
+pub(crate) fn who_may_not_is_refused_or_hears_nothing(world: &World) -> Result<()> {
+    let askers = world.askers()?;
+    let all = askers.iter().map(|asker| {
+        move || {
+            let (from, mut silent) = (asker.member, Vec::new());
+            for (family, protocol) in matrix() {
+                if asker.node.is_some() {
+                    refused(from, Ask::new(protocol, world.empty.frontend(family)))?;
+                }
+                let ask = Ask::new(protocol, world.closed.socket(family, 80)).within(SILENCE);
+                silent.push(Inquiry { ask, outcomes: 2, times: 1 });
+            }
+            // All at once: each takes its time.
+            for (inquiry, endings) in silent.iter().zip(from.peer().survey(silent.clone())?) {
+                let is_silent = endings == [(Ending::Failed(Failure::TimedOut), 1)];
+                ensure!(is_silent, "{}: {inquiry:?}: {endings:?}", from.name());
+            }
+            Ok(())
+        }
+    });
+    join_all(all).map(drop)
+}
+
+/// A pod that is the only backend asks its own Service.
+pub(crate) fn hairpin_is_answered(world: &World) -> Result<()> {
+    let (rig, pod) = (&world.rig, world.rig.pod(0, 0)?);
+    let own = Service::new("own", 15)?.port(80, TARGET).pods(&[pod]);
+    rig.change(&own, (pod, Ask::tcp(own.frontend(Family::V4))), answered_by("pod-a1"))?;
+    rig.until_programmed()?;
+    for (family, protocol) in matrix() {
+        let answer = ask(pod, Ask::new(protocol, own.frontend(family)))?;
+        let source = world.source_of_itself(pod, (family, protocol))?;
+        let is_right = answer.server == "pod-a1" && answer.client.ip() == source;
+        ensure!(is_right, "{protocol}, source {source}: {answer:?}");
+    }
+    Ok(())
+}
