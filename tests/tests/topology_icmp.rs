@@ -7,12 +7,13 @@ use lb_common::fake::Datagram;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, matrix, refused};
-use lb_tests::topology::{Family, Member, Shape};
-use lb_tests::traffic::{Ask, Capture, Handmade};
+use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::traffic::{Ask, Capture, Failure, Handmade};
 
 in_both_shapes!(
     backend_that_does_not_listen_refuses_through_the_service,
     router_that_gives_up_names_itself_and_quotes_what_was_sent,
+    sockets_of_hosts_hear_of_a_router_that_gives_up,
     pods_are_not_told_to_go_around_their_node,
 );
 
@@ -69,6 +70,34 @@ fn router_that_gives_up_names_itself_and_quotes_what_was_sent(shape: Shape) -> R
                 ensure!(ends == (Some(own), Some(to)), "{what}: quotes {ends:?}");
                 let wrong = [error.wrong_checksums(), quoted.wrong_checksums()].concat();
                 ensure!(wrong.is_empty(), "{what}: wrong {}", wrong.join(", "));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A connected socket hears of it only where the error quotes what it sent, to the frontend.
+fn sockets_of_hosts_hear_of_a_router_that_gives_up(shape: Shape) -> Result<()> {
+    for setting in ["", "socketLB: 'off'\nlocalhostNodePorts: true"] {
+        let mut rig = Rig::build(Topology::builder(shape))?;
+        let far = Service::new("far", 10)?.port(80, TARGET).node_port(30_080);
+        let far = far.pods(&[rig.pod(1, 1)?]);
+        rig.manifests().apply(&far)?;
+        let config = rig.configuration(setting)?;
+        rig.start_agents(&[&config])?;
+        let host = rig.node(0)?;
+        for (family, protocol) in matrix() {
+            let loopback = if family == Family::V4 { "127.0.0.1" } else { "::1" };
+            let loopback = SocketAddr::new(loopback.parse()?, 30_080);
+            let own = host.addresses().socket(family, 30_080);
+            let asked = [far.frontend(family), own, loopback];
+            for to in asked.into_iter().take(if setting.is_empty() { 2 } else { 3 }) {
+                let question = Ask::new(protocol, to);
+                // Node-b may not pass it on to its pod.
+                let outcome = host.peer().ask(question.hops(1));
+                let what = format!("{setting:?}, {question:?}: {outcome:?}");
+                ensure!(outcome == Err(Failure::Unreachable), "{what}");
+                drop(ask(host, question.hops(2))?);
             }
         }
     }

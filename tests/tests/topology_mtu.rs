@@ -14,6 +14,7 @@ use lb_tests::traffic::Ask;
 in_both_shapes!(
     connections_find_the_mtu_of_a_router_between_nodes,
     datagrams_find_the_mtu_of_a_router_between_nodes,
+    hosts_without_socket_hooks_are_told_of_their_frontend,
 );
 
 /// The MTU of the router.
@@ -23,17 +24,20 @@ const SIZES: [(usize, usize); 3] = [(1_440, 100), (100, 1_440), (4_000, 20_001)]
 /// `NodePort`s of a backend on the first node, and of one on the other.
 const NODE_PORTS: [u16; 2] = [30_080, 30_081];
 
-fn start(shape: Shape) -> Result<(Rig, [Service; 2])> {
-    let rig = Rig::build(Topology::builder(shape).narrow_between(MTU))?;
+fn start(shape: Shape, setting: &str) -> Result<(Rig, [Service; 2])> {
+    let mut rig = Rig::build(Topology::builder(shape).narrow_between(MTU))?;
     let [first, other] = NODE_PORTS;
     let near = Service::new("near", 10)?.port(80, TARGET).node_port(first);
     let far = Service::new("far", 11)?.port(80, TARGET).node_port(other);
     let (near, far) = (near.pods(&[rig.pod(0, 1)?]), far.pods(&[rig.pod(1, 1)?]));
-    Ok((rig.start(&[&near, &far])?, [near, far]))
+    [&near, &far].into_iter().try_for_each(|service| rig.manifests().apply(service))?;
+    let config = rig.configuration(setting)?;
+    rig.start_agents(&[&config])?;
+    Ok((rig, [near, far]))
 }
 
 /// Everybody whose questions, or the answers to them, meet the router; the client outside is on the side of node-a. And whether
-/// he is told of it as being on the way to the frontend: a host's socket has its backend in view.
+/// a connection is told of it as being on the way to the frontend: those that hooks gave a backend hear of that.
 fn questions<'a>(
     rig: &'a Rig,
     [near, far]: &[Service; 2],
@@ -43,7 +47,7 @@ fn questions<'a>(
     let [at_one, at_other] = NODE_PORTS;
     let node_port = |node: &Member, port| node.addresses().socket(family, port);
     Ok(vec![
-        // Translated at the wire of a pod, and by a socket.
+        // Translated at the wire of a pod, and by a hook or, datagrams, where they leave the host.
         (&**rig.pod(0, 0)?, far.frontend(family), true),
         (&**rig.pod(1, 0)?, near.frontend(family), true),
         (&**one, far.frontend(family), false),
@@ -76,7 +80,7 @@ fn has_learnt(from: &Member, to: SocketAddr) -> Result<()> {
 }
 
 fn connections_find_the_mtu_of_a_router_between_nodes(shape: Shape) -> Result<()> {
-    let (rig, services) = start(shape)?;
+    let (rig, services) = start(shape, "")?;
     for family in Family::ALL {
         for (from, to, learns) in questions(&rig, &services, family)? {
             forget(&rig, family)?;
@@ -93,22 +97,50 @@ fn connections_find_the_mtu_of_a_router_between_nodes(shape: Shape) -> Result<()
 /// Datagrams that met the router are lost; the questions are asked again, and both ends have learnt. In a run that is no campaign,
 /// each way has one of the sizes, and another one in each family.
 fn datagrams_find_the_mtu_of_a_router_between_nodes(shape: Shape) -> Result<()> {
-    let (rig, services) = start(shape)?;
+    let (rig, services) = start(shape, "")?;
     let step = campaign::size(SIZES.len(), 1);
     for (turn, family) in Family::ALL.into_iter().enumerate() {
-        for (way, (from, to, learns)) in questions(&rig, &services, family)?.into_iter().enumerate()
-        {
+        for (way, (from, to, _)) in questions(&rig, &services, family)?.into_iter().enumerate() {
             for (size, answer_size) in SIZES.into_iter().skip((turn + way) % step).step_by(step) {
                 forget(&rig, family)?;
                 let question = Ask::udp(to).sized(size, answer_size);
                 let arrived = until(from, question, Result::is_ok);
                 arrived.with_context(|| format!("{size} bytes, and {answer_size} back"))?;
                 // IPv4 routers cut what is in pieces already.
-                if learns && (size == 1_440 || size > 1_440 && family == Family::V6) {
+                if size == 1_440 || size > 1_440 && family == Family::V6 {
                     has_learnt(from, to)?;
                 }
             }
         }
+    }
+    Ok(())
+}
+
+/// `socketLB: off`: connections of hosts are translated where they leave, as their datagrams are.
+fn hosts_without_socket_hooks_are_told_of_their_frontend(shape: Shape) -> Result<()> {
+    let (rig, services) = start(shape, "socketLB: 'off'")?;
+    for family in Family::ALL {
+        for (from, to, _) in questions(&rig, &services, family)? {
+            let is_host = rig.topology().nodes().iter().any(|node| node.name() == from.name());
+            if !is_host {
+                continue;
+            }
+            forget(&rig, family)?;
+            let answer = ask(from, Ask::tcp(to).sized(300_000, 300_000))?;
+            ensure!(answer.peer == to, "{answer:?}");
+            has_learnt(from, to)?;
+            forget(&rig, family)?;
+            until(from, Ask::udp(to).sized(1_440, 100), Result::is_ok)?;
+            has_learnt(from, to)?;
+        }
+        // By `lo` to the own node, and from there to the backend.
+        let one = rig.node(0)?;
+        let [_, at_other] = NODE_PORTS;
+        let to = one.addresses().socket(family, at_other);
+        forget(&rig, family)?;
+        drop(ask(one, Ask::tcp(to).sized(300_000, 300_000))?);
+        forget(&rig, family)?;
+        until(one, Ask::udp(to).sized(1_440, 100), Result::is_ok)?;
     }
     Ok(())
 }

@@ -85,17 +85,23 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
         return end(scratch, Verdict::Pass(PassReason::Unchanged));
     }
     let is_to_host = scratch.flow.kind == Kind::REPLY && scratch.key.side == Side::INGRESS;
-    if is_to_host && host::delivery(packet, tables, scratch) {
+    // An end of the flow is shown as the frontend; so is a router to the loopback, which takes nothing from anyone else.
+    let shows_frontend = scratch.key.tuple.source == scratch.opposite_key.tuple.source
+        || scratch.flow.to.destination.is_loopback();
+    // The stack expects the frontend where the question left, and a router where its packet came in (`rp_filter`).
+    let moves = is_to_host && shows_frontend;
+    if moves && host::delivery(packet, tables, scratch) {
         return true;
     }
-    let done = outside(packet, scratch).and_then(|()| quoted::write(packet, scratch));
+    let done =
+        outside(packet, scratch, shows_frontend).and_then(|()| quoted::write(packet, scratch));
     if done.is_none() {
         return end(scratch, Verdict::Drop(DropReason::RewriteFailed));
     }
     if scratch.flow.kind == Kind::HAIRPIN {
         return rewrite::turn_round(packet, scratch, Turn::Hairpin);
     }
-    if is_to_host && !scratch.stays {
+    if moves && !scratch.stays {
         return host::deliver(packet, scratch, Sent::ToHost);
     }
     end(scratch, Verdict::Translated(Translation::IcmpError))
@@ -104,13 +110,12 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
 /// Translates the outer addresses: an end of the flow is translated. A router on the way keeps its own towards pods; a
 /// client outside is shown the frontend, for it may not take anything from the private address of a router between nodes.
 #[inline(always)]
-fn outside<P: Packet>(packet: &mut P, scratch: &mut Scratch) -> Option<()> {
+fn outside<P: Packet>(packet: &mut P, scratch: &mut Scratch, shows_frontend: bool) -> Option<()> {
     let old = &scratch.key.tuple;
     let new = &mut scratch.opposite.to;
     *new = *old;
     let leaves = scratch.key.side == Side::EGRESS && scratch.role == Role::Edge;
-    if old.source == scratch.opposite_key.tuple.source || leaves && scratch.flow.kind == Kind::REPLY
-    {
+    if shows_frontend || leaves && scratch.flow.kind == Kind::REPLY {
         new.source = scratch.flow.to.source;
     }
     if old.destination == scratch.opposite_key.tuple.destination {

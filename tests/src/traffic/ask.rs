@@ -48,6 +48,8 @@ pub struct Ask {
     pub from: Option<SocketAddr>,
     /// For UDP: connect the socket first. An unconnected one uses sendmsg and recvmsg with addresses.
     pub connected: bool,
+    /// How many routers may pass the question on, where that is said; a UDP socket then hears of the one that gives up.
+    pub hops: Option<u8>,
     /// How long to wait, where that is said.
     pub milliseconds: Option<u64>,
     /// Bytes of the question; a short one when 0.
@@ -64,6 +66,7 @@ impl Ask {
             to,
             from: None,
             connected: true,
+            hops: None,
             milliseconds: None,
             size: 0,
             answer_size: 0,
@@ -102,6 +105,13 @@ impl Ask {
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
         self.from(SocketAddr::new(any, port))
+    }
+
+    /// Lets so many routers pass it on.
+    #[must_use]
+    pub const fn hops(mut self, hops: u8) -> Self {
+        self.hops = Some(hops);
+        self
     }
 
     /// Waits this long.

@@ -32,6 +32,12 @@ pub(crate) fn open(ask: &Ask) -> Result<Conversation, Failure> {
         socket.set_reuse_address(true)?;
         socket.bind(&from.into())?;
     }
+    if let Some(hops) = ask.hops {
+        match ask.to {
+            SocketAddr::V4(_) => socket.set_ttl_v4(hops.into())?,
+            SocketAddr::V6(_) => socket.set_unicast_hops_v6(hops.into())?,
+        }
+    }
     match ask.protocol {
         Protocol::Tcp => {
             let connected = socket.connect_timeout(&ask.to.into(), ask.patience());
@@ -40,10 +46,11 @@ pub(crate) fn open(ask: &Ask) -> Result<Conversation, Failure> {
             Ok(Conversation::Tcp(BufReader::new(socket.into())))
         }
         Protocol::Udp => {
+            if !ask.connected || ask.hops.is_some() {
+                report_errors(&socket, ask.to)?;
+            }
             if ask.connected {
                 socket.connect(&ask.to.into())?;
-            } else {
-                report_errors(&socket, ask.to)?;
             }
             Ok(Conversation::Udp(socket.into()))
         }
@@ -68,7 +75,7 @@ fn has_sent_again(socket: &Socket) -> bool {
     result == 0 && info.tcpi_total_retrans > 0
 }
 
-/// An unconnected socket hears of ICMP errors only when it asks to.
+/// An unconnected socket hears of ICMP errors only when it asks to, and so does any of a router that gives up.
 fn report_errors(socket: &Socket, to: SocketAddr) -> Result<(), Failure> {
     let set = match to {
         SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4RecvErr, &true),
