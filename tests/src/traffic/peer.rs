@@ -67,6 +67,12 @@ impl Peer {
         self.tallied(&Order::AskMany { ask, times })
     }
 
+    /// Asks both `times` times through one unconnected UDP socket, both at once. Answers are counted by the address that they
+    /// come from; one that does not come from whom it answers is a failure.
+    pub fn ask_both(&self, to: [SocketAddr; 2], times: u32) -> Result<Tally, Failure> {
+        self.tallied(&Order::AskBoth { to, times })
+    }
+
     /// Opens a socket that stays open: a connection, or a UDP socket with a port of its own.
     pub fn keep(&self, ask: Ask) -> Result<Kept<'_>, Failure> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);

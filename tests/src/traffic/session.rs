@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::both::ask_both;
 use super::conversation::{Conversation, once, open};
 use super::load::{Stream, Tally};
 use super::server::Server;
@@ -36,6 +37,11 @@ pub(crate) enum Order {
     },
     /// Ask many questions at once.
     Survey(Vec<Inquiry>),
+    /// Ask two servers many times through one unconnected UDP socket, both at once.
+    AskBoth {
+        to: [SocketAddr; 2],
+        times: u32,
+    },
     /// Open a socket for many questions.
     Open {
         id: u64,
@@ -115,6 +121,7 @@ impl Session {
                 Report::Tallied(tally)
             }
             Order::Survey(inquiries) => Report::Surveyed(survey(&inquiries)),
+            Order::AskBoth { to, times } => Report::Tallied(ask_both(to, times)),
             Order::Open { id, ask } => Report::Done(self.open(id, &ask)),
             Order::AskOn { id, ask } => Report::Asked(self.ask_on(id, &ask)),
             Order::Close { id } => {
