@@ -18,6 +18,7 @@ use std::io;
 
 use lb_common::addr::{Ip, Port, Protocol};
 use lb_common::config::{Settings, address};
+use lb_common::flow::Tuple;
 use lb_common::hash;
 use lb_common::service::Frontend;
 
@@ -94,7 +95,7 @@ impl fmt::Display for Found {
 
 /// Makes netfilter forget what stands between kube-proxy's rules and packets that programs over these maps translated.
 pub fn clear_conntrack(maps: &Maps) -> Result<(), Error> {
-    Frontends::of(maps)?.forget_untranslated()?;
+    Frontends::of(maps)?.forget_untranslated(&BTreeSet::new())?;
     forget_ended(maps)
 }
 
@@ -156,15 +157,38 @@ impl<'a> Frontends<'a> {
 
     /// Makes netfilter forget datagrams of this host to frontends that our programs translated behind it. The next datagram of
     /// the same tuple, also that of another socket, would be sent to the frontend itself, whatever rules there are by then.
-    fn forget_untranslated(&self) -> Result<(), Error> {
-        let is_meant = |it: &Connection| it.protocol != Protocol::TCP && self.has(it);
+    /// Netfilter takes the answer for the beginning where it did not see the question: its rules were not there, or it was made
+    /// to forget in between.
+    ///
+    /// Those of `known` flows stay: our programs serve the next datagram.
+    fn forget_untranslated(&self, known: &BTreeSet<(Protocol, Tuple)>) -> Result<(), Error> {
+        let is_meant = |it: &Connection| {
+            let asked = if self.has(it) {
+                it.original
+            } else if self.is_of_frontend(it) {
+                it.reply
+            } else {
+                return false;
+            };
+            it.protocol != Protocol::TCP && !known.contains(&(it.protocol, asked))
+        };
         forget(&connections(Which::Kept, is_meant)?)
+    }
+
+    /// Whether a frontend seems to have begun a connection.
+    fn is_of_frontend(&self, connection: &Connection) -> bool {
+        let (ip, port) = (connection.original.source, connection.original.source_port);
+        self.settings.ranges.iter().any(|range| range.contains(&ip))
+            || self.is_served(ip, port, connection.protocol)
     }
 
     /// Whether a connection was meant for a frontend of ours: other proxies may have Services of their own.
     fn serves(&self, connection: &Connection) -> bool {
         let (ip, port) = (connection.original.destination, connection.original.destination_port);
-        let protocol = connection.protocol;
+        self.is_served(ip, port, connection.protocol)
+    }
+
+    fn is_served(&self, ip: Ip, port: Port, protocol: Protocol) -> bool {
         let both = [Frontend::new(ip, port, protocol), Frontend::node_port(ip, port, protocol)];
         both.iter().any(|frontend| matches!(self.maps.service(frontend), Ok(Some(_))))
     }

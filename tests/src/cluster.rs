@@ -14,9 +14,11 @@ use crate::topology::{Family, Member, Node, Segment, Shape, Topology};
 use crate::traffic::{Answer, Ask, Failure};
 use crate::wait::wait_until_ok;
 
+mod lasting;
 mod service;
 mod traffic;
 
+pub use lasting::{Lasting, Sizes};
 pub use service::{Published, slices_of};
 pub use traffic::Traffic;
 

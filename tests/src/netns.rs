@@ -87,6 +87,13 @@ impl Netns {
         run(&mut nsenter, input)
     }
 
+    /// Lets netfilter remember datagrams that come from now on for so many seconds.
+    pub fn remember_datagrams(&self, seconds: u32) -> Result<()> {
+        ["udp_timeout", "udp_timeout_stream"].into_iter().try_for_each(|name| {
+            self.sysctl(&format!("net.netfilter.nf_conntrack_{name}"), &seconds.to_string())
+        })
+    }
+
     /// Lets the kernel send every ICMP error. By default it is one a second to one client after a few, and so many in all.
     pub(crate) fn tell_every_error(&self) -> Result<()> {
         for (setting, value) in [

@@ -1,30 +1,33 @@
 //! The steps of `docs/install.md`, from the real kube-proxy to the agent and back, while clients ask without pause, and while
 //! connections stay open.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use lb_common::fake::{Datagram, Transport, at};
 use lb_tests::agent::{Agent, Source};
 use lb_tests::campaign;
-use lb_tests::cluster::{Cluster, Published};
+use lb_tests::cluster::{Cluster, Lasting, Published, Sizes};
 use lb_tests::control_plane::kube_proxy::{KubeProxy, Mode, Options};
-use lb_tests::rig::{matrix, servers};
+use lb_tests::rig::{matrix, servers, until};
 use lb_tests::topology::address::CLUSTER_CIDR;
-use lb_tests::topology::{Member, Node, Shape};
-use lb_tests::traffic::{Ask, Kept, Load, PAUSE, Protocol};
+use lb_tests::topology::{Family, Member, Node, Shape};
+use lb_tests::traffic::{Ask, Handmade, Load, PAUSE, Protocol};
 use lb_tests::wait::{wait_until, wait_until_ok};
 
 /// How long kube-proxy may take until its rules stand.
 const SOON: Duration = Duration::from_mins(1);
-/// Questions on their way at the moment of a change, of each client: kube-proxy's connections are its own.
-const IN_FLIGHT: u64 = 2;
-/// Changes of who translates: to the agent, away from old rules, to kube-proxy's rules, away from the programs.
-const CHANGES: u64 = 4;
-/// Milliseconds after which a question is lost: some may be, each of them alone. Long enough for a SYN to be sent again.
-const LOST: u64 = 2_000;
+/// Milliseconds after which a question is lost: long enough for a SYN to be sent again, twice.
+const LOST: u64 = 4_000;
+/// Milliseconds between two questions on the way back: each takes a port from the other data path for a while.
+const PAUSE_BACK: u64 = 50;
+/// A port of the node that no socket gets by chance.
+const ANSWERED: u16 = 61_999;
+
+/// The agent's: the way back waits for the ends of questions, and of sockets that were closed.
+const TIMEOUTS: [&str; 2] = ["--conntrack-udp-timeout=5s", "--conntrack-udp-timeout-stream=20s"];
 
 /// Modes of kube-proxy; in a run that is no campaign, the two tests have one each.
 const MODES: [Mode; 2] = [Mode::Nftables, Mode::Iptables];
@@ -46,42 +49,92 @@ fn taken_over_and_given_back(mode: Mode) -> Result<()> {
     let start = |node: &Node| proxy(node, mode, &kubeconfig);
     let proxies: Vec<KubeProxy> = nodes.iter().map(start).collect::<Result<_>>()?;
     cluster.until_answered_by(&web, &["pod-b2"])?;
-    let loads = loads(&cluster, &web)?;
+    let there = loads(&cluster, &web, PAUSE)?;
 
     // Step 2: kube-proxy goes, its rules stay. Step 3: the agent comes. Step 4: the rules go.
     drop(proxies);
     let source = Source::Kubeconfig(&kubeconfig);
     let mut agents: Vec<Agent> =
-        nodes.iter().map(|node| Agent::start(node, source, &[])).collect::<Result<_>>()?;
+        nodes.iter().map(|node| Agent::start(node, source, &TIMEOUTS)).collect::<Result<_>>()?;
     for node in nodes {
-        remove_rules(node, mode)?;
+        mode.remove_rules(node.netns())?;
     }
     all_are_answered(&cluster, &web).context("with the agent alone")?;
     cluster.endpoints(&web, &[rig.pod(0, 1)?])?;
     cluster.until_answered_by(&web, &["pod-a2"])?;
+    finish(there, tolerated_there).context("to the agent")?;
 
-    // And back: programs serve until kube-proxy's rules are there again.
+    // And back: programs serve until kube-proxy's rules are there again, and then what they know.
+    let back = loads(&cluster, &web, PAUSE_BACK)?;
     agents.iter_mut().try_for_each(Agent::stop)?;
     let proxies: Vec<KubeProxy> = nodes.iter().map(start).collect::<Result<_>>()?;
     for node in nodes {
-        until_rules_are_there(node, mode, &web)?;
+        mode.until_rules_are_there(node.netns(), &web)?;
     }
     for agent in &agents {
-        let said = agent.command(&["cleanup"])?;
-        ensure!(said.contains("removed"), "{said}");
+        let said = agent.command(&["cleanup", "--drain", "--timeout", "60"])?;
+        ensure!(said.contains("0 flows left") && said.contains("removed"), "{said}");
+        ensure!(!said.contains("warning"), "{said}");
     }
     all_are_answered(&cluster, &web).context("with kube-proxy alone again")?;
     cluster.endpoints(&web, &[rig.pod(1, 1)?])?;
     cluster.until_answered_by(&web, &["pod-b2"])?;
+    finish(back, tolerated_back).context("back to kube-proxy")?;
+    drop(proxies);
+    Ok(())
+}
+
+/// Questions of an asker that may be lost on the way to the agent. One datagram of a process of a node was lost in one of nine
+/// runs, of 43,000 questions in all, beside the rules of the mode iptables and for a reason that was not found.
+const fn tolerated_there(protocol: Protocol) -> u64 {
+    match protocol {
+        Protocol::Tcp => 0,
+        Protocol::Udp => 1,
+    }
+}
+
+/// Questions of an asker that may be lost on the way back, each of them alone. Netfilter masquerades datagrams of the node and of
+/// clients outside from a port that it draws, and does not know those that flows of ours have towards the same backend: the
+/// answer goes to the client of that flow (ADR 0031). A SYN is sent again.
+const fn tolerated_back(protocol: Protocol) -> u64 {
+    match protocol {
+        Protocol::Tcp => 0,
+        Protocol::Udp => 6,
+    }
+}
+
+/// Ends loads, and fails if they lost more than is tolerated.
+fn finish(loads: Vec<Questions<'_>>, tolerated: fn(Protocol) -> u64) -> Result<()> {
     for (from, question, load) in loads {
         let what = format!("{} asks {} by {}", from.name(), question.to, question.protocol);
         wait_until(SOON, &what, || (load.so_far().ok()?.answered() > 100).then_some(()))?;
         let tally = load.finish()?;
-        let is_well = tally.failed() <= IN_FLIGHT * CHANGES && tally.lost_in_a_row <= 1;
+        let is_well = tally.failed() <= tolerated(question.protocol) && tally.lost_in_a_row <= 1;
         ensure!(is_well, "{what}: {tally:?}");
     }
-    drop(proxies);
     Ok(())
+}
+
+/// What netfilter follows after it saw an answer to a process of the node, and not the question. Made by hand: from another
+/// machine, with the frontend as its source.
+fn answer_is_seen_first(cluster: &Cluster, web: &Published) -> Result<()> {
+    let (node, client) = (cluster.rig().node(0)?, cluster.rig().client());
+    for family in Family::ALL {
+        let [to, own] = [node, client].map(|it| it.addresses().socket(family, ANSWERED));
+        let hand = Handmade::open(client, own)?;
+        let [from, at_node] = [web.cluster_ip(family), to].map(|end| at(&end.to_string()));
+        hand.send(&Datagram::new(from, at_node, Transport::Udp(true)), to)?;
+    }
+    Ok(())
+}
+
+/// Fails unless a new socket of the node with the port of such an answer reaches the Service soon.
+fn port_is_free(cluster: &Cluster, web: &Published) -> Result<()> {
+    let node = cluster.rig().node(0)?;
+    Family::ALL.into_iter().try_for_each(|family| {
+        let question = Ask::udp(web.cluster_ip(family)).from_port(ANSWERED);
+        until(node, question, Result::is_ok).context("a port that had an answer")
+    })
 }
 
 /// Connections and sockets that stay open, through kube-proxy's rules, the take-over and the removal of the rules.
@@ -89,25 +142,23 @@ fn connections_go_on(mode: Mode) -> Result<()> {
     let cluster = Cluster::without_agents(Shape::Routed)?;
     let (rig, kubeconfig) = (cluster.rig(), cluster.control_plane().kubeconfig());
     let nodes = rig.topology().nodes();
-    // Questions of sockets that do not stay are forgotten before the others end; one that stays is a stream by then.
-    for node in nodes {
-        node.netns().sysctl("net.netfilter.nf_conntrack_udp_timeout", "10")?;
-    }
+    // Questions of sockets that do not stay are forgotten at once, those that stay only when they are closed.
+    datagrams_are_remembered(nodes, 2)?;
     let web = cluster.publish("web", false)?;
     cluster.endpoints(&web, &[rig.pod(0, 1)?, rig.pod(1, 1)?])?;
     let proxies: Vec<KubeProxy> =
         nodes.iter().map(|node| proxy(node, mode, &kubeconfig)).collect::<Result<_>>()?;
     cluster.until_answered_by(&web, &["pod-a2", "pod-b2"])?;
-    let kept = keep(&cluster, &web, |_| true)?;
-    all_go_on(&kept, "through kube-proxy")?;
+    datagrams_are_remembered(nodes, 300)?;
+    let kept = Lasting::open(&cluster, &web, sizes_there)?;
+    kept.go_on("through kube-proxy")?;
 
     drop(proxies);
-    all_go_on(&kept, "without kube-proxy")?;
+    kept.go_on("without kube-proxy")?;
     let source = Source::Kubeconfig(&kubeconfig);
-    // The same, of questions that the agent serves: the way back waits for their ends.
-    let start = |node| Agent::start(node, source, &["--conntrack-udp-timeout=5s"]);
+    let start = |node| Agent::start(node, source, &TIMEOUTS);
     let agents: Vec<Agent> = nodes.iter().map(start).collect::<Result<_>>()?;
-    all_go_on(&kept, "beside the agent")?;
+    kept.go_on("beside the agent")?;
     for agent in &agents {
         let (code, said) = agent.exit_code(&["takeover", "--remove-rules"])?;
         ensure!(code == 1, "connections are left, and it ended with {code}: {said}");
@@ -117,19 +168,15 @@ fn connections_go_on(mode: Mode) -> Result<()> {
             "{status}"
         );
     }
-    all_go_on(&kept, "without rules")?;
+    kept.go_on("without rules")?;
     all_are_answered(&cluster, &web).context("new ones")?;
-    all_go_on(&kept, "beside new ones")?;
+    kept.go_on("beside new ones")?;
     let passed = agents.iter().map(|agent| agent.metric(&["take_over"])).sum::<Result<f64>>()?;
     ensure!(passed > 0.0, "no packet was left to netfilter: the agents served all");
 
-    // Silent sockets are forgotten soon.
-    for node in nodes {
-        for name in ["udp_timeout", "udp_timeout_stream"] {
-            node.netns().sysctl(&format!("net.netfilter.nf_conntrack_{name}"), "2")?;
-        }
-    }
-    all_go_on(&kept, "for the last time")?;
+    datagrams_are_remembered(nodes, 2)?;
+    kept.go_on("for the last time")?;
+    tell(&kept, mode, "to the agent")?;
     drop(kept);
     for (agent, node) in agents.iter().zip(nodes) {
         let (code, said) = agent.exit_code(&["takeover", "--wait", "--timeout", "120"])?;
@@ -146,6 +193,19 @@ fn connections_go_on(mode: Mode) -> Result<()> {
     given_back(&cluster, &web, mode, agents)
 }
 
+/// Tells how many sockets went on, and how many questions of those that ask were answered.
+fn tell(kept: &Lasting<'_>, mode: Mode, way: &str) -> Result<()> {
+    let what = |what| format!("{mode:?}, {way}: {what}");
+    campaign::figure(&what("open sockets, none of them lost"), kept.count()?, "sockets");
+    campaign::figure(&what("their questions, all answered"), kept.unharmed()?, "questions");
+    Ok(())
+}
+
+/// Lets netfilter remember datagrams that come from now on for so many seconds.
+fn datagrams_are_remembered(nodes: &[Node], seconds: u32) -> Result<()> {
+    nodes.iter().try_for_each(|node| node.netns().remember_datagrams(seconds))
+}
+
 /// The way back: connections through the agents' programs go on while kube-proxy serves what begins, and the programs go with the
 /// last of them.
 fn given_back(
@@ -156,13 +216,15 @@ fn given_back(
 ) -> Result<()> {
     let (nodes, kubeconfig) =
         (cluster.rig().topology().nodes(), cluster.control_plane().kubeconfig());
-    let kept = keep(cluster, web, |protocol| protocol == Protocol::Tcp)?;
+    datagrams_are_remembered(nodes, 300)?;
+    let kept = Lasting::open(cluster, web, sizes_back)?;
     agents.iter_mut().try_for_each(Agent::stop)?;
     let _proxies: Vec<KubeProxy> =
         nodes.iter().map(|node| proxy(node, mode, &kubeconfig)).collect::<Result<_>>()?;
     for node in nodes {
-        until_rules_are_there(node, mode, web)?;
+        mode.until_rules_are_there(node.netns(), web)?;
     }
+    answer_is_seen_first(cluster, web)?;
     thread::scope(|scope| {
         let drain = |agent| scope.spawn(move || Agent::command(agent, &["cleanup", "--drain"]));
         let drains: Vec<_> = agents.iter().map(drain).collect();
@@ -173,8 +235,11 @@ fn given_back(
                 Ok(())
             })?;
         }
-        let went_on = all_go_on(&kept, "while draining")
-            .and_then(|()| all_are_answered(cluster, web).context("new ones while draining"));
+        let went_on = kept
+            .go_on("while draining")
+            .and_then(|()| all_are_answered(cluster, web).context("new ones while draining"))
+            .and_then(|()| port_is_free(cluster, web))
+            .and_then(|()| tell(&kept, mode, "back"));
         let are_waited_for = !drains.iter().any(ScopedJoinHandle::is_finished);
         drop(kept);
         went_on?;
@@ -193,53 +258,23 @@ fn connections_of_kube_proxy_go_on() -> Result<()> {
     modes.iter().try_for_each(|mode| connections_go_on(*mode).with_context(|| format!("{mode:?}")))
 }
 
-/// Sockets that stay open, of each direction: to the agent, and back.
-fn kept_sockets(protocol: Protocol) -> usize {
+/// Sockets that stay open through the take-over: half of them are silent while something changes.
+fn sizes_there(protocol: Protocol) -> Sizes {
+    let (silent, asking) = match protocol {
+        Protocol::Tcp => (campaign::size(200, 5_000), campaign::size(200, 5_000)),
+        Protocol::Udp => (campaign::size(50, 500), campaign::size(50, 500)),
+    };
+    Sizes { silent, asking, hosts_move: false }
+}
+
+/// Those of the way back. A silent UDP socket would be forgotten before the last of the steps. Datagrams of the node meet
+/// kube-proxy's rules before our programs, and kube-proxy itself makes netfilter forget those that no rule has translated: it
+/// chooses a server for them when it returns.
+fn sizes_back(protocol: Protocol) -> Sizes {
     match protocol {
-        Protocol::Tcp => campaign::size(200, 8_000),
-        Protocol::Udp => campaign::size(50, 2_000),
+        Protocol::Tcp => sizes_there(protocol),
+        Protocol::Udp => Sizes { silent: 0, asking: campaign::size(50, 1_000), hosts_move: true },
     }
-}
-
-/// A socket that stays open, who has it, and who answered it first.
-type Lasting<'a> = (String, Protocol, Kept<'a>, String);
-
-/// Opens sockets of everybody who asks by a transport that is meant: [`kept_sockets`] of it in all.
-fn keep<'a>(
-    cluster: &'a Cluster,
-    web: &Published,
-    is_meant: impl Fn(Protocol) -> bool,
-) -> Result<Vec<Lasting<'a>>> {
-    let mut askers = cluster.askers(web)?;
-    askers.retain(|(_, question)| is_meant(question.protocol));
-    let askers_by = |protocol| askers.iter().filter(|(_, it)| it.protocol == protocol).count();
-    let [by_tcp, by_udp] = Protocol::ALL.map(askers_by);
-    let mut all = Vec::new();
-    for (from, question) in askers {
-        let what = format!("{} asks {} by {}", from.name(), question.to, question.protocol);
-        let askers = if question.protocol == Protocol::Tcp { by_tcp } else { by_udp };
-        for _ in 0..kept_sockets(question.protocol).div_ceil(askers) {
-            let kept = from.peer().keep(question.within(LOST)).context(what.clone())?;
-            let first = kept.ask().context(what.clone())?.server;
-            all.push((what.clone(), question.protocol, kept, first));
-        }
-    }
-    Ok(all)
-}
-
-/// Fails unless each is answered, a connection by whom it was answered before.
-fn all_go_on(kept: &[Lasting<'_>], when: &str) -> Result<()> {
-    let mut lost = BTreeMap::<String, u64>::new();
-    for (what, protocol, kept, first) in kept {
-        let how = match kept.ask() {
-            Ok(answer) if answer.server == *first || *protocol == Protocol::Udp => continue,
-            Ok(answer) => format!("by {}, not {first}", answer.server),
-            Err(failure) => failure.to_string(),
-        };
-        *lost.entry(format!("{what}: {how}")).or_default() += 1;
-    }
-    ensure!(lost.is_empty(), "{when}, of {}: {lost:#?}", kept.len());
-    Ok(())
 }
 
 fn proxy(node: &Node, mode: Mode, kubeconfig: &Path) -> Result<KubeProxy> {
@@ -250,8 +285,11 @@ fn proxy(node: &Node, mode: Mode, kubeconfig: &Path) -> Result<KubeProxy> {
     })
 }
 
+/// Who asks, what, and how that goes.
+type Questions<'a> = (&'a Member, Ask, Load<'a>);
+
 /// Those who ask without pause, through new sockets: a pod and a host the `ClusterIP`, the client outside a `NodePort`.
-fn loads<'a>(cluster: &'a Cluster, web: &Published) -> Result<Vec<(&'a Member, Ask, Load<'a>)>> {
+fn loads<'a>(cluster: &'a Cluster, web: &Published, pause: u64) -> Result<Vec<Questions<'a>>> {
     let rig = cluster.rig();
     let mut loads = Vec::new();
     for (family, protocol) in matrix() {
@@ -263,7 +301,7 @@ fn loads<'a>(cluster: &'a Cluster, web: &Published) -> Result<Vec<(&'a Member, A
         ];
         for (from, to) in askers {
             let question = Ask::new(protocol, to).within(LOST);
-            loads.push((from, question, from.peer().load(question, false, PAUSE)?));
+            loads.push((from, question, from.peer().load(question, false, pause)?));
         }
     }
     Ok(loads)
@@ -272,37 +310,6 @@ fn loads<'a>(cluster: &'a Cluster, web: &Published) -> Result<Vec<(&'a Member, A
 fn all_are_answered(cluster: &Cluster, web: &Published) -> Result<()> {
     for (from, question) in cluster.askers(web)? {
         drop(servers(from, question, 10)?);
-    }
-    Ok(())
-}
-
-/// kube-proxy writes all rules of a family at once.
-fn until_rules_are_there(node: &Node, mode: Mode, web: &Published) -> Result<()> {
-    let list = match mode {
-        Mode::Nftables => "nft list ruleset",
-        Mode::Iptables => "iptables-save; ip6tables-save",
-    };
-    wait_until_ok(SOON, "kube-proxy's rules are there", || {
-        let rules = node.netns().tool("sh", &["-c", list])?;
-        for (family, _) in matrix() {
-            let ip = web.cluster_ip(family).ip();
-            ensure!(rules.contains(&ip.to_string()), "{ip} is not in:\n{rules}");
-        }
-        Ok(())
-    })
-}
-
-/// As `docs/install.md` says it.
-fn remove_rules(node: &Node, mode: Mode) -> Result<()> {
-    let commands: &[&str] = match mode {
-        Mode::Nftables => &["nft delete table ip kube-proxy", "nft delete table ip6 kube-proxy"],
-        Mode::Iptables => &[
-            "iptables-save | grep -v KUBE | iptables-restore",
-            "ip6tables-save | grep -v KUBE | ip6tables-restore",
-        ],
-    };
-    for command in commands {
-        drop(node.netns().tool("sh", &["-c", command])?);
     }
     Ok(())
 }

@@ -1,13 +1,14 @@
 //! The way back to kube-proxy: no flow begins any more, and known flows continue until they end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lb_common::addr::Protocol;
 use lb_common::config::Settings;
-use lb_common::flow::{Flow, FlowKey};
+use lb_common::flow::{Flow, FlowKey, Tuple};
 
 use super::verb::Error;
 use crate::maps::Maps;
@@ -26,10 +27,13 @@ pub fn drain(dir: &Path, within: Option<Duration>, out: &mut impl Write) -> Resu
     let flags = settings.flags & !Settings::TAKE_OVER | Settings::DRAIN;
     let drained = Op::PutSettings(Box::new(Settings { flags, ..settings }));
     maps.apply(&drained).map_err(super::Error::Maps)?;
-    super::clear_conntrack(&maps)?;
+    super::forget_ended(&maps)?;
     let (began, mut told) = (Instant::now(), None);
     loop {
-        let left = live(&maps)?;
+        let known = live(&maps)?;
+        // Each time again: where a flow has ended, the next socket with its port is to begin by kube-proxy's rules.
+        super::Frontends::of(&maps)?.forget_untranslated(&known)?;
+        let left = known.len();
         if told != Some(left) {
             writeln!(out, "{left} flows left")?;
             out.flush()?;
@@ -43,8 +47,8 @@ pub fn drain(dir: &Path, within: Option<Duration>, out: &mut impl Write) -> Resu
     }
 }
 
-/// Flows that are not over. Nobody sweeps: entries of those that are lie there still.
-fn live(maps: &Maps) -> Result<usize, Error> {
+/// Flows that are not over, by what their clients send. Nobody sweeps: entries of those that are lie there still.
+fn live(maps: &Maps) -> Result<BTreeSet<(Protocol, Tuple)>, Error> {
     let all = maps.all_flows().map_err(super::Error::Maps)?;
     let settings = maps.settings().map_err(super::Error::Maps)?;
     let all: BTreeMap<FlowKey, Flow> = all.into_iter().collect();
@@ -53,5 +57,5 @@ fn live(maps: &Maps) -> Result<usize, Error> {
         flow.is_forward()
             && !settings.lifetimes.is_over(key, flow, all.get(&key.opposite(flow)), now)
     };
-    Ok(all.iter().filter(is_live).count())
+    Ok(all.iter().filter(is_live).map(|(key, _)| (key.protocol, key.tuple)).collect())
 }

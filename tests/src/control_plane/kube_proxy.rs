@@ -16,6 +16,8 @@ use crate::http;
 use crate::process::{Home, Program};
 use crate::wait::try_wait_until;
 
+mod rules;
+
 /// Its health server, inside of its namespace.
 const HEALTH: &str = "127.0.0.1:10256";
 /// Its metrics server, inside of its namespace.

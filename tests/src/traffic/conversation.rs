@@ -88,10 +88,32 @@ impl Conversation {
     /// Asks through this socket.
     pub(crate) fn ask(&mut self, ask: &Ask) -> Result<Answer, Failure> {
         let start = Instant::now();
+        self.send(ask)?;
+        let mut answer = self.receive(ask)?;
+        answer.milliseconds = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Ok(answer)
+    }
+
+    /// Sends a question, and leaves its answer to [`Self::receive`].
+    pub(crate) fn send(&mut self, ask: &Ask) -> Result<(), Failure> {
         let question = question(ask);
+        match self {
+            Self::Tcp(stream) => {
+                stream.get_ref().set_write_timeout(Some(ask.patience()))?;
+                stream.get_mut().write_all(&question)?;
+            }
+            Self::Udp(socket) if ask.connected => drop(socket.send(&question)?),
+            Self::Udp(socket) => drop(socket.send_to(&question, ask.to)?),
+        }
+        Ok(())
+    }
+
+    /// Receives the answer to the question that was sent.
+    pub(crate) fn receive(&mut self, ask: &Ask) -> Result<Answer, Failure> {
+        let start = Instant::now();
         let (text, peer, local) = match self {
-            Self::Tcp(stream) => ask_tcp(stream, ask, &question)?,
-            Self::Udp(socket) => ask_udp(socket, ask, &question)?,
+            Self::Tcp(stream) => receive_tcp(stream, ask)?,
+            Self::Udp(socket) => receive_udp(socket, ask)?,
         };
         let mut words = text.split_ascii_whitespace();
         let mut word = || words.next().unwrap_or_default();
@@ -99,8 +121,9 @@ impl Conversation {
         let Ok(client) = client.parse() else {
             return Err(Failure::Other(format!("answer: {text:.80}")));
         };
-        if received != question.len().to_string() {
-            return Err(Failure::Other(format!("{received} of {} bytes arrived", question.len())));
+        let sent = question(ask).len();
+        if received != sent.to_string() {
+            return Err(Failure::Other(format!("{received} of {sent} bytes arrived")));
         }
         let milliseconds = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
         Ok(Answer { server, client, peer, local, milliseconds })
@@ -125,14 +148,8 @@ fn question(ask: &Ask) -> Vec<u8> {
 
 type Heard = (String, SocketAddr, SocketAddr);
 
-fn ask_tcp(
-    stream: &mut BufReader<TcpStream>,
-    ask: &Ask,
-    question: &[u8],
-) -> Result<Heard, Failure> {
+fn receive_tcp(stream: &mut BufReader<TcpStream>, ask: &Ask) -> Result<Heard, Failure> {
     stream.get_ref().set_read_timeout(Some(ask.patience()))?;
-    stream.get_ref().set_write_timeout(Some(ask.patience()))?;
-    stream.get_mut().write_all(question)?;
     let mut line = Vec::new();
     let limit = (ask.answer_size + HEAD) as u64;
     stream.by_ref().take(limit).read_until(b'\n', &mut line)?;
@@ -143,15 +160,13 @@ fn ask_tcp(
     Ok((String::from_utf8_lossy(&line).into_owned(), peer, local))
 }
 
-fn ask_udp(socket: &UdpSocket, ask: &Ask, question: &[u8]) -> Result<Heard, Failure> {
+fn receive_udp(socket: &UdpSocket, ask: &Ask) -> Result<Heard, Failure> {
     socket.set_read_timeout(Some(ask.patience()))?;
     let mut datagram = vec![0; ask.answer_size + HEAD];
     let (length, peer) = if ask.connected {
-        socket.send(question)?;
         let length = socket.recv(&mut datagram)?;
         (length, socket.peer_addr()?)
     } else {
-        socket.send_to(question, ask.to)?;
         socket.recv_from(&mut datagram)?
     };
     if length < ask.answer_size {

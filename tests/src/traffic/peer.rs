@@ -5,26 +5,24 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
+pub use self::open::{Kept, Load, Many};
 pub use super::load::Tally;
+pub use super::rounds::Ledger;
 use super::session::{Order, Report};
 use super::survey::{Endings, Inquiry};
 use super::{Answer, Ask, Failure, Protocol};
 use crate::join_all::locked;
 use crate::process::{Home, workspace_binary};
-use crate::wait::wait_until;
+
+mod open;
 
 /// Milliseconds between an answer and the next question of one asker: all together leave an agent some time on two CPUs.
 pub const PAUSE: u64 = 5;
 /// Milliseconds after which a question of a load is lost, where nothing else is said.
 const LATE: u64 = 15_000;
-/// Answers that make a load a witness.
-const ENOUGH: u64 = 21;
-/// How long a load may take to have them: each question is answered or lost before.
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Asks and answers on behalf of one member; dropping it ends the process.
 #[derive(Debug)]
@@ -90,6 +88,14 @@ impl Peer {
         Ok(Load { peer: self, id })
     }
 
+    /// Opens so many sockets that stay open, and asks through them round after round until the result is dropped.
+    pub fn rounds(&self, ask: Ask, count: u64) -> Result<Many<'_>, Failure> {
+        let ask = ask.within(ask.milliseconds.unwrap_or(LATE));
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.done(&Order::StartRounds { id, ask, count })?;
+        Ok(Many { peer: self, id })
+    }
+
     /// Listens at these addresses and this port; it is reachable when this returns.
     pub fn serve(
         &self,
@@ -116,39 +122,27 @@ impl Peer {
     }
 
     fn done(&self, order: &Order) -> Result<(), Failure> {
-        match self.tell(order)? {
-            Report::Done(result) => result,
-            other @ (Report::Asked(_) | Report::Tallied(_) | Report::Surveyed(_)) => {
-                Err(self.confused(&other))
-            }
-        }
+        let report = self.tell(order)?;
+        if let Report::Done(result) = report { result } else { Err(self.confused(&report)) }
     }
 
     fn asked(&self, order: &Order) -> Result<Answer, Failure> {
-        match self.tell(order)? {
-            Report::Asked(result) => result,
-            other @ (Report::Done(_) | Report::Tallied(_) | Report::Surveyed(_)) => {
-                Err(self.confused(&other))
-            }
-        }
+        let report = self.tell(order)?;
+        if let Report::Asked(result) = report { result } else { Err(self.confused(&report)) }
     }
 
     fn tallied(&self, order: &Order) -> Result<Tally, Failure> {
-        match self.tell(order)? {
-            Report::Tallied(tally) => Ok(tally),
-            other @ (Report::Done(_) | Report::Asked(_) | Report::Surveyed(_)) => {
-                Err(self.confused(&other))
-            }
-        }
+        let report = self.tell(order)?;
+        if let Report::Tallied(tally) = report { Ok(tally) } else { Err(self.confused(&report)) }
     }
 
     /// Asks many questions at once, and returns how each ended, in the same order.
     pub fn survey(&self, inquiries: Vec<Inquiry>) -> Result<Vec<Endings>, Failure> {
-        match self.tell(&Order::Survey(inquiries))? {
-            Report::Surveyed(endings) => Ok(endings),
-            other @ (Report::Done(_) | Report::Asked(_) | Report::Tallied(_)) => {
-                Err(self.confused(&other))
-            }
+        let report = self.tell(&Order::Survey(inquiries))?;
+        if let Report::Surveyed(endings) = report {
+            Ok(endings)
+        } else {
+            Err(self.confused(&report))
         }
     }
 
@@ -178,66 +172,5 @@ impl Drop for Peer {
         // Either fails only when the process is gone already, which is what is wanted.
         drop(self.child.kill());
         drop(self.child.wait());
-    }
-}
-
-/// A socket that stays open between questions; dropping it closes it.
-#[derive(Debug)]
-pub struct Kept<'a> {
-    peer: &'a Peer,
-    id: u64,
-    ask: Ask,
-}
-
-impl Kept<'_> {
-    /// Asks again.
-    pub fn ask(&self) -> Result<Answer, Failure> {
-        self.ask_as(self.ask)
-    }
-
-    /// Asks something else; an unconnected UDP socket may so ask another server.
-    pub fn ask_as(&self, ask: Ask) -> Result<Answer, Failure> {
-        self.peer.asked(&Order::AskOn { id: self.id, ask })
-    }
-}
-
-impl Drop for Kept<'_> {
-    fn drop(&mut self) {
-        drop(self.peer.done(&Order::Close { id: self.id }));
-    }
-}
-
-/// Questions in the background.
-#[derive(Debug)]
-pub struct Load<'a> {
-    peer: &'a Peer,
-    id: u64,
-}
-
-impl Load<'_> {
-    /// Returns how the questions went until now.
-    pub fn so_far(&self) -> Result<Tally, Failure> {
-        self.peer.tallied(&Order::LoadSoFar { id: self.id })
-    }
-
-    /// Ends it once it has [`ENOUGH`] answers, one of them later than now: what it watched may have been quick.
-    ///
-    /// # Errors
-    ///
-    /// When a question was not answered.
-    pub fn finish_without_loss(self) -> Result<Tally> {
-        let enough = ENOUGH.max(self.so_far()?.answered() + 1);
-        wait_until(PATIENCE, "questions go on", || match self.so_far() {
-            Ok(tally) if tally.failed() == 0 && tally.answered() < enough => None,
-            _ => Some(()),
-        })?;
-        let tally = self.finish()?;
-        ensure!(tally.failed() == 0, "{tally:?}");
-        Ok(tally)
-    }
-
-    /// Ends it and returns how the questions went.
-    pub fn finish(self) -> Result<Tally, Failure> {
-        self.peer.tallied(&Order::StopLoad { id: self.id })
     }
 }

@@ -5,11 +5,13 @@ use std::io::{self, BufRead, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 use super::both::ask_both;
 use super::conversation::{Conversation, once, open};
 use super::load::{Stream, Tally};
+use super::rounds::{Ledger, Rounds};
 use super::server::Server;
 use super::survey::{Endings, Inquiry, survey};
 use super::{Answer, Ask, Failure, Protocol};
@@ -70,6 +72,20 @@ pub(crate) enum Order {
     StopLoad {
         id: u64,
     },
+    /// Open so many sockets, and ask through them round after round from now on.
+    StartRounds {
+        id: u64,
+        ask: Ask,
+        count: u64,
+    },
+    /// Say how that goes.
+    RoundsSoFar {
+        id: u64,
+    },
+    /// Close these sockets.
+    StopRounds {
+        id: u64,
+    },
 }
 
 /// The result of an order.
@@ -83,6 +99,8 @@ pub(crate) enum Report {
     Tallied(Tally),
     /// Many questions at once.
     Surveyed(Vec<Endings>),
+    /// Questions in rounds.
+    Counted(Ledger),
 }
 
 #[derive(Default)]
@@ -90,11 +108,16 @@ struct Session {
     servers: BTreeMap<(Protocol, SocketAddr), Server>,
     conversations: BTreeMap<u64, Conversation>,
     loads: BTreeMap<u64, Stream>,
+    rounds: BTreeMap<u64, Rounds>,
 }
 
 /// Serves orders from `input` until it ends.
 pub fn run(input: impl BufRead, mut output: impl Write) -> io::Result<()> {
     let mut session = Session::default();
+    // One process may hold thousands of sockets. Where the limit is fixed, those that fit are enough.
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _is_raised = setrlimit(Resource::RLIMIT_NOFILE, most, most).is_ok();
+    }
     for line in input.lines() {
         let report = session.follow(serde_json::from_str(&line?)?);
         serde_json::to_writer(&mut output, &report)?;
@@ -138,6 +161,16 @@ impl Session {
             }
             Order::StopLoad { id } => {
                 Report::Tallied(self.loads.remove(&id).map(Stream::finish).unwrap_or_default())
+            }
+            Order::StartRounds { id, ask, count } => Report::Done(
+                Rounds::start(ask, count).map(|rounds| drop(self.rounds.insert(id, rounds))),
+            ),
+            Order::RoundsSoFar { id } => {
+                Report::Counted(self.rounds.get(&id).map(Rounds::so_far).unwrap_or_default())
+            }
+            Order::StopRounds { id } => {
+                drop(self.rounds.remove(&id));
+                Report::Done(Ok(()))
             }
         }
     }

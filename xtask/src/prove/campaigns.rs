@@ -36,7 +36,7 @@ impl Campaign {
 pub(super) const CAMPAIGNS: &[Campaign] = &[
     Campaign {
         name: "takeover",
-        proves: "10,000 open sockets go on through the take-over from kube-proxy, in each of its modes",
+        proves: "10,000 connections and 1,000 UDP sockets go on from kube-proxy to the agent, and back, in both modes",
         expected: "20 min",
         work: &[Work::Tests(&["control_plane_takeover"])],
     },

@@ -1,0 +1,128 @@
+//! Connections and sockets of everybody who asks a Service, which stay open while the ones who serve it change. Half of them ask
+//! round after round, so that each change meets questions under way; the others are silent until they are asked.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{Cluster, Published};
+use crate::traffic::{Kept, Many, Protocol};
+use crate::wait::wait_until_ok;
+
+/// How long two rounds of questions may take: each of them is answered or lost before.
+const ROUNDS: Duration = Duration::from_mins(5);
+/// Rounds that begin and end after a change, wherever the one before stood.
+const SINCE: u64 = 2;
+
+/// The number of sockets of one transport.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// Those that are silent between two calls of [`Lasting::go_on`].
+    pub silent: usize,
+    /// Those that ask all the time.
+    pub asking: usize,
+    /// Whether another server may answer those that ask, of processes of a node.
+    pub hosts_move: bool,
+}
+
+/// A silent socket: who has it, and who answered it first.
+#[derive(Debug)]
+struct Silent<'a> {
+    what: String,
+    kept: Kept<'a>,
+    first: String,
+}
+
+/// Sockets that ask: who has them.
+#[derive(Debug)]
+struct Asking<'a> {
+    what: String,
+    many: Many<'a>,
+    may_move: bool,
+}
+
+/// Sockets that stay open.
+#[derive(Debug)]
+pub struct Lasting<'a> {
+    silent: Vec<Silent<'a>>,
+    asking: Vec<Asking<'a>>,
+}
+
+impl<'a> Lasting<'a> {
+    /// Opens sockets of all askers, so many of each transport in all.
+    pub fn open(
+        cluster: &'a Cluster,
+        service: &Published,
+        sizes: impl Fn(Protocol) -> Sizes,
+    ) -> Result<Self> {
+        let (mut silent, mut asking) = (Vec::new(), Vec::new());
+        let nodes = cluster.rig().topology().nodes();
+        // Datagrams last: netfilter forgets a socket that asked once sooner than a connection.
+        for protocol in Protocol::ALL {
+            let mut askers = cluster.askers(service)?;
+            askers.retain(|(_, question)| question.protocol == protocol);
+            let sizes = sizes(protocol);
+            let sets = askers.len();
+            for (from, question) in askers {
+                let what = format!("{} asks {} by {protocol}", from.name(), question.to);
+                for _ in 0..sizes.silent.div_ceil(sets) {
+                    let kept = from.peer().keep(question).context(what.clone())?;
+                    let first = kept.ask().context(what.clone())?.server;
+                    silent.push(Silent { what: what.clone(), kept, first });
+                }
+                let number = sizes.asking.div_ceil(sets) as u64;
+                let many = from.peer().rounds(question, number).context(what.clone())?;
+                let is_host = nodes.iter().any(|node| node.name() == from.name());
+                asking.push(Asking { what, many, may_move: sizes.hosts_move && is_host });
+            }
+        }
+        Ok(Self { silent, asking })
+    }
+
+    /// Fails unless each socket is answered, and by the server that answered it first unless it may move: the silent ones now, the others since they
+    /// were opened, and in whole rounds from now on.
+    pub fn go_on(&self, when: &str) -> Result<()> {
+        let _answered: u64 = self.unharmed().with_context(|| when.to_owned())?;
+        let mut lost = BTreeMap::<String, u64>::new();
+        for Silent { what, kept, first } in &self.silent {
+            let how = match kept.ask() {
+                Ok(answer) if answer.server == *first => continue,
+                Ok(answer) => format!("by {}, not {first}", answer.server),
+                Err(failure) => failure.to_string(),
+            };
+            *lost.entry(format!("{what}: {how}")).or_default() += 1;
+        }
+        ensure!(lost.is_empty(), "{when}, of {} silent ones: {lost:#?}", self.silent.len());
+        for Asking { what, many, may_move } in &self.asking {
+            let enough = many.so_far()?.rounds + SINCE;
+            wait_until_ok(ROUNDS, &format!("{what}: whole rounds"), || {
+                let ledger = many.so_far()?;
+                ensure!(ledger.is_harmed(*may_move) || ledger.rounds >= enough, "{ledger:?}");
+                Ok(())
+            })?;
+        }
+        self.unharmed().map(drop).with_context(|| when.to_owned())
+    }
+
+    /// Returns the number of questions that the asking sockets had answered; fails if one of them was not.
+    pub fn unharmed(&self) -> Result<u64> {
+        let mut answered = 0;
+        let mut harmed = BTreeMap::new();
+        for Asking { what, many, may_move } in &self.asking {
+            let ledger = many.so_far()?;
+            answered += ledger.answered;
+            if ledger.is_harmed(*may_move) {
+                drop(harmed.insert(what, ledger));
+            }
+        }
+        ensure!(harmed.is_empty(), "of {} sets that ask: {harmed:#?}", self.asking.len());
+        Ok(answered)
+    }
+
+    /// Returns how many sockets there are.
+    pub fn count(&self) -> Result<u64> {
+        let asking = self.asking.iter().map(|asking| Ok(asking.many.so_far()?.sockets));
+        Ok(self.silent.len() as u64 + asking.sum::<Result<u64>>()?)
+    }
+}

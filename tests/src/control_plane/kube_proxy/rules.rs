@@ -1,0 +1,51 @@
+//! Rules that kube-proxy leaves on a node: waited for, and removed as `docs/install.md` says it.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::Mode;
+use crate::cluster::Published;
+use crate::netns::Netns;
+use crate::rig::matrix;
+use crate::wait::wait_until_ok;
+
+/// How long kube-proxy may take until its rules stand.
+const SOON: Duration = Duration::from_mins(1);
+
+impl Mode {
+    /// Returns all rules of a node, in the words of the tool that shows them.
+    pub fn rules(self, node: &Netns) -> Result<String> {
+        let list = match self {
+            Self::Nftables => "nft list ruleset",
+            Self::Iptables => "iptables-save; ip6tables-save",
+        };
+        node.tool("sh", &["-c", list])
+    }
+
+    /// Waits until a node has rules for a Service, of both families: kube-proxy writes all rules of a family at once.
+    pub fn until_rules_are_there(self, node: &Netns, service: &Published) -> Result<()> {
+        wait_until_ok(SOON, "kube-proxy's rules are there", || {
+            let rules = self.rules(node)?;
+            for (family, _) in matrix() {
+                let ip = service.cluster_ip(family).ip();
+                ensure!(rules.contains(&ip.to_string()), "{ip} is not in:\n{rules}");
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes all rules by hand.
+    pub fn remove_rules(self, node: &Netns) -> Result<()> {
+        let commands: &[&str] = match self {
+            Self::Nftables => {
+                &["nft delete table ip kube-proxy", "nft delete table ip6 kube-proxy"]
+            }
+            Self::Iptables => &[
+                "iptables-save | grep -v KUBE | iptables-restore",
+                "ip6tables-save | grep -v KUBE | ip6tables-restore",
+            ],
+        };
+        commands.iter().try_for_each(|command| node.tool("sh", &["-c", command]).map(drop))
+    }
+}

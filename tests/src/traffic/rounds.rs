@@ -1,0 +1,144 @@
+//! Sockets that stay open and are asked round after round, on a thread of their own: what changes meanwhile meets questions
+//! under way. The ledger says of each question that it was answered, and whether by the server that answered the socket before.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::conversation::{Conversation, open};
+use super::{Ask, Failure};
+use crate::join_all::locked;
+use crate::wait::pass;
+
+/// Questions under way at a time: the queue of one CPU takes a thousand packets.
+const AT_ONCE: usize = 32;
+/// From one such set to the next: sixteen threads of this kind leave two CPUs half their time.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Failures that are told with their time.
+const NAMED: usize = 5;
+
+/// The account of sockets that are asked in rounds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// Sockets that were opened.
+    pub sockets: u64,
+    /// Rounds that are complete: each socket was asked in each of them.
+    pub rounds: u64,
+    /// Questions that were answered.
+    pub answered: u64,
+    /// Answers of another server than the one that answered this socket before, by both.
+    pub moved: BTreeMap<String, u64>,
+    /// Questions that were not answered, by what came instead.
+    pub lost: BTreeMap<String, u64>,
+    /// The first of either: when that was seen, and the socket's own address.
+    pub first: Vec<String>,
+}
+
+impl Ledger {
+    /// Whether a question was not answered, or by another server than it may be.
+    pub fn is_harmed(&self, may_move: bool) -> bool {
+        !(self.lost.is_empty() && (may_move || self.moved.is_empty()))
+    }
+
+    fn note(&mut self, name: &str, what: &str) {
+        if self.first.len() < NAMED {
+            self.first.push(format!("{} {name}: {what}", Timestamp::now()));
+        }
+    }
+}
+
+/// A socket, its own address in words, and who answered it last.
+struct Member {
+    conversation: Conversation,
+    name: String,
+    server: String,
+    is_lost: bool,
+}
+
+/// A thread that asks through its sockets until it is told to stop.
+#[derive(Debug)]
+pub(crate) struct Rounds {
+    stop: Arc<AtomicBool>,
+    ledger: Arc<Mutex<Ledger>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Rounds {
+    /// Opens so many sockets, asks through each of them once, and goes on asking.
+    pub(crate) fn start(ask: Ask, count: u64) -> Result<Self, Failure> {
+        let member = |_| {
+            let mut conversation = open(&ask)?;
+            let answer = conversation.ask(&ask)?;
+            let name = answer.local.to_string();
+            Ok(Member { conversation, name, server: answer.server, is_lost: false })
+        };
+        let members: Vec<Member> = (0..count).map(member).collect::<Result<_, Failure>>()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let ledger = Arc::new(Mutex::new(Ledger { sockets: count, ..Ledger::default() }));
+        let (flag, account) = (Arc::clone(&stop), Arc::clone(&ledger));
+        let thread = Some(thread::spawn(move || turn(members, &ask, (&flag, &account))));
+        Ok(Self { stop, ledger, thread })
+    }
+
+    /// The account so far.
+    pub(crate) fn so_far(&self) -> Ledger {
+        locked(&self.ledger).clone()
+    }
+}
+
+impl Drop for Rounds {
+    /// Closes the sockets.
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        drop(self.thread.take().map(JoinHandle::join));
+    }
+}
+
+fn turn(mut members: Vec<Member>, ask: &Ask, (stop, ledger): (&AtomicBool, &Mutex<Ledger>)) {
+    loop {
+        for some in members.chunks_mut(AT_ONCE) {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            ask_all(some, ask, ledger);
+            pass(PAUSE);
+        }
+        locked(ledger).rounds += 1;
+    }
+}
+
+/// Sends all questions before it receives an answer.
+fn ask_all(members: &mut [Member], ask: &Ask, ledger: &Mutex<Ledger>) {
+    let mut asked = Vec::new();
+    for member in members.iter_mut().filter(|member| !member.is_lost) {
+        let sent = member.conversation.send(ask);
+        asked.push((member, sent));
+    }
+    for (member, sent) in asked {
+        let outcome = sent.and_then(|()| member.conversation.receive(ask));
+        let mut ledger = locked(ledger);
+        match outcome {
+            Ok(answer) => {
+                ledger.answered += 1;
+                if answer.server != member.server {
+                    let how = format!("from {} to {}", member.server, answer.server);
+                    ledger.note(&member.name, &how);
+                    *ledger.moved.entry(how).or_default() += 1;
+                    member.server = answer.server;
+                }
+            }
+            Err(failure) => {
+                // One account of each socket: it has nothing to say any more.
+                member.is_lost = true;
+                let how = failure.to_string();
+                ledger.note(&member.name, &how);
+                *ledger.lost.entry(how).or_default() += 1;
+            }
+        }
+    }
+}
