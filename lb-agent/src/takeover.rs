@@ -70,15 +70,14 @@ impl Found {
         !self.rules.is_empty() || !self.connections.is_empty()
     }
 
-    /// The hashes that the data path needs: of datagrams that are netfilter's, and of the tuples of their answers.
-    fn hashes(&self) -> BTreeSet<u64> {
-        let of = |connection: &Connection| {
-            let Connection { protocol, original, reply, .. } = connection;
-            // A TCP segment shows by itself whether it begins a connection.
-            let asked = (*protocol != Protocol::TCP).then(|| hash::whole(original, *protocol));
-            [Some(hash::whole(reply, *protocol)), asked]
-        };
-        self.connections.iter().flat_map(of).flatten().collect()
+    /// The hashes that the data path needs: of datagrams that are netfilter's, then of the tuples of answers. Without the former
+    /// a datagram gets another backend, without the latter a flow perhaps a port that is taken.
+    fn hashes(&self) -> Vec<u64> {
+        // A TCP segment shows by itself whether it begins a connection.
+        let datagrams = self.connections.iter().filter(|it| it.protocol != Protocol::TCP);
+        let asked = datagrams.map(|it| hash::whole(&it.original, it.protocol));
+        let answers = self.connections.iter().map(|it| hash::whole(&it.reply, it.protocol));
+        asked.chain(answers).collect()
     }
 }
 

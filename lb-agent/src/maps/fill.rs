@@ -70,7 +70,7 @@ impl Maps {
     }
 }
 
-fn capacity(map: &impl MapHandle, name: &'static str) -> Result<u32> {
+pub(super) fn capacity(map: &impl MapHandle, name: &'static str) -> Result<u32> {
     map.data().info().map(|info| info.max_entries()).map_err(named(name))
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::AsFd as _;
 
+use super::fill::capacity;
 use super::{MapHandle as _, Maps, Result, batched, walk};
 use crate::syscall;
 
@@ -18,14 +19,42 @@ impl Maps {
         Ok(all)
     }
 
-    /// Makes these be there, and no other.
-    pub fn set_inherited(&self, wanted: &BTreeSet<u64>) -> Result<()> {
+    /// Makes these be there, and no other. Where not all find room, the first of them do; says how many do not.
+    pub fn set_inherited(&self, wanted: &[u64]) -> Result<usize> {
+        let room = capacity(&self.inherited, "INHERITED")? as usize;
+        let (fitting, left_out) = fitting(wanted, room);
         let there = self.inherited()?;
-        let gone: Vec<u64> = there.difference(wanted).copied().collect();
-        let new: Vec<u64> = wanted.difference(&there).copied().collect();
+        let gone: Vec<u64> = there.difference(&fitting).copied().collect();
+        let new: Vec<u64> = fitting.difference(&there).copied().collect();
         let map = self.inherited.data();
         walk::remove(map, &gone).map_err(batched("INHERITED"))?;
         let added = syscall::update_batch(map.fd().as_fd(), &new, &vec![0_u32; new.len()]);
-        added.map_err(batched("INHERITED"))
+        added.map_err(batched("INHERITED"))?;
+        Ok(left_out)
+    }
+}
+
+/// The first different ones that find room, and the number of the others.
+fn fitting(wanted: &[u64], room: usize) -> (BTreeSet<u64>, usize) {
+    let (mut fitting, mut left_out) = (BTreeSet::new(), BTreeSet::new());
+    for hash in wanted {
+        if fitting.len() < room {
+            fitting.insert(*hash);
+        } else if !fitting.contains(hash) {
+            left_out.insert(*hash);
+        }
+    }
+    (fitting, left_out.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fitting;
+
+    #[test]
+    fn first_hashes_find_room_and_others_are_counted_once() {
+        assert_eq!(fitting(&[7, 7, 9], 2), ([7, 9].into(), 0));
+        assert_eq!(fitting(&[7, 9, 8, 7, 8, 1], 2), ([7, 9].into(), 2));
+        assert_eq!(fitting(&[], 2), ([].into(), 0));
     }
 }

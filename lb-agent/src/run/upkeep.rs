@@ -122,7 +122,8 @@ impl Agent {
         if self.devices.inspect(&self.numbers) {
             self.state.changed();
         }
-        let problems = self.devices.problems();
+        let mut problems = self.devices.problems();
+        problems.extend(self.takeover.problem());
         Numbers::set(&self.numbers.node_problems, problems.len());
         self.state.finds_on_node(problems);
     }

@@ -1,7 +1,7 @@
 //! The agent's part: looks once a second until nothing of kube-proxy is left, and tells the data path.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -21,12 +21,25 @@ const SELDOM: Duration = Duration::from_secs(10);
 pub struct Takeover {
     found: watch::Receiver<Found>,
     is_programmed: Arc<AtomicBool>,
+    left_out: Arc<AtomicUsize>,
 }
 
 impl Takeover {
     /// Whether segments and datagrams of others' connections must pass.
     pub fn is_under_way(&self) -> bool {
         self.found.borrow().is_under_way()
+    }
+
+    /// What an operator is to know: tuples that `INHERITED` has no room for.
+    pub fn problem(&self) -> Option<String> {
+        let left_out = self.left_out.load(Ordering::Relaxed);
+        let problem = || {
+            format!(
+                "take-over: INHERITED is full and lacks {left_out} tuples of kube-proxy's connections, whose \
+                 datagrams may get another backend; raise it with --map-size INHERITED=N"
+            )
+        };
+        (left_out > 0).then(problem)
     }
 
     /// The maps have every Service: from now on only connections to frontends count.
@@ -38,7 +51,8 @@ impl Takeover {
 /// Looks for the first time, before programs are attached. Whatever netfilter translates counts: nobody knows the Services yet.
 pub async fn begin(maps: Arc<Maps>) -> Takeover {
     let is_programmed = Arc::new(AtomicBool::new(false));
-    let first = look(&maps, false).await.unwrap_or_else(|error| {
+    let left_out = Arc::new(AtomicUsize::new(0));
+    let first = look(&maps, false, &left_out).await.unwrap_or_else(|error| {
         complain(&error);
         Found { rules: Rules::find(), ..Found::default() }
     });
@@ -46,16 +60,22 @@ pub async fn begin(maps: Arc<Maps>) -> Takeover {
         info!(connections = first.connections.len(), rules = %first.rules, "taking over from kube-proxy");
     }
     let (sender, found) = watch::channel(first);
-    drop(tokio::spawn(follow(maps, sender, Arc::clone(&is_programmed))));
-    Takeover { found, is_programmed }
+    let takeover = Takeover { found, is_programmed, left_out };
+    let shared = (Arc::clone(&takeover.is_programmed), Arc::clone(&takeover.left_out));
+    drop(tokio::spawn(follow(maps, sender, shared)));
+    takeover
 }
 
-async fn follow(maps: Arc<Maps>, sender: watch::Sender<Found>, is_programmed: Arc<AtomicBool>) {
+async fn follow(
+    maps: Arc<Maps>,
+    sender: watch::Sender<Found>,
+    (is_programmed, left_out): (Arc<AtomicBool>, Arc<AtomicUsize>),
+) {
     let mut has_failed = false;
     loop {
         let was_under_way = sender.borrow().is_under_way();
         sleep(if was_under_way { OFTEN } else { SELDOM }).await;
-        let found = match look(&maps, is_programmed.load(Ordering::Relaxed)).await {
+        let found = match look(&maps, is_programmed.load(Ordering::Relaxed), &left_out).await {
             Ok(found) => found,
             // The last result counts until there is another.
             Err(error) => {
@@ -82,7 +102,11 @@ fn complain(error: &Error) {
 }
 
 /// Looks, and does what follows from it.
-async fn look(maps: &Arc<Maps>, is_programmed: bool) -> Result<Found, Error> {
+async fn look(
+    maps: &Arc<Maps>,
+    is_programmed: bool,
+    left_out: &AtomicUsize,
+) -> Result<Found, Error> {
     let maps = Arc::clone(maps);
     let looked = spawn_blocking(move || {
         let frontends = if is_programmed { Some(Frontends::of(&maps)?) } else { None };
@@ -91,10 +115,15 @@ async fn look(maps: &Arc<Maps>, is_programmed: bool) -> Result<Found, Error> {
             forget_stale(frontends, &mut found)?;
         }
         hold(&found);
-        maps.set_inherited(&found.hashes())?;
-        Ok(found)
+        let left_out = maps.set_inherited(&found.hashes())?;
+        Ok((found, left_out))
     });
-    looked.await.map_err(|error| Error::System("look for kube-proxy", error.into()))?
+    let looked =
+        looked.await.map_err(|error| Error::System("look for kube-proxy", error.into()))?;
+    looked.map(|(found, lacking)| {
+        left_out.store(lacking, Ordering::Relaxed);
+        found
+    })
 }
 
 /// kube-proxy would do it: datagrams to a backend that left are lost as long as their client sends them.

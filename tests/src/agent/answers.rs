@@ -1,13 +1,14 @@
 //! Answers of an agent: its metrics and pages, and its commands run beside it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
 use super::Agent;
 use crate::http;
-use crate::process::{output, run};
+use crate::process::{Program, output, run};
 
 impl Agent {
     /// Returns its metrics by name and labels, as they are written: `name{label="value"}`.
@@ -62,6 +63,18 @@ impl Agent {
     pub fn exit_said(&self, arguments: &[&str]) -> Result<String> {
         let output = output(&mut self.prepared(arguments)?, "")?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Runs another command of the agent beside it, and returns its exit code and what it said.
+    pub fn ended(&self, arguments: &[&str]) -> Result<(i32, String)> {
+        let output = output(&mut self.prepared(arguments)?, "")?;
+        let code = output.status.code().context("ended by a signal")?;
+        Ok((code, String::from_utf8_lossy(&output.stdout).into_owned()))
+    }
+
+    /// Starts another command of the agent beside it; what it says goes to the end of the file `log`.
+    pub fn beside(&self, arguments: &[&str], log: &Path) -> Result<Program> {
+        Program::spawn("a command of lb-agent", self.prepared(arguments)?, log)
     }
 
     fn prepared(&self, arguments: &[&str]) -> Result<Command> {

@@ -16,6 +16,7 @@ use crate::http;
 use crate::process::{Home, Program};
 use crate::wait::try_wait_until;
 
+pub mod by_hand;
 mod rules;
 
 /// Its health server, inside of its namespace.

@@ -1,0 +1,62 @@
+//! Rules under the names that kube-proxy gives them, written by hand: quicker than kube-proxy, and as few as a test wants.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+
+use crate::netns::Netns;
+
+/// The address that is asked, and the one that rules send it to.
+pub type Way = (SocketAddr, SocketAddr);
+
+/// The tools of the mode iptables, one for each family.
+const TOOLS: [&str; 2] = ["iptables-nft", "ip6tables-nft"];
+/// Chains of kube-proxy, one that the kubelet keeps, and one of somebody else.
+const CHAINS: [&str; 9] = [
+    "-t nat -N KUBE-SERVICES",
+    "-t nat -N KUBE-SVC-A",
+    "-t nat -A PREROUTING -j KUBE-SERVICES",
+    "-t nat -A KUBE-SERVICES -p tcp --dport 9 -j KUBE-SVC-A",
+    "-t nat -N CNI",
+    "-t nat -A PREROUTING -j CNI",
+    "-t filter -N KUBE-FIREWALL",
+    "-t filter -A KUBE-FIREWALL -m mark --mark 0x8000 -j DROP",
+    "-t filter -A INPUT -j KUBE-FIREWALL",
+];
+
+/// Writes tables of this name, one for each family, that send questions these ways.
+pub fn write(node: &Netns, table: &str, ways: &[Way]) -> Result<()> {
+    ways.iter().try_for_each(|(asked, to)| {
+        let (family, asked) = (family(asked), asked.ip());
+        let serve =
+            |protocol| format!("{family} daddr {asked} meta l4proto {protocol} dnat to {to}");
+        let rules = format!(
+            "table {family} {table} {{\nchain services {{\n\
+             type nat hook prerouting priority dstnat\n{}\n{}\n}}\n}}\n",
+            serve("tcp"),
+            serve("udp")
+        );
+        node.tool_fed("nft", &["-f", "-"], &rules).map(drop)
+    })
+}
+
+const fn family(address: &SocketAddr) -> &'static str {
+    if address.is_ipv4() { "ip" } else { "ip6" }
+}
+
+/// Deletes both tables of this name.
+pub fn delete(node: &Netns, table: &str) -> Result<()> {
+    let delete = |family| node.tool("nft", &["delete", "table", family, table]).map(drop);
+    ["ip", "ip6"].into_iter().try_for_each(delete)
+}
+
+/// Writes [`CHAINS`].
+pub fn write_chains(node: &Netns) -> Result<()> {
+    for tool in TOOLS {
+        for rule in CHAINS {
+            let words: Vec<&str> = rule.split(' ').collect();
+            drop(node.tool(tool, &words)?);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! `lb-agent takeover`: what it says, how it ends, and what an agent finds of kube-proxy. The rules are written by hand, under the
+//! names that kube-proxy gives them.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use lb_tests::agent::{Agent, Source};
+use lb_tests::control_plane::kube_proxy::Mode;
+use lb_tests::control_plane::kube_proxy::by_hand::{self, Way};
+use lb_tests::manifest::Service;
+use lb_tests::process::Program;
+use lb_tests::rig::{Rig, TARGET, ask, matrix};
+use lb_tests::topology::{Family, Node, Shape, Topology};
+use lb_tests::traffic::{Ask, Kept, Protocol};
+use lb_tests::wait::wait_until_ok;
+
+/// How long anything may take that a test waits for.
+const SOON: Duration = Duration::from_mins(1);
+/// Sockets of each transport and family that are open before the agent starts.
+const EACH: usize = 4;
+/// All of them.
+const ALL: usize = EACH * 4;
+/// A node with a Service of two pods, and one more pod, the first, that asks; and the ways that rules give to the Service: to the
+/// first of its pods.
+fn rig() -> Result<(Rig, Service, [Way; 2])> {
+    let rig = Rig::build(Topology::builder(Shape::Routed).nodes(1).pods(3))?;
+    let service = Service::new("web", 10)?.port(80, TARGET);
+    let service = service.pods(&[rig.pod(0, 1)?, rig.pod(0, 2)?]);
+    rig.manifests().apply(&service)?;
+    rig.node(0)?.netns().remember_datagrams(300)?;
+    let pod = rig.pod(0, 1)?.addresses();
+    let way = |family| (service.frontend(family), pod.socket(family, TARGET));
+    let ways = Family::ALL.map(way);
+    Ok((rig, service, ways))
+}
+
+/// Open sockets, by their transports.
+type Sockets<'a> = Vec<(Protocol, Kept<'a>)>;
+
+/// Opens sockets of the first pod that the rules serve.
+fn open<'a>(rig: &'a Rig, service: &Service) -> Result<Sockets<'a>> {
+    let mut all = Vec::new();
+    for (family, protocol) in matrix() {
+        for _ in 0..EACH {
+            let kept = rig.pod(0, 0)?.peer().keep(Ask::new(protocol, service.frontend(family)))?;
+            all.push((protocol, kept));
+        }
+    }
+    go_on(&all, |_| true)?;
+    Ok(all)
+}
+
+/// Fails unless those that are meant are answered by the pod that the rules chose.
+fn go_on(kept: &[(Protocol, Kept<'_>)], is_meant: fn(Protocol) -> bool) -> Result<()> {
+    for (protocol, socket) in kept.iter().filter(|(protocol, _)| is_meant(*protocol)) {
+        let server = socket.ask()?.server;
+        ensure!(server == "pod-a2", "{server} answered by {protocol}");
+    }
+    Ok(())
+}
+
+/// The line that says what is left.
+fn left(connections: usize, rules: &str) -> String {
+    format!(
+        "{connections} connections still translated by netfilter; kube-proxy's rules: {rules}\n"
+    )
+}
+
+fn start(rig: &Rig, flags: &[&str]) -> Result<Agent> {
+    Agent::start(rig.node(0)?, Source::Manifests(rig.manifests().directory()), flags)
+}
+
+fn ends_with(agent: &Agent, arguments: &[&str], expected: (i32, &str)) -> Result<()> {
+    let (code, said) = agent.ended(arguments)?;
+    ensure!((code, said.as_str()) == expected, "{arguments:?} ended with {code}: {said}");
+    Ok(())
+}
+
+/// Waits until the agent has nothing to take over any more.
+fn until_over(agent: &Agent, node: &Node) -> Result<()> {
+    wait_until_ok(SOON, "the take-over is over", || {
+        let (code, status) = agent.ended(&["status"])?;
+        ensure!(code == 0 && !status.contains("Take-over"), "status ends with {code}: {status}");
+        let tables = node.netns().tool("nft", &["list", "tables"])?;
+        ensure!(!tables.contains("lb-agent"), "{tables}");
+        Ok(())
+    })
+}
+
+#[test]
+fn connections_are_counted_down_also_by_an_agent_that_starts_again() -> Result<()> {
+    let (rig, service, ways) = rig()?;
+    let node = rig.node(0)?;
+    by_hand::write(node.netns(), "kube-proxy", &ways)?;
+    let mut kept = open(&rig, &service)?;
+    let mut agent = start(&rig, &[])?;
+    ends_with(&agent, &["takeover"], (1, &left(ALL, "nftables")))?;
+    let removed = "removed 2 tables kube-proxy of nftables\n";
+    let said = left(ALL, "nftables") + removed;
+    ends_with(&agent, &["takeover", "--remove-rules"], (1, &said))?;
+    go_on(&kept, |_| true)?;
+
+    for end in [Agent::stop, Agent::kill9] {
+        end(&mut agent)?;
+        go_on(&kept, |_| true)?;
+        agent.start_again()?;
+        go_on(&kept, |_| true)?;
+        let status = agent.exit_said(&["status"])?;
+        ensure!(status.contains(&format!("Take-over      {}", left(ALL, "none"))), "{status}");
+    }
+
+    ends_with(&agent, &["takeover", "--wait", "--timeout", "1"], (1, &left(ALL, "none")))?;
+    let mut waiting = agent.beside(&["takeover", "--wait"], &node.directory().join("takeover"))?;
+    let says = |waiting: &Program, count| {
+        wait_until_ok(SOON, "the count goes down", || {
+            let (said, line) = (waiting.log_end(ALL), left(count, "none"));
+            ensure!(format!("{said}\n").ends_with(&line), "{said}");
+            Ok(())
+        })
+    };
+    says(&waiting, ALL)?;
+    node.netns().remember_datagrams(1)?;
+    go_on(&kept, |_| true)?;
+    // Datagrams end by themselves, one connection after the other when it is closed.
+    says(&waiting, ALL / 2)?;
+    kept.retain(|(protocol, _)| *protocol == Protocol::Tcp);
+    drop(kept.pop());
+    says(&waiting, ALL / 2 - 1)?;
+    drop(kept);
+    let status = waiting.wait_end()?;
+    let said = waiting.log_end(1);
+    ensure!(status.success() && said == "nothing left of kube-proxy", "{status}: {said}");
+    ends_with(&agent, &["takeover"], (0, &(left(0, "none") + "nothing left of kube-proxy\n")))?;
+    until_over(&agent, node)
+}
+
+#[test]
+fn connections_without_rules_are_taken_over() -> Result<()> {
+    taken_over_without_rules(
+        &[],
+        |_| true,
+        |agent, node, kept| {
+            let status = agent.exit_said(&["status"])?;
+            ensure!(status.contains(&left(ALL, "none")) && !status.contains("Problem"), "{status}");
+            node.netns().remember_datagrams(1)?;
+            go_on(&kept, |_| true)?;
+            drop(kept);
+            until_over(agent, node)
+        },
+    )
+}
+
+#[test]
+fn connections_that_find_no_room_are_told_and_cost_no_other() -> Result<()> {
+    let is_tcp = |protocol| protocol == Protocol::Tcp;
+    taken_over_without_rules(&["--map-size=INHERITED=4"], is_tcp, |agent, _, mut kept| {
+        // A tuple of each socket for its answers, and one more of each that sends datagrams.
+        says_problem(agent, ALL, ALL + ALL / 2 - 4)?;
+        kept.retain(|(protocol, _)| !is_tcp(*protocol));
+        says_problem(agent, ALL / 2, ALL - 4)
+    })
+}
+
+/// Waits until `status` tells of so many connections, and of so many tuples that find no room.
+fn says_problem(agent: &Agent, connections: usize, lacking: usize) -> Result<()> {
+    let lacking = format!("INHERITED is full and lacks {lacking} tuples");
+    wait_until_ok(SOON, "the problem is told", || {
+        let (code, status) = agent.ended(&["status"])?;
+        ensure!(status.contains("Problem") && status.contains(&lacking), "{status}");
+        ensure!(status.contains(&left(connections, "none")), "{status}");
+        ensure!(code == 1, "status ends with {code}");
+        Ok(())
+    })
+}
+
+/// The rules are deleted before the agent starts: it finds connections alone. Those that are meant go on, and new ones begin.
+fn taken_over_without_rules(
+    flags: &[&str],
+    is_meant: fn(Protocol) -> bool,
+    check: impl Fn(&Agent, &Node, Sockets<'_>) -> Result<()>,
+) -> Result<()> {
+    let (rig, service, ways) = rig()?;
+    let node = rig.node(0)?;
+    by_hand::write(node.netns(), "kube-proxy", &ways)?;
+    let kept = open(&rig, &service)?;
+    by_hand::delete(node.netns(), "kube-proxy")?;
+    let agent = start(&rig, flags)?;
+    go_on(&kept, is_meant)?;
+    for (family, protocol) in matrix() {
+        drop(ask(rig.pod(0, 0)?, Ask::new(protocol, service.frontend(family)))?);
+    }
+    go_on(&kept, is_meant)?;
+    ensure!(agent.metric(&["take_over"])? > 0.0, "no packet was left to netfilter");
+    check(&agent, node, kept)
+}
+
+#[test]
+fn chains_are_removed_at_once_and_the_device_of_ipvs_after_the_last_connection() -> Result<()> {
+    let (rig, service, ways) = rig()?;
+    let node = rig.node(0)?;
+    // A bridge of that name: what counts is the name, and no kernel of ours has the module of IPVS.
+    node.netns().ip("link add kube-ipvs0 type bridge")?;
+    by_hand::write_chains(node.netns())?;
+    by_hand::write(node.netns(), "another", &ways)?;
+    let kept = open(&rig, &service)?;
+    let agent = start(&rig, &[])?;
+    let both = left(ALL, "iptables, ipvs (kube-ipvs0)");
+    let said = both + "removed chains of iptables-nft\nremoved chains of ip6tables-nft\n";
+    ends_with(&agent, &["takeover", "--remove-rules"], (1, &said))?;
+    let saved = Mode::Iptables.rules(node.netns())?;
+    ensure!(!saved.contains("KUBE-SERVICES") && !saved.contains("KUBE-SVC-A"), "{saved}");
+    for stays in ["-A INPUT -j KUBE-FIREWALL", "-A PREROUTING -j CNI"] {
+        ensure!(saved.matches(stays).count() == 2, "{stays} in both families: {saved}");
+    }
+    ends_with(&agent, &["takeover"], (1, &left(ALL, "ipvs (kube-ipvs0)")))?;
+
+    // The other rules would begin more of what counts as kube-proxy's.
+    by_hand::delete(node.netns(), "another")?;
+    node.netns().remember_datagrams(1)?;
+    go_on(&kept, |_| true)?;
+    drop(kept);
+    let (code, said) = agent.ended(&["takeover", "--remove-rules", "--wait", "--timeout", "60"])?;
+    let end = "removed device kube-ipvs0\nnothing left of kube-proxy\n";
+    ensure!(code == 0 && said.ends_with(end), "ended with {code}: {said}");
+    let links = node.netns().tool("ip", &["link"])?;
+    ensure!(!links.contains("kube-ipvs0"), "{links}");
+    until_over(&agent, node)
+}
