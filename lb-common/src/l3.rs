@@ -118,6 +118,11 @@ impl<P: Typed> Packet for L3<P> {
     }
 
     #[inline(always)]
+    fn shifted(&self, word: u32, behind: u16) -> u32 {
+        self.0.shifted(word, behind)
+    }
+
+    #[inline(always)]
     fn checksum_at(
         &mut self,
         at: usize,

@@ -4,6 +4,7 @@ use crate::addr::{Ip, Protocol};
 use crate::checksum::Difference;
 use crate::flow::{Held, Tuple};
 use crate::route::{Route, RouteResult, Traffic};
+use crate::sctp;
 
 /// How a field takes part in a transport checksum, which decides what a device may still have to add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,13 @@ pub trait Packet {
     /// Bytes changed, and no checksum of the packet makes up for it: who keeps a sum over all of them
     /// (`CHECKSUM_COMPLETE`) must know.
     fn summed(&mut self, change: Difference);
+
+    /// The raw CRC32c of a word that so many zero bytes follow ([`sctp::shifted`]): in the kernel a function that the verifier
+    /// walks once.
+    #[inline(always)]
+    fn shifted(&self, word: u32, behind: u16) -> u32 {
+        sctp::shifted(word, behind)
+    }
 
     /// [`Packet::checksum`] at an offset known only at run time. Slower.
     fn checksum_at(

@@ -40,7 +40,8 @@ pub fn changed<P: Packet>(packet: &P, view: &View, old: &Tuple, to: &Tuple) -> O
     let after = Port::word(to.source_port, to.destination_port);
     let behind = behind(packet, view)?;
     let stored = view.word(packet, CHECKSUM)?;
-    let sum = corrected(u32::from_le(stored), u32::from_le(before ^ after), behind).to_le_bytes();
+    let sum = corrected(packet, u32::from_le(stored), u32::from_le(before ^ after), behind);
+    let sum = sum.to_le_bytes();
     let change = Difference::NONE.word(before, after).word(stored, u32::from_ne_bytes(sum));
     Some(Changed { sum, change })
 }
@@ -86,17 +87,18 @@ const fn powers(base: u32) -> [u32; 256] {
 ///
 /// Zero is one that is left to whoever sends the packet out, and who computes it over what stands in its place
 /// (`skb_crc32c_csum_help`): it must stay. One in four thousand million whole sums looks the same.
-#[inline(never)]
-fn corrected(old: u32, delta: u32, behind: u16) -> u32 {
-    if old == 0 { 0 } else { old ^ shifted(delta, behind) }
+#[inline(always)]
+fn corrected<P: Packet>(packet: &P, old: u32, delta: u32, behind: u16) -> u32 {
+    if old == 0 { 0 } else { old ^ packet.shifted(delta, behind) }
 }
 
 /// The raw CRC of four bytes followed by `behind` zero bytes, of a packet below 64 KiB.
 ///
 /// VERIFIER: two multiplications by tables, and no branch that depends on data: as a loop over the
 /// bits of the length this was nine tenths of what the verifier had to walk.
+#[must_use]
 #[inline(always)]
-fn shifted(word: u32, behind: u16) -> u32 {
+pub fn shifted(word: u32, behind: u16) -> u32 {
     static TABLES: [[u32; 256]; 2] = [LOW, HIGH];
     // The word itself takes x^32 to go through the register, each byte behind it x^8.
     let [high, low] = behind.wrapping_add(4).to_be_bytes();

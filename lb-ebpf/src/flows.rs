@@ -2,33 +2,90 @@
 //! all else.
 //!
 //! VERIFIER: functions of their own, but for the one of the fast path: in place, each asks the program around it for
-//! more stack than there is.
+//! more stack than there is. They are global in the object, as the parts are, so that each is walked once, and not once more
+//! for every packet's way that leads to it.
 
-use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4};
+use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4, Shown};
 use lb_common::tables::Touch;
 
 use crate::kernel::NO_MEMORY;
-use crate::maps::{FLOW4, FLOWS4, FLOWS6, TRANSIENT4, TRANSIENT6};
+use crate::maps::{FLOWS4, FLOWS6, TRANSIENT4, TRANSIENT6, TRANSIT};
+use crate::parts::ASKS_FOR_MAPS;
 
 pub(crate) const EXISTS: i32 = -17;
 /// `BPF_NOEXIST`.
 const NO_EXIST: u64 = 1;
 
-/// The key of `FLOWS4`, and room for an entry on its way there, in memory of this CPU: the stack has none.
+/// Keys and entries on their way to a map, in memory of this CPU: the stack has none.
+#[repr(C)]
+pub(crate) struct Transit {
+    key4: FlowKey4,
+    flow4: Flow4,
+    key: FlowKey,
+    flow: Flow,
+}
+
+/// The key of `FLOWS4`, and room for an entry.
 #[inline(always)]
 fn key4(key: &FlowKey) -> Option<(&'static FlowKey4, &'static mut Flow4)> {
-    let place = FLOW4.get_ptr_mut(0)?;
+    let place = TRANSIT.get_ptr_mut(0)?;
     // SAFETY: the element is this CPU's own. Only packets have flows of IPv4 on both ends; their programs run with
     // softirqs off, one at a time, and no call here reads what another one wrote.
-    let (key4, room) = unsafe { &mut *place };
+    let Transit { key4, flow4, .. } = unsafe { &mut *place };
     *key4 = FlowKey4::of(key);
-    Some((key4, room))
+    Some((key4, flow4))
+}
+
+/// The key of `FLOWS6`: as it is, or a copy where the verifier takes keys only out of maps.
+#[inline(always)]
+fn key6(key: &FlowKey) -> Option<&FlowKey> {
+    if ASKS_FOR_MAPS.load() == 0 {
+        return Some(key);
+    }
+    let place = TRANSIT.get_ptr_mut(0)?;
+    // SAFETY: as for `key4`; what else is in the element is not looked at meanwhile.
+    let copy = unsafe { &mut (*place).key };
+    *copy = *key;
+    Some(copy)
+}
+
+/// An entry of `FLOWS6`, likewise.
+#[inline(always)]
+fn flow6(flow: &Flow) -> Option<&Flow> {
+    if ASKS_FOR_MAPS.load() == 0 {
+        return Some(flow);
+    }
+    let place = TRANSIT.get_ptr_mut(0)?;
+    // SAFETY: as for `key4`.
+    let copy = unsafe { &mut (*place).flow };
+    *copy = *flow;
+    Some(copy)
+}
+
+/// Memory that a function is lent, which the verifier wants to be asked for null.
+#[inline(always)]
+const fn lent<'a, T>(memory: *const T) -> Option<&'a T> {
+    // SAFETY: null, or a value that its only user lends for this call.
+    unsafe { memory.as_ref() }
 }
 
 /// Copies an entry; says whether it was there.
-#[inline(never)]
+#[inline(always)]
 pub(crate) fn load(key: &FlowKey, into: &mut Flow) -> bool {
-    if key.is_v4() { load_of::<true>(key, into) } else { load_of::<false>(key, into) }
+    flow_load(key, into) != 0
+}
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn flow_load(key: *const FlowKey, into: *mut Flow) -> u32 {
+    // SAFETY: as for `lent`.
+    let (Some(key), Some(into)) = (lent(key), unsafe { into.as_mut() }) else { return 0 };
+    let is_there = if key.is_v4() {
+        load_of::<true>(key, into)
+    } else {
+        key6(key).is_some_and(|key| load_of::<false>(key, into))
+    };
+    is_there.into()
 }
 
 /// The same where the family is known.
@@ -81,14 +138,21 @@ pub(crate) fn copy_of<const V4: bool>(key: &FlowKey) -> Option<Flow> {
 
 /// Adds an entry if neither table has its key, and gives the answer of `bpf_map_update_elem`: 0, or an error. (A `Result`
 /// would take memory of the stack.)
-#[inline(never)]
+#[inline(always)]
 pub(crate) fn add(key: &FlowKey, flow: &Flow) -> i32 {
-    let is_taken = if !key.is_v4() {
-        FLOWS6.get_ptr(key).is_some()
-    } else if let Some((key, _)) = key4(key) {
+    flow_add(key, flow)
+}
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn flow_add(key: *const FlowKey, flow: *const Flow) -> i32 {
+    let (Some(key), Some(flow)) = (lent(key), lent(flow)) else { return NO_MEMORY };
+    let is_taken = if key.is_v4() {
+        let Some((key, _)) = key4(key) else { return NO_MEMORY };
         FLOWS4.get_ptr(key).is_some()
     } else {
-        return NO_MEMORY;
+        let Some(key) = key6(key) else { return NO_MEMORY };
+        FLOWS6.get_ptr(key).is_some()
     };
     if is_taken { EXISTS } else { write(key, flow, NO_EXIST) }
 }
@@ -96,18 +160,26 @@ pub(crate) fn add(key: &FlowKey, flow: &Flow) -> i32 {
 /// Overwrites an entry in the table that it names, or adds it there, with the same answer.
 #[inline(always)]
 pub(crate) fn put(key: &FlowKey, flow: &Flow) -> i32 {
+    flow_put(key, flow)
+}
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn flow_put(key: *const FlowKey, flow: *const Flow) -> i32 {
+    let (Some(key), Some(flow)) = (lent(key), lent(flow)) else { return NO_MEMORY };
     write(key, flow, 0)
 }
 
 /// An entry that is added to a transient table is looked at as well: the kernel displaces those first that nobody has looked
 /// at, and a reply whose answer is still on its way would go before older ones.
-#[inline(never)]
+#[inline(always)]
 fn write(key: &FlowKey, flow: &Flow, flags: u64) -> i32 {
+    let is_protected = flow.is_protected();
     let written = if key.is_v4() {
         let Some((key, kept)) = key4(key) else { return NO_MEMORY };
         kept.put(flow);
         let kept: &Flow4 = kept;
-        if flow.is_protected() {
+        if is_protected {
             FLOWS4.insert(key, kept, flags)
         } else {
             let written = TRANSIENT4.insert(key, kept, flags);
@@ -116,14 +188,17 @@ fn write(key: &FlowKey, flow: &Flow, flags: u64) -> i32 {
             }
             written
         }
-    } else if flow.is_protected() {
-        FLOWS6.insert(key, flow, flags)
     } else {
-        let written = TRANSIENT6.insert(key, flow, flags);
-        if flags == NO_EXIST {
-            let _looked_at = TRANSIENT6.get_ptr(key);
+        let (Some(key), Some(flow)) = (key6(key), flow6(flow)) else { return NO_MEMORY };
+        if is_protected {
+            FLOWS6.insert(key, flow, flags)
+        } else {
+            let written = TRANSIENT6.insert(key, flow, flags);
+            if flags == NO_EXIST {
+                let _looked_at = TRANSIENT6.get_ptr(key);
+            }
+            written
         }
-        written
     };
     written.map_or_else(|error| error, |()| 0)
 }
@@ -139,59 +214,99 @@ macro_rules! write_in {
                     $written
                 }
             }
-        } else if let Some($flow) = FLOWS6.get_ptr_mut($key) {
-            $written
-        } else if let Some($flow) = TRANSIENT6.get_ptr_mut($key) {
-            $written
+        } else if let Some(key) = key6($key) {
+            if let Some($flow) = FLOWS6.get_ptr_mut(key) {
+                $written
+            } else if let Some($flow) = TRANSIENT6.get_ptr_mut(key) {
+                $written
+            }
         }
     };
 }
 
 /// Marks an entry as seen, and what its packet has shown.
-#[inline(never)]
+#[inline(always)]
 pub(crate) fn touch(key: &FlowKey, touch: &Touch) {
+    let Shown { established, fin, rst, claimed } = touch.shown;
+    let shown = u32::from_ne_bytes([established, fin, rst, claimed]);
+    let _done: u32 = flow_touch(key, touch.seen, shown, touch.expected, touch.is_alive.into());
+}
+
+/// The fields of [`Touch`], `shown` as its bytes: a structure on the stack would have padding, which no function may be lent.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn flow_touch(
+    key: *const FlowKey,
+    seen: u64,
+    shown: u32,
+    expected: u32,
+    is_alive: u32,
+) -> u32 {
+    let Some(key) = lent(key) else { return 0 };
+    let [established, fin, rst, claimed] = shown.to_ne_bytes();
+    let shown = Shown { established, fin, rst, claimed };
     write_in!(key, flow => {
         // SAFETY: an aligned word of a live element; the last writer of a second wins.
-        unsafe { (*flow).seen = touch.seen };
+        unsafe { (*flow).seen = seen };
         // SAFETY: whole bytes of a live element, each only ever set here, so that no writer undoes another's.
-        unsafe { (*flow).shown.set(touch.shown) };
-        if touch.expected != 0 {
+        unsafe { (*flow).shown.set(shown) };
+        if expected != 0 {
             // SAFETY: an aligned word of a live element.
-            unsafe { (*flow).expected = touch.expected };
+            unsafe { (*flow).expected = expected };
         }
-        if touch.is_alive {
+        if is_alive != 0 {
             // SAFETY: one byte of a live element; a RST at the same moment is lost, or noted again by the next one.
             unsafe { (*flow).shown.rst = 0 };
         }
     });
+    0
 }
 
 /// Notes in an entry that its frontend was looked up.
-#[inline(never)]
+#[inline(always)]
 pub(crate) fn confirm(key: &FlowKey, frontends_epoch: u32) {
+    let _done: u32 = flow_confirm(key, frontends_epoch);
+}
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn flow_confirm(key: *const FlowKey, frontends_epoch: u32) -> u32 {
+    let Some(key) = lent(key) else { return 0 };
     write_in!(key, flow => {
         // SAFETY: an aligned word of a live element.
         unsafe { (*flow).frontends_epoch = frontends_epoch };
     });
+    0
 }
 
 /// Removes an entry of both tables, if it is there.
-#[inline(never)]
+#[inline(always)]
 pub(crate) fn remove(key: &FlowKey) {
-    remove_protected(key);
-    if !key.is_v4() {
-        let _gone: Result<(), i32> = TRANSIENT6.remove(key);
-    } else if let Some((key, _)) = key4(key) {
-        let _gone: Result<(), i32> = TRANSIENT4.remove(key);
-    }
+    let _done: u32 = flow_remove(key, 1);
 }
 
 /// Removes an entry of the protected flows, if it is there.
-#[inline(never)]
+#[inline(always)]
 pub(crate) fn remove_protected(key: &FlowKey) {
-    if !key.is_v4() {
-        let _gone: Result<(), i32> = FLOWS6.remove(key);
-    } else if let Some((key, _)) = key4(key) {
+    let _done: u32 = flow_remove(key, 0);
+}
+
+/// `transient`: not 0 to remove it from the other table as well.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn flow_remove(key: *const FlowKey, transient: u32) -> u32 {
+    let Some(key) = lent(key) else { return 0 };
+    if key.is_v4() {
+        let Some((key, _)) = key4(key) else { return 0 };
         let _gone: Result<(), i32> = FLOWS4.remove(key);
+        if transient != 0 {
+            let _gone: Result<(), i32> = TRANSIENT4.remove(key);
+        }
+    } else if let Some(key) = key6(key) {
+        let _gone: Result<(), i32> = FLOWS6.remove(key);
+        if transient != 0 {
+            let _gone: Result<(), i32> = TRANSIENT6.remove(key);
+        }
     }
+    0
 }

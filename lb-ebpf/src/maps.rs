@@ -14,6 +14,8 @@ use lb_common::hash;
 use lb_common::scratch::Scratch;
 use lb_common::service::{Backend, Frontend, Line, Service, Source};
 
+use crate::flows::Transit;
+
 const GROWS: usize = BPF_F_NO_PREALLOC as usize;
 
 /// Frontend to service. Written by the agent.
@@ -36,9 +38,9 @@ pub(crate) static FLOWS4: HashMap<FlowKey4, Flow4, 262_144, GROWS> = HashMap::ne
 #[btf_map]
 pub(crate) static TRANSIENT4: LruHashMap<FlowKey4, Flow4, 131_072> = LruHashMap::new();
 
-/// A key and an entry on their way there.
+/// Keys and entries on their way to the tables of flows.
 #[btf_map]
-pub(crate) static FLOW4: PerCpuArray<(FlowKey4, Flow4), 1> = PerCpuArray::new();
+pub(crate) static TRANSIT: PerCpuArray<Transit, 1> = PerCpuArray::new();
 
 /// Entries of IPv6 flows, and of sockets, as `FLOWS4`.
 #[btf_map]

@@ -17,7 +17,7 @@ use crate::skb::Skb;
 /// Whether the verifier takes keys of maps only out of the stack and of maps, not out of memory that a function is lent: set
 /// at load for Linux before 6.2. A constant of the programs, so that others carry nothing for it.
 #[unsafe(no_mangle)]
-static ASKS_FOR_MAPS: Global<u8> = Global::new(0);
+pub(crate) static ASKS_FOR_MAPS: Global<u8> = Global::new(0);
 
 /// The working memory that a part is lent.
 #[inline(always)]

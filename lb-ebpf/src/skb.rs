@@ -15,6 +15,7 @@ use lb_common::flow::{Held, Tuple};
 use lb_common::l3::{L3, Typed};
 use lb_common::packet::{Covered, Packet};
 use lb_common::route::{Route, RouteResult, Traffic};
+use lb_common::sctp;
 use lb_common::wire::ETHERNET;
 
 use crate::{fib, linear};
@@ -186,6 +187,11 @@ impl Packet for Skb<'_> {
     }
 
     #[inline(always)]
+    fn shifted(&self, word: u32, behind: u16) -> u32 {
+        sctp_shifted(word, behind.into())
+    }
+
+    #[inline(always)]
     fn checksum_at(
         &mut self,
         at: usize,
@@ -302,4 +308,11 @@ impl Packet for Skb<'_> {
         // SAFETY: a field of the program's own context; 0 for what this host's stack made.
         unsafe { (*self.0.skb.skb).ingress_ifindex == 0 }
     }
+}
+
+/// Global in the object, as the parts are: its loops would be most of what the verifier walks for a rewrite.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn sctp_shifted(word: u32, behind: u32) -> u32 {
+    sctp::shifted(word, behind as u16)
 }

@@ -160,16 +160,18 @@ pub(super) fn port_stays<P: Packet>(packet: &P, view: &View) -> bool {
 fn sctp_packet<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Step<()> {
     const FAILED: Verdict = Verdict::Drop(DropReason::RewriteFailed);
     let before = Port::word(old.source_port, old.destination_port);
-    let (mut sum, mut change) = (None, Difference::NONE);
-    if before != Port::word(to.source_port, to.destination_port) {
+    let has_ports = before != Port::word(to.source_port, to.destination_port);
+    // VERIFIER: a sum in any case, for it does not know in the end that there is one where the ports change.
+    let mut changed = sctp::Changed { sum: [0; 4], change: Difference::NONE };
+    if has_ports {
         let unknown = Verdict::Drop(DropReason::SctpChecksum);
-        let changed = sctp::changed(packet, view, old, to).ok_or(unknown)?;
-        (sum, change) = (Some(changed.sum), changed.change);
+        changed = sctp::changed(packet, view, old, to).ok_or(unknown)?;
     }
     let addresses = write_addresses(packet, header(packet, view), old, to).ok_or(FAILED)?;
     // In an IPv4 header the checksum makes up for them.
+    let change = changed.change;
     packet.summed(if view.v4 { change } else { change.and(addresses) });
-    sum.map_or(Some(()), |sum| sctp::write(packet, view, to, sum)).ok_or(FAILED)
+    if has_ports { sctp::write(packet, view, to, changed.sum).ok_or(FAILED) } else { Ok(()) }
 }
 
 /// Where an IP header is that gets other addresses.
