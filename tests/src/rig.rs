@@ -15,8 +15,8 @@ mod shared;
 
 pub(crate) use asking::IMPATIENT;
 pub use asking::{
-    answered_by, ask, askers, different_servers, dropped, matrix, refused, servers, until,
-    until_within,
+    all_dropped, answered_by, ask, askers, different_servers, dropped, matrix, refused, servers,
+    until, until_within,
 };
 pub use shared::Shared;
 

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::Rig;
 use crate::manifest::Service;
 use crate::topology::{Family, Member};
+use crate::traffic::survey::{Ending, Inquiry};
 use crate::traffic::{Answer, Ask, Failure, Protocol};
 use crate::wait::wait_until;
 
@@ -15,6 +16,8 @@ use crate::wait::wait_until;
 pub(super) const CHANGE: Duration = Duration::from_secs(30);
 /// Milliseconds of patience of one question of a wait: it is asked again.
 pub(crate) const IMPATIENT: u64 = 500;
+/// Milliseconds without an answer that are silence.
+const SILENCE: u64 = 400;
 /// How often a refusal may answer a later SYN only: as it does where the machine stands still for a second.
 const STANDSTILLS: u32 = 2;
 
@@ -102,9 +105,21 @@ pub fn refused(from: &Member, ask: Ask) -> Result<()> {
 
 /// Asks, and fails unless nothing comes back: what a policy that drops looks like.
 pub fn dropped(from: &Member, ask: Ask) -> Result<()> {
-    let outcome = from.peer().ask(ask.within(400));
+    let outcome = from.peer().ask(ask.within(SILENCE));
     let what = format!("{} asks {} through {}", from.name(), ask.to, ask.protocol);
     ensure!(outcome == Err(Failure::TimedOut), "{what}: {outcome:?}, not silence");
+    Ok(())
+}
+
+/// Asks all at once, and fails unless nothing comes back to any: silence takes its time.
+pub fn all_dropped(from: &Member, asks: impl IntoIterator<Item = Ask>) -> Result<()> {
+    let inquiry = |ask: Ask| Inquiry { ask: ask.within(SILENCE), outcomes: 2, times: 1 };
+    let inquiries: Vec<Inquiry> = asks.into_iter().map(inquiry).collect();
+    let endings = from.peer().survey(inquiries.clone())?;
+    for (inquiry, endings) in inquiries.iter().zip(endings) {
+        let is_silent = endings == [(Ending::Failed(Failure::TimedOut), 1)];
+        ensure!(is_silent, "{} asks {:?}: {endings:?}, not silence", from.name(), inquiry.ask);
+    }
     Ok(())
 }
 
