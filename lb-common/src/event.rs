@@ -119,7 +119,7 @@ names! {
         SocketTranslated = "socket_translated", "a socket was connected to a backend";
         SocketRefused = "socket_refused", "a socket was refused: no usable endpoint";
         SocketRestored = "socket_restored", "getpeername(2) returned the frontend";
-        SocketNoMemory = "socket_no_memory", "no memory for a socket call: connect(2) failed with ENOBUFS, or getpeername(2) returned the backend";
+        SocketNoMemory = "socket_no_memory", "no memory for a socket call: the packets of its connection are translated";
         FragmentsReleased = "fragments_released", "the first fragment arrived after others, which are sent in again";
         KeptHopLimit = "kept_hop_limit", "no bypass: the hop limit ends here, which the stack reports";
         KeptTooBig = "kept_too_big", "no bypass: larger than the MTU, which the stack reports";

@@ -42,7 +42,7 @@ pub(crate) static TRANSIENT4: LruHashMap<FlowKey4, Flow4, 131_072> = LruHashMap:
 #[btf_map]
 pub(crate) static TRANSIT: PerCpuArray<Transit, 1> = PerCpuArray::new();
 
-/// Entries of IPv6 flows, and of sockets, as `FLOWS4`.
+/// Entries of IPv6 flows, as `FLOWS4`.
 #[btf_map]
 pub(crate) static FLOWS6: HashMap<FlowKey, Flow, 262_144, GROWS> = HashMap::new();
 

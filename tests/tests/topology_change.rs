@@ -13,7 +13,7 @@ use lb_tests::traffic::{Ask, Failure, Protocol};
 use lb_tests::wait::wait_until;
 
 const NODE_PORT: u16 = 30_080;
-/// How long the agent may take: sockets that it missed at first it looks for again after five seconds.
+/// How long a change may take to reach sockets that stay.
 const SOON: Duration = Duration::from_secs(30);
 
 in_both_shapes!(

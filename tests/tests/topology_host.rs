@@ -94,8 +94,6 @@ fn node_port_is_not_on_loopback_by_itself(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// Contract 1.6 and 3.2: whoever listens on the number of a `NodePort`, or on an address and port
-/// of the node that a service has as an external one, does not see a packet of it.
 /// As `NodeLocal` `DNSCache` does it: an interface of the node has the ClusterIP, and a process listens there. Ports at which
 /// it does not are the Service's, and so are all once it is gone.
 fn process_that_listens_at_a_cluster_ip_has_that_port_of_it(shape: Shape) -> Result<()> {
@@ -135,6 +133,8 @@ fn process_that_listens_at_a_cluster_ip_has_that_port_of_it(shape: Shape) -> Res
     outcome
 }
 
+/// Contract 1.6 and 3.2: whoever listens on the number of a `NodePort`, or on an address and port
+/// of the node that a service has as an external one, does not see a packet of it.
 fn service_wins_over_a_process_that_listens_on_its_numbers(shape: Shape) -> Result<()> {
     const VIP_PORT: u16 = 8_443;
     let rig = Rig::shared(shape)?;

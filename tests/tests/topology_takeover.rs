@@ -98,9 +98,7 @@ fn end_halfway(node: &Node, layout: &str) -> Result<()> {
         let link = link?;
         let mut name: OsString = link.file_name();
         let text = name.to_str().context("a name in UTF-8")?;
-        let has_answers = text.ends_with("-egress")
-            || text == edge
-            || ["recvmsg", "peername"].iter().any(|hook| text.starts_with(hook));
+        let has_answers = text.ends_with("-egress") || text == edge || text.starts_with("peername");
         if has_answers {
             name.push("-old");
         }
