@@ -95,7 +95,7 @@ const fn tolerated_there(protocol: Protocol) -> u64 {
 
 /// Questions of an asker that may be lost on the way back, each of them alone. Netfilter masquerades datagrams of the node and of
 /// clients outside from a port that it draws, and does not know those that flows of ours have towards the same backend: the
-/// answer goes to the client of that flow (ADR 0031). A SYN is sent again.
+/// answer goes to the client of that flow (ADR 0031). TCP sockets of the node take no such port.
 const fn tolerated_back(protocol: Protocol) -> u64 {
     match protocol {
         Protocol::Tcp => 0,
@@ -193,11 +193,12 @@ fn connections_go_on(mode: Mode) -> Result<()> {
     given_back(&cluster, &web, mode, agents)
 }
 
-/// Tells how many sockets went on, and how many questions of those that ask were answered.
+/// Tells how many sockets there were, how many questions of those that ask were answered, and how many sockets were lost.
 fn tell(kept: &Lasting<'_>, mode: Mode, way: &str) -> Result<()> {
     let what = |what| format!("{mode:?}, {way}: {what}");
-    campaign::figure(&what("open sockets, none of them lost"), kept.count()?, "sockets");
-    campaign::figure(&what("their questions, all answered"), kept.unharmed()?, "questions");
+    campaign::figure(&what("open connections and UDP sockets"), kept.count()?, "sockets");
+    campaign::figure(&what("questions answered meanwhile"), kept.unharmed()?, "questions");
+    campaign::figure(&what("reset or lost"), kept.lost()?, "sockets");
     Ok(())
 }
 
@@ -264,16 +265,18 @@ fn sizes_there(protocol: Protocol) -> Sizes {
         Protocol::Tcp => (campaign::size(200, 5_000), campaign::size(200, 5_000)),
         Protocol::Udp => (campaign::size(50, 500), campaign::size(50, 500)),
     };
-    Sizes { silent, asking, hosts_move: false }
+    Sizes { silent, asking, hosts_begin_anew: false }
 }
 
 /// Those of the way back. A silent UDP socket would be forgotten before the last of the steps. Datagrams of the node meet
-/// kube-proxy's rules before our programs, and kube-proxy itself makes netfilter forget those that no rule has translated: it
-/// chooses a server for them when it returns.
+/// kube-proxy's rules before our programs, and kube-proxy itself makes netfilter forget those that no rule has translated: they
+/// begin anew when it returns, and a few are lost for the reason that [`tolerated_back`] names.
 fn sizes_back(protocol: Protocol) -> Sizes {
     match protocol {
         Protocol::Tcp => sizes_there(protocol),
-        Protocol::Udp => Sizes { silent: 0, asking: campaign::size(50, 1_000), hosts_move: true },
+        Protocol::Udp => {
+            Sizes { silent: 0, asking: campaign::size(50, 1_000), hosts_begin_anew: true }
+        }
     }
 }
 

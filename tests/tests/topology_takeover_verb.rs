@@ -18,6 +18,8 @@ use lb_tests::wait::wait_until_ok;
 const SOON: Duration = Duration::from_mins(1);
 /// Sockets of each transport and family that are open before the agent starts.
 const EACH: usize = 4;
+/// A port of the node that no socket gets by chance.
+const OWN: u16 = 61_999;
 /// All of them.
 const ALL: usize = EACH * 4;
 /// A node with a Service of two pods, and one more pod, the first, that asks; and the ways that rules give to the Service: to the
@@ -225,4 +227,31 @@ fn chains_are_removed_at_once_and_the_device_of_ipvs_after_the_last_connection()
     let links = node.netns().tool("ip", &["link"])?;
     ensure!(!links.contains("kube-ipvs0"), "{links}");
     until_over(&agent, node)
+}
+
+/// The rules' connection and the agent's have one port of the node, one after the other. Netfilter remembers the former for two
+/// minutes, unless it is made to forget.
+#[test]
+fn connection_with_the_port_of_an_ended_one_goes_on_when_rules_return() -> Result<()> {
+    let (rig, ..) = rig()?;
+    let node = rig.node(0)?;
+    let service = Service::new("one", 11)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
+    rig.manifests().apply(&service)?;
+    let pod = rig.pod(0, 1)?.addresses();
+    let ways = Family::ALL.map(|family| (service.frontend(family), pod.socket(family, TARGET)));
+    let questions = Family::ALL.map(|family| Ask::tcp(service.frontend(family)).from_port(OWN));
+    by_hand::write(node.netns(), "kube-proxy", &ways)?;
+    for question in questions {
+        drop(ask(node, question)?);
+    }
+    let agent = start(&rig, &[])?;
+    let said = agent.exit_said(&["takeover", "--remove-rules"])?;
+    ensure!(said.contains("removed 2 tables kube-proxy of nftables"), "{said}");
+    until_over(&agent, node)?;
+    let kept = questions.map(|question| node.peer().keep(question));
+    by_hand::write(node.netns(), "kube-proxy", &ways)?;
+    for socket in kept {
+        drop(socket?.ask()?);
+    }
+    Ok(())
 }

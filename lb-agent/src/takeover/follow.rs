@@ -114,7 +114,7 @@ async fn look(
         if let Some(frontends) = &frontends {
             forget_stale(frontends, &mut found)?;
         }
-        hold(&found);
+        hold(&maps, &found);
         let left_out = maps.set_inherited(&found.hashes())?;
         Ok((found, left_out))
     });
@@ -134,8 +134,10 @@ fn forget_stale(frontends: &Frontends<'_>, found: &mut Found) -> Result<(), Erro
     Ok(())
 }
 
-/// Keeps netfilter's translations going as long as they are needed.
-fn hold(found: &Found) {
+/// Keeps netfilter's translations going as long as they are needed, and makes it forget what has ended after that: it remembers
+/// each for two minutes, with the port that it had towards its backend. Should kube-proxy's rules return meanwhile, a connection of
+/// this host that has the port by then would get another, and its backend would reset it.
+fn hold(maps: &Maps, found: &Found) {
     let held = if found.is_under_way() { anchor::put() } else { anchor::remove() };
     match held {
         Ok(true) => {
@@ -143,6 +145,11 @@ fn hold(found: &Found) {
                 is_there = found.is_under_way(),
                 "nat chain that preserves kube-proxy's connections"
             );
+            if !found.is_under_way()
+                && let Err(error) = super::forget_ended(maps)
+            {
+                complain(&error);
+            }
         }
         Ok(false) => {}
         Err(error) if found.is_under_way() => {

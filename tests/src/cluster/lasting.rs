@@ -7,13 +7,16 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use super::{Cluster, Published};
-use crate::traffic::{Kept, Many, Protocol};
+use crate::traffic::{Kept, Ledger, Many, Protocol};
 use crate::wait::wait_until_ok;
 
 /// How long two rounds of questions may take: each of them is answered or lost before.
 const ROUNDS: Duration = Duration::from_mins(5);
 /// Rounds that begin and end after a change, wherever the one before stood.
 const SINCE: u64 = 2;
+
+/// Of so many sockets that begin anew one may lose a question.
+const FEW: u64 = 32;
 
 /// The number of sockets of one transport.
 #[derive(Debug, Clone, Copy)]
@@ -22,8 +25,8 @@ pub struct Sizes {
     pub silent: usize,
     /// Those that ask all the time.
     pub asking: usize,
-    /// Whether another server may answer those that ask, of processes of a node.
-    pub hosts_move: bool,
+    /// Whether those that ask, of processes of a node, begin anew: another server may answer then, and a few may lose a question.
+    pub hosts_begin_anew: bool,
 }
 
 /// A silent socket: who has it, and who answered it first.
@@ -39,7 +42,15 @@ struct Silent<'a> {
 struct Asking<'a> {
     what: String,
     many: Many<'a>,
-    may_move: bool,
+    begins_anew: bool,
+}
+
+impl Asking<'_> {
+    /// Whether sockets lost questions or were answered by another server, more than they may.
+    fn is_harmed(&self, ledger: &Ledger) -> bool {
+        let may_lose = if self.begins_anew { 1 + ledger.sockets / FEW } else { 0 };
+        ledger.lost() > may_lose || !(self.begins_anew || ledger.moved.is_empty())
+    }
 }
 
 /// Sockets that stay open.
@@ -74,13 +85,14 @@ impl<'a> Lasting<'a> {
                 let number = sizes.asking.div_ceil(sets) as u64;
                 let many = from.peer().rounds(question, number).context(what.clone())?;
                 let is_host = nodes.iter().any(|node| node.name() == from.name());
-                asking.push(Asking { what, many, may_move: sizes.hosts_move && is_host });
+                let begins_anew = sizes.hosts_begin_anew && is_host;
+                asking.push(Asking { what, many, begins_anew });
             }
         }
         Ok(Self { silent, asking })
     }
 
-    /// Fails unless each socket is answered, and by the server that answered it first unless it may move: the silent ones now, the others since they
+    /// Fails unless each socket is answered, and by the server that answered it first, unless it begins anew: the silent ones now, the others since they
     /// were opened, and in whole rounds from now on.
     pub fn go_on(&self, when: &str) -> Result<()> {
         let _answered: u64 = self.unharmed().with_context(|| when.to_owned())?;
@@ -94,26 +106,26 @@ impl<'a> Lasting<'a> {
             *lost.entry(format!("{what}: {how}")).or_default() += 1;
         }
         ensure!(lost.is_empty(), "{when}, of {} silent ones: {lost:#?}", self.silent.len());
-        for Asking { what, many, may_move } in &self.asking {
-            let enough = many.so_far()?.rounds + SINCE;
-            wait_until_ok(ROUNDS, &format!("{what}: whole rounds"), || {
-                let ledger = many.so_far()?;
-                ensure!(ledger.is_harmed(*may_move) || ledger.rounds >= enough, "{ledger:?}");
+        for asking in &self.asking {
+            let enough = asking.many.so_far()?.rounds + SINCE;
+            wait_until_ok(ROUNDS, &format!("{}: whole rounds", asking.what), || {
+                let ledger = asking.many.so_far()?;
+                ensure!(asking.is_harmed(&ledger) || ledger.rounds >= enough, "{ledger:?}");
                 Ok(())
             })?;
         }
         self.unharmed().map(drop).with_context(|| when.to_owned())
     }
 
-    /// Returns the number of questions that the asking sockets had answered; fails if one of them was not.
+    /// Returns the number of questions that the asking sockets had answered; fails if more were lost than may be.
     pub fn unharmed(&self) -> Result<u64> {
         let mut answered = 0;
         let mut harmed = BTreeMap::new();
-        for Asking { what, many, may_move } in &self.asking {
-            let ledger = many.so_far()?;
+        for asking in &self.asking {
+            let ledger = asking.many.so_far()?;
             answered += ledger.answered;
-            if ledger.is_harmed(*may_move) {
-                drop(harmed.insert(what, ledger));
+            if asking.is_harmed(&ledger) {
+                drop(harmed.insert(&asking.what, ledger));
             }
         }
         ensure!(harmed.is_empty(), "of {} sets that ask: {harmed:#?}", self.asking.len());
@@ -124,5 +136,10 @@ impl<'a> Lasting<'a> {
     pub fn count(&self) -> Result<u64> {
         let asking = self.asking.iter().map(|asking| Ok(asking.many.so_far()?.sockets));
         Ok(self.silent.len() as u64 + asking.sum::<Result<u64>>()?)
+    }
+
+    /// Returns how many of them lost a question.
+    pub fn lost(&self) -> Result<u64> {
+        self.asking.iter().map(|asking| Ok(asking.many.so_far()?.lost())).sum()
     }
 }

@@ -40,9 +40,9 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Whether a question was not answered, or by another server than it may be.
-    pub fn is_harmed(&self, may_move: bool) -> bool {
-        !(self.lost.is_empty() && (may_move || self.moved.is_empty()))
+    /// Returns the number of sockets that lost a question, and ask no more.
+    pub fn lost(&self) -> u64 {
+        self.lost.values().sum()
     }
 
     fn note(&mut self, name: &str, what: &str) {

@@ -30,12 +30,15 @@ pub fn write(node: &Netns, table: &str, ways: &[Way]) -> Result<()> {
         let (family, asked) = (family(asked), asked.ip());
         let serve =
             |protocol| format!("{family} daddr {asked} meta l4proto {protocol} dnat to {to}");
-        let rules = format!(
-            "table {family} {table} {{\nchain services {{\n\
-             type nat hook prerouting priority dstnat\n{}\n{}\n}}\n}}\n",
-            serve("tcp"),
-            serve("udp")
-        );
+        let chain = |hook| {
+            format!(
+                "chain {hook} {{\ntype nat hook {hook} priority -100\n{}\n{}\n}}\n",
+                serve("tcp"),
+                serve("udp")
+            )
+        };
+        let (of_others, own) = (chain("prerouting"), chain("output"));
+        let rules = format!("table {family} {table} {{\n{of_others}{own}}}\n");
         node.tool_fed("nft", &["-f", "-"], &rules).map(drop)
     })
 }
