@@ -37,7 +37,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     Campaign {
         name: "takeover",
         proves: "10,000 connections and 1,000 UDP sockets go on from kube-proxy to the agent, and back, in both modes",
-        expected: "20 min",
+        expected: "7 min",
         work: &[Work::Tests(&["control_plane_takeover"])],
     },
     Campaign {
