@@ -84,8 +84,8 @@ fn taken_over_and_given_back(mode: Mode) -> Result<()> {
     Ok(())
 }
 
-/// Questions of an asker that may be lost on the way to the agent. One datagram of a process of a node was lost in one of nine
-/// runs, of 43,000 questions in all, beside the rules of the mode iptables and for a reason that was not found.
+/// Questions of an asker that may be lost on the way to the agent. One datagram of a process of a node was lost in one of ten
+/// runs of some 5,000 questions each, beside the rules of the mode iptables and for a reason that was not found.
 const fn tolerated_there(protocol: Protocol) -> u64 {
     match protocol {
         Protocol::Tcp => 0,
