@@ -25,6 +25,7 @@ const BREATH: Duration = Duration::from_millis(100);
 const BACKLOG: u32 = 1_024;
 /// Connections at a time.
 const CONNECTIONS: usize = 512;
+
 /// Serves paths in a task of its own. An error only where the listener must be had at once.
 pub(super) fn start(
     address: SocketAddr,
