@@ -1,5 +1,6 @@
 //! The agent's part: looks once a second until nothing of kube-proxy is left, and tells the data path.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -134,23 +135,14 @@ fn forget_stale(frontends: &Frontends<'_>, found: &mut Found) -> Result<(), Erro
     Ok(())
 }
 
-/// Keeps netfilter's translations going as long as they are needed, and makes it forget what has ended after that: it remembers
-/// each for two minutes, with the port that it had towards its backend. Should kube-proxy's rules return meanwhile, a connection of
-/// this host that has the port by then would get another, and its backend would reset it.
+/// Keeps netfilter's translations going as long as they are needed.
 fn hold(maps: &Maps, found: &Found) {
-    let held = if found.is_under_way() { anchor::put() } else { anchor::remove() };
+    let held = if found.is_under_way() { anchor::put() } else { release(maps) };
     match held {
-        Ok(true) => {
-            info!(
-                is_there = found.is_under_way(),
-                "nat chain that preserves kube-proxy's connections"
-            );
-            if !found.is_under_way()
-                && let Err(error) = super::forget_ended(maps)
-            {
-                complain(&error);
-            }
-        }
+        Ok(true) => info!(
+            is_there = found.is_under_way(),
+            "nat chain that preserves kube-proxy's connections"
+        ),
         Ok(false) => {}
         Err(error) if found.is_under_way() => {
             warn!(%error, "no nat chain: kube-proxy's connections will end with its rules");
@@ -158,4 +150,16 @@ fn hold(maps: &Maps, found: &Found) {
         // Without nftables there is none.
         Err(error) => tracing::debug!(%error, "no nat chain to remove"),
     }
+}
+
+/// Ends a take-over: says whether one was under way. Netfilter remembers what has ended for two minutes, with the port that it had
+/// towards its backend. Should kube-proxy's rules return meanwhile, a connection of this host that has the port by then would get
+/// another, and its backend would reset it. So it is made to forget first: with the chain gone the take-over is over.
+fn release(maps: &Maps) -> io::Result<bool> {
+    if anchor::is_there()?
+        && let Err(error) = super::forget_ended(maps)
+    {
+        complain(&error);
+    }
+    anchor::remove()
 }
