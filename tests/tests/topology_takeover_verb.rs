@@ -239,7 +239,9 @@ fn connection_with_the_port_of_an_ended_one_goes_on_when_rules_return() -> Resul
     rig.manifests().apply(&service)?;
     let pod = rig.pod(0, 1)?.addresses();
     let ways = Family::ALL.map(|family| (service.frontend(family), pod.socket(family, TARGET)));
-    let questions = Family::ALL.map(|family| Ask::tcp(service.frontend(family)).from_port(OWN));
+    // The only port that the kernel can choose: a socket that is bound to one is not connected to a backend by connect(2).
+    node.netns().sysctl("net.ipv4.ip_local_port_range", &format!("{OWN} {OWN}"))?;
+    let questions = Family::ALL.map(|family| Ask::tcp(service.frontend(family)));
     by_hand::write(node.netns(), "kube-proxy", &ways)?;
     for question in questions {
         drop(ask(node, question)?);
