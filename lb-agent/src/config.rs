@@ -49,6 +49,8 @@ pub const DEFAULT_BPF_DIR: &str = "/sys/fs/bpf/lb";
 pub struct Config {
     /// `--config`.
     pub file: Option<PathBuf>,
+    /// The text of that file.
+    pub text: Option<String>,
     /// `clientConnection.kubeconfig`.
     pub kubeconfig: Setting<Option<PathBuf>>,
     pub master: Setting<Option<String>>,
@@ -115,6 +117,7 @@ impl Default for Config {
         let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         Self {
             file: None,
+            text: None,
             kubeconfig: Setting::default(),
             master: Setting::default(),
             hostname: Setting::default(),

@@ -194,7 +194,7 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
     agent.begin();
     let end = tokio::select! {
         end = agent.work((events, views), shared, &mut stop) => end,
-        () = reload::changed(options) => End::Changed,
+        () = reload::changed(options, config.text.as_deref()) => End::Changed,
     };
     ServiceManager::stopping();
     agent.write_state();

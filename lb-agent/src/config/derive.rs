@@ -38,7 +38,11 @@ impl Config {
 
     /// Reads the flags, and the text of the file that they name.
     pub fn of(run: &Run, text: Option<&str>) -> Result<Self, Error> {
-        let mut config = Self { file: run.config_file().map(PathBuf::from), ..Self::default() };
+        let mut config = Self {
+            file: run.config_file().map(PathBuf::from),
+            text: text.map(str::to_owned),
+            ..Self::default()
+        };
         if let Some(text) = text {
             let file = config.file.clone().unwrap_or_default();
             config.read(text).map_err(|problems| Error::File { file, problems })?;

@@ -16,10 +16,12 @@ use crate::config::Config;
 /// A `ConfigMap` takes a minute to become a file; reading one takes no time.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Returns when the file holds another text that is a configuration. Without a file never.
-pub(super) async fn changed(options: &cli::Run) {
+/// Returns when the file holds another text that is a configuration than the one that was read. Without a file never.
+///
+/// What was read seconds ago is given, not read here: a change while the programs were verified would be missed.
+pub(super) async fn changed(options: &cli::Run, read: Option<&str>) {
     let Some(file) = options.config_file() else { return std::future::pending().await };
-    let mut known = text(file).await;
+    let mut known = read.map(str::to_owned);
     loop {
         sleep(PAUSE).await;
         let Some(now) = text(file).await else { continue };
@@ -43,4 +45,33 @@ pub(super) async fn changed(options: &cli::Run) {
 /// A file that is not there for a moment has not changed.
 async fn text(file: &Path) -> Option<String> {
     read_to_string(file).await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use clap::Parser as _;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn document(lines: &str) -> String {
+        format!("apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\n{lines}\n")
+    }
+
+    /// The file is another one before anybody looks.
+    #[tokio::test]
+    async fn change_since_the_file_was_read_is_seen() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("agent.yaml");
+        let arguments = ["lb-agent", "run", "--config", file.to_str().unwrap()];
+        let command = Cli::try_parse_from(arguments).unwrap().command;
+        let Command::Run(start) = command else { panic!("{command:?}") };
+        fs::write(&file, document("masquerade: kube-proxy")).unwrap();
+        let read = document("masquerade: edge");
+        let seen = timeout(Duration::from_mins(1), changed(&start.run, Some(&read))).await;
+        assert!(seen.is_ok(), "the change was missed");
+    }
 }
