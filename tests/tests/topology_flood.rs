@@ -103,7 +103,9 @@ impl Flood {
                 (true, SocketAddr::V4(_)) => {
                     format!("198.18.{}.{}", number >> 8 & 0xff, number & 0xff).parse()?
                 }
-                (true, SocketAddr::V6(_)) => format!("fd00:18::{number:x}").parse()?,
+                (true, SocketAddr::V6(_)) => {
+                    format!("fd00:18::{:x}:{:x}", number >> 16, number & 0xffff).parse()?
+                }
             };
             let source = SocketAddr::new(ip, 1_024 + (number % 60_000) as u16);
             let [source, to] = [source, target].map(|end| at(&end.to_string()));
