@@ -2,8 +2,8 @@
 //!
 //! The same choice as for packets; the client is the network namespace (its cookie), the flow's
 //! source the socket. A call whose packets would be dropped, one that depends on an address that its socket has or is yet to
-//! get, and one from a port that the process chose, are left to the packets ([`super::host`], `socketLB: all`). So are all datagrams: a socket that stays connected to the
-//! frontend follows every change of its backends.
+//! get, and one from a port that the process chose, are left to the packets ([`super::host`], `socketLB: all`). So are all
+//! datagrams: a socket that stays connected to the frontend follows every change of its backends.
 
 use super::{Refusal, choose};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
