@@ -54,6 +54,8 @@ pub struct Found {
     pub rules: Rules,
     /// Connections to frontends that netfilter translates.
     pub connections: Vec<Connection>,
+    /// Tuples of theirs that `INHERITED` has no room for.
+    pub left_out: usize,
 }
 
 impl Found {
@@ -62,7 +64,7 @@ impl Found {
         let is_meant =
             |connection: &Connection| frontends.is_none_or(|frontends| frontends.has(connection));
         let connections = connections(Which::Translated, is_meant)?;
-        Ok(Self { rules: Rules::find(), connections })
+        Ok(Self { rules: Rules::find(), connections, left_out: 0 })
     }
 
     /// Whether connections are netfilter's, or may become so.

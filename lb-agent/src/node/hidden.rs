@@ -77,14 +77,17 @@ fn look_into(path: &Path, own: &File) -> io::Result<Vec<Hidden>> {
 fn hidden(view: &View, number: i32, namespace: &str) -> Vec<Hidden> {
     let is_ours = |link: &&Link| link.elsewhere == Some(number);
     let has_veth = view.links.values().filter(is_ours).any(|link| link.kind != LinkKind::Over);
-    let is_hidden = |link: &&Link| {
-        link.kind == LinkKind::Over && is_ours(link) || link.is_card && link.is_up && !has_veth
-    };
     let device = |link: &Link| {
-        let (name, lower) = (link.name.clone(), link.peer.filter(|_| !link.is_card));
-        Hidden { name, namespace: namespace.to_owned(), lower }
+        let lower = if link.kind == LinkKind::Over && is_ours(&link) {
+            Some(link.peer?)
+        } else if link.is_card && link.is_up && !has_veth {
+            None
+        } else {
+            return None;
+        };
+        Some(Hidden { name: link.name.clone(), namespace: namespace.to_owned(), lower })
     };
-    view.links.values().filter(is_hidden).map(device).collect()
+    view.links.values().filter_map(device).collect()
 }
 
 /// Takes one datagram of a list. False when it was the last.
@@ -148,7 +151,8 @@ mod tests {
 
     fn link(name: &str, kind: LinkKind, elsewhere: Option<i32>) -> Link {
         let is_card = kind == LinkKind::Other;
-        Link { name: name.into(), kind, elsewhere, is_card, is_up: true, ..Link::default() }
+        let peer = elsewhere.map(|_| 1);
+        Link { name: name.into(), kind, peer, elsewhere, is_card, is_up: true, ..Link::default() }
     }
 
     fn told(links: Vec<Link>) -> Vec<String> {
@@ -179,7 +183,9 @@ mod tests {
     #[test]
     fn only_devices_over_ours_are_named() {
         let over = |elsewhere| link("net1", LinkKind::Over, elsewhere);
-        assert_eq!(told(vec![over(Some(OURS))]).len(), 1);
+        let ours = told(vec![over(Some(OURS))]);
+        assert_eq!(ours.len(), 1);
+        assert!(ours[0].contains("is a macvlan or ipvlan over"), "{ours:?}");
         assert!(told(vec![over(Some(OURS + 1))]).is_empty());
         assert!(told(vec![over(None)]).is_empty());
     }

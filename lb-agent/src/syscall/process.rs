@@ -2,6 +2,8 @@
 
 use std::io;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
 /// Lets all threads take memory from one heap: what one gives back another takes, so less of it lies about in
 /// holes. Call it before there are threads.
 pub fn keep_one_heap() {
@@ -62,16 +64,7 @@ fn set_priority(nice: i32) -> io::Result<()> {
 ///
 /// If the kernel refuses it.
 pub fn raise_open_files() -> io::Result<(u64, u64)> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel writes one `rlimit` to where one is.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let before = limit.rlim_cur;
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: the kernel reads one `rlimit` from where one is.
-    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok((before, limit.rlim_cur))
+    let (before, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
+    Ok((before, most))
 }

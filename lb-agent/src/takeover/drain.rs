@@ -28,11 +28,13 @@ pub fn drain(dir: &Path, within: Option<Duration>, out: &mut impl Write) -> Resu
     let drained = Op::PutSettings(Box::new(Settings { flags, ..settings }));
     maps.apply(&drained).map_err(super::Error::Maps)?;
     super::forget_ended(&maps)?;
+    // Without an agent no Service changes.
+    let frontends = super::Frontends::of(&maps)?;
     let (began, mut told) = (Instant::now(), None);
     loop {
         let known = live(&maps)?;
         // Each time again: where a flow has ended, the next socket with its port is to begin by kube-proxy's rules.
-        super::Frontends::of(&maps)?.forget_untranslated(&known)?;
+        frontends.forget_untranslated(&known)?;
         let left = known.len();
         if told != Some(left) {
             writeln!(out, "{left} flows left")?;

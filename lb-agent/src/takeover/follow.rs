@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -22,7 +22,6 @@ const SELDOM: Duration = Duration::from_secs(10);
 pub struct Takeover {
     found: watch::Receiver<Found>,
     is_programmed: Arc<AtomicBool>,
-    left_out: Arc<AtomicUsize>,
 }
 
 impl Takeover {
@@ -31,9 +30,9 @@ impl Takeover {
         self.found.borrow().is_under_way()
     }
 
-    /// What an operator is to know: tuples that `INHERITED` has no room for.
+    /// The problem that operators are told of: tuples that `INHERITED` has no room for.
     pub fn problem(&self) -> Option<String> {
-        let left_out = self.left_out.load(Ordering::Relaxed);
+        let left_out = self.found.borrow().left_out;
         let problem = || {
             format!(
                 "take-over: INHERITED is full and lacks {left_out} tuples of kube-proxy's connections, whose \
@@ -52,8 +51,7 @@ impl Takeover {
 /// Looks for the first time, before programs are attached. Whatever netfilter translates counts: nobody knows the Services yet.
 pub async fn begin(maps: Arc<Maps>) -> Takeover {
     let is_programmed = Arc::new(AtomicBool::new(false));
-    let left_out = Arc::new(AtomicUsize::new(0));
-    let first = look(&maps, false, &left_out).await.unwrap_or_else(|error| {
+    let first = look(&maps, false).await.unwrap_or_else(|error| {
         complain(&error);
         Found { rules: Rules::find(), ..Found::default() }
     });
@@ -61,22 +59,16 @@ pub async fn begin(maps: Arc<Maps>) -> Takeover {
         info!(connections = first.connections.len(), rules = %first.rules, "taking over from kube-proxy");
     }
     let (sender, found) = watch::channel(first);
-    let takeover = Takeover { found, is_programmed, left_out };
-    let shared = (Arc::clone(&takeover.is_programmed), Arc::clone(&takeover.left_out));
-    drop(tokio::spawn(follow(maps, sender, shared)));
-    takeover
+    drop(tokio::spawn(follow(maps, sender, Arc::clone(&is_programmed))));
+    Takeover { found, is_programmed }
 }
 
-async fn follow(
-    maps: Arc<Maps>,
-    sender: watch::Sender<Found>,
-    (is_programmed, left_out): (Arc<AtomicBool>, Arc<AtomicUsize>),
-) {
+async fn follow(maps: Arc<Maps>, sender: watch::Sender<Found>, is_programmed: Arc<AtomicBool>) {
     let mut has_failed = false;
     loop {
         let was_under_way = sender.borrow().is_under_way();
         sleep(if was_under_way { OFTEN } else { SELDOM }).await;
-        let found = match look(&maps, is_programmed.load(Ordering::Relaxed), &left_out).await {
+        let found = match look(&maps, is_programmed.load(Ordering::Relaxed)).await {
             Ok(found) => found,
             // The last result counts until there is another.
             Err(error) => {
@@ -103,11 +95,7 @@ fn complain(error: &Error) {
 }
 
 /// Looks, and does what follows from it.
-async fn look(
-    maps: &Arc<Maps>,
-    is_programmed: bool,
-    left_out: &AtomicUsize,
-) -> Result<Found, Error> {
+async fn look(maps: &Arc<Maps>, is_programmed: bool) -> Result<Found, Error> {
     let maps = Arc::clone(maps);
     let looked = spawn_blocking(move || {
         let frontends = if is_programmed { Some(Frontends::of(&maps)?) } else { None };
@@ -116,15 +104,10 @@ async fn look(
             forget_stale(frontends, &mut found)?;
         }
         hold(&maps, &found);
-        let left_out = maps.set_inherited(&found.hashes())?;
-        Ok((found, left_out))
+        found.left_out = maps.set_inherited(&found.hashes())?;
+        Ok(found)
     });
-    let looked =
-        looked.await.map_err(|error| Error::System("look for kube-proxy", error.into()))?;
-    looked.map(|(found, lacking)| {
-        left_out.store(lacking, Ordering::Relaxed);
-        found
-    })
+    looked.await.map_err(|error| Error::System("look for kube-proxy", error.into()))?
 }
 
 /// kube-proxy would do it: datagrams to a backend that left are lost as long as their client sends them.
@@ -152,13 +135,16 @@ fn hold(maps: &Maps, found: &Found) {
     }
 }
 
-/// Ends a take-over: says whether one was under way. Netfilter remembers what has ended for two minutes, with the port that it had
-/// towards its backend. Should kube-proxy's rules return meanwhile, a connection of this host that has the port by then would get
-/// another, and its backend would reset it. So it is made to forget first: with the chain gone the take-over is over.
+/// Ends a take-over: says whether one was under way.
+///
+/// Netfilter remembers what has ended for two minutes, with the port that it had towards its backend. Should kube-proxy's
+/// rules return meanwhile, a connection of this host that has the port by then would get another, and its backend would reset
+/// it. So it is made to forget first: with the chain gone the take-over is over.
 fn release(maps: &Maps) -> io::Result<bool> {
-    if anchor::is_there()?
-        && let Err(error) = super::forget_ended(maps)
-    {
+    if !anchor::is_there()? {
+        return Ok(false);
+    }
+    if let Err(error) = super::forget_ended(maps) {
         complain(&error);
     }
     anchor::remove()

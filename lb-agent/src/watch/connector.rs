@@ -25,11 +25,9 @@ pub(super) type Stack = BoxCloneSyncService<Request<Body>, Response<Incoming>, B
 const CONNECT: Duration = Duration::from_secs(3);
 /// A connection on which nothing comes is asked after this whether it is still there, ...
 const IDLE: Duration = Duration::from_secs(2);
-/// ... and again after this, ...
+/// ... and again after this, until nothing was acknowledged ...
 const AGAIN: Duration = Duration::from_secs(1);
-/// ... so often ...
-const QUESTIONS: u32 = 3;
-/// ... or until nothing was acknowledged for so long, which is what counts where both are set (`tcp_keepalive_timer`).
+/// ... for so long: that ends it. The number of questions has no effect beside it (`tcp_keepalive_timer`).
 const UNANSWERED: Duration = Duration::from_secs(5);
 
 /// The client of this access. Blocks where it asks a credential plugin.
@@ -40,7 +38,6 @@ pub(super) fn stack(access: &Access, own: Own) -> Result<Stack, kube::Error> {
     connector.set_connect_timeout(Some(CONNECT));
     connector.set_keepalive(Some(IDLE));
     connector.set_keepalive_interval(Some(AGAIN));
-    connector.set_keepalive_retries(Some(QUESTIONS));
     connector.set_tcp_user_timeout(Some(UNANSWERED));
     let connector = connector.map_response(move |stream| Sourced::new(stream, own));
     let Some(proxy) = &access.proxy else { return by(access, connector) };

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use lb_agent::syscall::raise_open_files;
 use serde::{Deserialize, Serialize};
 
 use super::both::ask_both;
@@ -115,9 +115,7 @@ struct Session {
 pub fn run(input: impl BufRead, mut output: impl Write) -> io::Result<()> {
     let mut session = Session::default();
     // One process may hold thousands of sockets. Where the limit is fixed, those that fit are enough.
-    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        let _is_raised = setrlimit(Resource::RLIMIT_NOFILE, most, most).is_ok();
-    }
+    let _raised: io::Result<(u64, u64)> = raise_open_files();
     for line in input.lines() {
         let report = session.follow(serde_json::from_str(&line?)?);
         serde_json::to_writer(&mut output, &report)?;
