@@ -5,6 +5,7 @@
 //! Servers answer each line with their name and the address of whom they saw.
 
 mod ask;
+mod background;
 mod both;
 pub mod capture;
 pub mod command;

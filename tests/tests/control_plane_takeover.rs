@@ -115,7 +115,7 @@ fn finish(loads: Vec<Questions<'_>>, tolerated: fn(Protocol) -> u64) -> Result<(
     Ok(())
 }
 
-/// What netfilter follows after it saw an answer to a process of the node, and not the question. Made by hand: from another
+/// An entry that netfilter makes after it saw an answer to a process of the node, and not the question. Made by hand: from another
 /// machine, with the frontend as its source.
 fn answer_is_seen_first(cluster: &Cluster, web: &Published) -> Result<()> {
     let (node, client) = (cluster.rig().node(0)?, cluster.rig().client());
@@ -288,7 +288,7 @@ fn proxy(node: &Node, mode: Mode, kubeconfig: &Path) -> Result<KubeProxy> {
     })
 }
 
-/// Who asks, what, and how that goes.
+/// An asker, its question, and how that goes.
 type Questions<'a> = (&'a Member, Ask, Load<'a>);
 
 /// Those who ask without pause, through new sockets: a pod and a host the `ClusterIP`, the client outside a `NodePort`.

@@ -188,7 +188,7 @@ fn one_end_closes_long_before_the_other(paths: &[Path<'_>], shape: Shape) -> Res
     Ok(())
 }
 
-/// What is closed goes within seconds.
+/// Closed flows go within seconds.
 fn no_flow_is_left(rig: &Rig) -> Result<()> {
     for service in NAMES {
         wait_until_ok(PATIENCE, "closed flows are swept", || {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -54,20 +54,20 @@ impl Agent {
 
     /// Runs another command of the agent beside it, and returns its exit code and what it complained of.
     pub fn exit_code(&self, arguments: &[&str]) -> Result<(i32, String)> {
-        let output = output(&mut self.prepared(arguments)?, "")?;
+        let output = self.outcome(arguments)?;
         let code = output.status.code().context("ended by a signal")?;
         Ok((code, String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 
     /// Runs another command of the agent beside it, and returns what it said, however it ended.
     pub fn exit_said(&self, arguments: &[&str]) -> Result<String> {
-        let output = output(&mut self.prepared(arguments)?, "")?;
+        let output = self.outcome(arguments)?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Runs another command of the agent beside it, and returns its exit code and what it said.
     pub fn ended(&self, arguments: &[&str]) -> Result<(i32, String)> {
-        let output = output(&mut self.prepared(arguments)?, "")?;
+        let output = self.outcome(arguments)?;
         let code = output.status.code().context("ended by a signal")?;
         Ok((code, String::from_utf8_lossy(&output.stdout).into_owned()))
     }
@@ -75,6 +75,10 @@ impl Agent {
     /// Starts another command of the agent beside it; what it says goes to the end of the file `log`.
     pub fn beside(&self, arguments: &[&str], log: &Path) -> Result<Program> {
         Program::spawn("a command of lb-agent", self.prepared(arguments)?, log)
+    }
+
+    fn outcome(&self, arguments: &[&str]) -> Result<Output> {
+        output(&mut self.prepared(arguments)?, "")
     }
 
     fn prepared(&self, arguments: &[&str]) -> Result<Command> {

@@ -15,7 +15,7 @@ const ROUNDS: Duration = Duration::from_mins(5);
 /// Rounds that begin and end after a change, wherever the one before stood.
 const SINCE: u64 = 2;
 
-/// Of so many sockets that begin anew one may lose a question.
+/// One of so many sockets that begin anew may lose a question.
 const FEW: u64 = 32;
 
 /// The number of sockets of one transport.
@@ -92,8 +92,8 @@ impl<'a> Lasting<'a> {
         Ok(Self { silent, asking })
     }
 
-    /// Fails unless each socket is answered, and by the server that answered it first, unless it begins anew: the silent ones now, the others since they
-    /// were opened, and in whole rounds from now on.
+    /// Fails unless each socket is answered, and by the server that answered it first, unless it begins anew: the silent ones
+    /// now, the others since they were opened, and in whole rounds from now on.
     pub fn go_on(&self, when: &str) -> Result<()> {
         let _answered: u64 = self.unharmed().with_context(|| when.to_owned())?;
         let mut lost = BTreeMap::<String, u64>::new();

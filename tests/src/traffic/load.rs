@@ -1,14 +1,14 @@
 //! Questions without pause on a thread of their own, and the account of how they went.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::background::Background;
 use super::conversation::{Conversation, once, open};
 use super::{Answer, Ask, Failure};
 use crate::join_all::locked;
@@ -58,32 +58,23 @@ impl Tally {
 
 /// A thread that asks until it is told to stop.
 #[derive(Debug)]
-pub(crate) struct Stream {
-    stop: Arc<AtomicBool>,
-    tally: Arc<Mutex<Tally>>,
-    thread: JoinHandle<()>,
-}
+pub(crate) struct Stream(Background<Tally>);
 
 impl Stream {
     /// Starts asking every `pause`: through one socket for all (`kept`), or through a new one each time.
     pub(crate) fn start(ask: Ask, kept: bool, pause: Duration) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let tally = Arc::<Mutex<Tally>>::default();
-        let (flag, account) = (Arc::clone(&stop), Arc::clone(&tally));
-        let thread = thread::spawn(move || stream(&ask, kept, pause, (&flag, &account)));
-        Self { stop, tally, thread }
+        let work = move |stop: &_, tally: &_| stream(&ask, kept, pause, (stop, tally));
+        Self(Background::start(Tally::default(), work))
     }
 
     /// The account so far.
     pub(crate) fn so_far(&self) -> Tally {
-        locked(&self.tally).clone()
+        self.0.so_far()
     }
 
     /// Ends it and returns the account.
     pub(crate) fn finish(self) -> Tally {
-        self.stop.store(true, Ordering::Relaxed);
-        drop(self.thread.join());
-        std::mem::take(&mut *locked(&self.tally))
+        self.0.finish()
     }
 }
 

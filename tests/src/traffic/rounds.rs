@@ -2,14 +2,14 @@
 //! under way. The ledger says of each question that it was answered, and whether by the server that answered the socket before.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::background::Background;
 use super::conversation::{Conversation, open};
 use super::{Ask, Failure};
 use crate::join_all::locked;
@@ -60,13 +60,9 @@ struct Member {
     is_lost: bool,
 }
 
-/// A thread that asks through its sockets until it is told to stop.
+/// A thread that asks through its sockets until it is dropped, which closes them.
 #[derive(Debug)]
-pub(crate) struct Rounds {
-    stop: Arc<AtomicBool>,
-    ledger: Arc<Mutex<Ledger>>,
-    thread: Option<JoinHandle<()>>,
-}
+pub(crate) struct Rounds(Background<Ledger>);
 
 impl Rounds {
     /// Opens so many sockets, asks through each of them once, and goes on asking.
@@ -78,24 +74,14 @@ impl Rounds {
             Ok(Member { conversation, name, server: answer.server, is_lost: false })
         };
         let members: Vec<Member> = (0..count).map(member).collect::<Result<_, Failure>>()?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let ledger = Arc::new(Mutex::new(Ledger { sockets: count, ..Ledger::default() }));
-        let (flag, account) = (Arc::clone(&stop), Arc::clone(&ledger));
-        let thread = Some(thread::spawn(move || turn(members, &ask, (&flag, &account))));
-        Ok(Self { stop, ledger, thread })
+        let ledger = Ledger { sockets: count, ..Ledger::default() };
+        let work = move |stop: &_, ledger: &_| turn(members, &ask, (stop, ledger));
+        Ok(Self(Background::start(ledger, work)))
     }
 
     /// The account so far.
     pub(crate) fn so_far(&self) -> Ledger {
-        locked(&self.ledger).clone()
-    }
-}
-
-impl Drop for Rounds {
-    /// Closes the sockets.
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        drop(self.thread.take().map(JoinHandle::join));
+        self.0.so_far()
     }
 }
 

@@ -1,0 +1,52 @@
+//! Work on a thread of its own until it is told to stop, and its account.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use crate::join_all::locked;
+
+/// A thread that works until it is stopped or dropped.
+#[derive(Debug)]
+pub(super) struct Background<A> {
+    stop: Arc<AtomicBool>,
+    account: Arc<Mutex<A>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<A: Clone + Send + 'static> Background<A> {
+    /// Starts `work`, which ends soon after its flag is set.
+    pub(super) fn start(
+        account: A,
+        work: impl FnOnce(&AtomicBool, &Mutex<A>) + Send + 'static,
+    ) -> Self {
+        let (stop, account) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(account)));
+        let (flag, shared) = (Arc::clone(&stop), Arc::clone(&account));
+        let thread = Some(thread::spawn(move || work(&flag, &shared)));
+        Self { stop, account, thread }
+    }
+
+    /// The account so far.
+    pub(super) fn so_far(&self) -> A {
+        locked(&self.account).clone()
+    }
+
+    /// Ends it and returns the account.
+    pub(super) fn finish(mut self) -> A {
+        self.end();
+        self.so_far()
+    }
+}
+
+impl<A> Background<A> {
+    fn end(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        drop(self.thread.take().map(JoinHandle::join));
+    }
+}
+
+impl<A> Drop for Background<A> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
