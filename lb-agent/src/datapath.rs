@@ -51,6 +51,7 @@ pub use meaning::is_of_another_build;
 pub use packet_log::{PacketLog, Records};
 use previous::Previous;
 use programs::Programs;
+pub use programs::connect_paths;
 pub use role::{Direction, Role};
 pub use watchdog::{Fault, Findings};
 pub use xdp::{OCCUPIED, is_accelerated};
@@ -67,6 +68,9 @@ pub const CLASSIFIERS: [&str; 6] =
 
 /// Those of devices without a link-layer header.
 const L3: [&str; 2] = ["l3_ingress", "l3_egress"];
+
+/// The whole paths, which the programs of all roles go on to.
+pub const PATHS: [&str; 2] = ["ingress_path", "egress_path"];
 
 /// The compiled programs: the ELF object that `build.rs` made of `lb-ebpf`.
 pub const fn object() -> &'static [u8] {

@@ -2,7 +2,9 @@
 //! agent sets them at load. Hash maps allocate as they fill: their memory follows what they hold.
 
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
-use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, SkStorage};
+use aya_ebpf::btf_maps::{
+    Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, SkStorage,
+};
 use aya_ebpf::macros::btf_map;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, SettingsPair};
@@ -112,6 +114,11 @@ pub(crate) static COUNTERS: PerCpuArray<u64, { event::COUNTERS as usize }> = Per
 /// Virtual time up to which rejections have been granted, per CPU, nanoseconds.
 #[btf_map]
 pub(crate) static REJECTIONS: PerCpuArray<u64, { hash::REJECTIONS as usize }> = PerCpuArray::new();
+
+/// The programs of the whole path: `ingress_path`, then `egress_path`. Written by the agent, for each load of the programs
+/// anew: the kernel empties it when no process and no pin holds it.
+#[btf_map]
+pub(crate) static PATHS: ProgramArray<2> = ProgramArray::new();
 
 /// Working memory of the packet a CPU handles.
 #[btf_map]

@@ -10,6 +10,7 @@ use lb_common::tables::Tables as _;
 
 use crate::frame::Frame;
 use crate::kernel::{self, Kernel};
+use crate::maps::PATHS;
 use crate::report::{self, Direction};
 use crate::skb::Skb;
 use crate::sock::{self, Family};
@@ -137,10 +138,21 @@ const HOST: u8 = 2;
 
 /// The role of the device that a program sits on, and the hooks of what comes in and what goes out.
 const fn place(at: u8) -> (Role, Hook, Hook) {
-    match at {
-        POD => (Role::Pod, Hook::PodIngress, Hook::PodEgress),
-        EDGE => (Role::Edge, Hook::EdgeIngress, Hook::EdgeEgress),
-        _ => (Role::Host, Hook::HostIngress, Hook::HostEgress),
+    let role = match at {
+        POD => Role::Pod,
+        EDGE => Role::Edge,
+        _ => Role::Host,
+    };
+    let (ingress, egress) = hooks(role);
+    (role, ingress, egress)
+}
+
+/// The hooks of what comes in and what goes out by a device.
+const fn hooks(role: Role) -> (Hook, Hook) {
+    match role {
+        Role::Pod => (Hook::PodIngress, Hook::PodEgress),
+        Role::Edge => (Hook::EdgeIngress, Hook::EdgeEgress),
+        Role::Host => (Hook::HostIngress, Hook::HostEgress),
     }
 }
 
@@ -152,24 +164,7 @@ fn ingress<const AT: u8>(context: TcContext) -> i32 {
     let way = (skb.device(), 0);
     let decided =
         kernel::scratch().and_then(|scratch| fast::ingress(&mut skb, &Kernel, scratch, role));
-    match decided {
-        Some(verdict) => report::tc(hook, Direction::Ingress, way, verdict),
-        None => rest_of_ingress::<AT>(context),
-    }
-}
-
-#[inline(never)]
-fn rest_of_ingress<const AT: u8>(context: TcContext) -> i32 {
-    let (role, hook, _) = const { place(AT) };
-    let mut skb = Skb::new(&context);
-    let mut way = (skb.device(), 0);
-    let verdict = with(|scratch| {
-        let verdict = whole::ingress(&mut skb, &Kernel, scratch, role);
-        if let Verdict::Sent(_) = verdict {
-            way = (scratch.route.device, scratch.enters);
-        }
-        verdict
-    });
+    let verdict = decided.unwrap_or_else(|| whole_path(&context, role, INGRESS_PATH));
     report::tc(hook, Direction::Ingress, way, verdict)
 }
 
@@ -181,25 +176,58 @@ fn egress<const AT: u8>(context: TcContext) -> i32 {
     let way = (skb.device(), 0);
     let decided =
         kernel::scratch().and_then(|scratch| fast::egress(&mut skb, &Kernel, scratch, role));
-    match decided {
-        Some(verdict) => report::tc(hook, Direction::Egress, way, verdict),
-        None => rest_of_egress::<AT>(context),
-    }
+    let verdict = decided.unwrap_or_else(|| whole_path(&context, role, EGRESS_PATH));
+    report::tc(hook, Direction::Egress, way, verdict)
 }
 
-#[inline(never)]
-fn rest_of_egress<const AT: u8>(context: TcContext) -> i32 {
-    let (role, _, hook) = const { place(AT) };
-    let mut skb = Skb::new(&context);
+/// Places of the whole path's programs in `PATHS`.
+const INGRESS_PATH: u32 = 0;
+const EGRESS_PATH: u32 = 1;
+
+/// Leaves a packet to the whole path, which all roles share: the kernel verifies and keeps it once. Returns only if the
+/// agent has not written `PATHS` yet.
+#[inline(always)]
+fn whole_path(context: &TcContext, role: Role, path: u32) -> Verdict {
+    if let Some(scratch) = kernel::scratch() {
+        scratch.role = role;
+        // SAFETY: nothing of this program needs to be dropped, and its verdict is the other program's.
+        unsafe { PATHS.tail_call(context, path) };
+    }
+    Verdict::Pass(PassReason::NotReady)
+}
+
+/// The whole path of packets that come in, reached from the program of each role.
+#[classifier]
+pub(crate) fn ingress_path(context: TcContext) -> i32 {
+    let mut skb = Skb::again(&context);
     let mut way = (skb.device(), 0);
+    let mut role = Role::default();
     let verdict = with(|scratch| {
+        role = scratch.role;
+        let verdict = whole::ingress(&mut skb, &Kernel, scratch, role);
+        if let Verdict::Sent(_) = verdict {
+            way = (scratch.route.device, scratch.enters);
+        }
+        verdict
+    });
+    report::tc(hooks(role).0, Direction::Ingress, way, verdict)
+}
+
+/// The whole path of packets that go out.
+#[classifier]
+pub(crate) fn egress_path(context: TcContext) -> i32 {
+    let mut skb = Skb::again(&context);
+    let mut way = (skb.device(), 0);
+    let mut role = Role::default();
+    let verdict = with(|scratch| {
+        role = scratch.role;
         let verdict = whole::egress(&mut skb, &Kernel, scratch, role);
         if let Verdict::Sent(_) = verdict {
             way = (scratch.route.device, 0);
         }
         verdict
     });
-    report::tc(hook, Direction::Egress, way, verdict)
+    report::tc(hooks(role).1, Direction::Egress, way, verdict)
 }
 
 /// Lends a program the working memory of its CPU.

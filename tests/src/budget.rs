@@ -174,6 +174,7 @@ fn data(map: &Map) -> Result<&MapData> {
         | Map::LruHashMap(data)
         | Map::LpmTrie(data)
         | Map::PerCpuArray(data)
+        | Map::ProgramArray(data)
         | Map::RingBuf(data)
         | Map::SkStorage(data) => Ok(data),
         _ => bail!("a kind of map that is not known here"),

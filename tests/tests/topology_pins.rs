@@ -1,7 +1,9 @@
 //! Where pins lie, and pins that are not what they should be: refused by name with the remedy, packets go on.
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::LAYOUT;
@@ -10,7 +12,11 @@ use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, until};
 use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::Ask;
+use lb_tests::wait::wait_until;
 use nix::mount::{MntFlags, umount2};
+
+/// Until the pins of replaced programs are gone.
+const SOON: Duration = Duration::from_secs(30);
 
 /// One node with two pods, the second behind a Service; no agent yet.
 fn build() -> Result<(Rig, Service)> {
@@ -88,6 +94,39 @@ fn maps_that_are_lost_are_filled_again() -> Result<()> {
 }
 
 /// The source of the mount at a path, as `/proc/mounts` has it.
+/// The array of a load that was replaced stays until its programs are detached, and then goes.
+#[test]
+fn arrays_of_replaced_programs_go_with_them() -> Result<()> {
+    let (rig, web, mut agent) = stopped()?;
+    let arrays = || -> Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        for build in fs::read_dir(rig.node(0)?.bpf().join(LAYOUT).join("programs"))? {
+            for pin in fs::read_dir(build?.path())? {
+                let pin = pin?;
+                if pin.file_name().to_string_lossy().starts_with("PATHS") {
+                    found.push(pin.path());
+                }
+            }
+        }
+        Ok(found)
+    };
+    ensure!(arrays()?.len() == 1, "{:?}", arrays()?);
+    let before = fs::metadata(arrays()?.first().context("an array")?)?.ino();
+    // Another size needs other programs, which go beside those that are attached.
+    for size in ["FLOWS=1024", "FLOWS=2048"] {
+        agent.set_flag("--map-size", size);
+        agent.start_again()?;
+        is_served(&rig, &web)?;
+        let is_alone = || arrays().is_ok_and(|found| found.len() == 1).then_some(());
+        wait_until(SOON, "the array of the programs that were replaced is gone", is_alone)?;
+        let found = arrays()?;
+        let now = found.first().context("an array")?;
+        ensure!(now.ends_with("PATHS") && fs::metadata(now)?.ino() != before, "{}", now.display());
+        agent.stop()?;
+    }
+    is_served(&rig, &web)
+}
+
 fn mounted_by(path: &Path) -> Result<Option<String>> {
     let mounts = fs::read_to_string("/proc/mounts")?;
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());

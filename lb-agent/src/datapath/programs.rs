@@ -6,6 +6,7 @@
 mod hooks;
 mod load;
 mod maps;
+mod paths;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,8 +18,9 @@ use std::time::Instant;
 use tracing::{debug, info};
 
 pub(super) use self::hooks::attach_type;
-use self::load::{is_usable, load, load_and_pin, load_apart, names};
+use self::load::{Sources, is_usable, load, load_and_pin, load_apart, names};
 pub(super) use self::maps::MapPins;
+pub use self::paths::connect_paths;
 use super::links::remove_pin;
 use super::packet_log::{PacketLog, Records};
 use super::{Error, L3, cleanup, object};
@@ -84,12 +86,14 @@ impl Programs {
         } else {
             let began = Instant::now();
             fs::create_dir_all(&directory).map_err(pin(&directory))?;
+            paths::set_aside(&directory)?;
             // They may use maps that are no more. None stays, so that an end halfway leaves no mixture of two runs.
             names()
                 .chain(L3)
                 .chain([XDP])
                 .try_for_each(|name| remove_pin(&directory.join(name)))?;
-            let mut ebpf = load(&maps, &directory, sizes, packet_log)?;
+            let sources = Sources { maps: &maps, programs: &directory, sizes, packet_log };
+            let mut ebpf = load(&sources)?;
             records = (packet_log != PacketLog::Off).then(|| Records::of(&mut ebpf)).flatten();
             info!(took = ?began.elapsed(), "programs loaded");
         }
@@ -99,7 +103,7 @@ impl Programs {
             again: BTreeMap::new(),
             idle: Vec::new(),
             records,
-            maps: MapPins::open(&maps)?,
+            maps: MapPins::open(&maps, &directory)?,
             sizes: sizes.clone(),
             packet_log,
             directory,
@@ -118,7 +122,7 @@ impl Programs {
             if !path.exists() {
                 fs::create_dir_all(&self.directory).map_err(pin(&self.directory))?;
                 self.maps.restore()?;
-                load_and_pin(self.maps.directory(), &self.sizes, self.packet_log, name, &path)?;
+                load_and_pin(&self.sources(), name)?;
             }
             drop(self.loaded.insert(name, open(&path)?));
         }
@@ -137,11 +141,20 @@ impl Programs {
         }
         if !self.again.contains_key(name) {
             self.maps.restore()?;
-            let program = load_apart(self.maps.directory(), &self.sizes, self.packet_log, name)?;
+            let program = load_apart(&self.sources(), name)?;
             let program = Loaded::new(program).map_err(pin(&self.directory.join(name)))?;
             drop(self.again.insert(name, program));
         }
         self.again.get(name).ok_or(Error::NoObject)
+    }
+
+    fn sources(&self) -> Sources<'_> {
+        Sources {
+            maps: self.maps.directory(),
+            programs: &self.directory,
+            sizes: &self.sizes,
+            packet_log: self.packet_log,
+        }
     }
 
     /// Programs that do nothing: for a new link until its program may run, and for the one that it takes the place of.
@@ -175,8 +188,9 @@ impl Programs {
         Ok(restored)
     }
 
-    /// Removes the pins of other builds; to be called when no link uses their programs.
+    /// Removes the pins of other builds and loads; to be called when no link uses their programs.
     pub(super) fn forget_others(&self) -> Result<(), Error> {
+        paths::forget_aside(&self.directory)?;
         let Some(parent) = self.directory.parent() else { return Ok(()) };
         for directory in cleanup::list(parent)? {
             if directory != self.directory {

@@ -155,6 +155,12 @@ impl Kernel {
             };
             programs.push(fd);
         }
+        for name in datapath::PATHS {
+            let path: &mut SchedClassifier =
+                ebpf.program_mut(name).with_context(|| format!("program {name}"))?.try_into()?;
+            path.load().with_context(|| format!("load {name}"))?;
+        }
+        datapath::connect_paths(&mut ebpf)?;
         let mut maps = BTreeMap::new();
         for name in MAPS {
             let map = ebpf.map(name).with_context(|| format!("map {name}"))?;

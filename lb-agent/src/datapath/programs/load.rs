@@ -12,44 +12,55 @@ use aya::maps::MapInfo;
 use aya::programs::{CgroupSockAddr, Program, ProgramError, ProgramInfo, SchedClassifier, Xdp};
 use tracing::debug;
 
+use super::paths::{self, connect_paths};
 use super::{XDP, pin};
 use crate::datapath::packet_log::PacketLog;
-use crate::datapath::{CLASSIFIERS, Error, L3, SOCKET_HOOKS, object};
+use crate::datapath::{CLASSIFIERS, Error, L3, PATHS, SOCKET_HOOKS, object};
 use crate::maps::SHAPES;
 use crate::syscall;
 
 /// Programs that every node has.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    CLASSIFIERS.into_iter().chain(SOCKET_HOOKS)
+    CLASSIFIERS.into_iter().chain(PATHS).chain(SOCKET_HOOKS)
 }
 
-/// Whether every program is pinned there, and together they use every pinned map.
+/// Whether every program is pinned there, and together they use every pinned map and the pinned whole paths.
 ///
 /// Each map is used by one of them at least: one that was made anew would be missing among those they use.
 pub(super) fn is_usable(directory: &Path, maps: &Path) -> bool {
     let id = |name| MapInfo::from_pin(maps.join(name)).map(|info| info.id());
-    let ids: Result<BTreeSet<u32>, _> = SHAPES.iter().map(|shape| id(shape.name)).collect();
+    let paths = MapInfo::from_pin(paths::pin_of(directory)).map(|info| info.id());
+    let ids: Result<BTreeSet<u32>, _> =
+        SHAPES.iter().map(|shape| id(shape.name)).chain([paths]).collect();
     let uses = |name: &str| ProgramInfo::from_pin(directory.join(name)).ok()?.map_ids().ok()?;
     let used: Option<Vec<Vec<u32>>> = names().map(uses).collect();
     let (Ok(ids), Some(used)) = (ids, used) else { return false };
     ids.is_subset(&used.into_iter().flatten().collect())
 }
 
-/// Loads the object over the pinned maps (making those that are missing) and pins every program.
-pub(super) fn load(
-    maps: &Path,
-    directory: &Path,
-    sizes: &BTreeMap<&'static str, u32>,
-    packet_log: PacketLog,
-) -> Result<Ebpf, Error> {
-    let mut ebpf = object_over(maps, sizes, packet_log)?;
+/// How the object is loaded.
+#[derive(Clone, Copy)]
+pub(super) struct Sources<'a> {
+    /// The directory of the pinned maps. Those that are missing are made.
+    pub(super) maps: &'a Path,
+    /// The directory of the programs' pins.
+    pub(super) programs: &'a Path,
+    /// Entries of new maps.
+    pub(super) sizes: &'a BTreeMap<&'static str, u32>,
+    pub(super) packet_log: PacketLog,
+}
+
+/// Loads the object and pins every program.
+pub(super) fn load(sources: &Sources<'_>) -> Result<Ebpf, Error> {
+    let mut ebpf = object_over(sources)?;
     verify_all(&mut ebpf)?;
-    names().try_for_each(|name| pin_program(&mut ebpf, name, directory))?;
-    if packet_log != PacketLog::Off {
+    connect_paths(&mut ebpf)?;
+    names().try_for_each(|name| pin_program(&mut ebpf, name, sources.programs))?;
+    if sources.packet_log != PacketLog::Off {
         // A program that is loaded later logs to a ring of its own, which nobody reads.
         for name in L3 {
             load_program(&mut ebpf, name, SchedClassifier::load)?;
-            pin_program(&mut ebpf, name, directory)?;
+            pin_program(&mut ebpf, name, sources.programs)?;
         }
     }
     Ok(ebpf)
@@ -57,35 +68,36 @@ pub(super) fn load(
 
 /// Hands the programs that every node has to the verifier, which takes most of a first start.
 ///
-/// Two at a time: each needs some ten megabytes of the agent's memory cgroup while it is walked (ADR 0032).
+/// The largest has a thread of its own, the others another one. Two at a time: each needs some ten megabytes of the agent's memory cgroup while it is walked (ADR 0032).
 fn verify_all(ebpf: &mut Ebpf) -> Result<(), Error> {
-    let (mut classifiers, mut hooks): (Vec<_>, Vec<_>) = Default::default();
+    let [ingress_path, _] = PATHS;
+    let [mut ingress, mut others, mut hooks]: [Vec<_>; 3] = Default::default();
     for (name, program) in ebpf.programs_mut() {
-        if let Some(name) = CLASSIFIERS.into_iter().find(|it| *it == name) {
-            classifiers.push((name, program));
-        } else if let Some(name) = SOCKET_HOOKS.into_iter().find(|it| *it == name) {
+        let Some(name) = names().find(|it| *it == name) else { continue };
+        if SOCKET_HOOKS.contains(&name) {
             hooks.push((name, program));
+        } else if name == ingress_path {
+            ingress.push((name, program));
+        } else {
+            others.push((name, program));
         }
     }
-    if classifiers.len() + hooks.len() != names().count() {
+    if ingress.len() + others.len() + hooks.len() != names().count() {
         return Err(Error::NoObject);
     }
-    let half = classifiers.split_off(CLASSIFIERS.len() / 2);
     thread::scope(|scope| {
-        let half = scope.spawn(|| verify(half, SchedClassifier::load));
-        verify(classifiers, SchedClassifier::load)?;
-        half.join().expect("no panic")
-    })?;
-    verify(hooks, CgroupSockAddr::load)
+        let ingress = scope.spawn(|| verify(ingress, SchedClassifier::load));
+        verify(others, SchedClassifier::load)?;
+        verify(hooks, CgroupSockAddr::load)?;
+        ingress.join().expect("no panic")
+    })
 }
 
 /// The object over the pinned maps, its programs not yet verified.
-fn object_over(
-    maps: &Path,
-    sizes: &BTreeMap<&'static str, u32>,
-    packet_log: PacketLog,
-) -> Result<Ebpf, Error> {
+fn object_over(sources: &Sources<'_>) -> Result<Ebpf, Error> {
+    let Sources { maps, programs, sizes, packet_log } = *sources;
     let mut loader = packet_log.loader();
+    loader.map_pin_path(paths::MAP, paths::pin_of(programs));
     for shape in &SHAPES {
         loader.map_pin_path(shape.name, maps.join(shape.name));
         if let Some(entries) = sizes.get(shape.name).filter(|_| shape.is_sizable) {
@@ -96,25 +108,15 @@ fn object_over(
 }
 
 /// Loads one more program and pins it.
-pub(super) fn load_and_pin(
-    maps: &Path,
-    sizes: &BTreeMap<&'static str, u32>,
-    packet_log: PacketLog,
-    name: &'static str,
-    path: &Path,
-) -> Result<(), Error> {
-    let program = load_apart(maps, sizes, packet_log, name)?;
-    syscall::pin(program.as_fd(), path).map_err(pin(path))
+pub(super) fn load_and_pin(sources: &Sources<'_>, name: &'static str) -> Result<(), Error> {
+    let program = load_apart(sources, name)?;
+    let path = sources.programs.join(name);
+    syscall::pin(program.as_fd(), &path).map_err(pin(&path))
 }
 
 /// Loads one program of ours, also when it is loaded already: it is a program of its own then.
-pub(super) fn load_apart(
-    maps: &Path,
-    sizes: &BTreeMap<&'static str, u32>,
-    packet_log: PacketLog,
-    name: &'static str,
-) -> Result<OwnedFd, Error> {
-    let mut ebpf = object_over(maps, sizes, packet_log)?;
+pub(super) fn load_apart(sources: &Sources<'_>, name: &'static str) -> Result<OwnedFd, Error> {
+    let mut ebpf = object_over(sources)?;
     if name == XDP {
         load_program(&mut ebpf, name, Xdp::load)?;
     } else {

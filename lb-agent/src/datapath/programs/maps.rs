@@ -6,30 +6,31 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use super::pin;
+use super::{paths, pin};
 use crate::datapath::Error;
 use crate::datapath::links::remove_pin;
 use crate::maps::SHAPES;
 use crate::syscall;
 
-/// The maps and the directory of their pins.
+/// The maps and their pins.
 #[derive(Debug)]
 pub(in crate::datapath) struct MapPins {
+    /// The directory of the maps that outlive the programs.
     directory: PathBuf,
-    /// By name; with the number that the kernel gave it.
-    maps: Vec<(&'static str, OwnedFd, u32)>,
+    /// By pin; with the number that the kernel gave it.
+    maps: Vec<(PathBuf, OwnedFd, u32)>,
 }
 
 impl MapPins {
-    /// Holds what is pinned in a directory: every map of ours.
-    pub(super) fn open(directory: &Path) -> Result<Self, Error> {
-        let open = |name: &'static str| {
-            let path = directory.join(name);
+    /// Holds every map of ours: those of a directory, and the array of the programs in another one.
+    pub(super) fn open(directory: &Path, programs: &Path) -> Result<Self, Error> {
+        let open = |path: PathBuf| {
             let map = syscall::open_pin(&path).map_err(pin(&path))?;
             let id = syscall::map_id(map.as_fd()).map_err(pin(&path))?;
-            Ok((name, map, id))
+            Ok((path, map, id))
         };
-        let maps = SHAPES.iter().map(|shape| open(shape.name)).collect::<Result<_, Error>>()?;
+        let pins = SHAPES.iter().map(|shape| directory.join(shape.name));
+        let maps = pins.chain([paths::pin_of(programs)]).map(open).collect::<Result<_, Error>>()?;
         Ok(Self { directory: directory.to_owned(), maps })
     }
 
@@ -40,17 +41,17 @@ impl MapPins {
     /// Gives pins that somebody removed, or put another map under, back to our maps; says how many.
     pub(super) fn restore(&self) -> Result<usize, Error> {
         let mut restored = 0;
-        for (name, map, id) in &self.maps {
-            let path = self.directory.join(name);
-            match syscall::open_pin(&path).and_then(|it| syscall::map_id(it.as_fd())) {
+        for (path, map, id) in &self.maps {
+            match syscall::open_pin(path).and_then(|it| syscall::map_id(it.as_fd())) {
                 Ok(found) if found == *id => continue,
-                Ok(_) => remove_pin(&path)?,
+                Ok(_) => remove_pin(path)?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    fs::create_dir_all(&self.directory).map_err(pin(&self.directory))?;
+                    let directory = path.parent().unwrap_or(&self.directory);
+                    fs::create_dir_all(directory).map_err(pin(directory))?;
                 }
-                Err(error) => return Err(pin(&path)(error)),
+                Err(error) => return Err(pin(path)(error)),
             }
-            syscall::pin(map.as_fd(), &path).map_err(pin(&path))?;
+            syscall::pin(map.as_fd(), path).map_err(pin(path))?;
             restored += 1;
         }
         Ok(restored)
