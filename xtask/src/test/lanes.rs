@@ -1,7 +1,7 @@
 //! Programs of tests side by side, and what failed once more at the end, with nothing beside it.
 //!
 //! The first lane takes programs from the front of the list, all others from its back: those whose names begin alike
-//! (control planes, the heaviest) so never meet. Some run by themselves when all others are done. Files are the unit, not
+//! (control planes, the heaviest) so never meet. Some run in two lanes when all others are done. Files are the unit, not
 //! tests: tests of a file share a rig.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -31,10 +31,12 @@ const WAITING: [(&str, &str); 6] = [
     ("topology_capacity", "4"),
 ];
 
-/// Files that count every lost packet, or every second until a change is seen: they run one by one, after the others, for
-/// on two busy CPUs they would measure the machine.
-const ALONE: [&str; 3] =
+/// Files that count every lost packet, or every second until a change is seen: on two busy CPUs they would measure the
+/// machine. They run after the others, two at a time: each keeps less than one CPU busy.
+const QUIET: [&str; 3] =
     ["control_plane_contract", "control_plane_odd_server", "topology_restart_under_load"];
+/// The lanes of [`QUIET`].
+const QUIET_LANES: usize = 2;
 
 /// How files are run.
 pub(super) struct Lanes<'a> {
@@ -53,10 +55,10 @@ impl Lanes<'_> {
         println!("    this machine is {:.1} times slower than a quiet one", machine::slowness());
         fs::create_dir_all(self.logs).with_context(|| format!("{}", self.logs.display()))?;
         let report = Mutex::new(Report::default());
-        let is_alone = |it: &Binary| ALONE.contains(&it.name.as_str());
-        let (alone, others): (Vec<_>, Vec<_>) = binaries.iter().partition(|it| is_alone(it));
+        let is_quiet = |it: &Binary| QUIET.contains(&it.name.as_str());
+        let (quiet, others): (Vec<_>, Vec<_>) = binaries.iter().partition(|it| is_quiet(it));
         self.side_by_side(others, self.count, &report)?;
-        self.side_by_side(alone, 1, &report)?;
+        self.side_by_side(quiet, self.count.min(QUIET_LANES), &report)?;
         self.retry(binaries, &report)?;
         Ok(report.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
