@@ -25,6 +25,8 @@ const NODE_PORTS: [u16; 2] = [30_080, 30_081];
 const SIZE: usize = 200_000;
 /// A lost segment is sent again after doubling pauses.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// The kernel's own shortest pause before a segment is sent again (`TCP_RTO_MIN`).
+const USUAL_PATIENCE: Duration = Duration::from_millis(200);
 
 fn start(shape: Shape) -> Result<(Rig, [Service; 2])> {
     let rig = Rig::build(Topology::builder(shape))?;
@@ -107,9 +109,21 @@ fn connections_end_well(shape: Shape) -> Result<()> {
     for family in Family::ALL {
         all.extend(paths(&rig, &services, family)?);
     }
+    patient_ends(&all, PATIENCE)?;
     both_ends_close_at_once(&all, shape)?;
+    patient_ends(&all, USUAL_PATIENCE)?;
     one_end_closes_long_before_the_other(&all, shape)?;
     no_flow_is_left(&rig)
+}
+
+/// Sockets from now on wait so long at least before they send a segment again (Linux 6.11). On a busy machine an end would be
+/// sent twice, and the second one be refused by the listener whose connection is closed by then.
+fn patient_ends(paths: &[Path<'_>], patience: Duration) -> Result<()> {
+    let patience = patience.as_micros().to_string();
+    for end in paths.iter().flat_map(|path| [path.client, path.server]) {
+        end.netns().sysctl("net.ipv4.tcp_rto_min_us", &patience)?;
+    }
+    Ok(())
 }
 
 fn both_ends_close_at_once(paths: &[Path<'_>], shape: Shape) -> Result<()> {
