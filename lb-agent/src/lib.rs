@@ -11,6 +11,7 @@ pub mod kube_events;
 pub mod manifests;
 pub mod maps;
 pub mod metrics;
+mod netfilter;
 mod netlink;
 pub mod node;
 pub mod plan;

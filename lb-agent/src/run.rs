@@ -35,6 +35,7 @@ mod grace_clock;
 mod journal;
 mod kubernetes;
 mod memory;
+mod open_connections;
 mod reload;
 mod servers;
 mod service_manager;
@@ -52,6 +53,7 @@ pub use desired::{Intent, intent};
 use devices::Devices;
 use grace_clock::GraceClock;
 use kubernetes::Shown;
+use open_connections::OpenConnections;
 pub use service_manager::take_priority;
 use service_manager::{ServiceManager, take_resources};
 use start::{FIRST_LISTS, LISTS, READING, lists, load, start_servers, start_source, tracker};
@@ -166,6 +168,7 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
         tracker,
         reconciler,
         writer: Writer::new(maps),
+        open: OpenConnections::new(Arc::clone(&shared)),
         devices,
         health: health.clone(),
         shown: Shown {

@@ -8,7 +8,6 @@ mod conntrack;
 mod drain;
 mod follow;
 mod iptables;
-mod netfilter;
 mod rules;
 mod verb;
 
@@ -46,6 +45,11 @@ pub enum Error {
          `kube-proxy --cleanup`"
     )]
     NoTool,
+}
+
+/// Connections that netfilter follows and sends nowhere else, as far as they are meant.
+pub fn kept(is_meant: impl Fn(&Connection) -> bool) -> io::Result<Vec<Connection>> {
+    conntrack::list(Which::Kept, is_meant)
 }
 
 /// The traces of kube-proxy on this node.
@@ -115,9 +119,8 @@ fn connections(
     which: Which,
     is_meant: impl Fn(&Connection) -> bool,
 ) -> Result<Vec<Connection>, Error> {
-    let listed = conntrack::list(which);
-    let listed = listed.map_err(|error| Error::System("list connections", error))?;
-    Ok(listed.into_iter().filter(is_meant).collect())
+    let listed = conntrack::list(which, is_meant);
+    listed.map_err(|error| Error::System("list connections", error))
 }
 
 /// Makes netfilter forget these connections.

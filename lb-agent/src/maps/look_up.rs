@@ -1,5 +1,7 @@
 //! Single elements of the maps, looked up by key as the programs do.
 
+use std::os::fd::AsFd as _;
+
 use aya::maps::lpm_trie::Key;
 use lb_common::addr::Ip;
 use lb_common::config::Device;
@@ -7,7 +9,8 @@ use lb_common::flow::{Affinity, Client, DIRECT};
 use lb_common::service::{Line, Source};
 
 use super::raw::Raw;
-use super::{Maps, Result, found, named};
+use super::{MapHandle as _, Maps, Result, batched, found, named};
+use crate::syscall;
 
 impl Maps {
     /// A line of `SLOTS`.
@@ -43,6 +46,13 @@ impl Maps {
     pub fn is_direct(&self, hash: u64) -> Result<bool> {
         let known = self.direct.get(&(hash as u32 % DIRECT), 0).map_err(named("DIRECT"))?;
         Ok(known == hash)
+    }
+
+    /// Notes such packets, each in place of another.
+    pub fn note_direct(&self, hashes: &[u64]) -> Result<()> {
+        let indices: Vec<u32> = hashes.iter().map(|hash| *hash as u32 % DIRECT).collect();
+        let noted = syscall::update_batch(self.direct.data().fd().as_fd(), &indices, hashes);
+        noted.map_err(batched("DIRECT"))
     }
 
     /// `INHERITED`: whether netfilter translates the datagrams of a tuple of this hash, or gets answers by it.

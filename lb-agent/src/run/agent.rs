@@ -18,6 +18,7 @@ use super::End;
 use super::devices::Devices;
 use super::grace_clock::GraceClock;
 use super::kubernetes;
+use super::open_connections::OpenConnections;
 use super::service_manager::ServiceManager;
 use super::state::State;
 use super::stop::Stop;
@@ -49,6 +50,7 @@ pub(super) struct Agent {
     pub(super) tracker: Tracker,
     pub(super) reconciler: Reconciler,
     pub(super) writer: Writer<Maps>,
+    pub(super) open: OpenConnections,
     pub(super) devices: Devices,
     pub(super) health: Health,
     pub(super) shown: kubernetes::Shown,
@@ -262,6 +264,7 @@ impl Agent {
         }
         // A reader of their rows can name them.
         self.state.name(self.reconciler.take_named());
+        self.open.note(&ops, |ip| self.devices.is_own(ip));
         self.writer.write(ops, &self.numbers);
         self.pass_time();
         count

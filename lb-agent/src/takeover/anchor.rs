@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::netfilter::{
+use crate::netfilter::{
     CREATE, TABLES, attribute, body, change, dump, find, name, nested, number, text,
 };
 

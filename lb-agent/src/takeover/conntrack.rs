@@ -5,7 +5,7 @@ use std::io;
 use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use lb_common::flow::Tuple;
 
-use super::netfilter::{body, dump, find, nested, number, request};
+use crate::netfilter::{body, dump, find, nested, number, request};
 
 /// `NFNL_SUBSYS_CTNETLINK` with `IPCTNL_MSG_CT_GET` and `IPCTNL_MSG_CT_DELETE`.
 const GET: u16 = 1 << 8 | 1;
@@ -56,15 +56,18 @@ impl Which {
     }
 }
 
-/// Every connection of this kind in this network namespace.
-pub(super) fn list(which: Which) -> io::Result<Vec<Connection>> {
+/// The connections of this kind in this network namespace that are meant.
+pub(super) fn list(
+    which: Which,
+    is_meant: impl Fn(&Connection) -> bool,
+) -> io::Result<Vec<Connection>> {
     let mut all = Vec::new();
     // Linux before 6.0 does not know the mask: then all are told, and those that are not meant are left out here.
     let status = which.status();
     let filter = |status| [number(STATUS, status), number(STATUS_MASK, DESTINATION)].concat();
     let status = status.map(filter).unwrap_or_default();
     dump(GET, (libc::AF_UNSPEC as u8, &status), |family, attributes| {
-        all.extend(connection(which, family, attributes));
+        all.extend(connection(which, family, attributes).filter(&is_meant));
     })?;
     Ok(all)
 }
@@ -123,8 +126,8 @@ fn tuple(attributes: &[u8]) -> Option<(Protocol, Tuple)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::netfilter::attribute;
     use super::*;
+    use crate::netfilter::attribute;
 
     const CLIENT: (Ip, u16) = (Ip::v4([10, 1, 0, 5]), 40_000);
     const CLUSTER: (Ip, u16) = (Ip::v4([10, 96, 0, 10]), 80);

@@ -5,8 +5,8 @@ use std::fmt;
 use std::io;
 
 use super::anchor::DELETE_TABLE;
-use super::netfilter::{TABLES, body, change, dump, find, name, text};
 use super::{Error, iptables};
+use crate::netfilter::{TABLES, body, change, dump, find, name, text};
 
 /// `NFT_MSG_GETCHAIN`.
 const GET_CHAIN: u16 = 4;

@@ -10,16 +10,16 @@ use netlink_sys::{Socket, SocketAddr};
 use crate::netlink::{ERROR, message, next, verdict};
 
 /// `NLM_F_ACK`, `NLM_F_DUMP`, `NLM_F_CREATE`.
-pub(super) const ACK: u16 = 4;
+pub(crate) const ACK: u16 = 4;
 const DUMP: u16 = 0x300;
-pub(super) const CREATE: u16 = 0x400;
+pub(crate) const CREATE: u16 = 0x400;
 /// `NLMSG_DONE`.
 const DONE: u16 = 3;
 /// `NFNL_MSG_BATCH_BEGIN` and `NFNL_MSG_BATCH_END`.
 const BEGIN: u16 = 16;
 const END: u16 = 17;
 /// `NFNL_SUBSYS_NFTABLES`.
-pub(super) const TABLES: u16 = 10 << 8;
+pub(crate) const TABLES: u16 = 10 << 8;
 /// `NLA_F_NESTED`, and the part of an attribute's type that says which it is.
 const NESTED: u16 = 0x8000;
 const KIND: u16 = 0x3fff;
@@ -27,7 +27,7 @@ const KIND: u16 = 0x3fff;
 const HEAD: usize = 4;
 
 /// A netlink socket of netfilter. The kernel answers while it takes a message: nothing is waited for.
-pub(super) fn open() -> io::Result<Socket> {
+pub(crate) fn open() -> io::Result<Socket> {
     let mut socket = Socket::new(NETLINK_NETFILTER)?;
     let _own: SocketAddr = socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
@@ -36,12 +36,12 @@ pub(super) fn open() -> io::Result<Socket> {
 }
 
 /// `struct nfgenmsg`, then attributes.
-pub(super) fn body(family: u8, attributes: &[u8]) -> Vec<u8> {
+pub(crate) fn body(family: u8, attributes: &[u8]) -> Vec<u8> {
     [&[family, 0, 0, 0], attributes].concat()
 }
 
 /// Asks for everything of a kind, and shows the family and the attributes of each.
-pub(super) fn dump(
+pub(crate) fn dump(
     kind: u16,
     (family, attributes): (u8, &[u8]),
     mut see: impl FnMut(u8, &[u8]),
@@ -71,14 +71,14 @@ pub(super) fn dump(
 }
 
 /// Sends one request and takes the kernel's verdict.
-pub(super) fn request(kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+pub(crate) fn request(kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
     let socket = open()?;
     socket.send(&message(kind, flags | ACK, body), 0)?;
     verdicts(&socket, 1)
 }
 
 /// Changes tables of nftables: all of it, or nothing.
-pub(super) fn change(messages: &[(u16, u16, Vec<u8>)]) -> io::Result<()> {
+pub(crate) fn change(messages: &[(u16, u16, Vec<u8>)]) -> io::Result<()> {
     let socket = open()?;
     let [high, low] = (TABLES >> 8).to_be_bytes();
     let edge = |kind| message(kind, 0, &[0, 0, high, low]);
@@ -109,7 +109,7 @@ fn verdicts(socket: &Socket, count: usize) -> io::Result<()> {
 }
 
 /// `struct nlattr` and its value, filled up to four bytes.
-pub(super) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let mut attribute = Vec::from((4 + value.len() as u16).to_ne_bytes());
     attribute.extend(kind.to_ne_bytes());
     attribute.extend(value);
@@ -118,22 +118,22 @@ pub(super) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 }
 
 /// An attribute that holds others.
-pub(super) fn nested(kind: u16, inner: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn nested(kind: u16, inner: &[Vec<u8>]) -> Vec<u8> {
     attribute(kind | NESTED, &inner.concat())
 }
 
 /// A name with its zero.
-pub(super) fn name(kind: u16, name: &str) -> Vec<u8> {
+pub(crate) fn name(kind: u16, name: &str) -> Vec<u8> {
     attribute(kind, &[name.as_bytes(), &[0]].concat())
 }
 
 /// A number in network order.
-pub(super) fn number(kind: u16, number: u32) -> Vec<u8> {
+pub(crate) fn number(kind: u16, number: u32) -> Vec<u8> {
     attribute(kind, &number.to_be_bytes())
 }
 
 /// The value of the first attribute of a kind.
-pub(super) fn find(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
+pub(crate) fn find(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
         let found = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & KIND;
@@ -145,8 +145,18 @@ pub(super) fn find(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
     }
 }
 
+/// The values of all attributes, in their order.
+pub(crate) fn values(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
+        let value = rest.get(4..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(value)
+    })
+}
+
 /// The text of a name.
-pub(super) fn text(value: &[u8]) -> &str {
+pub(crate) fn text(value: &[u8]) -> &str {
     std::str::from_utf8(value).unwrap_or_default().trim_end_matches('\0')
 }
 
@@ -161,6 +171,7 @@ mod tests {
         let inner = find(&all, 4).expect("the nested one");
         assert_eq!(find(inner, 1), Some([0, 0, 0, 7].as_slice()));
         assert_eq!(find(inner, 3), None);
+        assert_eq!(values(inner).collect::<Vec<_>>(), [[0, 0, 0, 7].as_slice(), b"x\0"]);
         assert_eq!(find(&[0; 8], 1), None, "an attribute without a length ends the walk");
     }
 }

@@ -1,0 +1,90 @@
+//! Tells the data path about connections of this node that are open when their port becomes one of a frontend: the packets that
+//! arrive by them are no questions to its Service (ADR 0035).
+//!
+//! Egress notes what leaves from the usual range of `NodePorts` at any time, and from the ports and addresses of frontends.
+//! Missing are those that sent nothing since the programs were attached, and those from a port that had no frontend.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use lb_common::addr::{Ip, Port, Protocol};
+use lb_common::hash;
+use lb_common::service::{Flags, Frontend};
+use tracing::{debug, warn};
+
+use crate::maps::Maps;
+use crate::node::open;
+use crate::reconcile::Op;
+
+/// The ports that egress notes whether they have a frontend or not.
+const NOTED: RangeInclusive<u16> = 30_000..=32_767;
+
+/// The frontends at addresses of this node whose open connections were looked for.
+#[derive(Debug)]
+pub(super) struct OpenConnections {
+    maps: Arc<Maps>,
+    known: BTreeSet<Frontend>,
+    /// Connections from [`NOTED`] were looked for.
+    has_begun: bool,
+}
+
+impl OpenConnections {
+    pub(super) const fn new(maps: Arc<Maps>) -> Self {
+        Self { maps, known: BTreeSet::new(), has_begun: false }
+    }
+
+    /// To be called before operations are written: a frontend that they add takes no connection for a question.
+    pub(super) fn note(&mut self, ops: &[Op], is_own: impl Fn(&Ip) -> bool) {
+        let mut new = BTreeSet::new();
+        for op in ops {
+            if let Op::PutService { frontend, service } = op
+                && service.flags.has(Flags::EXTERNAL)
+            {
+                let is_here = service.flags.has(Flags::NODE_PORT) || is_own(&frontend.ip);
+                let is_noted = self.has_begun && NOTED.contains(&frontend.port.get());
+                if is_here && !is_noted && self.known.insert(*frontend) {
+                    new.insert(*frontend);
+                }
+            } else if let Op::RemoveService { frontend } = op {
+                self.known.remove(frontend);
+            }
+        }
+        if !new.is_empty() {
+            let is_first = !std::mem::replace(&mut self.has_begun, true);
+            self.look(&new, is_first);
+        }
+    }
+
+    fn look(&self, new: &BTreeSet<Frontend>, is_first: bool) {
+        let is_meant = |ip: &Ip, port: Port, protocol: Protocol| {
+            is_first && NOTED.contains(&port.get())
+                || new.contains(&Frontend::node_port(*ip, port, protocol))
+                || new.contains(&Frontend::new(*ip, port, protocol))
+        };
+        let mut found = open::sockets(is_meant).unwrap_or_else(|error| {
+            warn!(%error, "open sockets of this node could not be listed");
+            Vec::new()
+        });
+        match open::followed(is_meant) {
+            Ok(followed) => found.extend(followed),
+            // Without conntrack nothing is masqueraded.
+            Err(error) => debug!(%error, "open connections of netfilter could not be listed"),
+        }
+        let hashes: Vec<u64> =
+            found.iter().map(|(protocol, tuple)| hash::whole(tuple, *protocol)).collect();
+        match self.maps.note_direct(&hashes) {
+            Ok(()) => {
+                let (frontends, connections) = (new.len(), found.len());
+                debug!(frontends, connections, "open connections noted");
+            }
+            Err(error) => {
+                let error = crate::chain(&error);
+                warn!(
+                    error,
+                    "open connections of this node may be taken for questions to a NodePort"
+                );
+            }
+        }
+    }
+}

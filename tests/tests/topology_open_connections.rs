@@ -1,0 +1,152 @@
+//! Connections of a node and of its masqueraded pods that are open, and silent, when their port becomes a `NodePort`: what
+//! their servers send arrives.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, matrix, until};
+use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::traffic::Ask;
+use socket2::{Domain, Socket, Type};
+
+in_both_shapes!(silent_connections_outlive_that_their_port_becomes_a_node_port);
+
+/// Ports of the node's own connections, of those of a pod, and of a server on the node: within the usual range of `NodePorts`,
+/// and outside.
+const USUAL: [u16; 3] = [30_085, 30_086, 30_087];
+const UNUSUAL: [u16; 3] = [20_085, 20_086, 20_087];
+/// Everything here answers within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Both ends of a connection; the server's comes second.
+enum Open {
+    Stream(TcpStream, TcpStream),
+    Datagrams(UdpSocket, UdpSocket, SocketAddr),
+}
+
+impl Open {
+    /// The server speaks, and hears the answer.
+    fn is_alive(&mut self) -> Result<()> {
+        let mut byte = [0];
+        match self {
+            Self::Stream(client, server) => {
+                server.write_all(b"!")?;
+                client.read_exact(&mut byte).context("the server's byte")?;
+                client.write_all(b"?")?;
+                server.read_exact(&mut byte).context("the client's byte")?;
+            }
+            Self::Datagrams(client, server, at) => {
+                let at = *at;
+                server.send_to(b"!", at)?;
+                client.recv(&mut byte).context("the server's datagram")?;
+                client.send(b"?")?;
+                let (_, from) = server.recv_from(&mut byte).context("the client's datagram")?;
+                ensure!(from == at, "from {from}, not {at}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A socket of a family, at a port of a member or at one that the kernel chooses.
+fn socket(of: &Member, (family, kind): (Family, Type), port: u16) -> Result<Socket> {
+    let address = of.addresses().socket(family, port);
+    let socket = of.home().run_in(|| Socket::new(Domain::for_address(address), kind, None))??;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    Ok(socket)
+}
+
+/// A connection between two sockets, and the port that the server sees.
+fn open(client: Socket, server: Socket) -> Result<(Open, u16)> {
+    let to = server.local_addr()?;
+    if client.r#type()? == Type::STREAM {
+        server.listen(1)?;
+        client.connect(&to).with_context(|| format!("{to:?}"))?;
+        let (server, from) = TcpListener::from(server).accept()?;
+        server.set_read_timeout(Some(PATIENCE))?;
+        return Ok((Open::Stream(client.into(), server), from.port()));
+    }
+    client.connect(&to)?;
+    let (client, server) = (UdpSocket::from(client), UdpSocket::from(server));
+    client.send(b"?")?;
+    let (_, from) = server.recv_from(&mut [0])?;
+    Ok((Open::Datagrams(client, server, from), from.port()))
+}
+
+/// The node gives the connections of a pod to the server its own address and this port.
+fn masquerade(rig: &Rig, pod: &Member, port: u16) -> Result<()> {
+    let (pod, server) = (pod.addresses(), rig.client().addresses());
+    let rules = format!(
+        "table inet t; delete table inet t;
+         table inet t {{ chain c {{
+           type nat hook postrouting priority srcnat;
+           ip saddr {} ip daddr {} meta l4proto {{ tcp, udp }} masquerade to :{port}
+           ip6 saddr {} ip6 daddr {} meta l4proto {{ tcp, udp }} masquerade to :{port}
+         }}; }}",
+        pod.v4, server.v4, pod.v6, server.v6
+    );
+    rig.node(0)?.netns().tool_fed("nft", &["-f", "-"], &rules).map(drop)
+}
+
+/// Opens connections of each kind. Datagrams to a server of the node are the Service's as soon as there is one.
+fn open_all(rig: &Rig, [of_node, of_pod, served]: [u16; 3]) -> Result<Vec<Open>> {
+    let (node, pod, outside) = (rig.node(0)?, rig.pod(0, 1)?, rig.client());
+    masquerade(rig, pod, of_pod)?;
+    let mut all = Vec::new();
+    for family in Family::ALL {
+        for kind in [Type::STREAM, Type::DGRAM].map(|kind| (family, kind)) {
+            let own = (socket(node, kind, of_node)?, of_node);
+            for (client, seen) in [own, (socket(pod, kind, 0)?, of_pod)] {
+                let (open, from) = open(client, socket(outside, kind, 0)?)?;
+                ensure!(from == seen, "from {from}, not {seen}");
+                all.push(open);
+            }
+        }
+        for client in [outside, &**pod] {
+            let kind = (family, Type::STREAM);
+            all.push(open(socket(client, kind, 0)?, socket(node, kind, served)?)?.0);
+        }
+    }
+    Ok(all)
+}
+
+/// The ports have Services from now on.
+fn give_away(rig: &Rig, names: [&str; 3], index: u8, ports: [u16; 3]) -> Result<()> {
+    for ((name, index), port) in names.into_iter().zip(index..).zip(ports) {
+        let service = Service::new(name, index)?.port(80, TARGET).node_port(port);
+        rig.manifests().apply(&service.pods(&[rig.pod(0, 0)?]))?;
+    }
+    Ok(())
+}
+
+fn are_served(rig: &Rig, ports: [u16; 3]) -> Result<()> {
+    for (family, protocol) in matrix() {
+        for port in ports {
+            let question = Ask::new(protocol, rig.node(0)?.addresses().socket(family, port));
+            until(rig.node(1)?, question, |it| it.as_ref().is_ok_and(|it| it.server == "pod-a1"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Egress sees nothing of them before their servers speak.
+fn silent_connections_outlive_that_their_port_becomes_a_node_port(shape: Shape) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    let mut all = open_all(&rig, USUAL)?;
+    all.extend(open_all(&rig, UNUSUAL)?);
+    give_away(&rig, ["usual-a", "usual-b", "usual-c"], 10, USUAL)?;
+    rig.start_agents(&[])?;
+    are_served(&rig, USUAL)?;
+    give_away(&rig, ["unusual-a", "unusual-b", "unusual-c"], 13, UNUSUAL)?;
+    are_served(&rig, UNUSUAL)?;
+    for open in &mut all {
+        open.is_alive()?;
+    }
+    Ok(())
+}
