@@ -13,6 +13,7 @@ pub mod listeners;
 mod nexthops;
 pub mod open;
 mod pattern;
+pub mod raw_rules;
 pub mod roles;
 pub mod settings;
 mod sockets;

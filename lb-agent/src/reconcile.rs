@@ -214,6 +214,11 @@ impl Reconciler {
         named.filter_map(|id| Some((id, self.key(id)?.clone()))).collect()
     }
 
+    /// The addresses of backends among these.
+    pub fn backends_among(&self, addresses: &BTreeSet<Ip>) -> BTreeSet<Ip> {
+        self.rows.live_among(addresses)
+    }
+
     /// Entries in use.
     pub fn usage(&self) -> Usage {
         Usage {

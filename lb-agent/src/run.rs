@@ -31,6 +31,7 @@ mod accelerator;
 mod agent;
 mod desired;
 mod devices;
+mod early_drops;
 mod grace_clock;
 mod journal;
 mod kubernetes;
@@ -51,6 +52,7 @@ mod writer;
 use agent::Agent;
 pub use desired::{Intent, intent};
 use devices::Devices;
+use early_drops::EarlyDrops;
 use grace_clock::GraceClock;
 use kubernetes::Shown;
 use open_connections::OpenConnections;
@@ -188,6 +190,7 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
         frontends,
         frontends_are_due: true,
         lifetimes: config.lifetimes(),
+        early_drops: EarlyDrops::default(),
         takeover: takeover::begin(Arc::clone(&shared)).await,
         configured_sizes: config.sizes(),
     };

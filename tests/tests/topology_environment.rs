@@ -1,11 +1,17 @@
 //! Beside others: a firewall that closes FORWARD and masquerades pods, an overlay, two outside devices.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{Rig, TARGET, ask, matrix};
 use lb_tests::topology::{Addresses, Builder, Member, Segment, Shape, Topology};
 use lb_tests::traffic::Ask;
+use lb_tests::wait::wait_until_ok;
+
+/// Until a look at the rules is on the screen.
+const SOON: Duration = Duration::from_secs(60);
 
 in_both_shapes!(
     services_work_beside_the_firewall_of_a_cni,
@@ -15,6 +21,56 @@ in_both_shapes!(
     node_port_works_on_a_second_device,
     node_port_works_when_answers_leave_by_another_device,
 );
+
+/// Docker 28 writes such a rule for each container whose ports are not published.
+#[test]
+fn rule_that_drops_packets_to_a_backend_is_a_problem_that_names_it() -> Result<()> {
+    let rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
+    let rig = rig.start(&[&web])?;
+    let (agent, node) = (rig.agent(0)?, rig.node(0)?.netns());
+    let problems = || -> Result<Vec<String>> {
+        let status = agent.exit_said(&["status"])?;
+        let problems = status.lines().filter(|line| line.starts_with("Problem"));
+        Ok(problems.map(str::to_owned).collect())
+    };
+    ensure!(problems()?.is_empty(), "{:?}", problems()?);
+    let backend = rig.pod(0, 1)?.addresses();
+    let rules = format!(
+        "table ip raw {{ chain PREROUTING {{
+           type filter hook prerouting priority raw; policy accept;
+           ip daddr 172.17.0.9 iifname != \"docker0\" counter drop
+           ip daddr {} iifname != \"docker0\" counter drop
+         }}; }}
+         table ip6 raw {{ chain PREROUTING {{
+           type filter hook prerouting priority raw; policy accept;
+           ip6 daddr {} counter drop
+         }}; }}",
+        backend.v4, backend.v6
+    );
+    drop(node.tool_fed("nft", &["-f", "-"], &rules)?);
+    wait_until_ok(SOON, "status names both addresses", || {
+        let problems = problems()?;
+        let names = |address: &str, family: &str| {
+            let wanted = format!("backend {address}: PREROUTING of nft table {family} raw drops");
+            problems.iter().any(|problem| problem.contains(&wanted))
+        };
+        ensure!(
+            names(&backend.v4.to_string(), "ip") && names(&backend.v6.to_string(), "ip6"),
+            "{problems:?}"
+        );
+        ensure!(problems.len() == 2, "the other container is no backend: {problems:?}");
+        Ok(())
+    })?;
+    for family in ["ip", "ip6"] {
+        drop(node.tool("nft", &["delete", "table", family, "raw"])?);
+    }
+    wait_until_ok(SOON, "nothing is wrong", || {
+        let problems = problems()?;
+        ensure!(problems.is_empty(), "{problems:?}");
+        Ok(())
+    })
+}
 
 /// Everybody asks every kind of backend by `ClusterIP` and by `NodePort`.
 fn everything_works(builder: Builder) -> Result<Rig> {

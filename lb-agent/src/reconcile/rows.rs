@@ -61,6 +61,12 @@ impl Rows {
         is_confirmed
     }
 
+    /// The addresses of live endpoints among these.
+    pub(super) fn live_among(&self, addresses: &BTreeSet<Ip>) -> BTreeSet<Ip> {
+        let live = self.mirror.iter().filter(|row| row.service != 0);
+        live.map(|row| row.ip).filter(|ip| addresses.contains(ip)).collect()
+    }
+
     /// The row as it was last written.
     pub(super) fn get(&self, id: BackendId) -> Backend {
         self.mirror.get(id as usize).copied().unwrap_or_default()

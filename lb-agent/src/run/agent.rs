@@ -16,6 +16,7 @@ use tracing::{debug, warn};
 
 use super::End;
 use super::devices::Devices;
+use super::early_drops::EarlyDrops;
 use super::grace_clock::GraceClock;
 use super::kubernetes;
 use super::open_connections::OpenConnections;
@@ -67,6 +68,7 @@ pub(super) struct Agent {
     pub(super) frontends_are_due: bool,
     pub(super) lifetimes: Lifetimes,
     pub(super) takeover: Takeover,
+    pub(super) early_drops: EarlyDrops,
     /// Sizes of maps that somebody chose.
     pub(super) configured_sizes: BTreeMap<String, u32>,
 }

@@ -124,6 +124,7 @@ impl Agent {
         }
         let mut problems = self.devices.problems();
         problems.extend(self.takeover.problem());
+        problems.extend(self.early_drops.problems(&self.reconciler));
         Numbers::set(&self.numbers.node_problems, problems.len());
         self.state.finds_on_node(problems);
     }

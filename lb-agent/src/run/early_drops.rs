@@ -1,0 +1,54 @@
+//! Names backends to which rules of the node drop packets before kube-proxy would translate them ([`raw_rules`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use lb_common::addr::Ip;
+use tracing::{debug, warn};
+
+use crate::node::raw_rules;
+use crate::reconcile::Reconciler;
+use crate::show::words;
+
+/// From one look at the rules to the next: a few system calls.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// The rules as they were last read.
+#[derive(Debug, Default)]
+pub(super) struct EarlyDrops {
+    read: Option<Instant>,
+    dropped: BTreeMap<Ip, String>,
+    named: BTreeSet<Ip>,
+}
+
+impl EarlyDrops {
+    /// The problems that operators are told of.
+    pub(super) fn problems(&mut self, reconciler: &Reconciler) -> Vec<String> {
+        if self.read.is_none_or(|read| read.elapsed() >= PERIOD) {
+            self.read = Some(Instant::now());
+            self.dropped = raw_rules::dropped().unwrap_or_else(|error| {
+                debug!(%error, "rules of nftables could not be read");
+                BTreeMap::new()
+            });
+        }
+        if self.dropped.is_empty() {
+            self.named.clear();
+            return Vec::new();
+        }
+        let backends = reconciler.backends_among(&self.dropped.keys().copied().collect());
+        for backend in backends.difference(&self.named) {
+            let backend = words::ip(*backend);
+            warn!(%backend, "rules of this node drop packets to a backend");
+        }
+        let problem = |backend: &Ip| {
+            let (chain, backend) = (self.dropped.get(backend)?, words::ip(*backend));
+            Some(format!(
+                "backend {backend}: {chain} drops packets to it, also those to its Services; if the \
+                 rule is Docker's, publish the port or set allow-direct-routing in Docker"
+            ))
+        };
+        let problems = backends.iter().filter_map(problem).collect();
+        self.named = backends;
+        problems
+    }
+}
