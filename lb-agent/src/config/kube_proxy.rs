@@ -64,9 +64,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
             value: u8::try_from(found.value).unwrap_or(u8::MAX),
             place: found.place,
         }));
-        section.ignored_flags(&["flushFrequency", "vmodule"]);
-        // Written by kubeadm with values, never without.
-        section.sub("options", Section::forget);
+        section.ignored_flags(&["flushFrequency", "vmodule", "options"]);
     });
     config.bind_hard_fail.file(section.flag("bindAddressHardFail"));
     section.ignored_flags(&[
@@ -80,32 +78,35 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     ]);
 }
 
-/// The sections of the modes that we are none of.
+/// The sections of the modes that we are none of: of those that were not chosen nothing counts.
 fn modes_of_kube_proxy(config: &mut Config, section: &mut Section) {
     let mode = &config.mode.value;
     let (is_nftables, is_ipvs) = (mode == "nftables", mode == "ipvs");
+    let is_iptables = !is_nftables && !is_ipvs;
     section.sub("iptables", |section| {
-        let all = section.flag("masqueradeAll");
-        config.masquerade_all.file(all.filter(|_| !is_nftables));
+        // The mode ipvs masquerades by it, too.
+        let all = section.where_it_counts("masqueradeAll", !is_nftables, Section::flag);
+        config.masquerade_all.file(all);
         config.localhost_node_ports.file(section.flag("localhostNodePorts"));
-        section.ignored_flags(&["masqueradeBit"]);
-        let period = section.duration("syncPeriod");
-        config.sync_period.file(period.filter(|_| !is_nftables && !is_ipvs));
+        let period = section.where_it_counts("syncPeriod", is_iptables, Section::duration);
+        config.sync_period.file(period);
         section.durations(&["minSyncPeriod"]);
-        section.ignored_flags(&["snatNodeInternalIP"]);
+        section.ignored_flags(&["masqueradeBit", "snatNodeInternalIP"]);
     });
     section.sub("nftables", |section| {
-        let all = section.flag("masqueradeAll");
-        config.masquerade_all.file(all.filter(|_| is_nftables));
-        section.ignored_flags(&["masqueradeBit"]);
-        config.sync_period.file(section.duration("syncPeriod").filter(|_| is_nftables));
+        let all = section.where_it_counts("masqueradeAll", is_nftables, Section::flag);
+        config.masquerade_all.file(all);
+        let period = section.where_it_counts("syncPeriod", is_nftables, Section::duration);
+        config.sync_period.file(period);
         section.durations(&["minSyncPeriod"]);
+        section.ignored_flags(&["masqueradeBit"]);
     });
     section.sub("ipvs", |section| {
-        config.sync_period.file(section.duration("syncPeriod").filter(|_| is_ipvs));
+        let period = section.where_it_counts("syncPeriod", is_ipvs, Section::duration);
+        config.sync_period.file(period);
+        section.durations(&["minSyncPeriod"]);
         section.ignored_flags(&[
             "excludeCIDRs",
-            "minSyncPeriod",
             "scheduler",
             "strictARP",
             "tcpFinTimeout",

@@ -85,23 +85,39 @@ impl Section {
     pub(super) fn ignored_flags(&mut self, keys: &[&str]) {
         for key in keys {
             if let Some(node) = self.entries.remove(*key).filter(|node| node.value.is_set()) {
-                let path = self.path_of(key);
-                let place = node.place;
-                self.notes.warnings.push(format!("{place}: {path}: has no effect here, ignored"));
+                self.ignored(key, node.place);
             }
         }
     }
 
-    /// Accepts everything in here, unseen.
-    pub(super) fn forget(&mut self) {
-        self.entries.clear();
-    }
-
-    /// Durations that must be right, though nothing follows from them.
+    /// Durations that must be right, though nothing follows from them: those that are set are named.
     pub(super) fn durations(&mut self, keys: &[&str]) {
         for key in keys {
-            let _: Option<Found<Duration>> = self.duration(key);
+            let _: Option<Found<Duration>> = self.where_it_counts(key, false, Self::duration);
         }
+    }
+
+    /// Reads a key that must be right in any case. Where nothing follows from it, there is no value, and what is set is named.
+    pub(super) fn where_it_counts<T>(
+        &mut self,
+        key: &str,
+        counts: bool,
+        read: fn(&mut Self, &str) -> Option<Found<T>>,
+    ) -> Option<Found<T>> {
+        let is_set = self.entries.get(key).is_some_and(|node| node.value.is_set());
+        let found = read(self, key);
+        if let Some(found) = &found
+            && is_set
+            && !counts
+        {
+            self.ignored(key, found.place);
+        }
+        found.filter(|_| counts)
+    }
+
+    fn ignored(&mut self, key: &str, place: Place) {
+        let path = self.path_of(key);
+        self.notes.warnings.push(format!("{place}: {path}: has no effect here, ignored"));
     }
 
     /// Whether a key is there, be it empty.

@@ -1,5 +1,6 @@
 //! Files and flags as people write them, right and wrong, and what the agent makes of them.
 
+mod fields;
 mod upstream;
 
 use std::path::Path;
