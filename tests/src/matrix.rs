@@ -4,6 +4,7 @@
 //! One API server serves many *worlds*: topologies of the same names and addresses, each with a proxy of its own
 //! on `node-a`. `node-b` is the other node and has none, so that every decision is one of `node-a`.
 
+mod account;
 mod contract;
 mod extra_cases;
 mod objects;
@@ -15,6 +16,7 @@ mod shared_api_server;
 mod stale;
 mod world;
 
+pub use account::{Account, Compared};
 pub use contract::expected;
 pub use extra_cases::{
     BRIEFLY_STICKY, HEALTH_CHECKS, NODE_PORT_ADDRESSES, SCTP, STICKY, Step, node_port_cases, steps,
@@ -24,7 +26,7 @@ pub use question::{
     Case, Destination, Outcome, Policy, Question, Seen, Source, State, frontend, questions,
 };
 pub use services::services;
-pub use setup::{Detector, Proxy, Setup};
+pub use setup::{Detector, NATIVE, Proxy, SETTINGS, Setup};
 pub use shared_api_server::SharedApiServer;
 pub use stale::{Answers, Row, SECOND_TARGET, STALE, Stage, rows};
 pub use world::World;

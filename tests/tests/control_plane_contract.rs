@@ -5,48 +5,51 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use lb_tests::campaign;
 use lb_tests::control_plane::kube_proxy::Mode;
-use lb_tests::http;
-use lb_tests::join_all::{join_all, locked};
+use lb_tests::join_all::locked;
 use lb_tests::matrix::{
-    BRIEFLY_STICKY, Case, Destination, Detector, HEALTH_CHECKS, NODE_PORT_ADDRESSES, Outcome,
-    Proxy, SCTP, STICKY, Setup, SharedApiServer, Source, Step, World, frontend, node_port_cases,
-    services, steps, without_addresses,
+    Account, Case, Compared, Detector, NODE_PORT_ADDRESSES, Outcome, Proxy, SETTINGS, Setup,
+    SharedApiServer, Step, World, node_port_cases, services, steps, without_addresses,
 };
-use lb_tests::rig::{TARGET, matrix};
-use lb_tests::topology::Family;
-use lb_tests::traffic::{Ask, Protocol, Sctp};
-use lb_tests::wait::{wait_until, wait_until_ok};
+use lb_tests::wait::wait_until;
+
+#[path = "control_plane_contract/checks.rs"]
+mod checks;
 
 /// How long packets may take to follow a change: kube-proxy waits a second between two of its own.
 const SOON: Duration = Duration::from_mins(1);
 /// Worlds at a time.
 const AT_ONCE: usize = 4;
 
-/// The questions that were not answered as expected.
-type Found = Mutex<Vec<(usize, Vec<String>)>>;
-
 #[test]
 fn rules_beside_the_matrix_are_as_the_contract_says() -> Result<()> {
+    let account = Account::default();
+    let proxies = [Proxy::KubeProxy(Mode::Nftables), Proxy::Ours, Proxy::OursMasquerading];
+    // Pods of the other node are outsiders: none of their answers goes around the node.
+    rules(&proxies.map(|proxy| Setup::new(proxy, Detector::NodeCidr)), &account)?;
+    for some in campaign::size(&[][..], &SETTINGS).chunks(AT_ONCE) {
+        let setups = some.iter().map(|setting| Setup::with(*setting, Detector::NodeCidr));
+        rules(&setups.collect::<Vec<_>>(), &account)?;
+    }
+    judge(account, "rules beside the matrix")
+}
+
+/// Follows all steps in worlds side by side.
+fn rules(setups: &[Setup], account: &Account) -> Result<()> {
     let server = SharedApiServer::start()?;
     server.publish(&services()?)?;
     let steps = steps()?;
-    let proxies = [Proxy::KubeProxy(Mode::Nftables), Proxy::Ours, Proxy::OursMasquerading];
-    let found = Found::default();
-    let barrier = Barrier::new(proxies.len() + 1);
+    let barrier = Barrier::new(setups.len() + 1);
     let is_published = AtomicBool::new(true);
     let published: Vec<Result<()>> = thread::scope(|scope| {
-        for proxy in proxies {
-            let (server, steps, found) = (&server, &steps, &found);
-            let pace = (&barrier, &is_published);
+        for setup in setups {
+            let (server, steps, pace) = (&server, &steps, (&barrier, &is_published));
             drop(scope.spawn(move || {
-                // Pods of the other node are outsiders: none of their answers goes around the node.
-                let setup = Setup::new(proxy, Detector::NodeCidr);
-                let asked = follow(setup, server, steps, pace);
-                locked(found).push(asked);
+                account.add(setup, follow(setup.clone(), server, steps, pace));
             }));
         }
         let publish = |step| {
@@ -58,36 +61,40 @@ fn rules_beside_the_matrix_are_as_the_contract_says() -> Result<()> {
         };
         steps.iter().map(publish).collect()
     });
-    published.into_iter().collect::<Result<()>>()?;
-    judge(&found)
+    published.into_iter().collect()
 }
 
 #[test]
 fn node_ports_are_served_where_the_list_says() -> Result<()> {
     let server = SharedApiServer::start()?;
     server.publish(&services()?)?;
-    let proxies = [Proxy::KubeProxy(Mode::Nftables), Proxy::Ours];
-    let rows = NODE_PORT_ADDRESSES.iter().flat_map(|row| proxies.map(|proxy| (proxy, row)));
+    let plain = [(Proxy::KubeProxy(Mode::Nftables), ""), (Proxy::Ours, "")];
+    let with = campaign::size(&[][..], &SETTINGS).iter();
+    let worlds = plain.iter().chain(with);
+    let rows = worlds.flat_map(|with| NODE_PORT_ADDRESSES.iter().map(move |row| (*with, row)));
     let rows: Mutex<VecDeque<_>> = Mutex::new(rows.collect());
-    let found = Found::default();
+    let account = Account::default();
     let next = || locked(&rows).pop_front();
     let work = || {
-        while let Some((proxy, (list, accepted))) = next() {
+        while let Some((with, (list, accepted))) = next() {
             let node_port_addresses = list.iter().map(|&entry| entry.to_owned()).collect();
-            let setup = Setup { node_port_addresses, ..Setup::new(proxy, Detector::ClusterCidr) };
-            let asked = World::start(setup, &server).and_then(|world| {
+            let setup = Setup { node_port_addresses, ..Setup::with(with, Detector::ClusterCidr) };
+            let asked = World::start(setup.clone(), &server).and_then(|world| {
                 let own = world.rig().node(0)?.addresses();
                 let cases = node_port_cases(world.setup(), own, *accepted);
                 settle(&world, &format!("{list:?}"), &cases)
             });
-            let failed = |error| (0, vec![format!("{error:#}")]);
-            let (count, wrong) = asked.unwrap_or_else(failed);
-            let wrong = wrong.into_iter().map(|line| format!("{proxy:?}, {line}")).collect();
-            locked(&found).push((count, wrong));
+            account.add(&setup, of(with.0, asked));
         }
     };
     thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
-    judge(&found)
+    judge(account, "NodePorts at addresses of a list")
+}
+
+/// The result of a world, with its proxy in each line.
+fn of(proxy: Proxy, asked: Result<Compared>) -> Compared {
+    let (count, wrong) = asked.unwrap_or_else(|error| (0, vec![format!("{error:#}")]));
+    (count, wrong.into_iter().map(|line| format!("{proxy:?}, {line}")).collect())
 }
 
 /// Follows the steps in a world of its own; returns how much was asked, and what was not as expected.
@@ -96,21 +103,21 @@ fn follow(
     server: &SharedApiServer,
     steps: &[Step],
     (barrier, is_published): (&Barrier, &AtomicBool),
-) -> (usize, Vec<String>) {
+) -> Compared {
     let proxy = setup.proxy;
     let world = World::start(setup, server);
-    let mut all = (0, Vec::new());
+    let mut all = Compared::default();
     for (number, step) in steps.iter().enumerate() {
         let _leader = barrier.wait();
         let asked = match &world {
             // A failure there is reported there.
-            _ if !is_published.load(Ordering::Relaxed) => Ok((0, Vec::new())),
+            _ if !is_published.load(Ordering::Relaxed) => Ok(Compared::default()),
             Ok(world) => ask(world, step, number == 0),
             Err(error) => Ok((0, vec![format!("{error:#}")])),
         };
-        let (count, wrong) = asked.unwrap_or_else(|error| (0, vec![format!("{error:#}")]));
+        let (count, wrong) = of(proxy, asked);
         all.0 += count;
-        all.1.extend(wrong.into_iter().map(|line| format!("{proxy:?}, {line}")));
+        all.1.extend(wrong);
         let _leader = barrier.wait();
     }
     all
@@ -125,10 +132,10 @@ fn publish(server: &SharedApiServer, step: &Step) -> Result<()> {
 }
 
 /// Asks everything of a step.
-fn ask(world: &World, step: &Step, is_first: bool) -> Result<(usize, Vec<String>)> {
+fn ask(world: &World, step: &Step, is_first: bool) -> Result<Compared> {
     let (mut count, mut wrong) = settle(world, step.name, &(step.cases)(world.setup())?)?;
     if is_first {
-        for check in [affinity, affinity_ends, health, sctp] {
+        for check in [checks::affinity, checks::affinity_ends, checks::health, checks::sctp] {
             let (more, lines) = check(world)?;
             count += more;
             wrong.extend(lines);
@@ -138,7 +145,7 @@ fn ask(world: &World, step: &Step, is_first: bool) -> Result<(usize, Vec<String>
 }
 
 /// Asks until everything is as expected; returns how much, and what does not become so.
-fn settle(world: &World, what: &str, cases: &[Case]) -> Result<(usize, Vec<String>)> {
+fn settle(world: &World, what: &str, cases: &[Case]) -> Result<Compared> {
     let unlike = |cases: &[Case]| -> Result<Vec<(Case, Outcome)>> {
         let outcomes = world.ask(cases)?;
         let outcomes = outcomes.iter().map(without_addresses);
@@ -166,107 +173,8 @@ fn settle(world: &World, what: &str, cases: &[Case]) -> Result<(usize, Vec<Strin
     Ok((cases.len(), wrong.iter().map(line).collect()))
 }
 
-/// Contract 4: whoever asks has one backend for each port of a Service, by whichever address it is asked.
-fn affinity(world: &World) -> Result<(usize, Vec<String>)> {
-    let mut wrong = Vec::new();
-    let everybody = Source::ALL.into_iter().flat_map(|source| matrix().map(move |of| (source, of)));
-    let mut count = 0;
-    for (source, (family, protocol)) in everybody {
-        let destinations = Destination::ALL.into_iter().filter(|it| *it != Destination::ProxiedVip);
-        let asks = destinations
-            .map(|destination| Ok(Ask::new(protocol, frontend(destination, STICKY, family)?)))
-            .collect::<Result<Vec<_>>>()?;
-        // The first one shows whom the others must find: they are asked at once.
-        drop(world.servers(source, asks.get(..1).unwrap_or_default(), 1)?);
-        let servers = world.servers(source, &asks, 8)?;
-        count += asks.len();
-        if servers.len() != 1 {
-            wrong.push(format!("{source:?} by {family} {protocol} is answered by {servers:?}"));
-        }
-    }
-    Ok((count, wrong))
-}
-
-/// Contract 4: a client that asks rarely enough is not remembered.
-fn affinity_ends(world: &World) -> Result<(usize, Vec<String>)> {
-    let rarely = Duration::from_millis(1_300);
-    let askers = [
-        (Source::Pod, Destination::ClusterIp, Family::V4, Protocol::Tcp),
-        (Source::Host, Destination::ClusterIp, Family::V6, Protocol::Udp),
-        (Source::Outside, Destination::NodePort, Family::V6, Protocol::Tcp),
-        (Source::Outside, Destination::Vip, Family::V4, Protocol::Udp),
-    ];
-    let wrong = join_all(askers.map(|(source, destination, family, protocol)| {
-        move || {
-            let asks = [Ask::new(protocol, frontend(destination, BRIEFLY_STICKY, family)?)];
-            let first = world.servers(source, &asks, 1)?;
-            let mut last = Instant::now();
-            let other = wait_until(Duration::from_mins(3), "another backend", || {
-                // Each question begins the second anew.
-                if last.elapsed() < rarely {
-                    return None;
-                }
-                last = Instant::now();
-                let found = world.servers(source, &asks, 1).ok()?;
-                (found != first).then_some(())
-            });
-            Ok(other.err().map(|error| format!("{source:?} by {protocol}: {error:#}")))
-        }
-    }))?;
-    Ok((askers.len(), wrong.into_iter().flatten().collect()))
-}
-
-/// Contract 3.11: SCTP is translated as the others are, for pods, for clients outside and for the host.
-fn sctp(world: &World) -> Result<(usize, Vec<String>)> {
-    let (mut count, mut wrong) = (0, Vec::new());
-    let rig = world.rig();
-    for (number, server) in SCTP.into_iter().zip([rig.pod(0, 1)?, rig.pod(1, 1)?]) {
-        for (source, destination) in [
-            (Source::Pod, Destination::ClusterIp),
-            (Source::Pod, Destination::NodePort),
-            (Source::Host, Destination::ClusterIp),
-            (Source::Host, Destination::Vip),
-            (Source::Outside, Destination::NodePort),
-            (Source::Outside, Destination::ExternalIp),
-        ] {
-            for family in Family::ALL {
-                count += 1;
-                let member = world.member(source)?;
-                let own = member.addresses().socket(family, 26_000 + count as u16);
-                let there = Sctp::open(server, server.addresses().socket(family, TARGET))?;
-                let to = frontend(destination, number, family)?;
-                let associated = Sctp::open(member, own)?.associate(&there, to);
-                let failed = |error| format!("{source:?} associates with {to}: {error:#}");
-                wrong.extend(associated.err().map(failed));
-            }
-        }
-    }
-    Ok((count, wrong))
-}
-
-/// Contract 6.1: each family for itself.
-fn health(world: &World) -> Result<(usize, Vec<String>)> {
-    let (client, node) = (world.rig().client(), world.rig().node(0)?);
-    let mut wrong = Vec::new();
-    for (port, expected) in HEALTH_CHECKS {
-        for (address, expected) in node.addresses().both().into_iter().zip(expected) {
-            let asked = wait_until_ok(SOON, "health check", || {
-                let (status, body) = http::get(client.home(), (address, port).into(), "/")?;
-                let status_expected = if expected == 0 { 503 } else { 200 };
-                let says = format!("\"localEndpoints\":{expected}");
-                let body: String = body.split_whitespace().collect();
-                ensure!(status == status_expected && body.contains(&says), "{status}: {body}");
-                Ok(())
-            });
-            wrong.extend(asked.err().map(|error| format!("{address} {port}: {error:#}")));
-        }
-    }
-    Ok((2 * HEALTH_CHECKS.len(), wrong))
-}
-
-fn judge(found: &Found) -> Result<()> {
-    let (counts, wrong): (Vec<usize>, Vec<Vec<String>>) = locked(found).drain(..).unzip();
-    let (compared, wrong) = (counts.iter().sum::<usize>(), wrong.concat());
+fn judge(account: Account, what: &str) -> Result<()> {
+    let (compared, wrong) = account.told(what);
     ensure!(wrong.is_empty(), "{} of {compared} are wrong:\n{}", wrong.len(), wrong.join("\n"));
     Ok(())
 }

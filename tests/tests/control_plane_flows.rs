@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use lb_tests::campaign;
 use lb_tests::control_plane::kube_proxy::Mode;
 use lb_tests::join_all::join_all;
 use lb_tests::matrix::{
-    Answers, Destination, Detector, Proxy, Row, SECOND_TARGET, STALE, Setup, SharedApiServer,
-    Source, Stage, World, frontend, rows, services,
+    Answers, Compared, Destination, Detector, Proxy, Row, SECOND_TARGET, SETTINGS, STALE, Setup,
+    SharedApiServer, Source, Stage, World, frontend, rows, services,
 };
 use lb_tests::rig::TARGET;
 use lb_tests::topology::Family;
@@ -20,6 +21,8 @@ const SOON: Duration = Duration::from_mins(1);
 const PATIENCE: u64 = 400;
 /// ... and of one that is not.
 const LATE: u64 = 15_000;
+/// Worlds with settings at a time.
+const AT_ONCE: usize = 5;
 /// Anything but a port of a Service.
 const PLAIN_PORT: u16 = 8_472;
 
@@ -33,21 +36,39 @@ struct Old<'a> {
 
 #[test]
 fn flows_follow_their_endpoints_as_the_contract_says() -> Result<()> {
+    let plain = [Proxy::KubeProxy(Mode::Nftables), Proxy::Ours, Proxy::OursMasquerading];
+    let with = campaign::size(&[][..], &SETTINGS).chunks(AT_ONCE).map(<[_]>::to_vec);
+    let groups = [plain.map(|proxy| (proxy, "")).to_vec()].into_iter().chain(with);
+    let mut wrong = Vec::new();
+    for worlds in groups {
+        let rows = rows_in(&worlds)?;
+        let names = worlds.iter().map(|with| Setup::with(*with, Detector::NodeCidr).name());
+        let names = names.collect::<Vec<_>>().join("; ");
+        campaign::figure(&format!("rows of flows that follow, each with {names}"), rows.0, "rows");
+        wrong.extend(rows.1);
+    }
+    ensure!(wrong.is_empty(), "{} rows are wrong:\n{}", wrong.len(), wrong.join("\n"));
+    Ok(())
+}
+
+/// Asks every row in these worlds side by side; returns how many held in all of them, and what did not.
+fn rows_in(worlds: &[(Proxy, &'static str)]) -> Result<Compared> {
     let server = SharedApiServer::start()?;
     server.publish(&services()?)?;
-    let proxies = [Proxy::KubeProxy(Mode::Nftables), Proxy::Ours, Proxy::OursMasquerading];
-    let worlds = proxies.map(|proxy| World::start(Setup::new(proxy, Detector::NodeCidr), &server));
-    let worlds: Vec<World> = worlds.into_iter().collect::<Result<_>>()?;
+    let start = |with: &_| World::start(Setup::with(*with, Detector::NodeCidr), &server);
+    let worlds: Vec<World> = worlds.iter().map(start).collect::<Result<_>>()?;
     for world in &worlds {
         let pod = world.rig().pod(0, 1)?;
         pod.peer().serve(Protocol::Udp, &pod.addresses().both(), SECOND_TARGET)?;
     }
-    let mut wrong = Vec::new();
+    let (mut right, mut wrong) = (0, Vec::new());
     for row in rows()? {
-        wrong.extend(ask_row(&server, &worlds, &row).err().map(|error| format!("{error:#}")));
+        match ask_row(&server, &worlds, &row) {
+            Ok(()) => right += 1,
+            Err(error) => wrong.push(format!("{error:#}")),
+        }
     }
-    ensure!(wrong.is_empty(), "{} rows are wrong:\n{}", wrong.len(), wrong.join("\n"));
-    Ok(())
+    Ok((right, wrong))
 }
 
 fn ask_row(server: &SharedApiServer, worlds: &[World], row: &Row) -> Result<()> {
@@ -98,7 +119,7 @@ fn follows(world: &World, flow: &Old<'_>, stage: &Stage) -> Result<()> {
     } else {
         is_answered(flow, &[stage.old])
     };
-    outcome.with_context(|| format!("{:?}, {}", world.setup().proxy, flow.who))
+    outcome.with_context(|| format!("{:?}, {}", world.setup(), flow.who))
 }
 
 /// Whether the pod of `node-a` serves datagrams at the usual port.
@@ -150,8 +171,7 @@ fn new_flow_is_answered(world: &World, from: Source, ask: Ask, by: Answers) -> R
         last = Some(outcome);
         is_so.then_some(())
     });
-    answered
-        .with_context(|| format!("{:?}: {from:?} asks {}: {last:?}", world.setup().proxy, ask.to))
+    answered.with_context(|| format!("{:?}: {from:?} asks {}: {last:?}", world.setup(), ask.to))
 }
 
 fn begin<'a>(world: &'a World, row: &Row) -> Result<Vec<Old<'a>>> {

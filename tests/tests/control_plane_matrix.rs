@@ -6,43 +6,72 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::thread;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lb_tests::campaign;
 use lb_tests::control_plane::kube_proxy::Mode;
 use lb_tests::join_all::locked;
 use lb_tests::matrix::{
-    Case, Detector, Proxy, Setup, SharedApiServer, World, expected, questions, services,
+    Account, Case, Detector, NATIVE, Proxy, SETTINGS, Setup, SharedApiServer, World, expected,
+    questions, services,
 };
 use lb_tests::topology::Shape;
 
 /// Worlds at a time: more than the processors, since they wait for silence.
 const AT_ONCE: usize = 4;
+/// In a run that is no campaign a world with a setting is asked every so many questions, which meet each source, destination,
+/// policy, state, family and protocol: 24 questions are about one destination of a Service.
+const SAMPLE: usize = 5;
 
-fn setups() -> Vec<Setup> {
+/// A world, and which of the questions it is asked: the first one, and from one to the next.
+type Asked = (Setup, (usize, usize));
+
+fn setups() -> Vec<Asked> {
     let proxies = [Proxy::KubeProxy(Mode::Nftables), Proxy::Ours, Proxy::OursMasquerading];
     let mut all = Vec::new();
     for proxy in proxies {
-        for detector in [
-            Detector::ClusterCidr,
-            Detector::ClusterCidr4,
-            Detector::NodeCidr,
-            Detector::Device,
-            Detector::None,
-        ] {
-            all.push(Setup::new(proxy, detector));
-        }
+        all.extend(detectors().map(|detector| Setup::new(proxy, detector)));
         // With `masquerade: edge` it is ignored.
         let with_all = [Detector::ClusterCidr, Detector::None];
         for detector in with_all.into_iter().filter(|_| proxy != Proxy::Ours) {
             all.push(Setup { masquerade_all: true, ..Setup::new(proxy, detector) });
         }
-        all.push(Setup { shape: Shape::Bridged, ..Setup::new(proxy, Detector::Device) });
+        all.push(bridged(Setup::new(proxy, Detector::Device)));
     }
     all.push(Setup::new(Proxy::KubeProxy(Mode::Iptables), Detector::ClusterCidr));
+    let mut all: Vec<Asked> = all.into_iter().map(|setup| (setup, (0, 1))).collect();
+    all.extend(campaign::size(some_with_settings(), all_with_settings()));
     if let Ok(only) = std::env::var("LB_MATRIX") {
-        all.retain(|setup| format!("{setup:?}").contains(&only));
+        all.retain(|(setup, _)| format!("{setup:?}").contains(&only));
     }
     all
+}
+
+const fn detectors() -> [Detector; 5] {
+    use Detector::{ClusterCidr, ClusterCidr4, Device, NodeCidr, None};
+    [ClusterCidr, ClusterCidr4, NodeCidr, Device, None]
+}
+
+fn bridged(setup: Setup) -> Setup {
+    Setup { shape: Shape::Bridged, ..setup }
+}
+
+/// One world with each setting, of both shapes in turn, and some questions.
+fn some_with_settings() -> Vec<Asked> {
+    let world = |(number, setting): (usize, _)| {
+        let setup = Setup::with(setting, Detector::Device);
+        let setup = if number.is_multiple_of(2) { setup } else { bridged(setup) };
+        (setup, (number % SAMPLE, SAMPLE))
+    };
+    SETTINGS.into_iter().enumerate().map(world).collect()
+}
+
+/// Every world with each setting, and every question.
+fn all_with_settings() -> Vec<Asked> {
+    let worlds = SETTINGS.into_iter().flat_map(|setting| {
+        let routed = detectors().map(|detector| Setup::with(setting, detector));
+        routed.into_iter().chain([bridged(Setup::with(setting, Detector::Device))])
+    });
+    worlds.map(|setup| (setup, (0, 1))).collect()
 }
 
 #[test]
@@ -50,33 +79,41 @@ fn every_cell_of_the_matrix_is_as_the_contract_says() -> Result<()> {
     let server = SharedApiServer::start()?;
     server.publish(&services()?)?;
     let setups = Mutex::new(VecDeque::from(setups()));
-    let found: Mutex<Vec<(usize, Vec<String>)>> = Mutex::default();
+    let account = Account::default();
     let next = || locked(&setups).pop_front();
     let work = || {
-        while let Some(setup) = next() {
-            let compared = compare(&server, setup.clone());
+        while let Some((setup, asked)) = next() {
             let failed = |error| (0, vec![format!("{setup:?}: {error:#}")]);
-            let compared = compared.unwrap_or_else(failed);
-            locked(&found).push(compared);
+            let compared = compare(&server, setup.clone(), asked).unwrap_or_else(failed);
+            account.add(&setup, compared);
         }
     };
     thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
-    let (counts, wrong): (Vec<usize>, Vec<Vec<String>>) = locked(&found).drain(..).unzip();
-    let (compared, wrong) = (counts.iter().sum::<usize>(), wrong.concat());
-    campaign::figure("questions answered as the contract says", compared, "questions");
+    let (compared, wrong) = account.told("questions of the matrix");
     ensure!(wrong.is_empty(), "{} of {compared} are wrong:\n{}", wrong.len(), wrong.join("\n"));
     ensure!(compared > 0, "no setup has these words");
     Ok(())
 }
 
 /// Asks everything in one world; returns how much, and what was not as expected.
-fn compare(server: &SharedApiServer, setup: Setup) -> Result<(usize, Vec<String>)> {
+fn compare(
+    server: &SharedApiServer,
+    setup: Setup,
+    (first, step): (usize, usize),
+) -> Result<(usize, Vec<String>)> {
     let cases: Vec<Case> = questions()?
         .into_iter()
+        .skip(first)
+        .step_by(step)
         .map(|question| Ok(question.expecting(expected(&setup, &question)?)))
         .collect::<Result<_>>()?;
     let world = World::start(setup, server)?;
     let outcomes = world.ask(&cases)?;
+    if world.setup().has(NATIVE) {
+        let agent = world.agent().context("our agent")?;
+        let count = agent.metric(&["lb_datapath_packets_total", "edge_xdp", "new_flow"])?;
+        ensure!(count > 0.0, "no flow was begun by XDP");
+    }
     let wrong = cases.iter().zip(&outcomes).filter(|(case, outcome)| case.expected != **outcome);
     let line = |(case, outcome): (&Case, _)| {
         let setup = world.setup();

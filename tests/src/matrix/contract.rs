@@ -90,7 +90,11 @@ fn answer(setup: &Setup, question: &Question, cell: Cell, backend: Backend) -> R
     if is_at_edge && !backend.is_local && !masquerades {
         return Ok(Seen::Silence);
     }
-    let saw = if question.source == Source::Host {
+    // A connection that never leaves the pod.
+    let stays_within = is_hairpin && backend.is_local && is_connected(setup, question);
+    let saw = if stays_within {
+        source
+    } else if question.source == Source::Host {
         host_address(setup, question, cell, backend)?
     } else if backend.is_local && backend.is_host || !masquerades {
         // A packet that ends on the node itself is not sent out, and keeps its source (contract 3.10).
@@ -104,6 +108,16 @@ fn answer(setup: &Setup, question: &Question, cell: Cell, backend: Backend) -> R
         leaving_address(setup, backend)?.of(question.family)
     };
     Ok(Seen::Answer(backend.name(), saw))
+}
+
+/// Whether a pod's socket is connected to its backend (`socketLB: all`): not where its address decides.
+fn is_connected(setup: &Setup, question: &Question) -> bool {
+    let depends_on_address = setup.proxy == Proxy::OursMasquerading
+        || question.policy == Policy::Local && is_external(question);
+    setup.has("socketLB: all")
+        && question.source == Source::Backend
+        && question.protocol == Protocol::Tcp
+        && !depends_on_address
 }
 
 /// Whom a backend sees when a process of the node asks.

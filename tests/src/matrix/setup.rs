@@ -32,6 +32,25 @@ pub enum Proxy {
     OursMasquerading,
 }
 
+/// Documented settings of ours, alone and together: fields of `AgentConfiguration`.
+///
+/// With each of them every question is answered as without. [`Proxy`], [`Detector`] and `nodePortAddresses` stand for others.
+pub const SETTINGS: [(Proxy, &str); 10] = [
+    (Proxy::Ours, "socketLB: all"),
+    (Proxy::Ours, "socketLB: 'off'"),
+    (Proxy::Ours, "shortCuts: 'on'"),
+    (Proxy::Ours, "acceleration: native"),
+    (Proxy::Ours, "localhostNodePorts: true\necho: reject\nacceleration: 'off'"),
+    (Proxy::Ours, "externalDevices: [eth0]\npodDevices: [veth*]"),
+    (Proxy::Ours, "socketLB: 'off'\nacceleration: native\nshortCuts: 'on'"),
+    (Proxy::OursMasquerading, "socketLB: all"),
+    (Proxy::OursMasquerading, "socketLB: 'off'\nshortCuts: 'on'"),
+    (Proxy::OursMasquerading, "acceleration: native"),
+];
+
+/// The line that makes XDP serve virtual interfaces.
+pub const NATIVE: &str = "acceleration: native";
+
 /// The choices that make a world.
 #[derive(Debug, Clone)]
 pub struct Setup {
@@ -44,13 +63,47 @@ pub struct Setup {
     pub shape: Shape,
     /// `nodePortAddresses`, as written.
     pub node_port_addresses: Vec<String>,
+    /// More fields of `AgentConfiguration`, one a line.
+    pub setting: &'static str,
 }
 
 impl Setup {
     /// The usual one.
     pub const fn new(proxy: Proxy, detector: Detector) -> Self {
         let node_port_addresses = Vec::new();
-        Self { proxy, detector, masquerade_all: false, shape: Shape::Routed, node_port_addresses }
+        let (shape, setting) = (Shape::Routed, "");
+        Self { proxy, detector, masquerade_all: false, shape, node_port_addresses, setting }
+    }
+
+    /// Ours with one of [`SETTINGS`].
+    pub fn with(setting: (Proxy, &'static str), detector: Detector) -> Self {
+        Self { setting: setting.1, ..Self::new(setting.0, detector) }
+    }
+
+    /// Whether a line is among its fields.
+    pub fn has(&self, line: &str) -> bool {
+        self.setting.lines().any(|set| set == line)
+    }
+
+    /// The document `AgentConfiguration`.
+    pub(super) fn agent(&self) -> String {
+        let masquerade = if self.proxy == Proxy::Ours { "edge" } else { "kube-proxy" };
+        let setting = self.setting;
+        format!(
+            "apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\nmasquerade: {masquerade}\n{setting}"
+        )
+    }
+
+    /// The proxy and its settings in one line.
+    pub fn name(&self) -> String {
+        let proxy = match self.proxy {
+            Proxy::KubeProxy(mode) => return format!("kube-proxy {mode:?}"),
+            Proxy::Ours if self.setting.is_empty() => "default",
+            Proxy::Ours => "",
+            Proxy::OursMasquerading => "masquerade: kube-proxy",
+        };
+        let lines = [proxy].into_iter().chain(self.setting.lines());
+        lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(", ")
     }
 
     /// Whether it is the real kube-proxy.

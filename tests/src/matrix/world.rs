@@ -5,11 +5,10 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::json;
 
 use super::question::{Case, Outcome, PORT, Policy, Seen, Source, State, at_most, number};
 use super::routes::lead_to_node_a;
-use super::setup::{Proxy, Setup};
+use super::setup::{NATIVE, Proxy, Setup};
 use super::shared_api_server::SharedApiServer;
 use crate::agent::{Agent, Source as Objects};
 use crate::control_plane::kube_proxy::{KubeProxy, Mode, Options};
@@ -44,7 +43,11 @@ enum Running {
 impl World {
     /// Builds it, starts its proxy, and returns when packets follow the Services of the matrix.
     pub fn start(setup: Setup, server: &SharedApiServer) -> Result<Self> {
-        let rig = Rig::build(Topology::builder(setup.shape))?;
+        let builder = Topology::builder(setup.shape);
+        // XDP leaves unfinished checksums to tc, and sends only where somebody takes frames.
+        let has_xdp = setup.has(NATIVE);
+        let builder = if has_xdp { builder.without_checksum_offload().polling() } else { builder };
+        let rig = Rig::build(builder)?;
         server.connect(rig.topology().fabric())?;
         lead_to_node_a(&rig)?;
         if setup.shape == Shape::Bridged {
@@ -69,13 +72,9 @@ impl World {
         let proxy = if setup.is_kube_proxy() {
             Running::KubeProxy(KubeProxy::start(&options)?)
         } else {
-            let masquerade = if setup.proxy == Proxy::Ours { "edge" } else { "kube-proxy" };
-            let agent = json!({
-                "apiVersion": "lb.dev/v1alpha1", "kind": "AgentConfiguration",
-                "masquerade": masquerade,
-            });
             let file = node.directory().join("config.yaml");
-            fs::write(&file, format!("{}\n---\n{agent}\n", options.configuration()))
+            let documents = [options.configuration(), setup.agent()];
+            fs::write(&file, documents.join("\n---\n") + "\n")
                 .with_context(|| format!("configuration {}", file.display()))?;
             let config = file.to_string_lossy();
             let source = Objects::Kubeconfig(&kubeconfig);

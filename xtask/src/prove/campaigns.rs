@@ -52,16 +52,16 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         ])],
     },
     Campaign {
-        name: "matrix",
-        proves: "every cell of kube-proxy's matrix is answered as the contract says",
-        expected: "2 min",
-        work: &[Work::Tests(&["control_plane_matrix"])],
-    },
-    Campaign {
-        name: "flows",
-        proves: "flows follow their endpoints as the contract says",
-        expected: "2 min",
-        work: &[Work::Tests(&["control_plane_flows"])],
+        name: "settings",
+        proves: "every cell of kube-proxy's matrix, every rule beside it and every flow whose endpoint changes is as the \
+                 contract says with the default and with each documented setting",
+        expected: "15 min",
+        work: &[Work::Tests(&[
+            "control_plane_matrix",
+            "control_plane_contract",
+            "control_plane_flows",
+            "topology_settings",
+        ])],
     },
     Campaign {
         name: "neighbours",

@@ -95,9 +95,10 @@ fn kinds(all: &mut Cases<'_>, source: Source) -> Result<()> {
 }
 
 fn policies(all: &mut Cases<'_>) -> Result<()> {
-    // Contract 13: only where somebody asks for it, which nobody does here.
+    // Contract 13: only where somebody asks for it.
     let loopback = Addresses::parse("127.0.0.1", "::1")?;
-    all.to("node-port on loopback", Source::Host, (loopback, node_port(FIRST)), Refused);
+    let there = if all.setup.has("localhostNodePorts: true") { BOTH } else { Refused };
+    all.to("node-port on loopback", Source::Host, (loopback, node_port(FIRST)), there);
     for destination in OUTWARD {
         for (source, zones, nowhere, external) in [
             (Source::Outside, HERE, Silence, Silence),

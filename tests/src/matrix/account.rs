@@ -1,0 +1,42 @@
+//! The account of many worlds: how many questions each proxy and setting answered as expected, and what went otherwise.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use super::setup::Setup;
+use crate::campaign;
+use crate::join_all::locked;
+
+/// How much was asked, and what was not as expected.
+pub type Compared = (usize, Vec<String>);
+
+/// The sums by proxy and setting.
+#[derive(Debug, Default)]
+pub struct Account(Mutex<BTreeMap<String, Compared>>);
+
+impl Account {
+    /// Adds what came of the questions of a world.
+    pub fn add(&self, setup: &Setup, (asked, wrong): Compared) {
+        let add = |sum: &mut Compared| {
+            sum.0 += asked;
+            sum.1.extend(wrong);
+        };
+        add(locked(&self.0).entry(setup.name()).or_default());
+    }
+
+    /// Tells the figures of each proxy and setting, and returns all of it together.
+    pub fn told(self, what: &str) -> Compared {
+        let mut all = Compared::default();
+        for (name, (asked, wrong)) in locked(&self.0).iter() {
+            let right = format!("{}/{asked}", asked.saturating_sub(wrong.len()));
+            campaign::figure(
+                &format!("{what} answered as the contract says, {name}"),
+                right,
+                "questions",
+            );
+            all.0 += asked;
+            all.1.extend_from_slice(wrong);
+        }
+        all
+    }
+}
