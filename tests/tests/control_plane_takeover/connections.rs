@@ -1,0 +1,178 @@
+//! Connections and sockets that stay open, on the way to the agent and on the way back.
+
+use std::thread::{self, ScopedJoinHandle};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_common::fake::{Datagram, Transport, at};
+use lb_tests::agent::{Agent, Source};
+use lb_tests::campaign;
+use lb_tests::cluster::{Cluster, Lasting, Published, Sizes};
+use lb_tests::control_plane::kube_proxy::{KubeProxy, Mode};
+use lb_tests::rig::until;
+use lb_tests::topology::{Family, Node, Shape};
+use lb_tests::traffic::{Ask, Handmade, Protocol};
+use lb_tests::wait::wait_until_ok;
+
+use super::{SOON, TIMEOUTS, all_are_answered, proxy};
+
+/// A port of the node that no socket gets by chance.
+const ANSWERED: u16 = 61_999;
+
+/// Connections and sockets that stay open, through kube-proxy's rules, the take-over and the removal of the rules.
+pub(crate) fn go_on(mode: Mode) -> Result<()> {
+    let cluster = Cluster::without_agents(Shape::Routed)?;
+    let (rig, kubeconfig) = (cluster.rig(), cluster.control_plane().kubeconfig());
+    let nodes = rig.topology().nodes();
+    // Questions of sockets that do not stay are forgotten at once, those that stay only when they are closed.
+    datagrams_are_remembered(nodes, 2)?;
+    let web = cluster.publish("web", false)?;
+    cluster.endpoints(&web, &[rig.pod(0, 1)?, rig.pod(1, 1)?])?;
+    let proxies: Vec<KubeProxy> =
+        nodes.iter().map(|node| proxy(node, mode, &kubeconfig)).collect::<Result<_>>()?;
+    cluster.until_answered_by(&web, &["pod-a2", "pod-b2"])?;
+    datagrams_are_remembered(nodes, 300)?;
+    let kept = Lasting::open(&cluster, &web, sizes_there)?;
+    kept.go_on("through kube-proxy")?;
+
+    drop(proxies);
+    kept.go_on("without kube-proxy")?;
+    let source = Source::Kubeconfig(&kubeconfig);
+    let start = |node| Agent::start(node, source, &TIMEOUTS);
+    let agents: Vec<Agent> = nodes.iter().map(start).collect::<Result<_>>()?;
+    kept.go_on("beside the agent")?;
+    for agent in &agents {
+        let (code, said) = agent.exit_code(&["takeover", "--remove-rules"])?;
+        ensure!(code == 1, "connections are left, and it ended with {code}: {said}");
+        let status = agent.exit_said(&["status"])?;
+        ensure!(
+            status.contains("connections still translated by netfilter; kube-proxy's rules: none"),
+            "{status}"
+        );
+    }
+    kept.go_on("without rules")?;
+    all_are_answered(&cluster, &web).context("new ones")?;
+    kept.go_on("beside new ones")?;
+    let passed = agents.iter().map(|agent| agent.metric(&["take_over"])).sum::<Result<f64>>()?;
+    ensure!(passed > 0.0, "no packet was left to netfilter: the agents served all");
+
+    datagrams_are_remembered(nodes, 2)?;
+    kept.go_on("for the last time")?;
+    tell(&kept, mode, "to the agent")?;
+    drop(kept);
+    for (agent, node) in agents.iter().zip(nodes) {
+        let (code, said) = agent.exit_code(&["takeover", "--wait", "--timeout", "120"])?;
+        ensure!(code == 0, "{} ended with {code}: {said}", agent.command(&["takeover"])?);
+        wait_until_ok(SOON, "the take-over is over", || {
+            let status = agent.exit_said(&["status"])?;
+            ensure!(!status.contains("Take-over"), "{status}");
+            let tables = node.netns().tool("nft", &["list", "tables"])?;
+            ensure!(!tables.contains("lb-agent"), "{tables}");
+            Ok(())
+        })?;
+    }
+    all_are_answered(&cluster, &web).context("with the agent alone")?;
+    given_back(&cluster, &web, mode, agents)
+}
+
+/// Tells how many sockets there were, how many questions of those that ask were answered, and how many sockets were lost.
+fn tell(kept: &Lasting<'_>, mode: Mode, way: &str) -> Result<()> {
+    let what = |what| format!("{mode:?}, {way}: {what}");
+    campaign::figure(&what("open connections and UDP sockets"), kept.count()?, "sockets");
+    campaign::figure(&what("questions answered meanwhile"), kept.unharmed()?, "questions");
+    campaign::figure(&what("reset or lost"), kept.lost()?, "sockets");
+    Ok(())
+}
+
+/// Lets netfilter remember datagrams that come from now on for so many seconds.
+fn datagrams_are_remembered(nodes: &[Node], seconds: u32) -> Result<()> {
+    nodes.iter().try_for_each(|node| node.netns().remember_datagrams(seconds))
+}
+
+/// The way back: connections through the agents' programs go on while kube-proxy serves what begins, and the programs go with the
+/// last of them.
+fn given_back(
+    cluster: &Cluster,
+    web: &Published,
+    mode: Mode,
+    mut agents: Vec<Agent>,
+) -> Result<()> {
+    let (nodes, kubeconfig) =
+        (cluster.rig().topology().nodes(), cluster.control_plane().kubeconfig());
+    datagrams_are_remembered(nodes, 300)?;
+    let kept = Lasting::open(cluster, web, sizes_back)?;
+    agents.iter_mut().try_for_each(Agent::stop)?;
+    let _proxies: Vec<KubeProxy> =
+        nodes.iter().map(|node| proxy(node, mode, &kubeconfig)).collect::<Result<_>>()?;
+    for node in nodes {
+        mode.until_rules_are_there(node.netns(), web)?;
+    }
+    answer_is_seen_first(cluster, web)?;
+    thread::scope(|scope| {
+        let drain = |agent| scope.spawn(move || Agent::command(agent, &["cleanup", "--drain"]));
+        let drains: Vec<_> = agents.iter().map(drain).collect();
+        for agent in &agents {
+            wait_until_ok(SOON, "nothing begins", || {
+                let status = agent.exit_said(&["status"])?;
+                ensure!(status.contains("Draining"), "{status}");
+                Ok(())
+            })?;
+        }
+        let went_on = kept
+            .go_on("while draining")
+            .and_then(|()| all_are_answered(cluster, web).context("new ones while draining"))
+            .and_then(|()| port_is_free(cluster, web))
+            .and_then(|()| tell(&kept, mode, "back"));
+        let are_waited_for = !drains.iter().any(ScopedJoinHandle::is_finished);
+        drop(kept);
+        went_on?;
+        ensure!(are_waited_for, "the programs went before the last connection");
+        for drain in drains {
+            let said = drain.join().ok().context("a command")??;
+            ensure!(said.contains("0 flows left") && said.contains("removed"), "{said}");
+        }
+        all_are_answered(cluster, web).context("with kube-proxy alone again")
+    })
+}
+
+/// Sockets that stay open through the take-over: half of them are silent while something changes.
+fn sizes_there(protocol: Protocol) -> Sizes {
+    let (silent, asking) = match protocol {
+        Protocol::Tcp => (campaign::size(200, 5_000), campaign::size(200, 5_000)),
+        Protocol::Udp => (campaign::size(50, 500), campaign::size(50, 500)),
+    };
+    Sizes { silent, asking, hosts_begin_anew: false }
+}
+
+/// Those of the way back. A silent UDP socket would be forgotten before the last of the steps. Datagrams of the node meet
+/// kube-proxy's rules before our programs, and kube-proxy itself makes netfilter forget those that no rule has translated: they
+/// begin anew when it returns, and a few are lost for the reason that [`super::tolerated_back`] names.
+fn sizes_back(protocol: Protocol) -> Sizes {
+    match protocol {
+        Protocol::Tcp => sizes_there(protocol),
+        Protocol::Udp => {
+            Sizes { silent: 0, asking: campaign::size(50, 1_000), hosts_begin_anew: true }
+        }
+    }
+}
+
+/// An entry that netfilter makes after it saw an answer to a process of the node, and not the question. Made by hand: from another
+/// machine, with the frontend as its source.
+fn answer_is_seen_first(cluster: &Cluster, web: &Published) -> Result<()> {
+    let (node, client) = (cluster.rig().node(0)?, cluster.rig().client());
+    for family in Family::ALL {
+        let [to, own] = [node, client].map(|it| it.addresses().socket(family, ANSWERED));
+        let hand = Handmade::open(client, own)?;
+        let [from, at_node] = [web.cluster_ip(family), to].map(|end| at(&end.to_string()));
+        hand.send(&Datagram::new(from, at_node, Transport::Udp(true)), to)?;
+    }
+    Ok(())
+}
+
+/// Fails unless a new socket of the node with the port of such an answer reaches the Service soon.
+fn port_is_free(cluster: &Cluster, web: &Published) -> Result<()> {
+    let node = cluster.rig().node(0)?;
+    Family::ALL.into_iter().try_for_each(|family| {
+        let question = Ask::udp(web.cluster_ip(family)).from_port(ANSWERED);
+        until(node, question, Result::is_ok).context("a port that had an answer")
+    })
+}
