@@ -6,12 +6,14 @@
 //! pair, made where it leaves the node: the *masquerade*.
 
 mod affinity;
+mod entry;
 mod fragment;
 mod key;
 mod lifetime;
 mod v4;
 
 pub use affinity::{Affinity, Client};
+pub use entry::Entry;
 pub use fragment::{Fragment, HELD, Held, Ports};
 pub use key::{FlowKey, Side, Tuple};
 pub use lifetime::{CLOSED, Life, Lifetimes, has_lasted};

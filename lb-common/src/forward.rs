@@ -12,10 +12,12 @@ mod choose;
 mod close;
 mod direct;
 mod egress;
+mod exit;
 pub mod fast;
 mod first;
 mod flows;
 mod follow;
+mod found;
 mod fragments;
 mod host;
 mod icmp;
@@ -40,9 +42,13 @@ use crate::event::{DropReason, PassReason, Turn, Verdict};
 use crate::scratch::Scratch;
 use crate::tables::Tables;
 
-pub use choose::is_local_only;
+pub use begin::{Begin, Pair};
+pub use choose::{Asker, Choice, is_local_only};
+pub use exit::Exit;
+pub use found::Found;
 pub use parts::{Part, Parts};
-pub use ports::Reservation;
+pub use ports::{Reservation, Search};
+pub use quoted::Quoted;
 
 /// The whole path, on which every packet can go.
 pub mod whole {

@@ -3,14 +3,15 @@
 //! Refuses to guess: whatever is cut short, contradicts itself or is not TCP, UDP, SCTP or ICMP is
 //! named and left to the stack.
 
+mod headers;
 mod plain;
 mod view;
 
 use crate::addr::{Ip, Port, Protocol};
 use crate::event::PassReason;
 use crate::packet::Packet;
-use crate::scratch::{Identification, Scratch};
 
+pub use headers::{Headers, Identification};
 pub use plain::{is_v4, plain};
 pub use view::{Piece, View};
 
@@ -41,31 +42,33 @@ pub mod tcp {
     pub const ACK: u8 = 0x10;
 }
 
-/// Reads the headers of a packet that begins with Ethernet: its tuple into `scratch.key`, what else
-/// matters into `scratch.view`. Ports are 0 for ICMP and later fragments.
+/// Reads the headers of a packet that begins with Ethernet.
+///
+/// Its tuple goes into `headers.key`, whose side is the caller's, and the rest into `headers.view`. Ports are 0 for ICMP and
+/// later fragments.
 #[inline(always)]
-pub fn parse<P: Packet>(packet: &P, scratch: &mut Scratch) -> Result<(), PassReason> {
+pub fn parse<P: Packet>(packet: &P, headers: &mut Headers) -> Result<(), PassReason> {
     let mut link = ETHERNET;
     let mut ether_type: [u8; 2] = packet.read(12).ok_or(PassReason::Malformed)?;
     if packet.has_tags() && (ether_type == TYPE_VLAN || ether_type == TYPE_QINQ) {
         ether_type = packet.read(ETHERNET + 2).ok_or(PassReason::Malformed)?;
         link = ETHERNET + VLAN;
     }
-    scratch.view = View { link: link as u8, ..View::default() };
+    headers.view = View { link: link as u8, ..View::default() };
     match ether_type {
-        TYPE_IPV4 => ipv4(packet, scratch, link)?,
-        TYPE_IPV6 => ipv6(packet, scratch, link)?,
+        TYPE_IPV4 => ipv4(packet, headers, link)?,
+        TYPE_IPV6 => ipv6(packet, headers, link)?,
         _ => return Err(PassReason::NotIp),
     }
-    if !is_transport(scratch.view.protocol) {
+    if !is_transport(headers.view.protocol) {
         return Err(PassReason::OtherProtocol);
     }
-    scratch.key.protocol = scratch.view.protocol;
-    transport(packet, scratch)
+    headers.key.protocol = headers.view.protocol;
+    transport(packet, headers)
 }
 
 #[inline(always)]
-fn ipv4<P: Packet>(packet: &P, scratch: &mut Scratch, network: usize) -> Result<(), PassReason> {
+fn ipv4<P: Packet>(packet: &P, headers: &mut Headers, network: usize) -> Result<(), PassReason> {
     let header: [u32; IPV4 / 4] = packet.words(network).ok_or(PassReason::Malformed)?;
     let [w0, w1, w2, source, destination] = header;
     let [version, _, len0, len1] = w0.to_ne_bytes();
@@ -80,11 +83,11 @@ fn ipv4<P: Packet>(packet: &P, scratch: &mut Scratch, network: usize) -> Result<
         return Err(PassReason::Malformed);
     }
     let offset = u16::from_be_bytes([frag0, frag1]);
-    scratch.key.tuple.source = Ip::v4_word(source);
-    scratch.key.tuple.destination = Ip::v4_word(destination);
-    scratch.id.value = [id0, id1, 0, 0];
-    scratch.id.at = network as u16 + 4;
-    let view = &mut scratch.view;
+    headers.key.tuple.source = Ip::v4_word(source);
+    headers.key.tuple.destination = Ip::v4_word(destination);
+    headers.id.value = [id0, id1, 0, 0];
+    headers.id.at = network as u16 + 4;
+    let view = &mut headers.view;
     view.v4 = true;
     view.protocol = Protocol(protocol);
     view.plain = header_length == IPV4;
@@ -104,7 +107,7 @@ pub(crate) const fn piece(offset: u16, more: u16) -> Piece {
 }
 
 #[inline(always)]
-fn ipv6<P: Packet>(packet: &P, scratch: &mut Scratch, network: usize) -> Result<(), PassReason> {
+fn ipv6<P: Packet>(packet: &P, headers: &mut Headers, network: usize) -> Result<(), PassReason> {
     let header: [u64; IPV6 / 8] = packet.u64s(network).ok_or(PassReason::Malformed)?;
     let [first, s0, s1, d0, d1] = header;
     let [version, _, _, _, len0, len1, next, _] = first.to_ne_bytes();
@@ -112,20 +115,20 @@ fn ipv6<P: Packet>(packet: &P, scratch: &mut Scratch, network: usize) -> Result<
     if version >> 4 != 6 || length + IPV6 > packet.length() - network {
         return Err(PassReason::Malformed);
     }
-    let tuple = &mut scratch.key.tuple;
+    let tuple = &mut headers.key.tuple;
     tuple.source = Ip::from_u64s([s0, s1]);
     tuple.destination = Ip::from_u64s([d0, d1]);
     // To us these are addresses of the other family; on a wire nobody's (RFC 4291 2.5.5.2), and Linux drops them.
     if tuple.source.is_v4() || tuple.destination.is_v4() {
         return Err(PassReason::NotOurs);
     }
-    scratch.view.protocol = Protocol(next);
-    scratch.view.plain = true;
-    scratch.view.behind = (network + IPV6) as u16;
-    if is_transport(scratch.view.protocol) {
+    headers.view.protocol = Protocol(next);
+    headers.view.plain = true;
+    headers.view.behind = (network + IPV6) as u16;
+    if is_transport(headers.view.protocol) {
         Ok(())
     } else {
-        extensions(packet, &mut scratch.view, &mut scratch.id)
+        extensions(packet, &mut headers.view, &mut headers.id)
     }
 }
 
@@ -186,9 +189,9 @@ pub(crate) fn extensions<P: Packet>(
 
 /// Reads what later decisions need of the transport header.
 #[inline(always)]
-fn transport<P: Packet>(packet: &P, scratch: &mut Scratch) -> Result<(), PassReason> {
-    let tuple = &mut scratch.key.tuple;
-    let view = &mut scratch.view;
+fn transport<P: Packet>(packet: &P, headers: &mut Headers) -> Result<(), PassReason> {
+    let tuple = &mut headers.key.tuple;
+    let view = &mut headers.view;
     (tuple.source_port, tuple.destination_port) = (Port::NONE, Port::NONE);
     if view.piece == Piece::Later {
         return Ok(());

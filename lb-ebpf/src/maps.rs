@@ -12,6 +12,7 @@ use lb_common::event;
 use lb_common::flow::{
     self, Affinity, Client, Flow, Flow4, FlowKey, FlowKey4, Fragment, Held, Peer, Ports,
 };
+use lb_common::forward::Choice;
 use lb_common::hash;
 use lb_common::scratch::Scratch;
 use lb_common::service::{Backend, Frontend, Line, Service, Source};
@@ -126,4 +127,4 @@ pub(crate) static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 
 /// Working memory of socket calls, with their sockets.
 #[btf_map]
-pub(crate) static SOCKET_SCRATCH: SkStorage<Scratch> = SkStorage::new();
+pub(crate) static SOCKET_SCRATCH: SkStorage<Choice> = SkStorage::new();

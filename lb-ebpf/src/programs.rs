@@ -95,8 +95,8 @@ fn finish_l3(
         | Verdict::Drop(_) => return verdict,
         Verdict::TurnedRound(_) => [0; 6],
         Verdict::Sent(_) => {
-            *way = (scratch.route.device, 0);
-            Kernel.device(scratch.route.device).map_or([0; 6], |device| device.hardware)
+            *way = (scratch.exit.route.device, 0);
+            Kernel.device(scratch.exit.route.device).map_or([0; 6], |device| device.hardware)
         }
     };
     match skb.lay_link(to) {
@@ -124,7 +124,7 @@ fn rest_of_xdp(context: XdpContext) -> u32 {
     let verdict = with(|scratch| {
         let verdict = whole::ingress(&mut frame, &Kernel, scratch, Role::Edge);
         if let Verdict::Sent(_) = verdict {
-            to = scratch.route.device;
+            to = scratch.exit.route.device;
         }
         verdict
     });
@@ -206,7 +206,7 @@ pub(crate) fn ingress_path(context: TcContext) -> i32 {
         role = scratch.role;
         let verdict = whole::ingress(&mut skb, &Kernel, scratch, role);
         if let Verdict::Sent(_) = verdict {
-            way = (scratch.route.device, scratch.enters);
+            way = (scratch.exit.route.device, scratch.exit.to_peer);
         }
         verdict
     });
@@ -223,7 +223,7 @@ pub(crate) fn egress_path(context: TcContext) -> i32 {
         role = scratch.role;
         let verdict = whole::egress(&mut skb, &Kernel, scratch, role);
         if let Verdict::Sent(_) = verdict {
-            way = (scratch.route.device, 0);
+            way = (scratch.exit.route.device, 0);
         }
         verdict
     });

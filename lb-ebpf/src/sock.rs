@@ -9,8 +9,8 @@ use aya_ebpf::programs::SockAddrContext;
 use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use lb_common::event::Event;
 use lb_common::flow::Peer;
+use lb_common::forward::Choice;
 use lb_common::forward::socket::{self, Call, Outcome};
-use lb_common::scratch::Scratch;
 use lb_common::tables::Tables as _;
 
 use crate::kernel::Kernel;
@@ -34,12 +34,12 @@ pub(crate) enum Family {
 pub(crate) fn connect(
     context: &SockAddrContext,
     family: Family,
-    decide: impl FnOnce(&mut Scratch, &Call) -> Outcome,
+    decide: impl FnOnce(&mut Choice, &Call) -> Outcome,
 ) -> i32 {
     let Some(call) = call(context, family) else {
         return ALLOW;
     };
-    let outcome = with(context, |scratch| decide(scratch, &call));
+    let outcome = with(context, |choice| decide(choice, &call));
     give_back(context);
     match outcome {
         // Without working memory its packets are translated.
@@ -62,18 +62,15 @@ pub(crate) fn connect(
 /// (`bpf_prog_run_array_cg` disables migration only), so it cannot be the CPU's. A socket has one call
 /// at a time: the kernel holds its lock around each of these hooks.
 #[inline(always)]
-fn with(
-    context: &SockAddrContext,
-    decide: impl FnOnce(&mut Scratch) -> Outcome,
-) -> Option<Outcome> {
+fn with(context: &SockAddrContext, decide: impl FnOnce(&mut Choice) -> Outcome) -> Option<Outcome> {
     // SAFETY: the socket of the program's own context.
-    let scratch = unsafe { SOCKET_SCRATCH.get_or_insert_ptr_mut(context, None) };
+    let choice = unsafe { SOCKET_SCRATCH.get_or_insert_ptr_mut(context, None) };
     // SAFETY: null, or memory of this socket, whose lock is held.
-    let Some(scratch) = (unsafe { scratch.as_mut() }) else {
+    let Some(choice) = (unsafe { choice.as_mut() }) else {
         Kernel.count(Event::SocketNoMemory);
         return None;
     };
-    Some(decide(scratch))
+    Some(decide(choice))
 }
 
 /// Takes working memory back, of which nobody has a reference any more.

@@ -12,8 +12,8 @@ use lb_agent::reconcile::Op;
 use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use lb_common::fake::{Fake, at, world};
 use lb_common::flow::{Affinity, Client, Peer};
+use lb_common::forward::Choice;
 use lb_common::forward::socket::{self, Call, Outcome};
-use lb_common::scratch::Scratch;
 use lb_common::service::{Flags, Service};
 use lb_tests::differential::hooks::{Cgroup, attach};
 use lb_tests::differential::{Kernel, bpf};
@@ -116,9 +116,9 @@ struct Site<'a> {
 }
 
 impl Site<'_> {
-    fn here(&self, decide: impl FnOnce(&Fake, &mut Scratch) -> Outcome) -> Outcome {
+    fn here(&self, decide: impl FnOnce(&Fake, &mut Choice) -> Outcome) -> Outcome {
         self.host.clock.set(bpf::now());
-        decide(&self.host, &mut Scratch::default())
+        decide(&self.host, &mut Choice::default())
     }
 
     /// Compares what is remembered: of a call that is no flow, and of clients what a packet would have left.
@@ -163,7 +163,7 @@ impl Site<'_> {
             netns: self.netns,
         };
         let there = socket.connect(&mapped.into());
-        let here = self.here(|tables, scratch| socket::connect(tables, scratch, &call));
+        let here = self.here(|tables, choice| socket::connect(tables, choice, &call));
         let is_refused = refused(&there);
         match here {
             Outcome::Refuse => ensure!(is_refused, "{what}: {there:?}, not refused"),

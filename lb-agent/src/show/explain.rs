@@ -10,7 +10,7 @@ use lb_common::addr::Protocol;
 use lb_common::bytes::{Bytes, Home, KnownRoute};
 use lb_common::event::{DropReason, Verdict};
 use lb_common::forward::whole;
-use lb_common::scratch::Scratch;
+use lb_common::scratch::{Next, Scratch};
 use lb_common::service::{Frontend, Service};
 
 use super::{Error, open, words};
@@ -56,7 +56,9 @@ pub fn explain(bpf_dir: &Path, question: &Question) -> Result<Explanation, Error
     let mut passed = pass(&maps, &origin, question, BTreeMap::new())?;
     if passed.verdict == Verdict::Drop(DropReason::NoRoute) {
         // A packet of this node: which way it leaves is asked only once its backend is known.
-        let backend = passed.scratch.flow.to.destination;
+        let Scratch { next, pair, found, .. } = &*passed.scratch;
+        let flow = if *next == Next::First { &pair.forward } else { &found.flow };
+        let backend = flow.to.destination;
         if let Ok(found) = route::to(words::ip(backend)) {
             let source = found.source.map(wire).unwrap_or_default();
             let known = KnownRoute { mtu: MTU, route: None, device: found.device, source };
@@ -97,14 +99,14 @@ fn frontend(
     question: &Question,
     passed: &Passed,
 ) -> Result<Option<(Frontend, Service)>, Error> {
-    let (ip, port) = (wire(question.to.ip()), passed.scratch.key.tuple.destination_port);
+    let (ip, port) = (wire(question.to.ip()), passed.scratch.headers.key.tuple.destination_port);
     let of = [
         Frontend::new(ip, port, question.protocol),
         Frontend::node_port(ip, port, question.protocol),
     ];
     for frontend in of {
         let service = maps.service(&frontend)?;
-        if let Some(service) = service.filter(|it| it.id == passed.scratch.service.id) {
+        if let Some(service) = service.filter(|it| it.id == passed.scratch.choice.service.id) {
             return Ok(Some((frontend, service)));
         }
     }

@@ -34,6 +34,7 @@ mod races;
 mod ranges;
 mod refused;
 mod removed;
+mod renewed;
 mod resets;
 mod sctp;
 mod sent;
@@ -56,6 +57,7 @@ pub fn all() -> Vec<Fixture> {
         refused::all(),
         resets::all(),
         removed::all(),
+        renewed::all(),
         beginning::all(),
         flows::all(),
         collided::all(),

@@ -4,7 +4,7 @@
 //! what the answer's entry is looked up by, turned round. A packet to that address as a frontend has no such entry, but where
 //! its client talks to both at once from one port.
 
-use super::{Role, flows, ingress};
+use super::{Role, ingress};
 use crate::addr::Ip;
 use crate::config::Settings;
 use crate::flow::{Kind, Side, Tuple};
@@ -38,20 +38,20 @@ pub(super) fn is<P: Packet, T: Tables>(
     scratch: &mut Scratch,
     place: (Role, bool),
 ) -> bool {
-    may_be(packet, tables, settings, &scratch.key.tuple, place)
-        && ingress::is_common(&scratch.view)
+    may_be(packet, tables, settings, &scratch.headers.key.tuple, place)
+        && ingress::is_common(&scratch.headers.view)
         && has_flow(tables, scratch)
 }
 
 /// Whether a flow's packets become this one. Where frontend and backend are the same, it is as it was, and is to be followed.
 #[inline(never)]
 fn has_flow<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    if !flows::find_answers(tables, scratch, Side::EGRESS) {
+    if !scratch.found.find_answers(tables, &scratch.headers, Side::EGRESS) {
         return false;
     }
-    let flow = &scratch.opposite;
+    let flow = &scratch.found.answers.flow;
     match flow.kind {
-        Kind::REPLY => !flow.to.is_reverse_of(&scratch.key.tuple),
+        Kind::REPLY => !flow.to.is_reverse_of(&scratch.headers.key.tuple),
         // Nothing comes back before the first one has left.
         Kind::MASQUERADE => flow.to.source != Ip::UNSPECIFIED,
         _ => false,

@@ -2,16 +2,60 @@
 
 use super::parts::end;
 use super::ports::{self, Reservation};
-use super::{choose, fragments};
+use super::{Found, choose, fragments};
 use crate::addr::Ip;
 use crate::config::Settings;
 use crate::event::{DropReason, PassReason, Verdict};
-use crate::flow::{Flow, Kind, Side, Tuple};
+use crate::flow::{Entry, Flow, FlowKey, Kind, Shown, Side, Tuple};
 use crate::scratch::Scratch;
 use crate::tables::Tables;
 
-/// Writes the forward entry of the flow of `scratch.key` that begins as `scratch.begin` says into `scratch.flow`, and its reply
-/// into `scratch.opposite`. Until both ends have spoken its entries may be displaced ([`super::tiers`]).
+/// How a new flow is made, beside what [`super::Choice`] says of service and backend. Written by the part that decides about
+/// the first packet (`first`, `direct`, `host`), read by `begin` and `ports`.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts about one packet")]
+pub struct Begin {
+    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    pub now: u64,
+    /// Index of the device that its client is behind.
+    pub device: u32,
+    /// Flags of its first packet.
+    pub shown: Shown,
+    /// [`Flow::expected`] of its first packet.
+    pub expected: u32,
+    /// The key has an entry of an earlier flow, which lies in [`Found::flow`]. Written by the search.
+    pub renews: bool,
+    /// The source becomes ours where the packet leaves the node.
+    pub masquerade: bool,
+    /// Its first packet can get no other port (SCTP in pieces): no flow, rather than one it cannot follow.
+    pub port_stays: bool,
+    /// A client that is its own backend is turned round on its device, under an address that stands for it.
+    pub may_turn: bool,
+    /// The address of this node under which a packet of this host goes on, with a port of ours; unspecified for all others.
+    pub source: Ip,
+}
+
+/// The entries of a flow in the making, or of its masquerade where that gets its source. Written by `begin` and
+/// `ports`; nobody reads them once they are in the tables.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pair {
+    /// The entry that the client's packets meet. Its key is that of the packet.
+    pub forward: Flow,
+    /// The entry that the answers meet, whose key is reserved (`ports`).
+    pub reply: Entry,
+    /// The entry that has the source become ours where the packet leaves, until when that is not chosen.
+    pub pending_masquerade: Entry,
+    /// The entry that is in the way of the reply: that of another flow, under the key of the reply.
+    pub occupant: Flow,
+    /// The entry of the other direction of the occupant's flow.
+    pub occupant_opposite: Entry,
+    /// The packet of the new flow that made its reply.
+    pub reservation: Reservation,
+}
+
+/// Writes the forward entry of the flow of `scratch.headers.key` that begins as `scratch.begin` says into `scratch.pair`, and its
+/// reply. Until both ends have spoken its entries may be displaced ([`super::tiers`]).
 #[inline(always)]
 pub(super) fn prepare<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
     let Some(settings) = tables.settings() else {
@@ -19,28 +63,31 @@ pub(super) fn prepare<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
     };
     // The old reply must go before the new one is reserved: it may have the very same key.
     if scratch.begin.renews {
-        end_old(tables, scratch);
+        end_old(tables, &mut scratch.found);
     }
     write_forward(settings, scratch);
     let is_hosts = !scratch.begin.source.is_unspecified();
-    let keeps_port = scratch.flow.to.destination_port == scratch.key.tuple.destination_port;
+    let keeps_port =
+        scratch.pair.forward.to.destination_port == scratch.headers.key.tuple.destination_port;
     if scratch.begin.port_stays && (is_hosts || !keeps_port) {
         return end(scratch, Verdict::Drop(DropReason::SctpChecksum));
     }
-    write_reply(scratch, scratch.begin.device);
+    let Scratch { headers, pair, begin, .. } = scratch;
+    write_reply(&headers.key, &pair.forward, begin.device, &mut pair.reply);
     // Egress looks up only packets of backends in this filter, so the bit must be set before the first reply can arrive.
-    tables.put_in_use(&scratch.backend.ip, scratch.backend.port);
+    tables.put_in_use(&scratch.choice.backend.ip, scratch.choice.backend.port);
     false
 }
 
 #[inline(always)]
 fn write_forward(settings: &Settings, scratch: &mut Scratch) {
-    let Scratch { flow, begin, backend, key, service, backend_id, .. } = scratch;
+    let Scratch { headers, choice, begin, pair, .. } = scratch;
+    let (key, backend, flow) = (&headers.key, &choice.backend, &mut pair.forward);
     let is_hairpin = begin.may_turn && backend.ip == key.tuple.source;
     flow.to = key.tuple;
     flow.kind = if is_hairpin { Kind::HAIRPIN } else { Kind::FORWARD };
-    flow.service = service.id;
-    flow.backend = *backend_id;
+    flow.service = choice.service.id;
+    flow.backend = choice.backend_id;
     flow.epoch = backend.epoch;
     flow.seen = begin.now;
     flow.begun = Flow::moment(begin.now);
@@ -58,77 +105,80 @@ fn write_forward(settings: &Settings, scratch: &mut Scratch) {
     }
 }
 
-/// Puts the other entries of the flow in `scratch.flow`, whose reply stands, the forward one last, and what else is
-/// remembered of its first packet.
+/// Puts the other entries of the flow in the making, whose reply stands, the forward one last, and what else is
+/// remembered of its first packet, which follows that entry from here on.
 #[inline(always)]
 pub(super) fn stand<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
+    let Scratch { headers, found, choice, begin, pair, .. } = &mut *scratch;
+    (found.key, found.flow) = (headers.key, pair.forward);
     let mut stands = true;
-    if scratch.begin.masquerade {
-        write_masquerade(scratch);
-        stands = tables.put_flow(&scratch.opposite_key, &scratch.opposite);
+    let mark = &mut pair.pending_masquerade;
+    if begin.masquerade {
+        write_masquerade(&found.key, &found.flow, mark);
+        stands = tables.put_flow(&mark.key, &mark.flow);
     } else if tables.settings().is_some_and(|all| all.has(Settings::MASQUERADE_KUBE_PROXY)) {
         // An earlier flow of these ends, by another frontend, may have left there without its source.
-        scratch.key.write_masquerade_key(&scratch.flow, &mut scratch.other_key);
-        tables.remove_flow(&scratch.other_key);
+        found.key.write_masquerade_key(&found.flow, &mut mark.key);
+        tables.remove_flow(&mark.key);
     }
     // The forward entry is last: a packet that finds it may rely on all others.
-    stands = stands && tables.put_flow(&scratch.key, &scratch.flow);
+    stands = stands && tables.put_flow(&found.key, &found.flow);
     // The protected table is asked first: an old entry there would hide the new transient one.
-    if scratch.begin.renews {
-        tables.remove_protected(&scratch.key);
+    if begin.renews {
+        tables.remove_protected(&found.key);
     }
     if stands {
-        choose::remember(tables, scratch, scratch.asker.client, scratch.begin.now);
+        choose::remember(tables, choice, begin.now);
         fragments::remember(tables, scratch);
         return false;
     }
     // A reply that another CPU wrote for the same flow belongs to that CPU's forward entry: leave it.
-    if scratch.reservation == Reservation::Made {
-        end_tail(tables, scratch);
+    if pair.reservation == Reservation::Made {
+        end_tail(tables, found);
     }
     end(scratch, Verdict::Drop(DropReason::FlowTableFull))
 }
 
-/// Writes the reply entry of the flow in `scratch.flow` into `scratch.opposite`, and its key.
+/// Writes the reply of a forward entry, and its key. `device`: that by which the client's packets come.
 #[inline(always)]
-const fn write_reply(scratch: &mut Scratch, device: u32) {
-    scratch.key.write_opposite(&scratch.flow, &mut scratch.opposite_key);
-    let is_hairpin = scratch.flow.kind.0 == Kind::HAIRPIN.0;
-    let kind = if is_hairpin { Kind::HAIRPIN } else { Kind::REPLY };
-    scratch.flow.write_answer(kind, &mut scratch.opposite);
-    scratch.key.tuple.write_reversed(&mut scratch.opposite.to);
-    scratch.opposite.client_device = device;
+const fn write_reply(key: &FlowKey, forward: &Flow, device: u32, reply: &mut Entry) {
+    key.write_opposite(forward, &mut reply.key);
+    let is_hairpin = forward.kind.0 == Kind::HAIRPIN.0;
+    forward.write_answer(if is_hairpin { Kind::HAIRPIN } else { Kind::REPLY }, &mut reply.flow);
+    key.tuple.write_reversed(&mut reply.flow.to);
+    reply.flow.client_device = device;
 }
 
-/// Writes the entry that has the source of `scratch.flow` become ours, into `scratch.opposite`.
+/// Writes the entry that has the source of a flow become ours.
 #[inline(always)]
-const fn write_masquerade(scratch: &mut Scratch) {
-    scratch.flow.write_entry(Kind::MASQUERADE, &mut scratch.opposite);
-    scratch.opposite.to = Tuple::NONE;
-    scratch.key.write_masquerade_key(&scratch.flow, &mut scratch.opposite_key);
+const fn write_masquerade(key: &FlowKey, forward: &Flow, mark: &mut Entry) {
+    forward.write_entry(Kind::MASQUERADE, &mut mark.flow);
+    mark.flow.to = Tuple::NONE;
+    key.write_masquerade_key(forward, &mut mark.key);
 }
 
-/// Ends the flow that `scratch.key` meant before, which is in `scratch.flow`, but for its forward entry. Where another flow
+/// Ends the flow in `found`, which the packet's key meant before, but for its forward entry. Where another flow
 /// has taken its reply over ([`ports::reserve`]), nothing is left to end: the masquerade beside that is the other's too.
 #[inline(never)]
-fn end_old<T: Tables>(tables: &T, scratch: &mut Scratch) {
-    scratch.key.write_opposite(&scratch.flow, &mut scratch.opposite_key);
-    let is_anothers = tables.flow(&scratch.opposite_key, &mut scratch.other)
-        && !scratch.other.to.is_reverse_of(&scratch.key.tuple);
+fn end_old<T: Tables>(tables: &T, found: &mut Found) {
+    let Found { key, flow, opposite, .. } = found;
+    key.write_opposite(flow, &mut opposite.key);
+    let is_anothers = tables.flow(&opposite.key, &mut opposite.flow)
+        && !opposite.flow.to.is_reverse_of(&key.tuple);
     if !is_anothers {
-        end_tail(tables, scratch);
+        end_tail(tables, found);
     }
 }
 
-/// Makes the reply of the forward entry in `scratch.flow` anew, into `scratch.opposite`. False where its tuple is another flow's by
-/// now: then this one ends, and its next packet begins anew with another port.
+/// Makes the reply of the forward entry that was found anew. `device`: that of its client. False where its tuple is another
+/// flow's by now: then this one ends, and its next packet begins anew with another port.
 #[inline(always)]
-pub(super) fn make_reply<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    write_reply(scratch, scratch.begin.device);
-    let stands =
-        matches!(ports::stand(tables, scratch), Ok(Reservation::Made | Reservation::Found));
+pub(super) fn make_reply<T: Tables>(tables: &T, scratch: &mut Scratch, device: u32) -> bool {
+    let Scratch { found, pair, .. } = scratch;
+    write_reply(&found.key, &found.flow, device, &mut pair.reply);
+    let stands = matches!(ports::stand(tables, pair), Ok(Reservation::Made | Reservation::Found));
     if !stands {
-        tables.remove_flow(&scratch.key);
+        tables.remove_flow(&found.key);
     }
     stands
 }
@@ -139,23 +189,24 @@ pub(super) const fn hairpin_address(settings: &Settings, v4: bool) -> Ip {
     if v4 { settings.hairpin4 } else { settings.hairpin6 }
 }
 
-/// Removes all entries of the flow in `scratch.flow`, but the forward one. Its reply comes last:
+/// Removes all entries of the flow whose forward entry is in `found`, but that one. Its reply comes last:
 /// who makes it anew makes the others after that.
 #[inline(never)]
-pub(super) fn end_tail<T: Tables>(tables: &T, scratch: &mut Scratch) {
-    if scratch.flow.flags & Flow::MASQUERADED != 0 {
-        scratch.key.write_masquerade_key(&scratch.flow, &mut scratch.opposite_key);
-        if tables.flow(&scratch.opposite_key, &mut scratch.other) {
-            tables.remove_flow(&scratch.opposite_key);
-            scratch.other.to.write_reversed(&mut scratch.opposite_key.tuple);
-            scratch.opposite_key.side = Side::INGRESS;
+pub(super) fn end_tail<T: Tables>(tables: &T, found: &mut Found) {
+    let Found { key, flow, visited, .. } = found;
+    if flow.flags & Flow::MASQUERADED != 0 {
+        key.write_masquerade_key(flow, &mut visited.key);
+        if tables.flow(&visited.key, &mut visited.flow) {
+            tables.remove_flow(&visited.key);
+            visited.flow.to.write_reversed(&mut visited.key.tuple);
+            visited.key.side = Side::INGRESS;
             // Where the kernel has displaced it, the tuple may be another flow's by now.
-            let has_answers = tables.flow(&scratch.opposite_key, &mut scratch.other);
-            if has_answers && scratch.other.to.is_reverse_of(&scratch.flow.to) {
-                tables.remove_flow(&scratch.opposite_key);
+            let has_answers = tables.flow(&visited.key, &mut visited.flow);
+            if has_answers && visited.flow.to.is_reverse_of(&flow.to) {
+                tables.remove_flow(&visited.key);
             }
         }
     }
-    scratch.key.write_opposite(&scratch.flow, &mut scratch.opposite_key);
-    tables.remove_flow(&scratch.opposite_key);
+    key.write_opposite(flow, &mut visited.key);
+    tables.remove_flow(&visited.key);
 }

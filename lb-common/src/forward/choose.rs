@@ -6,9 +6,45 @@ use crate::config::{Settings, address};
 use crate::event::{DropReason, Event, PassReason, Turn};
 use crate::flow::{Affinity, Client, Tuple};
 use crate::maglev;
-use crate::scratch::{Asker, Scratch};
-use crate::service::{Backend, BackendId, Flags, Frontend, MEMBERS_PER_LINE, NARROW, Set, Source};
+use crate::service::{
+    Backend, BackendId, Flags, Frontend, MEMBERS_PER_LINE, NARROW, Service, Set, Source,
+};
 use crate::tables::Tables;
+
+/// The client of a new flow, which decides policy, affinity and slot.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asker {
+    /// Source address, or cookie, as affinity knows it.
+    pub client: Ip,
+    /// Source address as `loadBalancerSourceRanges` sees it.
+    pub source: Ip,
+    /// Hash of what begins the flow.
+    pub hash: u32,
+    /// Not 0: a pod of this node or the node itself; external policy Local does not bind it.
+    pub local: u32,
+}
+
+/// The service that a packet or a socket asks for, and the backend that is chosen for it.
+///
+/// Written by `choose`, but for `asker` (`first`, `host`, `socket`) and for the backend that a packet names itself (`direct`).
+/// Read by `begin` and by `explain`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Choice {
+    /// The key by which `SERVICES` is asked.
+    pub frontend: Frontend,
+    /// The service that was found.
+    pub service: Service,
+    /// The client.
+    pub asker: Asker,
+    /// The backend chosen for a new flow.
+    pub backend: Backend,
+    /// Its row.
+    pub backend_id: BackendId,
+    /// The set it was chosen from: 0 Cluster, 1 Local.
+    pub scope: u32,
+}
 
 /// Nanoseconds in a second.
 pub(super) const SECOND: u64 = 1_000_000_000;
@@ -35,27 +71,27 @@ const fn is_node_port(settings: &Settings, port: Port) -> bool {
     number >= settings.node_port_low.get() && number <= settings.node_port_high.get()
 }
 
-/// Finds the service of `scratch.frontend`: the address itself, else, where it [`is_near`], a `NodePort`, else the
+/// Finds the service of `choice.frontend`: the address itself, else, where it [`is_near`], a `NodePort`, else the
 /// mark of a known ClusterIP or of a service range (contract 3.2, step 2).
 #[inline(never)]
 pub(super) fn locate<T: Tables>(
     tables: &T,
     settings: &Settings,
-    scratch: &mut Scratch,
+    choice: &mut Choice,
     is_near: bool,
 ) -> Result<(), Refusal> {
-    if !is_near && !settings.may_be_other(&scratch.frontend.ip) {
+    if !is_near && !settings.may_be_other(&choice.frontend.ip) {
         return Err(Refusal::Pass(PassReason::NotOurs));
     }
-    let ip = scratch.frontend.ip;
+    let ip = choice.frontend.ip;
     // The key of `NodePorts` is nobody's address.
     if ip.is_unspecified() {
         return Err(Refusal::Pass(PassReason::NotOurs));
     }
-    let is_there = tables.service(&scratch.frontend, &mut scratch.service);
-    let is_leaving = is_there && scratch.service.flags.has(Flags::LEAVING);
+    let is_there = tables.service(&choice.frontend, &mut choice.service);
+    let is_leaving = is_there && choice.service.flags.has(Flags::LEAVING);
     if is_there && !is_leaving {
-        let is_hosts = scratch.service.flags.has(Flags::HOST);
+        let is_hosts = choice.service.flags.has(Flags::HOST);
         return if is_hosts { Err(Refusal::Pass(PassReason::NotOurs)) } else { Ok(()) };
     }
     // A removed frontend begins no flow, unless its address has another one.
@@ -63,11 +99,11 @@ pub(super) fn locate<T: Tables>(
     if !is_near {
         return rest;
     }
-    if is_node_port(settings, scratch.frontend.port)
+    if is_node_port(settings, choice.frontend.port)
         && tables.address(&ip) & address::NODE_PORTS != 0
     {
-        scratch.frontend.ip = ip.any_of_family();
-        if tables.service(&scratch.frontend, &mut scratch.service) {
+        choice.frontend.ip = ip.any_of_family();
+        if tables.service(&choice.frontend, &mut choice.service) {
             return Ok(());
         }
     }
@@ -75,10 +111,10 @@ pub(super) fn locate<T: Tables>(
     if !in_ranges(settings, &ip) {
         return rest;
     }
-    scratch.frontend = Frontend::cluster_address(ip);
-    if tables.service(&scratch.frontend, &mut scratch.service) {
+    choice.frontend = Frontend::cluster_address(ip);
+    if tables.service(&choice.frontend, &mut choice.service) {
         // Answers to processes of this node that ask such an address from itself.
-        let is_hosts = scratch.service.flags.has(Flags::HOST);
+        let is_hosts = choice.service.flags.has(Flags::HOST);
         let pass = Refusal::Pass(PassReason::NotOurs);
         Err(if is_hosts { pass } else { Refusal::Reject(Turn::UnknownPort) })
     } else if settings.has(Settings::RANGES_KNOWN) {
@@ -88,18 +124,18 @@ pub(super) fn locate<T: Tables>(
     }
 }
 
-/// Finds the service of `scratch.frontend`, whose address is a loopback one: a `NodePort`, where the agent is told to serve
+/// Finds the service of `choice.frontend`, whose address is a loopback one: a `NodePort`, where the agent is told to serve
 /// them there (`localhostNodePorts`).
 #[inline(never)]
 pub(super) fn locate_loopback<T: Tables>(
     tables: &T,
     settings: &Settings,
-    scratch: &mut Scratch,
+    choice: &mut Choice,
 ) -> Result<(), Refusal> {
-    scratch.frontend.ip = scratch.frontend.ip.any_of_family();
+    choice.frontend.ip = choice.frontend.ip.any_of_family();
     let is_served = settings.has(Settings::LOOPBACK_NODE_PORTS)
-        && tables.service(&scratch.frontend, &mut scratch.service)
-        && !scratch.service.flags.has(Flags::LEAVING);
+        && tables.service(&choice.frontend, &mut choice.service)
+        && !choice.service.flags.has(Flags::LEAVING);
     if is_served { Ok(()) } else { Err(Refusal::Pass(PassReason::NotOurs)) }
 }
 
@@ -111,14 +147,10 @@ pub(super) fn in_ranges(settings: &Settings, ip: &Ip) -> bool {
     settings.ranges.iter().any(|range| range.contains(ip))
 }
 
-/// Chooses a backend of `scratch.service` for a new flow (contract 2.4, 3.2, 4). Writes no table.
+/// Chooses a backend of `choice.service` for a new flow (contract 2.4, 3.2, 4). Writes no table.
 #[inline(never)]
-pub(super) fn choose<T: Tables>(
-    tables: &T,
-    scratch: &mut Scratch,
-    now: u64,
-) -> Result<(), Refusal> {
-    let service = &scratch.service;
+pub(super) fn choose<T: Tables>(tables: &T, choice: &mut Choice, now: u64) -> Result<(), Refusal> {
+    let service = &choice.service;
     let flags = service.flags;
     if flags.has(Flags::ADDRESS) {
         return Err(Refusal::Reject(Turn::UnknownPort));
@@ -126,10 +158,10 @@ pub(super) fn choose<T: Tables>(
     if flags.has(Flags::LEAVING) {
         return Err(Refusal::Pass(PassReason::Leaving));
     }
-    if flags.has(Flags::SOURCES) && !tables.allows(&Source::new(service.id, scratch.asker.source)) {
+    if flags.has(Flags::SOURCES) && !tables.allows(&Source::new(service.id, choice.asker.source)) {
         return Err(Refusal::Drop(DropReason::SourceNotAllowed));
     }
-    let only_local = is_local_only(flags, &scratch.asker);
+    let only_local = is_local_only(flags, &choice.asker);
     let set = if only_local { service.local } else { service.cluster };
     if set.members == 0 {
         return Err(if only_local && flags.has(Flags::ANYWHERE) {
@@ -138,15 +170,15 @@ pub(super) fn choose<T: Tables>(
             Refusal::Reject(Turn::NoBackend)
         });
     }
-    scratch.scope = u32::from(only_local);
-    if scratch.service.affinity != 0 && remembered(tables, scratch, scratch.asker.client, now) {
+    choice.scope = u32::from(only_local);
+    if choice.service.affinity != 0 && remembered(tables, choice, now) {
         tables.count(Event::AffinityHit);
         return Ok(());
     }
     let bad = Refusal::Drop(DropReason::BadTable);
-    scratch.backend_id = member(tables, &set, scratch.asker.hash).ok_or(bad)?;
-    let there = tables.backend(scratch.backend_id, &mut scratch.backend);
-    if there && scratch.backend.epoch != 0 { Ok(()) } else { Err(bad) }
+    choice.backend_id = member(tables, &set, choice.asker.hash).ok_or(bad)?;
+    let there = tables.backend(choice.backend_id, &mut choice.backend);
+    if there && choice.backend.epoch != 0 { Ok(()) } else { Err(bad) }
 }
 
 /// Whether traffic policy Local binds this client: an external one does not bind pods of this node, nor the node.
@@ -175,22 +207,22 @@ fn member<T: Tables>(tables: &T, set: &Set, hash: u32) -> Option<BackendId> {
 /// Finds the backend a client sticks to, if it is still in the set in use. The memory of the other set
 /// counts too: all frontends of a service port share their affinity.
 #[inline(always)]
-fn remembered<T: Tables>(tables: &T, scratch: &mut Scratch, client: Ip, now: u64) -> bool {
-    let wanted = if scratch.scope == 0 { Backend::IN_CLUSTER_SET } else { Backend::IN_LOCAL_SET };
-    for scope in [scratch.scope, 1 - scratch.scope] {
-        let key = Client { ip: client, service: scratch.service.id, scope };
+fn remembered<T: Tables>(tables: &T, choice: &mut Choice, now: u64) -> bool {
+    let wanted = if choice.scope == 0 { Backend::IN_CLUSTER_SET } else { Backend::IN_LOCAL_SET };
+    for scope in [choice.scope, 1 - choice.scope] {
+        let key = Client { ip: choice.asker.client, service: choice.service.id, scope };
         let Some(known) = tables.affinity(&key) else {
             continue;
         };
-        if now.saturating_sub(known.seen) >= u64::from(scratch.service.affinity) * SECOND {
+        if now.saturating_sub(known.seen) >= u64::from(choice.service.affinity) * SECOND {
             continue;
         }
-        if tables.backend(known.backend, &mut scratch.backend)
-            && scratch.backend.epoch == known.epoch
-            && scratch.backend.service == scratch.service.id
-            && scratch.backend.flags & wanted != 0
+        if tables.backend(known.backend, &mut choice.backend)
+            && choice.backend.epoch == known.epoch
+            && choice.backend.service == choice.service.id
+            && choice.backend.flags & wanted != 0
         {
-            scratch.backend_id = known.backend;
+            choice.backend_id = known.backend;
             return true;
         }
     }
@@ -199,12 +231,12 @@ fn remembered<T: Tables>(tables: &T, scratch: &mut Scratch, client: Ip, now: u64
 
 /// Remembers or refreshes a client's backend, once its new flow stands.
 #[inline(always)]
-pub(super) fn remember<T: Tables>(tables: &T, scratch: &Scratch, client: Ip, now: u64) {
-    if scratch.service.affinity == 0 {
+pub(super) fn remember<T: Tables>(tables: &T, choice: &Choice, now: u64) {
+    if choice.service.affinity == 0 {
         return;
     }
-    let key = Client { ip: client, service: scratch.service.id, scope: scratch.scope };
-    let value = Affinity { backend: scratch.backend_id, epoch: scratch.backend.epoch, seen: now };
+    let key = Client { ip: choice.asker.client, service: choice.service.id, scope: choice.scope };
+    let value = Affinity { backend: choice.backend_id, epoch: choice.backend.epoch, seen: now };
     if !tables.put_affinity(&key, &value) {
         tables.count(Event::AffinityFull);
     }

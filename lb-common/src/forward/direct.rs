@@ -9,55 +9,55 @@
 //! external IP.
 
 use super::parts::end;
-use super::{Role, begin, flows, ports, rewrite};
+use super::{Begin, Found, Role, begin, flows, ports, rewrite};
 use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{Event, PassReason, Verdict};
-use crate::flow::{Flow, Kind, Shown, Side, Tuple};
+use crate::flow::{Entry, Flow, Kind, Shown, Side, Tuple};
 use crate::hash;
 use crate::packet::Packet;
-use crate::scratch::{Begin, Next, Scratch};
+use crate::scratch::{Next, Scratch};
 use crate::service::{Backend, Service};
 use crate::tables::Tables;
 
-/// Finds the flow of a packet from a pod to what may be a backend, where it needs one, into `scratch.flow`; most need
+/// Finds the flow of a packet from a pod to what may be a backend, where it needs one, into `scratch.found.flow`; most need
 /// none. A shifted one is a flow of service 0. Where it is to be begun, `scratch` says how.
 #[inline(always)]
 pub(super) fn find<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) -> bool {
-    let is_syn = scratch.view.is_syn();
-    let is_there = tables.flow(&scratch.key, &mut scratch.flow)
-        && scratch.flow.kind == Kind::FORWARD
-        && scratch.flow.service == 0;
+    let is_syn = scratch.headers.view.is_syn();
+    let is_there = scratch.found.look_up(tables, &scratch.headers.key)
+        && scratch.found.flow.kind == Kind::FORWARD
+        && scratch.found.flow.service == 0;
     if is_there {
-        if !is_syn || scratch.flow.shown == Shown::NOTHING {
+        if !is_syn || scratch.found.flow.shown == Shown::NOTHING {
             return false;
         }
         tables.count(Event::FlowReused);
     } else {
-        let hash = hash::whole(&scratch.key.tuple, scratch.key.protocol);
+        let hash = hash::whole(&scratch.headers.key.tuple, scratch.headers.key.protocol);
         if !is_syn && tables.is_direct(hash) {
             return end(scratch, Verdict::Pass(PassReason::NotOurs));
         }
-        let may_begin = is_syn || scratch.view.protocol != Protocol::TCP;
+        let may_begin = is_syn || scratch.headers.view.protocol != Protocol::TCP;
         if !may_begin || !is_taken(tables, scratch) {
             tables.put_direct(hash);
             return end(scratch, Verdict::Pass(PassReason::NotOurs));
         }
     }
-    scratch.service = Service::default();
-    scratch.backend_id = 0;
-    scratch.backend = Backend::default();
-    scratch.backend.ip = scratch.key.tuple.destination;
-    scratch.backend.port = scratch.key.tuple.destination_port;
+    scratch.choice.service = Service::default();
+    scratch.choice.backend_id = 0;
+    scratch.choice.backend = Backend::default();
+    scratch.choice.backend.ip = scratch.headers.key.tuple.destination;
+    scratch.choice.backend.port = scratch.headers.key.tuple.destination_port;
     scratch.begin = Begin {
-        shown: flows::shown(&scratch.view),
-        expected: flows::acknowledged(packet, &scratch.view),
+        shown: flows::shown(&scratch.headers.view),
+        expected: flows::acknowledged(packet, &scratch.headers.view),
         renews: is_there,
         now: tables.now(),
         masquerade: false,
         may_turn: false,
         source: Ip::UNSPECIFIED,
-        port_stays: rewrite::port_stays(packet, &scratch.view),
+        port_stays: rewrite::port_stays(packet, &scratch.headers.view),
         device: packet.device(),
     };
     scratch.next = Next::Direct;
@@ -69,35 +69,36 @@ pub(super) fn find<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut S
 #[inline(never)]
 pub(super) fn note_outside<T: Tables>(tables: &T, scratch: &mut Scratch) {
     if is_taken(tables, scratch) {
-        scratch.other = scratch.opposite;
-        scratch.opposite.seen = tables.now();
-        if !ports::is_over(tables, scratch) {
+        let Found { answers: Entry { key, flow }, visited, .. } = &mut scratch.found;
+        if !ports::is_over(tables, (key, flow), tables.now(), visited) {
             // The first packet of that flow, perhaps, which XDP has translated.
             return;
         }
         remove(tables, scratch);
     }
-    tables.put_direct(hash::whole(&scratch.key.tuple, scratch.key.protocol));
+    tables.put_direct(hash::whole(&scratch.headers.key.tuple, scratch.headers.key.protocol));
 }
 
-/// Removes the flow of the reply in `scratch.opposite`, all entries of it that are its own, and leaves `scratch.flow` used.
+/// Removes the flow of the reply in `scratch.found.answers`, all entries of it that are its own. `scratch.found.flow` becomes its
+/// forward entry, as far as the others follow from it.
 #[inline(always)]
 fn remove<T: Tables>(tables: &T, scratch: &mut Scratch) {
-    scratch.opposite_key.write_opposite(&scratch.opposite, &mut scratch.other_key);
-    let has_forward = tables.flow(&scratch.other_key, &mut scratch.other);
-    if has_forward && scratch.other.to.is_reverse_of(&scratch.opposite_key.tuple) {
-        tables.remove_flow(&scratch.other_key);
+    let Found { key, flow, answers, visited, .. } = &mut scratch.found;
+    answers.key.write_opposite(&answers.flow, &mut visited.key);
+    let has_forward = tables.flow(&visited.key, &mut visited.flow);
+    if has_forward && visited.flow.to.is_reverse_of(&answers.key.tuple) {
+        tables.remove_flow(&visited.key);
     }
-    // The forward entry as it was, as far as the others follow from it.
-    scratch.flow.to = scratch.key.tuple;
-    scratch.flow.kind = Kind::FORWARD;
-    scratch.flow.flags = scratch.opposite.flags;
-    begin::end_tail(tables, scratch);
+    *key = scratch.headers.key;
+    flow.to = key.tuple;
+    flow.kind = Kind::FORWARD;
+    flow.flags = answers.flow.flags;
+    begin::end_tail(tables, &mut scratch.found);
 }
 
 /// Whether a packet that begins a connection of a process of this host has the very source, towards a backend, that a
 /// masqueraded flow has: netfilter chose it while the data path drains, or the process while `ip_local_port_range` leaves no
-/// ports for us. Its answers would go to the client of that flow. It gets a masquerade of its own, which is in `scratch.flow`
+/// ports for us. Its answers would go to the client of that flow. It gets a masquerade of its own, which is in `scratch.found.flow`
 /// then. Other packets may have that source by right: during a hand-over, programs of the other data path give it to them.
 ///
 /// VERIFIER: a function of its own, for the key of the answers fills a part of the stack.
@@ -107,19 +108,19 @@ pub(super) fn has_our_source<T: Tables>(
     settings: &Settings,
     scratch: &mut Scratch,
 ) -> bool {
-    let is_first = scratch.view.is_syn() || scratch.view.protocol != Protocol::TCP;
+    let is_first = scratch.headers.view.is_syn() || scratch.headers.view.protocol != Protocol::TCP;
     if scratch.role != Role::Edge || !is_first {
         return false;
     }
-    let tuple = &scratch.key.tuple;
+    let tuple = &scratch.headers.key.tuple;
     if !settings.is_source_port(tuple.source_port) || !settings.may_be_own(&tuple.source) {
         return false;
     }
-    let is_taken = flows::find_answers(tables, scratch, Side::INGRESS)
-        && scratch.opposite.kind == Kind::UNMASQUERADE;
+    let is_taken = scratch.found.find_answers(tables, &scratch.headers, Side::INGRESS)
+        && scratch.found.answers.flow.kind == Kind::UNMASQUERADE;
     if is_taken {
-        let Scratch { flow, opposite, .. } = scratch;
-        opposite.write_entry(Kind::MASQUERADE, flow);
+        let Found { flow, answers, .. } = &mut scratch.found;
+        answers.flow.write_entry(Kind::MASQUERADE, flow);
         (flow.service, flow.backend, flow.epoch, flow.flags) = (0, 0, 0, 0);
         flow.seen = tables.now();
         flow.begun = Flow::moment(flow.seen);
@@ -127,18 +128,19 @@ pub(super) fn has_our_source<T: Tables>(
     is_taken
 }
 
-/// Whether the masquerade in `scratch.flow` is one of these, and its answers lead elsewhere by now: no flow through a service
+/// Whether the masquerade in `scratch.found.flow` is one of these, and its answers lead elsewhere by now: no flow through a service
 /// keeps its entries together.
 #[inline(always)]
 pub(super) fn is_stale<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    let is_direct = scratch.flow.kind == Kind::MASQUERADE && scratch.flow.service == 0;
-    is_direct && !flows::find_opposite(tables, scratch)
+    let is_direct = scratch.found.flow.kind == Kind::MASQUERADE && scratch.found.flow.service == 0;
+    is_direct && !scratch.found.find_opposite(tables)
 }
 
 /// Whether the answers to this packet belong to a flow through a service.
 #[inline(always)]
 fn is_taken<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    flows::find_answers(tables, scratch, Side::EGRESS) && scratch.opposite.service != 0
+    scratch.found.find_answers(tables, &scratch.headers, Side::EGRESS)
+        && scratch.found.answers.flow.service != 0
 }
 
 /// Whether a packet that leaves may be of a connection that this node began, or that is masqueraded as its own, from a port
@@ -158,11 +160,11 @@ pub(super) fn may_be_own(settings: &Settings, tuple: &Tuple, role: Role) -> bool
 #[inline(never)]
 pub(super) fn note_own<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) {
     if settings.has(Settings::TAKE_OVER | Settings::DRAIN)
-        || flows::find_answers(tables, scratch, Side::INGRESS)
+        || scratch.found.find_answers(tables, &scratch.headers, Side::INGRESS)
     {
         return;
     }
-    let hash = hash::whole(&scratch.opposite_key.tuple, scratch.key.protocol);
+    let hash = hash::whole(&scratch.found.answers.key.tuple, scratch.headers.key.protocol);
     // Written once: other CPUs read the same line.
     if !tables.is_direct(hash) {
         tables.put_direct(hash);
@@ -172,7 +174,7 @@ pub(super) fn note_own<T: Tables>(tables: &T, settings: &Settings, scratch: &mut
 /// Whether a packet to a frontend without a flow answers a connection that this node began. A SYN answers nothing.
 #[inline(always)]
 pub(super) fn is_own_answer<T: Tables>(tables: &T, settings: &Settings, scratch: &Scratch) -> bool {
-    settings.may_be_own(&scratch.key.tuple.destination)
-        && !scratch.view.is_syn()
-        && tables.is_direct(hash::whole(&scratch.key.tuple, scratch.key.protocol))
+    settings.may_be_own(&scratch.headers.key.tuple.destination)
+        && !scratch.headers.view.is_syn()
+        && tables.is_direct(hash::whole(&scratch.headers.key.tuple, scratch.headers.key.protocol))
 }

@@ -17,7 +17,7 @@ pub fn whole<P: Parts<T>, T: Tables>(
     scratch: &mut Scratch,
     role: Role,
 ) -> Verdict {
-    (scratch.role, scratch.key.side) = (role, Side::EGRESS);
+    (scratch.role, scratch.headers.key.side) = (role, Side::EGRESS);
     let _ended: bool = path(packet, tables, scratch);
     scratch.verdict
 }
@@ -27,11 +27,11 @@ fn path<P: Parts<T>, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratc
     if packet.part(tables, scratch, Part::Parse) {
         return true;
     }
-    if scratch.view.is_icmp() {
+    if scratch.headers.view.is_icmp() {
         return packet.part(tables, scratch, Part::Icmp)
             || packet.part(tables, scratch, Part::Refuse);
     }
-    if scratch.view.piece == Piece::Later && packet.part(tables, scratch, Part::Recall) {
+    if scratch.headers.view.piece == Piece::Later && packet.part(tables, scratch, Part::Recall) {
         return true;
     }
     if packet.part(tables, scratch, Part::SeekOut) {
@@ -50,7 +50,7 @@ fn path<P: Parts<T>, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratc
     if packet.part(tables, scratch, Part::Rewrite) {
         return true;
     }
-    let is_reply = scratch.flow.kind == Kind::REPLY;
+    let is_reply = scratch.found.flow.kind == Kind::REPLY;
     let what = if is_reply { Translation::Reply } else { Translation::Masquerade };
     end(scratch, Verdict::Translated(what))
 }

@@ -43,7 +43,7 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     role: Role,
 ) -> Option<Verdict> {
     let (view, settings) = read::<P, T, V4>(packet, tables, scratch, Side::INGRESS)?;
-    let tuple = &scratch.key.tuple;
+    let tuple = &scratch.headers.key.tuple;
     let is_answer = is_to_translated_source(tables, settings, tuple, V4, role);
     if role == Role::Host {
         return if is_answer { None } else { Some(NOT_OURS) };
@@ -67,14 +67,17 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     // VERIFIER: at tc there is no stack left for what is read of it.
     let copy;
     let found = if packet.is_frame() {
-        copy = tables.copy_flow::<V4>(&scratch.key);
+        copy = tables.copy_flow::<V4>(&scratch.headers.key);
         copy.as_ref()
     } else {
-        tables.flow_of::<V4>(&scratch.key, &mut scratch.flow).then_some(&scratch.flow)
+        tables
+            .flow_of::<V4>(&scratch.headers.key, &mut scratch.found.flow)
+            .then_some(&scratch.found.flow)
     };
     let Some(flow) = found else {
         // To a process of this node, perhaps, at a port that translated sources may have as well.
-        let may_ask = role == Role::Pod || choose::may_be_asked(settings, &scratch.key.tuple, V4);
+        let may_ask =
+            role == Role::Pod || choose::may_be_asked(settings, &scratch.headers.key.tuple, V4);
         return if may_ask { None } else { Some(NOT_OURS) };
     };
     let what = match flow.kind {
@@ -87,7 +90,7 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     {
         return None;
     }
-    follow(packet, tables, (&scratch.key.tuple, flow), &view, what)
+    follow(packet, tables, (&scratch.headers.key.tuple, flow), &view, what)
 }
 
 /// Handles a packet that goes out, if it is a common one.
@@ -113,25 +116,25 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
     role: Role,
 ) -> Option<Verdict> {
     let (view, settings) = read::<P, T, V4>(packet, tables, scratch, Side::EGRESS)?;
-    if host::may_ask(packet, settings, &scratch.key.tuple, V4, role) {
+    if host::may_ask(packet, settings, &scratch.headers.key.tuple, V4, role) {
         return None;
     }
-    if !may_be_ours(tables, settings, &scratch.key.tuple, role) {
-        let may_be_own = direct::may_be_own(settings, &scratch.key.tuple, role);
+    if !may_be_ours(tables, settings, &scratch.headers.key.tuple, role) {
+        let may_be_own = direct::may_be_own(settings, &scratch.headers.key.tuple, role);
         return if may_be_own { None } else { Some(NOT_OURS) };
     }
     if begins_or_ends(&view) {
         return None;
     }
-    if !tables.flow_of::<V4>(&scratch.key, &mut scratch.flow) {
+    if !tables.flow_of::<V4>(&scratch.headers.key, &mut scratch.found.flow) {
         let may_have_our_source = view.protocol != Protocol::TCP
-            && settings.is_source_port(scratch.key.tuple.source_port)
+            && settings.is_source_port(scratch.headers.key.tuple.source_port)
             && packet.is_from_host();
         let may_be_noted =
-            may_have_our_source || direct::may_be_own(settings, &scratch.key.tuple, role);
+            may_have_our_source || direct::may_be_own(settings, &scratch.headers.key.tuple, role);
         return if may_be_noted { None } else { Some(NOT_OURS) };
     }
-    let flow = &scratch.flow;
+    let flow = &scratch.found.flow;
     let what = match flow.kind {
         Kind::REPLY => Translation::Reply,
         // Without a service it is looked at again each time (`direct::is_stale`), without a source it is still to get one.
@@ -144,7 +147,7 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
         }
         _ => return None,
     };
-    follow(packet, tables, (&scratch.key.tuple, flow), &view, what)
+    follow(packet, tables, (&scratch.headers.key.tuple, flow), &view, what)
 }
 
 /// Whether a packet begins or ends something.
@@ -160,7 +163,7 @@ fn read<'t, P: Packet, T: Tables, const V4: bool>(
     scratch: &mut Scratch,
     side: Side,
 ) -> Option<(View, &'t Settings)> {
-    let view = wire::plain::<P, V4>(packet, &mut scratch.key, side)?;
+    let view = wire::plain::<P, V4>(packet, &mut scratch.headers.key, side)?;
     Some((view, tables.settings()?))
 }
 

@@ -1,8 +1,8 @@
-//! The entries of flows: what packets add to them, and how one leads to the other.
+//! What packets add to the entries of their flows.
 
 use super::{close, fragments, tiers};
 use crate::addr::Protocol;
-use crate::flow::{Flow, Shown, Side};
+use crate::flow::{Flow, Shown};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::tables::{Tables, Touch};
@@ -27,11 +27,11 @@ pub(super) fn acknowledged<P: Packet>(packet: &P, view: &View) -> u32 {
     view.word(packet, 8).map_or(0, u32::from_be)
 }
 
-/// Whether there is something to mark in the entry in `scratch.flow`: once a tick, or when its packet shows something new, or
+/// Whether there is something to mark in the entry in `scratch.found.flow`: once a tick, or when its packet shows something new, or
 /// ends its connection.
 #[inline(always)]
 pub(super) fn must_touch<T: Tables>(tables: &T, scratch: &Scratch) -> bool {
-    let (flow, view) = (&scratch.flow, &scratch.view);
+    let (flow, view) = (&scratch.found.flow, &scratch.headers.view);
     flow.shown != flow.shown.with(shown(view))
         || flow.tick() != tables.tick()
         || flow.shown.fin | flow.shown.rst != 0
@@ -39,7 +39,7 @@ pub(super) fn must_touch<T: Tables>(tables: &T, scratch: &Scratch) -> bool {
         || view.piece == Piece::First
 }
 
-/// Marks the entry in `scratch.flow` as seen; the clock itself is asked only here. Where the packet ends its connection, or
+/// Marks the entry in `scratch.found.flow` as seen; the clock itself is asked only here. Where the packet ends its connection, or
 /// completes the proof that both ends are there, the flow changes its table.
 #[inline(always)]
 pub(super) fn touch_part<P: Packet, T: Tables>(
@@ -48,7 +48,7 @@ pub(super) fn touch_part<P: Packet, T: Tables>(
     scratch: &mut Scratch,
 ) -> bool {
     fragments::remember(tables, scratch);
-    if scratch.view.is_rst() {
+    if scratch.headers.view.is_rst() {
         close::reset(packet, tables, scratch);
         return false;
     }
@@ -60,26 +60,26 @@ pub(super) fn touch_part<P: Packet, T: Tables>(
 #[inline(always)]
 fn mark<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) {
     let now = tables.now();
-    let shown = shown(&scratch.view);
-    let expected = acknowledged(packet, &scratch.view);
+    let shown = shown(&scratch.headers.view);
+    let expected = acknowledged(packet, &scratch.headers.view);
     let mut touch =
         Touch { seen: Flow::seen_at(now, tables.tick()), shown, expected, is_alive: false };
-    if scratch.flow.shown.rst != 0 {
+    if scratch.found.flow.shown.rst != 0 {
         touch.is_alive = close::is_refuted(tables, scratch, now);
         if touch.is_alive {
-            scratch.flow.shown.rst = 0;
+            scratch.found.flow.shown.rst = 0;
         } else {
             // The time of the RST is what tells.
-            touch.seen = scratch.flow.seen;
+            touch.seen = scratch.found.flow.seen;
         }
-    } else if scratch.view.is_syn() && scratch.flow.shown.established != 0 {
+    } else if scratch.headers.view.is_syn() && scratch.found.flow.shown.established != 0 {
         // A client that tries again and again keeps no connection alive that its backend has left ([`follow`]).
-        touch.seen = scratch.flow.seen;
+        touch.seen = scratch.found.flow.seen;
     }
-    tables.touch_flow(&scratch.key, &touch);
-    scratch.flow.shown = scratch.flow.shown.with(shown);
-    scratch.flow.seen = touch.seen;
-    if scratch.flow.is_forward() && !scratch.flow.is_protected() {
+    tables.touch_flow(&scratch.found.key, &touch);
+    scratch.found.flow.shown = scratch.found.flow.shown.with(shown);
+    scratch.found.flow.seen = touch.seen;
+    if scratch.found.flow.is_forward() && !scratch.found.flow.is_protected() {
         tiers::raise(tables, scratch, now);
     }
 }
@@ -90,24 +90,6 @@ fn mark<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) {
 pub(super) fn is_settled<T: Tables>(tables: &T, flow: &Flow) -> bool {
     let is_whole = flow.is_protected() || !flow.is_forward();
     flow.shown.is_open() && flow.tick() == tables.tick() && is_whole
-}
-
-/// Finds the entry of the other direction of the flow in `scratch.flow`, into `scratch.opposite`. False where it is gone or
-/// belongs to another flow by now ([`ports::reserve`]).
-#[inline(never)]
-pub(super) fn find_opposite<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    scratch.key.write_opposite(&scratch.flow, &mut scratch.opposite_key);
-    tables.flow(&scratch.opposite_key, &mut scratch.opposite)
-        && scratch.opposite.to.is_reverse_of(&scratch.key.tuple)
-}
-
-/// Finds the entry that answers to the packet of `scratch.key` would meet on a side, into `scratch.opposite`.
-#[inline(always)]
-pub(super) fn find_answers<T: Tables>(tables: &T, scratch: &mut Scratch, side: Side) -> bool {
-    scratch.key.tuple.write_reversed(&mut scratch.opposite_key.tuple);
-    scratch.opposite_key.protocol = scratch.key.protocol;
-    scratch.opposite_key.side = side;
-    tables.flow(&scratch.opposite_key, &mut scratch.opposite)
 }
 
 /// Whether the backend of a flow still serves the service it was chosen for.

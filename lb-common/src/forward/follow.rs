@@ -1,7 +1,7 @@
 //! Whether a packet belongs to the flow that was found for it, or begins another one.
 
 use super::choose::SECOND;
-use super::flows::{find_opposite, is_live};
+use super::flows::is_live;
 use crate::addr::Protocol;
 use crate::config::Settings;
 use crate::event::Event;
@@ -43,18 +43,18 @@ pub(super) fn still_good<T: Tables>(
     settings: &Settings,
     scratch: &mut Scratch,
 ) -> bool {
-    if !scratch.flow.is_forward() {
+    if !scratch.found.flow.is_forward() {
         return false;
     }
-    if scratch.view.protocol == Protocol::TCP {
-        return !scratch.view.is_syn() || takes_syn(tables, scratch);
+    if scratch.headers.view.protocol == Protocol::TCP {
+        return !scratch.headers.view.is_syn() || takes_syn(tables, scratch);
     }
-    let flow = &scratch.flow;
-    let live = is_live(tables, flow, scratch.service.id);
+    let flow = &scratch.found.flow;
+    let live = is_live(tables, flow, scratch.choice.service.id);
     if !live {
         tables.count(Event::FlowRenewed);
     } else if flow.frontends_epoch != settings.removals {
-        tables.confirm_flow(&scratch.key, settings.removals);
+        tables.confirm_flow(&scratch.found.key, settings.removals);
     }
     live
 }
@@ -66,14 +66,14 @@ pub(super) fn still_good<T: Tables>(
 /// another one.
 #[inline(never)]
 fn takes_syn<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    let has_opposite = find_opposite(tables, scratch);
-    let (flow, opposite) = (&scratch.flow, &scratch.opposite);
+    let has_opposite = scratch.found.find_opposite(tables);
+    let (flow, opposite) = (&scratch.found.flow, &scratch.found.opposite.flow);
     let is_over = flow.shown.rst | opposite.shown.rst | flow.shown.fin & opposite.shown.fin != 0;
     if !has_opposite || is_over {
         tables.count(Event::FlowReused);
         return false;
     }
-    if is_live(tables, flow, scratch.service.id) {
+    if is_live(tables, flow, scratch.choice.service.id) {
         return true;
     }
     let is_open = flow.shown.established & opposite.shown.established != 0;

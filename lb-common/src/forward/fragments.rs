@@ -19,8 +19,8 @@ use crate::wire::Piece;
 
 #[inline(always)]
 const fn key(scratch: &Scratch) -> Fragment {
-    let FlowKey { tuple, protocol, side, .. } = &scratch.key;
-    Fragment::new(tuple.source, tuple.destination, scratch.id.value, *protocol, *side)
+    let FlowKey { tuple, protocol, side, .. } = &scratch.headers.key;
+    Fragment::new(tuple.source, tuple.destination, scratch.headers.id.value, *protocol, *side)
 }
 
 /// The known ports of a datagram. Identifications come round: an entry written for an older one of the same ends is not
@@ -57,10 +57,10 @@ fn find_place<P: Packet, T: Tables>(
     scratch.fragment = key(scratch);
     let known = known(tables, &scratch.fragment).unwrap_or_default();
     let has_first = known.destination != Port::NONE;
-    if scratch.view.piece == Piece::Later {
+    if scratch.headers.view.piece == Piece::Later {
         if has_first {
-            scratch.key.tuple.source_port = known.source;
-            scratch.key.tuple.destination_port = known.destination;
+            scratch.headers.key.tuple.source_port = known.source;
+            scratch.headers.key.tuple.destination_port = known.destination;
             return Ok(());
         }
         return hold(packet, tables, settings, scratch, known.held);
@@ -80,9 +80,9 @@ fn find_place<P: Packet, T: Tables>(
 /// Whether frontends may be at the address that a packet goes to.
 #[inline(always)]
 fn may_be_frontend<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) -> bool {
-    let to = scratch.key.tuple.destination;
-    scratch.frontend = Frontend::cluster_address(to);
-    settings.may_be_other(&to) || tables.knows(&scratch.frontend) || tables.address(&to) != 0
+    let to = scratch.headers.key.tuple.destination;
+    scratch.choice.frontend = Frontend::cluster_address(to);
+    settings.may_be_other(&to) || tables.knows(&scratch.choice.frontend) || tables.address(&to) != 0
 }
 
 /// Keeps a fragment that came ahead of its first, behind `before` others.
@@ -135,15 +135,15 @@ pub(super) fn recall<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
     let Some(ports) = known(tables, &key(scratch)) else {
         return end(scratch, Verdict::Pass(PassReason::UnknownFragment));
     };
-    scratch.key.tuple.source_port = ports.source;
-    scratch.key.tuple.destination_port = ports.destination;
+    scratch.headers.key.tuple.source_port = ports.source;
+    scratch.headers.key.tuple.destination_port = ports.destination;
     false
 }
 
 /// Remembers the ports of a first fragment that is being translated.
 #[inline(always)]
 pub(super) fn remember<T: Tables>(tables: &T, scratch: &mut Scratch) {
-    if scratch.view.piece == Piece::First {
+    if scratch.headers.view.piece == Piece::First {
         remember_first(tables, scratch);
     }
 }
@@ -157,7 +157,8 @@ fn remember_first<T: Tables>(tables: &T, scratch: &mut Scratch) {
 
 #[inline(always)]
 fn write<T: Tables>(tables: &T, scratch: &Scratch, held: u16) {
-    let Tuple { source_port: source, destination_port: destination, .. } = scratch.key.tuple;
+    let Tuple { source_port: source, destination_port: destination, .. } =
+        scratch.headers.key.tuple;
     let ports = Ports { source, destination, held, written: Ports::time(tables.now()) };
     if !tables.put_fragment(&scratch.fragment, &ports) {
         tables.count(Event::FragmentTableFull);

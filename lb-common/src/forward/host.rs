@@ -8,7 +8,8 @@
 
 use super::parts::{Part, Parts, end};
 use super::{
-    Refusal, Role, choose, flows, follow, inherited, life, next_hop, ports, rewrite, tiers,
+    Asker, Begin, Refusal, Role, choose, flows, follow, inherited, life, next_hop, ports, rewrite,
+    tiers,
 };
 use crate::addr::Ip;
 use crate::config::{Settings, address};
@@ -17,7 +18,7 @@ use crate::flow::{Side, Tuple};
 use crate::hash;
 use crate::packet::Packet;
 use crate::route::RouteResult;
-use crate::scratch::{Asker, Begin, Next, Scratch};
+use crate::scratch::{Next, Scratch};
 use crate::service::{Backend, Frontend};
 use crate::tables::Tables;
 
@@ -70,7 +71,7 @@ pub(super) fn path<P: Parts<T>, T: Tables>(
     if packet.part(tables, scratch, Part::Rewrite) {
         return true;
     }
-    if !scratch.stays {
+    if !scratch.exit.stays {
         return end(scratch, Verdict::Sent(Sent::FromHost));
     }
     // A packet that goes to this host by `lo` has its route already; any other is shown to the stack there.
@@ -78,8 +79,8 @@ pub(super) fn path<P: Parts<T>, T: Tables>(
         let what = if is_first { Translation::NewFlow } else { Translation::Forward };
         return end(scratch, Verdict::Translated(what));
     }
-    scratch.route.device = Role::LOOPBACK;
-    scratch.route.hardware = [0; 3];
+    scratch.exit.route.device = Role::LOOPBACK;
+    scratch.exit.route.hardware = [0; 3];
     deliver(packet, scratch, Sent::ToHost)
 }
 
@@ -93,9 +94,12 @@ pub(super) fn seek<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
         return end(scratch, Verdict::Pass(PassReason::Unchanged));
     }
     scratch.next = Next::Follow;
-    let is_there = tables.flow(&scratch.key, &mut scratch.flow) && scratch.flow.is_forward();
+    let is_there =
+        scratch.found.look_up(tables, &scratch.headers.key) && scratch.found.flow.is_forward();
     let known = is_there && !life::is_expired(tables, settings, scratch);
-    if known && follow::is_current(tables, settings, &scratch.flow, &scratch.view, false) {
+    if known
+        && follow::is_current(tables, settings, &scratch.found.flow, &scratch.headers.view, false)
+    {
         return false;
     }
     let located = locate(tables, settings, scratch);
@@ -118,11 +122,12 @@ pub(super) fn seek<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
 /// Whether the packet is what another interface has made of one already: its backend may be a frontend itself.
 #[inline(always)]
 fn is_translated<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    let to = &scratch.key.tuple;
+    let to = &scratch.headers.key.tuple;
     if !tables.is_in_use(&to.destination, to.destination_port) {
         return false;
     }
-    flows::find_answers(tables, scratch, Side::INGRESS) && scratch.opposite.is_answer()
+    scratch.found.find_answers(tables, &scratch.headers, Side::INGRESS)
+        && scratch.found.answers.flow.is_answer()
 }
 
 /// Finds the service that a process asks for.
@@ -132,14 +137,14 @@ fn locate<T: Tables>(
     settings: &Settings,
     scratch: &mut Scratch,
 ) -> Result<(), Refusal> {
-    let tuple = &scratch.key.tuple;
+    let tuple = &scratch.headers.key.tuple;
     let (ip, port) = (tuple.destination, tuple.destination_port);
-    scratch.frontend = Frontend::new(ip, port, scratch.view.protocol);
+    scratch.choice.frontend = Frontend::new(ip, port, scratch.headers.view.protocol);
     if ip.is_loopback() {
-        return choose::locate_loopback(tables, settings, scratch);
+        return choose::locate_loopback(tables, settings, &mut scratch.choice);
     }
-    let is_near = choose::is_near(settings, &ip, port, scratch.view.v4);
-    choose::locate(tables, settings, scratch, is_near)
+    let is_near = choose::is_near(settings, &ip, port, scratch.headers.view.v4);
+    choose::locate(tables, settings, &mut scratch.choice, is_near)
 }
 
 /// Chooses the backend of a packet that begins a flow. External policies do not bind processes of this host.
@@ -149,38 +154,38 @@ pub(super) fn first<P: Packet, T: Tables>(
     tables: &T,
     scratch: &mut Scratch,
 ) -> bool {
-    let source = scratch.key.tuple.source;
+    let source = scratch.headers.key.tuple.source;
     if source.is_martian() && !(scratch.role == Role::Host && source.is_loopback()) {
         return end(scratch, Verdict::Pass(PassReason::Martian));
     }
-    if !follow::may_begin(&scratch.view) {
+    if !follow::may_begin(&scratch.headers.view) {
         return end(scratch, Verdict::Pass(PassReason::NoFlow));
     }
     let now = tables.now();
-    let hash = hash::tuple(&scratch.key.tuple, scratch.view.protocol);
-    scratch.asker = Asker { client: source, source, hash, local: 1 };
-    if let Err(refusal) = choose::choose(tables, scratch, now) {
+    let hash = hash::tuple(&scratch.headers.key.tuple, scratch.headers.view.protocol);
+    scratch.choice.asker = Asker { client: source, source, hash, local: 1 };
+    if let Err(refusal) = choose::choose(tables, &mut scratch.choice, now) {
         (scratch.next, scratch.refusal) = (Next::Refuse, refusal);
         return false;
     }
-    scratch.flow.to = scratch.key.tuple;
+    scratch.pair.forward.to = scratch.headers.key.tuple;
     if source.is_loopback() {
         // Nobody answers that address but this host; nor has the kernel a route from it.
-        let own = tables.settings().map(|settings| settings.node(scratch.view.v4));
+        let own = tables.settings().map(|settings| settings.node(scratch.headers.view.v4));
         let Some(own) = own.filter(|own| !own.is_unspecified()) else {
             return end(scratch, Verdict::Drop(DropReason::NoSourceAddress));
         };
-        scratch.flow.to.source = own;
+        scratch.pair.forward.to.source = own;
     }
-    scratch.flow.to.destination = scratch.backend.ip;
-    scratch.flow.to.destination_port = scratch.backend.port;
+    scratch.pair.forward.to.destination = scratch.choice.backend.ip;
+    scratch.pair.forward.to.destination_port = scratch.choice.backend.port;
     scratch.begin = Begin {
-        shown: flows::shown(&scratch.view),
-        expected: flows::acknowledged(packet, &scratch.view),
+        shown: flows::shown(&scratch.headers.view),
+        expected: flows::acknowledged(packet, &scratch.headers.view),
         renews: scratch.begin.renews,
         now,
         masquerade: false,
-        port_stays: rewrite::port_stays(packet, &scratch.view),
+        port_stays: rewrite::port_stays(packet, &scratch.headers.view),
         may_turn: false,
         source: Ip::UNSPECIFIED,
         device: packet.device(),
@@ -188,19 +193,25 @@ pub(super) fn first<P: Packet, T: Tables>(
     false
 }
 
-/// Finds the way to the backend of `scratch.flow`: to this host itself (`scratch.stays`), or by `scratch.route`. For a packet
-/// that begins a flow also the address under which it goes there.
+/// Finds the way to the backend of the packet's flow, found or in the making: to this host itself (`scratch.exit.stays`), or by
+/// `scratch.exit.route`. For a packet that begins a flow also the address under which it goes there.
 #[inline(always)]
 pub(super) fn exit<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
 ) -> bool {
-    let to = &scratch.flow.to;
-    scratch.stays = tables.address(&to.destination) & address::NODE != 0;
-    if !scratch.stays {
-        let length = next_hop::length_of_any(packet, &scratch.view);
-        match packet.route_of_host(to, scratch.key.protocol, length, &mut scratch.route) {
+    let is_first = scratch.next == Next::First;
+    let to = if is_first { &scratch.pair.forward.to } else { &scratch.found.flow.to };
+    scratch.exit.stays = tables.address(&to.destination) & address::NODE != 0;
+    if !scratch.exit.stays {
+        let length = next_hop::length_of_any(packet, &scratch.headers.view);
+        match packet.route_of_host(
+            to,
+            scratch.headers.key.protocol,
+            length,
+            &mut scratch.exit.route,
+        ) {
             RouteResult::Known | RouteResult::NoNeighbour => {}
             RouteResult::TooBig => {
                 (scratch.next, scratch.refusal) = (Next::Refuse, Refusal::Reject(Turn::TooBig));
@@ -209,7 +220,7 @@ pub(super) fn exit<P: Packet, T: Tables>(
             RouteResult::None => return end(scratch, Verdict::Drop(DropReason::NoRoute)),
         }
     }
-    if scratch.next == Next::First {
+    if is_first {
         scratch.begin.source = source(packet, tables, scratch);
     }
     false
@@ -218,19 +229,19 @@ pub(super) fn exit<P: Packet, T: Tables>(
 /// The address of this node under which a packet reaches its backend: its own, unless no answer would come back to that.
 #[inline(always)]
 fn source<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &Scratch) -> Ip {
-    let leaves_elsewhere = !scratch.stays && scratch.route.device != packet.device();
-    let is_far = scratch.backend.flags & Backend::LOCAL == 0;
+    let leaves_elsewhere = !scratch.exit.stays && scratch.exit.route.device != packet.device();
+    let is_far = scratch.choice.backend.flags & Backend::LOCAL == 0;
     if leaves_elsewhere && !is_far {
         return source_on_route(packet, tables, scratch);
     }
-    if leaves_elsewhere && let Some(device) = tables.device(scratch.route.device) {
+    if leaves_elsewhere && let Some(device) = tables.device(scratch.exit.route.device) {
         // The answer of another node must come back by this device.
-        let of_device = if scratch.view.v4 { device.source4 } else { device.source6 };
+        let of_device = if scratch.headers.view.v4 { device.source4 } else { device.source6 };
         if !of_device.is_unspecified() {
             return of_device;
         }
     }
-    scratch.flow.to.source
+    scratch.pair.forward.to.source
 }
 
 /// The source that the route to a backend of this node has, as a connection of the node itself to it would (Linux 6.7).
@@ -238,14 +249,14 @@ fn source<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &Scratch) -> Ip
 /// VERIFIER: a function of its own, as the question about the way is.
 #[inline(never)]
 fn source_on_route<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &Scratch) -> Ip {
-    let to = &scratch.flow.to;
-    let source = packet.source(to, scratch.key.protocol, scratch.route.device);
+    let to = &scratch.pair.forward.to;
+    let source = packet.source(to, scratch.headers.key.protocol, scratch.exit.route.device);
     let is_own = |source: &Ip| tables.settings().is_some_and(|all| all.may_be_own(source));
     source.filter(is_own).unwrap_or(to.source)
 }
 
-/// Finds the interface at which the stack is shown an answer to this host, into `scratch.route`, with its link-layer address.
-/// The packet stays (`scratch.stays`) where it comes in by it anyway, or where it is gone: then the stack judges the packet as
+/// Finds the interface at which the stack is shown an answer to this host, into `scratch.exit.route`, with its link-layer address.
+/// The packet stays (`scratch.exit.stays`) where it comes in by it anyway, or where it is gone: then the stack judges the packet as
 /// it is.
 #[inline(always)]
 pub(super) fn delivery<P: Packet, T: Tables>(
@@ -253,8 +264,8 @@ pub(super) fn delivery<P: Packet, T: Tables>(
     tables: &T,
     scratch: &mut Scratch,
 ) -> bool {
-    let index = scratch.flow.client_device;
-    scratch.stays = true;
+    let index = scratch.found.flow.client_device;
+    scratch.exit.stays = true;
     if scratch.role == Role::Host || index == packet.device() {
         return false;
     }
@@ -263,17 +274,17 @@ pub(super) fn delivery<P: Packet, T: Tables>(
         return end(scratch, Verdict::Pass(PassReason::LeftToTc));
     }
     let [a, b, c, d, e, f] = device.hardware;
-    scratch.route.device = index;
-    scratch.route.hardware =
+    scratch.exit.route.device = index;
+    scratch.exit.route.hardware =
         [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 0, 0]), 0];
-    scratch.stays = false;
+    scratch.exit.stays = false;
     false
 }
 
-/// Ends the path of a packet that the stack is shown at the interface of `scratch.route`.
+/// Ends the path of a packet that the stack is shown at the interface of `scratch.exit.route`.
 #[inline(always)]
 pub(super) fn deliver<P: Packet>(packet: &mut P, scratch: &mut Scratch, what: Sent) -> bool {
-    let [first, second, _] = scratch.route.hardware;
+    let [first, second, _] = scratch.exit.route.hardware;
     let [[a, b, c, d], [e, f, _, _]] = [first, second].map(u32::to_ne_bytes);
     match packet.write(0, [a, b, c, d, e, f]) {
         Some(()) => end(scratch, Verdict::Sent(what)),

@@ -52,13 +52,13 @@ pub(super) fn part<P: Packet, T: Tables>(
     tables: &T,
     scratch: &mut Scratch,
 ) -> bool {
-    let goes_out = scratch.key.side == Side::EGRESS;
+    let goes_out = scratch.headers.key.side == Side::EGRESS;
     let is_asked = if goes_out {
         scratch.role != Role::Pod && packet.is_from_host()
     } else {
         scratch.role != Role::Host
     };
-    match message(&scratch.view) {
+    match message(&scratch.headers.view) {
         Message::Error => error(packet, tables, scratch),
         Message::Redirect if goes_out => redirect(packet, tables, scratch),
         Message::EchoRequest | Message::Piece if is_asked => echo(packet, tables, scratch),
@@ -71,23 +71,24 @@ pub(super) fn part<P: Packet, T: Tables>(
 /// Translates an error about a flow, on the way of that flow's other direction.
 #[inline(never)]
 fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> bool {
-    let at = scratch.view.transport(packet) + quoted::ICMP;
+    let at = scratch.headers.view.transport(packet) + quoted::ICMP;
     if quoted::read(packet, scratch, at).is_none() {
         return end(scratch, NOT_OURS);
     }
     // An error is told to who sent the packet that it quotes. To anyone else its translation would say which flows there are
     // (Linux, nf_conntrack_proto_icmp.c since 5.1).
-    let is_senders = scratch.key.tuple.destination == scratch.opposite_key.tuple.destination;
-    if !is_senders || !tables.flow(&scratch.opposite_key, &mut scratch.flow) {
+    let is_senders = scratch.headers.key.tuple.destination == scratch.quoted.key.tuple.destination;
+    if !is_senders || !scratch.found.look_up(tables, &scratch.quoted.key) {
         return end(scratch, NOT_OURS);
     }
-    if scratch.flow.to.source == Ip::UNSPECIFIED {
+    if scratch.found.flow.to.source == Ip::UNSPECIFIED {
         return end(scratch, Verdict::Pass(PassReason::Unchanged));
     }
-    let is_to_host = scratch.flow.kind == Kind::REPLY && scratch.key.side == Side::INGRESS;
+    let is_to_host =
+        scratch.found.flow.kind == Kind::REPLY && scratch.headers.key.side == Side::INGRESS;
     // An end of the flow is shown as the frontend; so is a router to the loopback, which takes nothing from anyone else.
-    let shows_frontend = scratch.key.tuple.source == scratch.opposite_key.tuple.source
-        || scratch.flow.to.destination.is_loopback();
+    let shows_frontend = scratch.headers.key.tuple.source == scratch.quoted.key.tuple.source
+        || scratch.found.flow.to.destination.is_loopback();
     // The stack expects the frontend where the question left, and a router where its packet came in (`rp_filter`).
     let moves = is_to_host && shows_frontend;
     if moves && host::delivery(packet, tables, scratch) {
@@ -98,10 +99,10 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
     if done.is_none() {
         return end(scratch, Verdict::Drop(DropReason::RewriteFailed));
     }
-    if scratch.flow.kind == Kind::HAIRPIN {
+    if scratch.found.flow.kind == Kind::HAIRPIN {
         return rewrite::turn_round(packet, scratch, Turn::Hairpin);
     }
-    if moves && !scratch.stays {
+    if moves && !scratch.exit.stays {
         return host::deliver(packet, scratch, Sent::ToHost);
     }
     end(scratch, Verdict::Translated(Translation::IcmpError))
@@ -111,17 +112,17 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
 /// client outside is shown the frontend, for it may not take anything from the private address of a router between nodes.
 #[inline(always)]
 fn outside<P: Packet>(packet: &mut P, scratch: &mut Scratch, shows_frontend: bool) -> Option<()> {
-    let old = &scratch.key.tuple;
-    let new = &mut scratch.opposite.to;
+    let old = &scratch.headers.key.tuple;
+    let new = &mut scratch.exit.icmp;
     *new = *old;
-    let leaves = scratch.key.side == Side::EGRESS && scratch.role == Role::Edge;
-    if shows_frontend || leaves && scratch.flow.kind == Kind::REPLY {
-        new.source = scratch.flow.to.source;
+    let leaves = scratch.headers.key.side == Side::EGRESS && scratch.role == Role::Edge;
+    if shows_frontend || leaves && scratch.found.flow.kind == Kind::REPLY {
+        new.source = scratch.found.flow.to.source;
     }
-    if old.destination == scratch.opposite_key.tuple.destination {
-        new.destination = scratch.flow.to.destination;
+    if old.destination == scratch.quoted.key.tuple.destination {
+        new.destination = scratch.found.flow.to.destination;
     }
-    let view = &scratch.view;
+    let view = &scratch.headers.view;
     let header = rewrite::header(packet, view);
     let change = rewrite::write_addresses(packet, header, old, new)?;
     if view.v4 {
@@ -138,7 +139,7 @@ fn echo<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch)
     let Some(settings) = tables.settings() else {
         return end(scratch, Verdict::Pass(PassReason::NotReady));
     };
-    let to = scratch.key.tuple.destination;
+    let to = scratch.headers.key.tuple.destination;
     if !tables.knows(&Frontend::cluster_address(to)) {
         if settings.has(Settings::RANGES_KNOWN) && choose::in_ranges(settings, &to) {
             return end(scratch, Verdict::Drop(DropReason::UnallocatedAddress));
@@ -152,7 +153,7 @@ fn echo<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch)
     if next_hop::is_for_another(packet, tables, scratch) {
         return end(scratch, Verdict::Pass(PassReason::OtherMachine));
     }
-    scratch.key.tuple.write_reversed(&mut scratch.opposite.to);
+    scratch.headers.key.tuple.write_reversed(&mut scratch.exit.icmp);
     if reply(packet, scratch).is_none() {
         return end(scratch, Verdict::Drop(DropReason::RewriteFailed));
     }
@@ -161,9 +162,9 @@ fn echo<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch)
 
 #[inline(always)]
 fn reply<P: Packet>(packet: &mut P, scratch: &Scratch) -> Option<()> {
-    let view = &scratch.view;
+    let view = &scratch.headers.view;
     let header = rewrite::header(packet, view);
-    rewrite::write_addresses(packet, header, &scratch.key.tuple, &scratch.opposite.to)?;
+    rewrite::write_addresses(packet, header, &scratch.headers.key.tuple, &scratch.exit.icmp)?;
     if view.piece == Piece::Later {
         return Some(());
     }
@@ -198,13 +199,13 @@ fn redirected<P: Packet>(packet: &P, view: &View) -> Option<usize> {
 /// a flow takes it away before the stack sees that packet, so one about any backend is stopped.
 #[inline(never)]
 fn redirect<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) -> bool {
-    let Some(at) = redirected(packet, &scratch.view) else { return end(scratch, NOT_OURS) };
+    let Some(at) = redirected(packet, &scratch.headers.view) else { return end(scratch, NOT_OURS) };
     if quoted::read(packet, scratch, at).is_none() {
         return end(scratch, NOT_OURS);
     }
-    let to = &scratch.opposite_key.tuple;
+    let to = &scratch.quoted.key.tuple;
     if tables.may_be_backend(&to.source, to.source_port)
-        || tables.flow(&scratch.opposite_key, &mut scratch.flow)
+        || scratch.found.look_up(tables, &scratch.quoted.key)
     {
         return end(scratch, Verdict::Drop(DropReason::IcmpRedirect));
     }

@@ -18,7 +18,7 @@ pub fn whole<P: Parts<T>, T: Tables>(
     scratch: &mut Scratch,
     role: Role,
 ) -> Verdict {
-    (scratch.role, scratch.key.side) = (role, Side::INGRESS);
+    (scratch.role, scratch.headers.key.side) = (role, Side::INGRESS);
     let _ended: bool = path(packet, tables, scratch);
     scratch.verdict
 }
@@ -28,14 +28,14 @@ fn path<P: Parts<T>, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratc
     if packet.part(tables, scratch, Part::Parse) {
         return true;
     }
-    if packet.is_frame() && !is_common(&scratch.view) {
+    if packet.is_frame() && !is_common(&scratch.headers.view) {
         return end(scratch, Verdict::Pass(PassReason::LeftToTc));
     }
-    if scratch.view.is_icmp() {
+    if scratch.headers.view.is_icmp() {
         return packet.part(tables, scratch, Part::Icmp)
             || packet.part(tables, scratch, Part::Refuse);
     }
-    if scratch.view.piece != Piece::Whole && packet.part(tables, scratch, Part::Place) {
+    if scratch.headers.view.piece != Piece::Whole && packet.part(tables, scratch, Part::Place) {
         return true;
     }
     if packet.part(tables, scratch, Part::Seek) {
@@ -77,34 +77,34 @@ pub(super) fn is_common(view: &View) -> bool {
 /// A packet of a known flow.
 #[inline(always)]
 fn follow<P: Parts<T>, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> bool {
-    let is_to_host = scratch.flow.kind == Kind::REPLY && scratch.key.side == Side::INGRESS;
+    let is_to_host =
+        scratch.found.flow.kind == Kind::REPLY && scratch.found.key.side == Side::INGRESS;
     if is_to_host && packet.part(tables, scratch, Part::Delivery) {
         return true;
     }
-    let is_answer = scratch.bypass && scratch.key.side == Side::EGRESS;
     if flows::must_touch(tables, scratch) && packet.part(tables, scratch, Part::Touch) {
         return true;
     }
-    if scratch.bypass && !is_answer && packet.part(tables, scratch, Part::Bypass) {
+    let is_sought = scratch.exit.may_bypass && !scratch.exit.bypasses;
+    if is_sought && packet.part(tables, scratch, Part::Bypass) {
         return true;
     }
     if packet.part(tables, scratch, Part::Rewrite) {
         return true;
     }
-    if scratch.bypass {
+    if scratch.exit.bypasses {
         if packet.is_frame() {
             // It counts for the entry that leaves, as for the one that came in.
-            scratch.key = scratch.opposite_key;
             if flows::must_touch(tables, scratch) && packet.part(tables, scratch, Part::Touch) {
                 return true;
             }
         }
         return next_hop::take(packet, scratch);
     }
-    if is_to_host && !scratch.stays {
+    if is_to_host && !scratch.exit.stays {
         return super::host::deliver(packet, scratch, Sent::ToHost);
     }
-    let what = match scratch.flow.kind {
+    let what = match scratch.found.flow.kind {
         Kind::REPLY => Translation::Reply,
         Kind::UNMASQUERADE => Translation::Unmasquerade,
         _ => Translation::Forward,
@@ -115,20 +115,20 @@ fn follow<P: Parts<T>, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scra
 /// Ends the path of a packet that has its addresses.
 #[inline(always)]
 fn leave<P: Packet>(packet: &mut P, scratch: &mut Scratch, what: Translation) -> bool {
-    if scratch.flow.kind == Kind::HAIRPIN {
+    if scratch.found.flow.kind == Kind::HAIRPIN {
         return rewrite::turn_round(packet, scratch, Turn::Hairpin);
     }
     end(scratch, Verdict::Translated(what))
 }
 
-/// Decides whether a packet of a known flow goes past the stack, into `scratch.bypass`, and by which way.
+/// Decides whether a packet of a known flow goes past the stack, into `scratch.exit.bypasses`, and by which way.
 #[inline(always)]
 pub(super) fn bypass<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
 ) -> bool {
-    scratch.bypass = if packet.is_frame() {
+    scratch.exit.bypasses = if packet.is_frame() {
         send::prepare(packet, tables, scratch)
     } else {
         short_cut::prepare(packet, tables, scratch)

@@ -25,15 +25,15 @@ fn leaves<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) -> 
     if settings.has(Settings::DRAIN) {
         return end(scratch, Verdict::Pass(PassReason::Draining));
     }
-    let is_theirs = if scratch.view.protocol == Protocol::TCP {
-        !scratch.view.is_syn()
+    let is_theirs = if scratch.headers.view.protocol == Protocol::TCP {
+        !scratch.headers.view.is_syn()
     } else {
-        tables.is_inherited(hash::whole(&scratch.key.tuple, scratch.key.protocol))
+        tables.is_inherited(hash::whole(&scratch.headers.key.tuple, scratch.headers.key.protocol))
     };
     is_theirs && end(scratch, Verdict::Pass(PassReason::TakenOver))
 }
 
-/// Whether answers to the key of the opposite belong to a connection that netfilter translates: a new flow needs another port.
+/// Whether answers to the key of the reply in the making belong to a connection that netfilter translates: a new flow needs another port.
 #[inline(always)]
 pub(super) fn has_answers<T: Tables>(tables: &T, settings: &Settings, scratch: &Scratch) -> bool {
     settings.has(Settings::TAKE_OVER) && is_taken(tables, scratch)
@@ -41,5 +41,5 @@ pub(super) fn has_answers<T: Tables>(tables: &T, settings: &Settings, scratch: &
 
 #[inline(never)]
 fn is_taken<T: Tables>(tables: &T, scratch: &Scratch) -> bool {
-    tables.is_inherited(hash::whole(&scratch.opposite_key.tuple, scratch.opposite_key.protocol))
+    tables.is_inherited(hash::whole(&scratch.pair.reply.key.tuple, scratch.pair.reply.key.protocol))
 }

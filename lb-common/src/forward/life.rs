@@ -12,7 +12,7 @@ const SECOND: u64 = 1_000_000_000;
 /// The shortest lifetime of all: an entry seen more recently needs no closer look.
 const SHORTEST: u64 = crate::flow::CLOSED as u64 * SECOND;
 
-/// Whether the flow of the entry in `scratch.flow` has been idle for longer than its lifetime.
+/// Whether the flow of the entry in `scratch.found.flow` has been idle for longer than its lifetime.
 #[inline(always)]
 pub(super) fn is_expired<T: Tables>(
     tables: &T,
@@ -20,19 +20,19 @@ pub(super) fn is_expired<T: Tables>(
     scratch: &mut Scratch,
 ) -> bool {
     // An entry of this very tick was seen a moment ago; the clock is not asked.
-    scratch.flow.tick() != tables.tick() && is_idle(tables, settings, scratch)
+    scratch.found.flow.tick() != tables.tick() && is_idle(tables, settings, scratch)
 }
 
 #[inline(never)]
 fn is_idle<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) -> bool {
     let now = tables.now();
     // A masquerade lives as long as the flow that it belongs to, which is judged by its other entries.
-    if now.saturating_sub(scratch.flow.seen) < SHORTEST || scratch.flow.is_masquerade() {
+    if now.saturating_sub(scratch.found.flow.seen) < SHORTEST || scratch.found.flow.is_masquerade()
+    {
         return false;
     }
-    scratch.key.write_opposite(&scratch.flow, &mut scratch.opposite_key);
-    let has_opposite = tables.flow(&scratch.opposite_key, &mut scratch.other)
-        && scratch.other.to.is_reverse_of(&scratch.key.tuple);
-    let opposite = has_opposite.then_some(&scratch.other);
-    settings.lifetimes.is_over(&scratch.key, &scratch.flow, opposite, now)
+    let found = &mut scratch.found;
+    let has_opposite = found.find_opposite(tables);
+    let opposite = has_opposite.then_some(&found.opposite.flow);
+    settings.lifetimes.is_over(&found.key, &found.flow, opposite, now)
 }

@@ -31,7 +31,7 @@ pub(super) enum Of {
     Flow,
 }
 
-/// Finds the way of a packet that came in by `device`, if a router would take it, into `scratch.route`, and returns its hop
+/// Finds the way of a packet that came in by `device`, if a router would take it, into `scratch.exit.route`, and returns its hop
 /// limit; else says what is against it.
 #[inline(always)]
 pub(super) fn find<P: Packet>(
@@ -40,17 +40,17 @@ pub(super) fn find<P: Packet>(
     device: &Device,
     of: Of,
 ) -> Result<u8, Event> {
-    if !is_for_us(packet, &scratch.view, device).unwrap_or(false) {
+    if !is_for_us(packet, &scratch.headers.view, device).unwrap_or(false) {
         return Err(Event::KeptLink);
     }
-    let (class, hops) = header(packet, &scratch.view).ok_or(Event::KeptLink)?;
+    let (class, hops) = header(packet, &scratch.headers.view).ok_or(Event::KeptLink)?;
     if hops <= 1 {
         return Err(Event::KeptHopLimit);
     }
-    let length = length(packet, &scratch.view).ok_or(Event::KeptLink)?;
-    let traffic = Traffic { v4: scratch.view.v4, class, length };
-    let tuple = if of == Of::Packet { &scratch.key.tuple } else { &scratch.flow.to };
-    match packet.route(tuple, scratch.key.protocol, traffic, &mut scratch.route) {
+    let length = length(packet, &scratch.headers.view).ok_or(Event::KeptLink)?;
+    let traffic = Traffic { v4: scratch.headers.view.v4, class, length };
+    let tuple = if of == Of::Packet { &scratch.headers.key.tuple } else { &scratch.found.flow.to };
+    match packet.route(tuple, scratch.headers.key.protocol, traffic, &mut scratch.exit.route) {
         RouteResult::Known => Ok(hops),
         RouteResult::TooBig => Err(Event::KeptTooBig),
         RouteResult::NoNeighbour => Err(Event::KeptNeighbour),
@@ -68,26 +68,26 @@ pub(super) const fn count_hop(view: &mut View, hops: u8) {
     }
 }
 
-/// Finishes a packet of `scratch.flow` that has its addresses: the hop, and the link-layer addresses of the way.
+/// Finishes a packet of `scratch.found.flow` that has its addresses: the hop, and the link-layer addresses of the way.
 #[inline(always)]
 pub(super) fn take<P: Packet>(packet: &mut P, scratch: &mut Scratch) -> bool {
     if write(packet, scratch).is_none() {
         return end(scratch, Verdict::Drop(DropReason::RewriteFailed));
     }
-    let is_answer = matches!(scratch.flow.kind, Kind::REPLY | Kind::UNMASQUERADE);
+    let is_answer = matches!(scratch.found.flow.kind, Kind::REPLY | Kind::UNMASQUERADE);
     end(scratch, Verdict::Sent(if is_answer { Sent::Reply } else { Sent::Forward }))
 }
 
 #[inline(always)]
 fn write<P: Packet>(packet: &mut P, scratch: &Scratch) -> Option<()> {
-    let at = ETHERNET + if scratch.view.v4 { HOPS_V4 } else { HOPS_V6 };
+    let at = ETHERNET + if scratch.headers.view.v4 { HOPS_V4 } else { HOPS_V6 };
     let [hops]: [u8; 1] = packet.read(at)?;
     let fewer = hops.wrapping_sub(1);
     packet.write(at, [fewer])?;
-    if !scratch.view.v4 {
+    if !scratch.headers.view.v4 {
         packet.summed(Difference::NONE.replace_u16([0, hops], [0, fewer]));
     }
-    packet.set_words(0, scratch.route.hardware)
+    packet.set_words(0, scratch.exit.route.hardware)
 }
 
 /// Whether a frame that came in is for another machine, or for all: bridges and promiscuous devices see those as well. What
@@ -98,7 +98,7 @@ pub(super) fn is_for_another<P: Packet, T: Tables>(
     tables: &T,
     scratch: &Scratch,
 ) -> bool {
-    if scratch.key.side == Side::EGRESS {
+    if scratch.headers.key.side == Side::EGRESS {
         return false;
     }
     let Some(device) = tables.device(packet.device()) else { return false };

@@ -115,7 +115,7 @@ pub(super) const fn end(scratch: &mut Scratch, verdict: Verdict) -> bool {
 
 #[inline(always)]
 fn parse<P: Packet, T: Tables>(packet: &mut P, _: &T, scratch: &mut Scratch) -> bool {
-    match wire::parse(packet, scratch) {
+    match wire::parse(packet, &mut scratch.headers) {
         Ok(()) => false,
         Err(reason) => end(scratch, Verdict::Pass(reason)),
     }

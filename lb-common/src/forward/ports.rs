@@ -7,13 +7,13 @@ mod tests;
 pub(super) use self::masquerade::masquerade;
 use super::choose::SECOND;
 use super::parts::{Part, Parts, end};
-use super::{Role, inherited};
+use super::{Pair, Role, inherited};
 use crate::addr::{Port, Protocol};
 use crate::config::Settings;
 use crate::event::{DropReason, Event, PassReason, Verdict};
-use crate::flow::{Flow, Kind, Side, Tuple};
+use crate::flow::{Entry, Flow, FlowKey, Kind, Tuple};
 use crate::hash;
-use crate::scratch::{Scratch, Search};
+use crate::scratch::Scratch;
 use crate::service::{Backend, Flags, Frontend};
 use crate::tables::{Added, Tables};
 
@@ -42,6 +42,23 @@ pub enum Reservation {
     Taken,
 }
 
+/// A search for a source port, between two of its tries. Written and read here and in `masquerade`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Search {
+    /// Whether the client's own port was tried, or may not be.
+    pub has_begun: bool,
+    /// Whether the last try found its port taken, and another try may follow.
+    pub goes_on: bool,
+    /// Other ports that were tried.
+    pub tried: u32,
+    /// The port, of those tried in this round, of the displaceable flow that was silent for longest; 0: none.
+    pub oldest: Port,
+    /// Nanoseconds of `CLOCK_MONOTONIC` at which that flow was last seen.
+    pub silent_since: u64,
+    /// Where the source is an address of this node: the key of the `NodePort` that a tried port may have.
+    pub node_port: Frontend,
+}
+
 /// Runs a part that looks for a source port, try by try.
 ///
 /// VERIFIER: each try is a call of its own. In a loop within the part the verifier would walk all of them.
@@ -66,7 +83,7 @@ pub(super) fn tries<P: Parts<T>, T: Tables>(
     true
 }
 
-/// Takes the reply tuple of the flow in `scratch.flow`. Where it belongs to another live flow, or its client may use it to
+/// Takes the reply tuple of the flow in the making. Where it belongs to another live flow, or its client may use it to
 /// talk to the backend directly, the source port is shifted.
 #[inline(always)]
 pub(super) fn reserve<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
@@ -93,8 +110,11 @@ pub(super) fn own<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
     let Some(settings) = tables.settings() else {
         return end(scratch, Verdict::Pass(PassReason::NotReady));
     };
-    scratch.frontend =
-        Frontend::node_port(scratch.flow.to.source, Port::NONE, scratch.key.protocol);
+    scratch.search.node_port = Frontend::node_port(
+        scratch.pair.forward.to.source,
+        Port::NONE,
+        scratch.headers.key.protocol,
+    );
     let reservation = seek(tables, settings, scratch, true);
     reserved(scratch, reservation)
 }
@@ -103,7 +123,7 @@ pub(super) fn own<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
 const fn reserved(scratch: &mut Scratch, reservation: Result<Reservation, DropReason>) -> bool {
     match reservation {
         Ok(reservation) => {
-            scratch.reservation = reservation;
+            scratch.pair.reservation = reservation;
             false
         }
         Err(reason) => end(scratch, Verdict::Drop(reason)),
@@ -115,7 +135,7 @@ const fn reserved(scratch: &mut Scratch, reservation: Result<Reservation, DropRe
 #[inline(always)]
 fn may_keep<T: Tables>(tables: &T, settings: &Settings, scratch: &Scratch) -> bool {
     (scratch.begin.port_stays || !is_pods_question(settings, scratch))
-        && !tables.is_direct(hash::whole(&scratch.flow.to, scratch.key.protocol))
+        && !tables.is_direct(hash::whole(&scratch.pair.forward.to, scratch.headers.key.protocol))
 }
 
 /// Takes the reply tuple with the client's own port, or leaves it to a later try. Never [`Reservation::Taken`].
@@ -129,12 +149,19 @@ fn keep<T: Tables>(
     if reservation != Reservation::Taken {
         return Ok(reservation);
     }
-    if !is_over(tables, scratch) {
+    let Pair { reply, occupant, occupant_opposite, .. } = &mut scratch.pair;
+    if !is_over(tables, (&reply.key, occupant), reply.flow.seen, occupant_opposite) {
         scratch.search.goes_on = true;
         return Err(DropReason::PortsExhausted);
     }
     // Its forward entry, if any is left, finds no reply of its own any more.
-    let put = tables.put_flow(&scratch.opposite_key, &scratch.opposite);
+    put(tables, &scratch.pair.reply)
+}
+
+/// Puts a reply in place of what has its key.
+#[inline(always)]
+fn put<T: Tables>(tables: &T, reply: &Entry) -> Result<Reservation, DropReason> {
+    let put = tables.put_flow(&reply.key, &reply.flow);
     if put { Ok(Reservation::Made) } else { Err(DropReason::FlowTableFull) }
 }
 
@@ -155,12 +182,12 @@ fn shift<T: Tables>(
 #[inline(never)]
 fn is_pods_question(settings: &Settings, scratch: &Scratch) -> bool {
     scratch.role == Role::Edge
-        && scratch.service.flags.has(Flags::EXTERNAL)
-        && scratch.backend.flags & Backend::LOCAL != 0
-        && settings.is_pod(&scratch.key.tuple.source) == Some(true)
+        && scratch.choice.service.flags.has(Flags::EXTERNAL)
+        && scratch.choice.backend.flags & Backend::LOCAL != 0
+        && settings.is_pod(&scratch.headers.key.tuple.source) == Some(true)
 }
 
-/// Puts the opposite where its key says, unless another flow is there: see [`stand`].
+/// Puts the reply where its key says, unless another flow is there: see [`stand`].
 ///
 /// One of the same flow is as good: of two first packets at once, on two CPUs, the later one takes the port
 /// that the earlier one found. A tuple that netfilter uses is as good as a protected flow's.
@@ -171,56 +198,56 @@ fn take<T: Tables>(
     scratch: &mut Scratch,
 ) -> Result<Reservation, DropReason> {
     if inherited::has_answers(tables, settings, scratch) {
-        scratch.other.flags = Flow::PROTECTED;
+        scratch.pair.occupant.flags = Flow::PROTECTED;
         return Ok(Reservation::Taken);
     }
-    let reservation = stand(tables, scratch)?;
-    if reservation == Reservation::Found
-        && !tables.put_flow(&scratch.opposite_key, &scratch.opposite)
-    {
+    let reservation = stand(tables, &mut scratch.pair)?;
+    let Entry { key, flow } = &scratch.pair.reply;
+    if reservation == Reservation::Found && !tables.put_flow(key, flow) {
         return Err(DropReason::FlowTableFull);
     }
     Ok(reservation)
 }
 
-/// Sees to it that the opposite stands where its key says, unless another flow is there, which then lies in `scratch.other`.
+/// Sees to it that the reply stands where its key says, unless another flow is there, whose entry is the occupant then.
 #[inline(always)]
-pub(super) fn stand<T: Tables>(
-    tables: &T,
-    scratch: &mut Scratch,
-) -> Result<Reservation, DropReason> {
-    match tables.add_flow(&scratch.opposite_key, &scratch.opposite) {
+pub(super) fn stand<T: Tables>(tables: &T, pair: &mut Pair) -> Result<Reservation, DropReason> {
+    let Pair { reply, occupant, .. } = pair;
+    match tables.add_flow(&reply.key, &reply.flow) {
         Added::Yes => Ok(Reservation::Made),
         Added::Full => Err(DropReason::FlowTableFull),
         Added::Taken => {
-            let found = tables.flow(&scratch.opposite_key, &mut scratch.other)
-                && scratch.other.to == scratch.opposite.to;
+            let found = tables.flow(&reply.key, occupant) && occupant.to == reply.flow.to;
             Ok(if found { Reservation::Found } else { Reservation::Taken })
         }
     }
 }
 
-/// Whether the reply in `scratch.other`, whose key is `scratch.opposite_key`, is of a flow that is over: displaceable, and
-/// closed by both ends, reset, or silent for long. A protected one is never given away.
+/// Whether a reply is of a flow that is over: displaceable, and closed by both ends, reset, or silent for long. A protected one
+/// is never given away. `forward`: room for the entry of its client's packets.
 #[inline(never)]
-pub(super) fn is_over<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    let Scratch { other, other_key, opposite_key, .. } = scratch;
-    if other.is_protected() {
+pub(super) fn is_over<T: Tables>(
+    tables: &T,
+    (key, reply): (&FlowKey, &Flow),
+    now: u64,
+    forward: &mut Entry,
+) -> bool {
+    if reply.is_protected() {
         return false;
     }
-    if other.shown.rst != 0 || scratch.opposite.seen.saturating_sub(other.seen) >= STALE {
+    if reply.shown.rst != 0 || now.saturating_sub(reply.seen) >= STALE {
         return true;
     }
-    if other.shown.fin == 0 {
+    if reply.shown.fin == 0 {
         return false;
     }
-    opposite_key.write_opposite(other, other_key);
-    let has_forward = tables.flow(other_key, other);
-    !has_forward || other.shown.fin | other.shown.rst != 0
+    key.write_opposite(reply, &mut forward.key);
+    let has_forward = tables.flow(&forward.key, &mut forward.flow);
+    !has_forward || forward.flow.shown.fin | forward.flow.shown.rst != 0
 }
 
-/// Tries one source port towards the backend, for the flow and for the key of its opposite. `is_own`: on an address of this
-/// node, that of `scratch.frontend`, where `NodePorts` are.
+/// Tries one source port towards the backend, for the forward entry and for the key of its reply. `is_own`: on an address of
+/// this node, where `NodePorts` are.
 ///
 /// Where all ports of a round are taken, the displaceable flow that was silent for longest gives its own up: a flood of
 /// questions that nobody answers takes no port away. `scratch.search.goes_on` asks for the next try.
@@ -236,14 +263,14 @@ fn seek<T: Tables>(
         (scratch.search.oldest, scratch.search.silent_since) = (Port::NONE, u64::MAX);
     }
     scratch.search.tried = tried + 1;
-    let ports = settings.source_ports(scratch.key.tuple.source_port);
-    let wish = wish(&scratch.key.tuple, scratch.key.protocol);
+    let ports = settings.source_ports(scratch.headers.key.tuple.source_port);
+    let wish = wish(&scratch.headers.key.tuple, scratch.headers.key.protocol);
     let port = source_port(ports, wish.wrapping_add(NEXT.wrapping_mul(tried)));
-    scratch.opposite_key.tuple.destination_port = port;
+    scratch.pair.reply.key.tuple.destination_port = port;
     // A reply to a NodePort's number would be taken for a request to it.
     let is_node_port = is_own && {
-        scratch.frontend.port = port;
-        tables.knows(&scratch.frontend)
+        scratch.search.node_port.port = port;
+        tables.knows(&scratch.search.node_port)
     };
     if !is_node_port {
         let reservation = take(tables, settings, scratch)?;
@@ -251,45 +278,42 @@ fn seek<T: Tables>(
             if tried >= SCARCE {
                 tables.count(Event::PortsScarce);
             }
-            scratch.flow.to.source_port = port;
+            scratch.pair.forward.to.source_port = port;
             return Ok(reservation);
         }
         tables.count(Event::PortTaken);
-        if !scratch.other.is_protected() && scratch.other.seen < scratch.search.silent_since {
-            (scratch.search.oldest, scratch.search.silent_since) = (port, scratch.other.seen);
+        let Scratch { search, pair: Pair { occupant, .. }, .. } = &mut *scratch;
+        if !occupant.is_protected() && occupant.seen < search.silent_since {
+            (search.oldest, search.silent_since) = (port, occupant.seen);
         }
     }
     // Silent for so long, that flow is over: more tries would only cost time.
-    let silence = scratch.opposite.seen.saturating_sub(scratch.search.silent_since);
+    let silence = scratch.pair.reply.flow.seen.saturating_sub(scratch.search.silent_since);
     let is_last = scratch.search.tried.is_multiple_of(ROUND) || silence >= STALE;
     if !is_last || scratch.search.oldest == Port::NONE {
         scratch.search.goes_on = scratch.search.tried != MOST;
         return Err(DropReason::PortsExhausted);
     }
-    scratch.flow.to.source_port = scratch.search.oldest;
-    scratch.opposite_key.tuple.destination_port = scratch.search.oldest;
-    displace(tables, scratch)
+    scratch.pair.forward.to.source_port = scratch.search.oldest;
+    scratch.pair.reply.key.tuple.destination_port = scratch.search.oldest;
+    displace(tables, &mut scratch.pair)
 }
 
-/// Takes the key of the opposite away from the displaceable flow that has it. A masquerade of that flow goes as well: its
+/// Takes the key of the reply away from the displaceable flow that has it. A masquerade of that flow goes as well: its
 /// next packet gets another source.
 #[inline(never)]
-fn displace<T: Tables>(tables: &T, scratch: &mut Scratch) -> Result<Reservation, DropReason> {
-    if tables.flow(&scratch.opposite_key, &mut scratch.other)
-        && scratch.other.kind == Kind::UNMASQUERADE
-    {
-        scratch.other_key = scratch.opposite_key;
-        scratch.other.to.write_reversed(&mut scratch.other_key.tuple);
-        scratch.other_key.side = Side::EGRESS;
+fn displace<T: Tables>(tables: &T, pair: &mut Pair) -> Result<Reservation, DropReason> {
+    let Pair { reply, occupant, occupant_opposite, .. } = pair;
+    if tables.flow(&reply.key, occupant) && occupant.kind == Kind::UNMASQUERADE {
+        let Entry { key, flow } = occupant_opposite;
+        reply.key.write_opposite(occupant, key);
         // Its flow may have another source by now: then it is not the one that gives its port up.
-        let has_masquerade = tables.flow(&scratch.other_key, &mut scratch.other);
-        if has_masquerade && scratch.other.to.is_reverse_of(&scratch.opposite_key.tuple) {
-            tables.remove_flow(&scratch.other_key);
+        if tables.flow(key, flow) && flow.to.is_reverse_of(&reply.key.tuple) {
+            tables.remove_flow(key);
         }
     }
     tables.count(Event::PortDisplaced);
-    let put = tables.put_flow(&scratch.opposite_key, &scratch.opposite);
-    if put { Ok(Reservation::Made) } else { Err(DropReason::FlowTableFull) }
+    put(tables, reply)
 }
 
 /// Which port of the range to try first. The ports of one client become as many others: the backend remembers each

@@ -7,10 +7,10 @@ use super::icmp::CHECKSUM;
 use super::rewrite::{TCP_CHECKSUM, UDP_CHECKSUM};
 use crate::addr::{Ip, Port, Protocol};
 use crate::checksum::Difference;
-use crate::flow::Tuple;
+use crate::flow::{FlowKey, Tuple};
 use crate::packet::{Covered, Packet};
 use crate::scratch::Scratch;
-use crate::wire::{self, IPV4, IPV6, Piece, View};
+use crate::wire::{self, IPV4, IPV6, Identification, Piece, View};
 
 /// Bytes of the ICMP header in front of it.
 pub(super) const ICMP: usize = 8;
@@ -21,29 +21,44 @@ const CHECKSUM_V4: usize = 10;
 /// Offset of the source address in an IPv6 header; the destination follows.
 const ADDRESSES_V6: usize = 8;
 
-/// Reads the packet quoted at an offset: its headers into `scratch.quoted`, and its tuple turned round, the key of the flow
-/// it belongs to, into `scratch.opposite_key`. One without ports, such as a later fragment, is not told apart.
+/// The packet that an ICMP error quotes. Written by [`read`], the last two fields by [`write`]; read by `icmp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Quoted {
+    /// Its headers, but for its tuple; never plain.
+    pub view: View,
+    /// Its identification, if it is in pieces.
+    pub id: Identification,
+    /// Its tuple turned round, on the side of the error: the key of the entry of its flow that the error's direction meets.
+    pub key: FlowKey,
+    /// Its tuple as it is quoted ...
+    pub before: Tuple,
+    /// ... and as its sender knows it.
+    pub after: Tuple,
+}
+
+/// Reads the packet quoted at an offset, into `scratch.quoted`. One without ports, such as a later fragment, is not told apart.
 #[inline(always)]
 pub(super) fn read<P: Packet>(packet: &P, scratch: &mut Scratch, at: usize) -> Option<()> {
-    if scratch.view.piece != Piece::Whole {
+    if scratch.headers.view.piece != Piece::Whole {
         return None;
     }
-    let end = scratch.view.end(packet)?;
-    scratch.quoted = View { v4: scratch.view.v4, ..View::default() };
-    if scratch.view.v4 {
+    let end = scratch.headers.view.end(packet)?;
+    scratch.quoted.view = View { v4: scratch.headers.view.v4, ..View::default() };
+    if scratch.headers.view.v4 {
         ipv4(packet, scratch, at)?;
     } else {
         ipv6(packet, scratch, at)?;
     }
-    let ports = scratch.quoted.behind as usize;
-    if scratch.quoted.piece == Piece::Later || ports + PORTS > end {
+    let ports = scratch.quoted.view.behind as usize;
+    if scratch.quoted.view.piece == Piece::Later || ports + PORTS > end {
         return None;
     }
     let [a, b, c, d] = packet.read_at(ports)?;
-    scratch.opposite_key.tuple.destination_port = Port::from_wire([a, b]);
-    scratch.opposite_key.tuple.source_port = Port::from_wire([c, d]);
-    scratch.opposite_key.protocol = scratch.quoted.protocol;
-    scratch.opposite_key.side = scratch.key.side;
+    scratch.quoted.key.tuple.destination_port = Port::from_wire([a, b]);
+    scratch.quoted.key.tuple.source_port = Port::from_wire([c, d]);
+    scratch.quoted.key.protocol = scratch.quoted.view.protocol;
+    scratch.quoted.key.side = scratch.headers.key.side;
     Some(())
 }
 
@@ -56,12 +71,12 @@ fn ipv4<P: Packet>(packet: &P, scratch: &mut Scratch, at: usize) -> Option<()> {
         return None;
     }
     let offset = u16::from_be_bytes([f0, f1]);
-    scratch.quoted.piece = wire::piece(offset & 0x1fff, offset & 0x2000);
-    scratch.quoted.protocol = Protocol(protocol);
-    scratch.quoted.header_checksum = [c0, c1];
-    scratch.quoted.behind = (at + header) as u16;
-    scratch.opposite_key.tuple.destination = Ip::v4(packet.read_at(at + CHECKSUM_V4 + 2)?);
-    scratch.opposite_key.tuple.source = Ip::v4(packet.read_at(at + CHECKSUM_V4 + 6)?);
+    scratch.quoted.view.piece = wire::piece(offset & 0x1fff, offset & 0x2000);
+    scratch.quoted.view.protocol = Protocol(protocol);
+    scratch.quoted.view.header_checksum = [c0, c1];
+    scratch.quoted.view.behind = (at + header) as u16;
+    scratch.quoted.key.tuple.destination = Ip::v4(packet.read_at(at + CHECKSUM_V4 + 2)?);
+    scratch.quoted.key.tuple.source = Ip::v4(packet.read_at(at + CHECKSUM_V4 + 6)?);
     Some(())
 }
 
@@ -72,21 +87,22 @@ fn ipv6<P: Packet>(packet: &P, scratch: &mut Scratch, at: usize) -> Option<()> {
     if version >> 4 != 6 {
         return None;
     }
-    scratch.quoted.protocol = Protocol(next);
-    scratch.quoted.behind = (at + IPV6) as u16;
-    scratch.opposite_key.tuple.destination = Ip::v6(packet.read_at(at + ADDRESSES_V6)?);
-    scratch.opposite_key.tuple.source = Ip::v6(packet.read_at(at + ADDRESSES_V6 + 16)?);
-    wire::extensions(packet, &mut scratch.quoted, &mut scratch.id).ok()
+    scratch.quoted.view.protocol = Protocol(next);
+    scratch.quoted.view.behind = (at + IPV6) as u16;
+    scratch.quoted.key.tuple.destination = Ip::v6(packet.read_at(at + ADDRESSES_V6)?);
+    scratch.quoted.key.tuple.source = Ip::v6(packet.read_at(at + ADDRESSES_V6 + 16)?);
+    wire::extensions(packet, &mut scratch.quoted.view, &mut scratch.quoted.id).ok()
 }
 
 /// Translates the quoted packet back to what its sender sent.
 #[inline(always)]
 pub(super) fn write<P: Packet>(packet: &mut P, scratch: &mut Scratch) -> Option<()> {
-    scratch.opposite_key.tuple.write_reversed(&mut scratch.other.to);
-    scratch.flow.to.write_reversed(&mut scratch.opposite.to);
-    let at = scratch.view.transport(packet) + ICMP;
-    let end = scratch.view.end(packet)?;
-    let (old, new, inside) = (&scratch.other.to, &scratch.opposite.to, &scratch.quoted);
+    let Scratch { headers, found, quoted, .. } = scratch;
+    quoted.key.tuple.write_reversed(&mut quoted.before);
+    found.flow.to.write_reversed(&mut quoted.after);
+    let at = headers.view.transport(packet) + ICMP;
+    let end = headers.view.end(packet)?;
+    let (old, new, inside) = (&quoted.before, &quoted.after, &quoted.view);
     let addresses = write_addresses(packet, (at, inside), old, new)?;
     let before = Port::word(old.source_port, old.destination_port);
     let after = Port::word(new.source_port, new.destination_port);
@@ -102,7 +118,7 @@ pub(super) fn write<P: Packet>(packet: &mut P, scratch: &mut Scratch) -> Option<
     };
     // In IPv4 the quoted header's own checksum changed against its addresses: the sum over it stays.
     let change = if inside.v4 { ports } else { both };
-    scratch.view.checksum(packet, CHECKSUM, change.and(field), Covered::Payload)
+    headers.view.checksum(packet, CHECKSUM, change.and(field), Covered::Payload)
 }
 
 /// Writes the quoted addresses, and the IPv4 header checksum; says what that does to other checksums.

@@ -65,8 +65,8 @@ pub(super) fn part<P: Packet, T: Tables>(
     if next_hop::is_for_another(packet, tables, scratch) {
         return end(scratch, Verdict::Pass(PassReason::OtherMachine));
     }
-    let Tuple { destination, destination_port, .. } = &scratch.key.tuple;
-    let bucket = hash::rejections(destination, *destination_port, scratch.key.protocol);
+    let Tuple { destination, destination_port, .. } = &scratch.headers.key.tuple;
+    let bucket = hash::rejections(destination, *destination_port, scratch.headers.key.protocol);
     if why != Turn::TooBig && !tables.may_reject(bucket) {
         return end(scratch, Verdict::Drop(DropReason::RejectLimited));
     }
@@ -77,12 +77,12 @@ pub(super) fn part<P: Packet, T: Tables>(
 /// RFC 8201).
 #[inline(always)]
 fn answer<P: Packet>(packet: &mut P, scratch: &mut Scratch, why: Turn) -> bool {
-    let (view, asked) = (&scratch.view, &scratch.key.tuple);
+    let (view, asked) = (&scratch.headers.view, &scratch.headers.key.tuple);
     // Never answer a RST (RFC 9293 3.10.7.1). An error that quotes no ports belongs to no socket.
     if view.is_rst() || view.piece == wire::Piece::Later || chain(packet, view) > CHAIN {
         return end(scratch, Verdict::Drop(DropReason::NotRejected));
     }
-    let [_, _, high, low] = scratch.route.mtu.to_be_bytes();
+    let [_, _, high, low] = scratch.exit.route.mtu.to_be_bytes();
     let message = match (view.v4, why) {
         (true, Turn::TooBig) => [3, 4, 0, 0, high, low],
         (true, _) => PORT_UNREACHABLE_V4,

@@ -11,7 +11,7 @@ use crate::packet::{Covered, Packet};
 use crate::scratch::Scratch;
 use crate::sctp;
 use crate::tables::Tables;
-use crate::wire::{IPV4, IPV6, Piece, View};
+use crate::wire::{Headers, IPV4, IPV6, Piece, View};
 
 /// Offset of the checksum in an IPv4 header.
 const HEADER_CHECKSUM: usize = 10;
@@ -26,17 +26,22 @@ pub(super) const TCP_CHECKSUM: usize = 16;
 /// Offset of the checksum in a UDP header.
 pub(super) const UDP_CHECKSUM: usize = 6;
 
-/// Makes a packet of `scratch.key` carry what its flow says.
+/// Makes a packet of `scratch.headers.key` carry what its flow says.
 #[inline(always)]
 pub(super) fn part<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
 ) -> bool {
-    if scratch.view.piece != Piece::Whole && renumber(packet, tables, scratch).is_none() {
+    if scratch.headers.view.piece != Piece::Whole && renumber(packet, tables, scratch).is_none() {
         return end(scratch, Verdict::Drop(DropReason::RewriteFailed));
     }
-    match self::packet(packet, &scratch.view, &scratch.key.tuple, &scratch.flow.to) {
+    match self::packet(
+        packet,
+        &scratch.headers.view,
+        &scratch.headers.key.tuple,
+        &scratch.found.flow.to,
+    ) {
         Ok(()) => false,
         Err(verdict) => end(scratch, verdict),
     }
@@ -46,12 +51,12 @@ pub(super) fn part<P: Packet, T: Tables>(
 /// pieces together goes by that source. Pieces of one datagram get the same, and datagrams of one sender different ones.
 #[inline(never)]
 fn renumber<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> Option<()> {
-    let (old, new) = (&scratch.key.tuple, &scratch.flow.to);
+    let Headers { id, view, key } = &mut scratch.headers;
+    let (old, new) = (&key.tuple, &scratch.found.flow.to);
     if old.source == new.source && old.source_port == new.source_port {
         return Some(());
     }
     let secret = tables.settings()?.secret;
-    let Scratch { id, view, .. } = scratch;
     let other = hash::of_addresses(&old.source, &old.destination, secret);
     let (before, at) = (u32::from_ne_bytes(id.value), usize::from(id.at));
     let after = before ^ other;

@@ -27,17 +27,17 @@ pub(super) fn ingress<P: Packet, T: Tables>(
         return end(scratch, Verdict::Pass(PassReason::NotReady));
     };
     let role = scratch.role;
-    let v4 = scratch.view.v4;
-    let asked = &scratch.key.tuple;
+    let v4 = scratch.headers.view.v4;
+    let asked = &scratch.headers.key.tuple;
     let (ip, port) = (asked.destination, asked.destination_port);
     let is_answer = is_to_translated_source(tables, settings, asked, v4, role);
     scratch.next = Next::Follow;
-    scratch.bypass = false;
+    (scratch.exit.may_bypass, scratch.exit.bypasses) = (false, false);
     if role == Role::Host && !is_answer {
         return end(scratch, NOT_OURS);
     }
     if !is_answer && short_cut::is_answer(packet, tables, settings, scratch) {
-        scratch.bypass = true;
+        scratch.exit.bypasses = true;
         return false;
     }
     let is_near = choose::is_near(settings, &ip, port, v4);
@@ -46,18 +46,19 @@ pub(super) fn ingress<P: Packet, T: Tables>(
     if is_asked && accelerated::is(packet, tables, settings, scratch, (role, is_answer)) {
         return end(scratch, Verdict::Pass(PassReason::Accelerated));
     }
-    let is_there = is_asked && tables.flow(&scratch.key, &mut scratch.flow);
+    let is_there = is_asked && scratch.found.look_up(tables, &scratch.headers.key);
     let known = is_there && !life::is_expired(tables, settings, scratch);
-    scratch.bypass =
+    scratch.exit.may_bypass =
         settings.has(if packet.is_frame() { Settings::SENDS } else { Settings::SHORT_CUTS });
-    if known && follow::is_current(tables, settings, &scratch.flow, &scratch.view, is_answer) {
+    let (flow, view) = (&scratch.found.flow, &scratch.headers.view);
+    if known && follow::is_current(tables, settings, flow, view, is_answer) {
         return false;
     }
     if !is_asked {
         return without_service(packet, tables, scratch);
     }
-    scratch.frontend = Frontend::new(ip, port, scratch.view.protocol);
-    let located = choose::locate(tables, settings, scratch, is_near);
+    scratch.choice.frontend = Frontend::new(ip, port, scratch.headers.view.protocol);
+    let located = choose::locate(tables, settings, &mut scratch.choice, is_near);
     if located == Err(Refusal::Pass(PassReason::NotOurs)) {
         return without_service(packet, tables, scratch);
     }
@@ -73,7 +74,7 @@ pub(super) fn ingress<P: Packet, T: Tables>(
     if let Err(refusal) = located {
         (scratch.next, scratch.refusal) = (Next::Refuse, refusal);
     } else {
-        scratch.begin.renews = is_there && scratch.flow.is_forward();
+        scratch.begin.renews = is_there && scratch.found.flow.is_forward();
         scratch.next = Next::First;
     }
     false
@@ -82,7 +83,7 @@ pub(super) fn ingress<P: Packet, T: Tables>(
 /// A packet to no frontend: perhaps one of a client that speaks to a backend by its own address.
 #[inline(always)]
 fn without_service<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) -> bool {
-    if !is_to_backend(tables, &scratch.key.tuple, &scratch.view, scratch.role) {
+    if !is_to_backend(tables, &scratch.headers.key.tuple, &scratch.headers.view, scratch.role) {
         return end(scratch, NOT_OURS);
     }
     if scratch.role == Role::Edge {
@@ -125,7 +126,7 @@ pub(super) fn is_to_translated_source<T: Tables>(
 /// A packet that goes out and is of no flow.
 #[inline(always)]
 fn without_flow<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) -> bool {
-    if direct::may_be_own(settings, &scratch.key.tuple, scratch.role) {
+    if direct::may_be_own(settings, &scratch.headers.key.tuple, scratch.role) {
         direct::note_own(tables, settings, scratch);
     }
     end(scratch, NOT_OURS)
@@ -142,8 +143,8 @@ pub(super) fn egress<P: Packet, T: Tables>(
         return end(scratch, Verdict::Pass(PassReason::NotReady));
     };
     let role = scratch.role;
-    let tuple = &scratch.key.tuple;
-    let may_ask = host::may_ask(packet, settings, tuple, scratch.view.v4, role);
+    let tuple = &scratch.headers.key.tuple;
+    let may_ask = host::may_ask(packet, settings, tuple, scratch.headers.view.v4, role);
     // A server of this host answers from an address that flows go to, and its client's port may be that of a NodePort.
     if may_ask && (role == Role::Host || !tables.is_in_use(&tuple.source, tuple.source_port)) {
         scratch.next = Next::Host;
@@ -153,11 +154,11 @@ pub(super) fn egress<P: Packet, T: Tables>(
         return without_flow(tables, settings, scratch);
     }
     // A SYN answers nothing.
-    let known = tables.flow(&scratch.key, &mut scratch.flow)
-        && !(scratch.flow.is_answer() && scratch.view.is_syn())
+    let known = scratch.found.look_up(tables, &scratch.headers.key)
+        && !(scratch.found.flow.is_answer() && scratch.headers.view.is_syn())
         && !life::is_expired(tables, settings, scratch);
     let known = known && !direct::is_stale(tables, scratch);
-    if may_ask && !(known && scratch.flow.kind == Kind::REPLY) {
+    if may_ask && !(known && scratch.found.flow.kind == Kind::REPLY) {
         scratch.next = Next::Host;
         return false;
     }
@@ -168,11 +169,15 @@ pub(super) fn egress<P: Packet, T: Tables>(
         }
         return without_flow(tables, settings, scratch);
     }
-    scratch.next = match scratch.flow.kind {
+    scratch.next = match scratch.found.flow.kind {
         Kind::REPLY => Next::Follow,
         // The backend may turn out to be behind a pod's device: then its answer comes back this way.
         Kind::MASQUERADE if masquerades(settings, role) => {
-            if scratch.flow.to.source.is_unspecified() { Next::Masquerade } else { Next::Follow }
+            if scratch.found.flow.to.source.is_unspecified() {
+                Next::Masquerade
+            } else {
+                Next::Follow
+            }
         }
         _ => return end(scratch, Verdict::Pass(PassReason::Unchanged)),
     };

@@ -4,6 +4,7 @@
 //! the kernel knows their source. The first of a flow goes through the stack; so does what finds no way, translated as
 //! ever: what leaves there is translated where it leaves.
 
+use super::Exit;
 use super::next_hop::{self, Of};
 use crate::config::{Device, Settings};
 use crate::event::Event;
@@ -12,16 +13,16 @@ use crate::packet::Packet;
 use crate::route::{RouteResult, Traffic};
 use crate::scratch::Scratch;
 use crate::tables::Tables;
-use crate::wire::{Piece, View};
+use crate::wire::{Headers, Piece, View};
 
 /// Offset of the sender's address in an Ethernet header.
 const SENDER: usize = 6;
 
-/// Finds the way on of a packet of the flow in `scratch.flow`, whose client is behind this device.
+/// Finds the way on of a packet of the flow in `scratch.found.flow`, whose client is behind this device.
 #[inline(never)]
 pub(super) fn prepare<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) -> bool {
-    matches!(scratch.flow.kind, Kind::FORWARD | Kind::UNMASQUERADE)
-        && is_common(&scratch.view)
+    matches!(scratch.found.flow.kind, Kind::FORWARD | Kind::UNMASQUERADE)
+        && is_common(&scratch.headers.view)
         && is_found(packet, tables, scratch, Of::Flow)
 }
 
@@ -38,8 +39,8 @@ pub(super) fn may_be_answer<P: Packet, T: Tables>(
         && tables.may_be_backend(&tuple.source, tuple.source_port)
 }
 
-/// Whether the packet is the answer of a backend to a client of this node, and has a way to it. If so, it is a packet of the
-/// entry in `scratch.flow`, and its key that of where it would leave to the client.
+/// Whether the packet is the answer of a backend to a client of this node, and has a way to it. If so, it follows the
+/// entry in `scratch.found`, whose key is that of where it would leave to the client.
 #[inline(always)]
 pub(super) fn is_answer<P: Packet, T: Tables>(
     packet: &P,
@@ -47,22 +48,20 @@ pub(super) fn is_answer<P: Packet, T: Tables>(
     settings: &Settings,
     scratch: &mut Scratch,
 ) -> bool {
-    may_be_answer(packet, tables, settings, &scratch.key.tuple)
-        && is_common(&scratch.view)
+    may_be_answer(packet, tables, settings, &scratch.headers.key.tuple)
+        && is_common(&scratch.headers.view)
         && prepare_answer(packet, tables, scratch)
 }
 
 #[inline(always)]
 fn prepare_answer<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) -> bool {
-    scratch.key.side = Side::EGRESS;
-    let is_answer = tables.flow(&scratch.key, &mut scratch.flow)
-        && scratch.flow.kind == Kind::REPLY
-        && scratch.flow.flags & Flow::MASQUERADED == 0
-        && is_found(packet, tables, scratch, Of::Packet);
-    if !is_answer {
-        scratch.key.side = Side::INGRESS;
-    }
-    is_answer
+    let Scratch { headers, found, .. } = &mut *scratch;
+    found.key = headers.key;
+    found.key.side = Side::EGRESS;
+    tables.flow(&found.key, &mut found.flow)
+        && scratch.found.flow.kind == Kind::REPLY
+        && scratch.found.flow.flags & Flow::MASQUERADED == 0
+        && is_found(packet, tables, scratch, Of::Packet)
 }
 
 /// Packets that may bypass the stack: the rest is rare.
@@ -71,7 +70,7 @@ fn is_common(view: &View) -> bool {
     view.plain && view.piece == Piece::Whole
 }
 
-/// Whether there is a way, which is then in `scratch.route` and `scratch.enters`, and its hop counted.
+/// Whether there is a way, which is then in `scratch.exit.route` and `scratch.exit.to_peer`, and its hop counted.
 #[inline(always)]
 fn is_found<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch, of: Of) -> bool {
     let Some(device) = tables.device(packet.device()) else { return false };
@@ -97,7 +96,7 @@ fn leads_there<P: Packet, T: Tables>(
     let hops = found
         .and_then(|hops| if leads_on(tables, scratch) { Ok(hops) } else { Err(Event::KeptDevice) });
     match hops {
-        Ok(hops) => next_hop::count_hop(&mut scratch.view, hops),
+        Ok(hops) => next_hop::count_hop(&mut scratch.headers.view, hops),
         Err(why) => tables.count(why),
     }
     hops.is_ok()
@@ -107,34 +106,35 @@ fn leads_there<P: Packet, T: Tables>(
 /// source: the stack's checks (`rp_filter`, the isolation of a bridge's ports) are passed by.
 #[inline(never)]
 fn is_sources_own<P: Packet>(packet: &P, scratch: &mut Scratch, device: &Device) -> bool {
-    let Scratch { key, other_key, route, view, .. } = scratch;
-    key.tuple.write_reversed(&mut other_key.tuple);
+    let Scratch { headers: Headers { view, key, .. }, exit: Exit { back, way_back, .. }, .. } =
+        scratch;
+    key.tuple.write_reversed(back);
     let traffic = Traffic { v4: view.v4, class: 0, length: 1 };
-    if packet.route(&other_key.tuple, key.protocol, traffic, route) != RouteResult::Known {
+    if packet.route(back, key.protocol, traffic, way_back) != RouteResult::Known {
         return false;
     }
     // Packets that come by a port of a bridge are routed to the bridge.
-    let is_there = route.device == packet.device() || route.device == device.bridge;
-    let [first, second, _] = route.hardware.map(u32::to_ne_bytes);
+    let is_there = way_back.device == packet.device() || way_back.device == device.bridge;
+    let [first, second, _] = way_back.hardware.map(u32::to_ne_bytes);
     let [[a, b, c, d], [e, f, _, _]] = [first, second];
     is_there && packet.read(SENDER) == Some([a, b, c, d, e, f])
 }
 
-/// Whether packets may leave by the device of `scratch.route`: one to the outside, a pod's, or a bridge that the client's own
+/// Whether packets may leave by the device of `scratch.exit.route`: one to the outside, a pod's, or a bridge that the client's own
 /// is a port of. The bridge's own table chooses the port then.
 #[inline(always)]
 fn leads_on<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    let route = scratch.route.device;
+    let route = scratch.exit.route.device;
     let flags = match tables.device(route) {
         Some(device) => device.flags,
-        None if scratch.flow.kind == Kind::REPLY => {
-            let client = tables.device(scratch.flow.client_device);
+        None if scratch.found.flow.kind == Kind::REPLY => {
+            let client = tables.device(scratch.found.flow.client_device);
             client.filter(|port| port.bridge == route).map_or(0, |port| port.flags & !Device::PEER)
         }
         None => 0,
     };
     // Masquerade happens where the packet leaves (`masquerade: kube-proxy`).
-    scratch.enters =
-        if scratch.flow.flags & Flow::MASQUERADED == 0 { flags & Device::PEER } else { 0 };
+    scratch.exit.to_peer =
+        if scratch.found.flow.flags & Flow::MASQUERADED == 0 { flags & Device::PEER } else { 0 };
     flags & Device::SHORT_CUT != 0
 }

@@ -5,13 +5,12 @@
 //! get, and one from a port that the process chose, are left to the packets ([`super::host`], `socketLB: all`). So are all
 //! datagrams: a socket that stays connected to the frontend follows every change of its backends.
 
-use super::{Refusal, choose};
+use super::{Asker, Choice, Refusal, choose};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::config::Settings;
 use crate::event::Event;
 use crate::flow::{Peer, Tuple};
 use crate::hash;
-use crate::scratch::{Asker, Scratch};
 use crate::service::{Flags, Frontend, Service};
 use crate::tables::Tables;
 
@@ -43,12 +42,12 @@ pub enum Outcome {
 
 /// `connect(2)` of a TCP socket.
 #[inline(always)]
-pub fn connect<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Outcome {
-    if let Err(outcome) = find(tables, scratch, call).and_then(|()| pick(tables, scratch, call)) {
+pub fn connect<T: Tables>(tables: &T, choice: &mut Choice, call: &Call) -> Outcome {
+    if let Err(outcome) = find(tables, choice, call).and_then(|()| pick(tables, choice, call)) {
         return outcome;
     }
     tables.count(Event::SocketTranslated);
-    Outcome::Use(Endpoint::new(scratch.backend.ip, scratch.backend.port))
+    Outcome::Use(Endpoint::new(choice.backend.ip, choice.backend.port))
 }
 
 /// `getpeername(2)`: the peer of a connected socket is shown as the frontend. `peer`: what [`connect`] made of it.
@@ -73,9 +72,9 @@ pub fn is_served<T: Tables>(tables: &T, call: &Call) -> bool {
     })
 }
 
-/// The service a call names, into `scratch`; what to do instead when it names none.
+/// The service a call names, into `choice`; what to do instead when it names none.
 #[inline(always)]
-fn find<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Result<(), Outcome> {
+fn find<T: Tables>(tables: &T, choice: &mut Choice, call: &Call) -> Result<(), Outcome> {
     let settings = tables.settings().ok_or(Outcome::Leave)?;
     if settings.has(Settings::DRAIN) {
         return Err(Outcome::Leave);
@@ -91,14 +90,14 @@ fn find<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Result<(),
             return Err(Outcome::Leave);
         }
         let frontend = Frontend::node_port(ip, port, call.protocol);
-        let there = tables.service(&frontend, &mut scratch.service);
+        let there = tables.service(&frontend, &mut choice.service);
         return if there { Ok(()) } else { Err(Outcome::Leave) };
     }
-    scratch.frontend = Frontend::new(ip, port, call.protocol);
+    choice.frontend = Frontend::new(ip, port, call.protocol);
     let is_near = choose::is_near(settings, &ip, port, ip.is_v4());
-    choose::locate(tables, settings, scratch, is_near)
+    choose::locate(tables, settings, choice, is_near)
         .map_err(|refusal| refused(tables, refusal))?;
-    if is_own || !depends_on_address(settings, &scratch.service) {
+    if is_own || !depends_on_address(settings, &choice.service) {
         Ok(())
     } else {
         Err(Outcome::Leave)
@@ -147,16 +146,16 @@ fn refused<T: Tables>(tables: &T, refusal: Refusal) -> Outcome {
 }
 
 #[inline(always)]
-fn pick<T: Tables>(tables: &T, scratch: &mut Scratch, call: &Call) -> Result<(), Outcome> {
+fn pick<T: Tables>(tables: &T, choice: &mut Choice, call: &Call) -> Result<(), Outcome> {
     let settings = tables.settings().ok_or(Outcome::Leave)?;
     let source = settings.node(call.remote.ip.is_v4());
     let client = Ip::cookie(call.netns);
     let tuple = Tuple::new(Endpoint::new(Ip::cookie(call.socket), Port::NONE), call.remote);
     let hash = hash::tuple(&tuple, call.protocol);
-    scratch.asker = Asker { client, source, hash, local: 1 };
+    choice.asker = Asker { client, source, hash, local: 1 };
     let now = tables.now();
-    choose::choose(tables, scratch, now).map_err(|refusal| refused(tables, refusal))?;
-    choose::remember(tables, scratch, client, now);
+    choose::choose(tables, choice, now).map_err(|refusal| refused(tables, refusal))?;
+    choose::remember(tables, choice, now);
     Ok(())
 }
 

@@ -17,7 +17,7 @@ pub enum Piece {
     Later,
 }
 
-/// The headers of a packet, read once; its tuple lies in [`crate::scratch::Scratch::key`].
+/// The headers of a packet, read once; its tuple lies in [`super::Headers::key`].
 ///
 /// VERIFIER: it lies in a map, where the verifier forgets values; so all packets of a family look
 /// the same to it from here on, and the offsets are made constant again where they are used.

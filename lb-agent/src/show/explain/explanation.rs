@@ -120,9 +120,10 @@ pub(super) fn told(
     );
     let is_begun = matches!(scratch.next, Next::First | Next::Direct);
     let backend = arrives.then(|| {
-        words::endpoint(scratch.flow.to.destination, scratch.flow.to.destination_port).to_string()
+        let to = &scratch.found.flow.to;
+        words::endpoint(to.destination, to.destination_port).to_string()
     });
-    let is_near = scratch.backend.flags & Backend::LOCAL != 0;
+    let is_near = scratch.choice.backend.flags & Backend::LOCAL != 0;
     let place = if is_near { "on this node" } else { "on another node" };
     let backend_is = (arrives && scratch.next == Next::First).then_some(place);
     let by_socket = question.protocol == Protocol::TCP && origin.has_hooks(settings, service);
@@ -153,15 +154,15 @@ pub(super) fn told(
 }
 
 fn policy(service: &Service, scratch: &Scratch) -> String {
-    let is_local = is_local_only(service.flags, &scratch.asker);
+    let is_local = is_local_only(service.flags, &scratch.choice.asker);
     let (name, set) =
         if is_local { ("Local", service.local) } else { ("Cluster", service.cluster) };
     format!("{name}, {} endpoints", set.members)
 }
 
 fn source(scratch: &Scratch) -> String {
-    let to = &scratch.flow.to;
-    if scratch.flow.flags & Flow::MASQUERADED != 0 {
+    let to = &scratch.found.flow.to;
+    if scratch.found.flow.flags & Flow::MASQUERADED != 0 {
         return "an address of this node, chosen where the packet leaves".to_owned();
     }
     words::endpoint(to.source, to.source_port).to_string()

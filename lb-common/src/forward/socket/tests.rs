@@ -2,13 +2,12 @@
 
 use std::vec::Vec;
 
-use super::{Call, Outcome, connect, peer_name};
+use super::{Asker, Call, Choice, Outcome, connect, peer_name};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::config::Settings;
 use crate::event::Event;
 use crate::fake::{Fake, at, world};
-use crate::flow::{Flow, FlowKey, Kind, Peer, Side, Tuple};
-use crate::scratch::{Asker, Scratch};
+use crate::flow::Peer;
 use crate::service::{Backend, Flags, Frontend, Service};
 
 mod pods;
@@ -64,24 +63,15 @@ fn call(to: &str, protocol: Protocol, socket: u64) -> Call {
 }
 
 /// Working memory as another call left it.
-fn used_memory() -> Scratch {
+fn used_memory() -> Choice {
     let other = at("198.51.100.9:9999");
-    let key = FlowKey::new(Tuple::new(other, other), Protocol::SCTP, Side::EGRESS);
-    let mut flow = Flow::new(key.tuple, Kind::REPLY, u64::MAX);
-    (flow.service, flow.backend, flow.epoch, flow.client_device) = (99, 99, 99, 99);
-    Scratch {
-        key,
-        flow,
-        opposite_key: key,
-        opposite: flow,
-        other: flow,
+    Choice {
         service: Service { id: 99, flags: Flags(u32::MAX), affinity: 99, ..Service::default() },
         frontend: Frontend::new(other.ip, other.port, Protocol::SCTP),
         asker: Asker { client: other.ip, source: other.ip, hash: 99, local: 1 },
         backend: Backend { ip: other.ip, port: other.port, epoch: 99, ..Backend::default() },
         backend_id: 99,
         scope: 1,
-        ..Scratch::default()
     }
 }
 

@@ -1,0 +1,11 @@
+//! An entry of a flow with its key.
+
+use super::{Flow, FlowKey};
+
+/// One direction of a flow: the packets as they come, and what becomes of them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    pub key: FlowKey,
+    pub flow: Flow,
+}

@@ -1,0 +1,60 @@
+//! The entry that a packet follows, and the entries that are found from it.
+
+use crate::flow::{Entry, Flow, FlowKey, Side};
+use crate::tables::Tables;
+use crate::wire::Headers;
+
+/// The entry that a packet follows, and others that lead from it. Read by every stage behind the search.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Found {
+    /// The key of the entry: that of the packet's headers, but for a packet that bypasses the stack (`short_cut`, `send`),
+    /// which follows the entry by which it leaves.
+    pub key: FlowKey,
+    /// The entry, found by [`Found::look_up`], or begun by the packet (`begin::stand`).
+    pub flow: Flow,
+    /// The entry of the other direction of that flow, once [`Found::find_opposite`] has looked for it.
+    pub opposite: Entry,
+    /// The entry that answers to the packet as it came would meet, once [`Found::find_answers`] has looked for it.
+    pub answers: Entry,
+    /// One entry of the flow after the other, where something is done to all of them (`tiers`, `begin::end_tail`).
+    pub visited: Entry,
+}
+
+impl Found {
+    /// Finds the entry of a key. Where there is none, the key stays, and the entry is a leftover.
+    #[inline(always)]
+    pub(super) fn look_up<T: Tables>(&mut self, tables: &T, key: &FlowKey) -> bool {
+        self.key = *key;
+        tables.flow(&self.key, &mut self.flow)
+    }
+
+    /// Finds the entry of the other direction of the flow, into `opposite`. False where it is gone or belongs to another flow by
+    /// now ([`super::ports::reserve`]).
+    #[inline(always)]
+    pub(super) fn find_opposite<T: Tables>(&mut self, tables: &T) -> bool {
+        find_opposite(tables, self)
+    }
+
+    /// Finds the entry that answers to a packet would meet on a side, into `answers`.
+    #[inline(always)]
+    pub(super) fn find_answers<T: Tables>(
+        &mut self,
+        tables: &T,
+        headers: &Headers,
+        side: Side,
+    ) -> bool {
+        let Entry { key, flow } = &mut self.answers;
+        headers.key.tuple.write_reversed(&mut key.tuple);
+        key.protocol = headers.key.protocol;
+        key.side = side;
+        tables.flow(key, flow)
+    }
+}
+
+#[inline(never)]
+fn find_opposite<T: Tables>(tables: &T, found: &mut Found) -> bool {
+    found.key.write_opposite(&found.flow, &mut found.opposite.key);
+    tables.flow(&found.opposite.key, &mut found.opposite.flow)
+        && found.opposite.flow.to.is_reverse_of(&found.key.tuple)
+}
