@@ -38,6 +38,7 @@ pub mod socket;
 mod tests;
 mod tiers;
 
+use crate::config::Settings;
 use crate::event::{DropReason, PassReason, Turn, Verdict};
 use crate::scratch::Scratch;
 use crate::tables::Tables;
@@ -117,5 +118,11 @@ pub fn egress<P: Parts<T>, T: Tables>(
         .unwrap_or_else(|| whole::egress(packet, tables, scratch, role))
 }
 
-/// How far a packet got when there is nothing more to do.
-type Step<T> = Result<T, Verdict>;
+/// A step of the path: an error is the verdict that ends it.
+pub type Step<T> = Result<T, Verdict>;
+
+/// The settings. Before the agent has written them, every packet is the stack's.
+#[inline(always)]
+fn ready<T: Tables>(tables: &T) -> Step<&Settings> {
+    tables.settings().ok_or(Verdict::Pass(PassReason::NotReady))
+}

@@ -26,6 +26,8 @@ pub enum Next {
     Host,
     /// It follows the flow, whose source is yet to be chosen.
     Masquerade,
+    /// The flow that was found is gone, as [`crate::forward`], `tiers` has found out: the search begins anew.
+    Again,
     /// It is refused, as [`Scratch::refusal`] says.
     Refuse,
 }
@@ -59,6 +61,6 @@ pub struct Scratch {
     pub next: Next,
     /// Why no backend is chosen. Written where a packet is refused, read by `reject`.
     pub refusal: Refusal,
-    /// The end of the path. Written by the part that ends it, read by the program.
+    /// The end of the path. Written by the part that ends it, where that is a function of its own, and read by its caller.
     pub verdict: Verdict,
 }

@@ -6,7 +6,7 @@
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{__sk_buff, xdp_md};
 use aya_ebpf::programs::{TcContext, XdpContext};
-use lb_common::forward::{Part, Parts, parts};
+use lb_common::forward::{Part, Parts, Step, parts};
 use lb_common::l3::L3;
 use lb_common::scratch::Scratch;
 
@@ -38,30 +38,30 @@ macro_rules! functions {
     ) => {
         impl Parts<Kernel> for Skb<'_> {
             #[inline(always)]
-            fn part(&mut self, _: &Kernel, scratch: &mut Scratch, part: Part) -> bool {
+            fn part(&mut self, _: &Kernel, scratch: &mut Scratch, part: Part) -> Step<()> {
                 match part {
-                    $(Part::$lone => $alone(scratch) != 0,)*
-                    $(Part::$part => $skb(self.raw(), scratch) != 0,)*
+                    $(Part::$lone => parts::take_over($alone(scratch), scratch),)*
+                    $(Part::$part => parts::take_over($skb(self.raw(), scratch), scratch),)*
                 }
             }
         }
 
         impl Parts<Kernel> for L3<Skb<'_>> {
             #[inline(always)]
-            fn part(&mut self, _: &Kernel, scratch: &mut Scratch, part: Part) -> bool {
+            fn part(&mut self, _: &Kernel, scratch: &mut Scratch, part: Part) -> Step<()> {
                 match part {
-                    $(Part::$lone => $alone(scratch) != 0,)*
-                    $(Part::$part => $l3(self.0.raw(), scratch) != 0,)*
+                    $(Part::$lone => parts::take_over($alone(scratch), scratch),)*
+                    $(Part::$part => parts::take_over($l3(self.0.raw(), scratch), scratch),)*
                 }
             }
         }
 
         impl Parts<Kernel> for Frame<'_> {
             #[inline(always)]
-            fn part(&mut self, _: &Kernel, scratch: &mut Scratch, part: Part) -> bool {
+            fn part(&mut self, _: &Kernel, scratch: &mut Scratch, part: Part) -> Step<()> {
                 match part {
-                    $(Part::$lone => $alone(scratch) != 0,)*
-                    $($(Part::$part => $frame(self.0.ctx, scratch) != 0,)?)*
+                    $(Part::$lone => parts::take_over($alone(scratch), scratch),)*
+                    $($(Part::$part => parts::take_over($frame(self.0.ctx, scratch), scratch),)?)*
                     // XDP leaves the packets of these to tc.
                     _ => parts::run(self, &Kernel, scratch, part),
                 }
@@ -72,7 +72,7 @@ macro_rules! functions {
             #[unsafe(no_mangle)]
             extern "C" fn $alone(scratch: *mut Scratch) -> u32 {
                 let Some(scratch) = lent(scratch) else { return 1 };
-                parts::run_alone(&Kernel, scratch, Part::$lone).into()
+                parts::hand_over(parts::run_alone(&Kernel, scratch, Part::$lone), scratch)
             }
         )*
 
@@ -82,7 +82,7 @@ macro_rules! functions {
                 let Some(scratch) = lent(scratch) else { return 1 };
                 let context = TcContext::new(context);
                 let mut packet = Skb::again(&context);
-                parts::run(&mut packet, &Kernel, scratch, Part::$part).into()
+                parts::hand_over(parts::run(&mut packet, &Kernel, scratch, Part::$part), scratch)
             }
 
             #[unsafe(no_mangle)]
@@ -90,7 +90,7 @@ macro_rules! functions {
                 let Some(scratch) = lent(scratch) else { return 1 };
                 let context = TcContext::new(context);
                 let mut packet = Skb::l3_again(&context);
-                parts::run(&mut packet, &Kernel, scratch, Part::$part).into()
+                parts::hand_over(parts::run(&mut packet, &Kernel, scratch, Part::$part), scratch)
             }
 
             $(
@@ -99,7 +99,7 @@ macro_rules! functions {
                     let Some(scratch) = lent(scratch) else { return 1 };
                     let context = XdpContext::new(context);
                     let mut packet = Frame(&context);
-                    parts::run(&mut packet, &Kernel, scratch, Part::$part).into()
+                    parts::hand_over(parts::run(&mut packet, &Kernel, scratch, Part::$part), scratch)
                 }
             )?
         )*

@@ -4,13 +4,13 @@
 //! what the answer's entry is looked up by, turned round. A packet to that address as a frontend has no such entry, but where
 //! its client talks to both at once from one port.
 
-use super::{Role, ingress};
+use super::{Found, Role, ingress};
 use crate::addr::Ip;
 use crate::config::Settings;
 use crate::flow::{Kind, Side, Tuple};
 use crate::packet::Packet;
-use crate::scratch::Scratch;
 use crate::tables::Tables;
+use crate::wire::Headers;
 
 /// Whether XDP may have made a packet to a possible frontend what it is: it goes to what may be a backend, or comes from
 /// one whose answers go to another address than ours.
@@ -35,23 +35,23 @@ pub(super) fn is<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
     settings: &Settings,
-    scratch: &mut Scratch,
+    (headers, found): (&Headers, &mut Found),
     place: (Role, bool),
 ) -> bool {
-    may_be(packet, tables, settings, &scratch.headers.key.tuple, place)
-        && ingress::is_common(&scratch.headers.view)
-        && has_flow(tables, scratch)
+    may_be(packet, tables, settings, &headers.key.tuple, place)
+        && ingress::is_common(&headers.view)
+        && has_flow(tables, headers, found)
 }
 
 /// Whether a flow's packets become this one. Where frontend and backend are the same, it is as it was, and is to be followed.
 #[inline(never)]
-fn has_flow<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    if !scratch.found.find_answers(tables, &scratch.headers, Side::EGRESS) {
+fn has_flow<T: Tables>(tables: &T, headers: &Headers, found: &mut Found) -> bool {
+    if !found.find_answers(tables, headers, Side::EGRESS) {
         return false;
     }
-    let flow = &scratch.found.answers.flow;
+    let flow = &found.answers.flow;
     match flow.kind {
-        Kind::REPLY => !flow.to.is_reverse_of(&scratch.headers.key.tuple),
+        Kind::REPLY => !flow.to.is_reverse_of(&headers.key.tuple),
         // Nothing comes back before the first one has left.
         Kind::MASQUERADE => flow.to.source != Ip::UNSPECIFIED,
         _ => false,

@@ -1,11 +1,10 @@
 //! Making flows.
 
-use super::parts::end;
 use super::ports::{self, Reservation};
-use super::{Found, choose, fragments};
+use super::{Choice, Found, Step, choose, fragments, ready};
 use crate::addr::Ip;
 use crate::config::Settings;
-use crate::event::{DropReason, PassReason, Verdict};
+use crate::event::{DropReason, Verdict};
 use crate::flow::{Entry, Flow, FlowKey, Kind, Shown, Side, Tuple};
 use crate::scratch::Scratch;
 use crate::tables::Tables;
@@ -57,32 +56,33 @@ pub struct Pair {
 /// Writes the forward entry of the flow of `scratch.headers.key` that begins as `scratch.begin` says into `scratch.pair`, and its
 /// reply. Until both ends have spoken its entries may be displaced ([`super::tiers`]).
 #[inline(always)]
-pub(super) fn prepare<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    let Some(settings) = tables.settings() else {
-        return end(scratch, Verdict::Pass(PassReason::NotReady));
-    };
+pub(super) fn prepare<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
+    let Scratch { headers, found, choice, begin, pair, .. } = scratch;
+    let settings = ready(tables)?;
     // The old reply must go before the new one is reserved: it may have the very same key.
-    if scratch.begin.renews {
-        end_old(tables, &mut scratch.found);
+    if begin.renews {
+        end_old(tables, found);
     }
-    write_forward(settings, scratch);
-    let is_hosts = !scratch.begin.source.is_unspecified();
-    let keeps_port =
-        scratch.pair.forward.to.destination_port == scratch.headers.key.tuple.destination_port;
-    if scratch.begin.port_stays && (is_hosts || !keeps_port) {
-        return end(scratch, Verdict::Drop(DropReason::SctpChecksum));
+    write_forward(settings, &headers.key, (choice, begin), &mut pair.forward);
+    let is_hosts = !begin.source.is_unspecified();
+    let keeps_port = pair.forward.to.destination_port == headers.key.tuple.destination_port;
+    if begin.port_stays && (is_hosts || !keeps_port) {
+        return Err(Verdict::Drop(DropReason::SctpChecksum));
     }
-    let Scratch { headers, pair, begin, .. } = scratch;
     write_reply(&headers.key, &pair.forward, begin.device, &mut pair.reply);
     // Egress looks up only packets of backends in this filter, so the bit must be set before the first reply can arrive.
-    tables.put_in_use(&scratch.choice.backend.ip, scratch.choice.backend.port);
-    false
+    tables.put_in_use(&choice.backend.ip, choice.backend.port);
+    Ok(())
 }
 
 #[inline(always)]
-fn write_forward(settings: &Settings, scratch: &mut Scratch) {
-    let Scratch { headers, choice, begin, pair, .. } = scratch;
-    let (key, backend, flow) = (&headers.key, &choice.backend, &mut pair.forward);
+fn write_forward(
+    settings: &Settings,
+    key: &FlowKey,
+    (choice, begin): (&Choice, &Begin),
+    flow: &mut Flow,
+) {
+    let backend = &choice.backend;
     let is_hairpin = begin.may_turn && backend.ip == key.tuple.source;
     flow.to = key.tuple;
     flow.kind = if is_hairpin { Kind::HAIRPIN } else { Kind::FORWARD };
@@ -108,8 +108,8 @@ fn write_forward(settings: &Settings, scratch: &mut Scratch) {
 /// Puts the other entries of the flow in the making, whose reply stands, the forward one last, and what else is
 /// remembered of its first packet, which follows that entry from here on.
 #[inline(always)]
-pub(super) fn stand<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    let Scratch { headers, found, choice, begin, pair, .. } = &mut *scratch;
+pub(super) fn stand<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
+    let Scratch { headers, found, choice, begin, pair, fragment, .. } = scratch;
     (found.key, found.flow) = (headers.key, pair.forward);
     let mut stands = true;
     let mark = &mut pair.pending_masquerade;
@@ -129,14 +129,14 @@ pub(super) fn stand<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
     }
     if stands {
         choose::remember(tables, choice, begin.now);
-        fragments::remember(tables, scratch);
-        return false;
+        fragments::remember(tables, headers, fragment);
+        return Ok(());
     }
     // A reply that another CPU wrote for the same flow belongs to that CPU's forward entry: leave it.
     if pair.reservation == Reservation::Made {
         end_tail(tables, found);
     }
-    end(scratch, Verdict::Drop(DropReason::FlowTableFull))
+    Err(Verdict::Drop(DropReason::FlowTableFull))
 }
 
 /// Writes the reply of a forward entry, and its key. `device`: that by which the client's packets come.
@@ -173,8 +173,12 @@ fn end_old<T: Tables>(tables: &T, found: &mut Found) {
 /// Makes the reply of the forward entry that was found anew. `device`: that of its client. False where its tuple is another
 /// flow's by now: then this one ends, and its next packet begins anew with another port.
 #[inline(always)]
-pub(super) fn make_reply<T: Tables>(tables: &T, scratch: &mut Scratch, device: u32) -> bool {
-    let Scratch { found, pair, .. } = scratch;
+pub(super) fn make_reply<T: Tables>(
+    tables: &T,
+    found: &Found,
+    pair: &mut Pair,
+    device: u32,
+) -> bool {
     write_reply(&found.key, &found.flow, device, &mut pair.reply);
     let stands = matches!(ports::stand(tables, pair), Ok(Reservation::Made | Reservation::Found));
     if !stands {

@@ -5,11 +5,10 @@
 
 use crate::flow::{Flow, Shown};
 use crate::packet::Packet;
-use crate::scratch::Scratch;
 use crate::tables::{Tables, Touch};
-use crate::wire::tcp;
+use crate::wire::{View, tcp};
 
-use super::tiers;
+use super::{Found, tiers};
 
 /// Flags of a packet that something must follow.
 pub(super) const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
@@ -21,64 +20,64 @@ const PROVEN: u32 = 1 << 16;
 /// reordering.
 const REFUTED: u64 = 1 << 27;
 
-/// Makes the flow of `scratch.found.flow` displaceable once both ends have sent FIN and this packet follows (RFC 9293 3.6).
+/// Makes the flow that was found displaceable once both ends have sent FIN and this packet follows (RFC 9293 3.6).
 #[inline(always)]
-pub(super) fn after<T: Tables>(tables: &T, scratch: &mut Scratch) {
-    let may_be_last =
-        scratch.found.flow.shown.fin != 0 && scratch.headers.view.tcp_flags & NOT_LAST == 0;
+pub(super) fn after<T: Tables>(tables: &T, view: &View, found: &mut Found) {
+    let may_be_last = found.flow.shown.fin != 0 && view.tcp_flags & NOT_LAST == 0;
     // The masquerade entry sees only one direction: the pair of forward and reply decides.
-    if may_be_last && scratch.found.flow.is_protected() && !scratch.found.flow.is_masquerade() {
-        release_closed(tables, scratch);
+    if may_be_last && found.flow.is_protected() && !found.flow.is_masquerade() {
+        release_closed(tables, found);
     }
 }
 
 #[inline(never)]
-fn release_closed<T: Tables>(tables: &T, scratch: &mut Scratch) {
+fn release_closed<T: Tables>(tables: &T, found: &mut Found) {
     // One FIN is a half-closed connection, which may live for an hour and must stay protected.
-    if scratch.found.find_opposite(tables) && scratch.found.opposite.flow.shown.fin != 0 {
-        tiers::release(tables, scratch);
+    if found.find_opposite(tables) && found.opposite.flow.shown.fin != 0 {
+        tiers::release(tables, found);
     }
 }
 
-/// Takes note of a RST of the flow in `scratch.found.flow`.
+/// Takes note of a RST of the flow that was found.
 #[inline(never)]
-pub(super) fn reset<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) {
-    if scratch.found.flow.is_masquerade() || scratch.found.flow.shown.rst != 0 {
+pub(super) fn reset<P: Packet, T: Tables>(packet: &P, tables: &T, view: &View, found: &mut Found) {
+    if found.flow.is_masquerade() || found.flow.shown.rst != 0 {
         return;
     }
-    let has_opposite = scratch.found.find_opposite(tables);
+    let has_opposite = found.find_opposite(tables);
     // Without a reply entry there is no acknowledgement to compare the RST with: it counts.
-    let is_proven = !has_opposite || is_proven(packet, scratch);
+    let is_proven = !has_opposite || is_proven(packet, view, found);
     let shown = if is_proven { Shown::RST } else { Shown::CLAIMED };
     let seen = Flow::seen_at(tables.now(), tables.tick());
-    tables.touch_flow(&scratch.found.key, &Touch { seen, shown, expected: 0, is_alive: false });
-    if is_proven && scratch.found.flow.is_protected() {
-        tiers::release(tables, scratch);
+    tables.touch_flow(&found.key, &Touch { seen, shown, expected: 0, is_alive: false });
+    if is_proven && found.flow.is_protected() {
+        tiers::release(tables, found);
     }
 }
 
 /// Whether a RST comes from the end that it names, by its sequence number, as in netfilter
-/// (`nf_conntrack_proto_tcp.c`, `TCP_RST_SET`). Its flow is in `scratch.found.flow`, the other direction in `scratch.found.opposite`.
+/// (`nf_conntrack_proto_tcp.c`, `TCP_RST_SET`). Its flow and the other direction of that are
+/// in `found`.
 ///
 /// Acknowledgements are noted once a tick, so a genuine RST in the middle of fast traffic is not proven either. It shortens
 /// the life of its flow to a keep-alive interval.
 #[inline(always)]
-fn is_proven<P: Packet>(packet: &P, scratch: &Scratch) -> bool {
-    let (flow, opposite) = (&scratch.found.flow, &scratch.found.opposite.flow);
+fn is_proven<P: Packet>(packet: &P, view: &View, found: &Found) -> bool {
+    let (flow, opposite) = (&found.flow, &found.opposite.flow);
     if flow.shown.established & opposite.shown.established == 0 || opposite.expected == 0 {
         return true;
     }
-    match scratch.headers.view.word(packet, 4) {
+    match view.word(packet, 4) {
         Some(sequence) => u32::from_be(sequence).wrapping_sub(opposite.expected) <= PROVEN,
         None => false,
     }
 }
 
-/// Whether both ends have gone on after the RST that the entry in `scratch.found.flow` has noted: it was forged. A genuine sender
+/// Whether both ends have gone on after the RST that the found entry has noted: it was forged. A genuine sender
 /// of a RST sends nothing more, and the other end nothing after it.
 #[inline(never)]
-pub(super) fn is_refuted<T: Tables>(tables: &T, scratch: &mut Scratch, now: u64) -> bool {
-    now.saturating_sub(scratch.found.flow.seen) > REFUTED
-        && scratch.found.find_opposite(tables)
-        && scratch.found.opposite.flow.seen > scratch.found.flow.seen
+pub(super) fn is_refuted<T: Tables>(tables: &T, found: &mut Found, now: u64) -> bool {
+    now.saturating_sub(found.flow.seen) > REFUTED
+        && found.find_opposite(tables)
+        && found.opposite.flow.seen > found.flow.seen
 }

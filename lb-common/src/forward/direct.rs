@@ -8,97 +8,103 @@
 //! Connections that this node began are noted as well, where their answers look like questions to a `NodePort` or an
 //! external IP.
 
-use super::parts::end;
-use super::{Begin, Found, Role, begin, flows, ports, rewrite};
+use super::{Begin, Choice, Found, Role, Step, begin, flows, ports, rewrite};
 use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{Event, PassReason, Verdict};
 use crate::flow::{Entry, Flow, Kind, Shown, Side, Tuple};
 use crate::hash;
 use crate::packet::Packet;
-use crate::scratch::{Next, Scratch};
+use crate::scratch::Next;
 use crate::service::{Backend, Service};
 use crate::tables::Tables;
+use crate::wire::Headers;
 
-/// Finds the flow of a packet from a pod to what may be a backend, where it needs one, into `scratch.found.flow`; most need
-/// none. A shifted one is a flow of service 0. Where it is to be begun, `scratch` says how.
+/// Finds the flow of a packet from a pod to what may be a backend, where it needs one; most need none. A shifted one is a flow
+/// of service 0. Where it is to be begun, `choice` and `begin` say how.
 #[inline(always)]
-pub(super) fn find<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) -> bool {
-    let is_syn = scratch.headers.view.is_syn();
-    let is_there = scratch.found.look_up(tables, &scratch.headers.key)
-        && scratch.found.flow.kind == Kind::FORWARD
-        && scratch.found.flow.service == 0;
+pub(super) fn find<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    headers: &Headers,
+    found: &mut Found,
+    choice: &mut Choice,
+    begin: &mut Begin,
+) -> Step<Next> {
+    let Headers { view, key, .. } = headers;
+    let is_syn = view.is_syn();
+    let is_there =
+        found.look_up(tables, key) && found.flow.kind == Kind::FORWARD && found.flow.service == 0;
     if is_there {
-        if !is_syn || scratch.found.flow.shown == Shown::NOTHING {
-            return false;
+        if !is_syn || found.flow.shown == Shown::NOTHING {
+            return Ok(Next::Follow);
         }
         tables.count(Event::FlowReused);
     } else {
-        let hash = hash::whole(&scratch.headers.key.tuple, scratch.headers.key.protocol);
+        let hash = hash::whole(&key.tuple, key.protocol);
         if !is_syn && tables.is_direct(hash) {
-            return end(scratch, Verdict::Pass(PassReason::NotOurs));
+            return Err(Verdict::Pass(PassReason::NotOurs));
         }
-        let may_begin = is_syn || scratch.headers.view.protocol != Protocol::TCP;
-        if !may_begin || !is_taken(tables, scratch) {
+        let may_begin = is_syn || view.protocol != Protocol::TCP;
+        if !may_begin || !is_taken(tables, headers, found) {
             tables.put_direct(hash);
-            return end(scratch, Verdict::Pass(PassReason::NotOurs));
+            return Err(Verdict::Pass(PassReason::NotOurs));
         }
     }
-    scratch.choice.service = Service::default();
-    scratch.choice.backend_id = 0;
-    scratch.choice.backend = Backend::default();
-    scratch.choice.backend.ip = scratch.headers.key.tuple.destination;
-    scratch.choice.backend.port = scratch.headers.key.tuple.destination_port;
-    scratch.begin = Begin {
-        shown: flows::shown(&scratch.headers.view),
-        expected: flows::acknowledged(packet, &scratch.headers.view),
+    choice.service = Service::default();
+    choice.backend_id = 0;
+    choice.backend = Backend::default();
+    choice.backend.ip = key.tuple.destination;
+    choice.backend.port = key.tuple.destination_port;
+    *begin = Begin {
+        shown: flows::shown(view),
+        expected: flows::acknowledged(packet, view),
         renews: is_there,
         now: tables.now(),
         masquerade: false,
         may_turn: false,
         source: Ip::UNSPECIFIED,
-        port_stays: rewrite::port_stays(packet, &scratch.headers.view),
+        port_stays: rewrite::port_stays(packet, view),
         device: packet.device(),
     };
-    scratch.next = Next::Direct;
-    false
+    Ok(Next::Direct)
 }
 
 /// Takes note of a SYN from outside straight to what may be a backend. A flow through a service that is over gives its tuple
 /// up: the answer to the SYN would be translated as one of that flow, and never reach its socket.
 #[inline(never)]
-pub(super) fn note_outside<T: Tables>(tables: &T, scratch: &mut Scratch) {
-    if is_taken(tables, scratch) {
-        let Found { answers: Entry { key, flow }, visited, .. } = &mut scratch.found;
+pub(super) fn note_outside<T: Tables>(tables: &T, headers: &Headers, found: &mut Found) {
+    if is_taken(tables, headers, found) {
+        let Found { answers: Entry { key, flow }, visited, .. } = found;
         if !ports::is_over(tables, (key, flow), tables.now(), visited) {
             // The first packet of that flow, perhaps, which XDP has translated.
             return;
         }
-        remove(tables, scratch);
+        remove(tables, headers, found);
     }
-    tables.put_direct(hash::whole(&scratch.headers.key.tuple, scratch.headers.key.protocol));
+    tables.put_direct(hash::whole(&headers.key.tuple, headers.key.protocol));
 }
 
-/// Removes the flow of the reply in `scratch.found.answers`, all entries of it that are its own. `scratch.found.flow` becomes its
+/// Removes the flow of the reply in `found.answers`, all entries of it that are its own. The entry that was found becomes its
 /// forward entry, as far as the others follow from it.
 #[inline(always)]
-fn remove<T: Tables>(tables: &T, scratch: &mut Scratch) {
-    let Found { key, flow, answers, visited, .. } = &mut scratch.found;
+fn remove<T: Tables>(tables: &T, headers: &Headers, found: &mut Found) {
+    let Found { key, flow, answers, visited, .. } = found;
     answers.key.write_opposite(&answers.flow, &mut visited.key);
     let has_forward = tables.flow(&visited.key, &mut visited.flow);
     if has_forward && visited.flow.to.is_reverse_of(&answers.key.tuple) {
         tables.remove_flow(&visited.key);
     }
-    *key = scratch.headers.key;
+    *key = headers.key;
     flow.to = key.tuple;
     flow.kind = Kind::FORWARD;
     flow.flags = answers.flow.flags;
-    begin::end_tail(tables, &mut scratch.found);
+    begin::end_tail(tables, found);
 }
 
 /// Whether a packet that begins a connection of a process of this host has the very source, towards a backend, that a
 /// masqueraded flow has: netfilter chose it while the data path drains, or the process while `ip_local_port_range` leaves no
-/// ports for us. Its answers would go to the client of that flow. It gets a masquerade of its own, which is in `scratch.found.flow`
+/// ports for us. Its answers would go to the client of that flow. It gets a masquerade of its own, which is found
 /// then. Other packets may have that source by right: during a hand-over, programs of the other data path give it to them.
 ///
 /// VERIFIER: a function of its own, for the key of the answers fills a part of the stack.
@@ -106,20 +112,22 @@ fn remove<T: Tables>(tables: &T, scratch: &mut Scratch) {
 pub(super) fn has_our_source<T: Tables>(
     tables: &T,
     settings: &Settings,
-    scratch: &mut Scratch,
+    headers: &Headers,
+    found: &mut Found,
+    role: Role,
 ) -> bool {
-    let is_first = scratch.headers.view.is_syn() || scratch.headers.view.protocol != Protocol::TCP;
-    if scratch.role != Role::Edge || !is_first {
+    let is_first = headers.view.is_syn() || headers.view.protocol != Protocol::TCP;
+    if role != Role::Edge || !is_first {
         return false;
     }
-    let tuple = &scratch.headers.key.tuple;
+    let tuple = &headers.key.tuple;
     if !settings.is_source_port(tuple.source_port) || !settings.may_be_own(&tuple.source) {
         return false;
     }
-    let is_taken = scratch.found.find_answers(tables, &scratch.headers, Side::INGRESS)
-        && scratch.found.answers.flow.kind == Kind::UNMASQUERADE;
+    let is_taken = found.find_answers(tables, headers, Side::INGRESS)
+        && found.answers.flow.kind == Kind::UNMASQUERADE;
     if is_taken {
-        let Found { flow, answers, .. } = &mut scratch.found;
+        let Found { flow, answers, .. } = found;
         answers.flow.write_entry(Kind::MASQUERADE, flow);
         (flow.service, flow.backend, flow.epoch, flow.flags) = (0, 0, 0, 0);
         flow.seen = tables.now();
@@ -128,19 +136,18 @@ pub(super) fn has_our_source<T: Tables>(
     is_taken
 }
 
-/// Whether the masquerade in `scratch.found.flow` is one of these, and its answers lead elsewhere by now: no flow through a service
+/// Whether the masquerade that was found is one of these, and its answers lead elsewhere by now: no flow through a service
 /// keeps its entries together.
 #[inline(always)]
-pub(super) fn is_stale<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    let is_direct = scratch.found.flow.kind == Kind::MASQUERADE && scratch.found.flow.service == 0;
-    is_direct && !scratch.found.find_opposite(tables)
+pub(super) fn is_stale<T: Tables>(tables: &T, found: &mut Found) -> bool {
+    let is_direct = found.flow.kind == Kind::MASQUERADE && found.flow.service == 0;
+    is_direct && !found.find_opposite(tables)
 }
 
 /// Whether the answers to this packet belong to a flow through a service.
 #[inline(always)]
-fn is_taken<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    scratch.found.find_answers(tables, &scratch.headers, Side::EGRESS)
-        && scratch.found.answers.flow.service != 0
+fn is_taken<T: Tables>(tables: &T, headers: &Headers, found: &mut Found) -> bool {
+    found.find_answers(tables, headers, Side::EGRESS) && found.answers.flow.service != 0
 }
 
 /// Whether a packet that leaves may be of a connection that this node began, or that is masqueraded as its own, from a port
@@ -158,13 +165,18 @@ pub(super) fn may_be_own(settings: &Settings, tuple: &Tuple, role: Role) -> bool
 /// program of ours has translated (on a VLAN's upper interface) has the frontend for its source. While netfilter
 /// translates connections to frontends, its answers look the same.
 #[inline(never)]
-pub(super) fn note_own<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) {
+pub(super) fn note_own<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    headers: &Headers,
+    found: &mut Found,
+) {
     if settings.has(Settings::TAKE_OVER | Settings::DRAIN)
-        || scratch.found.find_answers(tables, &scratch.headers, Side::INGRESS)
+        || found.find_answers(tables, headers, Side::INGRESS)
     {
         return;
     }
-    let hash = hash::whole(&scratch.found.answers.key.tuple, scratch.headers.key.protocol);
+    let hash = hash::whole(&found.answers.key.tuple, headers.key.protocol);
     // Written once: other CPUs read the same line.
     if !tables.is_direct(hash) {
         tables.put_direct(hash);
@@ -173,8 +185,8 @@ pub(super) fn note_own<T: Tables>(tables: &T, settings: &Settings, scratch: &mut
 
 /// Whether a packet to a frontend without a flow answers a connection that this node began. A SYN answers nothing.
 #[inline(always)]
-pub(super) fn is_own_answer<T: Tables>(tables: &T, settings: &Settings, scratch: &Scratch) -> bool {
-    settings.may_be_own(&scratch.headers.key.tuple.destination)
-        && !scratch.headers.view.is_syn()
-        && tables.is_direct(hash::whole(&scratch.headers.key.tuple, scratch.headers.key.protocol))
+pub(super) fn is_own_answer<T: Tables>(tables: &T, settings: &Settings, headers: &Headers) -> bool {
+    settings.may_be_own(&headers.key.tuple.destination)
+        && !headers.view.is_syn()
+        && tables.is_direct(hash::whole(&headers.key.tuple, headers.key.protocol))
 }

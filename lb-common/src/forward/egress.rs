@@ -1,7 +1,7 @@
 //! Packets that go out: answers to a client, flows that leave the node for a remote backend, and this host's own.
 
-use super::parts::{Part, Parts, end};
-use super::{Role, flows, host, ports};
+use super::parts::{Part, Parts, refuse, touch};
+use super::{Role, Step, host, ports};
 use crate::config::Settings;
 use crate::event::{Translation, Verdict};
 use crate::flow::{Kind, Side, Tuple};
@@ -18,41 +18,36 @@ pub fn whole<P: Parts<T>, T: Tables>(
     role: Role,
 ) -> Verdict {
     (scratch.role, scratch.headers.key.side) = (role, Side::EGRESS);
-    let _ended: bool = path(packet, tables, scratch);
-    scratch.verdict
+    path(packet, tables, scratch).unwrap_or_else(|verdict| verdict)
 }
 
 #[inline(always)]
-fn path<P: Parts<T>, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> bool {
-    if packet.part(tables, scratch, Part::Parse) {
-        return true;
+fn path<P: Parts<T>, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+) -> Step<Verdict> {
+    packet.part(tables, scratch, Part::Parse)?;
+    let view = &scratch.headers.view;
+    if view.is_icmp() {
+        packet.part(tables, scratch, Part::Icmp)?;
+        return refuse(packet, tables, scratch);
     }
-    if scratch.headers.view.is_icmp() {
-        return packet.part(tables, scratch, Part::Icmp)
-            || packet.part(tables, scratch, Part::Refuse);
+    if view.piece == Piece::Later {
+        packet.part(tables, scratch, Part::Recall)?;
     }
-    if scratch.headers.view.piece == Piece::Later && packet.part(tables, scratch, Part::Recall) {
-        return true;
-    }
-    if packet.part(tables, scratch, Part::SeekOut) {
-        return true;
-    }
+    packet.part(tables, scratch, Part::SeekOut)?;
     if scratch.next == Next::Host {
         return host::path(packet, tables, scratch);
     }
-    let needs_source = scratch.next == Next::Masquerade;
-    if needs_source && ports::tries(packet, tables, scratch, Part::Masquerade) {
-        return true;
+    if scratch.next == Next::Masquerade {
+        ports::tries(packet, tables, scratch, Part::Masquerade)?;
     }
-    if flows::must_touch(tables, scratch) && packet.part(tables, scratch, Part::Touch) {
-        return true;
-    }
-    if packet.part(tables, scratch, Part::Rewrite) {
-        return true;
-    }
+    touch(packet, tables, scratch)?;
+    packet.part(tables, scratch, Part::Rewrite)?;
     let is_reply = scratch.found.flow.kind == Kind::REPLY;
     let what = if is_reply { Translation::Reply } else { Translation::Masquerade };
-    end(scratch, Verdict::Translated(what))
+    Ok(Verdict::Translated(what))
 }
 
 /// Whether packets leave by such a device under our address: to a pod only where it is done as kube-proxy does it.

@@ -10,6 +10,8 @@ use crate::route::Route;
 pub struct Exit {
     /// The next hop of a packet that bypasses the stack. With a packet that is too big, the MTU of its route (`reject`).
     pub route: Route,
+    /// The hop limit that such a packet came with.
+    pub hops: u8,
     /// Not 0: the packet goes to the other end of that device, which is a pod's.
     pub to_peer: u32,
     /// Whether the settings let packets of flows bypass the stack here: then a next hop is looked for.

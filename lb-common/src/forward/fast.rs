@@ -7,16 +7,16 @@
 use super::egress::{masquerades, may_be_ours};
 use super::seek::{is_to_backend, is_to_translated_source};
 use super::{
-    Role, accelerated, choose, close, direct, flows, follow, host, rewrite, send, short_cut,
+    Found, Role, accelerated, choose, close, direct, flows, follow, host, rewrite, send, short_cut,
 };
 use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{PassReason, Translation, Verdict};
-use crate::flow::{Flow, Kind, Side, Tuple};
+use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::tables::Tables;
-use crate::wire::{self, View};
+use crate::wire::{self, Headers, View};
 
 const NOT_OURS: Verdict = Verdict::Pass(PassReason::NotOurs);
 
@@ -28,10 +28,11 @@ pub fn ingress<P: Packet, T: Tables>(
     scratch: &mut Scratch,
     role: Role,
 ) -> Option<Verdict> {
+    let Scratch { headers: Headers { key, .. }, found: Found { flow, .. }, .. } = scratch;
     if wire::is_v4(packet)? {
-        ingress_of::<P, T, true>(packet, tables, scratch, role)
+        ingress_of::<P, T, true>(packet, tables, (key, flow), role)
     } else {
-        ingress_of::<P, T, false>(packet, tables, scratch, role)
+        ingress_of::<P, T, false>(packet, tables, (key, flow), role)
     }
 }
 
@@ -39,11 +40,11 @@ pub fn ingress<P: Packet, T: Tables>(
 fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     packet: &mut P,
     tables: &T,
-    scratch: &mut Scratch,
+    (key, flow): (&mut FlowKey, &mut Flow),
     role: Role,
 ) -> Option<Verdict> {
-    let (view, settings) = read::<P, T, V4>(packet, tables, scratch, Side::INGRESS)?;
-    let tuple = &scratch.headers.key.tuple;
+    let (view, settings) = read::<P, T, V4>(packet, tables, key, Side::INGRESS)?;
+    let tuple = &key.tuple;
     let is_answer = is_to_translated_source(tables, settings, tuple, V4, role);
     if role == Role::Host {
         return if is_answer { None } else { Some(NOT_OURS) };
@@ -67,17 +68,14 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     // VERIFIER: at tc there is no stack left for what is read of it.
     let copy;
     let found = if packet.is_frame() {
-        copy = tables.copy_flow::<V4>(&scratch.headers.key);
+        copy = tables.copy_flow::<V4>(key);
         copy.as_ref()
     } else {
-        tables
-            .flow_of::<V4>(&scratch.headers.key, &mut scratch.found.flow)
-            .then_some(&scratch.found.flow)
+        tables.flow_of::<V4>(key, flow).then_some(&*flow)
     };
     let Some(flow) = found else {
         // To a process of this node, perhaps, at a port that translated sources may have as well.
-        let may_ask =
-            role == Role::Pod || choose::may_be_asked(settings, &scratch.headers.key.tuple, V4);
+        let may_ask = role == Role::Pod || choose::may_be_asked(settings, &key.tuple, V4);
         return if may_ask { None } else { Some(NOT_OURS) };
     };
     let what = match flow.kind {
@@ -90,7 +88,7 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     {
         return None;
     }
-    follow(packet, tables, (&scratch.headers.key.tuple, flow), &view, what)
+    follow(packet, tables, (&key.tuple, flow), &view, what)
 }
 
 /// Handles a packet that goes out, if it is a common one.
@@ -101,10 +99,11 @@ pub fn egress<P: Packet, T: Tables>(
     scratch: &mut Scratch,
     role: Role,
 ) -> Option<Verdict> {
+    let Scratch { headers: Headers { key, .. }, found: Found { flow, .. }, .. } = scratch;
     if wire::is_v4(packet)? {
-        egress_of::<P, T, true>(packet, tables, scratch, role)
+        egress_of::<P, T, true>(packet, tables, (key, flow), role)
     } else {
-        egress_of::<P, T, false>(packet, tables, scratch, role)
+        egress_of::<P, T, false>(packet, tables, (key, flow), role)
     }
 }
 
@@ -112,29 +111,27 @@ pub fn egress<P: Packet, T: Tables>(
 fn egress_of<P: Packet, T: Tables, const V4: bool>(
     packet: &mut P,
     tables: &T,
-    scratch: &mut Scratch,
+    (key, flow): (&mut FlowKey, &mut Flow),
     role: Role,
 ) -> Option<Verdict> {
-    let (view, settings) = read::<P, T, V4>(packet, tables, scratch, Side::EGRESS)?;
-    if host::may_ask(packet, settings, &scratch.headers.key.tuple, V4, role) {
+    let (view, settings) = read::<P, T, V4>(packet, tables, key, Side::EGRESS)?;
+    if host::may_ask(packet, settings, &key.tuple, V4, role) {
         return None;
     }
-    if !may_be_ours(tables, settings, &scratch.headers.key.tuple, role) {
-        let may_be_own = direct::may_be_own(settings, &scratch.headers.key.tuple, role);
+    if !may_be_ours(tables, settings, &key.tuple, role) {
+        let may_be_own = direct::may_be_own(settings, &key.tuple, role);
         return if may_be_own { None } else { Some(NOT_OURS) };
     }
     if begins_or_ends(&view) {
         return None;
     }
-    if !tables.flow_of::<V4>(&scratch.headers.key, &mut scratch.found.flow) {
+    if !tables.flow_of::<V4>(key, flow) {
         let may_have_our_source = view.protocol != Protocol::TCP
-            && settings.is_source_port(scratch.headers.key.tuple.source_port)
+            && settings.is_source_port(key.tuple.source_port)
             && packet.is_from_host();
-        let may_be_noted =
-            may_have_our_source || direct::may_be_own(settings, &scratch.headers.key.tuple, role);
+        let may_be_noted = may_have_our_source || direct::may_be_own(settings, &key.tuple, role);
         return if may_be_noted { None } else { Some(NOT_OURS) };
     }
-    let flow = &scratch.found.flow;
     let what = match flow.kind {
         Kind::REPLY => Translation::Reply,
         // Without a service it is looked at again each time (`direct::is_stale`), without a source it is still to get one.
@@ -147,7 +144,7 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
         }
         _ => return None,
     };
-    follow(packet, tables, (&scratch.headers.key.tuple, flow), &view, what)
+    follow(packet, tables, (&key.tuple, flow), &view, what)
 }
 
 /// Whether a packet begins or ends something.
@@ -160,10 +157,10 @@ const fn begins_or_ends(view: &View) -> bool {
 fn read<'t, P: Packet, T: Tables, const V4: bool>(
     packet: &P,
     tables: &'t T,
-    scratch: &mut Scratch,
+    key: &mut FlowKey,
     side: Side,
 ) -> Option<(View, &'t Settings)> {
-    let view = wire::plain::<P, V4>(packet, &mut scratch.headers.key, side)?;
+    let view = wire::plain::<P, V4>(packet, key, side)?;
     Some((view, tables.settings()?))
 }
 

@@ -1,70 +1,69 @@
 //! The first packet of a flow: who asks, which backend answers, and how the flow is made.
 
-use super::parts::end;
-use super::{Asker, Begin, Role, choose, flows, follow, rewrite};
+use super::{Asker, Begin, Choice, Role, Step, choose, flows, follow, ready, rewrite};
 use crate::addr::Ip;
 use crate::config::{Device, Settings, address};
 use crate::event::{PassReason, Verdict};
+use crate::flow::{FlowKey, Tuple};
 use crate::hash;
 use crate::packet::Packet;
 use crate::scratch::{Next, Scratch};
 use crate::service::{Backend, Flags};
 use crate::tables::Tables;
+use crate::wire::Headers;
 
-/// Chooses the backend of a packet that begins a flow, into `scratch.choice.backend`, and how to make that, into `scratch.begin`. Where
-/// it is refused, `scratch.next` says so.
+/// Chooses the backend of a packet that begins a flow, and how to make that, into `scratch.begin`. Where it is refused,
+/// `scratch.next` says so.
 #[inline(always)]
 pub(super) fn part<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
-) -> bool {
-    let Some(settings) = tables.settings() else {
-        return end(scratch, Verdict::Pass(PassReason::NotReady));
-    };
-    let role = scratch.role;
-    let source = scratch.headers.key.tuple.source;
-    if is_impossible(scratch) {
-        return end(scratch, Verdict::Pass(PassReason::Martian));
+) -> Step<()> {
+    let settings = ready(tables)?;
+    let Scratch { headers, choice, begin, next, refusal, role, .. } = scratch;
+    let Headers { view, key: FlowKey { tuple, .. }, .. } = &*headers;
+    let (role, source) = (*role, &tuple.source);
+    if is_impossible(tuple) {
+        return Err(Verdict::Pass(PassReason::Martian));
     }
-    if !follow::may_begin(&scratch.headers.view) {
-        return end(scratch, Verdict::Pass(PassReason::NoFlow));
+    if !follow::may_begin(view) {
+        return Err(Verdict::Pass(PassReason::NoFlow));
     }
     let now = tables.now();
-    let flags = scratch.choice.service.flags;
+    let flags = choice.service.flags;
     let own = flags.has(Flags::EXTERNAL)
         && flags.has(Flags::LOCAL_POLICY)
-        && tables.address(&source) & address::NODE != 0;
-    let detector = settings.has_detector(scratch.headers.view.v4);
-    let pod = detector && is_pod(tables, settings, scratch, (packet.device(), role));
-    scratch.choice.asker = Asker {
-        client: source,
-        source,
-        hash: hash::tuple(&scratch.headers.key.tuple, scratch.headers.view.protocol),
+        && tables.address(source) & address::NODE != 0;
+    let detector = settings.has_detector(view.v4);
+    let pod = detector && is_pod(tables, settings, headers, (packet.device(), role));
+    choice.asker = Asker {
+        client: *source,
+        source: *source,
+        hash: hash::tuple(tuple, view.protocol),
         local: u32::from(pod || own),
     };
-    if let Err(refusal) = choose::choose(tables, &mut scratch.choice, now) {
-        (scratch.next, scratch.refusal) = (Next::Refuse, refusal);
-        return true;
+    if let Err(why) = choose::choose(tables, choice, now) {
+        (*next, *refusal) = (Next::Refuse, why);
+        return Ok(());
     }
-    scratch.begin = Begin {
-        shown: flows::shown(&scratch.headers.view),
-        expected: flows::acknowledged(packet, &scratch.headers.view),
-        renews: scratch.begin.renews,
+    *begin = Begin {
+        shown: flows::shown(view),
+        expected: flows::acknowledged(packet, view),
+        renews: begin.renews,
         now,
-        port_stays: rewrite::port_stays(packet, &scratch.headers.view),
-        masquerade: masquerades(settings, scratch, role, Origin { pod, own, detector }),
+        port_stays: rewrite::port_stays(packet, view),
+        masquerade: masquerades(settings, (source, choice), role, Origin { pod, own, detector }),
         may_turn: role == Role::Pod && !settings.has(Settings::MASQUERADE_KUBE_PROXY),
         source: Ip::UNSPECIFIED,
         device: packet.device(),
     };
-    false
+    Ok(())
 }
 
 /// Whether nobody can be there to be answered, or the packet is from where it goes to ("land").
 #[inline(always)]
-fn is_impossible(scratch: &Scratch) -> bool {
-    let tuple = &scratch.headers.key.tuple;
+fn is_impossible(tuple: &Tuple) -> bool {
     tuple.source.is_martian() || tuple.source == tuple.destination
 }
 
@@ -75,17 +74,13 @@ fn is_impossible(scratch: &Scratch) -> bool {
 fn is_pod<T: Tables>(
     tables: &T,
     settings: &Settings,
-    scratch: &Scratch,
+    headers: &Headers,
     (device, role): (u32, Role),
 ) -> bool {
     if settings.has(Settings::LOCAL_BY_PREFIX) {
         let [local4, local6] = &settings.local;
-        let source = &scratch.headers.key.tuple.source;
-        return if scratch.headers.view.v4 {
-            local4.contains(source)
-        } else {
-            local6.contains(source)
-        };
+        let source = &headers.key.tuple.source;
+        return if headers.view.v4 { local4.contains(source) } else { local6.contains(source) };
     }
     if settings.has(Settings::LOCAL_BY_DEVICE) {
         let device = tables.device(device);
@@ -107,17 +102,22 @@ struct Origin {
 /// `masquerade: kube-proxy` it is where kube-proxy does it (contract 3.3), and beyond that only where an
 /// external policy would have the client reset the answer of a backend elsewhere (ADR 0011).
 #[inline(never)]
-fn masquerades(settings: &Settings, scratch: &Scratch, role: Role, origin: Origin) -> bool {
-    let is_far = scratch.choice.backend.flags & Backend::LOCAL == 0;
+fn masquerades(
+    settings: &Settings,
+    (source, choice): (&Ip, &Choice),
+    role: Role,
+    origin: Origin,
+) -> bool {
+    let Choice { service, backend, .. } = choice;
+    let is_far = backend.flags & Backend::LOCAL == 0;
     if !settings.has(Settings::MASQUERADE_KUBE_PROXY) {
-        let is_pod = || settings.is_pod(&scratch.headers.key.tuple.source);
-        return is_far && (role == Role::Edge || is_pod() == Some(false));
+        return is_far && (role == Role::Edge || settings.is_pod(source) == Some(false));
     }
     let elsewhere = role == Role::Edge && is_far;
-    if scratch.choice.backend.ip == scratch.headers.key.tuple.source {
+    if backend.ip == *source {
         return true;
     }
-    let flags = scratch.choice.service.flags;
+    let flags = service.flags;
     if !flags.has(Flags::EXTERNAL) {
         return settings.has(Settings::MASQUERADE_ALL) || origin.detector && !origin.pod;
     }

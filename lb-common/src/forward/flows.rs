@@ -1,6 +1,6 @@
 //! What packets add to the entries of their flows.
 
-use super::{close, fragments, tiers};
+use super::{Found, close, fragments, tiers};
 use crate::addr::Protocol;
 use crate::flow::{Flow, Shown};
 use crate::packet::Packet;
@@ -27,11 +27,9 @@ pub(super) fn acknowledged<P: Packet>(packet: &P, view: &View) -> u32 {
     view.word(packet, 8).map_or(0, u32::from_be)
 }
 
-/// Whether there is something to mark in the entry in `scratch.found.flow`: once a tick, or when its packet shows something new, or
-/// ends its connection.
+/// Whether there is something to mark in an entry: once a tick, or when its packet shows something new, or ends its connection.
 #[inline(always)]
-pub(super) fn must_touch<T: Tables>(tables: &T, scratch: &Scratch) -> bool {
-    let (flow, view) = (&scratch.found.flow, &scratch.headers.view);
+pub(super) fn must_touch<T: Tables>(tables: &T, view: &View, flow: &Flow) -> bool {
     flow.shown != flow.shown.with(shown(view))
         || flow.tick() != tables.tick()
         || flow.shown.fin | flow.shown.rst != 0
@@ -39,48 +37,48 @@ pub(super) fn must_touch<T: Tables>(tables: &T, scratch: &Scratch) -> bool {
         || view.piece == Piece::First
 }
 
-/// Marks the entry in `scratch.found.flow` as seen; the clock itself is asked only here. Where the packet ends its connection, or
+/// Marks the entry that a packet follows as seen; the clock itself is asked only here. Where the packet ends its connection, or
 /// completes the proof that both ends are there, the flow changes its table.
 #[inline(always)]
 pub(super) fn touch_part<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
-    scratch: &mut Scratch,
-) -> bool {
-    fragments::remember(tables, scratch);
-    if scratch.headers.view.is_rst() {
-        close::reset(packet, tables, scratch);
-        return false;
+    Scratch { headers, found, fragment, .. }: &mut Scratch,
+) {
+    fragments::remember(tables, headers, fragment);
+    let view = &headers.view;
+    if view.is_rst() {
+        close::reset(packet, tables, view, found);
+    } else {
+        mark(packet, tables, view, found);
+        close::after(tables, view, found);
     }
-    mark(packet, tables, scratch);
-    close::after(tables, scratch);
-    false
 }
 
 #[inline(always)]
-fn mark<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) {
+fn mark<P: Packet, T: Tables>(packet: &P, tables: &T, view: &View, found: &mut Found) {
     let now = tables.now();
-    let shown = shown(&scratch.headers.view);
-    let expected = acknowledged(packet, &scratch.headers.view);
+    let shown = shown(view);
+    let expected = acknowledged(packet, view);
     let mut touch =
         Touch { seen: Flow::seen_at(now, tables.tick()), shown, expected, is_alive: false };
-    if scratch.found.flow.shown.rst != 0 {
-        touch.is_alive = close::is_refuted(tables, scratch, now);
+    if found.flow.shown.rst != 0 {
+        touch.is_alive = close::is_refuted(tables, found, now);
         if touch.is_alive {
-            scratch.found.flow.shown.rst = 0;
+            found.flow.shown.rst = 0;
         } else {
             // The time of the RST is what tells.
-            touch.seen = scratch.found.flow.seen;
+            touch.seen = found.flow.seen;
         }
-    } else if scratch.headers.view.is_syn() && scratch.found.flow.shown.established != 0 {
+    } else if view.is_syn() && found.flow.shown.established != 0 {
         // A client that tries again and again keeps no connection alive that its backend has left ([`follow`]).
-        touch.seen = scratch.found.flow.seen;
+        touch.seen = found.flow.seen;
     }
-    tables.touch_flow(&scratch.found.key, &touch);
-    scratch.found.flow.shown = scratch.found.flow.shown.with(shown);
-    scratch.found.flow.seen = touch.seen;
-    if scratch.found.flow.is_forward() && !scratch.found.flow.is_protected() {
-        tiers::raise(tables, scratch, now);
+    tables.touch_flow(&found.key, &touch);
+    found.flow.shown = found.flow.shown.with(shown);
+    found.flow.seen = touch.seen;
+    if found.flow.is_forward() && !found.flow.is_protected() {
+        tiers::raise(tables, found, now);
     }
 }
 

@@ -1,12 +1,13 @@
 //! Whether a packet belongs to the flow that was found for it, or begins another one.
 
+use super::Found;
 use super::choose::SECOND;
 use super::flows::is_live;
 use crate::addr::Protocol;
 use crate::config::Settings;
 use crate::event::Event;
 use crate::flow::Flow;
-use crate::scratch::Scratch;
+use crate::service::Service;
 use crate::tables::Tables;
 use crate::wire::{View, tcp};
 
@@ -41,20 +42,22 @@ pub(super) fn is_current<T: Tables>(
 pub(super) fn still_good<T: Tables>(
     tables: &T,
     settings: &Settings,
-    scratch: &mut Scratch,
+    view: &View,
+    found: &mut Found,
+    service: &Service,
 ) -> bool {
-    if !scratch.found.flow.is_forward() {
+    if !found.flow.is_forward() {
         return false;
     }
-    if scratch.headers.view.protocol == Protocol::TCP {
-        return !scratch.headers.view.is_syn() || takes_syn(tables, scratch);
+    if view.protocol == Protocol::TCP {
+        return !view.is_syn() || takes_syn(tables, found, service);
     }
-    let flow = &scratch.found.flow;
-    let live = is_live(tables, flow, scratch.choice.service.id);
+    let flow = &found.flow;
+    let live = is_live(tables, flow, service.id);
     if !live {
         tables.count(Event::FlowRenewed);
     } else if flow.frontends_epoch != settings.removals {
-        tables.confirm_flow(&scratch.found.key, settings.removals);
+        tables.confirm_flow(&found.key, settings.removals);
     }
     live
 }
@@ -65,15 +68,15 @@ pub(super) fn still_good<T: Tables>(
 /// challenge (RFC 9293 3.10.7.4). A client that has forgotten the connection resets it then, and its next SYN begins
 /// another one.
 #[inline(never)]
-fn takes_syn<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    let has_opposite = scratch.found.find_opposite(tables);
-    let (flow, opposite) = (&scratch.found.flow, &scratch.found.opposite.flow);
+fn takes_syn<T: Tables>(tables: &T, found: &mut Found, service: &Service) -> bool {
+    let has_opposite = found.find_opposite(tables);
+    let (flow, opposite) = (&found.flow, &found.opposite.flow);
     let is_over = flow.shown.rst | opposite.shown.rst | flow.shown.fin & opposite.shown.fin != 0;
     if !has_opposite || is_over {
         tables.count(Event::FlowReused);
         return false;
     }
-    if is_live(tables, flow, scratch.choice.service.id) {
+    if is_live(tables, flow, service.id) {
         return true;
     }
     let is_open = flow.shown.established & opposite.shown.established != 0;

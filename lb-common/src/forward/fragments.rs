@@ -5,8 +5,7 @@
 //! finds the ports of its datagram, after having sent in the next carrier. So each run of the program
 //! handles one packet, and no order is lost (ADR 0014).
 
-use super::Step;
-use super::parts::end;
+use super::{Step, ready};
 use crate::addr::Port;
 use crate::config::Settings;
 use crate::event::{DropReason, Event, PassReason, Turn, Verdict};
@@ -15,12 +14,12 @@ use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::service::Frontend;
 use crate::tables::Tables;
-use crate::wire::Piece;
+use crate::wire::{Headers, Piece};
 
 #[inline(always)]
-const fn key(scratch: &Scratch) -> Fragment {
-    let FlowKey { tuple, protocol, side, .. } = &scratch.headers.key;
-    Fragment::new(tuple.source, tuple.destination, scratch.headers.id.value, *protocol, *side)
+const fn key(headers: &Headers) -> Fragment {
+    let FlowKey { tuple, protocol, side, .. } = &headers.key;
+    Fragment::new(tuple.source, tuple.destination, headers.id.value, *protocol, *side)
 }
 
 /// The known ports of a datagram. Identifications come round: an entry written for an older one of the same ends is not
@@ -37,39 +36,30 @@ pub(super) fn place<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
-) -> bool {
-    let Some(settings) = tables.settings() else {
-        return end(scratch, Verdict::Pass(PassReason::NotReady));
-    };
-    match find_place(packet, tables, settings, scratch) {
-        Ok(()) => false,
-        Err(verdict) => end(scratch, verdict),
-    }
-}
-
-#[inline(always)]
-fn find_place<P: Packet, T: Tables>(
-    packet: &mut P,
-    tables: &T,
-    settings: &Settings,
-    scratch: &mut Scratch,
 ) -> Step<()> {
-    scratch.fragment = key(scratch);
-    let known = known(tables, &scratch.fragment).unwrap_or_default();
+    let settings = ready(tables)?;
+    let Scratch { headers, fragment, choice, .. } = scratch;
+    *fragment = key(headers);
+    let known = known(tables, fragment).unwrap_or_default();
     let has_first = known.destination != Port::NONE;
-    if scratch.headers.view.piece == Piece::Later {
+    if headers.view.piece == Piece::Later {
         if has_first {
-            scratch.headers.key.tuple.source_port = known.source;
-            scratch.headers.key.tuple.destination_port = known.destination;
+            headers.key.tuple.source_port = known.source;
+            headers.key.tuple.destination_port = known.destination;
             return Ok(());
         }
-        return hold(packet, tables, settings, scratch, known.held);
+        let may_wait = known.held < Held::QUEUE
+            && may_be_frontend(tables, settings, headers, &mut choice.frontend);
+        if may_wait {
+            hold(packet, tables, fragment, known.held)?;
+        }
+        return Err(Verdict::Pass(PassReason::UnknownFragment));
     }
     if known.held > 0 && has_first {
-        return carry(packet, tables, scratch, known.held);
+        return carry(packet, tables, headers, fragment, known.held);
     }
-    if known.held > 0 || may_be_frontend(tables, settings, scratch) {
-        write(tables, scratch, known.held);
+    if known.held > 0 || may_be_frontend(tables, settings, headers, &mut choice.frontend) {
+        write(tables, headers, fragment, known.held);
     }
     if known.held > 0 && packet.again().is_some() {
         tables.count(Event::FragmentsReleased);
@@ -77,34 +67,36 @@ fn find_place<P: Packet, T: Tables>(
     Ok(())
 }
 
-/// Whether frontends may be at the address that a packet goes to.
+/// Whether frontends may be at the address that a packet goes to. `frontend`: room for a key.
 #[inline(always)]
-fn may_be_frontend<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) -> bool {
-    let to = scratch.headers.key.tuple.destination;
-    scratch.choice.frontend = Frontend::cluster_address(to);
-    settings.may_be_other(&to) || tables.knows(&scratch.choice.frontend) || tables.address(&to) != 0
+fn may_be_frontend<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    headers: &Headers,
+    frontend: &mut Frontend,
+) -> bool {
+    let to = headers.key.tuple.destination;
+    *frontend = Frontend::cluster_address(to);
+    settings.may_be_other(&to) || tables.knows(frontend) || tables.address(&to) != 0
 }
 
-/// Keeps a fragment that came ahead of its first, behind `before` others.
+/// Keeps a fragment that came ahead of its first, behind `before` others. An end where it is kept.
 #[inline(always)]
 fn hold<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
-    settings: &Settings,
-    scratch: &mut Scratch,
+    fragment: &mut Fragment,
     before: u16,
 ) -> Step<()> {
     let written = Ports::time(tables.now());
     let waiting = Ports { held: before + 1, written, ..Ports::default() };
-    if before < Held::QUEUE && may_be_frontend(tables, settings, scratch) {
-        scratch.fragment.place = waiting.held;
-        let is_held = tables.put_held(&scratch.fragment, |held| packet.keep(held));
-        scratch.fragment.place = 0;
-        if is_held && tables.put_fragment(&scratch.fragment, &waiting) {
-            return Err(Verdict::Drop(DropReason::FragmentHeld));
-        }
+    fragment.place = waiting.held;
+    let is_held = tables.put_held(fragment, |held| packet.keep(held));
+    fragment.place = 0;
+    if is_held && tables.put_fragment(fragment, &waiting) {
+        return Err(Verdict::Drop(DropReason::FragmentHeld));
     }
-    Err(Verdict::Pass(PassReason::UnknownFragment))
+    Ok(())
 }
 
 /// Turns a carrier into the fragment that was held last.
@@ -112,15 +104,16 @@ fn hold<P: Packet, T: Tables>(
 fn carry<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
-    scratch: &mut Scratch,
+    headers: &Headers,
+    fragment: &mut Fragment,
     held: u16,
 ) -> Step<()> {
-    write(tables, scratch, held - 1);
+    write(tables, headers, fragment, held - 1);
     if held > 1 {
         packet.again().ok_or(Verdict::Drop(DropReason::FragmentLost))?;
     }
-    scratch.fragment.place = held;
-    let fragment = &scratch.fragment;
+    fragment.place = held;
+    let fragment = &*fragment;
     let mut take =
         |held: &Held| if held.fragment == *fragment { packet.become_held(held) } else { None };
     let taken = tables.read_held(fragment, &mut take).flatten();
@@ -131,36 +124,34 @@ fn carry<P: Packet, T: Tables>(
 
 /// Gives a later fragment that goes out the ports of its datagram. Without them it is the stack's: never a guess.
 #[inline(always)]
-pub(super) fn recall<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    let Some(ports) = known(tables, &key(scratch)) else {
-        return end(scratch, Verdict::Pass(PassReason::UnknownFragment));
-    };
-    scratch.headers.key.tuple.source_port = ports.source;
-    scratch.headers.key.tuple.destination_port = ports.destination;
-    false
+pub(super) fn recall<T: Tables>(tables: &T, Scratch { headers, .. }: &mut Scratch) -> Step<()> {
+    let unknown = Verdict::Pass(PassReason::UnknownFragment);
+    let ports = known(tables, &key(headers)).ok_or(unknown)?;
+    headers.key.tuple.source_port = ports.source;
+    headers.key.tuple.destination_port = ports.destination;
+    Ok(())
 }
 
 /// Remembers the ports of a first fragment that is being translated.
 #[inline(always)]
-pub(super) fn remember<T: Tables>(tables: &T, scratch: &mut Scratch) {
-    if scratch.headers.view.piece == Piece::First {
-        remember_first(tables, scratch);
+pub(super) fn remember<T: Tables>(tables: &T, headers: &Headers, fragment: &mut Fragment) {
+    if headers.view.piece == Piece::First {
+        remember_first(tables, headers, fragment);
     }
 }
 
 #[inline(never)]
-fn remember_first<T: Tables>(tables: &T, scratch: &mut Scratch) {
-    scratch.fragment = key(scratch);
-    let held = known(tables, &scratch.fragment).map_or(0, |known| known.held);
-    write(tables, scratch, held);
+fn remember_first<T: Tables>(tables: &T, headers: &Headers, fragment: &mut Fragment) {
+    *fragment = key(headers);
+    let held = known(tables, fragment).map_or(0, |known| known.held);
+    write(tables, headers, fragment, held);
 }
 
 #[inline(always)]
-fn write<T: Tables>(tables: &T, scratch: &Scratch, held: u16) {
-    let Tuple { source_port: source, destination_port: destination, .. } =
-        scratch.headers.key.tuple;
+fn write<T: Tables>(tables: &T, headers: &Headers, fragment: &Fragment, held: u16) {
+    let Tuple { source_port: source, destination_port: destination, .. } = headers.key.tuple;
     let ports = Ports { source, destination, held, written: Ports::time(tables.now()) };
-    if !tables.put_fragment(&scratch.fragment, &ports) {
+    if !tables.put_fragment(fragment, &ports) {
         tables.count(Event::FragmentTableFull);
     }
 }

@@ -6,21 +6,22 @@
 //! stack at the interface by which the question left, so that the route back to the frontend is the one that it expects
 //! (`rp_filter`, ADR 0027). Netfilter sees the frontend on both ways.
 
-use super::parts::{Part, Parts, end};
+use super::parts::{Part, Parts, refuse, touch};
 use super::{
-    Asker, Begin, Refusal, Role, choose, flows, follow, inherited, life, next_hop, ports, rewrite,
-    tiers,
+    Asker, Begin, Choice, Exit, Found, Refusal, Role, Step, choose, flows, follow, inherited, life,
+    next_hop, ports, ready, rewrite, tiers,
 };
-use crate::addr::Ip;
+use crate::addr::{Ip, Protocol};
 use crate::config::{Settings, address};
 use crate::event::{DropReason, PassReason, Sent, Translation, Turn, Verdict};
-use crate::flow::{Side, Tuple};
+use crate::flow::{Flow, FlowKey, Side, Tuple};
 use crate::hash;
 use crate::packet::Packet;
-use crate::route::RouteResult;
+use crate::route::{Route, RouteResult};
 use crate::scratch::{Next, Scratch};
 use crate::service::{Backend, Frontend};
 use crate::tables::Tables;
+use crate::wire::Headers;
 
 /// Whether a packet that goes out may be one of a process of this host to a frontend.
 #[inline(always)]
@@ -40,94 +41,86 @@ pub(super) fn path<P: Parts<T>, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
-) -> bool {
-    if packet.part(tables, scratch, Part::HostSeek) {
-        return true;
-    }
-    let is_lost = tiers::must_mend(scratch) && packet.part(tables, scratch, Part::Mend);
-    if is_lost && packet.part(tables, scratch, Part::HostSeek) {
-        return true;
+) -> Step<Verdict> {
+    packet.part(tables, scratch, Part::HostSeek)?;
+    if tiers::must_mend(scratch.next, &scratch.found.flow) {
+        packet.part(tables, scratch, Part::Mend)?;
+        if scratch.next == Next::Again {
+            packet.part(tables, scratch, Part::HostSeek)?;
+        }
     }
     let is_first = scratch.next == Next::First;
-    if is_first && packet.part(tables, scratch, Part::HostFirst) {
-        return true;
+    if is_first {
+        packet.part(tables, scratch, Part::HostFirst)?;
     }
-    if scratch.next != Next::Refuse && packet.part(tables, scratch, Part::HostExit) {
-        return true;
+    if scratch.next != Next::Refuse {
+        packet.part(tables, scratch, Part::HostExit)?;
     }
     if scratch.next == Next::Refuse {
-        return packet.part(tables, scratch, Part::Refuse);
+        return refuse(packet, tables, scratch);
     }
     if is_first {
-        let ended = packet.part(tables, scratch, Part::Prepare)
-            || ports::tries(packet, tables, scratch, Part::ReserveOwn)
-            || packet.part(tables, scratch, Part::Stand);
-        if ended {
-            return true;
-        }
-    } else if flows::must_touch(tables, scratch) && packet.part(tables, scratch, Part::Touch) {
-        return true;
+        packet.part(tables, scratch, Part::Prepare)?;
+        ports::tries(packet, tables, scratch, Part::ReserveOwn)?;
+        packet.part(tables, scratch, Part::Stand)?;
+    } else {
+        touch(packet, tables, scratch)?;
     }
-    if packet.part(tables, scratch, Part::Rewrite) {
-        return true;
-    }
+    packet.part(tables, scratch, Part::Rewrite)?;
     if !scratch.exit.stays {
-        return end(scratch, Verdict::Sent(Sent::FromHost));
+        return Ok(Verdict::Sent(Sent::FromHost));
     }
     // A packet that goes to this host by `lo` has its route already; any other is shown to the stack there.
     if scratch.role == Role::Host {
         let what = if is_first { Translation::NewFlow } else { Translation::Forward };
-        return end(scratch, Verdict::Translated(what));
+        return Ok(Verdict::Translated(what));
     }
     scratch.exit.route.device = Role::LOOPBACK;
     scratch.exit.route.hardware = [0; 3];
-    deliver(packet, scratch, Sent::ToHost)
+    Ok(deliver(packet, &scratch.exit.route, Sent::ToHost))
 }
 
 /// Finds the flow of a packet of this host, or its service.
 #[inline(always)]
-pub(super) fn seek<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    let Some(settings) = tables.settings() else {
-        return end(scratch, Verdict::Pass(PassReason::NotReady));
-    };
-    if is_translated(tables, scratch) {
-        return end(scratch, Verdict::Pass(PassReason::Unchanged));
+pub(super) fn seek<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
+    let settings = ready(tables)?;
+    let Scratch { headers, found, choice, begin, next, refusal, .. } = scratch;
+    if is_translated(tables, headers, found) {
+        return Err(Verdict::Pass(PassReason::Unchanged));
     }
-    scratch.next = Next::Follow;
-    let is_there =
-        scratch.found.look_up(tables, &scratch.headers.key) && scratch.found.flow.is_forward();
-    let known = is_there && !life::is_expired(tables, settings, scratch);
-    if known
-        && follow::is_current(tables, settings, &scratch.found.flow, &scratch.headers.view, false)
+    *next = Next::Follow;
+    let view = &headers.view;
+    let is_there = found.look_up(tables, &headers.key) && found.flow.is_forward();
+    let known = is_there && !life::is_expired(tables, settings, found);
+    if known && follow::is_current(tables, settings, &found.flow, view, false) {
+        return Ok(());
+    }
+    let located = locate(tables, settings, headers, choice);
+    if located.is_ok()
+        && known
+        && follow::still_good(tables, settings, view, found, &choice.service)
     {
-        return false;
+        return Ok(());
     }
-    let located = locate(tables, settings, scratch);
-    if located.is_ok() && known && follow::still_good(tables, settings, scratch) {
-        return false;
+    if located != Err(Refusal::Pass(PassReason::NotOurs)) {
+        inherited::leaves(tables, settings, headers)?;
     }
-    let is_asked = located != Err(Refusal::Pass(PassReason::NotOurs));
-    if is_asked && inherited::ends(tables, settings, scratch) {
-        return true;
-    }
-    if let Err(refusal) = located {
-        (scratch.next, scratch.refusal) = (Next::Refuse, refusal);
+    if let Err(why) = located {
+        (*next, *refusal) = (Next::Refuse, why);
     } else {
-        scratch.begin.renews = is_there;
-        scratch.next = Next::First;
+        begin.renews = is_there;
+        *next = Next::First;
     }
-    false
+    Ok(())
 }
 
 /// Whether the packet is what another interface has made of one already: its backend may be a frontend itself.
 #[inline(always)]
-fn is_translated<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    let to = &scratch.headers.key.tuple;
-    if !tables.is_in_use(&to.destination, to.destination_port) {
-        return false;
-    }
-    scratch.found.find_answers(tables, &scratch.headers, Side::INGRESS)
-        && scratch.found.answers.flow.is_answer()
+fn is_translated<T: Tables>(tables: &T, headers: &Headers, found: &mut Found) -> bool {
+    let to = &headers.key.tuple;
+    tables.is_in_use(&to.destination, to.destination_port)
+        && found.find_answers(tables, headers, Side::INGRESS)
+        && found.answers.flow.is_answer()
 }
 
 /// Finds the service that a process asks for.
@@ -135,16 +128,16 @@ fn is_translated<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
 fn locate<T: Tables>(
     tables: &T,
     settings: &Settings,
-    scratch: &mut Scratch,
+    Headers { view, key, .. }: &Headers,
+    choice: &mut Choice,
 ) -> Result<(), Refusal> {
-    let tuple = &scratch.headers.key.tuple;
-    let (ip, port) = (tuple.destination, tuple.destination_port);
-    scratch.choice.frontend = Frontend::new(ip, port, scratch.headers.view.protocol);
+    let (ip, port) = (key.tuple.destination, key.tuple.destination_port);
+    choice.frontend = Frontend::new(ip, port, view.protocol);
     if ip.is_loopback() {
-        return choose::locate_loopback(tables, settings, &mut scratch.choice);
+        return choose::locate_loopback(tables, settings, choice);
     }
-    let is_near = choose::is_near(settings, &ip, port, scratch.headers.view.v4);
-    choose::locate(tables, settings, &mut scratch.choice, is_near)
+    let is_near = choose::is_near(settings, &ip, port, view.v4);
+    choose::locate(tables, settings, choice, is_near)
 }
 
 /// Chooses the backend of a packet that begins a flow. External policies do not bind processes of this host.
@@ -153,141 +146,167 @@ pub(super) fn first<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
-) -> bool {
-    let source = scratch.headers.key.tuple.source;
-    if source.is_martian() && !(scratch.role == Role::Host && source.is_loopback()) {
-        return end(scratch, Verdict::Pass(PassReason::Martian));
+) -> Step<()> {
+    let Scratch { headers, choice, begin, pair, next, refusal, role, .. } = scratch;
+    let Headers { view, key: FlowKey { tuple, .. }, .. } = &*headers;
+    let source = tuple.source;
+    if source.is_martian() && !(*role == Role::Host && source.is_loopback()) {
+        return Err(Verdict::Pass(PassReason::Martian));
     }
-    if !follow::may_begin(&scratch.headers.view) {
-        return end(scratch, Verdict::Pass(PassReason::NoFlow));
+    if !follow::may_begin(view) {
+        return Err(Verdict::Pass(PassReason::NoFlow));
     }
     let now = tables.now();
-    let hash = hash::tuple(&scratch.headers.key.tuple, scratch.headers.view.protocol);
-    scratch.choice.asker = Asker { client: source, source, hash, local: 1 };
-    if let Err(refusal) = choose::choose(tables, &mut scratch.choice, now) {
-        (scratch.next, scratch.refusal) = (Next::Refuse, refusal);
-        return false;
+    let hash = hash::tuple(tuple, view.protocol);
+    choice.asker = Asker { client: source, source, hash, local: 1 };
+    if let Err(why) = choose::choose(tables, choice, now) {
+        (*next, *refusal) = (Next::Refuse, why);
+        return Ok(());
     }
-    scratch.pair.forward.to = scratch.headers.key.tuple;
+    let to = &mut pair.forward.to;
+    *to = *tuple;
     if source.is_loopback() {
         // Nobody answers that address but this host; nor has the kernel a route from it.
-        let own = tables.settings().map(|settings| settings.node(scratch.headers.view.v4));
+        let own = tables.settings().map(|settings| settings.node(view.v4));
         let Some(own) = own.filter(|own| !own.is_unspecified()) else {
-            return end(scratch, Verdict::Drop(DropReason::NoSourceAddress));
+            return Err(Verdict::Drop(DropReason::NoSourceAddress));
         };
-        scratch.pair.forward.to.source = own;
+        to.source = own;
     }
-    scratch.pair.forward.to.destination = scratch.choice.backend.ip;
-    scratch.pair.forward.to.destination_port = scratch.choice.backend.port;
-    scratch.begin = Begin {
-        shown: flows::shown(&scratch.headers.view),
-        expected: flows::acknowledged(packet, &scratch.headers.view),
-        renews: scratch.begin.renews,
+    to.destination = choice.backend.ip;
+    to.destination_port = choice.backend.port;
+    *begin = Begin {
+        shown: flows::shown(view),
+        expected: flows::acknowledged(packet, view),
+        renews: begin.renews,
         now,
         masquerade: false,
-        port_stays: rewrite::port_stays(packet, &scratch.headers.view),
+        port_stays: rewrite::port_stays(packet, view),
         may_turn: false,
         source: Ip::UNSPECIFIED,
         device: packet.device(),
     };
-    false
+    Ok(())
 }
 
-/// Finds the way to the backend of the packet's flow, found or in the making: to this host itself (`scratch.exit.stays`), or by
-/// `scratch.exit.route`. For a packet that begins a flow also the address under which it goes there.
+/// Finds the way to the backend of the packet's flow, found or in the making: to this host itself ([`Exit::stays`]), or by
+/// [`Exit::route`]. For a packet that begins a flow also the address under which it goes there.
 #[inline(always)]
 pub(super) fn exit<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
-) -> bool {
-    let is_first = scratch.next == Next::First;
-    let to = if is_first { &scratch.pair.forward.to } else { &scratch.found.flow.to };
-    scratch.exit.stays = tables.address(&to.destination) & address::NODE != 0;
-    if !scratch.exit.stays {
-        let length = next_hop::length_of_any(packet, &scratch.headers.view);
-        match packet.route_of_host(
-            to,
-            scratch.headers.key.protocol,
-            length,
-            &mut scratch.exit.route,
-        ) {
+) -> Step<()> {
+    let Scratch { headers, found, choice, begin, pair, exit, next, refusal, .. } = scratch;
+    let is_first = *next == Next::First;
+    let to = if is_first { &pair.forward.to } else { &found.flow.to };
+    exit.stays = tables.address(&to.destination) & address::NODE != 0;
+    if !exit.stays {
+        let length = next_hop::length_of_any(packet, &headers.view);
+        match packet.route_of_host(to, headers.key.protocol, length, &mut exit.route) {
             RouteResult::Known | RouteResult::NoNeighbour => {}
             RouteResult::TooBig => {
-                (scratch.next, scratch.refusal) = (Next::Refuse, Refusal::Reject(Turn::TooBig));
-                return false;
+                (*next, *refusal) = (Next::Refuse, Refusal::Reject(Turn::TooBig));
+                return Ok(());
             }
-            RouteResult::None => return end(scratch, Verdict::Drop(DropReason::NoRoute)),
+            RouteResult::None => return Err(Verdict::Drop(DropReason::NoRoute)),
         }
     }
     if is_first {
-        scratch.begin.source = source(packet, tables, scratch);
+        begin.source = to.source;
+        let is_far = choice.backend.flags & Backend::LOCAL == 0;
+        choose_source(packet, tables, headers, (to, is_far), exit, &mut begin.source);
     }
-    false
+    Ok(())
 }
 
-/// The address of this node under which a packet reaches its backend: its own, unless no answer would come back to that.
+/// Chooses the address of this node under which a packet reaches its backend: its own, unless no answer would come back to that.
 #[inline(always)]
-fn source<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &Scratch) -> Ip {
-    let leaves_elsewhere = !scratch.exit.stays && scratch.exit.route.device != packet.device();
-    let is_far = scratch.choice.backend.flags & Backend::LOCAL == 0;
-    if leaves_elsewhere && !is_far {
-        return source_on_route(packet, tables, scratch);
+fn choose_source<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    headers: &Headers,
+    (to, is_far): (&Tuple, bool),
+    exit: &Exit,
+    source: &mut Ip,
+) {
+    let device = exit.route.device;
+    if exit.stays || device == packet.device() {
+        return;
     }
-    if leaves_elsewhere && let Some(device) = tables.device(scratch.exit.route.device) {
+    if !is_far {
+        source_on_route(packet, tables, to, (headers.key.protocol, device), source);
+    } else if let Some(device) = tables.device(device) {
         // The answer of another node must come back by this device.
-        let of_device = if scratch.headers.view.v4 { device.source4 } else { device.source6 };
+        let of_device = if headers.view.v4 { device.source4 } else { device.source6 };
         if !of_device.is_unspecified() {
-            return of_device;
+            *source = of_device;
         }
     }
-    scratch.pair.forward.to.source
 }
 
-/// The source that the route to a backend of this node has, as a connection of the node itself to it would (Linux 6.7).
+/// Takes the source that the route to a backend of this node has, as a connection of the node itself to it would (Linux 6.7).
 ///
 /// VERIFIER: a function of its own, as the question about the way is.
 #[inline(never)]
-fn source_on_route<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &Scratch) -> Ip {
-    let to = &scratch.pair.forward.to;
-    let source = packet.source(to, scratch.headers.key.protocol, scratch.exit.route.device);
+fn source_on_route<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    to: &Tuple,
+    (protocol, device): (Protocol, u32),
+    into: &mut Ip,
+) {
+    let source = packet.source(to, protocol, device);
     let is_own = |source: &Ip| tables.settings().is_some_and(|all| all.may_be_own(source));
-    source.filter(is_own).unwrap_or(to.source)
+    if let Some(source) = source.filter(is_own) {
+        *into = source;
+    }
 }
 
-/// Finds the interface at which the stack is shown an answer to this host, into `scratch.exit.route`, with its link-layer address.
-/// The packet stays (`scratch.exit.stays`) where it comes in by it anyway, or where it is gone: then the stack judges the packet as
-/// it is.
+/// Finds the interface at which the stack is shown an answer to this host: see [`find_delivery`].
 #[inline(always)]
 pub(super) fn delivery<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
-    scratch: &mut Scratch,
-) -> bool {
-    let index = scratch.found.flow.client_device;
-    scratch.exit.stays = true;
-    if scratch.role == Role::Host || index == packet.device() {
-        return false;
-    }
-    let Some(device) = tables.device(index) else { return false };
-    if packet.is_frame() {
-        return end(scratch, Verdict::Pass(PassReason::LeftToTc));
-    }
-    let [a, b, c, d, e, f] = device.hardware;
-    scratch.exit.route.device = index;
-    scratch.exit.route.hardware =
-        [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 0, 0]), 0];
-    scratch.exit.stays = false;
-    false
+    Scratch { found, exit, role, .. }: &mut Scratch,
+) -> Step<()> {
+    find_delivery(packet, tables, &found.flow, *role, exit)
 }
 
-/// Ends the path of a packet that the stack is shown at the interface of `scratch.exit.route`.
+/// Finds the interface at which the stack is shown an answer of `flow` to this host, into [`Exit::route`], with its link-layer
+/// address. The packet stays ([`Exit::stays`]) where it comes in by it anyway, or where it is gone: then the stack judges the
+/// packet as it is.
 #[inline(always)]
-pub(super) fn deliver<P: Packet>(packet: &mut P, scratch: &mut Scratch, what: Sent) -> bool {
-    let [first, second, _] = scratch.exit.route.hardware;
+pub(super) fn find_delivery<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    flow: &Flow,
+    role: Role,
+    exit: &mut Exit,
+) -> Step<()> {
+    let index = flow.client_device;
+    exit.stays = true;
+    if role == Role::Host || index == packet.device() {
+        return Ok(());
+    }
+    let Some(device) = tables.device(index) else { return Ok(()) };
+    if packet.is_frame() {
+        return Err(Verdict::Pass(PassReason::LeftToTc));
+    }
+    let [a, b, c, d, e, f] = device.hardware;
+    exit.route.device = index;
+    exit.route.hardware = [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 0, 0]), 0];
+    exit.stays = false;
+    Ok(())
+}
+
+/// Ends the path of a packet that the stack is shown at the interface of a route.
+#[inline(always)]
+pub(super) fn deliver<P: Packet>(packet: &mut P, route: &Route, what: Sent) -> Verdict {
+    let [first, second, _] = route.hardware;
     let [[a, b, c, d], [e, f, _, _]] = [first, second].map(u32::to_ne_bytes);
     match packet.write(0, [a, b, c, d, e, f]) {
-        Some(()) => end(scratch, Verdict::Sent(what)),
-        None => end(scratch, Verdict::Drop(DropReason::RewriteFailed)),
+        Some(()) => Verdict::Sent(what),
+        None => Verdict::Drop(DropReason::RewriteFailed),
     }
 }

@@ -3,20 +3,19 @@
 //! An error travels in one direction of a flow and quotes a packet of the other. So its flow is found
 //! by the quoted tuple turned round, and what that entry becomes says what the quoted packet was.
 
-use super::parts::end;
-use super::{Refusal, Role, choose, host, next_hop, quoted, rewrite};
+use super::{Found, Quoted, Refusal, Role, Step, choose, host, next_hop, quoted, ready, rewrite};
 use crate::addr::Ip;
 use crate::checksum::Difference;
 use crate::config::Settings;
 use crate::event::{DropReason, PassReason, Sent, Translation, Turn, Verdict};
-use crate::flow::{Kind, Side};
+use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
 use crate::packet::{Covered, Packet};
 use crate::scratch::Scratch;
 use crate::service::Frontend;
 use crate::tables::Tables;
-use crate::wire::{Piece, View};
+use crate::wire::{Headers, Piece, View};
 
-const NOT_OURS: Verdict = Verdict::Pass(PassReason::NotOurs);
+const NOT_OURS: Step<()> = Err(Verdict::Pass(PassReason::NotOurs));
 /// Where the checksum lies in an ICMP header.
 pub(super) const CHECKSUM: usize = 2;
 
@@ -44,85 +43,88 @@ const fn message(view: &View) -> Message {
     }
 }
 
-/// ICMP, in either direction. Echo requests that go out count only if they are of this host's own processes. False: it is to
-/// be refused.
+/// ICMP, in either direction. Echo requests that go out count only if they are of this host's own processes. Where it does not
+/// end the path, the message is to be refused.
 #[inline(always)]
 pub(super) fn part<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
-) -> bool {
-    let goes_out = scratch.headers.key.side == Side::EGRESS;
-    let is_asked = if goes_out {
-        scratch.role != Role::Pod && packet.is_from_host()
-    } else {
-        scratch.role != Role::Host
-    };
-    match message(&scratch.headers.view) {
+) -> Step<()> {
+    let Scratch { headers, quoted, found, exit, refusal, role, .. } = scratch;
+    let goes_out = headers.key.side == Side::EGRESS;
+    let is_asked =
+        if goes_out { *role != Role::Pod && packet.is_from_host() } else { *role != Role::Host };
+    match message(&headers.view) {
         Message::Error => error(packet, tables, scratch),
-        Message::Redirect if goes_out => redirect(packet, tables, scratch),
-        Message::EchoRequest | Message::Piece if is_asked => echo(packet, tables, scratch),
-        Message::EchoRequest | Message::Piece | Message::Redirect | Message::Other => {
-            end(scratch, NOT_OURS)
+        Message::Redirect if goes_out => redirect(packet, tables, headers, quoted, found),
+        Message::EchoRequest | Message::Piece if is_asked => {
+            *refusal = echo(packet, tables, headers, &mut exit.icmp)?;
+            Ok(())
         }
+        Message::EchoRequest | Message::Piece | Message::Redirect | Message::Other => NOT_OURS,
     }
 }
 
 /// Translates an error about a flow, on the way of that flow's other direction.
 #[inline(never)]
-fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> bool {
-    let at = scratch.headers.view.transport(packet) + quoted::ICMP;
-    if quoted::read(packet, scratch, at).is_none() {
-        return end(scratch, NOT_OURS);
+fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> Step<()> {
+    let Scratch { headers, quoted, found, exit, role, .. } = scratch;
+    let at = headers.view.transport(packet) + quoted::ICMP;
+    if quoted::read(packet, headers, at, quoted).is_none() {
+        return NOT_OURS;
     }
     // An error is told to who sent the packet that it quotes. To anyone else its translation would say which flows there are
     // (Linux, nf_conntrack_proto_icmp.c since 5.1).
-    let is_senders = scratch.headers.key.tuple.destination == scratch.quoted.key.tuple.destination;
-    if !is_senders || !scratch.found.look_up(tables, &scratch.quoted.key) {
-        return end(scratch, NOT_OURS);
+    let is_senders = headers.key.tuple.destination == quoted.key.tuple.destination;
+    if !is_senders || !found.look_up(tables, &quoted.key) {
+        return NOT_OURS;
     }
-    if scratch.found.flow.to.source == Ip::UNSPECIFIED {
-        return end(scratch, Verdict::Pass(PassReason::Unchanged));
+    let flow = &found.flow;
+    if flow.to.source == Ip::UNSPECIFIED {
+        return Err(Verdict::Pass(PassReason::Unchanged));
     }
-    let is_to_host =
-        scratch.found.flow.kind == Kind::REPLY && scratch.headers.key.side == Side::INGRESS;
+    let is_to_host = flow.kind == Kind::REPLY && headers.key.side == Side::INGRESS;
     // An end of the flow is shown as the frontend; so is a router to the loopback, which takes nothing from anyone else.
-    let shows_frontend = scratch.headers.key.tuple.source == scratch.quoted.key.tuple.source
-        || scratch.found.flow.to.destination.is_loopback();
+    let shows_frontend =
+        headers.key.tuple.source == quoted.key.tuple.source || flow.to.destination.is_loopback();
     // The stack expects the frontend where the question left, and a router where its packet came in (`rp_filter`).
     let moves = is_to_host && shows_frontend;
-    if moves && host::delivery(packet, tables, scratch) {
-        return true;
+    if moves {
+        host::find_delivery(packet, tables, flow, *role, exit)?;
     }
-    let done =
-        outside(packet, scratch, shows_frontend).and_then(|()| quoted::write(packet, scratch));
-    if done.is_none() {
-        return end(scratch, Verdict::Drop(DropReason::RewriteFailed));
-    }
-    if scratch.found.flow.kind == Kind::HAIRPIN {
-        return rewrite::turn_round(packet, scratch, Turn::Hairpin);
-    }
-    if moves && !scratch.exit.stays {
-        return host::deliver(packet, scratch, Sent::ToHost);
-    }
-    end(scratch, Verdict::Translated(Translation::IcmpError))
+    let leaves = headers.key.side == Side::EGRESS && *role == Role::Edge;
+    let shows_frontend = shows_frontend || leaves && flow.kind == Kind::REPLY;
+    outside(packet, headers, (flow, shows_frontend), quoted, &mut exit.icmp)
+        .and_then(|()| quoted::write(packet, headers, flow, quoted))
+        .ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
+    Err(if flow.kind == Kind::HAIRPIN {
+        rewrite::turn_round(packet, Turn::Hairpin)
+    } else if moves && !exit.stays {
+        host::deliver(packet, &exit.route, Sent::ToHost)
+    } else {
+        Verdict::Translated(Translation::IcmpError)
+    })
 }
 
 /// Translates the outer addresses: an end of the flow is translated. A router on the way keeps its own towards pods; a
 /// client outside is shown the frontend, for it may not take anything from the private address of a router between nodes.
 #[inline(always)]
-fn outside<P: Packet>(packet: &mut P, scratch: &mut Scratch, shows_frontend: bool) -> Option<()> {
-    let old = &scratch.headers.key.tuple;
-    let new = &mut scratch.exit.icmp;
+fn outside<P: Packet>(
+    packet: &mut P,
+    headers: &Headers,
+    (flow, shows_frontend): (&Flow, bool),
+    quoted: &Quoted,
+    new: &mut Tuple,
+) -> Option<()> {
+    let Headers { view, key: FlowKey { tuple: old, .. }, .. } = headers;
     *new = *old;
-    let leaves = scratch.headers.key.side == Side::EGRESS && scratch.role == Role::Edge;
-    if shows_frontend || leaves && scratch.found.flow.kind == Kind::REPLY {
-        new.source = scratch.found.flow.to.source;
+    if shows_frontend {
+        new.source = flow.to.source;
     }
-    if old.destination == scratch.quoted.key.tuple.destination {
-        new.destination = scratch.found.flow.to.destination;
+    if old.destination == quoted.key.tuple.destination {
+        new.destination = flow.to.destination;
     }
-    let view = &scratch.headers.view;
     let header = rewrite::header(packet, view);
     let change = rewrite::write_addresses(packet, header, old, new)?;
     if view.v4 {
@@ -135,36 +137,39 @@ fn outside<P: Packet>(packet: &mut P, scratch: &mut Scratch, shows_frontend: boo
 /// as anything else is (contract 13); any other address is not ours. Each piece of a request is answered with one of the
 /// answer: what nobody had asked would never become whole. Options and extension headers go back as they came.
 #[inline(never)]
-fn echo<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> bool {
-    let Some(settings) = tables.settings() else {
-        return end(scratch, Verdict::Pass(PassReason::NotReady));
-    };
-    let to = scratch.headers.key.tuple.destination;
+fn echo<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    headers: &Headers,
+    new: &mut Tuple,
+) -> Step<Refusal> {
+    let settings = ready(tables)?;
+    let FlowKey { tuple, side, .. } = &headers.key;
+    let to = tuple.destination;
     if !tables.knows(&Frontend::cluster_address(to)) {
-        if settings.has(Settings::RANGES_KNOWN) && choose::in_ranges(settings, &to) {
-            return end(scratch, Verdict::Drop(DropReason::UnallocatedAddress));
-        }
-        return end(scratch, NOT_OURS);
+        let is_range = settings.has(Settings::RANGES_KNOWN) && choose::in_ranges(settings, &to);
+        return Err(if is_range {
+            Verdict::Drop(DropReason::UnallocatedAddress)
+        } else {
+            Verdict::Pass(PassReason::NotOurs)
+        });
     }
     if !settings.has(Settings::ANSWER_ECHO) {
-        scratch.refusal = Refusal::Reject(Turn::UnknownPort);
-        return false;
+        return Ok(Refusal::Reject(Turn::UnknownPort));
     }
-    if next_hop::is_for_another(packet, tables, scratch) {
-        return end(scratch, Verdict::Pass(PassReason::OtherMachine));
+    if next_hop::is_for_another(packet, tables, *side) {
+        return Err(Verdict::Pass(PassReason::OtherMachine));
     }
-    scratch.headers.key.tuple.write_reversed(&mut scratch.exit.icmp);
-    if reply(packet, scratch).is_none() {
-        return end(scratch, Verdict::Drop(DropReason::RewriteFailed));
-    }
-    rewrite::turn_round(packet, scratch, Turn::Echo)
+    tuple.write_reversed(new);
+    reply(packet, headers, new).ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
+    Err(rewrite::turn_round(packet, Turn::Echo))
 }
 
 #[inline(always)]
-fn reply<P: Packet>(packet: &mut P, scratch: &Scratch) -> Option<()> {
-    let view = &scratch.headers.view;
+fn reply<P: Packet>(packet: &mut P, headers: &Headers, new: &Tuple) -> Option<()> {
+    let view = &headers.view;
     let header = rewrite::header(packet, view);
-    rewrite::write_addresses(packet, header, &scratch.headers.key.tuple, &scratch.exit.icmp)?;
+    rewrite::write_addresses(packet, header, &headers.key.tuple, new)?;
     if view.piece == Piece::Later {
         return Some(());
     }
@@ -198,16 +203,20 @@ fn redirected<P: Packet>(packet: &P, view: &View) -> Option<usize> {
 /// Stops a redirect about a translated flow: its client must not be told to go around us. The last packet of
 /// a flow takes it away before the stack sees that packet, so one about any backend is stopped.
 #[inline(never)]
-fn redirect<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) -> bool {
-    let Some(at) = redirected(packet, &scratch.headers.view) else { return end(scratch, NOT_OURS) };
-    if quoted::read(packet, scratch, at).is_none() {
-        return end(scratch, NOT_OURS);
+fn redirect<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    headers: &Headers,
+    quoted: &mut Quoted,
+    found: &mut Found,
+) -> Step<()> {
+    let Some(at) = redirected(packet, &headers.view) else { return NOT_OURS };
+    if quoted::read(packet, headers, at, quoted).is_none() {
+        return NOT_OURS;
     }
-    let to = &scratch.quoted.key.tuple;
-    if tables.may_be_backend(&to.source, to.source_port)
-        || scratch.found.look_up(tables, &scratch.quoted.key)
-    {
-        return end(scratch, Verdict::Drop(DropReason::IcmpRedirect));
+    let to = &quoted.key.tuple;
+    if tables.may_be_backend(&to.source, to.source_port) || found.look_up(tables, &quoted.key) {
+        return Err(Verdict::Drop(DropReason::IcmpRedirect));
     }
-    end(scratch, NOT_OURS)
+    NOT_OURS
 }

@@ -1,10 +1,11 @@
 //! Packets that come in: a client asks a frontend, or a backend answers one of our own addresses.
 
-use super::parts::{Part, Parts, end};
-use super::{Role, flows, next_hop, ports, rewrite, send, short_cut, tiers};
+use super::host::deliver;
+use super::parts::{Part, Parts, refuse, touch};
+use super::{Found, Role, Step, next_hop, ports, rewrite, send, short_cut, tiers};
 use crate::addr::Protocol;
 use crate::event::{PassReason, Sent, Translation, Turn, Verdict};
-use crate::flow::{Kind, Side};
+use crate::flow::{Flow, Kind, Side};
 use crate::packet::Packet;
 use crate::scratch::{Next, Scratch};
 use crate::tables::Tables;
@@ -19,52 +20,50 @@ pub fn whole<P: Parts<T>, T: Tables>(
     role: Role,
 ) -> Verdict {
     (scratch.role, scratch.headers.key.side) = (role, Side::INGRESS);
-    let _ended: bool = path(packet, tables, scratch);
-    scratch.verdict
+    path(packet, tables, scratch).unwrap_or_else(|verdict| verdict)
 }
 
 #[inline(always)]
-fn path<P: Parts<T>, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> bool {
-    if packet.part(tables, scratch, Part::Parse) {
-        return true;
+fn path<P: Parts<T>, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+) -> Step<Verdict> {
+    packet.part(tables, scratch, Part::Parse)?;
+    let view = &scratch.headers.view;
+    if packet.is_frame() && !is_common(view) {
+        return Err(Verdict::Pass(PassReason::LeftToTc));
     }
-    if packet.is_frame() && !is_common(&scratch.headers.view) {
-        return end(scratch, Verdict::Pass(PassReason::LeftToTc));
+    if view.is_icmp() {
+        packet.part(tables, scratch, Part::Icmp)?;
+        return refuse(packet, tables, scratch);
     }
-    if scratch.headers.view.is_icmp() {
-        return packet.part(tables, scratch, Part::Icmp)
-            || packet.part(tables, scratch, Part::Refuse);
+    if view.piece != Piece::Whole {
+        packet.part(tables, scratch, Part::Place)?;
     }
-    if scratch.headers.view.piece != Piece::Whole && packet.part(tables, scratch, Part::Place) {
-        return true;
-    }
-    if packet.part(tables, scratch, Part::Seek) {
-        return true;
-    }
-    let is_lost = tiers::must_mend(scratch) && packet.part(tables, scratch, Part::Mend);
-    if is_lost && packet.part(tables, scratch, Part::Seek) {
-        return true;
-    }
-    match scratch.next {
-        Next::First => {
-            if packet.part(tables, scratch, Part::First) {
-                return scratch.next != Next::Refuse || packet.part(tables, scratch, Part::Refuse);
-            }
-            packet.part(tables, scratch, Part::Prepare)
-                || ports::tries(packet, tables, scratch, Part::Reserve)
-                || packet.part(tables, scratch, Part::Stand)
-                || packet.part(tables, scratch, Part::Rewrite)
-                || leave(packet, scratch, Translation::NewFlow)
+    packet.part(tables, scratch, Part::Seek)?;
+    if tiers::must_mend(scratch.next, &scratch.found.flow) {
+        packet.part(tables, scratch, Part::Mend)?;
+        if scratch.next == Next::Again {
+            packet.part(tables, scratch, Part::Seek)?;
         }
-        Next::Direct => {
-            packet.part(tables, scratch, Part::Prepare)
-                || ports::tries(packet, tables, scratch, Part::Reserve)
-                || packet.part(tables, scratch, Part::Stand)
-                || follow(packet, tables, scratch)
-        }
-        Next::Refuse => packet.part(tables, scratch, Part::Refuse),
-        Next::Follow | Next::Host | Next::Masquerade => follow(packet, tables, scratch),
     }
+    if scratch.next == Next::First {
+        packet.part(tables, scratch, Part::First)?;
+    }
+    if scratch.next == Next::Refuse {
+        return refuse(packet, tables, scratch);
+    }
+    if matches!(scratch.next, Next::First | Next::Direct) {
+        packet.part(tables, scratch, Part::Prepare)?;
+        ports::tries(packet, tables, scratch, Part::Reserve)?;
+        packet.part(tables, scratch, Part::Stand)?;
+    }
+    if scratch.next == Next::First {
+        packet.part(tables, scratch, Part::Rewrite)?;
+        return Ok(leave(packet, &scratch.found.flow, Translation::NewFlow));
+    }
+    follow(packet, tables, scratch)
 }
 
 /// Whether XDP takes a packet: the others are rare, and tc handles them.
@@ -76,62 +75,64 @@ pub(super) fn is_common(view: &View) -> bool {
 
 /// A packet of a known flow.
 #[inline(always)]
-fn follow<P: Parts<T>, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> bool {
-    let is_to_host =
-        scratch.found.flow.kind == Kind::REPLY && scratch.found.key.side == Side::INGRESS;
-    if is_to_host && packet.part(tables, scratch, Part::Delivery) {
-        return true;
+fn follow<P: Parts<T>, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+) -> Step<Verdict> {
+    if is_to_host(&scratch.found) {
+        packet.part(tables, scratch, Part::Delivery)?;
     }
-    if flows::must_touch(tables, scratch) && packet.part(tables, scratch, Part::Touch) {
-        return true;
+    touch(packet, tables, scratch)?;
+    if scratch.exit.may_bypass && !scratch.exit.bypasses {
+        packet.part(tables, scratch, Part::Bypass)?;
     }
-    let is_sought = scratch.exit.may_bypass && !scratch.exit.bypasses;
-    if is_sought && packet.part(tables, scratch, Part::Bypass) {
-        return true;
-    }
-    if packet.part(tables, scratch, Part::Rewrite) {
-        return true;
-    }
+    packet.part(tables, scratch, Part::Rewrite)?;
     if scratch.exit.bypasses {
         if packet.is_frame() {
             // It counts for the entry that leaves, as for the one that came in.
-            if flows::must_touch(tables, scratch) && packet.part(tables, scratch, Part::Touch) {
-                return true;
-            }
+            touch(packet, tables, scratch)?;
         }
-        return next_hop::take(packet, scratch);
+        let Scratch { headers, found, exit, .. } = scratch;
+        return next_hop::take(packet, &headers.view, &found.flow, &exit.route);
     }
-    if is_to_host && !scratch.exit.stays {
-        return super::host::deliver(packet, scratch, Sent::ToHost);
+    if is_to_host(&scratch.found) && !scratch.exit.stays {
+        return Ok(deliver(packet, &scratch.exit.route, Sent::ToHost));
     }
-    let what = match scratch.found.flow.kind {
+    let flow = &scratch.found.flow;
+    let what = match flow.kind {
         Kind::REPLY => Translation::Reply,
         Kind::UNMASQUERADE => Translation::Unmasquerade,
         _ => Translation::Forward,
     };
-    leave(packet, scratch, what)
+    Ok(leave(packet, flow, what))
+}
+
+/// Whether a packet answers one of this host.
+#[inline(always)]
+fn is_to_host(Found { key, flow, .. }: &Found) -> bool {
+    flow.kind == Kind::REPLY && key.side == Side::INGRESS
 }
 
 /// Ends the path of a packet that has its addresses.
 #[inline(always)]
-fn leave<P: Packet>(packet: &mut P, scratch: &mut Scratch, what: Translation) -> bool {
-    if scratch.found.flow.kind == Kind::HAIRPIN {
-        return rewrite::turn_round(packet, scratch, Turn::Hairpin);
+fn leave<P: Packet>(packet: &mut P, flow: &Flow, what: Translation) -> Verdict {
+    if flow.kind == Kind::HAIRPIN {
+        return rewrite::turn_round(packet, Turn::Hairpin);
     }
-    end(scratch, Verdict::Translated(what))
+    Verdict::Translated(what)
 }
 
-/// Decides whether a packet of a known flow goes past the stack, into `scratch.exit.bypasses`, and by which way.
+/// Decides whether a packet of a known flow goes past the stack, and by which way.
 #[inline(always)]
 pub(super) fn bypass<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
-    scratch: &mut Scratch,
-) -> bool {
-    scratch.exit.bypasses = if packet.is_frame() {
-        send::prepare(packet, tables, scratch)
+    Scratch { headers, found, exit, .. }: &mut Scratch,
+) {
+    exit.bypasses = if packet.is_frame() {
+        send::prepare(packet, tables, headers, found, exit)
     } else {
-        short_cut::prepare(packet, tables, scratch)
+        short_cut::prepare(packet, tables, headers, found, exit)
     };
-    false
 }

@@ -4,42 +4,49 @@
 //! that it began would be another translation of the same connection. Datagrams tell nobody whether they begin something, so
 //! the agent writes down which tuples netfilter knows.
 
-use super::parts::end;
+use super::Step;
 use crate::addr::Protocol;
 use crate::config::Settings;
 use crate::event::{PassReason, Verdict};
+use crate::flow::FlowKey;
 use crate::hash;
-use crate::scratch::Scratch;
 use crate::tables::Tables;
+use crate::wire::Headers;
 
 /// Ends the path of a packet to a frontend that has no flow and is not to begin one. One test of a bit where nothing is
 /// taken over and nothing is given back.
 #[inline(always)]
-pub(super) fn ends<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) -> bool {
-    settings.has(Settings::TAKE_OVER | Settings::DRAIN) && leaves(tables, settings, scratch)
+pub(super) fn leaves<T: Tables>(tables: &T, settings: &Settings, headers: &Headers) -> Step<()> {
+    if settings.has(Settings::TAKE_OVER | Settings::DRAIN) {
+        judge(tables, settings, headers)
+    } else {
+        Ok(())
+    }
 }
 
 /// VERIFIER: a function of its own, for the hash would fill registers of the parts that ask.
 #[inline(never)]
-fn leaves<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) -> bool {
+fn judge<T: Tables>(tables: &T, settings: &Settings, headers: &Headers) -> Step<()> {
+    let Headers { view, key, .. } = headers;
     if settings.has(Settings::DRAIN) {
-        return end(scratch, Verdict::Pass(PassReason::Draining));
+        return Err(Verdict::Pass(PassReason::Draining));
     }
-    let is_theirs = if scratch.headers.view.protocol == Protocol::TCP {
-        !scratch.headers.view.is_syn()
+    let is_theirs = if view.protocol == Protocol::TCP {
+        !view.is_syn()
     } else {
-        tables.is_inherited(hash::whole(&scratch.headers.key.tuple, scratch.headers.key.protocol))
+        tables.is_inherited(hash::whole(&key.tuple, key.protocol))
     };
-    is_theirs && end(scratch, Verdict::Pass(PassReason::TakenOver))
+    if is_theirs { Err(Verdict::Pass(PassReason::TakenOver)) } else { Ok(()) }
 }
 
-/// Whether answers to the key of the reply in the making belong to a connection that netfilter translates: a new flow needs another port.
+/// Whether answers of the key of a reply in the making belong to a connection that netfilter translates: its flow needs
+/// another port.
 #[inline(always)]
-pub(super) fn has_answers<T: Tables>(tables: &T, settings: &Settings, scratch: &Scratch) -> bool {
-    settings.has(Settings::TAKE_OVER) && is_taken(tables, scratch)
+pub(super) fn has_answers<T: Tables>(tables: &T, settings: &Settings, reply: &FlowKey) -> bool {
+    settings.has(Settings::TAKE_OVER) && is_taken(tables, reply)
 }
 
 #[inline(never)]
-fn is_taken<T: Tables>(tables: &T, scratch: &Scratch) -> bool {
-    tables.is_inherited(hash::whole(&scratch.pair.reply.key.tuple, scratch.pair.reply.key.protocol))
+fn is_taken<T: Tables>(tables: &T, reply: &FlowKey) -> bool {
+    tables.is_inherited(hash::whole(&reply.tuple, reply.protocol))
 }

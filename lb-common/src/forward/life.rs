@@ -3,8 +3,8 @@
 //! Idle flows end without anybody's help: an entry that has not been seen for its lifetime is treated as absent,
 //! and the next flow that wants its place takes it. The agent's sweep only keeps the tables small.
 
+use super::Found;
 use crate::config::Settings;
-use crate::scratch::Scratch;
 use crate::tables::Tables;
 
 /// Nanoseconds in a second.
@@ -12,26 +12,20 @@ const SECOND: u64 = 1_000_000_000;
 /// The shortest lifetime of all: an entry seen more recently needs no closer look.
 const SHORTEST: u64 = crate::flow::CLOSED as u64 * SECOND;
 
-/// Whether the flow of the entry in `scratch.found.flow` has been idle for longer than its lifetime.
+/// Whether the flow of the entry that was found has been idle for longer than its lifetime.
 #[inline(always)]
-pub(super) fn is_expired<T: Tables>(
-    tables: &T,
-    settings: &Settings,
-    scratch: &mut Scratch,
-) -> bool {
+pub(super) fn is_expired<T: Tables>(tables: &T, settings: &Settings, found: &mut Found) -> bool {
     // An entry of this very tick was seen a moment ago; the clock is not asked.
-    scratch.found.flow.tick() != tables.tick() && is_idle(tables, settings, scratch)
+    found.flow.tick() != tables.tick() && is_idle(tables, settings, found)
 }
 
 #[inline(never)]
-fn is_idle<T: Tables>(tables: &T, settings: &Settings, scratch: &mut Scratch) -> bool {
+fn is_idle<T: Tables>(tables: &T, settings: &Settings, found: &mut Found) -> bool {
     let now = tables.now();
     // A masquerade lives as long as the flow that it belongs to, which is judged by its other entries.
-    if now.saturating_sub(scratch.found.flow.seen) < SHORTEST || scratch.found.flow.is_masquerade()
-    {
+    if now.saturating_sub(found.flow.seen) < SHORTEST || found.flow.is_masquerade() {
         return false;
     }
-    let found = &mut scratch.found;
     let has_opposite = found.find_opposite(tables);
     let opposite = has_opposite.then_some(&found.opposite.flow);
     settings.lifetimes.is_over(&found.key, &found.flow, opposite, now)

@@ -1,17 +1,16 @@
 //! The next hop of a packet that bypasses the stack: asked of the kernel's routes before anything is written, with the
 //! changes that a router makes.
 
-use super::parts::end;
+use super::{Exit, Step};
 use crate::addr::Protocol;
 use crate::checksum::Difference;
 use crate::config::Device;
 use crate::event::{DropReason, Event, Sent, Verdict};
-use crate::flow::{Kind, Side};
+use crate::flow::{Flow, Kind, Side, Tuple};
 use crate::packet::Packet;
-use crate::route::{RouteResult, Traffic};
-use crate::scratch::Scratch;
+use crate::route::{Route, RouteResult, Traffic};
 use crate::tables::Tables;
-use crate::wire::{ETHERNET, IPV4, IPV6, Piece, View};
+use crate::wire::{ETHERNET, Headers, IPV4, IPV6, Piece, View};
 
 /// Offset of the hop limit in an IPv4 header.
 const HOPS_V4: usize = 8;
@@ -22,36 +21,27 @@ const UDP: usize = 8;
 /// Offset of the length of a TCP header in it, in words, in the upper half of a byte (RFC 9293 3.1).
 const TCP_LENGTH: usize = 12;
 
-/// The addresses by which a route is looked up.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Of {
-    /// Those of the packet as it came.
-    Packet,
-    /// Those after its translation.
-    Flow,
-}
-
-/// Finds the way of a packet that came in by `device`, if a router would take it, into `scratch.exit.route`, and returns its hop
-/// limit; else says what is against it.
-#[inline(always)]
+/// Finds the way of a packet that [`is_for_us`] by the route of `tuple`, into [`Exit::route`], and its hop limit; else says what
+/// is against it.
+///
+/// VERIFIER: a function beside others that ask the kernel, not below them, for the question takes much of the stack.
+#[inline(never)]
 pub(super) fn find<P: Packet>(
     packet: &P,
-    scratch: &mut Scratch,
-    device: &Device,
-    of: Of,
-) -> Result<u8, Event> {
-    if !is_for_us(packet, &scratch.headers.view, device).unwrap_or(false) {
-        return Err(Event::KeptLink);
-    }
-    let (class, hops) = header(packet, &scratch.headers.view).ok_or(Event::KeptLink)?;
+    headers: &Headers,
+    tuple: &Tuple,
+    exit: &mut Exit,
+) -> Result<(), Event> {
+    let Headers { view, key, .. } = headers;
+    let (class, hops) = header(packet, view).ok_or(Event::KeptLink)?;
     if hops <= 1 {
         return Err(Event::KeptHopLimit);
     }
-    let length = length(packet, &scratch.headers.view).ok_or(Event::KeptLink)?;
-    let traffic = Traffic { v4: scratch.headers.view.v4, class, length };
-    let tuple = if of == Of::Packet { &scratch.headers.key.tuple } else { &scratch.found.flow.to };
-    match packet.route(tuple, scratch.headers.key.protocol, traffic, &mut scratch.exit.route) {
-        RouteResult::Known => Ok(hops),
+    exit.hops = hops;
+    let length = length(packet, view).ok_or(Event::KeptLink)?;
+    let traffic = Traffic { v4: view.v4, class, length };
+    match packet.route(tuple, key.protocol, traffic, &mut exit.route) {
+        RouteResult::Known => Ok(()),
         RouteResult::TooBig => Err(Event::KeptTooBig),
         RouteResult::NoNeighbour => Err(Event::KeptNeighbour),
         RouteResult::None => Err(Event::KeptRoute),
@@ -68,37 +58,36 @@ pub(super) const fn count_hop(view: &mut View, hops: u8) {
     }
 }
 
-/// Finishes a packet of `scratch.found.flow` that has its addresses: the hop, and the link-layer addresses of the way.
+/// Finishes a packet that has the addresses of the entry that it follows: the hop, and the link-layer addresses of the way.
 #[inline(always)]
-pub(super) fn take<P: Packet>(packet: &mut P, scratch: &mut Scratch) -> bool {
-    if write(packet, scratch).is_none() {
-        return end(scratch, Verdict::Drop(DropReason::RewriteFailed));
-    }
-    let is_answer = matches!(scratch.found.flow.kind, Kind::REPLY | Kind::UNMASQUERADE);
-    end(scratch, Verdict::Sent(if is_answer { Sent::Reply } else { Sent::Forward }))
+pub(super) fn take<P: Packet>(
+    packet: &mut P,
+    view: &View,
+    flow: &Flow,
+    route: &Route,
+) -> Step<Verdict> {
+    write(packet, view, route).ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
+    let is_answer = matches!(flow.kind, Kind::REPLY | Kind::UNMASQUERADE);
+    Ok(Verdict::Sent(if is_answer { Sent::Reply } else { Sent::Forward }))
 }
 
 #[inline(always)]
-fn write<P: Packet>(packet: &mut P, scratch: &Scratch) -> Option<()> {
-    let at = ETHERNET + if scratch.headers.view.v4 { HOPS_V4 } else { HOPS_V6 };
+fn write<P: Packet>(packet: &mut P, view: &View, route: &Route) -> Option<()> {
+    let at = ETHERNET + if view.v4 { HOPS_V4 } else { HOPS_V6 };
     let [hops]: [u8; 1] = packet.read(at)?;
     let fewer = hops.wrapping_sub(1);
     packet.write(at, [fewer])?;
-    if !scratch.headers.view.v4 {
+    if !view.v4 {
         packet.summed(Difference::NONE.replace_u16([0, hops], [0, fewer]));
     }
-    packet.set_words(0, scratch.exit.route.hardware)
+    packet.set_words(0, route.hardware)
 }
 
 /// Whether a frame that came in is for another machine, or for all: bridges and promiscuous devices see those as well. What
 /// answers it from here would answer for somebody else.
 #[inline(always)]
-pub(super) fn is_for_another<P: Packet, T: Tables>(
-    packet: &P,
-    tables: &T,
-    scratch: &Scratch,
-) -> bool {
-    if scratch.headers.key.side == Side::EGRESS {
+pub(super) fn is_for_another<P: Packet, T: Tables>(packet: &P, tables: &T, side: Side) -> bool {
+    if side == Side::EGRESS {
         return false;
     }
     let Some(device) = tables.device(packet.device()) else { return false };
@@ -107,11 +96,11 @@ pub(super) fn is_for_another<P: Packet, T: Tables>(
     device.hardware != [0; 6] && to != [0; 6] && to != device.hardware
 }
 
-/// Whether a router would take it: untagged, and sent to the router's own address.
+/// Whether a router would take a packet that came in by a device: untagged, and sent to the router's own address.
 #[inline(always)]
-fn is_for_us<P: Packet>(packet: &P, view: &View, device: &Device) -> Option<bool> {
-    let to: [u8; 6] = packet.read(0)?;
-    Some(view.link == ETHERNET as u8 && !packet.is_tagged() && device.hardware == to)
+pub(super) fn is_for_us<P: Packet>(packet: &P, view: &View, device: &Device) -> bool {
+    let Some(to) = packet.read(0) else { return false };
+    view.link == ETHERNET as u8 && !packet.is_tagged() && device.hardware == to
 }
 
 /// Class of traffic and hop limit.

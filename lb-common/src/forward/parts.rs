@@ -4,9 +4,9 @@
 //! parts nor their stacks add up. A part finds its input in the working memory and leaves its result there.
 
 use super::{
-    begin, first, flows, fragments, host, icmp, ingress, ports, reject, rewrite, seek, tiers,
+    Step, begin, first, flows, fragments, host, icmp, ingress, ports, reject, rewrite, seek, tiers,
 };
-use crate::event::Verdict;
+use crate::event::{PassReason, Verdict};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::tables::Tables;
@@ -14,10 +14,29 @@ use crate::wire;
 
 /// Runs the parts of a kind of packet: here in place, in the kernel as functions.
 pub trait Parts<T: Tables>: Packet + Sized {
-    /// Runs one part. True where it ends the path, with the verdict in [`Scratch::verdict`].
+    /// Runs one part. An error ends the path.
     #[inline(always)]
-    fn part(&mut self, tables: &T, scratch: &mut Scratch, part: Part) -> bool {
+    fn part(&mut self, tables: &T, scratch: &mut Scratch, part: Part) -> Step<()> {
         run(self, tables, scratch, part)
+    }
+}
+
+/// The result of a part. Some parts end no path.
+trait PartResult {
+    fn step(self) -> Step<()>;
+}
+
+impl PartResult for Step<()> {
+    #[inline(always)]
+    fn step(self) -> Step<()> {
+        self
+    }
+}
+
+impl PartResult for () {
+    #[inline(always)]
+    fn step(self) -> Step<()> {
+        Ok(())
     }
 }
 
@@ -41,19 +60,19 @@ macro_rules! parts {
             tables: &T,
             scratch: &mut Scratch,
             part: Part,
-        ) -> bool {
+        ) -> Step<()> {
             match part {
-                $(Part::$part => $run(packet, tables, scratch),)*
+                $(Part::$part => $run(packet, tables, scratch).step(),)*
                 $(Part::$lone)|* => run_alone(tables, scratch, part),
             }
         }
 
         /// Runs a part that needs no packet. `part` must be a constant.
         #[inline(always)]
-        pub fn run_alone<T: Tables>(tables: &T, scratch: &mut Scratch, part: Part) -> bool {
+        pub fn run_alone<T: Tables>(tables: &T, scratch: &mut Scratch, part: Part) -> Step<()> {
             match part {
-                $(Part::$lone => $run_lone(tables, scratch),)*
-                $(Part::$part)|* => false,
+                $(Part::$lone => $run_lone(tables, scratch).step(),)*
+                $(Part::$part)|* => Ok(()),
             }
         }
     };
@@ -106,17 +125,54 @@ parts! {
     Delivery => host::delivery;
 }
 
-/// Ends the path.
+/// The result of a part for the function around it in the kernel: not 0 where it ends the path, with its verdict in the working
+/// memory.
 #[inline(always)]
-pub(super) const fn end(scratch: &mut Scratch, verdict: Verdict) -> bool {
-    scratch.verdict = verdict;
-    true
+pub const fn hand_over(step: Step<()>, scratch: &mut Scratch) -> u32 {
+    match step {
+        Ok(()) => 0,
+        Err(verdict) => {
+            scratch.verdict = verdict;
+            1
+        }
+    }
+}
+
+/// The result of such a function.
+#[inline(always)]
+pub const fn take_over(ended: u32, scratch: &Scratch) -> Step<()> {
+    if ended == 0 { Ok(()) } else { Err(scratch.verdict) }
+}
+
+/// Refuses a packet, which always ends its path.
+#[inline(always)]
+pub(super) fn refuse<P: Parts<T>, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+) -> Step<Verdict> {
+    packet.part(tables, scratch, Part::Refuse)?;
+    Ok(Verdict::Pass(PassReason::NotOurs))
+}
+
+/// Marks the entry that a packet follows, where there is something to mark.
+#[inline(always)]
+pub(super) fn touch<P: Parts<T>, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+) -> Step<()> {
+    if flows::must_touch(tables, &scratch.headers.view, &scratch.found.flow) {
+        packet.part(tables, scratch, Part::Touch)?;
+    }
+    Ok(())
 }
 
 #[inline(always)]
-fn parse<P: Packet, T: Tables>(packet: &mut P, _: &T, scratch: &mut Scratch) -> bool {
-    match wire::parse(packet, &mut scratch.headers) {
-        Ok(()) => false,
-        Err(reason) => end(scratch, Verdict::Pass(reason)),
-    }
+fn parse<P: Packet, T: Tables>(
+    packet: &mut P,
+    _: &T,
+    Scratch { headers, .. }: &mut Scratch,
+) -> Step<()> {
+    wire::parse(packet, headers).map_err(Verdict::Pass)
 }

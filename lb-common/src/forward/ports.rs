@@ -6,16 +6,17 @@ mod tests;
 
 pub(super) use self::masquerade::masquerade;
 use super::choose::SECOND;
-use super::parts::{Part, Parts, end};
-use super::{Pair, Role, inherited};
-use crate::addr::{Port, Protocol};
+use super::parts::{Part, Parts};
+use super::{Choice, Pair, Role, Step, inherited, ready};
+use crate::addr::{Ip, Port, Protocol};
 use crate::config::Settings;
-use crate::event::{DropReason, Event, PassReason, Verdict};
+use crate::event::{DropReason, Event, Verdict};
 use crate::flow::{Entry, Flow, FlowKey, Kind, Tuple};
 use crate::hash;
 use crate::scratch::Scratch;
 use crate::service::{Backend, Flags, Frontend};
 use crate::tables::{Added, Tables};
+use crate::wire::Headers;
 
 /// Ports tried in one round, ...
 const ROUND: u32 = 16;
@@ -68,74 +69,62 @@ pub(super) fn tries<P: Parts<T>, T: Tables>(
     tables: &T,
     scratch: &mut Scratch,
     part: Part,
-) -> bool {
+) -> Step<()> {
     scratch.search = Search::default();
     // VERIFIER: an inclusive range would triple what is walked.
     for _ in 0..CALLS {
         scratch.search.goes_on = false;
-        if !packet.part(tables, scratch, part) {
-            return false;
-        }
-        if !scratch.search.goes_on {
-            break;
+        let tried = packet.part(tables, scratch, part);
+        if tried.is_ok() || !scratch.search.goes_on {
+            return tried;
         }
     }
-    true
+    Err(Verdict::Drop(DropReason::PortsExhausted))
 }
 
 /// Takes the reply tuple of the flow in the making. Where it belongs to another live flow, or its client may use it to
 /// talk to the backend directly, the source port is shifted.
 #[inline(always)]
-pub(super) fn reserve<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    let Some(settings) = tables.settings() else {
-        return end(scratch, Verdict::Pass(PassReason::NotReady));
-    };
-    let is_first = !scratch.search.has_begun;
-    scratch.search.has_begun = true;
-    let reservation = if is_first && may_keep(tables, settings, scratch) {
-        keep(tables, settings, scratch)
-    } else if scratch.begin.port_stays {
+pub(super) fn reserve<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
+    let settings = ready(tables)?;
+    let Scratch { headers: Headers { key, .. }, choice, begin, pair, search, role, .. } = scratch;
+    let is_first = !search.has_begun;
+    search.has_begun = true;
+    // Where the client may use its port to talk to the backend directly, both replies would have one tuple (ADR 0013).
+    let may_keep = is_first
+        && (begin.port_stays || !is_pods_question(settings, *role, &key.tuple.source, choice))
+        && !tables.is_direct(hash::whole(&pair.forward.to, key.protocol));
+    let reservation = if may_keep {
+        keep(tables, settings, pair, search)
+    } else if begin.port_stays {
         // The CRC32c of a fragmented SCTP packet cannot be updated, so its port cannot change.
         Err(DropReason::SctpChecksum)
     } else {
-        shift(tables, settings, scratch)
+        shift(tables, settings, key, pair, search)
     };
-    reserved(scratch, reservation)
+    reserved(pair, reservation)
 }
 
 /// Takes a reply tuple for a flow of this host, whose source is an address of this node: always with a port of our range,
 /// for the process may use its own port to talk to the backend directly.
 #[inline(always)]
-pub(super) fn own<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    let Some(settings) = tables.settings() else {
-        return end(scratch, Verdict::Pass(PassReason::NotReady));
-    };
-    scratch.search.node_port = Frontend::node_port(
-        scratch.pair.forward.to.source,
-        Port::NONE,
-        scratch.headers.key.protocol,
-    );
-    let reservation = seek(tables, settings, scratch, true);
-    reserved(scratch, reservation)
+pub(super) fn own<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
+    let settings = ready(tables)?;
+    let Scratch { headers: Headers { key, .. }, pair, search, .. } = scratch;
+    search.node_port = Frontend::node_port(pair.forward.to.source, Port::NONE, key.protocol);
+    let reservation = seek(tables, settings, key, pair, search, true);
+    reserved(pair, reservation)
 }
 
 #[inline(always)]
-const fn reserved(scratch: &mut Scratch, reservation: Result<Reservation, DropReason>) -> bool {
+const fn reserved(pair: &mut Pair, reservation: Result<Reservation, DropReason>) -> Step<()> {
     match reservation {
         Ok(reservation) => {
-            scratch.pair.reservation = reservation;
-            false
+            pair.reservation = reservation;
+            Ok(())
         }
-        Err(reason) => end(scratch, Verdict::Drop(reason)),
+        Err(reason) => Err(Verdict::Drop(reason)),
     }
-}
-
-/// Whether the client may keep its port: where it may use it to talk to the backend directly, both replies would have one
-/// tuple (ADR 0013).
-#[inline(always)]
-fn may_keep<T: Tables>(tables: &T, settings: &Settings, scratch: &Scratch) -> bool {
-    (scratch.begin.port_stays || !is_pods_question(settings, scratch))
-        && !tables.is_direct(hash::whole(&scratch.pair.forward.to, scratch.headers.key.protocol))
 }
 
 /// Takes the reply tuple with the client's own port, or leaves it to a later try. Never [`Reservation::Taken`].
@@ -143,19 +132,20 @@ fn may_keep<T: Tables>(tables: &T, settings: &Settings, scratch: &Scratch) -> bo
 fn keep<T: Tables>(
     tables: &T,
     settings: &Settings,
-    scratch: &mut Scratch,
+    pair: &mut Pair,
+    search: &mut Search,
 ) -> Result<Reservation, DropReason> {
-    let reservation = take(tables, settings, scratch)?;
+    let reservation = take(tables, settings, pair)?;
     if reservation != Reservation::Taken {
         return Ok(reservation);
     }
-    let Pair { reply, occupant, occupant_opposite, .. } = &mut scratch.pair;
+    let Pair { reply, occupant, occupant_opposite, .. } = pair;
     if !is_over(tables, (&reply.key, occupant), reply.flow.seen, occupant_opposite) {
-        scratch.search.goes_on = true;
+        search.goes_on = true;
         return Err(DropReason::PortsExhausted);
     }
     // Its forward entry, if any is left, finds no reply of its own any more.
-    put(tables, &scratch.pair.reply)
+    put(tables, reply)
 }
 
 /// Puts a reply in place of what has its key.
@@ -170,9 +160,11 @@ fn put<T: Tables>(tables: &T, reply: &Entry) -> Result<Reservation, DropReason> 
 fn shift<T: Tables>(
     tables: &T,
     settings: &Settings,
-    scratch: &mut Scratch,
+    key: &FlowKey,
+    pair: &mut Pair,
+    search: &mut Search,
 ) -> Result<Reservation, DropReason> {
-    let reservation = seek(tables, settings, scratch, false)?;
+    let reservation = seek(tables, settings, key, pair, search, false)?;
     tables.count(Event::PortShifted);
     Ok(reservation)
 }
@@ -180,11 +172,11 @@ fn shift<T: Tables>(
 /// Whether a pod asks from another node what a backend of this one answers. Its own node may translate another connection of
 /// its port, by a ClusterIP, to the very same backend, and that one never gets a flow on this node.
 #[inline(never)]
-fn is_pods_question(settings: &Settings, scratch: &Scratch) -> bool {
-    scratch.role == Role::Edge
-        && scratch.choice.service.flags.has(Flags::EXTERNAL)
-        && scratch.choice.backend.flags & Backend::LOCAL != 0
-        && settings.is_pod(&scratch.headers.key.tuple.source) == Some(true)
+fn is_pods_question(settings: &Settings, role: Role, source: &Ip, choice: &Choice) -> bool {
+    role == Role::Edge
+        && choice.service.flags.has(Flags::EXTERNAL)
+        && choice.backend.flags & Backend::LOCAL != 0
+        && settings.is_pod(source) == Some(true)
 }
 
 /// Puts the reply where its key says, unless another flow is there: see [`stand`].
@@ -195,14 +187,14 @@ fn is_pods_question(settings: &Settings, scratch: &Scratch) -> bool {
 fn take<T: Tables>(
     tables: &T,
     settings: &Settings,
-    scratch: &mut Scratch,
+    pair: &mut Pair,
 ) -> Result<Reservation, DropReason> {
-    if inherited::has_answers(tables, settings, scratch) {
-        scratch.pair.occupant.flags = Flow::PROTECTED;
+    if inherited::has_answers(tables, settings, &pair.reply.key) {
+        pair.occupant.flags = Flow::PROTECTED;
         return Ok(Reservation::Taken);
     }
-    let reservation = stand(tables, &mut scratch.pair)?;
-    let Entry { key, flow } = &scratch.pair.reply;
+    let reservation = stand(tables, pair)?;
+    let Entry { key, flow } = &pair.reply;
     if reservation == Reservation::Found && !tables.put_flow(key, flow) {
         return Err(DropReason::FlowTableFull);
     }
@@ -246,57 +238,59 @@ pub(super) fn is_over<T: Tables>(
     !has_forward || forward.flow.shown.fin | forward.flow.shown.rst != 0
 }
 
-/// Tries one source port towards the backend, for the forward entry and for the key of its reply. `is_own`: on an address of
-/// this node, where `NodePorts` are.
+/// Tries one source port towards the backend for the client of `client`, for the forward entry and for the key of its reply.
+/// `is_own`: on an address of this node, where `NodePorts` are.
 ///
 /// Where all ports of a round are taken, the displaceable flow that was silent for longest gives its own up: a flood of
-/// questions that nobody answers takes no port away. `scratch.search.goes_on` asks for the next try.
+/// questions that nobody answers takes no port away. [`Search::goes_on`] asks for the next try.
 #[inline(always)]
 fn seek<T: Tables>(
     tables: &T,
     settings: &Settings,
-    scratch: &mut Scratch,
+    client: &FlowKey,
+    pair: &mut Pair,
+    search: &mut Search,
     is_own: bool,
 ) -> Result<Reservation, DropReason> {
-    let tried = scratch.search.tried;
+    let tried = search.tried;
     if tried.is_multiple_of(ROUND) {
-        (scratch.search.oldest, scratch.search.silent_since) = (Port::NONE, u64::MAX);
+        (search.oldest, search.silent_since) = (Port::NONE, u64::MAX);
     }
-    scratch.search.tried = tried + 1;
-    let ports = settings.source_ports(scratch.headers.key.tuple.source_port);
-    let wish = wish(&scratch.headers.key.tuple, scratch.headers.key.protocol);
+    search.tried = tried + 1;
+    let ports = settings.source_ports(client.tuple.source_port);
+    let wish = wish(&client.tuple, client.protocol);
     let port = source_port(ports, wish.wrapping_add(NEXT.wrapping_mul(tried)));
-    scratch.pair.reply.key.tuple.destination_port = port;
+    pair.reply.key.tuple.destination_port = port;
     // A reply to a NodePort's number would be taken for a request to it.
     let is_node_port = is_own && {
-        scratch.search.node_port.port = port;
-        tables.knows(&scratch.search.node_port)
+        search.node_port.port = port;
+        tables.knows(&search.node_port)
     };
     if !is_node_port {
-        let reservation = take(tables, settings, scratch)?;
+        let reservation = take(tables, settings, pair)?;
         if reservation != Reservation::Taken {
             if tried >= SCARCE {
                 tables.count(Event::PortsScarce);
             }
-            scratch.pair.forward.to.source_port = port;
+            pair.forward.to.source_port = port;
             return Ok(reservation);
         }
         tables.count(Event::PortTaken);
-        let Scratch { search, pair: Pair { occupant, .. }, .. } = &mut *scratch;
+        let occupant = &pair.occupant;
         if !occupant.is_protected() && occupant.seen < search.silent_since {
             (search.oldest, search.silent_since) = (port, occupant.seen);
         }
     }
     // Silent for so long, that flow is over: more tries would only cost time.
-    let silence = scratch.pair.reply.flow.seen.saturating_sub(scratch.search.silent_since);
-    let is_last = scratch.search.tried.is_multiple_of(ROUND) || silence >= STALE;
-    if !is_last || scratch.search.oldest == Port::NONE {
-        scratch.search.goes_on = scratch.search.tried != MOST;
+    let silence = pair.reply.flow.seen.saturating_sub(search.silent_since);
+    let is_last = search.tried.is_multiple_of(ROUND) || silence >= STALE;
+    if !is_last || search.oldest == Port::NONE {
+        search.goes_on = search.tried != MOST;
         return Err(DropReason::PortsExhausted);
     }
-    scratch.pair.forward.to.source_port = scratch.search.oldest;
-    scratch.pair.reply.key.tuple.destination_port = scratch.search.oldest;
-    displace(tables, &mut scratch.pair)
+    pair.forward.to.source_port = search.oldest;
+    pair.reply.key.tuple.destination_port = search.oldest;
+    displace(tables, pair)
 }
 
 /// Takes the key of the reply away from the displaceable flow that has it. A masquerade of that flow goes as well: its

@@ -7,10 +7,9 @@ use super::icmp::CHECKSUM;
 use super::rewrite::{TCP_CHECKSUM, UDP_CHECKSUM};
 use crate::addr::{Ip, Port, Protocol};
 use crate::checksum::Difference;
-use crate::flow::{FlowKey, Tuple};
+use crate::flow::{Flow, FlowKey, Tuple};
 use crate::packet::{Covered, Packet};
-use crate::scratch::Scratch;
-use crate::wire::{self, IPV4, IPV6, Identification, Piece, View};
+use crate::wire::{self, Headers, IPV4, IPV6, Identification, Piece, View};
 
 /// Bytes of the ICMP header in front of it.
 pub(super) const ICMP: usize = 8;
@@ -37,33 +36,39 @@ pub struct Quoted {
     pub after: Tuple,
 }
 
-/// Reads the packet quoted at an offset, into `scratch.quoted`. One without ports, such as a later fragment, is not told apart.
+/// Reads the packet quoted at an offset. One without ports, such as a later fragment, is not told apart.
 #[inline(always)]
-pub(super) fn read<P: Packet>(packet: &P, scratch: &mut Scratch, at: usize) -> Option<()> {
-    if scratch.headers.view.piece != Piece::Whole {
+pub(super) fn read<P: Packet>(
+    packet: &P,
+    headers: &Headers,
+    at: usize,
+    quoted: &mut Quoted,
+) -> Option<()> {
+    let Headers { view, key, .. } = headers;
+    if view.piece != Piece::Whole {
         return None;
     }
-    let end = scratch.headers.view.end(packet)?;
-    scratch.quoted.view = View { v4: scratch.headers.view.v4, ..View::default() };
-    if scratch.headers.view.v4 {
-        ipv4(packet, scratch, at)?;
+    let end = view.end(packet)?;
+    quoted.view = View { v4: view.v4, ..View::default() };
+    if view.v4 {
+        ipv4(packet, at, quoted)?;
     } else {
-        ipv6(packet, scratch, at)?;
+        ipv6(packet, at, quoted)?;
     }
-    let ports = scratch.quoted.view.behind as usize;
-    if scratch.quoted.view.piece == Piece::Later || ports + PORTS > end {
+    let ports = quoted.view.behind as usize;
+    if quoted.view.piece == Piece::Later || ports + PORTS > end {
         return None;
     }
     let [a, b, c, d] = packet.read_at(ports)?;
-    scratch.quoted.key.tuple.destination_port = Port::from_wire([a, b]);
-    scratch.quoted.key.tuple.source_port = Port::from_wire([c, d]);
-    scratch.quoted.key.protocol = scratch.quoted.view.protocol;
-    scratch.quoted.key.side = scratch.headers.key.side;
+    quoted.key.tuple.destination_port = Port::from_wire([a, b]);
+    quoted.key.tuple.source_port = Port::from_wire([c, d]);
+    quoted.key.protocol = quoted.view.protocol;
+    quoted.key.side = key.side;
     Some(())
 }
 
 #[inline(always)]
-fn ipv4<P: Packet>(packet: &P, scratch: &mut Scratch, at: usize) -> Option<()> {
+fn ipv4<P: Packet>(packet: &P, at: usize, Quoted { view, key, .. }: &mut Quoted) -> Option<()> {
     let [version, ..]: [u8; 1] = packet.read_at(at)?;
     let [f0, f1, _, protocol, c0, c1]: [u8; 6] = packet.read_at(at + 6)?;
     let header = usize::from(version & 0x0f) * 4;
@@ -71,35 +76,39 @@ fn ipv4<P: Packet>(packet: &P, scratch: &mut Scratch, at: usize) -> Option<()> {
         return None;
     }
     let offset = u16::from_be_bytes([f0, f1]);
-    scratch.quoted.view.piece = wire::piece(offset & 0x1fff, offset & 0x2000);
-    scratch.quoted.view.protocol = Protocol(protocol);
-    scratch.quoted.view.header_checksum = [c0, c1];
-    scratch.quoted.view.behind = (at + header) as u16;
-    scratch.quoted.key.tuple.destination = Ip::v4(packet.read_at(at + CHECKSUM_V4 + 2)?);
-    scratch.quoted.key.tuple.source = Ip::v4(packet.read_at(at + CHECKSUM_V4 + 6)?);
+    view.piece = wire::piece(offset & 0x1fff, offset & 0x2000);
+    view.protocol = Protocol(protocol);
+    view.header_checksum = [c0, c1];
+    view.behind = (at + header) as u16;
+    key.tuple.destination = Ip::v4(packet.read_at(at + CHECKSUM_V4 + 2)?);
+    key.tuple.source = Ip::v4(packet.read_at(at + CHECKSUM_V4 + 6)?);
     Some(())
 }
 
 #[inline(always)]
-fn ipv6<P: Packet>(packet: &P, scratch: &mut Scratch, at: usize) -> Option<()> {
+fn ipv6<P: Packet>(packet: &P, at: usize, Quoted { view, id, key, .. }: &mut Quoted) -> Option<()> {
     let [version, ..]: [u8; 1] = packet.read_at(at)?;
     let [next]: [u8; 1] = packet.read_at(at + 6)?;
     if version >> 4 != 6 {
         return None;
     }
-    scratch.quoted.view.protocol = Protocol(next);
-    scratch.quoted.view.behind = (at + IPV6) as u16;
-    scratch.quoted.key.tuple.destination = Ip::v6(packet.read_at(at + ADDRESSES_V6)?);
-    scratch.quoted.key.tuple.source = Ip::v6(packet.read_at(at + ADDRESSES_V6 + 16)?);
-    wire::extensions(packet, &mut scratch.quoted.view, &mut scratch.quoted.id).ok()
+    view.protocol = Protocol(next);
+    view.behind = (at + IPV6) as u16;
+    key.tuple.destination = Ip::v6(packet.read_at(at + ADDRESSES_V6)?);
+    key.tuple.source = Ip::v6(packet.read_at(at + ADDRESSES_V6 + 16)?);
+    wire::extensions(packet, view, id).ok()
 }
 
-/// Translates the quoted packet back to what its sender sent.
+/// Translates the quoted packet back to what its sender sent. `flow`: the entry that the error follows.
 #[inline(always)]
-pub(super) fn write<P: Packet>(packet: &mut P, scratch: &mut Scratch) -> Option<()> {
-    let Scratch { headers, found, quoted, .. } = scratch;
+pub(super) fn write<P: Packet>(
+    packet: &mut P,
+    headers: &Headers,
+    flow: &Flow,
+    quoted: &mut Quoted,
+) -> Option<()> {
     quoted.key.tuple.write_reversed(&mut quoted.before);
-    found.flow.to.write_reversed(&mut quoted.after);
+    flow.to.write_reversed(&mut quoted.after);
     let at = headers.view.transport(packet) + ICMP;
     let end = headers.view.end(packet)?;
     let (old, new, inside) = (&quoted.before, &quoted.after, &quoted.view);

@@ -6,17 +6,16 @@
 //! can neither see that nor undo it: a device may still write a checksum where the client's was to be.
 //! So every answer is made to be right both as it is and completed.
 
-use super::parts::end;
-use super::{Refusal, next_hop, rewrite};
+use super::{Refusal, Step, next_hop, rewrite};
 use crate::addr::{Port, Protocol};
 use crate::checksum::Difference;
 use crate::event::{DropReason, PassReason, Turn, Verdict};
-use crate::flow::Tuple;
+use crate::flow::{FlowKey, Tuple};
 use crate::hash;
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::tables::Tables;
-use crate::wire::{self, IPV4, IPV6, View, tcp};
+use crate::wire::{self, Headers, IPV4, IPV6, View, tcp};
 
 /// Bytes of the ICMP header in front of the quoted packet.
 const ICMP: usize = 8;
@@ -52,37 +51,37 @@ const HOPS: u8 = 64;
 pub(super) fn part<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
-    scratch: &mut Scratch,
-) -> bool {
-    let why = match scratch.refusal {
-        Refusal::Pass(reason) => return end(scratch, Verdict::Pass(reason)),
-        Refusal::Drop(reason) => return end(scratch, Verdict::Drop(reason)),
+    Scratch { headers, exit, refusal, .. }: &mut Scratch,
+) -> Step<()> {
+    let why = match *refusal {
+        Refusal::Pass(reason) => return Err(Verdict::Pass(reason)),
+        Refusal::Drop(reason) => return Err(Verdict::Drop(reason)),
         Refusal::Reject(_) if packet.is_frame() => {
-            return end(scratch, Verdict::Pass(PassReason::LeftToTc));
+            return Err(Verdict::Pass(PassReason::LeftToTc));
         }
         Refusal::Reject(why) => why,
     };
-    if next_hop::is_for_another(packet, tables, scratch) {
-        return end(scratch, Verdict::Pass(PassReason::OtherMachine));
+    let FlowKey { tuple, protocol, side, .. } = &headers.key;
+    if next_hop::is_for_another(packet, tables, *side) {
+        return Err(Verdict::Pass(PassReason::OtherMachine));
     }
-    let Tuple { destination, destination_port, .. } = &scratch.headers.key.tuple;
-    let bucket = hash::rejections(destination, *destination_port, scratch.headers.key.protocol);
+    let bucket = hash::rejections(&tuple.destination, tuple.destination_port, *protocol);
     if why != Turn::TooBig && !tables.may_reject(bucket) {
-        return end(scratch, Verdict::Drop(DropReason::RejectLimited));
+        return Err(Verdict::Drop(DropReason::RejectLimited));
     }
-    answer(packet, scratch, why)
+    Err(answer(packet, headers, exit.route.mtu, why))
 }
 
 /// Turns the packet into its own rejection, or into the error that tells its sender how large a packet may be (RFC 1191,
 /// RFC 8201).
 #[inline(always)]
-fn answer<P: Packet>(packet: &mut P, scratch: &mut Scratch, why: Turn) -> bool {
-    let (view, asked) = (&scratch.headers.view, &scratch.headers.key.tuple);
+fn answer<P: Packet>(packet: &mut P, headers: &Headers, mtu: u32, why: Turn) -> Verdict {
+    let Headers { view, key: FlowKey { tuple: asked, .. }, .. } = headers;
     // Never answer a RST (RFC 9293 3.10.7.1). An error that quotes no ports belongs to no socket.
     if view.is_rst() || view.piece == wire::Piece::Later || chain(packet, view) > CHAIN {
-        return end(scratch, Verdict::Drop(DropReason::NotRejected));
+        return Verdict::Drop(DropReason::NotRejected);
     }
-    let [_, _, high, low] = scratch.exit.route.mtu.to_be_bytes();
+    let [_, _, high, low] = mtu.to_be_bytes();
     let message = match (view.v4, why) {
         (true, Turn::TooBig) => [3, 4, 0, 0, high, low],
         (true, _) => PORT_UNREACHABLE_V4,
@@ -97,8 +96,8 @@ fn answer<P: Packet>(packet: &mut P, scratch: &mut Scratch, why: Turn) -> bool {
         (false, false) => error_v6(packet, view, asked, message),
     };
     match done {
-        Some(()) => rewrite::turn_round(packet, scratch, why),
-        None => end(scratch, Verdict::Drop(DropReason::RewriteFailed)),
+        Some(()) => rewrite::turn_round(packet, why),
+        None => Verdict::Drop(DropReason::RewriteFailed),
     }
 }
 

@@ -1,7 +1,6 @@
 //! Changes addresses and ports of a packet, with every checksum that covers them.
 
 use super::Step;
-use super::parts::end;
 use crate::addr::{Port, Protocol};
 use crate::checksum::Difference;
 use crate::event::{DropReason, PassReason, Turn, Verdict};
@@ -26,38 +25,36 @@ pub(super) const TCP_CHECKSUM: usize = 16;
 /// Offset of the checksum in a UDP header.
 pub(super) const UDP_CHECKSUM: usize = 6;
 
-/// Makes a packet of `scratch.headers.key` carry what its flow says.
+/// Makes a packet carry what the entry that it follows says.
 #[inline(always)]
 pub(super) fn part<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
-    scratch: &mut Scratch,
-) -> bool {
-    if scratch.headers.view.piece != Piece::Whole && renumber(packet, tables, scratch).is_none() {
-        return end(scratch, Verdict::Drop(DropReason::RewriteFailed));
+    Scratch { headers, found, .. }: &mut Scratch,
+) -> Step<()> {
+    let to = &found.flow.to;
+    if headers.view.piece != Piece::Whole {
+        renumber(packet, tables, headers, to).ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
     }
-    match self::packet(
-        packet,
-        &scratch.headers.view,
-        &scratch.headers.key.tuple,
-        &scratch.found.flow.to,
-    ) {
-        Ok(()) => false,
-        Err(verdict) => end(scratch, verdict),
-    }
+    self::packet(packet, &headers.view, &headers.key.tuple, to)
 }
 
 /// Gives a piece of a datagram whose source becomes another one an identification that no other sender's has: who puts the
 /// pieces together goes by that source. Pieces of one datagram get the same, and datagrams of one sender different ones.
 #[inline(never)]
-fn renumber<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> Option<()> {
-    let Headers { id, view, key } = &mut scratch.headers;
-    let (old, new) = (&key.tuple, &scratch.found.flow.to);
+fn renumber<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    headers: &mut Headers,
+    new: &Tuple,
+) -> Option<()> {
+    let old = &headers.key.tuple;
     if old.source == new.source && old.source_port == new.source_port {
         return Some(());
     }
     let secret = tables.settings()?.secret;
     let other = hash::of_addresses(&old.source, &old.destination, secret);
+    let Headers { id, view, .. } = headers;
     let (before, at) = (u32::from_ne_bytes(id.value), usize::from(id.at));
     let after = before ^ other;
     if !view.v4 {
@@ -225,10 +222,10 @@ pub(super) fn header<P: Packet>(packet: &P, view: &View) -> Header {
 
 /// Ends the path of a packet that goes back to where it came from: swaps the link-layer addresses.
 #[inline(always)]
-pub(super) fn turn_round<P: Packet>(packet: &mut P, scratch: &mut Scratch, why: Turn) -> bool {
+pub(super) fn turn_round<P: Packet>(packet: &mut P, why: Turn) -> Verdict {
     match swap_link(packet) {
-        Some(()) => end(scratch, Verdict::TurnedRound(why)),
-        None => end(scratch, Verdict::Drop(DropReason::RewriteFailed)),
+        Some(()) => Verdict::TurnedRound(why),
+        None => Verdict::Drop(DropReason::RewriteFailed),
     }
 }
 

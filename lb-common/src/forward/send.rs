@@ -3,15 +3,14 @@
 //! It refuses packets of flows that the stack has not forwarded before: the first packets of each direction pass the
 //! stack, its filters and its policies. A packet that is not redirected is translated as usual, and passed on.
 
-use super::Found;
-use super::next_hop::{self, Of};
+use super::{Exit, Found, next_hop};
 use crate::addr::Ip;
 use crate::config::Device;
 use crate::event::Event;
-use crate::flow::{Flow, Kind, Side};
+use crate::flow::{Flow, Kind, Side, Tuple};
 use crate::packet::Packet;
-use crate::scratch::Scratch;
 use crate::tables::Tables;
+use crate::wire::Headers;
 
 /// Whether packets of a flow may leave by another device: those to a backend of another node, and its answers.
 #[inline(always)]
@@ -19,11 +18,17 @@ pub(super) const fn may_leave(flow: &Flow) -> bool {
     matches!(flow.kind, Kind::UNMASQUERADE) || flow.flags & Flow::MASQUERADED != 0
 }
 
-/// Decides whether a packet of the flow in `scratch.found` leaves from here. If so, it follows from now on the entry that belongs
-/// to its way out, and `scratch.exit.route` is the way.
+/// Decides whether a packet leaves from here. If so, it follows from now on the entry that belongs to its way out, which is
+/// `exit.route`.
 #[inline(never)]
-pub(super) fn prepare<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) -> bool {
-    let Found { key, flow, visited, .. } = &mut scratch.found;
+pub(super) fn prepare<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    headers: &mut Headers,
+    found: &mut Found,
+    exit: &mut Exit,
+) -> bool {
+    let Found { key, flow, visited, .. } = found;
     visited.key.tuple = flow.to;
     visited.key.protocol = key.protocol;
     visited.key.side = Side::EGRESS;
@@ -34,12 +39,11 @@ pub(super) fn prepare<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mu
     {
         return false;
     }
-    if let Err(why) = find_way(packet, tables, scratch) {
+    if let Err(why) = find_way(packet, tables, headers, &flow.to, exit) {
         tables.count(why);
         return false;
     }
-    let found = &mut scratch.found;
-    (found.key, found.flow) = (found.visited.key, found.visited.flow);
+    (*key, *flow) = (visited.key, visited.flow);
     true
 }
 
@@ -55,19 +59,24 @@ fn is_let_out(flow: &Flow, leaves: &Flow) -> bool {
     belongs && leaves.shown.established != 0
 }
 
-/// Finds the way into `scratch.exit.route` and counts the hop; else says what is against it.
+/// Finds the way, and counts the hop; else says what is against it.
 #[inline(always)]
 fn find_way<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
-    scratch: &mut Scratch,
+    headers: &mut Headers,
+    to: &Tuple,
+    exit: &mut Exit,
 ) -> Result<(), Event> {
     let device = tables.device(packet.device()).ok_or(Event::KeptLink)?;
-    let hops = next_hop::find(packet, scratch, &device, Of::Flow)?;
-    let device = tables.device(scratch.exit.route.device);
+    if !next_hop::is_for_us(packet, &headers.view, &device) {
+        return Err(Event::KeptLink);
+    }
+    next_hop::find(packet, headers, to, exit)?;
+    let device = tables.device(exit.route.device);
     if device.is_none_or(|device| device.flags & Device::TAKES_FRAMES == 0) {
         return Err(Event::KeptDevice);
     }
-    next_hop::count_hop(&mut scratch.headers.view, hops);
+    next_hop::count_hop(&mut headers.view, exit.hops);
     Ok(())
 }

@@ -4,26 +4,30 @@
 //! the kernel knows their source. The first of a flow goes through the stack; so does what finds no way, translated as
 //! ever: what leaves there is translated where it leaves.
 
-use super::Exit;
-use super::next_hop::{self, Of};
+use super::{Exit, Found, next_hop};
 use crate::config::{Device, Settings};
 use crate::event::Event;
 use crate::flow::{Flow, Kind, Side, Tuple};
 use crate::packet::Packet;
 use crate::route::{RouteResult, Traffic};
-use crate::scratch::Scratch;
 use crate::tables::Tables;
 use crate::wire::{Headers, Piece, View};
 
 /// Offset of the sender's address in an Ethernet header.
 const SENDER: usize = 6;
 
-/// Finds the way on of a packet of the flow in `scratch.found.flow`, whose client is behind this device.
+/// Finds the way on of a packet of the flow that was found, whose client is behind this device.
 #[inline(never)]
-pub(super) fn prepare<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) -> bool {
-    matches!(scratch.found.flow.kind, Kind::FORWARD | Kind::UNMASQUERADE)
-        && is_common(&scratch.headers.view)
-        && is_found(packet, tables, scratch, Of::Flow)
+pub(super) fn prepare<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    headers: &mut Headers,
+    found: &Found,
+    exit: &mut Exit,
+) -> bool {
+    matches!(found.flow.kind, Kind::FORWARD | Kind::UNMASQUERADE)
+        && is_common(&headers.view)
+        && is_found(packet, tables, headers, (found, Of::Flow), exit)
 }
 
 /// Whether a packet may be the answer of a backend that a short cut can take.
@@ -40,28 +44,35 @@ pub(super) fn may_be_answer<P: Packet, T: Tables>(
 }
 
 /// Whether the packet is the answer of a backend to a client of this node, and has a way to it. If so, it follows the
-/// entry in `scratch.found`, whose key is that of where it would leave to the client.
+/// entry in `found`, whose key is that of where it would leave to the client.
 #[inline(always)]
 pub(super) fn is_answer<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
     settings: &Settings,
-    scratch: &mut Scratch,
+    headers: &mut Headers,
+    found: &mut Found,
+    exit: &mut Exit,
 ) -> bool {
-    may_be_answer(packet, tables, settings, &scratch.headers.key.tuple)
-        && is_common(&scratch.headers.view)
-        && prepare_answer(packet, tables, scratch)
+    may_be_answer(packet, tables, settings, &headers.key.tuple)
+        && is_common(&headers.view)
+        && prepare_answer(packet, tables, headers, found, exit)
 }
 
 #[inline(always)]
-fn prepare_answer<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch) -> bool {
-    let Scratch { headers, found, .. } = &mut *scratch;
+fn prepare_answer<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    headers: &mut Headers,
+    found: &mut Found,
+    exit: &mut Exit,
+) -> bool {
     found.key = headers.key;
     found.key.side = Side::EGRESS;
     tables.flow(&found.key, &mut found.flow)
-        && scratch.found.flow.kind == Kind::REPLY
-        && scratch.found.flow.flags & Flow::MASQUERADED == 0
-        && is_found(packet, tables, scratch, Of::Packet)
+        && found.flow.kind == Kind::REPLY
+        && found.flow.flags & Flow::MASQUERADED == 0
+        && is_found(packet, tables, headers, (found, Of::Packet), exit)
 }
 
 /// Packets that may bypass the stack: the rest is rare.
@@ -70,44 +81,57 @@ fn is_common(view: &View) -> bool {
     view.plain && view.piece == Piece::Whole
 }
 
-/// Whether there is a way, which is then in `scratch.exit.route` and `scratch.exit.to_peer`, and its hop counted.
+/// The addresses by which a route is looked up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// Those of the packet as it came.
+    Packet,
+    /// Those after its translation.
+    Flow,
+}
+
+/// Whether there is a way, which is then in `exit`, and its hop counted.
 #[inline(always)]
-fn is_found<P: Packet, T: Tables>(packet: &P, tables: &T, scratch: &mut Scratch, of: Of) -> bool {
+fn is_found<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    headers: &mut Headers,
+    (found, of): (&Found, Of),
+    exit: &mut Exit,
+) -> bool {
     let Some(device) = tables.device(packet.device()) else { return false };
     if device.flags & Device::SHORT_CUT == 0 {
         return false;
     }
-    if !is_sources_own(packet, scratch, &device) {
+    if !is_sources_own(packet, headers, &device, exit) {
         tables.count(Event::KeptSource);
         return false;
     }
-    leads_there(packet, tables, scratch, (&device, of))
-}
-
-/// The second entry of [`is_found`]: beside the first, not below it, for what both ask the kernel with takes much of the stack.
-#[inline(never)]
-fn leads_there<P: Packet, T: Tables>(
-    packet: &P,
-    tables: &T,
-    scratch: &mut Scratch,
-    (device, of): (&Device, Of),
-) -> bool {
-    let found = next_hop::find(packet, scratch, device, of);
-    let hops = found
-        .and_then(|hops| if leads_on(tables, scratch) { Ok(hops) } else { Err(Event::KeptDevice) });
-    match hops {
-        Ok(hops) => next_hop::count_hop(&mut scratch.headers.view, hops),
+    let tuple = if of == Of::Packet { &headers.key.tuple } else { &found.flow.to };
+    let way = if next_hop::is_for_us(packet, &headers.view, &device) {
+        next_hop::find(packet, headers, tuple, exit)
+    } else {
+        Err(Event::KeptLink)
+    };
+    let led = way.and_then(|()| {
+        if leads_on(tables, &found.flow, exit) { Ok(()) } else { Err(Event::KeptDevice) }
+    });
+    match led {
+        Ok(()) => next_hop::count_hop(&mut headers.view, exit.hops),
         Err(why) => tables.count(why),
     }
-    hops.is_ok()
+    led.is_ok()
 }
 
 /// Whether the packet came by the device, and from the link-layer address, to which the kernel would send an answer to its
 /// source: the stack's checks (`rp_filter`, the isolation of a bridge's ports) are passed by.
 #[inline(never)]
-fn is_sources_own<P: Packet>(packet: &P, scratch: &mut Scratch, device: &Device) -> bool {
-    let Scratch { headers: Headers { view, key, .. }, exit: Exit { back, way_back, .. }, .. } =
-        scratch;
+fn is_sources_own<P: Packet>(
+    packet: &P,
+    Headers { view, key, .. }: &Headers,
+    device: &Device,
+    Exit { back, way_back, .. }: &mut Exit,
+) -> bool {
     key.tuple.write_reversed(back);
     let traffic = Traffic { v4: view.v4, class: 0, length: 1 };
     if packet.route(back, key.protocol, traffic, way_back) != RouteResult::Known {
@@ -120,21 +144,20 @@ fn is_sources_own<P: Packet>(packet: &P, scratch: &mut Scratch, device: &Device)
     is_there && packet.read(SENDER) == Some([a, b, c, d, e, f])
 }
 
-/// Whether packets may leave by the device of `scratch.exit.route`: one to the outside, a pod's, or a bridge that the client's own
+/// Whether packets may leave by the device of the route: one to the outside, a pod's, or a bridge that the client's own
 /// is a port of. The bridge's own table chooses the port then.
-#[inline(always)]
-fn leads_on<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    let route = scratch.exit.route.device;
-    let flags = match tables.device(route) {
+#[inline(never)]
+fn leads_on<T: Tables>(tables: &T, flow: &Flow, Exit { route, to_peer, .. }: &mut Exit) -> bool {
+    let flags = match tables.device(route.device) {
         Some(device) => device.flags,
-        None if scratch.found.flow.kind == Kind::REPLY => {
-            let client = tables.device(scratch.found.flow.client_device);
-            client.filter(|port| port.bridge == route).map_or(0, |port| port.flags & !Device::PEER)
+        None if flow.kind == Kind::REPLY => {
+            let client = tables.device(flow.client_device);
+            let port = client.filter(|port| port.bridge == route.device);
+            port.map_or(0, |port| port.flags & !Device::PEER)
         }
         None => 0,
     };
     // Masquerade happens where the packet leaves (`masquerade: kube-proxy`).
-    scratch.exit.to_peer =
-        if scratch.found.flow.flags & Flow::MASQUERADED == 0 { flags & Device::PEER } else { 0 };
+    *to_peer = if flow.flags & Flow::MASQUERADED == 0 { flags & Device::PEER } else { 0 };
     flags & Device::SHORT_CUT != 0
 }

@@ -7,162 +7,152 @@
 
 use crate::addr::{Ip, Protocol};
 use crate::event::Event;
-use crate::flow::{Flow, Kind, Side, Tuple, has_lasted};
+use crate::flow::{Entry, Flow, Kind, Side, Tuple, has_lasted};
 use crate::packet::Packet;
 use crate::scratch::{Next, Scratch};
 use crate::tables::{Added, Tables};
 
-use super::begin;
+use super::{Found, begin};
 
 /// Whether [`mend`] must look at the flow that was found for a packet.
 #[inline(always)]
-pub(super) fn must_mend(scratch: &Scratch) -> bool {
-    let is_followed = scratch.next == Next::Follow && scratch.found.flow.is_forward();
-    is_followed && !scratch.found.flow.is_protected()
+pub(super) fn must_mend(next: Next, flow: &Flow) -> bool {
+    next == Next::Follow && flow.is_forward() && !flow.is_protected()
 }
 
-/// Makes anew what was displaced of the transient flow in `scratch.found.flow`, which a packet is about to follow: its entries are
+/// Makes anew what was displaced of a transient flow, which a packet is about to follow: its entries are
 /// displaced one by one, and the packet would leave by a tuple whose answers lead nowhere, or to another client that has the
-/// tuple by now. True in that last case: the flow is gone, and its packet begins it anew with another port.
+/// tuple by now. In that last case the flow is gone, and its packet begins it anew with another port ([`Next::Again`]).
 #[inline(always)]
 pub(super) fn mend<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
-    scratch: &mut Scratch,
-) -> bool {
-    if !scratch.found.find_opposite(tables) && !begin::make_reply(tables, scratch, packet.device())
-    {
-        return true;
+    Scratch { found, pair, next, .. }: &mut Scratch,
+) {
+    if !found.find_opposite(tables) && !begin::make_reply(tables, found, pair, packet.device()) {
+        *next = Next::Again;
+    } else if found.flow.flags & Flow::MASQUERADED != 0 {
+        mend_masquerade(tables, found);
     }
-    if scratch.found.flow.flags & Flow::MASQUERADED != 0 {
-        mend_masquerade(tables, scratch);
-    }
-    false
 }
 
-/// Protects the flow of the forward entry in `scratch.found.flow` if both ends have spoken. A datagram flow must have lasted as well:
+/// Protects the flow of the forward entry that was found if both ends have spoken. A datagram flow must have lasted as well:
 /// question and answer are no proof that the client is where its address says.
 #[inline(never)]
-pub(super) fn raise<T: Tables>(tables: &T, scratch: &mut Scratch, now: u64) {
-    if !scratch.found.find_opposite(tables) {
+pub(super) fn raise<T: Tables>(tables: &T, found: &mut Found, now: u64) {
+    if !found.find_opposite(tables) {
         return;
     }
-    let (forward, reply) = (scratch.found.flow.shown, scratch.found.opposite.flow.shown);
+    let (forward, reply) = (found.flow.shown, found.opposite.flow.shown);
     let both_spoke = forward.established & reply.established != 0;
     let is_ending = forward.rst | reply.rst | forward.fin & reply.fin != 0;
-    let has_lasted =
-        scratch.found.key.protocol == Protocol::TCP || has_lasted(&scratch.found.flow, now);
+    let has_lasted = found.key.protocol == Protocol::TCP || has_lasted(&found.flow, now);
     if !both_spoke || is_ending || !has_lasted {
         return;
     }
-    if !each(tables, scratch, protect) {
+    if !each(tables, found, protect) {
         // The flow goes on among the displaceable ones.
-        let _all: bool = each(tables, scratch, expose);
+        let _all: bool = each(tables, found, expose);
         tables.count(Event::FlowUnprotected);
     }
 }
 
-/// Makes anew the entries that were displaced of the masquerade of the flow in `scratch.found.flow`, or the whole masquerade where
+/// Makes anew the entries that were displaced of the masquerade of the flow that was found, or the whole masquerade where
 /// another flow has its tuple by now.
 #[inline(always)]
-fn mend_masquerade<T: Tables>(tables: &T, scratch: &mut Scratch) {
-    scratch.found.key.write_masquerade_key(&scratch.found.flow, &mut scratch.found.visited.key);
-    let is_marked = tables.flow(&scratch.found.visited.key, &mut scratch.found.visited.flow);
-    if is_marked && scratch.found.visited.flow.to.source == Ip::UNSPECIFIED {
+fn mend_masquerade<T: Tables>(tables: &T, found: &mut Found) {
+    found.key.write_masquerade_key(&found.flow, &mut found.visited.key);
+    let is_marked = tables.flow(&found.visited.key, &mut found.visited.flow);
+    if is_marked && found.visited.flow.to.source == Ip::UNSPECIFIED {
         return;
     }
-    if is_marked && has_answers(tables, scratch) {
+    if is_marked && has_answers(tables, found) {
         return;
     }
     // Its packet finds a source for it where it leaves.
-    scratch.found.key.write_masquerade_key(&scratch.found.flow, &mut scratch.found.visited.key);
-    scratch.found.flow.write_entry(Kind::MASQUERADE, &mut scratch.found.visited.flow);
-    scratch.found.visited.flow.to = Tuple::NONE;
-    let _put: bool = tables.put_flow(&scratch.found.visited.key, &scratch.found.visited.flow);
+    found.key.write_masquerade_key(&found.flow, &mut found.visited.key);
+    found.flow.write_entry(Kind::MASQUERADE, &mut found.visited.flow);
+    found.visited.flow.to = Tuple::NONE;
+    let _put: bool = tables.put_flow(&found.visited.key, &found.visited.flow);
 }
 
-/// Whether answers to the masquerade in `scratch.found.visited`, of the flow in `scratch.found.flow`, lead to that flow: also because they do
+/// Whether answers to the masquerade in `found.visited`, of the flow in `found.flow`, lead to that flow: also because they do
 /// from now on.
 #[inline(always)]
-fn has_answers<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    scratch.found.visited.flow.to.write_reversed(&mut scratch.found.visited.key.tuple);
-    scratch.found.visited.key.side = Side::INGRESS;
-    if tables.flow(&scratch.found.visited.key, &mut scratch.found.visited.flow) {
-        return scratch.found.visited.flow.to.is_reverse_of(&scratch.found.flow.to);
+fn has_answers<T: Tables>(tables: &T, found: &mut Found) -> bool {
+    found.visited.flow.to.write_reversed(&mut found.visited.key.tuple);
+    found.visited.key.side = Side::INGRESS;
+    if tables.flow(&found.visited.key, &mut found.visited.flow) {
+        return found.visited.flow.to.is_reverse_of(&found.flow.to);
     }
-    scratch.found.flow.write_answer(Kind::UNMASQUERADE, &mut scratch.found.visited.flow);
-    scratch.found.flow.to.write_reversed(&mut scratch.found.visited.flow.to);
-    tables.add_flow(&scratch.found.visited.key, &scratch.found.visited.flow) == Added::Yes
+    found.flow.write_answer(Kind::UNMASQUERADE, &mut found.visited.flow);
+    found.flow.to.write_reversed(&mut found.visited.flow.to);
+    tables.add_flow(&found.visited.key, &found.visited.flow) == Added::Yes
 }
 
-/// Makes all entries of the flow of `scratch.found.flow`, which is one of its pair, displaceable.
+/// Makes all entries of the flow that was found, by either of its pair, displaceable.
 #[inline(never)]
-pub(super) fn release<T: Tables>(tables: &T, scratch: &mut Scratch) {
-    let _all: bool = each(tables, scratch, expose);
+pub(super) fn release<T: Tables>(tables: &T, found: &mut Found) {
+    let _all: bool = each(tables, found, expose);
 }
 
-/// Calls `step` for the key in `scratch.found.visited.key` of each entry of a flow, until it fails. `scratch.found.flow` is either
-/// entry of its pair.
+/// Calls `step` for each entry of a flow, by its key, until it fails. The entry that was found is either one of its pair.
 #[inline(always)]
-fn each<T: Tables>(
-    tables: &T,
-    scratch: &mut Scratch,
-    step: impl Fn(&T, &mut Scratch) -> bool,
-) -> bool {
-    scratch.found.visited.key = scratch.found.key;
-    if !step(tables, scratch) {
+fn each<T: Tables>(tables: &T, found: &mut Found, step: impl Fn(&T, &mut Entry) -> bool) -> bool {
+    found.visited.key = found.key;
+    if !step(tables, &mut found.visited) {
         return false;
     }
-    scratch.found.key.write_opposite(&scratch.found.flow, &mut scratch.found.visited.key);
-    if !step(tables, scratch) {
+    found.key.write_opposite(&found.flow, &mut found.visited.key);
+    if !step(tables, &mut found.visited) {
         return false;
     }
-    if scratch.found.flow.flags & Flow::MASQUERADED == 0 {
+    if found.flow.flags & Flow::MASQUERADED == 0 {
         return true;
     }
     // Client to backend, where that leaves.
-    if scratch.found.flow.is_answer() {
-        scratch.found.key.tuple.write_reversed(&mut scratch.found.visited.key.tuple);
+    if found.flow.is_answer() {
+        found.key.tuple.write_reversed(&mut found.visited.key.tuple);
     } else {
-        scratch.found.visited.key.tuple = scratch.found.flow.to;
+        found.visited.key.tuple = found.flow.to;
     }
-    scratch.found.visited.key.side = Side::EGRESS;
-    if !step(tables, scratch) {
+    found.visited.key.side = Side::EGRESS;
+    if !step(tables, &mut found.visited) {
         return false;
     }
-    if scratch.found.visited.flow.to.source == Ip::UNSPECIFIED {
+    if found.visited.flow.to.source == Ip::UNSPECIFIED {
         return true;
     }
-    scratch.found.visited.flow.to.write_reversed(&mut scratch.found.visited.key.tuple);
-    scratch.found.visited.key.side = Side::INGRESS;
-    step(tables, scratch)
+    found.visited.flow.to.write_reversed(&mut found.visited.key.tuple);
+    found.visited.key.side = Side::INGRESS;
+    step(tables, &mut found.visited)
 }
 
 /// Copies an entry to where nothing displaces it. The older copy stays behind and is displaced in its time.
 #[inline(never)]
-fn protect<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    if !tables.flow(&scratch.found.visited.key, &mut scratch.found.visited.flow) {
+fn protect<T: Tables>(tables: &T, Entry { key, flow }: &mut Entry) -> bool {
+    if !tables.flow(key, flow) {
         return false;
     }
-    if scratch.found.visited.flow.is_protected() {
+    if flow.is_protected() {
         return true;
     }
-    scratch.found.visited.flow.flags |= Flow::PROTECTED;
-    tables.put_flow(&scratch.found.visited.key, &scratch.found.visited.flow)
+    flow.flags |= Flow::PROTECTED;
+    tables.put_flow(key, flow)
 }
 
 /// Moves an entry to where newer ones displace it. True, also where there is none.
 #[inline(never)]
-fn expose<T: Tables>(tables: &T, scratch: &mut Scratch) -> bool {
-    if !tables.flow(&scratch.found.visited.key, &mut scratch.found.visited.flow) {
-        scratch.found.visited.flow.to.source = Ip::UNSPECIFIED;
+fn expose<T: Tables>(tables: &T, Entry { key, flow }: &mut Entry) -> bool {
+    if !tables.flow(key, flow) {
+        flow.to.source = Ip::UNSPECIFIED;
         return true;
     }
-    if scratch.found.visited.flow.is_protected() {
-        scratch.found.visited.flow.flags &= !Flow::PROTECTED;
+    if flow.is_protected() {
+        flow.flags &= !Flow::PROTECTED;
         // Without memory there the flow goes, as it would in a while.
-        let _put: bool = tables.put_flow(&scratch.found.visited.key, &scratch.found.visited.flow);
-        tables.remove_protected(&scratch.found.visited.key);
+        let _put: bool = tables.put_flow(key, flow);
+        tables.remove_protected(key);
     }
     true
 }

@@ -1,16 +1,16 @@
 //! The source of a masqueraded flow: an address of this node, and a port of ours.
 
-use super::super::parts::end;
-use super::super::{Found, Pair};
-use super::{Reservation, seek};
+use super::super::{Found, Pair, Step, ready};
+use super::{Reservation, Search, seek};
 use crate::addr::{Ip, Port};
 use crate::config::{Device, Settings};
-use crate::event::{DropReason, Event, PassReason, Verdict};
-use crate::flow::{Kind, Side};
+use crate::event::{DropReason, Event, Verdict};
+use crate::flow::{FlowKey, Kind, Side};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::service::Frontend;
 use crate::tables::Tables;
+use crate::wire::Headers;
 
 /// Gives the `MASQUERADE` entry in `scratch.found` its source, on the first packet that leaves. Where there is none to be had,
 /// nothing of the flow is left.
@@ -19,19 +19,16 @@ pub(in crate::forward) fn masquerade<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
-) -> bool {
-    let Some(settings) = tables.settings() else {
-        return end(scratch, Verdict::Pass(PassReason::NotReady));
-    };
-    match translate_source(packet, tables, settings, scratch) {
-        Ok(()) => false,
-        Err(reason) => {
-            if !scratch.search.goes_on {
-                forget(tables, scratch);
-            }
-            end(scratch, Verdict::Drop(reason))
+) -> Step<()> {
+    let settings = ready(tables)?;
+    let Scratch { headers, found, pair, search, .. } = scratch;
+    let translated = translate_source(packet, tables, settings, found, pair, search);
+    translated.map_err(|reason| {
+        if !search.goes_on {
+            forget(tables, headers, found);
         }
-    }
+        Verdict::Drop(reason)
+    })
 }
 
 #[inline(always)]
@@ -39,13 +36,16 @@ fn translate_source<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
     settings: &Settings,
-    scratch: &mut Scratch,
+    found: &mut Found,
+    pair: &mut Pair,
+    search: &mut Search,
 ) -> Result<(), DropReason> {
-    if scratch.search.tried == 0 {
-        choose_source(packet, tables, settings, scratch)?;
+    if search.tried == 0 {
+        choose_source(packet, tables, settings, found, pair)?;
+        let source = pair.forward.to.source;
+        search.node_port = Frontend::node_port(source, Port::NONE, found.key.protocol);
     }
-    let _reservation: Reservation = seek(tables, settings, scratch, true)?;
-    let Scratch { found, pair, .. } = scratch;
+    let _reservation: Reservation = seek(tables, settings, &found.key, pair, search, true)?;
     found.flow = pair.forward;
     if tables.put_flow(&found.key, &found.flow) {
         return Ok(());
@@ -61,43 +61,38 @@ fn choose_source<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
     settings: &Settings,
-    scratch: &mut Scratch,
+    Found { key, flow, .. }: &Found,
+    Pair { forward, reply, .. }: &mut Pair,
 ) -> Result<(), DropReason> {
     let index = packet.device();
     let device = tables.device(index).ok_or(DropReason::NoSourceAddress)?;
-    let v4 = scratch.headers.key.tuple.destination.is_v4();
+    let v4 = key.tuple.destination.is_v4();
     let source = if v4 { device.source4 } else { device.source6 };
     if source == Ip::UNSPECIFIED {
         return Err(DropReason::NoSourceAddress);
     }
-    let Scratch { found, pair: Pair { forward, reply, .. }, .. } = &mut *scratch;
-    let tuple = &found.key.tuple;
-    found.flow.write_answer(Kind::UNMASQUERADE, &mut reply.flow);
+    flow.write_answer(Kind::UNMASQUERADE, &mut reply.flow);
     reply.flow.seen = tables.now();
-    tuple.write_reversed(&mut reply.flow.to);
-    *forward = found.flow;
-    forward.to = *tuple;
+    key.tuple.write_reversed(&mut reply.flow.to);
+    *forward = *flow;
+    forward.to = key.tuple;
     forward.to.source = source;
     if device.flags & (if v4 { Device::SOURCES4 } else { Device::SOURCES6 }) != 0 {
         // Packets that leave by a port of a bridge are routed to the bridge.
         let routed = if device.bridge == 0 { index } else { device.bridge };
-        ask_route(packet, tables, settings, scratch, routed);
+        ask_route(packet, (tables, settings), key, routed, &mut forward.to.source);
     }
-    let Scratch { found, pair, search, .. } = scratch;
-    found.key.write_opposite(&pair.forward, &mut pair.reply.key);
-    search.node_port = Frontend::node_port(pair.forward.to.source, Port::NONE, found.key.protocol);
+    key.write_opposite(forward, &mut reply.key);
     Ok(())
 }
 
 /// Removes the flow of a masquerade that found no source, if nobody has answered it yet.
 #[inline(never)]
-fn forget<T: Tables>(tables: &T, scratch: &mut Scratch) {
-    if !scratch.found.find_answers(tables, &scratch.headers, Side::EGRESS)
-        || scratch.found.answers.flow.is_protected()
-    {
+fn forget<T: Tables>(tables: &T, headers: &Headers, found: &mut Found) {
+    if !found.find_answers(tables, headers, Side::EGRESS) || found.answers.flow.is_protected() {
         return;
     }
-    let Found { key, answers, visited, .. } = &mut scratch.found;
+    let Found { key, answers, visited, .. } = found;
     tables.remove_flow(key);
     answers.key.write_opposite(&answers.flow, &mut visited.key);
     tables.remove_flow(&visited.key);
@@ -110,14 +105,14 @@ fn forget<T: Tables>(tables: &T, scratch: &mut Scratch) {
 #[inline(never)]
 fn ask_route<P: Packet, T: Tables>(
     packet: &P,
-    tables: &T,
-    settings: &Settings,
-    scratch: &mut Scratch,
+    (tables, settings): (&T, &Settings),
+    key: &FlowKey,
     device: u32,
+    into: &mut Ip,
 ) {
-    let source = packet.source(&scratch.headers.key.tuple, scratch.headers.key.protocol, device);
+    let source = packet.source(&key.tuple, key.protocol, device);
     match source.filter(|source| settings.may_be_own(source)) {
-        Some(source) => scratch.pair.forward.to.source = source,
+        Some(source) => *into = source,
         None => tables.count(Event::SourceKept),
     }
 }
