@@ -11,7 +11,7 @@ use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
 
 /// Until a look at the rules is on the screen.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 in_both_shapes!(
     services_work_beside_the_firewall_of_a_cni,
