@@ -1,5 +1,5 @@
-//! Two CPUs handle the first packets of one flow at once, through the programs in the kernel: whatever they make, the
-//! flow has one source and each of its entries once.
+//! Two CPUs handle packets of one flow at once, through the programs in the kernel: whatever they begin, the flow has one
+//! source and each of its entries once, and whatever they end is noted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -11,6 +11,7 @@ use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use lb_common::event::Hook;
 use lb_common::fake::{Datagram, Fake, at, world};
 use lb_common::flow::{Flow, FlowKey, Kind, Side};
+use lb_common::wire::tcp;
 use lb_tests::cpus;
 use lb_tests::differential::{Kernel, bpf};
 
@@ -58,14 +59,50 @@ fn tables() -> Fake {
     tables
 }
 
+/// A packet of a client to the frontend, or of the backend to it, as a pod's interface meets it.
+fn of_connection(
+    number: u32,
+    is_answer: bool,
+    flags: u8,
+    [sequence, acknowledged]: [u32; 2],
+) -> (Hook, Datagram) {
+    let (from, hook) =
+        if is_answer { (world::REMOTE4, Hook::PodEgress) } else { (world::POD4, Hook::PodIngress) };
+    let mut packet = Datagram::tcp(from, world::CLUSTER4, flags).numbered(sequence, acknowledged);
+    if is_answer {
+        packet.destination = client(number);
+    } else {
+        packet.source = client(number);
+    }
+    (hook, packet)
+}
+
+/// Both ends speak: the answers have acknowledged 1,000.
+fn opened(number: u32) -> Vec<(Hook, Datagram)> {
+    vec![
+        of_connection(number, false, tcp::SYN, [999, 0]),
+        of_connection(number, true, tcp::SYN | tcp::ACK, [1, 1_000]),
+        of_connection(number, false, tcp::ACK, [1_000, 2]),
+    ]
+}
+
+fn closed(number: u32) -> Vec<(Hook, Datagram)> {
+    vec![of_connection(number, false, tcp::FIN | tcp::ACK, [1_000, 2])]
+}
+
+/// A reset that nothing proves: its number is far from what was acknowledged.
+fn reset(number: u32) -> Vec<(Hook, Datagram)> {
+    vec![of_connection(number, false, tcp::RST, [1 << 30, 0])]
+}
+
 /// Sends every flow's packets from both CPUs at once.
-fn race(kernel: &Kernel, packets: Packets) -> Result<()> {
+fn race(kernel: &Kernel, [ones, others]: [Packets; 2]) -> Result<()> {
     let done = [0, 1].map(|_| AtomicU32::new(0));
     let [first, second] = &done;
     let [one, other] = cpus::two()?;
     let programs: BTreeMap<Hook, BorrowedFd<'_>> =
         Hook::ALL.iter().map(|hook| (*hook, kernel.program(*hook))).collect();
-    let send = |cpu, mine: &AtomicU32, its: &AtomicU32| {
+    let send = |packets, cpu, mine: &AtomicU32, its: &AtomicU32| {
         let outcome = send(&programs, packets, cpu, (mine, its));
         // Nobody waits for who failed.
         mine.store(u32::MAX, Ordering::SeqCst);
@@ -73,8 +110,8 @@ fn race(kernel: &Kernel, packets: Packets) -> Result<()> {
     };
     thread::scope(|scope| {
         let send = &send;
-        let other = scope.spawn(move || send(other, second, first));
-        let one = send(one, first, second);
+        let other = scope.spawn(move || send(others, other, second, first));
+        let one = send(ones, one, first, second);
         let other = other.join().expect("no panic");
         one.and(other)
     })
@@ -107,6 +144,13 @@ fn send(
     Ok(())
 }
 
+fn run(kernel: &Kernel, (hook, packet): (Hook, Datagram), out: &mut [u8]) -> Result<()> {
+    let context = bpf::Context::default();
+    let ran = bpf::test_run(kernel.program(hook), &packet.build(), out, Some(&context), 1)?;
+    ensure!(ran.code == u32::MAX, "{packet:?} ended with {}", ran.code);
+    Ok(())
+}
+
 /// The entries of a kind. Nobody has answered: they are displaceable.
 fn entries(kernel: &Kernel, kind: Kind) -> Result<Vec<(FlowKey, Flow)>> {
     Ok(kernel.transient()?.into_iter().filter(|(_, flow)| flow.kind == kind).collect())
@@ -116,7 +160,7 @@ fn entries(kernel: &Kernel, kind: Kind) -> Result<Vec<(FlowKey, Flow)>> {
 fn flow_that_two_cpus_masquerade_at_once_has_one_source() -> Result<()> {
     let mut kernel = Kernel::new(ROOM)?;
     kernel.load(&tables())?;
-    race(&kernel, masqueraded)?;
+    race(&kernel, [masqueraded; 2])?;
     let sources = entries(&kernel, Kind::UNMASQUERADE)?;
     let flows: BTreeSet<_> = sources.iter().map(|(_, flow)| flow.to).collect();
     ensure!(flows.len() == FLOWS as usize, "{} flows", flows.len());
@@ -138,17 +182,35 @@ fn flow_that_two_cpus_shift_at_once_has_one_source() -> Result<()> {
     for number in 0..FLOWS {
         let mut packet = Datagram::syn(world::POD4, world::CLUSTER4);
         packet.source = client(number);
-        let context = bpf::Context::default();
-        let program = kernel.program(Hook::PodIngress);
-        let ran = bpf::test_run(program, &packet.build(), &mut out, Some(&context), 1)?;
-        ensure!(ran.code == u32::MAX, "flow {number} ended with {}", ran.code);
+        run(&kernel, (Hook::PodIngress, packet), &mut out)?;
     }
-    race(&kernel, shifted)?;
+    race(&kernel, [shifted; 2])?;
     let asked = at(OTHER);
     let answers = entries(&kernel, Kind::REPLY)?;
     let answers = answers.iter().filter(|(_, flow)| flow.to.source == asked.ip).count();
     ensure!(answers == FLOWS as usize, "{answers} sources of {FLOWS} flows");
     let forward = entries(&kernel, Kind::FORWARD)?.len();
     ensure!(forward == 2 * FLOWS as usize, "{forward} forward entries");
+    Ok(())
+}
+
+#[test]
+fn end_and_reset_that_two_cpus_see_at_once_are_both_noted() -> Result<()> {
+    let mut kernel = Kernel::new(ROOM)?;
+    kernel.load(&tables())?;
+    let mut out = vec![0; 512];
+    for number in 0..FLOWS {
+        for step in opened(number) {
+            run(&kernel, step, &mut out)?;
+        }
+    }
+    race(&kernel, [closed, reset])?;
+    let protected = kernel.flows()?;
+    let forward: Vec<&Flow> =
+        protected.values().filter(|flow| flow.kind == Kind::FORWARD).collect();
+    ensure!(forward.len() == FLOWS as usize, "{} protected forward entries", forward.len());
+    let lacks = |shown: fn(&Flow) -> u8| forward.iter().filter(|flow| shown(flow) == 0).count();
+    let (ends, resets) = (lacks(|flow| flow.shown.fin), lacks(|flow| flow.shown.claimed));
+    ensure!(ends + resets == 0, "{ends} ends and {resets} resets were not noted");
     Ok(())
 }
