@@ -116,6 +116,9 @@ pub struct Cleanup {
     /// clean up.
     #[arg(long)]
     pub drain: bool,
+    /// Serve everything until kube-proxy's rules are in place, and drain then: start it before kube-proxy.
+    #[arg(long, requires = "drain")]
+    pub after_rules: bool,
     /// Maximum time to drain; then the remaining flows are removed too.
     #[arg(long, value_name = "SECONDS", requires = "drain")]
     pub timeout: Option<u64>,

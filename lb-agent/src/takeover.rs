@@ -8,6 +8,7 @@ mod conntrack;
 mod drain;
 mod follow;
 mod iptables;
+mod reserve;
 mod rules;
 mod verb;
 
@@ -24,7 +25,7 @@ use lb_common::service::Frontend;
 pub use anchor::remove as remove_anchor;
 pub use conntrack::Connection;
 use conntrack::Which;
-pub use drain::drain;
+pub use drain::{Drain, drain};
 pub use follow::{Takeover, begin};
 pub use rules::Rules;
 pub use verb::{Error as VerbError, Options, takeover};

@@ -146,7 +146,9 @@ pub(crate) fn migrate(file: &Path) -> Result<ExitCode> {
 pub(crate) fn drain_and_cleanup(options: &Cleanup) -> Result<ExitCode> {
     let dir = &options.pins.bpf_dir;
     if options.drain {
-        takeover::drain(dir, options.timeout.map(Duration::from_secs), &mut io::stdout())?;
+        let within = options.timeout.map(Duration::from_secs);
+        let drain = takeover::Drain { after_rules: options.after_rules, within };
+        takeover::drain(dir, drain, &mut io::stdout())?;
     }
     cleanup(dir)
 }

@@ -17,6 +17,10 @@ use lb_tests::wait::wait_until;
 
 #[path = "control_plane_takeover/connections.rs"]
 mod connections;
+#[path = "control_plane_takeover/drain.rs"]
+mod drain;
+
+use drain::Drain;
 
 /// How long kube-proxy may take until its rules stand.
 const SOON: Duration = Duration::from_mins(1);
@@ -65,19 +69,14 @@ fn taken_over_and_given_back(mode: Mode) -> Result<()> {
     // And back: programs serve until kube-proxy's rules are there again, and then what they know.
     let back = loads(&cluster, &web, PAUSE_BACK)?;
     agents.iter_mut().try_for_each(Agent::stop)?;
+    let drains = drain::start_all(&agents, nodes)?;
     let proxies: Vec<KubeProxy> = nodes.iter().map(start).collect::<Result<_>>()?;
-    for node in nodes {
-        mode.until_rules_are_there(node.netns(), &web)?;
-    }
-    for agent in &agents {
-        let said = agent.command(&["cleanup", "--drain", "--timeout", "60"])?;
-        ensure!(said.contains("0 flows left") && said.contains("removed"), "{said}");
-        ensure!(!said.contains("warning"), "{said}");
-    }
+    drains.into_iter().try_for_each(Drain::end)?;
     all_are_answered(&cluster, &web).context("with kube-proxy alone again")?;
+    // Before anything changes: kube-proxy itself may lose a datagram whose backend leaves.
+    finish(back, tolerated_back).context("back to kube-proxy")?;
     cluster.endpoints(&web, &[rig.pod(1, 1)?])?;
     cluster.until_answered_by(&web, &["pod-b2"])?;
-    finish(back, tolerated_back).context("back to kube-proxy")?;
     drop(proxies);
     Ok(())
 }
@@ -91,14 +90,9 @@ const fn tolerated_there(protocol: Protocol) -> u64 {
     }
 }
 
-/// Questions of an asker that may be lost on the way back, each of them alone. Netfilter masquerades datagrams of the node and of
-/// clients outside from a port that it draws, and does not know those that flows of ours have towards the same backend: the
-/// answer goes to the client of that flow (ADR 0031). TCP sockets of the node take no such port.
-const fn tolerated_back(protocol: Protocol) -> u64 {
-    match protocol {
-        Protocol::Tcp => 0,
-        Protocol::Udp => 6,
-    }
+/// On the way back none is: netfilter gives no port away that a flow of ours has towards the same backend (ADR 0031).
+const fn tolerated_back(_: Protocol) -> u64 {
+    0
 }
 
 /// Ends loads, and fails if they lost more than is tolerated.

@@ -5,9 +5,10 @@ use std::io;
 use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use lb_common::flow::Tuple;
 
-use crate::netfilter::{body, dump, find, nested, number, request};
+use crate::netfilter::{CREATE, attribute, body, dump, find, nested, number, request};
 
-/// `NFNL_SUBSYS_CTNETLINK` with `IPCTNL_MSG_CT_GET` and `IPCTNL_MSG_CT_DELETE`.
+/// `NFNL_SUBSYS_CTNETLINK` with `IPCTNL_MSG_CT_NEW`, `IPCTNL_MSG_CT_GET` and `IPCTNL_MSG_CT_DELETE`.
+const NEW: u16 = 1 << 8;
 const GET: u16 = 1 << 8 | 1;
 const DELETE: u16 = 1 << 8 | 2;
 /// `CTA_TUPLE_ORIG` and the others of `enum ctattr_type`.
@@ -15,6 +16,7 @@ const ORIGINAL: u16 = 1;
 const REPLY: u16 = 2;
 const STATUS: u16 = 3;
 const PROTOCOL: u16 = 4;
+const TIMEOUT: u16 = 7;
 const STATUS_MASK: u16 = 26;
 /// `IPS_DST_NAT`.
 const DESTINATION: u32 = 1 << 5;
@@ -74,11 +76,77 @@ pub(super) fn list(
 
 /// Makes netfilter delete a conntrack entry.
 pub(super) fn forget(connection: &Connection) -> io::Result<()> {
-    match request(DELETE, 0, &body(connection.family, &connection.named)) {
+    delete(connection.family, &connection.named)
+}
+
+/// Makes netfilter delete the entry of a connection that it does not translate.
+pub(super) fn release(protocol: Protocol, original: &Tuple) -> io::Result<()> {
+    delete(family(original), &nested(ORIGINAL, &[written(protocol, original)]))
+}
+
+fn delete(family: u8, named: &[u8]) -> io::Result<()> {
+    match request(DELETE, 0, &body(family, named)) {
         // It ended by itself meanwhile.
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
         other => other,
     }
+}
+
+/// What netfilter is told of a connection that it did not see begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum State {
+    /// No packet of it will pass.
+    Unseen,
+    /// TCP: it is open. Netfilter knows none of its numbers, so it is not to judge them.
+    Open,
+}
+
+/// Writes a connection down that keeps its ends, for so many seconds: netfilter gives the source to no other towards this
+/// destination. `is_new`: an entry that is there is not to be touched; says whether there was none.
+pub(super) fn reserve(
+    (protocol, original, state): (Protocol, &Tuple, State),
+    seconds: u32,
+    is_new: bool,
+) -> io::Result<bool> {
+    const EXCLUSIVE: u16 = 0x200;
+    let attributes = [
+        nested(ORIGINAL, &[written(protocol, original)]),
+        nested(REPLY, &[written(protocol, &original.reversed())]),
+        number(TIMEOUT, seconds),
+        if state == State::Open { open() } else { Vec::new() },
+    ];
+    let flags = if is_new { CREATE | EXCLUSIVE } else { CREATE };
+    match request(NEW, flags, &body(family(original), &attributes.concat())) {
+        Ok(()) => Ok(true),
+        Err(error) if is_new && error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// `CTA_PROTOINFO_TCP`: established, and liberal about both windows (`struct nf_ct_tcp_flags`).
+fn open() -> Vec<u8> {
+    const ESTABLISHED: u8 = 3;
+    const LIBERAL: [u8; 2] = [8; 2];
+    let parts = [attribute(1, &[ESTABLISHED]), attribute(4, &LIBERAL), attribute(5, &LIBERAL)];
+    nested(PROTOCOL, &[nested(1, &parts)])
+}
+
+/// `NFPROTO_IPV4` or `NFPROTO_IPV6`.
+const fn family(tuple: &Tuple) -> u8 {
+    if tuple.source.is_v4() { 2 } else { 10 }
+}
+
+/// The inner part of `enum ctattr_tuple`, of protocols that have ports.
+fn written(protocol: Protocol, tuple: &Tuple) -> Vec<u8> {
+    let address = |v4: u16, v6: u16, ip: Ip| match ip.octets() {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => attribute(v4, &[a, b, c, d]),
+        octets => attribute(v6, &octets),
+    };
+    let addresses = nested(1, &[address(1, 3, tuple.source), address(2, 4, tuple.destination)]);
+    let port = |kind, port: Port| attribute(kind, &port.get().to_be_bytes());
+    let ports = [port(2, tuple.source_port), port(3, tuple.destination_port)];
+    let ends = nested(2, &[attribute(1, &[protocol.0]), ports.concat()]);
+    [addresses, ends].concat()
 }
 
 fn connection(which: Which, family: u8, attributes: &[u8]) -> Option<Connection> {
@@ -127,27 +195,20 @@ fn tuple(attributes: &[u8]) -> Option<(Protocol, Tuple)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netfilter::attribute;
 
     const CLIENT: (Ip, u16) = (Ip::v4([10, 1, 0, 5]), 40_000);
     const CLUSTER: (Ip, u16) = (Ip::v4([10, 96, 0, 10]), 80);
     const BACKEND: (Ip, u16) = (Ip::v4([10, 1, 0, 6]), 8080);
 
-    fn written(protocol: Protocol, [from, to]: [(Ip, u16); 2]) -> Vec<u8> {
-        let address = |v4: u16, v6: u16, ip: Ip| match ip.octets() {
-            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => attribute(v4, &[a, b, c, d]),
-            octets => attribute(v6, &octets),
-        };
-        let addresses = nested(1, &[address(1, 3, from.0), address(2, 4, to.0)]);
-        let ports = [attribute(2, &from.1.to_be_bytes()), attribute(3, &to.1.to_be_bytes())];
-        let ends = nested(2, &[attribute(1, &[protocol.0]), ports.concat()]);
-        [addresses, ends].concat()
+    fn of([from, to]: [(Ip, u16); 2]) -> Vec<u8> {
+        let end = |(ip, port)| Endpoint::new(ip, Port::new(port));
+        written(Protocol::TCP, &Tuple::new(end(from), end(to)))
     }
 
     fn told(status: u32, state: u8) -> Vec<u8> {
         [
-            nested(ORIGINAL, &[written(Protocol::TCP, [CLIENT, CLUSTER])]),
-            nested(REPLY, &[written(Protocol::TCP, [BACKEND, CLIENT])]),
+            nested(ORIGINAL, &[of([CLIENT, CLUSTER])]),
+            nested(REPLY, &[of([BACKEND, CLIENT])]),
             number(STATUS, status),
             nested(PROTOCOL, &[nested(1, &[attribute(1, &[state])])]),
         ]

@@ -10,29 +10,47 @@ use lb_common::addr::Protocol;
 use lb_common::config::Settings;
 use lb_common::flow::{Flow, FlowKey, Tuple};
 
+use super::Rules;
+use super::reserve::Reserved;
 use super::verb::Error;
 use crate::maps::Maps;
 use crate::reconcile::Op;
 use crate::{datapath, run, show};
 
-/// From one look to the next.
+/// From one look to the next, while flows end and while rules are awaited.
 const AGAIN: Duration = Duration::from_secs(1);
+const OFTEN: Duration = Duration::from_millis(50);
+
+/// How to drain.
+#[derive(Clone, Copy, Debug)]
+pub struct Drain {
+    /// Not before kube-proxy's rules are in place.
+    pub after_rules: bool,
+    /// For so long at most; nothing: as long as it takes.
+    pub within: Option<Duration>,
+}
 
 /// Lets packets without a flow pass, and returns once no flow is left, or after so long. No agent may run: it would serve
 /// again.
-pub fn drain(dir: &Path, within: Option<Duration>, out: &mut impl Write) -> Result<(), Error> {
+pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Error> {
     datapath::ensure_no_agent(dir)?;
     let mut maps = show::open(dir)?;
     let settings = maps.settings().map_err(super::Error::Maps)?;
     let flags = settings.flags & !Settings::TAKE_OVER | Settings::DRAIN;
-    let drained = Op::PutSettings(Box::new(Settings { flags, ..settings }));
-    maps.apply(&drained).map_err(super::Error::Maps)?;
+    let drained = Settings { flags, ..settings };
+    let mut reserved = Reserved::default();
+    if options.after_rules {
+        await_rules(dir, &maps, &mut reserved, out)?;
+    }
+    // Before, for netfilter begins at once, and below again, for flows that began in between.
+    let _flows: Known = hold(&mut reserved, &maps)?;
+    maps.apply(&Op::PutSettings(Box::new(drained))).map_err(super::Error::Maps)?;
     super::forget_ended(&maps)?;
     // Without an agent no Service changes.
     let frontends = super::Frontends::of(&maps)?;
     let (began, mut told) = (Instant::now(), None);
     loop {
-        let known = live(&maps)?;
+        let known = hold(&mut reserved, &maps)?;
         // Each time again: where a flow has ended, the next socket with its port is to begin by kube-proxy's rules.
         frontends.forget_untranslated(&known)?;
         let left = known.len();
@@ -41,7 +59,7 @@ pub fn drain(dir: &Path, within: Option<Duration>, out: &mut impl Write) -> Resu
             out.flush()?;
             told = Some(left);
         }
-        if left == 0 || within.is_some_and(|within| began.elapsed() >= within) {
+        if left == 0 || options.within.is_some_and(|within| began.elapsed() >= within) {
             return Ok(());
         }
         thread::park_timeout(AGAIN);
@@ -49,15 +67,50 @@ pub fn drain(dir: &Path, within: Option<Duration>, out: &mut impl Write) -> Resu
     }
 }
 
-/// Flows that are not over, by what their clients send. Nobody sweeps: entries of those that are lie there still.
-fn live(maps: &Maps) -> Result<BTreeSet<(Protocol, Tuple)>, Error> {
-    let all = maps.all_flows().map_err(super::Error::Maps)?;
+/// Returns when kube-proxy's rules serve each family that we serve. What processes of this host send meets them before our
+/// programs: from the first moment on netfilter may give no port of ours away.
+fn await_rules(
+    dir: &Path,
+    maps: &Maps,
+    reserved: &mut Reserved,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let rows = maps.backends().map_err(super::Error::Maps)?;
+    let served = |v4: bool| rows.iter().any(|row| row.service != 0 && row.ip.is_v4() == v4);
+    let mut is_told = false;
+    loop {
+        let _flows: Known = hold(reserved, maps)?;
+        if !std::mem::replace(&mut is_told, true) {
+            writeln!(out, "every flow is written down; waiting for kube-proxy's rules")?;
+            out.flush()?;
+        }
+        if Rules::serve([served(true), served(false)]) {
+            return Ok(());
+        }
+        thread::park_timeout(OFTEN);
+        datapath::ensure_no_agent(dir)?;
+    }
+}
+
+/// Flows that are not over, by what their clients send.
+type Known = BTreeSet<(Protocol, Tuple)>;
+
+/// Lets netfilter know of all flows, and returns those that are not over.
+fn hold(reserved: &mut Reserved, maps: &Maps) -> Result<Known, Error> {
     let settings = maps.settings().map_err(super::Error::Maps)?;
+    let all = maps.all_flows().map_err(super::Error::Maps)?;
     let all: BTreeMap<FlowKey, Flow> = all.into_iter().collect();
+    let known = live(&settings, &all);
+    reserved.hold(&settings, &all, &known)?;
+    Ok(known)
+}
+
+/// Nobody sweeps: entries of flows that are over lie there still.
+fn live(settings: &Settings, all: &BTreeMap<FlowKey, Flow>) -> Known {
     let now = u64::try_from(run::monotonic().as_nanos()).unwrap_or(u64::MAX);
     let is_live = |(key, flow): &(&FlowKey, &Flow)| {
         flow.is_forward()
             && !settings.lifetimes.is_over(key, flow, all.get(&key.opposite(flow)), now)
     };
-    Ok(all.iter().filter(is_live).map(|(key, _)| (key.protocol, key.tuple)).collect())
+    all.iter().filter(is_live).map(|(key, _)| (key.protocol, key.tuple)).collect()
 }

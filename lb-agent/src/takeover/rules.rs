@@ -45,6 +45,26 @@ impl Rules {
         rules
     }
 
+    /// Whether rules lead to endpoints in each family that is wanted, IPv4 and IPv6.
+    ///
+    /// The mode `nftables` writes all rules of a family at once. The mode `iptables` makes the chain of a Service with endpoints
+    /// together with all others; before that there are empty ones. Of the older tables and of IPVS it is only seen that
+    /// something is there.
+    pub fn serve(wanted: [bool; 2]) -> bool {
+        const WITH_ENDPOINTS: [&str; 3] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-"];
+        let mut there = BTreeSet::new();
+        let listed = dump(TABLES | GET_CHAIN, (libc::AF_UNSPEC as u8, &[]), |family, chain| {
+            let of = |kind| find(chain, kind).map(text).unwrap_or_default();
+            if of(1) == TABLE || WITH_ENDPOINTS.iter().any(|prefix| of(3).starts_with(prefix)) {
+                there.insert(family);
+            }
+        });
+        let is_there = |family| there.contains(&family);
+        let serves =
+            wanted.iter().zip(FAMILIES).all(|(wanted, family)| !wanted || is_there(family));
+        listed.is_ok() && serves || device().is_some() || iptables::has_older()
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

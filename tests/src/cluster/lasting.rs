@@ -15,9 +15,6 @@ const ROUNDS: Duration = Duration::from_mins(5);
 /// Rounds that begin and end after a change, wherever the one before stood.
 const SINCE: u64 = 2;
 
-/// One of so many sockets that begin anew may lose a question.
-const FEW: u64 = 32;
-
 /// The number of sockets of one transport.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
@@ -25,7 +22,7 @@ pub struct Sizes {
     pub silent: usize,
     /// Those that ask all the time.
     pub asking: usize,
-    /// Whether those that ask, of processes of a node, begin anew: another server may answer then, and a few may lose a question.
+    /// Whether those that ask, of processes of a node, begin anew: another server may answer then.
     pub hosts_begin_anew: bool,
 }
 
@@ -46,10 +43,9 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// Whether sockets lost questions or were answered by another server, more than they may.
+    /// Whether sockets lost questions, or were answered by another server and may not be.
     fn is_harmed(&self, ledger: &Ledger) -> bool {
-        let may_lose = if self.begins_anew { 1 + ledger.sockets / FEW } else { 0 };
-        ledger.lost() > may_lose || !(self.begins_anew || ledger.moved.is_empty())
+        ledger.lost() > 0 || !(self.begins_anew || ledger.moved.is_empty())
     }
 }
 

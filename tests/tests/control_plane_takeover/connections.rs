@@ -1,7 +1,5 @@
 //! Connections and sockets that stay open, on the way to the agent and on the way back.
 
-use std::thread::{self, ScopedJoinHandle};
-
 use anyhow::{Context as _, Result, ensure};
 use lb_common::fake::{Datagram, Transport, at};
 use lb_tests::agent::{Agent, Source};
@@ -13,6 +11,7 @@ use lb_tests::topology::{Family, Node, Shape};
 use lb_tests::traffic::{Ask, Handmade, Protocol};
 use lb_tests::wait::wait_until_ok;
 
+use super::drain::{self, Drain};
 use super::{SOON, TIMEOUTS, all_are_answered, proxy};
 
 /// A port of the node that no socket gets by chance.
@@ -101,37 +100,26 @@ fn given_back(
     datagrams_are_remembered(nodes, 300)?;
     let kept = Lasting::open(cluster, web, sizes_back)?;
     agents.iter_mut().try_for_each(Agent::stop)?;
+    let mut drains = drain::start_all(&agents, nodes)?;
     let _proxies: Vec<KubeProxy> =
         nodes.iter().map(|node| proxy(node, mode, &kubeconfig)).collect::<Result<_>>()?;
-    for node in nodes {
+    for (node, agent) in nodes.iter().zip(&agents) {
         mode.until_rules_are_there(node.netns(), web)?;
+        wait_until_ok(SOON, "nothing begins", || {
+            let status = agent.exit_said(&["status"])?;
+            ensure!(status.contains("Draining"), "{status}");
+            Ok(())
+        })?;
     }
     answer_is_seen_first(cluster, web)?;
-    thread::scope(|scope| {
-        let drain = |agent| scope.spawn(move || Agent::command(agent, &["cleanup", "--drain"]));
-        let drains: Vec<_> = agents.iter().map(drain).collect();
-        for agent in &agents {
-            wait_until_ok(SOON, "nothing begins", || {
-                let status = agent.exit_said(&["status"])?;
-                ensure!(status.contains("Draining"), "{status}");
-                Ok(())
-            })?;
-        }
-        let went_on = kept
-            .go_on("while draining")
-            .and_then(|()| all_are_answered(cluster, web).context("new ones while draining"))
-            .and_then(|()| port_is_free(cluster, web))
-            .and_then(|()| tell(&kept, mode, "back"));
-        let are_waited_for = !drains.iter().any(ScopedJoinHandle::is_finished);
-        drop(kept);
-        went_on?;
-        ensure!(are_waited_for, "the programs went before the last connection");
-        for drain in drains {
-            let said = drain.join().ok().context("a command")??;
-            ensure!(said.contains("0 flows left") && said.contains("removed"), "{said}");
-        }
-        all_are_answered(cluster, web).context("with kube-proxy alone again")
-    })
+    kept.go_on("while draining")?;
+    all_are_answered(cluster, web).context("new ones while draining")?;
+    port_is_free(cluster, web)?;
+    tell(&kept, mode, "back")?;
+    ensure!(drains.iter_mut().all(Drain::is_under_way), "the programs went before the last flow");
+    drop(kept);
+    drains.into_iter().try_for_each(Drain::end)?;
+    all_are_answered(cluster, web).context("with kube-proxy alone again")
 }
 
 /// Sockets that stay open through the take-over: half of them are silent while something changes.
@@ -145,7 +133,7 @@ fn sizes_there(protocol: Protocol) -> Sizes {
 
 /// Those of the way back. A silent UDP socket would be forgotten before the last of the steps. Datagrams of the node meet
 /// kube-proxy's rules before our programs, and kube-proxy itself makes netfilter forget those that no rule has translated: they
-/// begin anew when it returns, and a few are lost for the reason that [`super::tolerated_back`] names.
+/// begin anew when it returns, and none is lost.
 fn sizes_back(protocol: Protocol) -> Sizes {
     match protocol {
         Protocol::Tcp => sizes_there(protocol),

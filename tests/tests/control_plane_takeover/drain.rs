@@ -1,0 +1,61 @@
+//! `cleanup --drain --after-rules` of a node: started before kube-proxy, it ends when kube-proxy serves alone.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::agent::Agent;
+use lb_tests::process::Program;
+use lb_tests::topology::Node;
+use lb_tests::wait::{try_wait_until, wait_until_ok};
+
+use super::SOON;
+
+/// How long flows may take to end.
+const LONG: Duration = Duration::from_mins(3);
+
+/// The command, under way.
+pub(crate) struct Drain {
+    program: Program,
+    log: PathBuf,
+}
+
+impl Drain {
+    /// Starts it, and returns when netfilter knows of every flow.
+    pub(crate) fn start(agent: &Agent, node: &Node) -> Result<Self> {
+        let log = node.directory().join("drain.log");
+        let program = agent.beside(&["cleanup", "--drain", "--after-rules"], &log)?;
+        let drain = Self { program, log };
+        wait_until_ok(SOON, "every flow is written down", || {
+            let said = drain.said()?;
+            ensure!(said.contains("every flow is written down"), "{said}");
+            Ok(())
+        })?;
+        Ok(drain)
+    }
+
+    /// Whether it waits for flows.
+    pub(crate) fn is_under_way(&mut self) -> bool {
+        self.program.ensure_running().is_ok()
+    }
+
+    /// Waits until it has ended, and fails unless no flow and no program is left.
+    pub(crate) fn end(mut self) -> Result<()> {
+        try_wait_until(LONG, "a drained node", || Ok((!self.is_under_way()).then_some(())))?;
+        let (status, said) = (self.program.wait_end()?, self.said()?);
+        ensure!(status.success(), "it ended with {status}: {said}");
+        ensure!(said.contains("0 flows left") && said.contains("removed"), "{said}");
+        ensure!(!said.contains("warning"), "{said}");
+        Ok(())
+    }
+
+    fn said(&self) -> Result<String> {
+        fs::read_to_string(&self.log).with_context(|| format!("read {}", self.log.display()))
+    }
+}
+
+/// Starts it on every node.
+pub(crate) fn start_all(agents: &[Agent], nodes: &[Node]) -> Result<Vec<Drain>> {
+    agents.iter().zip(nodes).map(|(agent, node)| Drain::start(agent, node)).collect()
+}
