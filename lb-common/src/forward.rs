@@ -9,6 +9,7 @@
 mod accelerated;
 mod begin;
 mod choose;
+mod classify;
 mod close;
 mod direct;
 mod egress;

@@ -4,7 +4,8 @@
 //! what the answer's entry is looked up by, turned round. A packet to that address as a frontend has no such entry, but where
 //! its client talks to both at once from one port.
 
-use super::{Found, Role, ingress};
+use super::classify::{self, Class};
+use super::{Found, Role};
 use crate::addr::Ip;
 use crate::config::Settings;
 use crate::flow::{Kind, Side, Tuple};
@@ -12,34 +13,34 @@ use crate::packet::Packet;
 use crate::tables::Tables;
 use crate::wire::Headers;
 
-/// Whether XDP may have made a packet to a possible frontend what it is: it goes to what may be a backend, or comes from
-/// one whose answers go to another address than ours.
+/// Whether XDP may have made a packet to a possible frontend, or to a source of ours, what it is: it goes to what may be a
+/// backend, or comes from one whose answers go to another address than ours.
 #[inline(always)]
 pub(super) fn may_be<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
     settings: &Settings,
-    tuple: &Tuple,
-    (role, is_answer): (Role, bool),
+    (tuple, class): (&Tuple, Class),
+    role: Role,
 ) -> bool {
     role == Role::Edge
         && !packet.is_frame()
         && settings.has(Settings::ACCELERATED)
         && (tables.is_in_use(&tuple.destination, tuple.destination_port)
-            || !is_answer && tables.is_in_use(&tuple.source, tuple.source_port))
+            || class != Class::Answer && classify::is_from_backend(tables, tuple))
 }
 
-/// Whether XDP has made a packet to a possible frontend what it is.
+/// Whether XDP has made such a packet what it is.
 #[inline(always)]
 pub(super) fn is<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
     settings: &Settings,
     (headers, found): (&Headers, &mut Found),
-    place: (Role, bool),
+    (class, role): (Class, Role),
 ) -> bool {
-    may_be(packet, tables, settings, &headers.key.tuple, place)
-        && ingress::is_common(&headers.view)
+    may_be(packet, tables, settings, (&headers.key.tuple, class), role)
+        && headers.view.is_for_xdp()
         && has_flow(tables, headers, found)
 }
 

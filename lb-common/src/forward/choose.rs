@@ -1,10 +1,11 @@
 //! Which service a packet asks for, and which backend answers.
 
 use super::Refusal;
-use crate::addr::{Ip, Port};
+use super::classify::is_node_port;
+use crate::addr::Ip;
 use crate::config::{Settings, address};
 use crate::event::{DropReason, Event, PassReason, Turn};
-use crate::flow::{Affinity, Client, Tuple};
+use crate::flow::{Affinity, Client};
 use crate::maglev;
 use crate::service::{
     Backend, BackendId, Flags, Frontend, MEMBERS_PER_LINE, NARROW, Service, Set, Source,
@@ -49,29 +50,7 @@ pub struct Choice {
 /// Nanoseconds in a second.
 pub(super) const SECOND: u64 = 1_000_000_000;
 
-/// Whether a destination may be a ClusterIP or a `NodePort`. Other frontends are told by their address
-/// ([`Settings::may_be_other`]) and one look-up.
-#[inline(always)]
-pub(super) const fn is_near(settings: &Settings, ip: &Ip, port: Port, v4: bool) -> bool {
-    let [cover4, cover6] = &settings.cover;
-    let cover = if v4 { cover4 } else { cover6 };
-    cover.covers(ip) || is_node_port(settings, port)
-}
-
-/// Whether the destination of a packet may be a frontend: what is not is looked up nowhere.
-#[inline(always)]
-pub(super) fn may_be_asked(settings: &Settings, tuple: &Tuple, v4: bool) -> bool {
-    is_near(settings, &tuple.destination, tuple.destination_port, v4)
-        || settings.may_be_other(&tuple.destination)
-}
-
-#[inline(always)]
-const fn is_node_port(settings: &Settings, port: Port) -> bool {
-    let number = port.get();
-    number >= settings.node_port_low.get() && number <= settings.node_port_high.get()
-}
-
-/// Finds the service of `choice.frontend`: the address itself, else, where it [`is_near`], a `NodePort`, else the
+/// Finds the service of `choice.frontend`: the address itself, else, where it is near ([`super::classify`]), a `NodePort`, else the
 /// mark of a known ClusterIP or of a service range (contract 3.2, step 2).
 #[inline(never)]
 pub(super) fn locate<T: Tables>(

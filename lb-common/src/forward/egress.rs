@@ -2,9 +2,8 @@
 
 use super::parts::{Part, Parts, refuse, touch};
 use super::{Role, Step, host, ports};
-use crate::config::Settings;
 use crate::event::{Translation, Verdict};
-use crate::flow::{Kind, Side, Tuple};
+use crate::flow::{Kind, Side};
 use crate::scratch::{Next, Scratch};
 use crate::tables::Tables;
 use crate::wire::Piece;
@@ -48,27 +47,4 @@ fn path<P: Parts<T>, T: Tables>(
     let is_reply = scratch.found.flow.kind == Kind::REPLY;
     let what = if is_reply { Translation::Reply } else { Translation::Masquerade };
     Ok(Verdict::Translated(what))
-}
-
-/// Whether packets leave by such a device under our address: to a pod only where it is done as kube-proxy does it.
-#[inline(always)]
-pub(super) fn masquerades(settings: &Settings, role: Role) -> bool {
-    role == Role::Edge || settings.has(Settings::MASQUERADE_KUBE_PROXY)
-}
-
-/// Whether a packet that goes out, and that no process of this host sends to a frontend, can be of a flow: all of those have a
-/// backend at one end to which some flow of this node goes. Two bytes tell most other packets from these (ADR 0020).
-#[inline(always)]
-pub(super) fn may_be_ours<T: Tables>(
-    tables: &T,
-    settings: &Settings,
-    tuple: &Tuple,
-    role: Role,
-) -> bool {
-    if role == Role::Host {
-        return false;
-    }
-    tables.is_in_use(&tuple.source, tuple.source_port)
-        || masquerades(settings, role)
-            && tables.is_in_use(&tuple.destination, tuple.destination_port)
 }

@@ -4,11 +4,8 @@
 //! packet to it (`the_fast_path_decides_what_the_whole_one_does`). In the kernel the whole path is a function of its
 //! own, so that its use of the stack and of registers costs nothing here.
 
-use super::egress::{masquerades, may_be_ours};
-use super::seek::{is_to_backend, is_to_translated_source};
-use super::{
-    Found, Role, accelerated, choose, close, direct, flows, follow, host, rewrite, send, short_cut,
-};
+use super::classify::{self, Class};
+use super::{Found, Role, accelerated, close, direct, flows, follow, rewrite, send};
 use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{PassReason, Translation, Verdict};
@@ -45,14 +42,13 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
 ) -> Option<Verdict> {
     let (view, settings) = read::<P, T, V4>(packet, tables, key, Side::INGRESS)?;
     let tuple = &key.tuple;
-    let is_answer = is_to_translated_source(tables, settings, tuple, V4, role);
-    if role == Role::Host {
-        return if is_answer { None } else { Some(NOT_OURS) };
-    }
-    if !is_answer && !choose::may_be_asked(settings, tuple, V4) {
-        let is_more = is_to_backend(tables, tuple, &view, role)
-            || short_cut::may_be_answer(packet, tables, settings, tuple);
-        return if is_more { None } else { Some(NOT_OURS) };
+    let class = classify::ingress(packet, tables, settings, (tuple, &view), role);
+    let is_answer = class == Class::Answer;
+    match class {
+        Class::NoService => return Some(NOT_OURS),
+        Class::Answer if role == Role::Host => return None,
+        Class::Backend => return None,
+        Class::Answer | Class::Frontend { .. } => {}
     }
     // The way past the stack is asked of the kernel for each packet, and of the flows whether XDP has been there.
     let sends = packet.is_frame() && settings.has(Settings::SENDS);
@@ -60,7 +56,7 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
         sends && is_answer
     } else {
         settings.has(Settings::SHORT_CUTS)
-            || accelerated::may_be(packet, tables, settings, tuple, (role, is_answer))
+            || accelerated::may_be(packet, tables, settings, (tuple, class), role)
     };
     if is_asked || begins_or_ends(&view) {
         return None;
@@ -75,7 +71,8 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     };
     let Some(flow) = found else {
         // To a process of this node, perhaps, at a port that translated sources may have as well.
-        let may_ask = role == Role::Pod || choose::may_be_asked(settings, &key.tuple, V4);
+        let may_ask =
+            role == Role::Pod || classify::frontend(settings, &key.tuple, V4) != Class::NoService;
         return if may_ask { None } else { Some(NOT_OURS) };
     };
     let what = match flow.kind {
@@ -115,12 +112,13 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
     role: Role,
 ) -> Option<Verdict> {
     let (view, settings) = read::<P, T, V4>(packet, tables, key, Side::EGRESS)?;
-    if host::may_ask(packet, settings, &key.tuple, V4, role) {
-        return None;
-    }
-    if !may_be_ours(tables, settings, &key.tuple, role) {
-        let may_be_own = direct::may_be_own(settings, &key.tuple, role);
-        return if may_be_own { None } else { Some(NOT_OURS) };
+    match classify::egress(packet, tables, settings, (&key.tuple, V4), role) {
+        Class::NoService => {
+            let may_be_own = direct::may_be_own(settings, &key.tuple, role);
+            return if may_be_own { None } else { Some(NOT_OURS) };
+        }
+        Class::Answer | Class::Frontend { .. } => return None,
+        Class::Backend => {}
     }
     if begins_or_ends(&view) {
         return None;
@@ -136,7 +134,7 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
         Kind::REPLY => Translation::Reply,
         // Without a service it is looked at again each time (`direct::is_stale`), without a source it is still to get one.
         Kind::MASQUERADE
-            if masquerades(settings, role)
+            if classify::masquerades(settings, role)
                 && flow.service != 0
                 && flow.to.source != Ip::UNSPECIFIED =>
         {

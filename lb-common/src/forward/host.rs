@@ -8,8 +8,8 @@
 
 use super::parts::{Part, Parts, refuse, touch};
 use super::{
-    Asker, Begin, Choice, Exit, Found, Refusal, Role, Step, choose, flows, follow, inherited, life,
-    next_hop, ports, ready, rewrite, tiers,
+    Asker, Begin, Choice, Exit, Found, Refusal, Role, Step, choose, classify, flows, follow,
+    inherited, life, next_hop, ports, ready, rewrite, tiers,
 };
 use crate::addr::{Ip, Protocol};
 use crate::config::{Settings, address};
@@ -23,19 +23,7 @@ use crate::service::{Backend, Frontend};
 use crate::tables::Tables;
 use crate::wire::Headers;
 
-/// Whether a packet that goes out may be one of a process of this host to a frontend.
-#[inline(always)]
-pub(super) fn may_ask<P: Packet>(
-    packet: &P,
-    settings: &Settings,
-    tuple: &Tuple,
-    v4: bool,
-    role: Role,
-) -> bool {
-    role != Role::Pod && packet.is_from_host() && choose::may_be_asked(settings, tuple, v4)
-}
-
-/// The path of a packet that [`may_ask`].
+/// The path of a packet of a process of this host to a possible frontend.
 #[inline(always)]
 pub(super) fn path<P: Parts<T>, T: Tables>(
     packet: &mut P,
@@ -136,7 +124,7 @@ fn locate<T: Tables>(
     if ip.is_loopback() {
         return choose::locate_loopback(tables, settings, choice);
     }
-    let is_near = choose::is_near(settings, &ip, port, view.v4);
+    let is_near = classify::is_near(settings, &ip, port, view.v4);
     choose::locate(tables, settings, choice, is_near)
 }
 

@@ -3,13 +3,12 @@
 use super::host::deliver;
 use super::parts::{Part, Parts, refuse, touch};
 use super::{Found, Role, Step, next_hop, ports, rewrite, send, short_cut, tiers};
-use crate::addr::Protocol;
 use crate::event::{PassReason, Sent, Translation, Turn, Verdict};
 use crate::flow::{Flow, Kind, Side};
 use crate::packet::Packet;
 use crate::scratch::{Next, Scratch};
 use crate::tables::Tables;
-use crate::wire::{Piece, View};
+use crate::wire::Piece;
 
 /// Handles any packet that comes in by a device.
 #[inline(always)]
@@ -31,7 +30,7 @@ fn path<P: Parts<T>, T: Tables>(
 ) -> Step<Verdict> {
     packet.part(tables, scratch, Part::Parse)?;
     let view = &scratch.headers.view;
-    if packet.is_frame() && !is_common(view) {
+    if packet.is_frame() && !view.is_for_xdp() {
         return Err(Verdict::Pass(PassReason::LeftToTc));
     }
     if view.is_icmp() {
@@ -64,13 +63,6 @@ fn path<P: Parts<T>, T: Tables>(
         return Ok(leave(packet, &scratch.found.flow, Translation::NewFlow));
     }
     follow(packet, tables, scratch)
-}
-
-/// Whether XDP takes a packet: the others are rare, and tc handles them.
-#[inline(always)]
-pub(super) fn is_common(view: &View) -> bool {
-    let is_known = view.protocol == Protocol::TCP || view.protocol == Protocol::UDP;
-    is_known && view.plain && view.piece == Piece::Whole
 }
 
 /// A packet of a known flow.

@@ -4,14 +4,14 @@
 //! the kernel knows their source. The first of a flow goes through the stack; so does what finds no way, translated as
 //! ever: what leaves there is translated where it leaves.
 
-use super::{Exit, Found, next_hop};
+use super::{Exit, Found, classify, next_hop};
 use crate::config::{Device, Settings};
 use crate::event::Event;
-use crate::flow::{Flow, Kind, Side, Tuple};
+use crate::flow::{Flow, Kind, Side};
 use crate::packet::Packet;
 use crate::route::{RouteResult, Traffic};
 use crate::tables::Tables;
-use crate::wire::{Headers, Piece, View};
+use crate::wire::Headers;
 
 /// Offset of the sender's address in an Ethernet header.
 const SENDER: usize = 6;
@@ -26,21 +26,8 @@ pub(super) fn prepare<P: Packet, T: Tables>(
     exit: &mut Exit,
 ) -> bool {
     matches!(found.flow.kind, Kind::FORWARD | Kind::UNMASQUERADE)
-        && is_common(&headers.view)
+        && headers.view.is_simple()
         && is_found(packet, tables, headers, (found, Of::Flow), exit)
-}
-
-/// Whether a packet may be the answer of a backend that a short cut can take.
-#[inline(always)]
-pub(super) fn may_be_answer<P: Packet, T: Tables>(
-    packet: &P,
-    tables: &T,
-    settings: &Settings,
-    tuple: &Tuple,
-) -> bool {
-    settings.has(Settings::SHORT_CUTS)
-        && !packet.is_frame()
-        && tables.may_be_backend(&tuple.source, tuple.source_port)
 }
 
 /// Whether the packet is the answer of a backend to a client of this node, and has a way to it. If so, it follows the
@@ -54,8 +41,8 @@ pub(super) fn is_answer<P: Packet, T: Tables>(
     found: &mut Found,
     exit: &mut Exit,
 ) -> bool {
-    may_be_answer(packet, tables, settings, &headers.key.tuple)
-        && is_common(&headers.view)
+    classify::may_be_answer(packet, tables, settings, &headers.key.tuple)
+        && headers.view.is_simple()
         && prepare_answer(packet, tables, headers, found, exit)
 }
 
@@ -73,12 +60,6 @@ fn prepare_answer<P: Packet, T: Tables>(
         && found.flow.kind == Kind::REPLY
         && found.flow.flags & Flow::MASQUERADED == 0
         && is_found(packet, tables, headers, (found, Of::Packet), exit)
-}
-
-/// Packets that may bypass the stack: the rest is rare.
-#[inline(always)]
-fn is_common(view: &View) -> bool {
-    view.plain && view.piece == Piece::Whole
 }
 
 /// The addresses by which a route is looked up.

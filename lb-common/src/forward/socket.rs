@@ -5,7 +5,7 @@
 //! get, and one from a port that the process chose, are left to the packets ([`super::host`], `socketLB: all`). So are all
 //! datagrams: a socket that stays connected to the frontend follows every change of its backends.
 
-use super::{Asker, Choice, Refusal, choose};
+use super::{Asker, Choice, Refusal, choose, classify};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::config::Settings;
 use crate::event::Event;
@@ -94,7 +94,7 @@ fn find<T: Tables>(tables: &T, choice: &mut Choice, call: &Call) -> Result<(), O
         return if there { Ok(()) } else { Err(Outcome::Leave) };
     }
     choice.frontend = Frontend::new(ip, port, call.protocol);
-    let is_near = choose::is_near(settings, &ip, port, ip.is_v4());
+    let is_near = classify::is_near(settings, &ip, port, ip.is_v4());
     choose::locate(tables, settings, choice, is_near)
         .map_err(|refusal| refused(tables, refusal))?;
     if is_own || !depends_on_address(settings, &choice.service) {

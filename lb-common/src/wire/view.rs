@@ -92,6 +92,18 @@ impl View {
         matches!(self.protocol, Protocol::ICMP | Protocol::ICMP6)
     }
 
+    /// Whole, and without options or extension headers: all but the rare ones.
+    #[inline(always)]
+    pub const fn is_simple(&self) -> bool {
+        self.plain && matches!(self.piece, Piece::Whole)
+    }
+
+    /// Whether XDP takes the packet: the others are rare, and tc handles them.
+    #[inline(always)]
+    pub const fn is_for_xdp(&self) -> bool {
+        self.is_simple() && matches!(self.protocol, Protocol::TCP | Protocol::UDP)
+    }
+
     /// TCP RST.
     #[inline(always)]
     pub const fn is_rst(&self) -> bool {

@@ -1,0 +1,160 @@
+//! Who a packet is for: asked once, of its tuple, the settings and a few filters, by the fast and by the whole path.
+//!
+//! Nothing here looks up a flow or a service. A packet that is for nobody passes at this cost.
+
+use super::{Role, begin};
+use crate::addr::{Ip, Port};
+use crate::config::Settings;
+use crate::flow::Tuple;
+use crate::packet::Packet;
+use crate::tables::Tables;
+use crate::wire::View;
+
+/// Who a packet may be for. The first that fits, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// It comes in to a source that we made up: the answer of a backend.
+    Answer,
+    /// It is to an address where frontends may be. Out of the node: only if a process of this host made it. `is_near`: a
+    /// ClusterIP or a `NodePort`; other frontends are told by one look-up.
+    Frontend { is_near: bool },
+    /// It is to or from an address where backends are.
+    Backend,
+    /// It is for nobody.
+    NoService,
+}
+
+/// The class of a packet that comes in.
+#[inline(always)]
+pub(super) fn ingress<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    settings: &Settings,
+    (tuple, view): (&Tuple, &View),
+    role: Role,
+) -> Class {
+    if is_to_translated_source(tables, settings, tuple, view.v4, role) {
+        return Class::Answer;
+    }
+    if role == Role::Host {
+        return Class::NoService;
+    }
+    let frontend = frontend(settings, tuple, view.v4);
+    if frontend != Class::NoService {
+        return frontend;
+    }
+    if is_to_backend(tables, tuple, view, role) || may_be_answer(packet, tables, settings, tuple) {
+        return Class::Backend;
+    }
+    Class::NoService
+}
+
+/// The class of a packet that goes out. All packets of flows but those of this host have a backend at one end to which some
+/// flow of this node goes; two bytes tell most other packets from these (ADR 0020).
+#[inline(always)]
+pub(super) fn egress<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    settings: &Settings,
+    (tuple, v4): (&Tuple, bool),
+    role: Role,
+) -> Class {
+    if role != Role::Pod && packet.is_from_host() {
+        let frontend = frontend(settings, tuple, v4);
+        if frontend != Class::NoService {
+            return frontend;
+        }
+    }
+    if role == Role::Host {
+        return Class::NoService;
+    }
+    let is_backends = is_from_backend(tables, tuple)
+        || masquerades(settings, role)
+            && tables.is_in_use(&tuple.destination, tuple.destination_port);
+    if is_backends { Class::Backend } else { Class::NoService }
+}
+
+/// The class of a packet by its destination: what is no possible frontend is looked up nowhere.
+#[inline(always)]
+pub(super) fn frontend(settings: &Settings, tuple: &Tuple, v4: bool) -> Class {
+    let is_near = is_near(settings, &tuple.destination, tuple.destination_port, v4);
+    if is_near || settings.may_be_other(&tuple.destination) {
+        Class::Frontend { is_near }
+    } else {
+        Class::NoService
+    }
+}
+
+/// Whether a destination may be a ClusterIP or a `NodePort`. Other frontends are told by their address
+/// ([`Settings::may_be_other`]) and one look-up.
+#[inline(always)]
+pub(super) const fn is_near(settings: &Settings, ip: &Ip, port: Port, v4: bool) -> bool {
+    let [cover4, cover6] = &settings.cover;
+    let cover = if v4 { cover4 } else { cover6 };
+    cover.covers(ip) || is_node_port(settings, port)
+}
+
+/// Whether a port is one of those that `NodePorts` have.
+#[inline(always)]
+pub(super) const fn is_node_port(settings: &Settings, port: Port) -> bool {
+    let number = port.get();
+    number >= settings.node_port_low.get() && number <= settings.node_port_high.get()
+}
+
+/// Whether packets leave by such a device under our address: to a pod only where it is done as kube-proxy does it.
+#[inline(always)]
+pub(super) fn masquerades(settings: &Settings, role: Role) -> bool {
+    role == Role::Edge || settings.has(Settings::MASQUERADE_KUBE_PROXY)
+}
+
+/// Whether a packet is from a backend that flows of this node go to; at times true of others.
+#[inline(always)]
+pub(super) fn is_from_backend<T: Tables>(tables: &T, tuple: &Tuple) -> bool {
+    tables.is_in_use(&tuple.source, tuple.source_port)
+}
+
+/// Whether a pod may be speaking straight to a backend, or a client outside begins to. The latter is of interest only for
+/// backends that flows of this node go to.
+#[inline(always)]
+pub(super) fn is_to_backend<T: Tables>(tables: &T, tuple: &Tuple, view: &View, role: Role) -> bool {
+    let (ip, port) = (&tuple.destination, tuple.destination_port);
+    match role {
+        Role::Pod => tables.may_be_backend(ip, port),
+        Role::Edge => view.is_syn() && tables.is_in_use(ip, port),
+        Role::Host => false,
+    }
+}
+
+/// Whether a packet that comes in may be the answer of a backend that a short cut can take (ADR 0021).
+#[inline(always)]
+pub(super) fn may_be_answer<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    settings: &Settings,
+    tuple: &Tuple,
+) -> bool {
+    settings.has(Settings::SHORT_CUTS)
+        && !packet.is_frame()
+        && tables.may_be_backend(&tuple.source, tuple.source_port)
+}
+
+/// Whether a packet may be the answer to a source that we made up: a backend to an address of this node with a port of our
+/// range, or to the address that stands for a pod that reaches itself.
+#[inline(always)]
+fn is_to_translated_source<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    tuple: &Tuple,
+    v4: bool,
+    role: Role,
+) -> bool {
+    if role == Role::Pod && tuple.destination == begin::hairpin_address(settings, v4) {
+        return true;
+    }
+    settings.is_source_port(tuple.destination_port)
+        && settings.may_be_own(&tuple.destination)
+        && is_from_backend(tables, tuple)
+}
+
+#[cfg(test)]
+mod tests;
