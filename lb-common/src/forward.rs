@@ -46,7 +46,7 @@ use crate::tables::Tables;
 
 pub use begin::{Begin, Pair};
 pub use choose::{Asker, Choice, is_local_only};
-pub use exit::Exit;
+pub use exit::{Exit, ExitTo};
 pub use found::Found;
 pub use parts::{Part, Parts};
 pub use ports::{Reservation, Search};

@@ -6,6 +6,7 @@
 //! stack at the interface by which the question left, so that the route back to the frontend is the one that it expects
 //! (`rp_filter`, ADR 0027). Netfilter sees the frontend on both ways.
 
+use super::exit::{self, ExitTo};
 use super::parts::{Part, Parts, refuse, touch};
 use super::{
     Asker, Begin, Choice, Exit, Found, Refusal, Role, Step, choose, classify, flows, follow,
@@ -13,11 +14,11 @@ use super::{
 };
 use crate::addr::{Ip, Protocol};
 use crate::config::{Settings, address};
-use crate::event::{DropReason, PassReason, Sent, Translation, Turn, Verdict};
+use crate::event::{DropReason, PassReason, Translation, Turn, Verdict};
 use crate::flow::{Flow, FlowKey, Side, Tuple};
 use crate::hash;
 use crate::packet::Packet;
-use crate::route::{Route, RouteResult};
+use crate::route::RouteResult;
 use crate::scratch::{Next, Scratch};
 use crate::service::{Backend, Frontend};
 use crate::tables::Tables;
@@ -55,17 +56,9 @@ pub(super) fn path<P: Parts<T>, T: Tables>(
         touch(packet, tables, scratch)?;
     }
     packet.part(tables, scratch, Part::Rewrite)?;
-    if !scratch.exit.stays {
-        return Ok(Verdict::Sent(Sent::FromHost));
-    }
-    // A packet that goes to this host by `lo` has its route already; any other is shown to the stack there.
-    if scratch.role == Role::Host {
-        let what = if is_first { Translation::NewFlow } else { Translation::Forward };
-        return Ok(Verdict::Translated(what));
-    }
-    scratch.exit.route.device = Role::LOOPBACK;
-    scratch.exit.route.hardware = [0; 3];
-    Ok(deliver(packet, &scratch.exit.route, Sent::ToHost))
+    let Scratch { headers, found, exit, .. } = scratch;
+    let what = if is_first { Translation::NewFlow } else { Translation::Forward };
+    Ok(exit::leave(packet, &headers.view, found.flow.kind, exit, what))
 }
 
 /// Finds the flow of a packet of this host, or its service.
@@ -177,19 +170,18 @@ pub(super) fn first<P: Packet, T: Tables>(
     Ok(())
 }
 
-/// Finds the way to the backend of the packet's flow, found or in the making: to this host itself ([`Exit::stays`]), or by
-/// [`Exit::route`]. For a packet that begins a flow also the address under which it goes there.
+/// Finds the way to the backend of the packet's flow, found or in the making: to this host itself, or by [`Exit::route`]. For a packet that begins a flow also the address under which it goes there.
 #[inline(always)]
 pub(super) fn exit<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
 ) -> Step<()> {
-    let Scratch { headers, found, choice, begin, pair, exit, next, refusal, .. } = scratch;
+    let Scratch { headers, found, choice, begin, pair, exit, next, refusal, role, .. } = scratch;
     let is_first = *next == Next::First;
     let to = if is_first { &pair.forward.to } else { &found.flow.to };
-    exit.stays = tables.address(&to.destination) & address::NODE != 0;
-    if !exit.stays {
+    if tables.address(&to.destination) & address::NODE == 0 {
+        exit.to = ExitTo::Device;
         let length = next_hop::length_of_any(packet, &headers.view);
         match packet.route_of_host(to, headers.key.protocol, length, &mut exit.route) {
             RouteResult::Known | RouteResult::NoNeighbour => {}
@@ -199,6 +191,13 @@ pub(super) fn exit<P: Packet, T: Tables>(
             }
             RouteResult::None => return Err(Verdict::Drop(DropReason::NoRoute)),
         }
+    } else if *role == Role::Host {
+        // A packet that goes to this host by `lo` has its route already.
+        exit.to = ExitTo::Stack;
+    } else {
+        exit.to = ExitTo::StackAt;
+        exit.route.device = Role::LOOPBACK;
+        exit.route.hardware = [0; 3];
     }
     if is_first {
         begin.source = to.source;
@@ -219,7 +218,7 @@ fn choose_source<P: Packet, T: Tables>(
     source: &mut Ip,
 ) {
     let device = exit.route.device;
-    if exit.stays || device == packet.device() {
+    if exit.to != ExitTo::Device || device == packet.device() {
         return;
     }
     if !is_far {
@@ -262,8 +261,7 @@ pub(super) fn delivery<P: Packet, T: Tables>(
 }
 
 /// Finds the interface at which the stack is shown an answer of `flow` to this host, into [`Exit::route`], with its link-layer
-/// address. The packet stays ([`Exit::stays`]) where it comes in by it anyway, or where it is gone: then the stack judges the
-/// packet as it is.
+/// address. The packet goes on where it comes in by it anyway, or where it is gone: then the stack judges the packet as it is.
 #[inline(always)]
 pub(super) fn find_delivery<P: Packet, T: Tables>(
     packet: &P,
@@ -273,7 +271,7 @@ pub(super) fn find_delivery<P: Packet, T: Tables>(
     exit: &mut Exit,
 ) -> Step<()> {
     let index = flow.client_device;
-    exit.stays = true;
+    exit.to = ExitTo::Stack;
     if role == Role::Host || index == packet.device() {
         return Ok(());
     }
@@ -284,17 +282,6 @@ pub(super) fn find_delivery<P: Packet, T: Tables>(
     let [a, b, c, d, e, f] = device.hardware;
     exit.route.device = index;
     exit.route.hardware = [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 0, 0]), 0];
-    exit.stays = false;
+    exit.to = ExitTo::StackAt;
     Ok(())
-}
-
-/// Ends the path of a packet that the stack is shown at the interface of a route.
-#[inline(always)]
-pub(super) fn deliver<P: Packet>(packet: &mut P, route: &Route, what: Sent) -> Verdict {
-    let [first, second, _] = route.hardware;
-    let [[a, b, c, d], [e, f, _, _]] = [first, second].map(u32::to_ne_bytes);
-    match packet.write(0, [a, b, c, d, e, f]) {
-        Some(()) => Verdict::Sent(what),
-        None => Verdict::Drop(DropReason::RewriteFailed),
-    }
 }

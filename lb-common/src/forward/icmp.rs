@@ -3,11 +3,12 @@
 //! An error travels in one direction of a flow and quotes a packet of the other. So its flow is found
 //! by the quoted tuple turned round, and what that entry becomes says what the quoted packet was.
 
+use super::exit::{self, ExitTo};
 use super::{Found, Quoted, Refusal, Role, Step, choose, host, next_hop, quoted, ready, rewrite};
 use crate::addr::Ip;
 use crate::checksum::Difference;
 use crate::config::Settings;
-use crate::event::{DropReason, PassReason, Sent, Translation, Turn, Verdict};
+use crate::event::{DropReason, PassReason, Translation, Turn, Verdict};
 use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
 use crate::packet::{Covered, Packet};
 use crate::scratch::Scratch;
@@ -89,8 +90,8 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
     let shows_frontend =
         headers.key.tuple.source == quoted.key.tuple.source || flow.to.destination.is_loopback();
     // The stack expects the frontend where the question left, and a router where its packet came in (`rp_filter`).
-    let moves = is_to_host && shows_frontend;
-    if moves {
+    exit.to = ExitTo::Stack;
+    if is_to_host && shows_frontend {
         host::find_delivery(packet, tables, flow, *role, exit)?;
     }
     let leaves = headers.key.side == Side::EGRESS && *role == Role::Edge;
@@ -98,13 +99,7 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
     outside(packet, headers, (flow, shows_frontend), quoted, &mut exit.icmp)
         .and_then(|()| quoted::write(packet, headers, flow, quoted))
         .ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
-    Err(if flow.kind == Kind::HAIRPIN {
-        rewrite::turn_round(packet, Turn::Hairpin)
-    } else if moves && !exit.stays {
-        host::deliver(packet, &exit.route, Sent::ToHost)
-    } else {
-        Verdict::Translated(Translation::IcmpError)
-    })
+    Err(exit::leave(packet, &headers.view, flow.kind, exit, Translation::IcmpError))
 }
 
 /// Translates the outer addresses: an end of the flow is translated. A router on the way keeps its own towards pods; a
@@ -162,7 +157,7 @@ fn echo<P: Packet, T: Tables>(
     }
     tuple.write_reversed(new);
     reply(packet, headers, new).ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
-    Err(rewrite::turn_round(packet, Turn::Echo))
+    Err(exit::turn_round(packet, Turn::Echo))
 }
 
 #[inline(always)]

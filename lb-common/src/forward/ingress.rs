@@ -1,10 +1,10 @@
 //! Packets that come in: a client asks a frontend, or a backend answers one of our own addresses.
 
-use super::host::deliver;
+use super::exit::{self, ExitTo};
 use super::parts::{Part, Parts, refuse, touch};
-use super::{Found, Role, Step, next_hop, ports, rewrite, send, short_cut, tiers};
-use crate::event::{PassReason, Sent, Translation, Turn, Verdict};
-use crate::flow::{Flow, Kind, Side};
+use super::{Found, Role, Step, ports, send, short_cut, tiers};
+use crate::event::{PassReason, Translation, Verdict};
+use crate::flow::{Kind, Side};
 use crate::packet::Packet;
 use crate::scratch::{Next, Scratch};
 use crate::tables::Tables;
@@ -59,8 +59,9 @@ fn path<P: Parts<T>, T: Tables>(
         packet.part(tables, scratch, Part::Stand)?;
     }
     if scratch.next == Next::First {
+        scratch.exit.to = ExitTo::Stack;
         packet.part(tables, scratch, Part::Rewrite)?;
-        return Ok(leave(packet, &scratch.found.flow, Translation::NewFlow));
+        return Ok(leave(packet, scratch, Translation::NewFlow));
     }
     follow(packet, tables, scratch)
 }
@@ -72,47 +73,32 @@ fn follow<P: Parts<T>, T: Tables>(
     tables: &T,
     scratch: &mut Scratch,
 ) -> Step<Verdict> {
-    if is_to_host(&scratch.found) {
+    let Found { key, flow, .. } = &scratch.found;
+    if flow.kind == Kind::REPLY && key.side == Side::INGRESS {
         packet.part(tables, scratch, Part::Delivery)?;
     }
     touch(packet, tables, scratch)?;
-    if scratch.exit.may_bypass && !scratch.exit.bypasses {
+    if scratch.exit.may_bypass {
         packet.part(tables, scratch, Part::Bypass)?;
     }
     packet.part(tables, scratch, Part::Rewrite)?;
-    if scratch.exit.bypasses {
-        if packet.is_frame() {
-            // It counts for the entry that leaves, as for the one that came in.
-            touch(packet, tables, scratch)?;
-        }
-        let Scratch { headers, found, exit, .. } = scratch;
-        return next_hop::take(packet, &headers.view, &found.flow, &exit.route);
+    if packet.is_frame() && scratch.exit.to == ExitTo::NextHop {
+        // It counts for the entry that leaves, as for the one that came in.
+        touch(packet, tables, scratch)?;
     }
-    if is_to_host(&scratch.found) && !scratch.exit.stays {
-        return Ok(deliver(packet, &scratch.exit.route, Sent::ToHost));
-    }
-    let flow = &scratch.found.flow;
-    let what = match flow.kind {
+    let what = match scratch.found.flow.kind {
         Kind::REPLY => Translation::Reply,
         Kind::UNMASQUERADE => Translation::Unmasquerade,
         _ => Translation::Forward,
     };
-    Ok(leave(packet, flow, what))
-}
-
-/// Whether a packet answers one of this host.
-#[inline(always)]
-fn is_to_host(Found { key, flow, .. }: &Found) -> bool {
-    flow.kind == Kind::REPLY && key.side == Side::INGRESS
+    Ok(leave(packet, scratch, what))
 }
 
 /// Ends the path of a packet that has its addresses.
 #[inline(always)]
-fn leave<P: Packet>(packet: &mut P, flow: &Flow, what: Translation) -> Verdict {
-    if flow.kind == Kind::HAIRPIN {
-        return rewrite::turn_round(packet, Turn::Hairpin);
-    }
-    Verdict::Translated(what)
+fn leave<P: Packet>(packet: &mut P, scratch: &Scratch, what: Translation) -> Verdict {
+    let Scratch { headers, found, exit, .. } = scratch;
+    exit::leave(packet, &headers.view, found.flow.kind, exit, what)
 }
 
 /// Decides whether a packet of a known flow goes past the stack, and by which way.
@@ -122,9 +108,12 @@ pub(super) fn bypass<P: Packet, T: Tables>(
     tables: &T,
     Scratch { headers, found, exit, .. }: &mut Scratch,
 ) {
-    exit.bypasses = if packet.is_frame() {
+    let bypasses = if packet.is_frame() {
         send::prepare(packet, tables, headers, found, exit)
     } else {
         short_cut::prepare(packet, tables, headers, found, exit)
     };
+    if bypasses {
+        exit.to = ExitTo::NextHop;
+    }
 }

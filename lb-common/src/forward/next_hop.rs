@@ -1,12 +1,12 @@
 //! The next hop of a packet that bypasses the stack: asked of the kernel's routes before anything is written, with the
 //! changes that a router makes.
 
-use super::{Exit, Step};
+use super::Exit;
 use crate::addr::Protocol;
 use crate::checksum::Difference;
 use crate::config::Device;
-use crate::event::{DropReason, Event, Sent, Verdict};
-use crate::flow::{Flow, Kind, Side, Tuple};
+use crate::event::Event;
+use crate::flow::{Side, Tuple};
 use crate::packet::Packet;
 use crate::route::{Route, RouteResult, Traffic};
 use crate::tables::Tables;
@@ -58,21 +58,9 @@ pub(super) const fn count_hop(view: &mut View, hops: u8) {
     }
 }
 
-/// Finishes a packet that has the addresses of the entry that it follows: the hop, and the link-layer addresses of the way.
+/// Finishes a packet that has its addresses: the hop, and the link-layer addresses of the way.
 #[inline(always)]
-pub(super) fn take<P: Packet>(
-    packet: &mut P,
-    view: &View,
-    flow: &Flow,
-    route: &Route,
-) -> Step<Verdict> {
-    write(packet, view, route).ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
-    let is_answer = matches!(flow.kind, Kind::REPLY | Kind::UNMASQUERADE);
-    Ok(Verdict::Sent(if is_answer { Sent::Reply } else { Sent::Forward }))
-}
-
-#[inline(always)]
-fn write<P: Packet>(packet: &mut P, view: &View, route: &Route) -> Option<()> {
+pub(super) fn write<P: Packet>(packet: &mut P, view: &View, route: &Route) -> Option<()> {
     let at = ETHERNET + if view.v4 { HOPS_V4 } else { HOPS_V6 };
     let [hops]: [u8; 1] = packet.read(at)?;
     let fewer = hops.wrapping_sub(1);

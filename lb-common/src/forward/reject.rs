@@ -6,7 +6,7 @@
 //! can neither see that nor undo it: a device may still write a checksum where the client's was to be.
 //! So every answer is made to be right both as it is and completed.
 
-use super::{Refusal, Step, next_hop, rewrite};
+use super::{Refusal, Step, exit, next_hop};
 use crate::addr::{Port, Protocol};
 use crate::checksum::Difference;
 use crate::event::{DropReason, PassReason, Turn, Verdict};
@@ -96,7 +96,7 @@ fn answer<P: Packet>(packet: &mut P, headers: &Headers, mtu: u32, why: Turn) -> 
         (false, false) => error_v6(packet, view, asked, message),
     };
     match done {
-        Some(()) => rewrite::turn_round(packet, why),
+        Some(()) => exit::turn_round(packet, why),
         None => Verdict::Drop(DropReason::RewriteFailed),
     }
 }

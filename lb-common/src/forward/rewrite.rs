@@ -3,7 +3,7 @@
 use super::Step;
 use crate::addr::{Port, Protocol};
 use crate::checksum::Difference;
-use crate::event::{DropReason, PassReason, Turn, Verdict};
+use crate::event::{DropReason, PassReason, Verdict};
 use crate::flow::Tuple;
 use crate::hash;
 use crate::packet::{Covered, Packet};
@@ -218,21 +218,4 @@ pub(super) fn write_addresses<P: Packet>(
 #[inline(always)]
 pub(super) fn header<P: Packet>(packet: &P, view: &View) -> Header {
     Header { v4: view.v4, at: view.network(packet), checksum: view.header_checksum }
-}
-
-/// Ends the path of a packet that goes back to where it came from: swaps the link-layer addresses.
-#[inline(always)]
-pub(super) fn turn_round<P: Packet>(packet: &mut P, why: Turn) -> Verdict {
-    match swap_link(packet) {
-        Some(()) => Verdict::TurnedRound(why),
-        None => Verdict::Drop(DropReason::RewriteFailed),
-    }
-}
-
-#[inline(always)]
-fn swap_link<P: Packet>(packet: &mut P) -> Option<()> {
-    let destination: [u8; 6] = packet.read(0)?;
-    let source: [u8; 6] = packet.read(6)?;
-    packet.write(0, source)?;
-    packet.write(6, destination)
 }

@@ -1,6 +1,7 @@
 //! Finds the flow of a packet, or decides what becomes of the packet without one.
 
 use super::classify::{self, Class};
+use super::exit::ExitTo;
 use super::{
     Found, Refusal, Role, Step, accelerated, choose, direct, follow, inherited, life, ready,
     short_cut,
@@ -28,13 +29,13 @@ pub(super) fn ingress<P: Packet, T: Tables>(
     let Headers { view, key, .. } = &*headers;
     let class = classify::ingress(packet, tables, settings, (&key.tuple, view), *role);
     *next = Next::Follow;
-    (exit.may_bypass, exit.bypasses) = (false, false);
+    (exit.may_bypass, exit.to) = (false, ExitTo::Stack);
     let is_answer = class == Class::Answer;
     if class == Class::NoService {
         return NOT_OURS;
     }
     if !is_answer && short_cut::is_answer(packet, tables, settings, headers, found, exit) {
-        exit.bypasses = true;
+        exit.to = ExitTo::NextHop;
         return Ok(());
     }
     let Headers { view, key, .. } = &*headers;

@@ -111,16 +111,16 @@ fn is_sources_own<P: Packet>(
     packet: &P,
     Headers { view, key, .. }: &Headers,
     device: &Device,
-    Exit { back, way_back, .. }: &mut Exit,
+    Exit { tuple_back, route_back, .. }: &mut Exit,
 ) -> bool {
-    key.tuple.write_reversed(back);
+    key.tuple.write_reversed(tuple_back);
     let traffic = Traffic { v4: view.v4, class: 0, length: 1 };
-    if packet.route(back, key.protocol, traffic, way_back) != RouteResult::Known {
+    if packet.route(tuple_back, key.protocol, traffic, route_back) != RouteResult::Known {
         return false;
     }
     // Packets that come by a port of a bridge are routed to the bridge.
-    let is_there = way_back.device == packet.device() || way_back.device == device.bridge;
-    let [first, second, _] = way_back.hardware.map(u32::to_ne_bytes);
+    let is_there = route_back.device == packet.device() || route_back.device == device.bridge;
+    let [first, second, _] = route_back.hardware.map(u32::to_ne_bytes);
     let [[a, b, c, d], [e, f, _, _]] = [first, second];
     is_there && packet.read(SENDER) == Some([a, b, c, d, e, f])
 }
