@@ -42,7 +42,7 @@ mod tiers;
 use crate::config::Settings;
 use crate::event::{DropReason, PassReason, Turn, Verdict};
 use crate::scratch::Scratch;
-use crate::tables::Tables;
+use crate::tables::{Node, Tables};
 
 pub use begin::{Begin, Pair};
 pub use choose::{Asker, Choice, is_local_only};
@@ -124,6 +124,6 @@ pub type Step<T> = Result<T, Verdict>;
 
 /// The settings. Before the agent has written them, every packet is the stack's.
 #[inline(always)]
-fn ready<T: Tables>(tables: &T) -> Step<&Settings> {
+fn ready<T: Node>(tables: &T) -> Step<&Settings> {
     tables.settings().ok_or(Verdict::Pass(PassReason::NotReady))
 }

@@ -9,7 +9,7 @@ use lb_common::flow::{Affinity, Client, DIRECT as DIRECTS, Flow, FlowKey, Fragme
 use lb_common::hash;
 use lb_common::scratch::Scratch;
 use lb_common::service::{Backend, BackendId, Frontend, Service, Source};
-use lb_common::tables::{Added, Tables, Touch};
+use lb_common::tables::{Added, Clock, Filters, Flows, Fragments, Node, Services, Touch};
 
 use crate::flows;
 use crate::maps::{
@@ -24,7 +24,7 @@ const REJECTION_BURST: u64 = 500 * REJECTION;
 /// `-ENOMEM`: of a full table it is `-E2BIG`.
 pub(crate) const NO_MEMORY: i32 = -12;
 
-/// The kernel as [`Tables`].
+/// The kernel as [`lb_common::tables::Tables`].
 pub(crate) struct Kernel;
 
 /// Adds one to a counter of this CPU.
@@ -73,20 +73,7 @@ macro_rules! load {
     }};
 }
 
-impl Tables for Kernel {
-    #[inline(always)]
-    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
-    fn settings(&self) -> Option<&Settings> {
-        let pair = SETTINGS.get_ptr(0)?;
-        // SAFETY: an aligned word of a live element, read once.
-        let start = unsafe { (&raw const (*pair).start).read_volatile() } & SettingsPair::SLOT;
-        // SAFETY: one of the two slots begins there; the one in use is not written.
-        let settings =
-            unsafe { &*(&raw const (*pair).slots).byte_add(start as usize).cast::<Settings>() };
-        // An unwritten element has no port range: not ready.
-        (settings.source_port_high.get() != 0).then_some(settings)
-    }
-
+impl Services for Kernel {
     #[inline(always)]
     fn service(&self, frontend: &Frontend, into: &mut Service) -> bool {
         load!(SERVICES, frontend, into)
@@ -133,6 +120,23 @@ impl Tables for Kernel {
         BACKENDS.get(id).map_or(0, |row| row.epoch)
     }
 
+    #[inline(always)]
+    fn affinity(&self, client: &Client) -> Option<Affinity> {
+        copy!(AFFINITY, client)
+    }
+
+    #[inline(always)]
+    fn put_affinity(&self, client: &Client, affinity: &Affinity) -> bool {
+        AFFINITY.insert(client, affinity, 0).is_ok()
+    }
+
+    #[inline(always)]
+    fn allows(&self, source: &Source) -> bool {
+        SOURCES.get(&Key::new(Source::BITS, *source)).is_some()
+    }
+}
+
+impl Flows for Kernel {
     #[inline(always)]
     fn flow(&self, key: &FlowKey, into: &mut Flow) -> bool {
         flows::load(key, into)
@@ -186,7 +190,9 @@ impl Tables for Kernel {
     fn remove_protected(&self, key: &FlowKey) {
         flows::remove_protected(key);
     }
+}
 
+impl Filters for Kernel {
     #[inline(always)]
     fn is_in_use(&self, ip: &Ip, port: Port) -> bool {
         let (line, byte) = hash::backend_byte(ip, port);
@@ -227,32 +233,9 @@ impl Tables for Kernel {
     fn is_inherited(&self, hash: u64) -> bool {
         INHERITED.get_ptr(hash).is_some()
     }
+}
 
-    #[inline(always)]
-    fn affinity(&self, client: &Client) -> Option<Affinity> {
-        copy!(AFFINITY, client)
-    }
-
-    #[inline(always)]
-    fn put_affinity(&self, client: &Client, affinity: &Affinity) -> bool {
-        AFFINITY.insert(client, affinity, 0).is_ok()
-    }
-
-    #[inline(always)]
-    fn allows(&self, source: &Source) -> bool {
-        SOURCES.get(&Key::new(Source::BITS, *source)).is_some()
-    }
-
-    #[inline(always)]
-    fn address(&self, ip: &Ip) -> u32 {
-        copy!(ADDRESSES, ip).unwrap_or(0)
-    }
-
-    #[inline(always)]
-    fn device(&self, index: u32) -> Option<Device> {
-        copy!(DEVICES, index)
-    }
-
+impl Fragments for Kernel {
     #[inline(always)]
     fn fragment(&self, fragment: &Fragment) -> Option<Ports> {
         copy!(FRAGMENTS, fragment)
@@ -288,7 +271,34 @@ impl Tables for Kernel {
     fn remove_held(&self, key: &Fragment) {
         let _gone: Result<(), i32> = HELD.remove(key);
     }
+}
 
+impl Node for Kernel {
+    #[inline(always)]
+    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
+    fn settings(&self) -> Option<&Settings> {
+        let pair = SETTINGS.get_ptr(0)?;
+        // SAFETY: an aligned word of a live element, read once.
+        let start = unsafe { (&raw const (*pair).start).read_volatile() } & SettingsPair::SLOT;
+        // SAFETY: one of the two slots begins there; the one in use is not written.
+        let settings =
+            unsafe { &*(&raw const (*pair).slots).byte_add(start as usize).cast::<Settings>() };
+        // An unwritten element has no port range: not ready.
+        (settings.source_port_high.get() != 0).then_some(settings)
+    }
+
+    #[inline(always)]
+    fn address(&self, ip: &Ip) -> u32 {
+        copy!(ADDRESSES, ip).unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn device(&self, index: u32) -> Option<Device> {
+        copy!(DEVICES, index)
+    }
+}
+
+impl Clock for Kernel {
     #[inline(always)]
     fn now(&self) -> u64 {
         // SAFETY: the helper has no preconditions (kernel 5.11).

@@ -6,7 +6,7 @@ use lb_common::event::{DropReason, Hook, PassReason, Turn, Verdict};
 use lb_common::forward::{Role, fast, socket, whole};
 use lb_common::packet::Packet as _;
 use lb_common::scratch::Scratch;
-use lb_common::tables::Tables as _;
+use lb_common::tables::Node as _;
 
 use crate::frame::Frame;
 use crate::kernel::{self, Kernel};

@@ -11,7 +11,7 @@ use lb_common::event::Event;
 use lb_common::flow::Peer;
 use lb_common::forward::Choice;
 use lb_common::forward::socket::{self, Call, Outcome};
-use lb_common::tables::Tables as _;
+use lb_common::tables::Clock as _;
 
 use crate::kernel::Kernel;
 use crate::maps::{PEERS, SOCKET_SCRATCH};

@@ -11,7 +11,7 @@ use crate::event::Event;
 use crate::flow::{Affinity, Client, Flow, FlowKey, Fragment, Held, Ports};
 use crate::hash;
 use crate::service::{Backend, BackendId, Frontend, LINE, Line, Service, Source};
-use crate::tables::Tables as _;
+use crate::tables::Clock as _;
 
 /// Right before an entry of this key is next added, put or removed, these are, or are gone. One comes after the other.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use crate::event::Event;
 use crate::flow::{Affinity, Client, DIRECT, Flow, FlowKey, Fragment, Held, Ports};
 use crate::hash;
 use crate::service::{Backend, BackendId, Frontend, Line, Service, Source};
-use crate::tables::{Added, Tables, Touch};
+use crate::tables::{Added, Clock, Filters, Flows, Fragments, Node, Services, Touch};
 
 fn part<const N: usize>(line: &Line, index: u32) -> Option<[u8; N]> {
     line.get(index as usize * N..)?.first_chunk().copied()
@@ -30,11 +30,7 @@ fn agree(left: &[u8; 20], right: &[u8; 20], bits: u32) -> bool {
     same && (rest == 0 || last(left) == last(right))
 }
 
-impl Tables for Fake {
-    fn settings(&self) -> Option<&Settings> {
-        (self.settings.source_port_high.get() != 0).then_some(&self.settings)
-    }
-
+impl Services for Fake {
     fn service(&self, frontend: &Frontend, into: &mut Service) -> bool {
         self.looks_up();
         self.services.get(frontend).map(|service| *into = *service).is_some()
@@ -65,6 +61,27 @@ impl Tables for Fake {
         self.row(id).map_or(0, |row| row.epoch)
     }
 
+    fn affinity(&self, client: &Client) -> Option<Affinity> {
+        self.looks_up();
+        self.affinity.borrow().get(client).copied()
+    }
+
+    fn put_affinity(&self, client: &Client, affinity: &Affinity) -> bool {
+        let mut table = self.affinity.borrow_mut();
+        let room = table.len() < self.affinity_capacity || table.contains_key(client);
+        if room {
+            table.insert(*client, *affinity);
+        }
+        room
+    }
+
+    fn allows(&self, source: &Source) -> bool {
+        let asked = trie_bits(source);
+        self.sources.iter().any(|(bits, prefix)| agree(&trie_bits(prefix), &asked, *bits))
+    }
+}
+
+impl Flows for Fake {
     fn flow(&self, key: &FlowKey, into: &mut Flow) -> bool {
         self.looks_up();
         let found = self.flow_at(key);
@@ -113,7 +130,9 @@ impl Tables for Fake {
         self.writes_flow(key);
         self.flows.borrow_mut().remove(key);
     }
+}
 
+impl Filters for Fake {
     fn is_in_use(&self, ip: &Ip, port: Port) -> bool {
         self.in_use.borrow().contains(&hash::backend_byte(ip, port))
     }
@@ -138,36 +157,9 @@ impl Tables for Fake {
         self.looks_up();
         self.inherited.contains(&hash)
     }
+}
 
-    fn affinity(&self, client: &Client) -> Option<Affinity> {
-        self.looks_up();
-        self.affinity.borrow().get(client).copied()
-    }
-
-    fn put_affinity(&self, client: &Client, affinity: &Affinity) -> bool {
-        let mut table = self.affinity.borrow_mut();
-        let room = table.len() < self.affinity_capacity || table.contains_key(client);
-        if room {
-            table.insert(*client, *affinity);
-        }
-        room
-    }
-
-    fn allows(&self, source: &Source) -> bool {
-        let asked = trie_bits(source);
-        self.sources.iter().any(|(bits, prefix)| agree(&trie_bits(prefix), &asked, *bits))
-    }
-
-    fn address(&self, ip: &Ip) -> u32 {
-        self.looks_up();
-        self.addresses.get(ip).copied().unwrap_or(0)
-    }
-
-    fn device(&self, index: u32) -> Option<Device> {
-        self.looks_up();
-        self.devices.get(&index).copied()
-    }
-
+impl Fragments for Fake {
     fn fragment(&self, fragment: &Fragment) -> Option<Ports> {
         self.looks_up();
         self.fragments.borrow().get(fragment).copied()
@@ -195,7 +187,25 @@ impl Tables for Fake {
     fn remove_held(&self, key: &Fragment) {
         self.held.borrow_mut().remove(key);
     }
+}
 
+impl Node for Fake {
+    fn settings(&self) -> Option<&Settings> {
+        (self.settings.source_port_high.get() != 0).then_some(&self.settings)
+    }
+
+    fn address(&self, ip: &Ip) -> u32 {
+        self.looks_up();
+        self.addresses.get(ip).copied().unwrap_or(0)
+    }
+
+    fn device(&self, index: u32) -> Option<Device> {
+        self.looks_up();
+        self.devices.get(&index).copied()
+    }
+}
+
+impl Clock for Fake {
     fn now(&self) -> u64 {
         self.clock.get()
     }

@@ -10,13 +10,13 @@ use crate::addr::Ip;
 use crate::config::Settings;
 use crate::flow::{Kind, Side, Tuple};
 use crate::packet::Packet;
-use crate::tables::Tables;
+use crate::tables::{Filters, Flows};
 use crate::wire::Headers;
 
 /// Whether XDP may have made a packet to a possible frontend, or to a source of ours, what it is: it goes to what may be a
 /// backend, or comes from one whose answers go to another address than ours.
 #[inline(always)]
-pub(super) fn may_be<P: Packet, T: Tables>(
+pub(super) fn may_be<P: Packet, T: Filters + Flows>(
     packet: &P,
     tables: &T,
     settings: &Settings,
@@ -32,7 +32,7 @@ pub(super) fn may_be<P: Packet, T: Tables>(
 
 /// Whether XDP has made such a packet what it is.
 #[inline(always)]
-pub(super) fn is<P: Packet, T: Tables>(
+pub(super) fn is<P: Packet, T: Filters + Flows>(
     packet: &P,
     tables: &T,
     settings: &Settings,
@@ -46,7 +46,7 @@ pub(super) fn is<P: Packet, T: Tables>(
 
 /// Whether a flow's packets become this one. Where frontend and backend are the same, it is as it was, and is to be followed.
 #[inline(never)]
-fn has_flow<T: Tables>(tables: &T, headers: &Headers, found: &mut Found) -> bool {
+fn has_flow<T: Filters + Flows>(tables: &T, headers: &Headers, found: &mut Found) -> bool {
     if !found.find_answers(tables, headers, Side::EGRESS) {
         return false;
     }

@@ -7,7 +7,7 @@ use crate::config::Settings;
 use crate::event::{DropReason, Verdict};
 use crate::flow::{Entry, Flow, FlowKey, Kind, Shown, Side, Tuple};
 use crate::scratch::Scratch;
-use crate::tables::Tables;
+use crate::tables::{Flows, Tables};
 
 /// How a new flow is made, beside what [`super::Choice`] says of service and backend. Written by the part that decides about
 /// the first packet (`first`, `direct`, `host`), read by `begin` and `ports`.
@@ -160,7 +160,7 @@ const fn write_masquerade(key: &FlowKey, forward: &Flow, mark: &mut Entry) {
 /// Ends the flow in `found`, which the packet's key meant before, but for its forward entry. Where another flow
 /// has taken its reply over ([`ports::reserve`]), nothing is left to end: the masquerade beside that is the other's too.
 #[inline(never)]
-fn end_old<T: Tables>(tables: &T, found: &mut Found) {
+fn end_old<T: Flows>(tables: &T, found: &mut Found) {
     let Found { key, flow, opposite, .. } = found;
     key.write_opposite(flow, &mut opposite.key);
     let is_anothers = tables.flow(&opposite.key, &mut opposite.flow)
@@ -173,7 +173,7 @@ fn end_old<T: Tables>(tables: &T, found: &mut Found) {
 /// Makes the reply of the forward entry that was found anew. `device`: that of its client. False where its tuple is another
 /// flow's by now: then this one ends, and its next packet begins anew with another port.
 #[inline(always)]
-pub(super) fn make_reply<T: Tables>(
+pub(super) fn make_reply<T: Flows>(
     tables: &T,
     found: &Found,
     pair: &mut Pair,
@@ -196,7 +196,7 @@ pub(super) const fn hairpin_address(settings: &Settings, v4: bool) -> Ip {
 /// Removes all entries of the flow whose forward entry is in `found`, but that one. Its reply comes last:
 /// who makes it anew makes the others after that.
 #[inline(never)]
-pub(super) fn end_tail<T: Tables>(tables: &T, found: &mut Found) {
+pub(super) fn end_tail<T: Flows>(tables: &T, found: &mut Found) {
     let Found { key, flow, visited, .. } = found;
     if flow.flags & Flow::MASQUERADED != 0 {
         key.write_masquerade_key(flow, &mut visited.key);

@@ -10,7 +10,7 @@ use crate::maglev;
 use crate::service::{
     Backend, BackendId, Flags, Frontend, MEMBERS_PER_LINE, NARROW, Service, Set, Source,
 };
-use crate::tables::Tables;
+use crate::tables::{Clock, Node, Services};
 
 /// The client of a new flow, which decides policy, affinity and slot.
 #[repr(C)]
@@ -53,7 +53,7 @@ pub(super) const SECOND: u64 = 1_000_000_000;
 /// Finds the service of `choice.frontend`: the address itself, else, where it is near ([`super::classify`]), a `NodePort`, else the
 /// mark of a known ClusterIP or of a service range (contract 3.2, step 2).
 #[inline(never)]
-pub(super) fn locate<T: Tables>(
+pub(super) fn locate<T: Clock + Node + Services>(
     tables: &T,
     settings: &Settings,
     choice: &mut Choice,
@@ -106,7 +106,7 @@ pub(super) fn locate<T: Tables>(
 /// Finds the service of `choice.frontend`, whose address is a loopback one: a `NodePort`, where the agent is told to serve
 /// them there (`localhostNodePorts`).
 #[inline(never)]
-pub(super) fn locate_loopback<T: Tables>(
+pub(super) fn locate_loopback<T: Clock + Node + Services>(
     tables: &T,
     settings: &Settings,
     choice: &mut Choice,
@@ -128,7 +128,11 @@ pub(super) fn in_ranges(settings: &Settings, ip: &Ip) -> bool {
 
 /// Chooses a backend of `choice.service` for a new flow (contract 2.4, 3.2, 4). Writes no table.
 #[inline(never)]
-pub(super) fn choose<T: Tables>(tables: &T, choice: &mut Choice, now: u64) -> Result<(), Refusal> {
+pub(super) fn choose<T: Clock + Node + Services>(
+    tables: &T,
+    choice: &mut Choice,
+    now: u64,
+) -> Result<(), Refusal> {
     let service = &choice.service;
     let flags = service.flags;
     if flags.has(Flags::ADDRESS) {
@@ -168,7 +172,7 @@ pub const fn is_local_only(flags: Flags, asker: &Asker) -> bool {
 
 /// The member at the Maglev slot of a hash.
 #[inline(always)]
-fn member<T: Tables>(tables: &T, set: &Set, hash: u32) -> Option<BackendId> {
+fn member<T: Clock + Node + Services>(tables: &T, set: &Set, hash: u32) -> Option<BackendId> {
     let index = if set.slots == 0 {
         0
     } else {
@@ -186,7 +190,7 @@ fn member<T: Tables>(tables: &T, set: &Set, hash: u32) -> Option<BackendId> {
 /// Finds the backend a client sticks to, if it is still in the set in use. The memory of the other set
 /// counts too: all frontends of a service port share their affinity.
 #[inline(always)]
-fn remembered<T: Tables>(tables: &T, choice: &mut Choice, now: u64) -> bool {
+fn remembered<T: Clock + Node + Services>(tables: &T, choice: &mut Choice, now: u64) -> bool {
     let wanted = if choice.scope == 0 { Backend::IN_CLUSTER_SET } else { Backend::IN_LOCAL_SET };
     for scope in [choice.scope, 1 - choice.scope] {
         let key = Client { ip: choice.asker.client, service: choice.service.id, scope };
@@ -210,7 +214,7 @@ fn remembered<T: Tables>(tables: &T, choice: &mut Choice, now: u64) -> bool {
 
 /// Remembers or refreshes a client's backend, once its new flow stands.
 #[inline(always)]
-pub(super) fn remember<T: Tables>(tables: &T, choice: &Choice, now: u64) {
+pub(super) fn remember<T: Clock + Node + Services>(tables: &T, choice: &Choice, now: u64) {
     if choice.service.affinity == 0 {
         return;
     }

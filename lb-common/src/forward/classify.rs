@@ -7,7 +7,7 @@ use crate::addr::{Ip, Port};
 use crate::config::Settings;
 use crate::flow::Tuple;
 use crate::packet::Packet;
-use crate::tables::Tables;
+use crate::tables::Filters;
 use crate::wire::View;
 
 /// Who a packet may be for. The first that fits, in this order.
@@ -26,7 +26,7 @@ pub(super) enum Class {
 
 /// The class of a packet that comes in.
 #[inline(always)]
-pub(super) fn ingress<P: Packet, T: Tables>(
+pub(super) fn ingress<P: Packet, T: Filters>(
     packet: &P,
     tables: &T,
     settings: &Settings,
@@ -52,7 +52,7 @@ pub(super) fn ingress<P: Packet, T: Tables>(
 /// The class of a packet that goes out. All packets of flows but those of this host have a backend at one end to which some
 /// flow of this node goes; two bytes tell most other packets from these (ADR 0020).
 #[inline(always)]
-pub(super) fn egress<P: Packet, T: Tables>(
+pub(super) fn egress<P: Packet, T: Filters>(
     packet: &P,
     tables: &T,
     settings: &Settings,
@@ -109,14 +109,19 @@ pub(super) fn masquerades(settings: &Settings, role: Role) -> bool {
 
 /// Whether a packet is from a backend that flows of this node go to; at times true of others.
 #[inline(always)]
-pub(super) fn is_from_backend<T: Tables>(tables: &T, tuple: &Tuple) -> bool {
+pub(super) fn is_from_backend<T: Filters>(tables: &T, tuple: &Tuple) -> bool {
     tables.is_in_use(&tuple.source, tuple.source_port)
 }
 
 /// Whether a pod may be speaking straight to a backend, or a client outside begins to. The latter is of interest only for
 /// backends that flows of this node go to.
 #[inline(always)]
-pub(super) fn is_to_backend<T: Tables>(tables: &T, tuple: &Tuple, view: &View, role: Role) -> bool {
+pub(super) fn is_to_backend<T: Filters>(
+    tables: &T,
+    tuple: &Tuple,
+    view: &View,
+    role: Role,
+) -> bool {
     let (ip, port) = (&tuple.destination, tuple.destination_port);
     match role {
         Role::Pod => tables.may_be_backend(ip, port),
@@ -127,7 +132,7 @@ pub(super) fn is_to_backend<T: Tables>(tables: &T, tuple: &Tuple, view: &View, r
 
 /// Whether a packet that comes in may be the answer of a backend that a short cut can take (ADR 0021).
 #[inline(always)]
-pub(super) fn may_be_answer<P: Packet, T: Tables>(
+pub(super) fn may_be_answer<P: Packet, T: Filters>(
     packet: &P,
     tables: &T,
     settings: &Settings,
@@ -141,7 +146,7 @@ pub(super) fn may_be_answer<P: Packet, T: Tables>(
 /// Whether a packet may be the answer to a source that we made up: a backend to an address of this node with a port of our
 /// range, or to the address that stands for a pod that reaches itself.
 #[inline(always)]
-fn is_to_translated_source<T: Tables>(
+fn is_to_translated_source<T: Filters>(
     tables: &T,
     settings: &Settings,
     tuple: &Tuple,

@@ -5,7 +5,7 @@
 
 use crate::flow::{Flow, Shown};
 use crate::packet::Packet;
-use crate::tables::{Tables, Touch};
+use crate::tables::{Clock, Flows, Touch};
 use crate::wire::{View, tcp};
 
 use super::{Found, tiers};
@@ -22,7 +22,7 @@ const REFUTED: u64 = 1 << 27;
 
 /// Makes the flow that was found displaceable once both ends have sent FIN and this packet follows (RFC 9293 3.6).
 #[inline(always)]
-pub(super) fn after<T: Tables>(tables: &T, view: &View, found: &mut Found) {
+pub(super) fn after<T: Clock + Flows>(tables: &T, view: &View, found: &mut Found) {
     let may_be_last = found.flow.shown.fin != 0 && view.tcp_flags & NOT_LAST == 0;
     // The masquerade entry sees only one direction: the pair of forward and reply decides.
     if may_be_last && found.flow.is_protected() && !found.flow.is_masquerade() {
@@ -31,7 +31,7 @@ pub(super) fn after<T: Tables>(tables: &T, view: &View, found: &mut Found) {
 }
 
 #[inline(never)]
-fn release_closed<T: Tables>(tables: &T, found: &mut Found) {
+fn release_closed<T: Clock + Flows>(tables: &T, found: &mut Found) {
     // One FIN is a half-closed connection, which may live for an hour and must stay protected.
     if found.find_opposite(tables) && found.opposite.flow.shown.fin != 0 {
         tiers::release(tables, found);
@@ -40,7 +40,12 @@ fn release_closed<T: Tables>(tables: &T, found: &mut Found) {
 
 /// Takes note of a RST of the flow that was found.
 #[inline(never)]
-pub(super) fn reset<P: Packet, T: Tables>(packet: &P, tables: &T, view: &View, found: &mut Found) {
+pub(super) fn reset<P: Packet, T: Clock + Flows>(
+    packet: &P,
+    tables: &T,
+    view: &View,
+    found: &mut Found,
+) {
     if found.flow.is_masquerade() || found.flow.shown.rst != 0 {
         return;
     }
@@ -76,7 +81,7 @@ fn is_proven<P: Packet>(packet: &P, view: &View, found: &Found) -> bool {
 /// Whether both ends have gone on after the RST that the found entry has noted: it was forged. A genuine sender
 /// of a RST sends nothing more, and the other end nothing after it.
 #[inline(never)]
-pub(super) fn is_refuted<T: Tables>(tables: &T, found: &mut Found, now: u64) -> bool {
+pub(super) fn is_refuted<T: Clock + Flows>(tables: &T, found: &mut Found, now: u64) -> bool {
     now.saturating_sub(found.flow.seen) > REFUTED
         && found.find_opposite(tables)
         && found.opposite.flow.seen > found.flow.seen

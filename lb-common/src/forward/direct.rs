@@ -17,13 +17,13 @@ use crate::hash;
 use crate::packet::Packet;
 use crate::scratch::Next;
 use crate::service::{Backend, Service};
-use crate::tables::Tables;
+use crate::tables::{Clock, Filters, Flows};
 use crate::wire::Headers;
 
 /// Finds the flow of a packet from a pod to what may be a backend, where it needs one; most need none. A shifted one is a flow
 /// of service 0. Where it is to be begun, `choice` and `begin` say how.
 #[inline(always)]
-pub(super) fn find<P: Packet, T: Tables>(
+pub(super) fn find<P: Packet, T: Clock + Filters + Flows>(
     packet: &P,
     tables: &T,
     headers: &Headers,
@@ -73,7 +73,11 @@ pub(super) fn find<P: Packet, T: Tables>(
 /// Takes note of a SYN from outside straight to what may be a backend. A flow through a service that is over gives its tuple
 /// up: the answer to the SYN would be translated as one of that flow, and never reach its socket.
 #[inline(never)]
-pub(super) fn note_outside<T: Tables>(tables: &T, headers: &Headers, found: &mut Found) {
+pub(super) fn note_outside<T: Clock + Filters + Flows>(
+    tables: &T,
+    headers: &Headers,
+    found: &mut Found,
+) {
     if is_taken(tables, headers, found) {
         let Found { answers: Entry { key, flow }, visited, .. } = found;
         if !ports::is_over(tables, (key, flow), tables.now(), visited) {
@@ -88,7 +92,7 @@ pub(super) fn note_outside<T: Tables>(tables: &T, headers: &Headers, found: &mut
 /// Removes the flow of the reply in `found.answers`, all entries of it that are its own. The entry that was found becomes its
 /// forward entry, as far as the others follow from it.
 #[inline(always)]
-fn remove<T: Tables>(tables: &T, headers: &Headers, found: &mut Found) {
+fn remove<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &mut Found) {
     let Found { key, flow, answers, visited, .. } = found;
     answers.key.write_opposite(&answers.flow, &mut visited.key);
     let has_forward = tables.flow(&visited.key, &mut visited.flow);
@@ -109,7 +113,7 @@ fn remove<T: Tables>(tables: &T, headers: &Headers, found: &mut Found) {
 ///
 /// VERIFIER: a function of its own, for the key of the answers fills a part of the stack.
 #[inline(never)]
-pub(super) fn has_our_source<T: Tables>(
+pub(super) fn has_our_source<T: Clock + Filters + Flows>(
     tables: &T,
     settings: &Settings,
     headers: &Headers,
@@ -139,14 +143,14 @@ pub(super) fn has_our_source<T: Tables>(
 /// Whether the masquerade that was found is one of these, and its answers lead elsewhere by now: no flow through a service
 /// keeps its entries together.
 #[inline(always)]
-pub(super) fn is_stale<T: Tables>(tables: &T, found: &mut Found) -> bool {
+pub(super) fn is_stale<T: Clock + Filters + Flows>(tables: &T, found: &mut Found) -> bool {
     let is_direct = found.flow.kind == Kind::MASQUERADE && found.flow.service == 0;
     is_direct && !found.find_opposite(tables)
 }
 
 /// Whether the answers to this packet belong to a flow through a service.
 #[inline(always)]
-fn is_taken<T: Tables>(tables: &T, headers: &Headers, found: &mut Found) -> bool {
+fn is_taken<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &mut Found) -> bool {
     found.find_answers(tables, headers, Side::EGRESS) && found.answers.flow.service != 0
 }
 
@@ -165,7 +169,7 @@ pub(super) fn may_be_own(settings: &Settings, tuple: &Tuple, role: Role) -> bool
 /// program of ours has translated (on a VLAN's upper interface) has the frontend for its source. While netfilter
 /// translates connections to frontends, its answers look the same.
 #[inline(never)]
-pub(super) fn note_own<T: Tables>(
+pub(super) fn note_own<T: Clock + Filters + Flows>(
     tables: &T,
     settings: &Settings,
     headers: &Headers,
@@ -185,7 +189,11 @@ pub(super) fn note_own<T: Tables>(
 
 /// Whether a packet to a frontend without a flow answers a connection that this node began. A SYN answers nothing.
 #[inline(always)]
-pub(super) fn is_own_answer<T: Tables>(tables: &T, settings: &Settings, headers: &Headers) -> bool {
+pub(super) fn is_own_answer<T: Clock + Filters + Flows>(
+    tables: &T,
+    settings: &Settings,
+    headers: &Headers,
+) -> bool {
     settings.may_be_own(&headers.key.tuple.destination)
         && !headers.view.is_syn()
         && tables.is_direct(hash::whole(&headers.key.tuple, headers.key.protocol))

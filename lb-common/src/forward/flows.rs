@@ -5,7 +5,7 @@ use crate::addr::Protocol;
 use crate::flow::{Flow, Shown};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
-use crate::tables::{Tables, Touch};
+use crate::tables::{Clock, Flows, Fragments, Node, Services, Touch};
 use crate::wire::{Piece, View, tcp};
 
 /// Flags that a packet adds to [`Flow::shown`]. A RST is judged apart ([`close::reset`]).
@@ -29,7 +29,7 @@ pub(super) fn acknowledged<P: Packet>(packet: &P, view: &View) -> u32 {
 
 /// Whether there is something to mark in an entry: once a tick, or when its packet shows something new, or ends its connection.
 #[inline(always)]
-pub(super) fn must_touch<T: Tables>(tables: &T, view: &View, flow: &Flow) -> bool {
+pub(super) fn must_touch<T: Clock>(tables: &T, view: &View, flow: &Flow) -> bool {
     flow.shown != flow.shown.with(shown(view))
         || flow.tick() != tables.tick()
         || flow.shown.fin | flow.shown.rst != 0
@@ -40,7 +40,7 @@ pub(super) fn must_touch<T: Tables>(tables: &T, view: &View, flow: &Flow) -> boo
 /// Marks the entry that a packet follows as seen; the clock itself is asked only here. Where the packet ends its connection, or
 /// completes the proof that both ends are there, the flow changes its table.
 #[inline(always)]
-pub(super) fn touch_part<P: Packet, T: Tables>(
+pub(super) fn touch_part<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
     packet: &mut P,
     tables: &T,
     Scratch { headers, found, fragment, .. }: &mut Scratch,
@@ -56,7 +56,12 @@ pub(super) fn touch_part<P: Packet, T: Tables>(
 }
 
 #[inline(always)]
-fn mark<P: Packet, T: Tables>(packet: &P, tables: &T, view: &View, found: &mut Found) {
+fn mark<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
+    packet: &P,
+    tables: &T,
+    view: &View,
+    found: &mut Found,
+) {
     let now = tables.now();
     let shown = shown(view);
     let expected = acknowledged(packet, view);
@@ -85,13 +90,13 @@ fn mark<P: Packet, T: Tables>(packet: &P, tables: &T, view: &View, found: &mut F
 /// Whether a packet that neither begins nor ends anything leaves nothing to be marked in its entry, and no other entry of its
 /// flow may have been displaced ([`tiers::mend`]).
 #[inline(always)]
-pub(super) fn is_settled<T: Tables>(tables: &T, flow: &Flow) -> bool {
+pub(super) fn is_settled<T: Clock>(tables: &T, flow: &Flow) -> bool {
     let is_whole = flow.is_protected() || !flow.is_forward();
     flow.shown.is_open() && flow.tick() == tables.tick() && is_whole
 }
 
 /// Whether the backend of a flow still serves the service it was chosen for.
 #[inline(always)]
-pub(super) fn is_live<T: Tables>(tables: &T, flow: &Flow, service: u32) -> bool {
+pub(super) fn is_live<T: Services>(tables: &T, flow: &Flow, service: u32) -> bool {
     flow.service == service && tables.epoch(flow.backend) == flow.epoch
 }

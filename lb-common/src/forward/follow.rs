@@ -8,7 +8,7 @@ use crate::config::Settings;
 use crate::event::Event;
 use crate::flow::Flow;
 use crate::service::Service;
-use crate::tables::Tables;
+use crate::tables::{Clock, Flows, Services};
 use crate::wire::{View, tcp};
 
 /// Nanoseconds of silence after which a SYN may take the tuple of an open connection whose backend left.
@@ -20,7 +20,7 @@ const ABANDONED: u64 = 120 * SECOND;
 /// A TCP connection goes on whatever becomes of its frontend. Of UDP and SCTP neither the backend may have left,
 /// nor any frontend since this one was looked up: else see [`still_good`]. A SYN answers nothing.
 #[inline(always)]
-pub(super) fn is_current<T: Tables>(
+pub(super) fn is_current<T: Clock + Flows + Services>(
     tables: &T,
     settings: &Settings,
     flow: &Flow,
@@ -39,7 +39,7 @@ pub(super) fn is_current<T: Tables>(
 /// Whether a packet may follow the flow found for it, or must pick again: UDP and SCTP whose backend
 /// or service left; TCP where a SYN finds a connection that is over, or one that nobody answered and whose backend left.
 #[inline(always)]
-pub(super) fn still_good<T: Tables>(
+pub(super) fn still_good<T: Clock + Flows + Services>(
     tables: &T,
     settings: &Settings,
     view: &View,
@@ -68,7 +68,11 @@ pub(super) fn still_good<T: Tables>(
 /// challenge (RFC 9293 3.10.7.4). A client that has forgotten the connection resets it then, and its next SYN begins
 /// another one.
 #[inline(never)]
-fn takes_syn<T: Tables>(tables: &T, found: &mut Found, service: &Service) -> bool {
+fn takes_syn<T: Clock + Flows + Services>(
+    tables: &T,
+    found: &mut Found,
+    service: &Service,
+) -> bool {
     let has_opposite = found.find_opposite(tables);
     let (flow, opposite) = (&found.flow, &found.opposite.flow);
     let is_over = flow.shown.rst | opposite.shown.rst | flow.shown.fin & opposite.shown.fin != 0;

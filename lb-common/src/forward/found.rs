@@ -1,7 +1,7 @@
 //! The entry that a packet follows, and the entries that are found from it.
 
 use crate::flow::{Entry, Flow, FlowKey, Side};
-use crate::tables::Tables;
+use crate::tables::Flows;
 use crate::wire::Headers;
 
 /// The entry that a packet follows, and others that lead from it. Read by every stage behind the search.
@@ -24,7 +24,7 @@ pub struct Found {
 impl Found {
     /// Finds the entry of a key. Where there is none, the key stays, and the entry is a leftover.
     #[inline(always)]
-    pub(super) fn look_up<T: Tables>(&mut self, tables: &T, key: &FlowKey) -> bool {
+    pub(super) fn look_up<T: Flows>(&mut self, tables: &T, key: &FlowKey) -> bool {
         self.key = *key;
         tables.flow(&self.key, &mut self.flow)
     }
@@ -32,13 +32,13 @@ impl Found {
     /// Finds the entry of the other direction of the flow, into `opposite`. False where it is gone or belongs to another flow by
     /// now ([`super::ports::reserve`]).
     #[inline(always)]
-    pub(super) fn find_opposite<T: Tables>(&mut self, tables: &T) -> bool {
+    pub(super) fn find_opposite<T: Flows>(&mut self, tables: &T) -> bool {
         find_opposite(tables, self)
     }
 
     /// Finds the entry that answers to a packet would meet on a side, into `answers`.
     #[inline(always)]
-    pub(super) fn find_answers<T: Tables>(
+    pub(super) fn find_answers<T: Flows>(
         &mut self,
         tables: &T,
         headers: &Headers,
@@ -53,7 +53,7 @@ impl Found {
 }
 
 #[inline(never)]
-fn find_opposite<T: Tables>(tables: &T, found: &mut Found) -> bool {
+fn find_opposite<T: Flows>(tables: &T, found: &mut Found) -> bool {
     found.key.write_opposite(&found.flow, &mut found.opposite.key);
     tables.flow(&found.opposite.key, &mut found.opposite.flow)
         && found.opposite.flow.to.is_reverse_of(&found.key.tuple)

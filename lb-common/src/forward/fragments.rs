@@ -13,7 +13,7 @@ use crate::flow::{FlowKey, Fragment, Held, Ports, Tuple};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::service::Frontend;
-use crate::tables::Tables;
+use crate::tables::{Clock, Fragments, Node, Services};
 use crate::wire::{Headers, Piece};
 
 #[inline(always)]
@@ -25,14 +25,14 @@ const fn key(headers: &Headers) -> Fragment {
 /// The known ports of a datagram. Identifications come round: an entry written for an older one of the same ends is not
 /// this one's.
 #[inline(always)]
-fn known<T: Tables>(tables: &T, fragment: &Fragment) -> Option<Ports> {
+fn known<T: Clock + Fragments + Node + Services>(tables: &T, fragment: &Fragment) -> Option<Ports> {
     tables.fragment(fragment).filter(|ports| ports.is_fresh(tables.now()))
 }
 
 /// Finds the place of a fragment that comes in: gives a later one the ports of its datagram, or holds it; an
 /// end for the packet where it is done with.
 #[inline(always)]
-pub(super) fn place<P: Packet, T: Tables>(
+pub(super) fn place<P: Packet, T: Clock + Fragments + Node + Services>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
@@ -69,7 +69,7 @@ pub(super) fn place<P: Packet, T: Tables>(
 
 /// Whether frontends may be at the address that a packet goes to. `frontend`: room for a key.
 #[inline(always)]
-fn may_be_frontend<T: Tables>(
+fn may_be_frontend<T: Clock + Fragments + Node + Services>(
     tables: &T,
     settings: &Settings,
     headers: &Headers,
@@ -82,7 +82,7 @@ fn may_be_frontend<T: Tables>(
 
 /// Keeps a fragment that came ahead of its first, behind `before` others. An end where it is kept.
 #[inline(always)]
-fn hold<P: Packet, T: Tables>(
+fn hold<P: Packet, T: Clock + Fragments + Node + Services>(
     packet: &P,
     tables: &T,
     fragment: &mut Fragment,
@@ -101,7 +101,7 @@ fn hold<P: Packet, T: Tables>(
 
 /// Turns a carrier into the fragment that was held last.
 #[inline(always)]
-fn carry<P: Packet, T: Tables>(
+fn carry<P: Packet, T: Clock + Fragments + Node + Services>(
     packet: &mut P,
     tables: &T,
     headers: &Headers,
@@ -124,7 +124,10 @@ fn carry<P: Packet, T: Tables>(
 
 /// Gives a later fragment that goes out the ports of its datagram. Without them it is the stack's: never a guess.
 #[inline(always)]
-pub(super) fn recall<T: Tables>(tables: &T, Scratch { headers, .. }: &mut Scratch) -> Step<()> {
+pub(super) fn recall<T: Clock + Fragments + Node + Services>(
+    tables: &T,
+    Scratch { headers, .. }: &mut Scratch,
+) -> Step<()> {
     let unknown = Verdict::Pass(PassReason::UnknownFragment);
     let ports = known(tables, &key(headers)).ok_or(unknown)?;
     headers.key.tuple.source_port = ports.source;
@@ -134,21 +137,34 @@ pub(super) fn recall<T: Tables>(tables: &T, Scratch { headers, .. }: &mut Scratc
 
 /// Remembers the ports of a first fragment that is being translated.
 #[inline(always)]
-pub(super) fn remember<T: Tables>(tables: &T, headers: &Headers, fragment: &mut Fragment) {
+pub(super) fn remember<T: Clock + Fragments + Node + Services>(
+    tables: &T,
+    headers: &Headers,
+    fragment: &mut Fragment,
+) {
     if headers.view.piece == Piece::First {
         remember_first(tables, headers, fragment);
     }
 }
 
 #[inline(never)]
-fn remember_first<T: Tables>(tables: &T, headers: &Headers, fragment: &mut Fragment) {
+fn remember_first<T: Clock + Fragments + Node + Services>(
+    tables: &T,
+    headers: &Headers,
+    fragment: &mut Fragment,
+) {
     *fragment = key(headers);
     let held = known(tables, fragment).map_or(0, |known| known.held);
     write(tables, headers, fragment, held);
 }
 
 #[inline(always)]
-fn write<T: Tables>(tables: &T, headers: &Headers, fragment: &Fragment, held: u16) {
+fn write<T: Clock + Fragments + Node + Services>(
+    tables: &T,
+    headers: &Headers,
+    fragment: &Fragment,
+    held: u16,
+) {
     let Tuple { source_port: source, destination_port: destination, .. } = headers.key.tuple;
     let ports = Ports { source, destination, held, written: Ports::time(tables.now()) };
     if !tables.put_fragment(fragment, &ports) {

@@ -10,13 +10,13 @@ use crate::config::Settings;
 use crate::event::{PassReason, Verdict};
 use crate::flow::FlowKey;
 use crate::hash;
-use crate::tables::Tables;
+use crate::tables::Filters;
 use crate::wire::Headers;
 
 /// Ends the path of a packet to a frontend that has no flow and is not to begin one. One test of a bit where nothing is
 /// taken over and nothing is given back.
 #[inline(always)]
-pub(super) fn leaves<T: Tables>(tables: &T, settings: &Settings, headers: &Headers) -> Step<()> {
+pub(super) fn leaves<T: Filters>(tables: &T, settings: &Settings, headers: &Headers) -> Step<()> {
     if settings.has(Settings::TAKE_OVER | Settings::DRAIN) {
         judge(tables, settings, headers)
     } else {
@@ -26,7 +26,7 @@ pub(super) fn leaves<T: Tables>(tables: &T, settings: &Settings, headers: &Heade
 
 /// VERIFIER: a function of its own, for the hash would fill registers of the parts that ask.
 #[inline(never)]
-fn judge<T: Tables>(tables: &T, settings: &Settings, headers: &Headers) -> Step<()> {
+fn judge<T: Filters>(tables: &T, settings: &Settings, headers: &Headers) -> Step<()> {
     let Headers { view, key, .. } = headers;
     if settings.has(Settings::DRAIN) {
         return Err(Verdict::Pass(PassReason::Draining));
@@ -42,11 +42,11 @@ fn judge<T: Tables>(tables: &T, settings: &Settings, headers: &Headers) -> Step<
 /// Whether answers of the key of a reply in the making belong to a connection that netfilter translates: its flow needs
 /// another port.
 #[inline(always)]
-pub(super) fn has_answers<T: Tables>(tables: &T, settings: &Settings, reply: &FlowKey) -> bool {
+pub(super) fn has_answers<T: Filters>(tables: &T, settings: &Settings, reply: &FlowKey) -> bool {
     settings.has(Settings::TAKE_OVER) && is_taken(tables, reply)
 }
 
 #[inline(never)]
-fn is_taken<T: Tables>(tables: &T, reply: &FlowKey) -> bool {
+fn is_taken<T: Filters>(tables: &T, reply: &FlowKey) -> bool {
     tables.is_inherited(hash::whole(&reply.tuple, reply.protocol))
 }

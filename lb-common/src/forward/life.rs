@@ -5,7 +5,7 @@
 
 use super::Found;
 use crate::config::Settings;
-use crate::tables::Tables;
+use crate::tables::{Clock, Flows};
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
@@ -14,13 +14,17 @@ const SHORTEST: u64 = crate::flow::CLOSED as u64 * SECOND;
 
 /// Whether the flow of the entry that was found has been idle for longer than its lifetime.
 #[inline(always)]
-pub(super) fn is_expired<T: Tables>(tables: &T, settings: &Settings, found: &mut Found) -> bool {
+pub(super) fn is_expired<T: Clock + Flows>(
+    tables: &T,
+    settings: &Settings,
+    found: &mut Found,
+) -> bool {
     // An entry of this very tick was seen a moment ago; the clock is not asked.
     found.flow.tick() != tables.tick() && is_idle(tables, settings, found)
 }
 
 #[inline(never)]
-fn is_idle<T: Tables>(tables: &T, settings: &Settings, found: &mut Found) -> bool {
+fn is_idle<T: Clock + Flows>(tables: &T, settings: &Settings, found: &mut Found) -> bool {
     let now = tables.now();
     // A masquerade lives as long as the flow that it belongs to, which is judged by its other entries.
     if now.saturating_sub(found.flow.seen) < SHORTEST || found.flow.is_masquerade() {

@@ -9,7 +9,7 @@ use crate::event::Event;
 use crate::flow::{Side, Tuple};
 use crate::packet::Packet;
 use crate::route::{Route, RouteResult, Traffic};
-use crate::tables::Tables;
+use crate::tables::Node;
 use crate::wire::{ETHERNET, Headers, IPV4, IPV6, Piece, View};
 
 /// Offset of the hop limit in an IPv4 header.
@@ -74,7 +74,7 @@ pub(super) fn write<P: Packet>(packet: &mut P, view: &View, route: &Route) -> Op
 /// Whether a frame that came in is for another machine, or for all: bridges and promiscuous devices see those as well. What
 /// answers it from here would answer for somebody else.
 #[inline(always)]
-pub(super) fn is_for_another<P: Packet, T: Tables>(packet: &P, tables: &T, side: Side) -> bool {
+pub(super) fn is_for_another<P: Packet, T: Node>(packet: &P, tables: &T, side: Side) -> bool {
     if side == Side::EGRESS {
         return false;
     }

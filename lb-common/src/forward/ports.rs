@@ -15,7 +15,7 @@ use crate::flow::{Entry, Flow, FlowKey, Kind, Tuple};
 use crate::hash;
 use crate::scratch::Scratch;
 use crate::service::{Backend, Flags, Frontend};
-use crate::tables::{Added, Tables};
+use crate::tables::{Added, Clock, Filters, Flows, Tables};
 use crate::wire::Headers;
 
 /// Ports tried in one round, ...
@@ -129,7 +129,7 @@ const fn reserved(pair: &mut Pair, reservation: Result<Reservation, DropReason>)
 
 /// Takes the reply tuple with the client's own port, or leaves it to a later try. Never [`Reservation::Taken`].
 #[inline(always)]
-fn keep<T: Tables>(
+fn keep<T: Flows + Filters>(
     tables: &T,
     settings: &Settings,
     pair: &mut Pair,
@@ -150,7 +150,7 @@ fn keep<T: Tables>(
 
 /// Puts a reply in place of what has its key.
 #[inline(always)]
-fn put<T: Tables>(tables: &T, reply: &Entry) -> Result<Reservation, DropReason> {
+fn put<T: Flows>(tables: &T, reply: &Entry) -> Result<Reservation, DropReason> {
     let put = tables.put_flow(&reply.key, &reply.flow);
     if put { Ok(Reservation::Made) } else { Err(DropReason::FlowTableFull) }
 }
@@ -184,7 +184,7 @@ fn is_pods_question(settings: &Settings, role: Role, source: &Ip, choice: &Choic
 /// One of the same flow is as good: of two first packets at once, on two CPUs, the later one takes the port
 /// that the earlier one found. A tuple that netfilter uses is as good as a protected flow's.
 #[inline(always)]
-fn take<T: Tables>(
+fn take<T: Flows + Filters>(
     tables: &T,
     settings: &Settings,
     pair: &mut Pair,
@@ -203,7 +203,7 @@ fn take<T: Tables>(
 
 /// Sees to it that the reply stands where its key says, unless another flow is there, whose entry is the occupant then.
 #[inline(always)]
-pub(super) fn stand<T: Tables>(tables: &T, pair: &mut Pair) -> Result<Reservation, DropReason> {
+pub(super) fn stand<T: Flows>(tables: &T, pair: &mut Pair) -> Result<Reservation, DropReason> {
     let Pair { reply, occupant, .. } = pair;
     match tables.add_flow(&reply.key, &reply.flow) {
         Added::Yes => Ok(Reservation::Made),
@@ -218,7 +218,7 @@ pub(super) fn stand<T: Tables>(tables: &T, pair: &mut Pair) -> Result<Reservatio
 /// Whether a reply is of a flow that is over: displaceable, and closed by both ends, reset, or silent for long. A protected one
 /// is never given away. `forward`: room for the entry of its client's packets.
 #[inline(never)]
-pub(super) fn is_over<T: Tables>(
+pub(super) fn is_over<T: Flows>(
     tables: &T,
     (key, reply): (&FlowKey, &Flow),
     now: u64,
@@ -296,7 +296,7 @@ fn seek<T: Tables>(
 /// Takes the key of the reply away from the displaceable flow that has it. A masquerade of that flow goes as well: its
 /// next packet gets another source.
 #[inline(never)]
-fn displace<T: Tables>(tables: &T, pair: &mut Pair) -> Result<Reservation, DropReason> {
+fn displace<T: Flows + Clock>(tables: &T, pair: &mut Pair) -> Result<Reservation, DropReason> {
     let Pair { reply, occupant, occupant_opposite, .. } = pair;
     if tables.flow(&reply.key, occupant) && occupant.kind == Kind::UNMASQUERADE {
         let Entry { key, flow } = occupant_opposite;

@@ -14,7 +14,7 @@ use crate::flow::{FlowKey, Tuple};
 use crate::hash;
 use crate::packet::Packet;
 use crate::scratch::Scratch;
-use crate::tables::Tables;
+use crate::tables::{Clock, Node};
 use crate::wire::{self, Headers, IPV4, IPV6, View, tcp};
 
 /// Bytes of the ICMP header in front of the quoted packet.
@@ -48,7 +48,7 @@ const HOPS: u8 = 64;
 
 /// Ends the path of a packet that is refused, as `scratch.refusal` says.
 #[inline(always)]
-pub(super) fn part<P: Packet, T: Tables>(
+pub(super) fn part<P: Packet, T: Clock + Node>(
     packet: &mut P,
     tables: &T,
     Scratch { headers, exit, refusal, .. }: &mut Scratch,

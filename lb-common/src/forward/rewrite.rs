@@ -9,7 +9,7 @@ use crate::hash;
 use crate::packet::{Covered, Packet};
 use crate::scratch::Scratch;
 use crate::sctp;
-use crate::tables::Tables;
+use crate::tables::Node;
 use crate::wire::{Headers, IPV4, IPV6, Piece, View};
 
 /// Offset of the checksum in an IPv4 header.
@@ -27,7 +27,7 @@ pub(super) const UDP_CHECKSUM: usize = 6;
 
 /// Makes a packet carry what the entry that it follows says.
 #[inline(always)]
-pub(super) fn part<P: Packet, T: Tables>(
+pub(super) fn part<P: Packet, T: Node>(
     packet: &mut P,
     tables: &T,
     Scratch { headers, found, .. }: &mut Scratch,
@@ -42,7 +42,7 @@ pub(super) fn part<P: Packet, T: Tables>(
 /// Gives a piece of a datagram whose source becomes another one an identification that no other sender's has: who puts the
 /// pieces together goes by that source. Pieces of one datagram get the same, and datagrams of one sender different ones.
 #[inline(never)]
-fn renumber<P: Packet, T: Tables>(
+fn renumber<P: Packet, T: Node>(
     packet: &mut P,
     tables: &T,
     headers: &mut Headers,

@@ -9,7 +9,7 @@ use crate::config::Device;
 use crate::event::Event;
 use crate::flow::{Flow, Kind, Side, Tuple};
 use crate::packet::Packet;
-use crate::tables::Tables;
+use crate::tables::{Clock, Flows, Node};
 use crate::wire::Headers;
 
 /// Whether packets of a flow may leave by another device: those to a backend of another node, and its answers.
@@ -21,7 +21,7 @@ pub(super) const fn may_leave(flow: &Flow) -> bool {
 /// Decides whether a packet leaves from here. If so, it follows from now on the entry that belongs to its way out, which is
 /// `exit.route`.
 #[inline(never)]
-pub(super) fn prepare<P: Packet, T: Tables>(
+pub(super) fn prepare<P: Packet, T: Clock + Flows + Node>(
     packet: &P,
     tables: &T,
     headers: &mut Headers,
@@ -61,7 +61,7 @@ fn is_let_out(flow: &Flow, leaves: &Flow) -> bool {
 
 /// Finds the way, and counts the hop; else says what is against it.
 #[inline(always)]
-fn find_way<P: Packet, T: Tables>(
+fn find_way<P: Packet, T: Clock + Flows + Node>(
     packet: &P,
     tables: &T,
     headers: &mut Headers,

@@ -10,7 +10,7 @@ use crate::event::Event;
 use crate::flow::{Flow, Kind, Side};
 use crate::packet::Packet;
 use crate::route::{RouteResult, Traffic};
-use crate::tables::Tables;
+use crate::tables::{Clock, Filters, Flows, Node};
 use crate::wire::Headers;
 
 /// Offset of the sender's address in an Ethernet header.
@@ -18,7 +18,7 @@ const SENDER: usize = 6;
 
 /// Finds the way on of a packet of the flow that was found, whose client is behind this device.
 #[inline(never)]
-pub(super) fn prepare<P: Packet, T: Tables>(
+pub(super) fn prepare<P: Packet, T: Clock + Filters + Flows + Node>(
     packet: &P,
     tables: &T,
     headers: &mut Headers,
@@ -33,7 +33,7 @@ pub(super) fn prepare<P: Packet, T: Tables>(
 /// Whether the packet is the answer of a backend to a client of this node, and has a way to it. If so, it follows the
 /// entry in `found`, whose key is that of where it would leave to the client.
 #[inline(always)]
-pub(super) fn is_answer<P: Packet, T: Tables>(
+pub(super) fn is_answer<P: Packet, T: Clock + Filters + Flows + Node>(
     packet: &P,
     tables: &T,
     settings: &Settings,
@@ -47,7 +47,7 @@ pub(super) fn is_answer<P: Packet, T: Tables>(
 }
 
 #[inline(always)]
-fn prepare_answer<P: Packet, T: Tables>(
+fn prepare_answer<P: Packet, T: Clock + Filters + Flows + Node>(
     packet: &P,
     tables: &T,
     headers: &mut Headers,
@@ -73,7 +73,7 @@ enum Of {
 
 /// Whether there is a way, which is then in `exit`, and its hop counted.
 #[inline(always)]
-fn is_found<P: Packet, T: Tables>(
+fn is_found<P: Packet, T: Clock + Filters + Flows + Node>(
     packet: &P,
     tables: &T,
     headers: &mut Headers,
@@ -128,7 +128,11 @@ fn is_sources_own<P: Packet>(
 /// Whether packets may leave by the device of the route: one to the outside, a pod's, or a bridge that the client's own
 /// is a port of. The bridge's own table chooses the port then.
 #[inline(never)]
-fn leads_on<T: Tables>(tables: &T, flow: &Flow, Exit { route, to_peer, .. }: &mut Exit) -> bool {
+fn leads_on<T: Clock + Filters + Flows + Node>(
+    tables: &T,
+    flow: &Flow,
+    Exit { route, to_peer, .. }: &mut Exit,
+) -> bool {
     let flags = match tables.device(route.device) {
         Some(device) => device.flags,
         None if flow.kind == Kind::REPLY => {

@@ -12,7 +12,7 @@ use crate::event::Event;
 use crate::flow::{Peer, Tuple};
 use crate::hash;
 use crate::service::{Flags, Frontend, Service};
-use crate::tables::Tables;
+use crate::tables::{Clock, Node, Services};
 
 /// The facts about a socket call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,11 @@ pub enum Outcome {
 
 /// `connect(2)` of a TCP socket.
 #[inline(always)]
-pub fn connect<T: Tables>(tables: &T, choice: &mut Choice, call: &Call) -> Outcome {
+pub fn connect<T: Clock + Node + Services>(
+    tables: &T,
+    choice: &mut Choice,
+    call: &Call,
+) -> Outcome {
     if let Err(outcome) = find(tables, choice, call).and_then(|()| pick(tables, choice, call)) {
         return outcome;
     }
@@ -52,7 +56,11 @@ pub fn connect<T: Tables>(tables: &T, choice: &mut Choice, call: &Call) -> Outco
 
 /// `getpeername(2)`: the peer of a connected socket is shown as the frontend. `peer`: what [`connect`] made of it.
 #[inline(always)]
-pub fn peer_name<T: Tables>(tables: &T, peer: Option<&Peer>, remote: &Endpoint) -> Outcome {
+pub fn peer_name<T: Clock + Node + Services>(
+    tables: &T,
+    peer: Option<&Peer>,
+    remote: &Endpoint,
+) -> Outcome {
     match peer {
         Some(peer) if peer.backend == *remote => {
             tables.count(Event::SocketRestored);
@@ -64,7 +72,7 @@ pub fn peer_name<T: Tables>(tables: &T, peer: Option<&Peer>, remote: &Endpoint) 
 
 /// Whether calls of this network namespace are answered at all: asked before any other function of this module.
 #[inline(always)]
-pub fn is_served<T: Tables>(tables: &T, call: &Call) -> bool {
+pub fn is_served<T: Clock + Node + Services>(tables: &T, call: &Call) -> bool {
     tables.settings().is_some_and(|settings| match settings.socket_mode {
         Settings::SOCKETS_HOST => settings.netns_cookie == call.netns,
         Settings::SOCKETS_ALL => true,
@@ -74,7 +82,11 @@ pub fn is_served<T: Tables>(tables: &T, call: &Call) -> bool {
 
 /// The service a call names, into `choice`; what to do instead when it names none.
 #[inline(always)]
-fn find<T: Tables>(tables: &T, choice: &mut Choice, call: &Call) -> Result<(), Outcome> {
+fn find<T: Clock + Node + Services>(
+    tables: &T,
+    choice: &mut Choice,
+    call: &Call,
+) -> Result<(), Outcome> {
     let settings = tables.settings().ok_or(Outcome::Leave)?;
     if settings.has(Settings::DRAIN) {
         return Err(Outcome::Leave);
@@ -135,7 +147,7 @@ pub const fn depends_on_address(settings: &Settings, service: &Service) -> bool 
 
 /// The result of a refusal at a socket: a rejection is an errno, silence is the packet's business.
 #[inline(always)]
-fn refused<T: Tables>(tables: &T, refusal: Refusal) -> Outcome {
+fn refused<T: Clock + Node + Services>(tables: &T, refusal: Refusal) -> Outcome {
     match refusal {
         Refusal::Reject(_) => {
             tables.count(Event::SocketRefused);
@@ -146,7 +158,11 @@ fn refused<T: Tables>(tables: &T, refusal: Refusal) -> Outcome {
 }
 
 #[inline(always)]
-fn pick<T: Tables>(tables: &T, choice: &mut Choice, call: &Call) -> Result<(), Outcome> {
+fn pick<T: Clock + Node + Services>(
+    tables: &T,
+    choice: &mut Choice,
+    call: &Call,
+) -> Result<(), Outcome> {
     let settings = tables.settings().ok_or(Outcome::Leave)?;
     let source = settings.node(call.remote.ip.is_v4());
     let client = Ip::cookie(call.netns);

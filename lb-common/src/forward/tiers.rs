@@ -10,7 +10,7 @@ use crate::event::Event;
 use crate::flow::{Entry, Flow, Kind, Side, Tuple, has_lasted};
 use crate::packet::Packet;
 use crate::scratch::{Next, Scratch};
-use crate::tables::{Added, Tables};
+use crate::tables::{Added, Clock, Flows};
 
 use super::{Found, begin};
 
@@ -24,7 +24,7 @@ pub(super) fn must_mend(next: Next, flow: &Flow) -> bool {
 /// displaced one by one, and the packet would leave by a tuple whose answers lead nowhere, or to another client that has the
 /// tuple by now. In that last case the flow is gone, and its packet begins it anew with another port ([`Next::Again`]).
 #[inline(always)]
-pub(super) fn mend<P: Packet, T: Tables>(
+pub(super) fn mend<P: Packet, T: Clock + Flows>(
     packet: &mut P,
     tables: &T,
     Scratch { found, pair, next, .. }: &mut Scratch,
@@ -39,7 +39,7 @@ pub(super) fn mend<P: Packet, T: Tables>(
 /// Protects the flow of the forward entry that was found if both ends have spoken. A datagram flow must have lasted as well:
 /// question and answer are no proof that the client is where its address says.
 #[inline(never)]
-pub(super) fn raise<T: Tables>(tables: &T, found: &mut Found, now: u64) {
+pub(super) fn raise<T: Clock + Flows>(tables: &T, found: &mut Found, now: u64) {
     if !found.find_opposite(tables) {
         return;
     }
@@ -60,7 +60,7 @@ pub(super) fn raise<T: Tables>(tables: &T, found: &mut Found, now: u64) {
 /// Makes anew the entries that were displaced of the masquerade of the flow that was found, or the whole masquerade where
 /// another flow has its tuple by now.
 #[inline(always)]
-fn mend_masquerade<T: Tables>(tables: &T, found: &mut Found) {
+fn mend_masquerade<T: Clock + Flows>(tables: &T, found: &mut Found) {
     found.key.write_masquerade_key(&found.flow, &mut found.visited.key);
     let is_marked = tables.flow(&found.visited.key, &mut found.visited.flow);
     if is_marked && found.visited.flow.to.source == Ip::UNSPECIFIED {
@@ -79,7 +79,7 @@ fn mend_masquerade<T: Tables>(tables: &T, found: &mut Found) {
 /// Whether answers to the masquerade in `found.visited`, of the flow in `found.flow`, lead to that flow: also because they do
 /// from now on.
 #[inline(always)]
-fn has_answers<T: Tables>(tables: &T, found: &mut Found) -> bool {
+fn has_answers<T: Clock + Flows>(tables: &T, found: &mut Found) -> bool {
     found.visited.flow.to.write_reversed(&mut found.visited.key.tuple);
     found.visited.key.side = Side::INGRESS;
     if tables.flow(&found.visited.key, &mut found.visited.flow) {
@@ -92,13 +92,17 @@ fn has_answers<T: Tables>(tables: &T, found: &mut Found) -> bool {
 
 /// Makes all entries of the flow that was found, by either of its pair, displaceable.
 #[inline(never)]
-pub(super) fn release<T: Tables>(tables: &T, found: &mut Found) {
+pub(super) fn release<T: Clock + Flows>(tables: &T, found: &mut Found) {
     let _all: bool = each(tables, found, expose);
 }
 
 /// Calls `step` for each entry of a flow, by its key, until it fails. The entry that was found is either one of its pair.
 #[inline(always)]
-fn each<T: Tables>(tables: &T, found: &mut Found, step: impl Fn(&T, &mut Entry) -> bool) -> bool {
+fn each<T: Clock + Flows>(
+    tables: &T,
+    found: &mut Found,
+    step: impl Fn(&T, &mut Entry) -> bool,
+) -> bool {
     found.visited.key = found.key;
     if !step(tables, &mut found.visited) {
         return false;
@@ -130,7 +134,7 @@ fn each<T: Tables>(tables: &T, found: &mut Found, step: impl Fn(&T, &mut Entry) 
 
 /// Copies an entry to where nothing displaces it. The older copy stays behind and is displaced in its time.
 #[inline(never)]
-fn protect<T: Tables>(tables: &T, Entry { key, flow }: &mut Entry) -> bool {
+fn protect<T: Clock + Flows>(tables: &T, Entry { key, flow }: &mut Entry) -> bool {
     if !tables.flow(key, flow) {
         return false;
     }
@@ -143,7 +147,7 @@ fn protect<T: Tables>(tables: &T, Entry { key, flow }: &mut Entry) -> bool {
 
 /// Moves an entry to where newer ones displace it. True, also where there is none.
 #[inline(never)]
-fn expose<T: Tables>(tables: &T, Entry { key, flow }: &mut Entry) -> bool {
+fn expose<T: Clock + Flows>(tables: &T, Entry { key, flow }: &mut Entry) -> bool {
     if !tables.flow(key, flow) {
         flow.to.source = Ip::UNSPECIFIED;
         return true;

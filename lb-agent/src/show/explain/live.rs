@@ -8,7 +8,7 @@ use lb_common::config::{Device, Settings};
 use lb_common::event::Event;
 use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Held, Ports};
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
-use lb_common::tables::{Added, Tables, Touch};
+use lb_common::tables::{Added, Clock, Filters, Flows, Fragments, Node, Services, Touch};
 
 use crate::maps::{Error, Maps};
 use crate::run::monotonic;
@@ -58,11 +58,7 @@ impl<'a> Live<'a> {
     }
 }
 
-impl Tables for Live<'_> {
-    fn settings(&self) -> Option<&Settings> {
-        (self.settings.source_port_high != Port::NONE).then_some(&self.settings)
-    }
-
+impl Services for Live<'_> {
     fn service(&self, frontend: &Frontend, into: &mut Service) -> bool {
         let found = self.read(self.maps.service(frontend));
         found.map(|service| *into = service).is_some()
@@ -93,6 +89,20 @@ impl Tables for Live<'_> {
         self.read(self.maps.backend(id).map(Some)).map_or(0, |backend| backend.epoch)
     }
 
+    fn affinity(&self, client: &Client) -> Option<Affinity> {
+        self.read(self.maps.affinity(client))
+    }
+
+    fn put_affinity(&self, _: &Client, _: &Affinity) -> bool {
+        true
+    }
+
+    fn allows(&self, source: &Source) -> bool {
+        self.read(self.maps.allows(source).map(Some)).unwrap_or(false)
+    }
+}
+
+impl Flows for Live<'_> {
     fn flow(&self, key: &FlowKey, into: &mut Flow) -> bool {
         self.flow_at(key).map(|flow| *into = flow).is_some()
     }
@@ -121,7 +131,9 @@ impl Tables for Live<'_> {
     fn remove_protected(&self, key: &FlowKey) {
         self.remove_flow(key);
     }
+}
 
+impl Filters for Live<'_> {
     // The filters only save lookups: true where they may say so of others makes no difference to a verdict.
     fn is_in_use(&self, _: &Ip, _: Port) -> bool {
         true
@@ -142,27 +154,9 @@ impl Tables for Live<'_> {
     fn is_inherited(&self, hash: u64) -> bool {
         self.read(self.maps.is_inherited(hash).map(Some)).unwrap_or(false)
     }
+}
 
-    fn affinity(&self, client: &Client) -> Option<Affinity> {
-        self.read(self.maps.affinity(client))
-    }
-
-    fn put_affinity(&self, _: &Client, _: &Affinity) -> bool {
-        true
-    }
-
-    fn allows(&self, source: &Source) -> bool {
-        self.read(self.maps.allows(source).map(Some)).unwrap_or(false)
-    }
-
-    fn address(&self, ip: &Ip) -> u32 {
-        self.read(self.maps.address(ip)).unwrap_or(0)
-    }
-
-    fn device(&self, index: u32) -> Option<Device> {
-        self.read(self.maps.device(index))
-    }
-
+impl Fragments for Live<'_> {
     fn fragment(&self, _: &Fragment) -> Option<Ports> {
         None
     }
@@ -180,7 +174,23 @@ impl Tables for Live<'_> {
     }
 
     fn remove_held(&self, _: &Fragment) {}
+}
 
+impl Node for Live<'_> {
+    fn settings(&self) -> Option<&Settings> {
+        (self.settings.source_port_high != Port::NONE).then_some(&self.settings)
+    }
+
+    fn address(&self, ip: &Ip) -> u32 {
+        self.read(self.maps.address(ip)).unwrap_or(0)
+    }
+
+    fn device(&self, index: u32) -> Option<Device> {
+        self.read(self.maps.device(index))
+    }
+}
+
+impl Clock for Live<'_> {
     fn now(&self) -> u64 {
         self.now
     }

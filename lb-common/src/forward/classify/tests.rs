@@ -8,7 +8,7 @@ use crate::addr::{Ip, Port, Protocol};
 use crate::config::Settings;
 use crate::fake::{Bytes, Fake, Home, at, world};
 use crate::flow::Tuple;
-use crate::tables::Tables as _;
+use crate::tables::Filters as _;
 use crate::wire::{View, tcp};
 
 const NEAR: Class = Class::Frontend { is_near: true };

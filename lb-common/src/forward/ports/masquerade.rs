@@ -9,7 +9,7 @@ use crate::flow::{FlowKey, Kind, Side};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::service::Frontend;
-use crate::tables::Tables;
+use crate::tables::{Clock, Flows, Node, Tables};
 use crate::wire::Headers;
 
 /// Gives the `MASQUERADE` entry in `scratch.found` its source, on the first packet that leaves. Where there is none to be had,
@@ -57,7 +57,7 @@ fn translate_source<P: Packet, T: Tables>(
 
 /// Gives a masqueraded flow the address of its source, and writes the pair in the making: of this entry, and of its answers.
 #[inline(always)]
-fn choose_source<P: Packet, T: Tables>(
+fn choose_source<P: Packet, T: Node + Clock>(
     packet: &P,
     tables: &T,
     settings: &Settings,
@@ -88,7 +88,7 @@ fn choose_source<P: Packet, T: Tables>(
 
 /// Removes the flow of a masquerade that found no source, if nobody has answered it yet.
 #[inline(never)]
-fn forget<T: Tables>(tables: &T, headers: &Headers, found: &mut Found) {
+fn forget<T: Flows>(tables: &T, headers: &Headers, found: &mut Found) {
     if !found.find_answers(tables, headers, Side::EGRESS) || found.answers.flow.is_protected() {
         return;
     }
@@ -103,7 +103,7 @@ fn forget<T: Tables>(tables: &T, headers: &Headers, found: &mut Found) {
 ///
 /// VERIFIER: a function of its own, for the question fills a part of the stack that what comes after needs.
 #[inline(never)]
-fn ask_route<P: Packet, T: Tables>(
+fn ask_route<P: Packet, T: Clock>(
     packet: &P,
     (tables, settings): (&T, &Settings),
     key: &FlowKey,
