@@ -1,11 +1,11 @@
-//! Programs of others before ours: our place is taken back without a packet being lost, and who insists is named.
+//! Programs of others outside of ours: our place is taken back without a packet being lost, and who insists is named.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::campaign;
-use lb_tests::differential::bpf::{attach_first, load_verdict};
+use lb_tests::differential::bpf::{attach_outermost, load_verdict};
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, askers};
 use lb_tests::topology::{Shape, Topology};
@@ -29,13 +29,14 @@ fn start() -> Result<(Rig, Service)> {
     Ok((rig.start(&[&web])?, web))
 }
 
-/// Attaches a program before all others at these devices of node-a.
-fn come(rig: &Rig, devices: &[&str], verdict: i32) -> Result<Vec<OwnedFd>> {
+/// Attaches a program before ours at the ingress of these devices of node-a, or after ours at their egress.
+fn come(rig: &Rig, devices: &[&str], verdict: i32, is_egress: bool) -> Result<Vec<OwnedFd>> {
     let come = |device: &&str| {
         let index = nix::net::if_::if_nametoindex(*device)?;
         // One for each: a device takes no program twice.
         let program = load_verdict(verdict)?;
-        attach_first(program.as_fd(), index).with_context(|| format!("device {device}"))
+        let link = attach_outermost(program.as_fd(), index, is_egress);
+        link.with_context(|| format!("device {device}"))
     };
     rig.node(0)?.netns().run_in(|| devices.iter().map(come).collect())?
 }
@@ -55,14 +56,18 @@ fn neighbours_that_come_every_three_seconds_cost_no_question() -> Result<()> {
     let mut neighbours = Vec::new();
     let times = campaign::size(5, 23);
     for _ in 0..times {
-        neighbours.extend(come(&rig, &devices, NEXT)?);
+        for is_egress in [false, true] {
+            neighbours.extend(come(&rig, &devices, NEXT, is_egress)?);
+        }
         pass(EVERY);
     }
     wait_until_ok(SOON, "each device is repaired again and again", || {
         let repairs = rig.agent(0)?.metric(&["lb_attachment_repairs_total", "displaced"])?;
-        ensure!(repairs > 8.5, "{repairs} repairs of three devices");
+        ensure!(repairs > 11.5, "{repairs} repairs of three devices, each at both ends");
         Ok(())
     })?;
+    // A packet that meets two programs of ours is one of a pod straight to a backend to the second one (ADR 0026).
+    let twice = rig.agent(0)?.metric(&["lb_events_total", "\"port_shifted\""])?;
     let (mut lost, mut answers) = (Vec::new(), 0);
     for (what, load) in loads {
         let tally = load.finish()?;
@@ -72,7 +77,8 @@ fn neighbours_that_come_every_three_seconds_cost_no_question() -> Result<()> {
             lost.push(format!("{what}: {tally:?}"));
         }
     }
-    ensure!(lost.is_empty(), "{lost:#?}");
+    ensure!(lost.is_empty(), "{twice} packets met two programs: {lost:#?}");
+    campaign::figure("packets that met two programs", twice, "packets");
     campaign::figure("programs attached before ours", neighbours.len(), "programs");
     campaign::figure("answers, none lost", answers, "answers");
     Ok(())
@@ -86,7 +92,7 @@ fn who_insists_on_our_place_is_a_problem_until_he_is_gone() -> Result<()> {
     ensure!(!is_named(&status()?), "{}", status()?);
     let mut neighbours = Vec::new();
     wait_until_ok(SOON, "status names who insists", || {
-        neighbours.extend(come(&rig, &["eth0"], PASS)?);
+        neighbours.extend(come(&rig, &["eth0"], PASS, false)?);
         let status = status()?;
         ensure!(is_named(&status), "{status}");
         Ok(())

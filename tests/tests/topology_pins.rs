@@ -1,8 +1,9 @@
 //! Where pins lie, and pins that are not what they should be: refused by name with the remedy, packets go on.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -94,34 +95,34 @@ fn maps_that_are_lost_are_filled_again() -> Result<()> {
 }
 
 /// The source of the mount at a path, as `/proc/mounts` has it.
-/// The array of a load that was replaced stays until its programs are detached, and then goes.
+/// The maps of a load that was replaced stay until its programs are detached, and then go.
 #[test]
-fn arrays_of_replaced_programs_go_with_them() -> Result<()> {
+fn maps_of_a_replaced_load_go_with_its_programs() -> Result<()> {
     let (rig, web, mut agent) = stopped()?;
-    let arrays = || -> Result<Vec<PathBuf>> {
-        let mut found = Vec::new();
+    let maps = || -> Result<BTreeMap<String, u64>> {
+        let mut found = BTreeMap::new();
         for build in fs::read_dir(rig.node(0)?.bpf().join(LAYOUT).join("programs"))? {
             for pin in fs::read_dir(build?.path())? {
                 let pin = pin?;
-                if pin.file_name().to_string_lossy().starts_with("PATHS") {
-                    found.push(pin.path());
+                let name = pin.file_name().to_string_lossy().into_owned();
+                if name.starts_with("PATHS") || name.starts_with("SCRATCH") {
+                    found.insert(name, pin.metadata()?.ino());
                 }
             }
         }
         Ok(found)
     };
-    ensure!(arrays()?.len() == 1, "{:?}", arrays()?);
-    let before = fs::metadata(arrays()?.first().context("an array")?)?.ino();
+    let before = maps()?;
+    ensure!(before.keys().eq(["PATHS", "SCRATCH"]), "{before:?}");
     // Another size needs other programs, which go beside those that are attached.
     for size in ["FLOWS=1024", "FLOWS=2048"] {
         agent.set_flag("--map-size", size);
         agent.start_again()?;
         is_served(&rig, &web)?;
-        let is_alone = || arrays().is_ok_and(|found| found.len() == 1).then_some(());
-        wait_until(SOON, "the array of the programs that were replaced is gone", is_alone)?;
-        let found = arrays()?;
-        let now = found.first().context("an array")?;
-        ensure!(now.ends_with("PATHS") && fs::metadata(now)?.ino() != before, "{}", now.display());
+        let is_alone = || maps().is_ok_and(|found| found.len() == 2).then_some(());
+        wait_until(SOON, "the maps of the load that was replaced are gone", is_alone)?;
+        let now = maps()?;
+        ensure!(now.keys().eq(before.keys()) && now.values().ne(before.values()), "{now:?}");
         agent.stop()?;
     }
     is_served(&rig, &web)

@@ -301,13 +301,19 @@ fn load_tc(code: &[[u8; 8]]) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Puts a tc program before all others at the ingress of a device of the namespace of whoever asks, for as long as the
-/// link is held.
-pub fn attach_first(program: BorrowedFd<'_>, device: u32) -> io::Result<OwnedFd> {
-    /// `BPF_LINK_CREATE`, `BPF_TCX_INGRESS`, `BPF_F_BEFORE`.
+/// Puts a tc program where ours belongs, before all others at the ingress of a device of the namespace of whoever asks, or after
+/// all others at its egress, for as long as the link is held.
+pub fn attach_outermost(
+    program: BorrowedFd<'_>,
+    device: u32,
+    is_egress: bool,
+) -> io::Result<OwnedFd> {
+    /// `BPF_LINK_CREATE`, `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`, `BPF_F_BEFORE`, `BPF_F_AFTER`.
     const LINK_CREATE: u32 = 28;
     const INGRESS: u32 = 46;
+    const EGRESS: u32 = 47;
     const BEFORE: u32 = 1 << 3;
+    const AFTER: u32 = 1 << 4;
     #[repr(C)]
     struct Attributes {
         program: u32,
@@ -317,7 +323,8 @@ pub fn attach_first(program: BorrowedFd<'_>, device: u32) -> io::Result<OwnedFd>
         rest: [u64; 2],
     }
     let program = number(program);
-    let mut attributes = Attributes { program, device, kind: INGRESS, flags: BEFORE, rest: [0; 2] };
+    let (kind, flags) = if is_egress { (EGRESS, AFTER) } else { (INGRESS, BEFORE) };
+    let mut attributes = Attributes { program, device, kind, flags, rest: [0; 2] };
     // SAFETY: as in `call`.
     let fd = unsafe { bpf(LINK_CREATE, &mut attributes) }?;
     // SAFETY: a descriptor that the kernel has just made for us.

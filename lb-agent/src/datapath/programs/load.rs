@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
 
@@ -24,14 +24,14 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     CLASSIFIERS.into_iter().chain(PATHS).chain(SOCKET_HOOKS)
 }
 
-/// Whether every program is pinned there, and together they use every pinned map and the pinned whole paths.
+/// Whether every program is pinned there, and together they use every pinned map.
 ///
 /// Each map is used by one of them at least: one that was made anew would be missing among those they use.
 pub(super) fn is_usable(directory: &Path, maps: &Path) -> bool {
-    let id = |name| MapInfo::from_pin(maps.join(name)).map(|info| info.id());
-    let paths = MapInfo::from_pin(paths::pin_of(directory)).map(|info| info.id());
-    let ids: Result<BTreeSet<u32>, _> =
-        SHAPES.iter().map(|shape| id(shape.name)).chain([paths]).collect();
+    let id = |path: PathBuf| MapInfo::from_pin(path).map(|info| info.id());
+    let pins = SHAPES.iter().map(|shape| maps.join(shape.name));
+    let pins = pins.chain(paths::pins(directory).map(|(_, pin)| pin));
+    let ids: Result<BTreeSet<u32>, _> = pins.map(id).collect();
     let uses = |name: &str| ProgramInfo::from_pin(directory.join(name)).ok()?.map_ids().ok()?;
     let used: Option<Vec<Vec<u32>>> = names().map(uses).collect();
     let (Ok(ids), Some(used)) = (ids, used) else { return false };
@@ -97,7 +97,9 @@ fn verify_all(ebpf: &mut Ebpf) -> Result<(), Error> {
 fn object_over(sources: &Sources<'_>) -> Result<Ebpf, Error> {
     let Sources { maps, programs, sizes, packet_log } = *sources;
     let mut loader = packet_log.loader();
-    loader.map_pin_path(paths::MAP, paths::pin_of(programs));
+    for (name, pin) in paths::pins(programs) {
+        loader.map_pin_path(name, pin);
+    }
     for shape in &SHAPES {
         loader.map_pin_path(shape.name, maps.join(shape.name));
         if let Some(entries) = sizes.get(shape.name).filter(|_| shape.is_sizable) {

@@ -22,7 +22,7 @@ pub(in crate::datapath) struct MapPins {
 }
 
 impl MapPins {
-    /// Holds every map of ours: those of a directory, and the array of the programs in another one.
+    /// Holds every map of ours: those of a directory, and those of the programs' load in another one.
     pub(super) fn open(directory: &Path, programs: &Path) -> Result<Self, Error> {
         let open = |path: PathBuf| {
             let map = syscall::open_pin(&path).map_err(pin(&path))?;
@@ -30,7 +30,8 @@ impl MapPins {
             Ok((path, map, id))
         };
         let pins = SHAPES.iter().map(|shape| directory.join(shape.name));
-        let maps = pins.chain([paths::pin_of(programs)]).map(open).collect::<Result<_, Error>>()?;
+        let of_programs = paths::pins(programs).map(|(_, pin)| pin);
+        let maps = pins.chain(of_programs).map(open).collect::<Result<_, Error>>()?;
         Ok(Self { directory: directory.to_owned(), maps })
     }
 

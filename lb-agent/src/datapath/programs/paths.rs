@@ -1,8 +1,9 @@
-//! The array by which the programs of all roles reach the two whole paths (a tail call).
+//! The maps by which the programs of all roles reach the two whole paths: the array of a tail call, and the working memory in
+//! which they leave their role.
 //!
-//! It belongs to the programs of one load and lies beside their pins. The kernel empties it as soon as neither a pin nor a
-//! process holds it, whatever programs use it (`bpf_map_put_uref`, kernel/bpf/syscall.c). An array of an earlier load
-//! therefore stays pinned until no link uses the programs of that load.
+//! They belong to the programs of one load and lie beside their pins, so that a program that is loaded apart later has the same.
+//! The kernel empties the array as soon as neither a pin nor a process holds it, whatever programs use it
+//! (`bpf_map_put_uref`, kernel/bpf/syscall.c). Those of an earlier load therefore stay pinned until no link uses its programs.
 
 use std::fs;
 use std::io;
@@ -19,19 +20,24 @@ use crate::datapath::{Error, PATHS, cleanup};
 use crate::maps;
 use crate::syscall;
 
-/// Its name, in the object and as a pin.
-pub(super) const MAP: &str = "PATHS";
-/// The pins of arrays of earlier loads begin so; the number of the map follows.
-const ASIDE: &str = "PATHS-";
+/// The array, in the object and as a pin, ...
+const ARRAY: &str = "PATHS";
+/// ... and with it the working memory.
+const MAPS: [&str; 2] = [ARRAY, "SCRATCH"];
 
-/// The pin beside the pins of its programs.
-pub(super) fn pin_of(directory: &Path) -> PathBuf {
-    directory.join(MAP)
+/// The names of both maps, and their pins beside those of the programs.
+pub(super) fn pins(directory: &Path) -> [(&'static str, PathBuf); 2] {
+    MAPS.map(|name| (name, directory.join(name)))
+}
+
+/// The beginning of the name of a pin that was set aside; the number of the map follows.
+fn aside(name: &str) -> String {
+    format!("{name}-")
 }
 
 /// Writes the whole paths of a loaded object into its array: from then on every packet is served.
 pub fn connect_paths(ebpf: &mut Ebpf) -> Result<(), Error> {
-    let failed = |source| Error::Maps(maps::Error::Map { map: MAP, source });
+    let failed = |source| Error::Maps(maps::Error::Map { map: ARRAY, source });
     let mut programs = Vec::new();
     for name in PATHS {
         let program: Option<&Program> = ebpf.program(name);
@@ -43,7 +49,7 @@ pub fn connect_paths(ebpf: &mut Ebpf) -> Result<(), Error> {
         let fd = fd.try_clone().map_err(pin(Path::new(name)))?;
         programs.push(fd);
     }
-    let map: &mut Map = ebpf.map_mut(MAP).ok_or(Error::NoObject)?;
+    let map: &mut Map = ebpf.map_mut(ARRAY).ok_or(Error::NoObject)?;
     let mut array: ProgramArray<_> = map.try_into().map_err(|source: MapError| failed(source))?;
     for (index, program) in (0..).zip(&programs) {
         array.set(index, program, 0).map_err(failed)?;
@@ -51,22 +57,25 @@ pub fn connect_paths(ebpf: &mut Ebpf) -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives the pin of an earlier load's array another name: its programs are still attached.
+/// Gives the pins of an earlier load other names: its programs are still attached.
 pub(super) fn set_aside(directory: &Path) -> Result<(), Error> {
-    let path = pin_of(directory);
-    let id = match syscall::open_pin(&path).and_then(|map| syscall::map_id(map.as_fd())) {
-        Ok(id) => id,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(pin(&path)(error)),
-    };
-    fs::rename(&path, directory.join(format!("{ASIDE}{id}"))).map_err(pin(&path))
+    for (name, path) in pins(directory) {
+        let id = match syscall::open_pin(&path).and_then(|map| syscall::map_id(map.as_fd())) {
+            Ok(id) => id,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(pin(&path)(error)),
+        };
+        let other = directory.join(format!("{}{id}", aside(name)));
+        fs::rename(&path, other).map_err(pin(&path))?;
+    }
+    Ok(())
 }
 
-/// Lets the arrays of earlier loads go; to be called when no link uses their programs.
+/// Lets the maps of earlier loads go; to be called when no link uses their programs.
 pub(super) fn forget_aside(directory: &Path) -> Result<(), Error> {
     for path in cleanup::list(directory)? {
-        let name = path.file_name().and_then(|name| name.to_str());
-        if name.is_some_and(|name| name.starts_with(ASIDE)) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if MAPS.iter().any(|map| name.starts_with(&aside(map))) {
             remove_pin(&path)?;
         }
     }
