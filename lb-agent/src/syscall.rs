@@ -12,6 +12,7 @@ mod grace;
 mod hooked;
 mod links;
 mod net;
+mod once;
 mod process;
 mod tables;
 
@@ -26,6 +27,7 @@ pub(crate) use links::{
     open_pin, pin, program_id, update_link,
 };
 pub(crate) use net::{device_index, device_name, driver, netns_cookie};
+pub(crate) use once::Once;
 pub(crate) use process::{give_memory_back, raise_priority, unhurried};
 pub use process::{keep_one_heap, raise_open_files};
 pub(crate) use tables::packet_filter_entries;

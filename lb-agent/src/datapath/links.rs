@@ -16,6 +16,9 @@ use super::role::Direction;
 use super::{Error, xdp};
 use crate::syscall::{self, Order};
 
+/// The pin of the map by which packets meet our program once while its link moves.
+const SLOT: &str = "moving";
+
 /// Why a link was not made; the caller knows which program it is about.
 pub(super) enum Failure {
     Link(io::Error),
@@ -58,40 +61,59 @@ pub(super) fn attach_device(
     pin(link.map_err(Failure::Link)?, path)
 }
 
-/// Makes a new link where ours belongs, in place of one that has others where it should be: the new one runs a program
-/// that does nothing until the old one's may end.
+/// Makes a new link where ours belongs, in place of one that has others where it should be, and ends that one.
 ///
-/// The kernel waits some milliseconds for packets under way when it makes a link or ends one, and not at all when a link
-/// gets another program. So both links are there before either changes, and what is two programs for a packet (which would
-/// take its own translation for a pod's own packet to a backend) lasts for no longer than a system call.
+/// A packet that passes both meets our program once, whenever that is: two of ours would take their own translation for a pod's
+/// own packet to a backend (ADR 0026). For as long as both links are there, the first place marks packets, and the second lets
+/// marked ones pass ([`syscall::Once`]); one update lets the new place begin, or the old one end. The kernel waits for packets
+/// under way before and after it.
 pub(super) fn move_device(
     links: &Path,
     program: BorrowedFd<'_>,
-    [idle, idle_too]: [BorrowedFd<'_>; 2],
+    idle: BorrowedFd<'_>,
     index: u32,
     direction: Direction,
 ) -> Result<OwnedFd, Failure> {
     let path = pin_of(links, index, direction);
     let old = syscall::open_pin(&path).map_err(|error| Failure::Pin(path.clone(), error))?;
+    let once = syscall::Once::before(program).map_err(Failure::Link)?;
+    // Should we be killed, what is attached goes on.
+    let slot = links.with_file_name(SLOT);
+    // What a run that was killed has left: nothing uses it any more.
+    drop(remove_pin(&slot));
+    syscall::pin(once.slot.as_fd(), &slot).map_err(|error| Failure::Pin(slot.clone(), error))?;
     handover::make_room(&path, Place::Beside)?;
-    let order = match direction {
-        Direction::Ingress => Order::First,
-        Direction::Egress => Order::Last,
+    let (order, before) = match direction {
+        Direction::Ingress => (Order::First, &once.gate),
+        Direction::Egress => (Order::Last, &once.marker),
     };
-    let attach = || {
+    let update =
+        |link: BorrowedFd<'_>, program| syscall::update_link(link, program).map_err(Failure::Link);
+    let move_over = || {
         let link = syscall::link_tcx(idle, index, direction.attach_type(), order);
         let link = pin(link.map_err(Failure::Link)?, path.clone())?;
-        syscall::update_link(link.as_fd(), program).map_err(Failure::Link)?;
+        update(old.as_fd(), before.as_fd())?;
+        syscall::wait_for_programs();
+        match direction {
+            Direction::Ingress => update(link.as_fd(), once.marker.as_fd())?,
+            Direction::Egress => {
+                update(link.as_fd(), once.gate.as_fd())?;
+                // This link has the idle program no more, and a device takes none twice.
+                update(old.as_fd(), idle)?;
+            }
+        }
+        syscall::wait_for_programs();
+        drop(let_go(&handover::aside(&path)));
+        update(link.as_fd(), program)?;
         Ok(link)
     };
-    let moved = attach();
-    if moved.is_ok() {
-        // It goes in any case: that it runs for a moment longer is no reason to leave it.
-        drop(syscall::update_link(old.as_fd(), idle_too));
-    } else {
-        // It has its name again, and goes on.
+    let moved = move_over();
+    if moved.is_err() && handover::aside(&path).exists() {
+        // It has its name again, and goes on: without the map that goes now.
         drop(fs::rename(handover::aside(&path), &path));
+        drop(syscall::update_link(old.as_fd(), program));
     }
+    drop(remove_pin(&slot));
     moved
 }
 

@@ -55,8 +55,8 @@ pub(super) struct Programs {
     loaded: BTreeMap<&'static str, Loaded>,
     /// The same programs once more, for a place that takes no program twice. They have no pin but their links'.
     again: BTreeMap<&'static str, Loaded>,
-    /// Two programs that do nothing, for the moments before and after one of ours runs in a link.
-    idle: Vec<OwnedFd>,
+    /// A program that does nothing, for the moments before and after one of ours runs in a link.
+    idle: Option<OwnedFd>,
     records: Option<Records>,
     /// How the object is loaded again.
     maps: MapPins,
@@ -101,7 +101,7 @@ impl Programs {
         Ok(Self {
             loaded: loaded.collect::<Result<_, Error>>()?,
             again: BTreeMap::new(),
-            idle: Vec::new(),
+            idle: None,
             records,
             maps: MapPins::open(&maps, &directory)?,
             sizes: sizes.clone(),
@@ -157,15 +157,14 @@ impl Programs {
         }
     }
 
-    /// Programs that do nothing: for a new link until its program may run, and for the one that it takes the place of.
-    pub(super) fn idle(&mut self) -> io::Result<[BorrowedFd<'_>; 2]> {
-        while self.idle.len() < 2 {
-            self.idle.push(syscall::load_idle()?);
-        }
-        match self.idle.as_slice() {
-            [new, old, ..] => Ok([new.as_fd(), old.as_fd()]),
-            _ => Err(io::ErrorKind::NotFound.into()),
-        }
+    /// A program that does nothing, for a link before and after it has ours.
+    pub(super) fn idle(&mut self) -> io::Result<BorrowedFd<'_>> {
+        let idle = match self.idle.take() {
+            Some(idle) => idle,
+            None => syscall::load_idle()?,
+        };
+        let idle: &OwnedFd = self.idle.insert(idle);
+        Ok(idle.as_fd())
     }
 
     /// Whether a program of this number is one of ours of this name.

@@ -159,9 +159,6 @@ impl Datapath {
         };
         let link = link.map_err(|error| error.named(program))?;
         drop(self.held.insert(path.clone(), link));
-        if fault == Fault::Displaced {
-            let_go(&handover::aside(&path))?;
-        }
         let (direction, fault_name) = (direction.name(), fault.name());
         warn!(device = name, direction, fault = fault_name, "programs reattached");
         Ok(Some(fault))

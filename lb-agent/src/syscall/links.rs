@@ -102,6 +102,14 @@ pub(crate) fn link_tcx(
 
 /// Loads a tc program that hands every packet on to the next one (`TCX_NEXT`).
 pub(crate) fn load_idle() -> io::Result<OwnedFd> {
+    /// `r0 = -1`, `exit`.
+    const CODE: [[u8; 8]; 2] =
+        [[0xb7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+    load_tc(*b"idle\0\0\0\0\0\0\0\0\0\0\0\0", &CODE)
+}
+
+/// Loads a tc program of these instructions.
+pub(super) fn load_tc(name: [u8; 16], code: &[[u8; 8]]) -> io::Result<OwnedFd> {
     /// How `union bpf_attr` begins for a load, as far as its program's name.
     #[repr(C)]
     struct Attributes {
@@ -117,19 +125,16 @@ pub(crate) fn load_idle() -> io::Result<OwnedFd> {
     }
     /// `BPF_PROG_TYPE_SCHED_CLS`.
     const TC: u32 = 3;
-    /// `r0 = -1`, `exit`.
-    const CODE: [[u8; 8]; 2] =
-        [[0xb7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff], [0x95, 0, 0, 0, 0, 0, 0, 0]];
     let mut attributes = Attributes {
         kind: TC,
-        count: CODE.len() as u32,
-        instructions: CODE.as_ptr().addr() as u64,
+        count: code.len() as u32,
+        instructions: code.as_ptr().addr() as u64,
         license: c"Dual MIT/GPL".as_ptr().addr() as u64,
         log: [0; 2],
         buffer: 0,
         kernel: 0,
         flags: 0,
-        name: *b"idle\0\0\0\0\0\0\0\0\0\0\0\0",
+        name,
     };
     opened(PROG_LOAD, &mut attributes)
 }

@@ -1,0 +1,85 @@
+//! Two programs before one of ours, for two places of a device: a packet that passes both places meets ours once.
+//!
+//! The *marker* notes in the packet's control block that it has passed, which is kept from one program of a device to the next,
+//! and goes on in ours. The *gate* goes on in ours unless the packet is marked.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use super::links::load_tc;
+use super::{number, opened, update};
+
+const MAP_CREATE: u32 = 0;
+/// `BPF_MAP_TYPE_PROG_ARRAY`.
+const PROGRAMS: u32 = 3;
+/// The mark, in two words that nobody else writes by chance, and where they lie: `cb[3]` and `cb[4]` of `struct __sk_buff`.
+const MARK: [i32; 2] = [0x6c62_6f6e, 0x6365_9e37];
+const AT: [u8; 2] = [60, 64];
+
+/// The two programs. They do nothing once the last descriptor and pin of `slot` is gone.
+#[derive(Debug)]
+pub(crate) struct Once {
+    pub(crate) marker: OwnedFd,
+    pub(crate) gate: OwnedFd,
+    /// The map of the program that they go on in.
+    pub(crate) slot: OwnedFd,
+}
+
+impl Once {
+    /// Loads both, before a tc program.
+    pub(crate) fn before(program: BorrowedFd<'_>) -> io::Result<Self> {
+        #[repr(C)]
+        struct Attributes {
+            kind: u32,
+            key: u32,
+            value: u32,
+            entries: u32,
+            flags: u32,
+        }
+        let mut attributes = Attributes { kind: PROGRAMS, key: 4, value: 4, entries: 1, flags: 0 };
+        let slot = opened(MAP_CREATE, &mut attributes)?;
+        update(slot.as_fd(), &0_u32, &number(program), 0)?;
+        let marker = load_tc(*b"marker\0\0\0\0\0\0\0\0\0\0", &marker(number(slot.as_fd())))?;
+        let gate = load_tc(*b"gate\0\0\0\0\0\0\0\0\0\0\0\0", &gate(number(slot.as_fd())))?;
+        Ok(Self { marker, gate, slot })
+    }
+}
+
+/// One instruction: operation, destination and source register, offset, number.
+const fn instruction(code: u8, registers: u8, offset: u8, number: i32) -> [u8; 8] {
+    let [a, b, c, d] = number.to_ne_bytes();
+    [code, registers, offset, 0, a, b, c, d]
+}
+
+/// `r0 = -1` (`TCX_NEXT`), `exit`.
+const NEXT: [[u8; 8]; 2] = [instruction(0xb7, 0, 0, -1), instruction(0x95, 0, 0, 0)];
+
+/// `bpf_tail_call(r1, map, 0)`; where there is none, the next program.
+const fn go_on(map: u32) -> [[u8; 8]; 6] {
+    [
+        // `r2 = map`, in two parts; `r3 = 0`; the call.
+        instruction(0x18, 0x12, 0, map.cast_signed()),
+        instruction(0, 0, 0, 0),
+        instruction(0xb7, 3, 0, 0),
+        instruction(0x85, 0, 0, 12),
+        NEXT[0],
+        NEXT[1],
+    ]
+}
+
+fn marker(map: u32) -> Vec<[u8; 8]> {
+    let note = |word: usize| {
+        // `r2 = word`; `*(u32 *)(r1 + at) = r2`.
+        [instruction(0xb7, 2, 0, MARK[word]), instruction(0x63, 0x21, AT[word], 0)]
+    };
+    [note(0), note(1)].into_iter().flatten().chain(go_on(map)).collect()
+}
+
+fn gate(map: u32) -> Vec<[u8; 8]> {
+    let differs = |word: usize, skipped: u8| {
+        // `r2 = *(u32 *)(r1 + at)`; `if r2 != word` (32 bits) over so many.
+        [instruction(0x61, 0x12, AT[word], 0), instruction(0x56, 2, skipped, MARK[word])]
+    };
+    let asks = [differs(0, 4), differs(1, 2)].into_iter().flatten();
+    asks.chain(NEXT).chain(go_on(map)).collect()
+}
