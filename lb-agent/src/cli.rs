@@ -119,7 +119,8 @@ pub struct Cleanup {
     /// Serve everything until kube-proxy's rules are in place, and drain then: start it before kube-proxy.
     #[arg(long, requires = "drain")]
     pub after_rules: bool,
-    /// Maximum time to drain; then the remaining flows are removed too.
+    /// Maximum time to drain; then the remaining flows are removed too. With --after-rules also the maximum time until the rules
+    /// are in place; if they are not, nothing is removed.
     #[arg(long, value_name = "SECONDS", requires = "drain")]
     pub timeout: Option<u64>,
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, matrix};
+use lb_tests::rig::{Rig, TARGET, ask, matrix};
 use lb_tests::topology::{Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Kept};
 use lb_tests::wait::wait_until_ok;
@@ -124,5 +124,22 @@ fn new_connections_get_no_port_of_a_flow_while_it_drains() -> Result<()> {
     }
     drop(drain);
     ensure!(lost.is_empty(), "{} of {}: {lost:#?}", lost.len(), pairs.len());
+    Ok(())
+}
+
+/// Without rules nothing else would serve.
+#[test]
+fn rules_that_do_not_come_leave_the_data_path_in_place() -> Result<()> {
+    let rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
+    let mut rig = rig.start(&[&web])?;
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    let (code, said) =
+        agent.exit_code(&["cleanup", "--drain", "--after-rules", "--timeout", "1"])?;
+    ensure!(code == 1 && said.contains("rules did not come within 1 s"), "{code}: {said}");
+    for (family, protocol) in matrix() {
+        drop(ask(rig.pod(0, 0)?, Ask::new(protocol, web.frontend(family)))?);
+    }
     Ok(())
 }

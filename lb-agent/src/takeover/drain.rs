@@ -26,7 +26,7 @@ const OFTEN: Duration = Duration::from_millis(50);
 pub struct Drain {
     /// Not before kube-proxy's rules are in place.
     pub after_rules: bool,
-    /// For so long at most; nothing: as long as it takes.
+    /// For so long at most, and before for so long until the rules come; nothing: as long as it takes.
     pub within: Option<Duration>,
 }
 
@@ -40,7 +40,7 @@ pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Err
     let drained = Settings { flags, ..settings };
     let mut reserved = Reserved::default();
     if options.after_rules {
-        await_rules(dir, &maps, &mut reserved, out)?;
+        await_rules((dir, options.within), &maps, &mut reserved, out)?;
     }
     // Before, for netfilter begins at once, and below again, for flows that began in between.
     let _flows: Known = hold(&mut reserved, &maps)?;
@@ -70,14 +70,14 @@ pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Err
 /// Returns when kube-proxy's rules serve each family that we serve. What processes of this host send meets them before our
 /// programs: from the first moment on netfilter may give no port of ours away.
 fn await_rules(
-    dir: &Path,
+    (dir, within): (&Path, Option<Duration>),
     maps: &Maps,
     reserved: &mut Reserved,
     out: &mut impl Write,
 ) -> Result<(), Error> {
     let rows = maps.backends().map_err(super::Error::Maps)?;
     let served = |v4: bool| rows.iter().any(|row| row.service != 0 && row.ip.is_v4() == v4);
-    let mut is_told = false;
+    let (began, mut is_told) = (Instant::now(), false);
     loop {
         let _flows: Known = hold(reserved, maps)?;
         if !std::mem::replace(&mut is_told, true) {
@@ -86,6 +86,11 @@ fn await_rules(
         }
         if Rules::serve([served(true), served(false)]) {
             return Ok(());
+        }
+        if let Some(within) = within
+            && began.elapsed() >= within
+        {
+            return Err(Error::NoRules(within));
         }
         thread::park_timeout(OFTEN);
         datapath::ensure_no_agent(dir)?;

@@ -33,6 +33,13 @@ pub enum Error {
     /// An agent runs.
     #[error(transparent)]
     Datapath(#[from] datapath::Error),
+    /// Nothing else serves: the data path stays.
+    #[error(
+        "kube-proxy's rules did not come within {} s, and the data path stays as it is: start \
+         kube-proxy, or run this without --after-rules",
+        .0.as_secs()
+    )]
+    NoRules(Duration),
     /// Nobody reads on.
     #[error("write")]
     Write(#[from] io::Error),
