@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let binaries =
         step("build of the tests with root", "cold 1 min, warm 1 s", || binaries::built(&["*"]))?;
     drop(watch);
-    step("tests with root", "12 min", || with_root(options, budget, &binaries))
+    step("tests with root", "10 min", || with_root(options, budget, &binaries))
 }
 
 /// Runs files of root tests; the last lines of the output say how everything ended.
