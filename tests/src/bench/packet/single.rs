@@ -8,9 +8,10 @@ use lb_common::addr::Endpoint;
 use lb_common::config::{Device, Settings};
 use lb_common::event::{Hook, Sent, Translation, Turn, Verdict};
 use lb_common::fake::world::{
-    CLIENT4, CLIENT6, CLUSTER4, CLUSTER6, NODE4, NODE6, POD4, POD6, REMOTE4, REMOTE6,
+    CLIENT4, CLIENT6, CLUSTER4, CLUSTER6, HOP_HARDWARE, NODE4, NODE6, OUT, POD4, POD6, REMOTE4,
+    REMOTE6,
 };
-use lb_common::fake::{self, Fake, Step, at};
+use lb_common::fake::{self, Datagram, Fake, Step, at};
 use lb_common::flow::{Kind as Half, Side};
 use lb_common::service::{Flags, Frontend, Service};
 
@@ -21,6 +22,9 @@ use super::variant::{Case, Kind, Variant};
 use crate::differential::Kernel;
 use crate::topology::Family;
 use crate::traffic::Protocol;
+
+/// The device by which all packets of test runs come.
+const IN: u32 = 1;
 
 /// Runs of a round.
 const RUNS: usize = 401;
@@ -166,6 +170,8 @@ fn flow(kind: Kind, has_short_cuts: bool) -> Result<Fake> {
         for device in node.devices.values_mut() {
             device.flags |= Device::SHORT_CUT;
         }
+        // A port of the device by which the kernel would answer.
+        node.devices.entry(IN).or_default().bridge = OUT;
     }
     let row = node.add_backend(remote, false, 1);
     let (flags, cluster) = (Flags::ANYWHERE, node.add_set(&[row]));
@@ -179,15 +185,19 @@ fn flow(kind: Kind, has_short_cuts: bool) -> Result<Fake> {
 /// The same, and the pod's next packet.
 fn asks(kind: Kind, has_short_cuts: bool) -> Result<(Fake, Vec<u8>)> {
     let [pod, asked, _] = far(kind);
-    let packet = ring::packet(pod, asked, kind, false).build();
-    Ok((flow(kind, has_short_cuts)?, packet))
+    Ok((flow(kind, has_short_cuts)?, from_hop(pod, asked, kind)))
 }
 
 /// The same, and the backend's next packet.
 fn answers(kind: Kind, has_short_cuts: bool) -> Result<(Fake, Vec<u8>)> {
     let [pod, _, remote] = far(kind);
-    let packet = ring::packet(remote, pod, kind, false).build();
-    Ok((flow(kind, has_short_cuts)?, packet))
+    Ok((flow(kind, has_short_cuts)?, from_hop(remote, pod, kind)))
+}
+
+/// A later packet, from the hop to which the kernel would send the answer: only such a one goes past the stack (ADR 0021).
+fn from_hop(from: Endpoint, to: Endpoint, kind: Kind) -> Vec<u8> {
+    let packet = ring::packet(from, to, kind, false);
+    Datagram { hardware: [packet.hardware[0], HOP_HARDWARE], ..packet }.build()
 }
 
 fn step(
