@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use jiff::Timestamp;
 use lb_tests::agent::Agent;
 use lb_tests::cluster::Cluster;
 use lb_tests::control_plane::kube_proxy::{KubeProxy, Mode, Options};
@@ -33,7 +34,10 @@ const TOLD: &str = include_str!("../../docs/metrics.md");
 fn metrics_have_the_names_and_types_of_kube_proxy_or_a_reason() -> Result<()> {
     let cluster = Cluster::start(Shape::Routed)?;
     let rig = cluster.rig();
-    // By the controller, which says when the pods changed.
+    // The controller says in whole seconds when the pods changed, and what changed before an agent began is no delay of it.
+    let second = || Timestamp::now().as_second();
+    let began = second();
+    wait_until(SOON, "a second that no agent began in", || (second() > began).then_some(()))?;
     let web = cluster.publish("web", true)?;
     cluster.pod_object("web", rig.pod(1, 1)?, true)?;
     cluster.until_answered_by(&web, &["pod-b2"])?;
