@@ -16,6 +16,7 @@ mod once;
 mod process;
 mod tables;
 
+use entries::single;
 pub(crate) use entries::{
     Position, delete_batch, lookup, lookup_batch, take, update, update_batch,
 };

@@ -1,12 +1,13 @@
-//! Entries of maps, one by one and in batches.
+//! Entries of maps, one by one and in batches, and maps with a single one.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use aya::Pod;
 
-use super::{attributes, bpf, number};
+use super::{attributes, bpf, number, opened};
 
+const MAP_CREATE: u32 = 0;
 const MAP_LOOKUP: u32 = 1;
 const MAP_UPDATE: u32 = 2;
 const MAP_LOOKUP_AND_DELETE: u32 = 21;
@@ -23,6 +24,22 @@ pub(crate) struct Batch {
     pub(crate) count: usize,
     /// Where to go on; nothing at the end of the map.
     pub(crate) next: Option<Position>,
+}
+
+/// Makes an array of a kind (`BPF_MAP_TYPE_...`) with one entry of four
+/// bytes. `inner`: the map that an array of maps is made after, else 0.
+pub(super) fn single(kind: u32, inner: u32) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attributes {
+        kind: u32,
+        key: u32,
+        value: u32,
+        entries: u32,
+        flags: u32,
+        inner: u32,
+    }
+    let (key, value) = (size_of::<u32>() as u32, size_of::<u32>() as u32);
+    opened(MAP_CREATE, &mut Attributes { kind, key, value, entries: 1, flags: 0, inner })
 }
 
 /// Reads entries into `keys` and `values`, from the beginning or from a position. Linux 5.6.

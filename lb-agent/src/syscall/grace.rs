@@ -4,13 +4,12 @@
 //! preemptible kernel may have put a socket hook aside in the middle, and it refuses where CPUs take no interrupts.
 
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use super::expedite::expedite;
-use super::{number, opened, update};
+use super::{number, single, update};
 
-const MAP_CREATE: u32 = 0;
 /// `BPF_MAP_TYPE_ARRAY` and `BPF_MAP_TYPE_ARRAY_OF_MAPS`.
 const ARRAY: u32 = 2;
 const ARRAY_OF_MAPS: u32 = 12;
@@ -33,25 +32,10 @@ pub(crate) fn wait_for_programs() {
 /// of CPUs: so that nobody uses the map that was there before (`maybe_wait_bpf_programs`, kernel commit 1ae80cf31938,
 /// Linux 4.20). The maps live for that long.
 fn grace_period() -> io::Result<()> {
-    let inner = array(ARRAY, 0)?;
-    let outer = array(ARRAY_OF_MAPS, number(inner.as_fd()))?;
+    let inner = single(ARRAY, 0)?;
+    let outer = single(ARRAY_OF_MAPS, number(inner.as_fd()))?;
     let _expedited = expedite();
     update(outer.as_fd(), &0_u32, &number(inner.as_fd()), 0)
-}
-
-/// A map with one entry.
-fn array(kind: u32, inner: u32) -> io::Result<OwnedFd> {
-    #[repr(C)]
-    struct Attributes {
-        kind: u32,
-        key: u32,
-        value: u32,
-        entries: u32,
-        flags: u32,
-        inner: u32,
-    }
-    let (key, value) = (size_of::<u32>() as u32, size_of::<u32>() as u32);
-    opened(MAP_CREATE, &mut Attributes { kind, key, value, entries: 1, flags: 0, inner })
 }
 
 #[cfg(test)]

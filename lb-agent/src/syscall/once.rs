@@ -1,18 +1,18 @@
 //! Two programs before one of ours, for two places of a device: a packet that passes both places meets ours once.
 //!
-//! The *marker* notes in the packet's control block that it has passed, which is kept from one program of a device to the next,
-//! and goes on in ours. The *gate* goes on in ours unless the packet is marked.
+//! The *marker* notes in the packet's control block that it has passed, which is kept from one program of a device to
+//! the next, and goes on in ours. The *gate* goes on in ours unless the packet is marked.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use super::links::load_tc;
-use super::{number, opened, update};
+use super::{number, single, update};
 
-const MAP_CREATE: u32 = 0;
-/// `BPF_MAP_TYPE_PROG_ARRAY`.
+/// A map of programs for tail calls (`BPF_MAP_TYPE_PROG_ARRAY`).
 const PROGRAMS: u32 = 3;
-/// The mark, in two words that nobody else writes by chance, and where they lie: `cb[3]` and `cb[4]` of `struct __sk_buff`.
+/// The mark, in two words that nobody else writes by chance, and
+/// where they lie: `cb[3]` and `cb[4]` of `struct __sk_buff`.
 const MARK: [i32; 2] = [0x6c62_6f6e, 0x6365_9e37];
 const AT: [u8; 2] = [60, 64];
 
@@ -28,16 +28,7 @@ pub(crate) struct Once {
 impl Once {
     /// Loads both, before a tc program.
     pub(crate) fn before(program: BorrowedFd<'_>) -> io::Result<Self> {
-        #[repr(C)]
-        struct Attributes {
-            kind: u32,
-            key: u32,
-            value: u32,
-            entries: u32,
-            flags: u32,
-        }
-        let mut attributes = Attributes { kind: PROGRAMS, key: 4, value: 4, entries: 1, flags: 0 };
-        let slot = opened(MAP_CREATE, &mut attributes)?;
+        let slot = single(PROGRAMS, 0)?;
         update(slot.as_fd(), &0_u32, &number(program), 0)?;
         let marker = load_tc(*b"marker\0\0\0\0\0\0\0\0\0\0", &marker(number(slot.as_fd())))?;
         let gate = load_tc(*b"gate\0\0\0\0\0\0\0\0\0\0\0\0", &gate(number(slot.as_fd())))?;
