@@ -4,6 +4,7 @@
 
 use std::io;
 
+use lb_common::addr::Ip;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use netlink_sys::{Socket, SocketAddr};
 
@@ -20,6 +21,8 @@ const BEGIN: u16 = 16;
 const END: u16 = 17;
 /// `NFNL_SUBSYS_NFTABLES`.
 pub(crate) const TABLES: u16 = 10 << 8;
+/// `NFT_MSG_GETCHAIN` of it.
+pub(crate) const CHAINS: u16 = TABLES | 4;
 /// `NLA_F_NESTED`, and the part of an attribute's type that says which it is.
 const NESTED: u16 = 0x8000;
 const KIND: u16 = 0x3fff;
@@ -132,27 +135,39 @@ pub(crate) fn number(kind: u16, number: u32) -> Vec<u8> {
     attribute(kind, &number.to_be_bytes())
 }
 
-/// The value of the first attribute of a kind.
-pub(crate) fn find(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
-    loop {
+/// The attributes in their order: kind and value. One that is cut short ends them.
+fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
-        let found = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & KIND;
+        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & KIND;
         let value = rest.get(4..length)?;
-        if found == kind {
-            return Some(value);
-        }
-        rest = rest.get(length.next_multiple_of(4)..)?;
-    }
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// The value of the first attribute of a kind.
+pub(crate) fn find(all: &[u8], kind: u16) -> Option<&[u8]> {
+    attributes(all).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
 /// The values of all attributes, in their order.
-pub(crate) fn values(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
-    std::iter::from_fn(move || {
-        let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
-        let value = rest.get(4..length)?;
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some(value)
-    })
+pub(crate) fn values(all: &[u8]) -> impl Iterator<Item = &[u8]> {
+    attributes(all).map(|(_, value)| value)
+}
+
+/// An address of either family.
+pub(crate) fn address(value: &[u8]) -> Option<Ip> {
+    match value.len() {
+        4 => value.first_chunk().copied().map(Ip::v4),
+        16 => value.first_chunk().copied().map(Ip::v6),
+        _ => None,
+    }
+}
+
+/// An attribute with an address, of the kind that its family has.
+pub(crate) fn addressed(v4: u16, v6: u16, ip: Ip) -> Vec<u8> {
+    if ip.is_v4() { attribute(v4, &ip.v4_octets()) } else { attribute(v6, &ip.octets()) }
 }
 
 /// The text of a name.

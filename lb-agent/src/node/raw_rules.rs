@@ -1,19 +1,19 @@
 //! Rules of nftables that drop packets to an address before netfilter's translation of destinations.
 //!
-//! Rules that Docker 28 writes for containers without published ports are of this kind (table `raw`, chain `PREROUTING`). They
-//! were meant for packets that come by another interface to the container's own address. A packet to a Service has that address
-//! already when it gets there, for the data path comes first. Tables of the older interface (`iptables-legacy`) are not read.
+//! Rules that Docker 28 writes for containers without published ports are of this kind (table `raw`, chain
+//! `PREROUTING`). They were meant for packets that come by another interface to the container's own address. A packet
+//! to a Service has that address already when it gets there, for the data path comes first. Tables of the older
+//! interface (`iptables-legacy`) are not read.
 
 use std::collections::BTreeMap;
 use std::io;
 
 use lb_common::addr::Ip;
 
-use crate::netfilter::{TABLES, dump, find, name, text, values};
+use crate::netfilter::{CHAINS, TABLES, address, dump, find, name, text, values};
 
-/// `NFT_MSG_GETCHAIN` and `NFT_MSG_GETRULE` (`linux/netfilter/nf_tables.h`).
-const GET_CHAIN: u16 = 4;
-const GET_RULE: u16 = 7;
+/// `NFT_MSG_GETRULE` (`linux/netfilter/nf_tables.h`).
+const RULES: u16 = TABLES | 7;
 /// `NF_INET_PRE_ROUTING`, and the priority of netfilter's translation of destinations (`NF_IP_PRI_NAT_DST`).
 const PREROUTING: u32 = 0;
 const TRANSLATION: i32 = -100;
@@ -32,13 +32,13 @@ struct Chain {
 /// The addresses to which packets are dropped, each with a chain that does it.
 pub fn dropped() -> io::Result<BTreeMap<Ip, String>> {
     let mut chains = Vec::new();
-    dump(TABLES | GET_CHAIN, (libc::AF_UNSPEC as u8, &[]), |family, attributes| {
+    dump(CHAINS, (libc::AF_UNSPEC as u8, &[]), |family, attributes| {
         chains.extend(chain(family, attributes));
     })?;
     let mut all = BTreeMap::new();
     for Chain { family, table, name: chain } in chains {
         let which = [name(1, &table), name(2, &chain)].concat();
-        dump(TABLES | GET_RULE, (family, &which), |_, attributes| {
+        dump(RULES, (family, &which), |_, attributes| {
             // Linux before 6.0 shows rules of all chains of the table.
             if find(attributes, 2).map(text) == Some(&chain)
                 && let Some(ip) = destination_of_drop(attributes)
@@ -93,14 +93,6 @@ fn destination_of_drop(rule: &[u8]) -> Option<Ip> {
         }
     }
     destination.filter(|_| drops)
-}
-
-fn address(bytes: &[u8]) -> Option<Ip> {
-    match bytes.len() {
-        4 => bytes.first_chunk().copied().map(Ip::v4),
-        16 => bytes.first_chunk().copied().map(Ip::v6),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

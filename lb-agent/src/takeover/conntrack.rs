@@ -1,11 +1,14 @@
-//! Connections as netfilter knows them: those that it sends elsewhere, which kube-proxy's rules began, and those that it does not.
+//! Connections as netfilter knows them: those that it sends elsewhere,
+//! which kube-proxy's rules began, and those that it does not.
 
 use std::io;
 
-use lb_common::addr::{Endpoint, Ip, Port, Protocol};
+use lb_common::addr::{Endpoint, Port, Protocol};
 use lb_common::flow::Tuple;
 
-use crate::netfilter::{CREATE, attribute, body, dump, find, nested, number, request};
+use crate::netfilter::{
+    CREATE, address, addressed, attribute, body, dump, find, nested, number, request,
+};
 
 /// `NFNL_SUBSYS_CTNETLINK` with `IPCTNL_MSG_CT_NEW`, `IPCTNL_MSG_CT_GET` and `IPCTNL_MSG_CT_DELETE`.
 const NEW: u16 = 1 << 8;
@@ -92,7 +95,7 @@ fn delete(family: u8, named: &[u8]) -> io::Result<()> {
     }
 }
 
-/// What netfilter is told of a connection that it did not see begin.
+/// The state of a connection that netfilter did not see begin, as it is written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
     /// No packet of it will pass.
@@ -101,8 +104,8 @@ pub(super) enum State {
     Open,
 }
 
-/// Writes a connection down that keeps its ends, for so many seconds: netfilter gives the source to no other towards this
-/// destination. `is_new`: an entry that is there is not to be touched; says whether there was none.
+/// Writes a connection down that keeps its ends, for so many seconds: netfilter gives the source to no other towards
+/// this destination. `is_new`: an entry that is there is not to be touched; says whether there was none.
 pub(super) fn reserve(
     (protocol, original, state): (Protocol, &Tuple, State),
     seconds: u32,
@@ -138,11 +141,7 @@ const fn family(tuple: &Tuple) -> u8 {
 
 /// The inner part of `enum ctattr_tuple`, of protocols that have ports.
 fn written(protocol: Protocol, tuple: &Tuple) -> Vec<u8> {
-    let address = |v4: u16, v6: u16, ip: Ip| match ip.octets() {
-        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => attribute(v4, &[a, b, c, d]),
-        octets => attribute(v6, &octets),
-    };
-    let addresses = nested(1, &[address(1, 3, tuple.source), address(2, 4, tuple.destination)]);
+    let addresses = nested(1, &[addressed(1, 3, tuple.source), addressed(2, 4, tuple.destination)]);
     let port = |kind, port: Port| attribute(kind, &port.get().to_be_bytes());
     let ports = [port(2, tuple.source_port), port(3, tuple.destination_port)];
     let ends = nested(2, &[attribute(1, &[protocol.0]), ports.concat()]);
@@ -178,22 +177,21 @@ fn state(attributes: &[u8]) -> Option<u8> {
 /// `enum ctattr_tuple`, of protocols that have ports.
 fn tuple(attributes: &[u8]) -> Option<(Protocol, Tuple)> {
     let (addresses, ends) = (find(attributes, 1)?, find(attributes, 2)?);
-    let address = |v4: u16, v6: u16| {
-        let of_v4 = find(addresses, v4).and_then(|ip| ip.first_chunk()).copied().map(Ip::v4);
-        of_v4.or_else(|| find(addresses, v6).and_then(|ip| ip.first_chunk()).copied().map(Ip::v6))
-    };
+    let ip = |v4, v6| find(addresses, v4).or_else(|| find(addresses, v6)).and_then(address);
     let port = |kind| {
         let port = find(ends, kind)?.first_chunk().copied();
         port.map(|port| Port::new(u16::from_be_bytes(port)))
     };
     let protocol = Protocol(*find(ends, 1)?.first()?);
-    let source = Endpoint::new(address(1, 3)?, port(2)?);
-    let destination = Endpoint::new(address(2, 4)?, port(3)?);
+    let source = Endpoint::new(ip(1, 3)?, port(2)?);
+    let destination = Endpoint::new(ip(2, 4)?, port(3)?);
     Some((protocol, Tuple::new(source, destination)))
 }
 
 #[cfg(test)]
 mod tests {
+    use lb_common::addr::Ip;
+
     use super::*;
 
     const CLIENT: (Ip, u16) = (Ip::v4([10, 1, 0, 5]), 40_000);

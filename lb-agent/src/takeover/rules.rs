@@ -6,10 +6,8 @@ use std::io;
 
 use super::anchor::DELETE_TABLE;
 use super::{Error, iptables};
-use crate::netfilter::{TABLES, body, change, dump, find, name, text};
+use crate::netfilter::{CHAINS, body, change, dump, find, name, text};
 
-/// `NFT_MSG_GETCHAIN`.
-const GET_CHAIN: u16 = 4;
 /// The table of the mode `nftables`, in families `ip` and `ip6`.
 const TABLE: &str = "kube-proxy";
 const FAMILIES: [u8; 2] = [2, 10];
@@ -30,11 +28,10 @@ impl Rules {
     /// Looks for rules. A table that cannot be read has none: without nftables in the kernel nobody can have made any.
     pub fn find() -> Self {
         let mut rules = Self { ipvs: device().is_some(), ..Self::default() };
-        let listed = dump(TABLES | GET_CHAIN, (libc::AF_UNSPEC as u8, &[]), |family, chain| {
-            let of = |kind| find(chain, kind).map(text).unwrap_or_default();
-            if of(1) == TABLE {
+        let listed = chains(|family, table, chain| {
+            if table == TABLE {
                 rules.nftables.insert(family);
-            } else if iptables::is_kube_proxys(of(3)) {
+            } else if iptables::is_kube_proxys(chain) {
                 rules.iptables = true;
             }
         });
@@ -47,15 +44,14 @@ impl Rules {
 
     /// Whether rules lead to endpoints in each family that is wanted, IPv4 and IPv6.
     ///
-    /// The mode `nftables` writes all rules of a family at once. The mode `iptables` makes the chain of a Service with endpoints
-    /// together with all others; before that there are empty ones. Of the older tables and of IPVS it is only seen that
-    /// something is there.
+    /// The mode `nftables` writes all rules of a family at once. The mode `iptables`
+    /// makes the chain of a Service with endpoints together with all others; before that
+    /// there are empty ones. The older tables and IPVS show only that something is there.
     pub fn serve(wanted: [bool; 2]) -> bool {
         const WITH_ENDPOINTS: [&str; 3] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-"];
         let mut there = BTreeSet::new();
-        let listed = dump(TABLES | GET_CHAIN, (libc::AF_UNSPEC as u8, &[]), |family, chain| {
-            let of = |kind| find(chain, kind).map(text).unwrap_or_default();
-            if of(1) == TABLE || WITH_ENDPOINTS.iter().any(|prefix| of(3).starts_with(prefix)) {
+        let listed = chains(|family, table, chain| {
+            if table == TABLE || WITH_ENDPOINTS.iter().any(|prefix| chain.starts_with(prefix)) {
                 there.insert(family);
             }
         });
@@ -70,8 +66,8 @@ impl Rules {
         *self == Self::default()
     }
 
-    /// Removes those of the modes `nftables` and `iptables`, and says what that was. With the anchor there, connections that
-    /// they began go on.
+    /// Removes those of the modes `nftables` and `iptables`, and says what
+    /// that was. With the anchor there, connections that they began go on.
     pub fn remove(&self) -> Result<Vec<String>, Error> {
         let mut removed = Vec::new();
         if !self.nftables.is_empty() {
@@ -101,6 +97,14 @@ impl Rules {
         })?;
         Ok(vec![format!("device {DEVICE}")])
     }
+}
+
+/// Shows the chains of nftables: family, table and name.
+fn chains(mut see: impl FnMut(u8, &str, &str)) -> io::Result<()> {
+    dump(CHAINS, (libc::AF_UNSPEC as u8, &[]), |family, chain| {
+        let of = |kind| find(chain, kind).map(text).unwrap_or_default();
+        see(family, of(1), of(3));
+    })
 }
 
 fn device() -> Option<u32> {
