@@ -2,6 +2,8 @@
 //!
 //! All of it can change while packets flow, so nothing is compiled in.
 
+use core::ops::RangeInclusive;
+
 use crate::addr::{Ip, Port};
 use crate::flow::Lifetimes;
 use crate::layout::plain;
@@ -47,6 +49,9 @@ impl Prefix {
     }
 }
 
+/// The ports that Kubernetes gives to `NodePorts` by default (`--service-node-port-range` of kube-apiserver).
+pub const USUAL_NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
+
 /// Number of service ranges the data path compares.
 pub const RANGES: usize = 8;
 
@@ -90,8 +95,8 @@ pub struct Settings {
     pub node4: Ip,
     /// The same for IPv6.
     pub node6: Ip,
-    /// One bit, numbered by [`other`], for each address of this node, and for each that was one and that flows may still use
-    /// as their source.
+    /// One bit, numbered by [`other`], for each address of this node, and
+    /// for each that was one and that flows may still use as their source.
     pub own: [u64; 4],
     /// How long idle flows count.
     pub lifetimes: Lifetimes,
@@ -197,9 +202,9 @@ impl Settings {
             || number >= Self::PRIVILEGED_LOW && number < Self::UNPRIVILEGED
     }
 
-    /// The lowest and the highest port for the translated source of a client that uses `port`. A privileged port stays one:
-    /// servers ask for it (`secure` exports of NFS). As `nf_nat_l4proto_unique_tuple` has it, but without the
-    /// numbers below 600, where servers of the node are.
+    /// The lowest and the highest port for the translated source of a client that uses `port`. A privileged port
+    /// stays one: servers ask for it (`secure` exports of NFS). As `nf_nat_l4proto_unique_tuple` has it, but without
+    /// the numbers below 600, where servers of the node are.
     #[inline(always)]
     pub const fn source_ports(&self, port: Port) -> (u16, u16) {
         if port.get() < Self::UNPRIVILEGED {
@@ -213,7 +218,7 @@ impl Settings {
     #[inline(always)]
     pub const fn may_be_node_port(&self, port: Port) -> bool {
         let number = port.get();
-        number >= 30_000 && number <= 32_767
+        number >= *USUAL_NODE_PORTS.start() && number <= *USUAL_NODE_PORTS.end()
             || number >= self.node_port_low.get() && number <= self.node_port_high.get()
     }
 
@@ -318,8 +323,8 @@ pub struct Device {
     pub bridge: u32,
     /// [`Device::LOCAL_CLIENTS`] and the other bits.
     pub flags: u32,
-    /// The link-layer address of the router behind it, this node: its own, or that of the bridge that a pod's device is a
-    /// port of; zeroes where it has none of this length.
+    /// The link-layer address of the router behind it, this node: its own, or that of the bridge that a pod's device
+    /// is a port of; zeroes where it has none of this length.
     pub hardware: [u8; 6],
     /// Zero.
     pub pad: u16,

@@ -1,22 +1,22 @@
-//! Connections of this node that were open before its programs saw a packet of them (ADR 0035): those of its processes, and
-//! those of pods that netfilter masquerades as its own.
+//! Connections of this node that were open before its programs saw a packet of them (ADR 0035): those of its
+//! processes, and those of pods that netfilter masquerades as its own.
 
 use std::io::Result;
 
-use lb_common::addr::{Endpoint, Ip, Port, Protocol};
+use lb_common::addr::{Endpoint, Protocol};
 use lb_common::flow::Tuple;
+use lb_common::service::Frontend;
 
-use super::sockets::{self, Next};
-use crate::takeover;
+use super::sockets::{self, Next, Socket};
+use crate::takeover::{self, Connection};
 
-/// The tuples of packets that arrive for connected sockets whose own end is meant.
-pub fn sockets(is_meant: impl Fn(&Ip, Port, Protocol) -> bool) -> Result<Vec<(Protocol, Tuple)>> {
+/// The tuples of packets that arrive for connected sockets whose own end is meant: address, port and protocol.
+pub fn sockets(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<(Protocol, Tuple)>> {
     let mut found = Vec::new();
-    sockets::walk(|socket| {
-        let local = &socket.local;
-        if !socket.waits && is_meant(&local.ip, local.port, local.protocol) {
+    sockets::walk(|Socket { local, peer, waits }| {
+        if !waits && is_meant(local) {
             let own = Endpoint::new(local.ip, local.port);
-            found.push((local.protocol, Tuple::new(socket.peer, own)));
+            found.push((local.protocol, Tuple::new(*peer, own)));
         }
         Next::Row
     })?;
@@ -24,10 +24,9 @@ pub fn sockets(is_meant: impl Fn(&Ip, Port, Protocol) -> bool) -> Result<Vec<(Pr
 }
 
 /// The tuples of answers that netfilter follows, where they arrive at an end that is meant.
-pub fn followed(is_meant: impl Fn(&Ip, Port, Protocol) -> bool) -> Result<Vec<(Protocol, Tuple)>> {
-    let kept = takeover::kept(|connection| {
-        let to = &connection.reply;
-        is_meant(&to.destination, to.destination_port, connection.protocol)
+pub fn followed(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<(Protocol, Tuple)>> {
+    let kept = takeover::kept(|Connection { reply: to, protocol, .. }| {
+        is_meant(&Frontend::new(to.destination, to.destination_port, *protocol))
     })?;
     Ok(kept.into_iter().map(|connection| (connection.protocol, connection.reply)).collect())
 }
@@ -35,6 +34,8 @@ pub fn followed(is_meant: impl Fn(&Ip, Port, Protocol) -> bool) -> Result<Vec<(P
 #[cfg(test)]
 mod tests {
     use std::net::{SocketAddr, TcpListener, TcpStream};
+
+    use lb_common::addr::Port;
 
     use super::*;
     use crate::reconcile::wire;
@@ -45,10 +46,9 @@ mod tests {
             let listener = TcpListener::bind((ip, 0))?;
             let client = TcpStream::connect(listener.local_addr()?)?;
             let (own, peer) = (client.local_addr()?, client.peer_addr()?);
-            let found = sockets(|address, port, protocol| {
-                (*address, port.get()) == (wire(own.ip()), own.port()) && protocol == Protocol::TCP
-            })?;
             let end = |of: SocketAddr| Endpoint::new(wire(of.ip()), Port::new(of.port()));
+            let local = Frontend::new(end(own).ip, end(own).port, Protocol::TCP);
+            let found = sockets(|it| *it == local)?;
             assert_eq!(found, [(Protocol::TCP, Tuple::new(end(peer), end(own)))]);
         }
         Ok(())

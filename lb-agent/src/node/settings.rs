@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::os::unix::net::UnixDatagram;
 
 use lb_common::addr::{Ip, Port};
-use lb_common::config::Settings;
+use lb_common::config::{Settings, USUAL_NODE_PORTS};
 
 use super::Primary;
 use crate::config::Config;
@@ -18,8 +18,6 @@ use crate::syscall;
 const HAIRPIN4: Ip = Ip::v4([192, 0, 0, 8]);
 /// The same for IPv6: out of the discard-only prefix of RFC 6666.
 const HAIRPIN6: Ip = Ip::v6([1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8]);
-/// Ports that no translated source may have: those of `NodePorts`.
-const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 /// Lowest port for translated sources.
 const LOWEST: u16 = 1_024;
 /// The ports of local sockets by the kernel's default.
@@ -84,7 +82,7 @@ pub fn shared_ports() -> Option<String> {
 
 /// The largest run of ports that neither host sockets nor `NodePorts` use; nothing where it is short.
 fn source_ports(ephemeral: &RangeInclusive<u16>) -> Option<RangeInclusive<u16>> {
-    let mut taken = [ephemeral.clone(), NODE_PORTS];
+    let mut taken = [ephemeral.clone(), USUAL_NODE_PORTS];
     taken.sort_by_key(|range| *range.start());
     let mut best = 0..=0_u16;
     let mut low = u32::from(LOWEST);

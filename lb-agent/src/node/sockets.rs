@@ -20,7 +20,7 @@ const TABLES: [(&str, Protocol, &str); 4] = [
     ("/proc/self/net/udp6", Protocol::UDP, UNCONNECTED),
 ];
 
-/// A socket.
+/// A TCP or UDP socket, as its table shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Socket {
     pub(super) local: Frontend,

@@ -1,14 +1,15 @@
-//! Tells the data path about connections of this node that are open when their port becomes one of a frontend: the packets that
-//! arrive by them are no questions to its Service (ADR 0035).
+//! Tells the data path about connections of this node that are open when their port becomes one of a frontend: the
+//! packets that arrive by them are no questions to its Service (ADR 0035).
 //!
-//! Egress notes what leaves from the usual range of `NodePorts` at any time, and from the ports and addresses of frontends.
-//! Missing are those that sent nothing since the programs were attached, and those from a port that had no frontend.
+//! Egress notes what leaves from the usual range of `NodePorts` at any time, and
+//! from the ports and addresses of frontends. Missing are those that sent nothing
+//! since the programs were attached, and those from a port that had no frontend.
 
 use std::collections::BTreeSet;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use lb_common::addr::{Ip, Port, Protocol};
+use lb_common::addr::Ip;
+use lb_common::config::USUAL_NODE_PORTS;
 use lb_common::hash;
 use lb_common::service::{Flags, Frontend};
 use tracing::{debug, warn};
@@ -17,15 +18,12 @@ use crate::maps::Maps;
 use crate::node::open;
 use crate::reconcile::Op;
 
-/// The ports that egress notes whether they have a frontend or not.
-const NOTED: RangeInclusive<u16> = 30_000..=32_767;
-
 /// The frontends at addresses of this node whose open connections were looked for.
 #[derive(Debug)]
 pub(super) struct OpenConnections {
     maps: Arc<Maps>,
     known: BTreeSet<Frontend>,
-    /// Connections from [`NOTED`] were looked for.
+    /// Connections from [`USUAL_NODE_PORTS`], which egress notes at any time, were looked for.
     has_begun: bool,
 }
 
@@ -42,7 +40,7 @@ impl OpenConnections {
                 && service.flags.has(Flags::EXTERNAL)
             {
                 let is_here = service.flags.has(Flags::NODE_PORT) || is_own(&frontend.ip);
-                let is_noted = self.has_begun && NOTED.contains(&frontend.port.get());
+                let is_noted = self.has_begun && USUAL_NODE_PORTS.contains(&frontend.port.get());
                 if is_here && !is_noted && self.known.insert(*frontend) {
                     new.insert(*frontend);
                 }
@@ -57,10 +55,10 @@ impl OpenConnections {
     }
 
     fn look(&self, new: &BTreeSet<Frontend>, is_first: bool) {
-        let is_meant = |ip: &Ip, port: Port, protocol: Protocol| {
-            is_first && NOTED.contains(&port.get())
-                || new.contains(&Frontend::node_port(*ip, port, protocol))
-                || new.contains(&Frontend::new(*ip, port, protocol))
+        let is_meant = |own: &Frontend| {
+            is_first && USUAL_NODE_PORTS.contains(&own.port.get())
+                || new.contains(&Frontend::node_port(own.ip, own.port, own.protocol))
+                || new.contains(own)
         };
         let mut found = open::sockets(is_meant).unwrap_or_else(|error| {
             warn!(%error, "open sockets of this node could not be listed");
