@@ -21,7 +21,7 @@ use crate::{datapath, run, show};
 const AGAIN: Duration = Duration::from_secs(1);
 const OFTEN: Duration = Duration::from_millis(50);
 
-/// How to drain.
+/// The order in which flows end and rules begin, and its patience.
 #[derive(Clone, Copy, Debug)]
 pub struct Drain {
     /// Not before kube-proxy's rules are in place.
@@ -30,8 +30,8 @@ pub struct Drain {
     pub within: Option<Duration>,
 }
 
-/// Lets packets without a flow pass, and returns once no flow is left, or after so long. No agent may run: it would serve
-/// again.
+/// Lets packets without a flow pass, and returns once no flow is
+/// left, or after so long. No agent may run: it would serve again.
 pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Error> {
     datapath::ensure_no_agent(dir)?;
     let mut maps = show::open(dir)?;
@@ -67,8 +67,8 @@ pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Err
     }
 }
 
-/// Returns when kube-proxy's rules serve each family that we serve. What processes of this host send meets them before our
-/// programs: from the first moment on netfilter may give no port of ours away.
+/// Returns when kube-proxy's rules serve each family that we serve. Packets of processes of this host meet them
+/// before our programs: from the first moment on netfilter may give no port of ours away.
 fn await_rules(
     (dir, within): (&Path, Option<Duration>),
     maps: &Maps,
@@ -77,16 +77,11 @@ fn await_rules(
 ) -> Result<(), Error> {
     let rows = maps.backends().map_err(super::Error::Maps)?;
     let served = |v4: bool| rows.iter().any(|row| row.service != 0 && row.ip.is_v4() == v4);
-    let (began, mut is_told) = (Instant::now(), false);
-    loop {
-        let _flows: Known = hold(reserved, maps)?;
-        if !std::mem::replace(&mut is_told, true) {
-            writeln!(out, "every flow is written down; waiting for kube-proxy's rules")?;
-            out.flush()?;
-        }
-        if Rules::serve([served(true), served(false)]) {
-            return Ok(());
-        }
+    let began = Instant::now();
+    let _flows: Known = hold(reserved, maps)?;
+    writeln!(out, "every flow is written down; waiting for kube-proxy's rules")?;
+    out.flush()?;
+    while !Rules::serve([served(true), served(false)]) {
         if let Some(within) = within
             && began.elapsed() >= within
         {
@@ -94,7 +89,9 @@ fn await_rules(
         }
         thread::park_timeout(OFTEN);
         datapath::ensure_no_agent(dir)?;
+        let _flows: Known = hold(reserved, maps)?;
     }
+    Ok(())
 }
 
 /// Flows that are not over, by what their clients send.
