@@ -94,8 +94,8 @@ impl Default for Refusal {
 
 /// Handles a packet that comes in by a device.
 ///
-/// In the kernel the two paths are functions of their own: what the whole one keeps in registers and on the stack would cost
-/// the fast one a tenth of its time.
+/// The kernel's programs call the two paths apart: registers and stack of the whole one would cost the fast one a tenth of
+/// its time.
 #[inline(always)]
 pub fn ingress<P: Parts<T>, T: Tables>(
     packet: &mut P,

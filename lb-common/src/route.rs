@@ -35,3 +35,13 @@ pub struct Route {
     /// With [`RouteResult::TooBig`]: bytes of the largest IP packet.
     pub mtu: u32,
 }
+
+impl Route {
+    /// The link-layer address of the next hop, in the order of a frame.
+    #[inline(always)]
+    pub const fn next_hop_address(&self) -> [u8; 6] {
+        let [first, second, _] = self.hardware;
+        let ([a, b, c, d], [e, f, ..]) = (first.to_ne_bytes(), second.to_ne_bytes());
+        [a, b, c, d, e, f]
+    }
+}

@@ -162,9 +162,10 @@ fn ingress<const AT: u8>(context: TcContext) -> i32 {
     let (role, hook, _) = const { place(AT) };
     let mut skb = Skb::new(&context);
     let way = (skb.device(), 0);
-    let decided =
-        kernel::scratch().and_then(|scratch| fast::ingress(&mut skb, &Kernel, scratch, role));
-    let verdict = decided.unwrap_or_else(|| whole_path(&context, role, INGRESS_PATH));
+    let verdict = with(|scratch| {
+        let decided = fast::ingress(&mut skb, &Kernel, scratch, role);
+        decided.unwrap_or_else(|| whole_path(&context, scratch, role, INGRESS_PATH))
+    });
     report::tc(hook, Direction::Ingress, way, verdict)
 }
 
@@ -174,9 +175,10 @@ fn egress<const AT: u8>(context: TcContext) -> i32 {
     let (role, _, hook) = const { place(AT) };
     let mut skb = Skb::new(&context);
     let way = (skb.device(), 0);
-    let decided =
-        kernel::scratch().and_then(|scratch| fast::egress(&mut skb, &Kernel, scratch, role));
-    let verdict = decided.unwrap_or_else(|| whole_path(&context, role, EGRESS_PATH));
+    let verdict = with(|scratch| {
+        let decided = fast::egress(&mut skb, &Kernel, scratch, role);
+        decided.unwrap_or_else(|| whole_path(&context, scratch, role, EGRESS_PATH))
+    });
     report::tc(hook, Direction::Egress, way, verdict)
 }
 
@@ -187,12 +189,10 @@ const EGRESS_PATH: u32 = 1;
 /// Leaves a packet to the whole path, which all roles share: the kernel verifies and keeps it once. Returns only if the
 /// agent has not written `PATHS` yet.
 #[inline(always)]
-fn whole_path(context: &TcContext, role: Role, path: u32) -> Verdict {
-    if let Some(scratch) = kernel::scratch() {
-        scratch.role = role;
-        // SAFETY: nothing of this program needs to be dropped, and its verdict is the other program's.
-        unsafe { PATHS.tail_call(context, path) };
-    }
+fn whole_path(context: &TcContext, scratch: &mut Scratch, role: Role, path: u32) -> Verdict {
+    scratch.role = role;
+    // SAFETY: nothing of this program needs to be dropped, and its verdict is the other program's.
+    unsafe { PATHS.tail_call(context, path) };
     Verdict::Pass(PassReason::NotReady)
 }
 

@@ -1,16 +1,18 @@
 //! Making flows.
 
 use super::ports::{self, Reservation};
-use super::{Choice, Found, Step, choose, fragments, ready};
+use super::{Choice, Found, Step, choose, flows, fragments, ready, rewrite};
 use crate::addr::Ip;
 use crate::config::Settings;
 use crate::event::{DropReason, Verdict};
 use crate::flow::{Entry, Flow, FlowKey, Kind, Shown, Side, Tuple};
+use crate::packet::Packet;
 use crate::scratch::Scratch;
-use crate::tables::{Flows, Tables};
+use crate::tables::{Clock, Flows, Tables};
+use crate::wire::View;
 
-/// How a new flow is made, beside what [`super::Choice`] says of service and backend. Written by the part that decides about
-/// the first packet (`first`, `direct`, `host`), read by `begin` and `ports`.
+/// How a new flow is made, beside what [`super::Choice`] says of service and backend. Written by the part that
+/// decides about the first packet (`first`, `direct`, `host`), read by `begin` and `ports`.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about one packet")]
 pub struct Begin {
@@ -30,8 +32,32 @@ pub struct Begin {
     pub port_stays: bool,
     /// A client that is its own backend is turned round on its device, under an address that stands for it.
     pub may_turn: bool,
-    /// The address of this node under which a packet of this host goes on, with a port of ours; unspecified for all others.
+    /// The address of this node under which a packet of this host
+    /// goes on, with a port of ours; unspecified for all others.
     pub source: Ip,
+}
+
+impl Begin {
+    /// A flow that begins with a packet as it came, which keeps its source. `renews`: [`Begin::renews`].
+    #[inline(always)]
+    pub(super) fn of<P: Packet, T: Clock>(
+        packet: &P,
+        tables: &T,
+        view: &View,
+        renews: bool,
+    ) -> Self {
+        Self {
+            now: tables.now(),
+            device: packet.device(),
+            shown: flows::shown(view),
+            expected: flows::acknowledged(packet, view),
+            renews,
+            masquerade: false,
+            port_stays: rewrite::port_stays(packet, view),
+            may_turn: false,
+            source: Ip::UNSPECIFIED,
+        }
+    }
 }
 
 /// The entries of a flow in the making, or of its masquerade where that gets its source. Written by `begin` and
@@ -53,8 +79,8 @@ pub struct Pair {
     pub reservation: Reservation,
 }
 
-/// Writes the forward entry of the flow of `scratch.headers.key` that begins as `scratch.begin` says into `scratch.pair`, and its
-/// reply. Until both ends have spoken its entries may be displaced ([`super::tiers`]).
+/// Writes the forward entry of the flow of `scratch.headers.key` that begins as `scratch.begin` says into
+/// `scratch.pair`, and its reply. Until both ends have spoken its entries may be displaced ([`super::tiers`]).
 #[inline(always)]
 pub(super) fn prepare<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
     let Scratch { headers, found, choice, begin, pair, .. } = scratch;
@@ -70,7 +96,8 @@ pub(super) fn prepare<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> 
         return Err(Verdict::Drop(DropReason::SctpChecksum));
     }
     write_reply(&headers.key, &pair.forward, begin.device, &mut pair.reply);
-    // Egress looks up only packets of backends in this filter, so the bit must be set before the first reply can arrive.
+    // Egress looks up only packets of backends in this filter,
+    // so the bit must be set before the first reply can arrive.
     tables.put_in_use(&choice.backend.ip, choice.backend.port);
     Ok(())
 }
@@ -157,8 +184,8 @@ const fn write_masquerade(key: &FlowKey, forward: &Flow, mark: &mut Entry) {
     key.write_masquerade_key(forward, &mut mark.key);
 }
 
-/// Ends the flow in `found`, which the packet's key meant before, but for its forward entry. Where another flow
-/// has taken its reply over ([`ports::reserve`]), nothing is left to end: the masquerade beside that is the other's too.
+/// Ends the flow in `found`, which the packet's key meant before, but for its forward entry. Where another flow has
+/// taken its reply over ([`ports::reserve`]), nothing is left to end: the masquerade beside that is the other's too.
 #[inline(never)]
 fn end_old<T: Flows>(tables: &T, found: &mut Found) {
     let Found { key, flow, opposite, .. } = found;
@@ -170,8 +197,8 @@ fn end_old<T: Flows>(tables: &T, found: &mut Found) {
     }
 }
 
-/// Makes the reply of the forward entry that was found anew. `device`: that of its client. False where its tuple is another
-/// flow's by now: then this one ends, and its next packet begins anew with another port.
+/// Makes the reply of the forward entry that was found anew. `device`: that of its client. False where its tuple is
+/// another flow's by now: then this one ends, and its next packet begins anew with another port.
 #[inline(always)]
 pub(super) fn make_reply<T: Flows>(
     tables: &T,

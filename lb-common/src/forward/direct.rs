@@ -8,8 +8,8 @@
 //! Connections that this node began are noted as well, where their answers look like questions to a `NodePort` or an
 //! external IP.
 
-use super::{Begin, Choice, Found, Role, Step, begin, flows, ports, rewrite};
-use crate::addr::{Ip, Protocol};
+use super::{Begin, Choice, Found, Role, Step, begin, ports};
+use crate::addr::Protocol;
 use crate::config::Settings;
 use crate::event::{Event, PassReason, Verdict};
 use crate::flow::{Entry, Flow, Kind, Shown, Side, Tuple};
@@ -20,8 +20,8 @@ use crate::service::{Backend, Service};
 use crate::tables::{Clock, Filters, Flows};
 use crate::wire::Headers;
 
-/// Finds the flow of a packet from a pod to what may be a backend, where it needs one; most need none. A shifted one is a flow
-/// of service 0. Where it is to be begun, `choice` and `begin` say how.
+/// Finds the flow of a packet from a pod to what may be a backend, where it needs one; most need none. A shifted one
+/// is a flow of service 0. Where it is to be begun, `choice` and `begin` say how.
 #[inline(always)]
 pub(super) fn find<P: Packet, T: Clock + Filters + Flows>(
     packet: &P,
@@ -56,22 +56,12 @@ pub(super) fn find<P: Packet, T: Clock + Filters + Flows>(
     choice.backend = Backend::default();
     choice.backend.ip = key.tuple.destination;
     choice.backend.port = key.tuple.destination_port;
-    *begin = Begin {
-        shown: flows::shown(view),
-        expected: flows::acknowledged(packet, view),
-        renews: is_there,
-        now: tables.now(),
-        masquerade: false,
-        may_turn: false,
-        source: Ip::UNSPECIFIED,
-        port_stays: rewrite::port_stays(packet, view),
-        device: packet.device(),
-    };
+    *begin = Begin::of(packet, tables, view, is_there);
     Ok(Next::Direct)
 }
 
-/// Takes note of a SYN from outside straight to what may be a backend. A flow through a service that is over gives its tuple
-/// up: the answer to the SYN would be translated as one of that flow, and never reach its socket.
+/// Takes note of a SYN from outside straight to what may be a backend. A flow through a service that is over gives
+/// its tuple up: the answer to the SYN would be translated as one of that flow, and never reach its socket.
 #[inline(never)]
 pub(super) fn note_outside<T: Clock + Filters + Flows>(
     tables: &T,
@@ -89,8 +79,8 @@ pub(super) fn note_outside<T: Clock + Filters + Flows>(
     tables.put_direct(hash::whole(&headers.key.tuple, headers.key.protocol));
 }
 
-/// Removes the flow of the reply in `found.answers`, all entries of it that are its own. The entry that was found becomes its
-/// forward entry, as far as the others follow from it.
+/// Removes the flow of the reply in `found.answers`, all entries of it that are its own. The entry that was found
+/// becomes its forward entry, as far as the others follow from it.
 #[inline(always)]
 fn remove<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &mut Found) {
     let Found { key, flow, answers, visited, .. } = found;
@@ -106,10 +96,11 @@ fn remove<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &mut
     begin::end_tail(tables, found);
 }
 
-/// Whether a packet that begins a connection of a process of this host has the very source, towards a backend, that a
-/// masqueraded flow has: netfilter chose it while the data path drains, or the process while `ip_local_port_range` leaves no
-/// ports for us. Its answers would go to the client of that flow. It gets a masquerade of its own, which is found
-/// then. Other packets may have that source by right: during a hand-over, programs of the other data path give it to them.
+/// Whether a packet that begins a connection of a process of this host has the very source,
+/// towards a backend, that a masqueraded flow has: netfilter chose it while the data path drains,
+/// or the process while `ip_local_port_range` leaves no ports for us. Its answers would go to the
+/// client of that flow. It gets a masquerade of its own, which is found then. Other packets may
+/// have that source by right: during a hand-over, programs of the other data path give it to them.
 ///
 /// VERIFIER: a function of its own, for the key of the answers fills a part of the stack.
 #[inline(never)]
@@ -140,8 +131,8 @@ pub(super) fn has_our_source<T: Clock + Filters + Flows>(
     is_taken
 }
 
-/// Whether the masquerade that was found is one of these, and its answers lead elsewhere by now: no flow through a service
-/// keeps its entries together.
+/// Whether the masquerade that was found is one of these, and its answers lead
+/// elsewhere by now: no flow through a service keeps its entries together.
 #[inline(always)]
 pub(super) fn is_stale<T: Clock + Filters + Flows>(tables: &T, found: &mut Found) -> bool {
     let is_direct = found.flow.kind == Kind::MASQUERADE && found.flow.service == 0;
@@ -154,8 +145,8 @@ fn is_taken<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &m
     found.find_answers(tables, headers, Side::EGRESS) && found.answers.flow.service != 0
 }
 
-/// Whether a packet that leaves may be of a connection that this node began, or that is masqueraded as its own, from a port
-/// or an address that frontends have: its answers look like questions to a Service (ADR 0035).
+/// Whether a packet that leaves may be of a connection that this node began, or that is masqueraded as its own, from
+/// a port or an address that frontends have: its answers look like questions to a Service (ADR 0035).
 ///
 /// All numbers of the usual range count: the `NodePort` may come while the connection is open.
 #[inline(always)]
@@ -165,9 +156,9 @@ pub(super) fn may_be_own(settings: &Settings, tuple: &Tuple, role: Role) -> bool
         && settings.may_be_own(&tuple.source)
 }
 
-/// Takes note of the answers to such a packet, unless they are questions of a flow through a service: a packet that another
-/// program of ours has translated (on a VLAN's upper interface) has the frontend for its source. While netfilter
-/// translates connections to frontends, its answers look the same.
+/// Takes note of the answers to such a packet, unless they are questions of a flow through a service: a packet that
+/// another program of ours has translated (on a VLAN's upper interface) has the frontend for its source. While
+/// netfilter translates connections to frontends, its answers look the same.
 #[inline(never)]
 pub(super) fn note_own<T: Clock + Filters + Flows>(
     tables: &T,

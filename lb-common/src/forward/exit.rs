@@ -26,8 +26,8 @@ pub enum ExitTo {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Exit {
-    /// The device and the link-layer addresses by which a packet goes that does not simply go on. With a packet that is too big,
-    /// the MTU of its route (`reject`).
+    /// The device and the link-layer addresses by which a packet goes that does not simply go on. With a packet that
+    /// is too big, the MTU of its route (`reject`).
     pub route: Route,
     /// Not 0: the packet goes to the other end of that device, which is a pod's.
     pub to_peer: u32,
@@ -44,8 +44,8 @@ pub struct Exit {
     pub icmp: Tuple,
 }
 
-/// Ends the path of a packet that has its addresses. `kind`: that of the entry that it follows. `what`: its translation, where
-/// it goes on.
+/// Ends the path of a packet that has its addresses. `kind`: that of the
+/// entry that it follows. `what`: its translation, where it goes on.
 #[inline(always)]
 pub(super) fn leave<P: Packet>(
     packet: &mut P,
@@ -74,9 +74,7 @@ pub(super) fn leave<P: Packet>(
 /// Addresses a packet to the device at which the stack is shown it.
 #[inline(always)]
 fn show<P: Packet>(packet: &mut P, route: &Route) -> Option<()> {
-    let [first, second, _] = route.hardware;
-    let [[a, b, c, d], [e, f, _, _]] = [first, second].map(u32::to_ne_bytes);
-    packet.write(0, [a, b, c, d, e, f])
+    packet.write(0, route.next_hop_address())
 }
 
 /// Ends the path of a packet that goes back to where it came from: swaps the link-layer addresses.

@@ -1,8 +1,9 @@
 //! The fast path: plain packets that are not ours, and packets of established flows that need no state change.
 //!
 //! It decides like the whole path, with constant offsets and at most one lookup of a flow, and leaves every other
-//! packet to it (`the_fast_path_decides_what_the_whole_one_does`). In the kernel the whole path is a function of its
-//! own, so that its use of the stack and of registers costs nothing here.
+//! packet to it (`the_fast_path_decides_what_the_whole_one_does`). In the kernel the whole path is
+//! a program of its own at tc (ADR 0040) and a function of its own at XDP: its use of the stack and of registers costs
+//! nothing here.
 
 use super::classify::{self, Class};
 use super::{Found, Role, accelerated, close, direct, flows, follow, rewrite, send};
@@ -132,7 +133,8 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
     }
     let what = match flow.kind {
         Kind::REPLY => Translation::Reply,
-        // Without a service it is looked at again each time (`direct::is_stale`), without a source it is still to get one.
+        // Without a service it is looked at again each time
+        // (`direct::is_stale`), without a source it is still to get one.
         Kind::MASQUERADE
             if classify::masquerades(settings, role)
                 && flow.service != 0

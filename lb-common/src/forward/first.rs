@@ -1,6 +1,6 @@
 //! The first packet of a flow: who asks, which backend answers, and how the flow is made.
 
-use super::{Asker, Begin, Choice, Role, Step, choose, flows, follow, ready, rewrite};
+use super::{Asker, Begin, Choice, Role, Step, choose, follow, ready};
 use crate::addr::Ip;
 use crate::config::{Device, Settings, address};
 use crate::event::{PassReason, Verdict};
@@ -30,7 +30,6 @@ pub(super) fn part<P: Packet, T: Tables>(
     if !follow::may_begin(view) {
         return Err(Verdict::Pass(PassReason::NoFlow));
     }
-    let now = tables.now();
     let flags = choice.service.flags;
     let own = flags.has(Flags::EXTERNAL)
         && flags.has(Flags::LOCAL_POLICY)
@@ -43,20 +42,14 @@ pub(super) fn part<P: Packet, T: Tables>(
         hash: hash::tuple(tuple, view.protocol),
         local: u32::from(pod || own),
     };
-    if let Err(why) = choose::choose(tables, choice, now) {
+    if let Err(why) = choose::choose(tables, choice, tables.now()) {
         (*next, *refusal) = (Next::Refuse, why);
         return Ok(());
     }
     *begin = Begin {
-        shown: flows::shown(view),
-        expected: flows::acknowledged(packet, view),
-        renews: begin.renews,
-        now,
-        port_stays: rewrite::port_stays(packet, view),
         masquerade: masquerades(settings, (source, choice), role, Origin { pod, own, detector }),
         may_turn: role == Role::Pod && !settings.has(Settings::MASQUERADE_KUBE_PROXY),
-        source: Ip::UNSPECIFIED,
-        device: packet.device(),
+        ..Begin::of(packet, tables, view, begin.renews)
     };
     Ok(())
 }
@@ -97,10 +90,10 @@ struct Origin {
     detector: bool,
 }
 
-/// Whether the source must become ours, because a reply would not come back this way: one to a client outside would not,
-/// nor one to a client behind a pod's interface that has none of the pods' addresses (ADR 0038). With
-/// `masquerade: kube-proxy` it is where kube-proxy does it (contract 3.3), and beyond that only where an
-/// external policy would have the client reset the answer of a backend elsewhere (ADR 0011).
+/// Whether the source must become ours, because a reply would not come back this way: one to a client outside would
+/// not, nor one to a client behind a pod's interface that has none of the pods' addresses (ADR 0038). With
+/// `masquerade: kube-proxy` it is where kube-proxy does it (contract 3.3), and beyond that only where an external
+/// policy would have the client reset the answer of a backend elsewhere (ADR 0011).
 #[inline(never)]
 fn masquerades(
     settings: &Settings,

@@ -8,8 +8,8 @@ use crate::wire::Headers;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Found {
-    /// The key of the entry: that of the packet's headers, but for a packet that bypasses the stack (`short_cut`, `send`),
-    /// which follows the entry by which it leaves.
+    /// The key of the entry: that of the packet's headers, but for a packet that bypasses the stack (`short_cut`,
+    /// `send`), which follows the entry by which it leaves.
     pub key: FlowKey,
     /// The entry, found by [`Found::look_up`], or begun by the packet (`begin::stand`).
     pub flow: Flow,
@@ -29,11 +29,13 @@ impl Found {
         tables.flow(&self.key, &mut self.flow)
     }
 
-    /// Finds the entry of the other direction of the flow, into `opposite`. False where it is gone or belongs to another flow by
-    /// now ([`super::ports::reserve`]).
-    #[inline(always)]
+    /// Finds the entry of the other direction of the flow, into `opposite`. False where it is gone or belongs to
+    /// another flow by now ([`super::ports::reserve`]).
+    #[inline(never)]
     pub(super) fn find_opposite<T: Flows>(&mut self, tables: &T) -> bool {
-        find_opposite(tables, self)
+        self.key.write_opposite(&self.flow, &mut self.opposite.key);
+        tables.flow(&self.opposite.key, &mut self.opposite.flow)
+            && self.opposite.flow.to.is_reverse_of(&self.key.tuple)
     }
 
     /// Finds the entry that answers to a packet would meet on a side, into `answers`.
@@ -50,11 +52,4 @@ impl Found {
         key.side = side;
         tables.flow(key, flow)
     }
-}
-
-#[inline(never)]
-fn find_opposite<T: Flows>(tables: &T, found: &mut Found) -> bool {
-    found.key.write_opposite(&found.flow, &mut found.opposite.key);
-    tables.flow(&found.opposite.key, &mut found.opposite.flow)
-        && found.opposite.flow.to.is_reverse_of(&found.key.tuple)
 }

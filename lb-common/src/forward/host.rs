@@ -1,16 +1,16 @@
 //! Packets of this host's own processes.
 //!
-//! TCP sockets that the hooks serve are connected to a backend in the first place ([`super::socket`]). Every other packet to a
-//! frontend is translated where it leaves the stack: at an external interface, or at `lo` for frontends at addresses of this
-//! node. It goes on by the route of its backend, from an address of this node and a port of ours. The answer is shown to the
-//! stack at the interface by which the question left, so that the route back to the frontend is the one that it expects
-//! (`rp_filter`, ADR 0027). Netfilter sees the frontend on both ways.
+//! TCP sockets that the hooks serve are connected to a backend in the first place ([`super::socket`]). Every other
+//! packet to a frontend is translated where it leaves the stack: at an external interface, or at `lo` for frontends
+//! at addresses of this node. It goes on by the route of its backend, from an address of this node and a port of
+//! ours. The answer is shown to the stack at the interface by which the question left, so that the route back to the
+//! frontend is the one that it expects (`rp_filter`, ADR 0027). Netfilter sees the frontend on both ways.
 
 use super::exit::{self, ExitTo};
 use super::parts::{Part, Parts, refuse, touch};
 use super::{
-    Asker, Begin, Choice, Exit, Found, Refusal, Role, Step, choose, classify, flows, follow,
-    inherited, life, next_hop, ports, ready, rewrite, tiers,
+    Asker, Begin, Choice, Exit, Found, Refusal, Role, Step, choose, classify, follow, inherited,
+    life, next_hop, ports, ready, tiers,
 };
 use crate::addr::{Ip, Protocol};
 use crate::config::{Settings, address};
@@ -137,10 +137,9 @@ pub(super) fn first<P: Packet, T: Tables>(
     if !follow::may_begin(view) {
         return Err(Verdict::Pass(PassReason::NoFlow));
     }
-    let now = tables.now();
     let hash = hash::tuple(tuple, view.protocol);
     choice.asker = Asker { client: source, source, hash, local: 1 };
-    if let Err(why) = choose::choose(tables, choice, now) {
+    if let Err(why) = choose::choose(tables, choice, tables.now()) {
         (*next, *refusal) = (Next::Refuse, why);
         return Ok(());
     }
@@ -156,21 +155,12 @@ pub(super) fn first<P: Packet, T: Tables>(
     }
     to.destination = choice.backend.ip;
     to.destination_port = choice.backend.port;
-    *begin = Begin {
-        shown: flows::shown(view),
-        expected: flows::acknowledged(packet, view),
-        renews: begin.renews,
-        now,
-        masquerade: false,
-        port_stays: rewrite::port_stays(packet, view),
-        may_turn: false,
-        source: Ip::UNSPECIFIED,
-        device: packet.device(),
-    };
+    *begin = Begin::of(packet, tables, view, begin.renews);
     Ok(())
 }
 
-/// Finds the way to the backend of the packet's flow, found or in the making: to this host itself, or by [`Exit::route`]. For a packet that begins a flow also the address under which it goes there.
+/// Finds the way to the backend of the packet's flow, found or in the making: to this host itself, or by
+/// [`Exit::route`]. For a packet that begins a flow also the address under which it goes there.
 #[inline(always)]
 pub(super) fn exit<P: Packet, T: Tables>(
     packet: &mut P,
@@ -207,7 +197,8 @@ pub(super) fn exit<P: Packet, T: Tables>(
     Ok(())
 }
 
-/// Chooses the address of this node under which a packet reaches its backend: its own, unless no answer would come back to that.
+/// Chooses the address of this node under which a packet reaches
+/// its backend: its own, unless no answer would come back to that.
 #[inline(always)]
 fn choose_source<P: Packet, T: Tables>(
     packet: &P,
@@ -232,7 +223,8 @@ fn choose_source<P: Packet, T: Tables>(
     }
 }
 
-/// Takes the source that the route to a backend of this node has, as a connection of the node itself to it would (Linux 6.7).
+/// Takes the source that the route to a backend of this node has,
+/// as a connection of the node itself to it would (Linux 6.7).
 ///
 /// VERIFIER: a function of its own, as the question about the way is.
 #[inline(never)]
@@ -260,8 +252,9 @@ pub(super) fn delivery<P: Packet, T: Tables>(
     find_delivery(packet, tables, &found.flow, *role, exit)
 }
 
-/// Finds the interface at which the stack is shown an answer of `flow` to this host, into [`Exit::route`], with its link-layer
-/// address. The packet goes on where it comes in by it anyway, or where it is gone: then the stack judges the packet as it is.
+/// Finds the interface at which the stack is shown an answer of `flow` to this host,
+/// into [`Exit::route`], with its link-layer address. The packet goes on where it comes
+/// in by it anyway, or where it is gone: then the stack judges the packet as it is.
 #[inline(always)]
 pub(super) fn find_delivery<P: Packet, T: Tables>(
     packet: &P,

@@ -1,8 +1,9 @@
-//! Past the stack at tc, in both directions of a flow: from the device of one end straight to that of the other (ADR 0021).
+//! Past the stack at tc, in both directions of a flow: from the
+//! device of one end straight to that of the other (ADR 0021).
 //!
-//! Only with `shortCuts: on`, for whole and plain packets that a router would take, and that came by the device behind which
-//! the kernel knows their source. The first of a flow goes through the stack; so does what finds no way, translated as
-//! ever: what leaves there is translated where it leaves.
+//! Only with `shortCuts: on`, for whole and plain packets that a router would take, and that came by the device
+//! behind which the kernel knows their source. The first of a flow goes through the stack; so does what finds no way,
+//! translated as ever: what leaves there is translated where it leaves.
 
 use super::{Exit, Found, classify, next_hop};
 use crate::config::{Device, Settings};
@@ -104,8 +105,8 @@ fn is_found<P: Packet, T: Clock + Filters + Flows + Node>(
     led.is_ok()
 }
 
-/// Whether the packet came by the device, and from the link-layer address, to which the kernel would send an answer to its
-/// source: the stack's checks (`rp_filter`, the isolation of a bridge's ports) are passed by.
+/// Whether the packet came by the device, and from the link-layer address, to which the kernel would send an answer
+/// to its source: the stack's checks (`rp_filter`, the isolation of a bridge's ports) are passed by.
 #[inline(never)]
 fn is_sources_own<P: Packet>(
     packet: &P,
@@ -120,9 +121,7 @@ fn is_sources_own<P: Packet>(
     }
     // Packets that come by a port of a bridge are routed to the bridge.
     let is_there = route_back.device == packet.device() || route_back.device == device.bridge;
-    let [first, second, _] = route_back.hardware.map(u32::to_ne_bytes);
-    let [[a, b, c, d], [e, f, _, _]] = [first, second];
-    is_there && packet.read(SENDER) == Some([a, b, c, d, e, f])
+    is_there && packet.read(SENDER) == Some(route_back.next_hop_address())
 }
 
 /// Whether packets may leave by the device of the route: one to the outside, a pod's, or a bridge that the client's own
