@@ -41,8 +41,8 @@ fn main() -> Result<()> {
     fs::write(&object, []).with_context(|| format!("write {}", object.display()))
 }
 
-/// Removes the sections of DWARF, most of the object's bytes. The kernel and the loader read BTF only, which is made of the
-/// same information.
+/// Removes the sections of DWARF, most of the object's bytes. The kernel
+/// and the loader read BTF only, which is made of the same information.
 fn strip(object: &Path) -> Result<()> {
     let data = fs::read(object)?;
     if data.is_empty() {
@@ -67,7 +67,7 @@ fn strip(object: &Path) -> Result<()> {
     Ok(fs::write(object, stripped)?)
 }
 
-/// What `rustup run` must be told to get the very toolchain that compiles us: the full name that
+/// The argument with which `rustup run` finds the toolchain that compiles us: the full name that
 /// rustup's proxy leaves in the environment, else (cargo called directly) the directory of our own rustc.
 fn toolchain() -> Result<String> {
     if let Some(name) = env::var("RUSTUP_TOOLCHAIN").ok().filter(|name| !name.is_empty()) {

@@ -56,8 +56,8 @@ pub enum Command {
     /// Show frontends and backends, as the kernel maps hold them.
     #[command(subcommand)]
     Lb(Lb),
-    /// Show what becomes of a client's first packet to an address, and why. Reads the maps and changes none; exit code 1 when
-    /// the packet reaches no backend.
+    /// Show what becomes of a client's first packet to an address, and why. Reads the maps and changes none; exit
+    /// code 1 when the packet reaches no backend.
     Explain(Explain),
     /// Show or delete flows (tracked connections).
     #[command(subcommand)]
@@ -112,15 +112,15 @@ pub struct Cleanup {
     /// Accepted for symmetry with `run`, without effect.
     #[arg(long, value_name = "DIR")]
     pub cgroup: Option<PathBuf>,
-    /// Serve known flows until the last one has ended, and leave new ones to kube-proxy, whose rules must be in place. Then
-    /// clean up.
+    /// Serve known flows until the last one has ended, and leave new
+    /// ones to kube-proxy, whose rules must be in place. Then clean up.
     #[arg(long)]
     pub drain: bool,
     /// Serve everything until kube-proxy's rules are in place, and drain then: start it before kube-proxy.
     #[arg(long, requires = "drain")]
     pub after_rules: bool,
-    /// Maximum time to drain; then the remaining flows are removed too. With --after-rules also the maximum time until the rules
-    /// are in place; if they are not, nothing is removed.
+    /// Maximum time to drain; then the remaining flows are removed too. With --after-rules also the maximum time
+    /// until the rules are in place; if they are not, nothing is removed.
     #[arg(long, value_name = "SECONDS", requires = "drain")]
     pub timeout: Option<u64>,
 }
@@ -131,8 +131,8 @@ pub struct TakeoverVerb {
     /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
-    /// Remove kube-proxy's rules: nftables tables, KUBE-* chains (with iptables-save and iptables-restore), and kube-ipvs0
-    /// once its last connection has ended. Established connections continue.
+    /// Remove kube-proxy's rules: nftables tables, KUBE-* chains (with iptables-save and iptables-restore), and
+    /// kube-ipvs0 once its last connection has ended. Established connections continue.
     #[arg(long)]
     pub remove_rules: bool,
     /// Wait until nothing of kube-proxy is left.
@@ -157,7 +157,8 @@ pub struct Status {
     pub repeat: Repeat,
 }
 
-/// Every flag of `run` with its value, empty where it has none, for `/flagz`; none when these arguments are not of `run`.
+/// Every flag of `run` with its value, empty where it has none,
+/// for `/flagz`; none when these arguments are not of `run`.
 pub fn flags(arguments: impl IntoIterator<Item = OsString>) -> BTreeMap<String, String> {
     let command = Cli::command();
     let matches = command.clone().try_get_matches_from(arguments).ok();

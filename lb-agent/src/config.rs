@@ -1,9 +1,9 @@
 //! The configuration of the agent: kube-proxy's file and flags, and ours, as one struct in which each value knows
 //! where it comes from.
 //!
-//! Texts become values here without a look at the machine; only `derive` reads the file named and asks where cgroup v2 is.
-//! As upstream, kube-proxy's own flags count only without `--config`,
-//! except `--hostname-override` and `--master`; flags that kube-proxy does not have win over the file.
+//! Texts become values here without a look at the machine; only `derive` reads the file named and asks where cgroup
+//! v2 is. As upstream, kube-proxy's own flags count only without `--config`, except `--hostname-override` and
+//! `--master`; flags that kube-proxy does not have win over the file.
 
 mod agent;
 mod defaults;

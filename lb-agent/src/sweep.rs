@@ -1,8 +1,8 @@
-//! Removes flows that are over from the tables where nothing displaces them, and expired affinity. Gives flows another source
-//! that were masqueraded under an address that is gone.
+//! Removes flows that are over from the tables where nothing displaces them, and expired affinity. Gives flows
+//! another source that were masqueraded under an address that is gone.
 //!
-//! The data path needs none of this: it treats an idle flow as absent, and lets go of closed ones by itself. The sweep keeps
-//! room in the tables. It looks at each entry once and remembers only those that may be over.
+//! The data path needs none of this: it treats an idle flow as absent, and lets go of closed ones by itself. The
+//! sweep keeps room in the tables. It looks at each entry once and remembers only those that may be over.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,7 +1,8 @@
-//! Taking over from kube-proxy without a broken connection (ADR 0031): what is there of it, and what the data path must know.
+//! Taking over from kube-proxy without a broken connection (ADR
+//! 0031): what is there of it, and what the data path must know.
 //!
-//! Connections that kube-proxy's rules began are netfilter's until they end. While there are any, or rules that may begin more,
-//! a take-over is under way.
+//! Connections that kube-proxy's rules began are netfilter's until they end.
+//! While there are any, or rules that may begin more, a take-over is under way.
 
 mod anchor;
 mod conntrack;
@@ -77,8 +78,8 @@ impl Found {
         !self.rules.is_empty() || !self.connections.is_empty()
     }
 
-    /// The hashes that the data path needs: of datagrams that are netfilter's, then of the tuples of answers. Without the former
-    /// a datagram gets another backend, without the latter a flow perhaps a port that is taken.
+    /// The hashes that the data path needs: of datagrams that are netfilter's, then of the tuples of answers. Without
+    /// the former a datagram gets another backend, without the latter a flow perhaps a port that is taken.
     fn hashes(&self) -> Vec<u64> {
         // A TCP segment shows by itself whether it begins a connection.
         let datagrams = self.connections.iter().filter(|it| it.protocol != Protocol::TCP);
@@ -105,9 +106,9 @@ pub fn clear_conntrack(maps: &Maps) -> Result<(), Error> {
     forget_ended(maps)
 }
 
-/// Makes netfilter forget TCP connections to backends that have ended. It follows connections only where somebody's rules
-/// want that: a port of such an entry may be that of an open connection of ours by now. Its segments would be invalid to
-/// netfilter, and iptables mode drops those.
+/// Makes netfilter forget TCP connections to backends that have ended. It follows connections only where somebody's
+/// rules want that: a port of such an entry may be that of an open connection of ours by now. Its segments would be
+/// invalid to netfilter, and iptables mode drops those.
 fn forget_ended(maps: &Maps) -> Result<(), Error> {
     let rows = maps.backends()?;
     let backends: BTreeSet<(Ip, Port)> = rows.iter().map(|row| (row.ip, row.port)).collect();
@@ -160,10 +161,10 @@ impl<'a> Frontends<'a> {
             || self.serves(connection)
     }
 
-    /// Makes netfilter forget datagrams of this host to frontends that our programs translated behind it. The next datagram of
-    /// the same tuple, also that of another socket, would be sent to the frontend itself, whatever rules there are by then.
-    /// Netfilter takes the answer for the beginning where it did not see the question: its rules were not there, or it was made
-    /// to forget in between.
+    /// Makes netfilter forget datagrams of this host to frontends that our programs translated behind it. The next
+    /// datagram of the same tuple, also that of another socket, would be sent to the frontend itself, whatever rules
+    /// there are by then. Netfilter takes the answer for the beginning where it did not see the question: its rules
+    /// were not there, or it was made to forget in between.
     ///
     /// Those of `known` flows stay: our programs serve the next datagram.
     fn forget_untranslated(&self, known: &BTreeSet<(Protocol, Tuple)>) -> Result<(), Error> {

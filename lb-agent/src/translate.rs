@@ -37,7 +37,8 @@ pub struct HealthCheck {
     pub local_ready: LocalReady,
 }
 
-/// Ready endpoints on this node by the family of the address that a load balancer asks: its clients come by the same one.
+/// Ready endpoints on this node by the family of the address
+/// that a load balancer asks: its clients come by the same one.
 ///
 /// A family that the Service lacks has the number of the other: load balancers may ask by an address of the node that
 /// nobody's clients come by (contract 14, row 13b).

@@ -1,9 +1,9 @@
 //! Flows: what the data path remembers of a translated packet, and for how long.
 //!
 //! Every translation is two *entries*, one per direction. Each entry says what its packet becomes, and
-//! the key of the other entry follows from that by turning it round ([`FlowKey::opposite`]); so no entry needs a pointer, and a
-//! entry without its opposite can be told. A flow of an outside client to a remote backend has a second
-//! pair, made where it leaves the node: the *masquerade*.
+//! the key of the other entry follows from that by turning it round ([`FlowKey::opposite`]); so no entry needs a
+//! pointer, and a entry without its opposite can be told. A flow of an outside client to a remote backend has a
+//! second pair, made where it leaves the node: the *masquerade*.
 
 mod affinity;
 mod entry;
@@ -145,8 +145,8 @@ pub struct Flow {
     pub client_device: u32,
     /// [`Flow::moment`] of the first packet of the flow.
     pub begun: u32,
-    /// TCP: the acknowledgement number of a recent packet of this direction, in host byte order, which is the sequence number
-    /// that its sender expected next; 0 where none is known.
+    /// TCP: the acknowledgement number of a recent packet of this direction, in host byte order, which is the
+    /// sequence number that its sender expected next; 0 where none is known.
     pub expected: u32,
 }
 

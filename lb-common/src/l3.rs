@@ -1,7 +1,7 @@
 //! Packets of devices without a link-layer header (`WireGuard`, ipip, gre, tun): they begin with their IP header.
 //!
-//! Shown to the path as if an Ethernet header of zeros lay in front, so that it has one set of offsets. What
-//! is written to that header is nowhere; where such a packet is turned round, there are no addresses to swap.
+//! Shown to the path as if an Ethernet header of zeros lay in front, so that it has one set of offsets. Writes
+//! to that header have no effect; where such a packet is turned round, there are no addresses to swap.
 
 use crate::addr::{Ip, Protocol};
 use crate::checksum::Difference;

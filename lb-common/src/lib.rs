@@ -1,9 +1,10 @@
 //! The data path of lb-agent, as pure functions over a packet and tables.
 //!
-//! The same code is compiled for the kernel (`lb-ebpf`) and for the host (tests, `explain`). It holds
-//! no state, allocates nothing, knows no map and no kernel helper; see `ARCHITECTURE.md` for the path of a packet.
-//! Entries of maps and headers are `addr`, `service`, `flow`, `config` and `wire`; the path asks its surroundings through
-//! `packet` (`l3`: without a link-layer header), `tables` and `route`; the path itself is `forward`, and what it says of a packet `event`.
+//! The same code is compiled for the kernel (`lb-ebpf`) and for the host (tests, `explain`). It
+//! holds no state, allocates nothing, knows no map and no kernel helper; see `ARCHITECTURE.md` for
+//! the path of a packet. Entries of maps and headers are `addr`, `service`, `flow`, `config` and
+//! `wire`; the path asks its surroundings through `packet` (`l3`: without a link-layer header),
+//! `tables` and `route`; the path itself is `forward`, and what it says of a packet `event`.
 #![no_std]
 #![forbid(unsafe_code)]
 

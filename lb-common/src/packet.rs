@@ -69,8 +69,8 @@ pub trait Packet {
     /// (`CHECKSUM_COMPLETE`) must know.
     fn summed(&mut self, change: Difference);
 
-    /// The raw CRC32c of a word that so many zero bytes follow ([`sctp::shifted`]): in the kernel a function that the verifier
-    /// walks once.
+    /// The raw CRC32c of a word that so many zero bytes follow
+    /// ([`sctp::shifted`]): in the kernel a function that the verifier walks once.
     #[inline(always)]
     fn shifted(&self, word: u32, behind: u16) -> u32 {
         sctp::shifted(word, behind)
@@ -113,7 +113,8 @@ pub trait Packet {
         into: &mut Route,
     ) -> RouteResult;
 
-    /// Asks the kernel by which way a packet of this tuple leaves that this host has made. The next hop is not asked for.
+    /// Asks the kernel by which way a packet of this tuple leaves
+    /// that this host has made. The next hop is not asked for.
     fn route_of_host(
         &self,
         tuple: &Tuple,
@@ -122,8 +123,8 @@ pub trait Packet {
         into: &mut Route,
     ) -> RouteResult;
 
-    /// Asks the kernel which of this node's addresses is the source of what goes out by `device` to the destination of this
-    /// tuple; nothing where it does not say.
+    /// Asks the kernel which of this node's addresses is the source of what goes out by `device` to the destination
+    /// of this tuple; nothing where it does not say.
     fn source(&self, tuple: &Tuple, protocol: Protocol, device: u32) -> Option<Ip>;
 
     /// Index of the device it came in by or goes out by.

@@ -1,9 +1,9 @@
 //! Working memory of the data path for one packet: everything that is too large for its stack.
 //!
-//! A BPF program and all its calls share 512 bytes of stack. In the kernel this is an element of a per-CPU map, on the host a
-//! local variable. Packets have one element: tc and XDP programs run with softirqs off, so no other interrupts them on their
-//! CPU. Socket calls have one for each socket, since packets and other processes may interrupt a process. At the start of a
-//! packet or call the contents are leftovers without meaning.
+//! A BPF program and all its calls share 512 bytes of stack. In the kernel this is an element of a per-CPU map, on
+//! the host a local variable. Packets have one element: tc and XDP programs run with softirqs off, so no other
+//! interrupts them on their CPU. Socket calls have one for each socket, since packets and other processes may
+//! interrupt a process. At the start of a packet or call the contents are leftovers without meaning.
 //!
 //! Each group of fields is declared in the file that writes it, which says who reads it.
 
@@ -56,11 +56,12 @@ pub struct Scratch {
     pub fragment: Fragment,
     /// The role of the device. Written when the whole path begins.
     pub role: Role,
-    /// The way on. Written by the searches (`seek`, `host`) and by a choice that fails (`first`), read by the order of the
-    /// parts (`ingress`, `egress`, `host`).
+    /// The way on. Written by the searches (`seek`, `host`) and by a choice that fails (`first`), read by the order
+    /// of the parts (`ingress`, `egress`, `host`).
     pub next: Next,
     /// Why no backend is chosen. Written where a packet is refused, read by `reject`.
     pub refusal: Refusal,
-    /// The end of the path. Written by the part that ends it, where that is a function of its own, and read by its caller.
+    /// The end of the path. Written by the part that ends it, where
+    /// that is a function of its own, and read by its caller.
     pub verdict: Verdict,
 }

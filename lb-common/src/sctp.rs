@@ -18,7 +18,8 @@ const CHECKSUM: usize = 8;
 /// ... and bytes of that header behind its ports.
 const REST: usize = 8;
 
-/// Whether the ports can change: all that the checksum covers is in the packet, neither in other pieces of it nor cut off.
+/// Whether the ports can change: all that the checksum covers
+/// is in the packet, neither in other pieces of it nor cut off.
 #[inline(never)]
 pub fn can_change<P: Packet>(packet: &P, view: &View) -> bool {
     behind(packet, view).is_some()

@@ -137,8 +137,8 @@ impl Flags {
     /// Only the mark of a known ClusterIP: any other port of it is rejected.
     pub const ADDRESS: Self = Self(32);
     pub const NODE_PORT: Self = Self(64);
-    /// A process of this node listens at this ClusterIP itself, which is an address of the node: packets are left to it. The
-    /// mark of a ClusterIP has the flag with any of its ports, and ports that no Service has are the node's.
+    /// A process of this node listens at this ClusterIP itself, which is an address of the node: packets are left to
+    /// it. The mark of a ClusterIP has the flag with any of its ports, and ports that no Service has are the node's.
     pub const HOST: Self = Self(128);
 
     /// Both sets of bits.

@@ -44,8 +44,8 @@ pub mod tcp {
 
 /// Reads the headers of a packet that begins with Ethernet.
 ///
-/// Its tuple goes into `headers.key`, whose side is the caller's, and the rest into `headers.view`. Ports are 0 for ICMP and
-/// later fragments.
+/// Its tuple goes into `headers.key`, whose side is the caller's, and the
+/// rest into `headers.view`. Ports are 0 for ICMP and later fragments.
 #[inline(always)]
 pub fn parse<P: Packet>(packet: &P, headers: &mut Headers) -> Result<(), PassReason> {
     let mut link = ETHERNET;

@@ -1,7 +1,7 @@
-//! The kernel's routes: `bpf_fib_lookup`. For what goes past the stack it is asked as the stack asks when it forwards, and
-//! answers only where forwarding is on for the device that the packet came in by, the packet fits the route's MTU and the
-//! next hop is known. For what is masqueraded it is asked which source a route has, and answers where forwarding is on for
-//! the device that it leaves by. It says nothing of a route that encapsulates.
+//! The kernel's routes: `bpf_fib_lookup`. For what goes past the stack it is asked as the stack asks when it
+//! forwards, and answers only where forwarding is on for the device that the packet came in by, the packet fits the
+//! route's MTU and the next hop is known. For what is masqueraded it is asked which source a route has, and answers
+//! where forwarding is on for the device that it leaves by. It says nothing of a route that encapsulates.
 
 use core::ffi::c_void;
 
@@ -130,9 +130,9 @@ pub(crate) fn look_up_of_host(
     }
 }
 
-/// Asks for the source of a packet that leaves by `device` (Linux 6.7; nothing before): that of its route where it has one,
-/// as a network's own; else IPv4 has that of the network that the gateway is in, or the device's first where there is none,
-/// and IPv6 the one of RFC 6724 for the destination.
+/// Asks for the source of a packet that leaves by `device` (Linux 6.7; nothing before): that of its route where it
+/// has one, as a network's own; else IPv4 has that of the network that the gateway is in, or the device's first where
+/// there is none, and IPv6 the one of RFC 6724 for the destination.
 ///
 /// The stack has chosen a route before. Here rules are asked again by both addresses, ports, protocol and
 /// mark (as it is now; since Linux 6.10), and only routes by the device count; not by the device it came in by nor

@@ -1,9 +1,9 @@
-//! Entries of flows, over the four maps that keep them: `FLOWS4` and `TRANSIENT4` for IPv4, `FLOWS6` and `TRANSIENT6` for
-//! all else.
+//! Entries of flows, over the four maps that keep them: `FLOWS4` and
+//! `TRANSIENT4` for IPv4, `FLOWS6` and `TRANSIENT6` for all else.
 //!
 //! VERIFIER: functions of their own, but for the one of the fast path: in place, each asks the program around it for
-//! more stack than there is. They are global in the object, as the parts are, so that each is walked once, and not once more
-//! for every packet's way that leads to it.
+//! more stack than there is. They are global in the object, as the parts are, so that each is walked once, and not
+//! once more for every packet's way that leads to it.
 
 use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4, Shown};
 use lb_common::tables::Touch;
@@ -136,8 +136,8 @@ pub(crate) fn copy_of<const V4: bool>(key: &FlowKey) -> Option<Flow> {
     }
 }
 
-/// Adds an entry if neither table has its key, and gives the answer of `bpf_map_update_elem`: 0, or an error. (A `Result`
-/// would take memory of the stack.)
+/// Adds an entry if neither table has its key, and gives the answer of `bpf_map_update_elem`: 0, or an error. (A
+/// `Result` would take memory of the stack.)
 #[inline(always)]
 pub(crate) fn add(key: &FlowKey, flow: &Flow) -> i32 {
     flow_add(key, flow)
@@ -170,8 +170,8 @@ extern "C" fn flow_put(key: *const FlowKey, flow: *const Flow) -> i32 {
     write(key, flow, 0)
 }
 
-/// An entry that is added to a transient table is looked at as well: the kernel displaces those first that nobody has looked
-/// at, and a reply whose answer is still on its way would go before older ones.
+/// An entry that is added to a transient table is looked at as well: the kernel displaces those first that nobody has
+/// looked at, and a reply whose answer is still on its way would go before older ones.
 #[inline(always)]
 fn write(key: &FlowKey, flow: &Flow, flags: u64) -> i32 {
     let is_protected = flow.is_protected();
@@ -232,7 +232,8 @@ pub(crate) fn touch(key: &FlowKey, touch: &Touch) {
     let _done: u32 = flow_touch(key, touch.seen, shown, touch.expected, touch.is_alive.into());
 }
 
-/// The fields of [`Touch`], `shown` as its bytes: a structure on the stack would have padding, which no function may be lent.
+/// The fields of [`Touch`], `shown` as its bytes: a structure on
+/// the stack would have padding, which no function may be lent.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn flow_touch(

@@ -56,9 +56,10 @@ pub(crate) fn scratch() -> Option<&'static mut Scratch> {
 /// Copies a value out of a hash map.
 macro_rules! copy {
     ($map:ident, $key:expr) => {{
-        // SAFETY: memory of the map stays the map's until this program ends (RCU). The element may be replaced meanwhile,
-        // and since Linux 6.1 a hash without preallocation gives its place to another key at once: a copy of those
-        // nanoseconds may be another element's, or of two. Any bytes are a value of these types ([`lb_common::layout`]).
+        // SAFETY: memory of the map stays the map's until this program ends (RCU). The
+        // element may be replaced meanwhile, and since Linux 6.1 a hash without preallocation
+        // gives its place to another key at once: a copy of those nanoseconds may be another
+        // element's, or of two. Any bytes are a value of these types ([`lb_common::layout`]).
         let value = unsafe { $map.get($key) };
         value.copied()
     }};

@@ -53,8 +53,8 @@ pub(crate) static FLOWS6: HashMap<FlowKey, Flow, 262_144, GROWS> = HashMap::new(
 #[btf_map]
 pub(crate) static TRANSIENT6: LruHashMap<FlowKey, Flow, 131_072> = LruHashMap::new();
 
-/// One byte for each backend, by `hash::backend_byte`: not 0 where a flow of this node goes or went to it. Written by the
-/// data path.
+/// One byte for each backend, by `hash::backend_byte`: not 0 where a
+/// flow of this node goes or went to it. Written by the data path.
 #[btf_map]
 pub(crate) static IN_USE: Array<Line, { hash::BACKEND_LINES as usize }> = Array::new();
 
@@ -83,8 +83,8 @@ pub(crate) static ENDPOINTS: Array<u64, { hash::ENDPOINT_BITS as usize / 64 }> =
 #[btf_map]
 pub(crate) static DIRECT: Array<u64, { flow::DIRECT as usize }> = Array::new();
 
-/// Hashes of tuples by which netfilter translates what kube-proxy began (ADR 0031): of datagrams to frontends, and of the
-/// answers of backends. Written by the agent.
+/// Hashes of tuples by which netfilter translates what kube-proxy began (ADR 0031): of datagrams to frontends, and of
+/// the answers of backends. Written by the agent.
 #[btf_map]
 pub(crate) static INHERITED: HashMap<u64, u32, 65_536, GROWS> = HashMap::new();
 
@@ -116,8 +116,8 @@ pub(crate) static COUNTERS: PerCpuArray<u64, { event::COUNTERS as usize }> = Per
 #[btf_map]
 pub(crate) static REJECTIONS: PerCpuArray<u64, { hash::REJECTIONS as usize }> = PerCpuArray::new();
 
-/// The programs of the whole path: `ingress_path`, then `egress_path`. Written by the agent, for each load of the programs
-/// anew: the kernel empties it when no process and no pin holds it.
+/// The programs of the whole path: `ingress_path`, then `egress_path`. Written by the agent, for each load of the
+/// programs anew: the kernel empties it when no process and no pin holds it.
 #[btf_map]
 pub(crate) static PATHS: ProgramArray<2> = ProgramArray::new();
 

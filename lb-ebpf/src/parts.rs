@@ -14,8 +14,8 @@ use crate::frame::Frame;
 use crate::kernel::{self, Kernel};
 use crate::skb::Skb;
 
-/// Whether the verifier takes keys of maps only out of the stack and of maps, not out of memory that a function is lent: set
-/// at load for Linux before 6.2. A constant of the programs, so that others carry nothing for it.
+/// Whether the verifier takes keys of maps only out of the stack and of maps, not out of memory that a function is
+/// lent: set at load for Linux before 6.2. A constant of the programs, so that others carry nothing for it.
 #[unsafe(no_mangle)]
 pub(crate) static ASKS_FOR_MAPS: Global<u8> = Global::new(0);
 

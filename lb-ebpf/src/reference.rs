@@ -1,5 +1,6 @@
-//! Programs to measure ours against: empty, parse only, parse and one look-up, and a minimal balancer by destination
-//! translation with a flow table (`cargo xtask bench packet`); translation of one frontend alone (`minimal` of `bench traffic`).
+//! Programs to measure ours against: empty, parse only, parse and one look-up, and a
+//! minimal balancer by destination translation with a flow table (`cargo xtask bench
+//! packet`); translation of one frontend alone (`minimal` of `bench traffic`).
 //!
 //! Written as one would write them who needs nothing else: headers without options, TCP and UDP, no state, no
 //! policies, no counters, keys of the family's own size. Never shipped; only those of `minimal` are ever attached, to

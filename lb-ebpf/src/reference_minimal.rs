@@ -1,5 +1,5 @@
-//! The least that a tc program can do for one `ClusterIP` with one backend (`minimal` of `cargo xtask bench traffic`): what
-//! comes by the client's device gets the backend's address, what comes back the frontend's.
+//! The least that a tc program can do for one `ClusterIP` with one backend (`minimal` of `cargo xtask bench
+//! traffic`): what comes by the client's device gets the backend's address, what comes back the frontend's.
 //!
 //! No table, no state, no counter, no choice and no look-up of a route: everything is a constant of the loaded program.
 

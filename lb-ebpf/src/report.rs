@@ -20,8 +20,8 @@ pub(crate) enum Direction {
     L3Ingress,
 }
 
-/// The verdict of a tc program. A packet that is not dropped, turned round or sent goes on to the next program. `way`: the
-/// device it came by, or is sent by, and whether it then goes to that device's other end.
+/// The verdict of a tc program. A packet that is not dropped, turned round or sent goes on to the next program.
+/// `way`: the device it came by, or is sent by, and whether it then goes to that device's other end.
 #[inline(always)]
 pub(crate) fn tc(hook: Hook, direction: Direction, way: (u32, u32), verdict: Verdict) -> i32 {
     let (device, enters) = way;
@@ -43,8 +43,8 @@ pub(crate) fn tc(hook: Hook, direction: Direction, way: (u32, u32), verdict: Ver
         Verdict::Sent(_) if enters != 0 => unsafe { bpf_redirect_peer(device, 0) as i32 },
         // SAFETY: as above.
         Verdict::Sent(_) => unsafe { bpf_redirect(device, 0) as i32 },
-        // A process that sends a datagram would be told of a drop where it leaves (ENOBUFS); of one on its way to nowhere it
-        // is not, as of any other that is lost. SAFETY: as above; there is no device of this index.
+        // A process that sends a datagram would be told of a drop where it leaves (ENOBUFS); of one on its way to
+        // nowhere it is not, as of any other that is lost. SAFETY: as above; there is no device of this index.
         Verdict::Drop(_) if matches!(direction, Direction::Egress) => unsafe {
             bpf_redirect(NOWHERE, 0) as i32
         },

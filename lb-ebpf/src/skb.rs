@@ -68,8 +68,8 @@ impl<'a> Skb<'a> {
         skb
     }
 
-    /// Lays an Ethernet header in front of a packet that has none: without one it is neither sent to a next hop nor taken by
-    /// a device that has such headers. `to`: its destination.
+    /// Lays an Ethernet header in front of a packet that has none: without one it is neither sent to a next hop nor
+    /// taken by a device that has such headers. `to`: its destination.
     #[inline(always)]
     pub(crate) fn lay_link(&mut self, to: [u8; 6]) -> Option<()> {
         let kind = self.ether_type();
@@ -98,8 +98,8 @@ impl<'a> Skb<'a> {
 
 /// The length of a packet that is held, if it can be.
 ///
-/// VERIFIER: the length less one is the value that is compared, hidden from the compiler, which would compare it and pass
-/// on another copy; one more than it has both bounds by arithmetic. `!= 0` raises no minimum before Linux 6.8.
+/// VERIFIER: the length less one is the value that is compared, hidden from the compiler, which would compare it and
+/// pass on another copy; one more than it has both bounds by arithmetic. `!= 0` raises no minimum before Linux 6.8.
 #[inline(always)]
 fn bounded(length: u32) -> Option<u32> {
     let less = u64::from(length.wrapping_sub(1));

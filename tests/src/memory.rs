@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result};
 const V1: &str = "/sys/fs/cgroup/memory";
 const V2: &str = "/sys/fs/cgroup";
 
-/// A cgroup whose processes may take so much memory, with the maps that they make. Dropping it removes it; its processes
-/// must have ended before.
+/// A cgroup whose processes may take so much memory, with the maps that
+/// they make. Dropping it removes it; its processes must have ended before.
 #[derive(Debug)]
 pub struct MemoryLimit {
     directory: PathBuf,

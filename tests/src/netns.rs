@@ -94,7 +94,8 @@ impl Netns {
         })
     }
 
-    /// Lets the kernel send every ICMP error. By default it is one a second to one client after a few, and so many in all.
+    /// Lets the kernel send every ICMP error. By default it is one
+    /// a second to one client after a few, and so many in all.
     pub(crate) fn tell_every_error(&self) -> Result<()> {
         for (setting, value) in [
             ("net.ipv4.icmp_ratelimit", "0"),

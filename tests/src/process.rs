@@ -206,8 +206,8 @@ pub(crate) fn ensure_root() -> Result<()> {
     Ok(())
 }
 
-/// Runs a tool to its end, however it ends; one that takes longer than `LONGEST` is killed, which is an error. `input` is
-/// what it reads.
+/// Runs a tool to its end, however it ends; one that takes longer than
+/// `LONGEST` is killed, which is an error. `input` is what it reads.
 pub(crate) fn output(command: &mut Command, input: &str) -> Result<Output> {
     ended_within(LONGEST, command, input)
 }

@@ -14,7 +14,8 @@ const LOOK: &str = include_str!("bench_report/look.js");
 /// Chromium's numbers of the schemes, and which of them is dark.
 const LOOKS: [(&str, bool); 2] = [("1", false), ("0", true)];
 
-/// Pictures: traffic has three against services and nine of operations, changes two and six of sizes, then five and two.
+/// Pictures: traffic has three against services and nine of
+/// operations, changes two and six of sizes, then five and two.
 const PICTURES: u64 = 3 + 9 + 2 + 6 + 5 + 2;
 
 #[test]

@@ -1,5 +1,6 @@
-//! Connections to the real API server that break: a wire that is cut for long, an address of the node that is gone, something on
-//! the way that has forgotten them, a server that is held. Changes are seen soon afterwards, and no answer is lost meanwhile.
+//! Connections to the real API server that break: a wire that is cut for long, an address
+//! of the node that is gone, something on the way that has forgotten them, a server that
+//! is held. Changes are seen soon afterwards, and no answer is lost meanwhile.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -153,7 +153,8 @@ fn an_address_that_cannot_be_served_is_named(cluster: &Cluster) -> Result<()> {
     let address = Ip::v4(address.octets());
     drop(control_plane.kubectl(&["delete", "service", "looped"])?);
     found(0.0)?;
-    // Its entries outlive it while flows may go there: later in this test they would make room where there is to be none.
+    // Its entries outlive it while flows may go there: later in
+    // this test they would make room where there is to be none.
     let maps = Maps::open(&cluster.rig().node(0)?.bpf().join(LAYOUT).join("maps"))?;
     wait_until(SOON, "its entries are gone", || {
         let entries = maps.services().ok()?;

@@ -18,8 +18,8 @@ use lb_tests::topology::Shape;
 
 /// Worlds at a time: more than the processors, since they wait for silence.
 const AT_ONCE: usize = 4;
-/// In a run that is no campaign a world with a setting is asked every so many questions, which meet each source, destination,
-/// policy, state, family and protocol: 24 questions are about one destination of a Service.
+/// In a run that is no campaign a world with a setting is asked every so many questions, which meet each source,
+/// destination, policy, state, family and protocol: 24 questions are about one destination of a Service.
 const SAMPLE: usize = 5;
 
 /// A world, and which of the questions it is asked: the first one, and from one to the next.

@@ -26,15 +26,16 @@ const LATER: [(&str, &str); 3] = [
     ("kubeproxy_sync_partial_proxy_rules_duration_seconds", "histogram"),
 ];
 
-/// The documentation of metrics: names of kube-proxy that the agent serves, those that it does not and why (a star stands
-/// for any end), and its own.
+/// The documentation of metrics: names of kube-proxy that the agent serves,
+/// those that it does not and why (a star stands for any end), and its own.
 const TOLD: &str = include_str!("../../docs/metrics.md");
 
 #[test]
 fn metrics_have_the_names_and_types_of_kube_proxy_or_a_reason() -> Result<()> {
     let cluster = Cluster::start(Shape::Routed)?;
     let rig = cluster.rig();
-    // The controller says in whole seconds when the pods changed, and what changed before an agent began is no delay of it.
+    // The controller says in whole seconds when the pods changed,
+    // and what changed before an agent began is no delay of it.
     let second = || Timestamp::now().as_second();
     let began = second();
     wait_until(SOON, "a second that no agent began in", || (second() > began).then_some(()))?;

@@ -1,5 +1,5 @@
-//! The steps of `docs/install.md`, from the real kube-proxy to the agent and back, while clients ask without pause, and while
-//! connections stay open.
+//! The steps of `docs/install.md`, from the real kube-proxy to the agent and
+//! back, while clients ask without pause, and while connections stay open.
 
 use std::path::Path;
 use std::time::Duration;
@@ -81,8 +81,8 @@ fn taken_over_and_given_back(mode: Mode) -> Result<()> {
     Ok(())
 }
 
-/// Questions of an asker that may be lost on the way to the agent. One datagram of a process of a node was lost in one of ten
-/// runs of some 5,000 questions each, beside the rules of the mode iptables and for a reason that was not found.
+/// Questions of an asker that may be lost on the way to the agent. One datagram of a process of a node was lost in one
+/// of ten runs of some 5,000 questions each, beside the rules of the mode iptables and for a reason that was not found.
 const fn tolerated_there(protocol: Protocol) -> u64 {
     match protocol {
         Protocol::Tcp => 0,

@@ -115,8 +115,8 @@ fn random_packets_are_the_same_in_the_kernel() {
     let never: Vec<Verdict> =
         summary.verdicts().filter(|(_, count)| *count == 0).map(|(verdict, _)| verdict).collect();
     eprintln!("{} equal, {} skipped, never: {never:?}", summary.equal, summary.skipped);
-    // Those that take a device to complete, memory that fails, as many flows as ports, or a broken kernel (fixtures have the
-    // others).
+    // Those that take a device to complete, memory that fails, as many
+    // flows as ports, or a broken kernel (fixtures have the others).
     let unlikely = [
         Verdict::Pass(PassReason::PartialChecksum),
         Verdict::Drop(DropReason::FlowTableFull),
@@ -128,8 +128,8 @@ fn random_packets_are_the_same_in_the_kernel() {
     let is_likely = |verdict: &&Verdict| !unlikely.contains(verdict) && !rare.contains(verdict);
     let missing: Vec<_> = never.iter().filter(is_likely).collect();
     assert!(missing.is_empty(), "never reached: {missing:?}");
-    // Tables that evict are never full, memory never fails, no packet is a socket call, few ports are taken all or not at
-    // all, and what XDP keeps though it could send is rare (fixtures have each).
+    // Tables that evict are never full, memory never fails, no packet is a socket call, few ports are taken all or
+    // not at all, and what XDP keeps though it could send is rare (fixtures have each).
     let of_others = [
         Event::KeptTooBig,
         Event::KeptHopLimit,

@@ -1,5 +1,5 @@
-//! Calls of real sockets through the hooks in the kernel, and the same calls on this host: equal in what the process gets,
-//! and in what `AFFINITY` remembers. `BPF_PROG_TEST_RUN` runs no program of this kind.
+//! Calls of real sockets through the hooks in the kernel, and the same calls on this host: equal in what the process
+//! gets, and in what `AFFINITY` remembers. `BPF_PROG_TEST_RUN` runs no program of this kind.
 
 use std::collections::BTreeMap;
 use std::io;

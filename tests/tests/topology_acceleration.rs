@@ -1,4 +1,5 @@
-//! XDP before tc on the devices to the outside: told to, since those of a topology are veths; and beside somebody else's.
+//! XDP before tc on the devices to the outside: told to, since
+//! those of a topology are veths; and beside somebody else's.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -115,8 +116,8 @@ fn node_ports_are_served_through_xdp(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// A frontend comes to the address of a backend whose packets XDP has translated: no packet is translated twice, also while
-/// somebody captures, for whom the kernel copies packets.
+/// A frontend comes to the address of a backend whose packets XDP has translated: no packet is translated twice, also
+/// while somebody captures, for whom the kernel copies packets.
 fn a_backend_that_is_a_frontend_itself_gets_its_packets(shape: Shape) -> Result<()> {
     let rig = start(Topology::builder(shape).without_checksum_offload(), "native")?;
     until_shown(rig.agent(0)?, "eth0            attached")?;

@@ -1,5 +1,5 @@
-//! Maps that are full: the newest service is refused by name, the others are served, everybody comes back; of clients that
-//! stick to their backends, the newest are remembered, and nobody is refused.
+//! Maps that are full: the newest service is refused by name, the others are served, everybody comes back; of clients
+//! that stick to their backends, the newest are remembered, and nobody is refused.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -166,8 +166,8 @@ fn clients_beyond_the_affinity_table_are_served_and_the_newest_remembered(
         for (number, first) in servers.iter().rev().take(ASKED_AGAIN) {
             ensure!(server(*number)? == *first, "{family} {protocol}: {number} is forgotten");
         }
-        // Those who came first are served again, whether they are remembered or not: whom the kernel forgets is about, and
-        // not exactly, who was not asked for longest.
+        // Those who came first are served again, whether they are remembered or not: whom the kernel forgets is
+        // about, and not exactly, who was not asked for longest.
         for (number, _) in servers.iter().take(ASKED_AGAIN) {
             drop(server(*number)?);
         }

@@ -1,5 +1,5 @@
-//! Every card of a node is served, not only the one with the Node's address: a second one that leads to other nodes' pods,
-//! one that only a nexthop object names; and a pod's second veth is a pod's.
+//! Every card of a node is served, not only the one with the Node's address: a second one that leads to other nodes'
+//! pods, one that only a nexthop object names; and a pod's second veth is a pod's.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -38,8 +38,8 @@ fn is_external(rig: &Rig, device: &str) -> Result<()> {
     })
 }
 
-/// The card leads to the pods of the other node, by a private network without an address of the Node object and without a
-/// default route.
+/// The card leads to the pods of the other node, by a private network
+/// without an address of the Node object and without a default route.
 #[test]
 fn card_to_the_pods_of_other_nodes_is_served() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(Shape::Routed).two_segments().rp_filter(2))?;
@@ -80,8 +80,8 @@ fn card_to_the_pods_of_other_nodes_is_served() -> Result<()> {
     Ok(())
 }
 
-/// As FRR sets routes: the Node's addresses on `lo`, and routes that name nexthop objects and no device. They lead outside and
-/// to the pods of the other node.
+/// As FRR sets routes: the Node's addresses on `lo`, and routes that name nexthop objects and no device. They lead
+/// outside and to the pods of the other node.
 #[test]
 fn card_that_only_nexthop_objects_name_is_served() -> Result<()> {
     const LINK_LOCAL: &str = "fe80::a11";

@@ -1,5 +1,5 @@
-//! TCP connections end well, whoever closes first and whichever end of a direction is lost: both sides read all there is and no
-//! reset, nobody sends one, and no flow stays.
+//! TCP connections end well, whoever closes first and whichever end of a direction is lost: both sides read all there
+//! is and no reset, nobody sends one, and no flow stays.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -116,8 +116,8 @@ fn connections_end_well(shape: Shape) -> Result<()> {
     no_flow_is_left(&rig)
 }
 
-/// Sockets from now on wait so long at least before they send a segment again (Linux 6.11). On a busy machine an end would be
-/// sent twice, and the second one be refused by the listener whose connection is closed by then.
+/// Sockets from now on wait so long at least before they send a segment again (Linux 6.11). On a busy machine an end
+/// would be sent twice, and the second one be refused by the listener whose connection is closed by then.
 fn patient_ends(paths: &[Path<'_>], patience: Duration) -> Result<()> {
     let patience = patience.as_micros().to_string();
     for end in paths.iter().flat_map(|path| [path.client, path.server]) {

@@ -111,8 +111,8 @@ fn client_asks_both_nodes_from_one_port(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// The other node translates the question to its `NodePort`, and this node the one to the service: towards a backend of the
-/// other node they must differ. Whichever comes first, and after a connection that has ended.
+/// The other node translates the question to its `NodePort`, and this node the one to the service: towards a backend
+/// of the other node they must differ. Whichever comes first, and after a connection that has ended.
 fn pod_asks_another_node_and_what_is_behind_it_from_one_port(shape: Shape) -> Result<()> {
     let (rig, [service, _]) = twins(shape, 1)?;
     let [node, own, backend] =
@@ -167,7 +167,8 @@ fn host_asks_a_backend_from_the_port_of_a_closed_flow(shape: Shape) -> Result<()
     Ok(())
 }
 
-/// Netfilter may choose that port while the data path drains, and a process where `ip_local_port_range` leaves us no ports.
+/// Netfilter may choose that port while the data path drains,
+/// and a process where `ip_local_port_range` leaves us no ports.
 fn host_asks_a_backend_from_the_source_of_a_masqueraded_flow(shape: Shape) -> Result<()> {
     let (rig, _) = twins(shape, 1)?;
     let [node, backend] = [rig.node(0)?.addresses(), rig.pod(1, 1)?.addresses()];

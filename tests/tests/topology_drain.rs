@@ -1,5 +1,5 @@
-//! The way back to rules beside flows of ours: netfilter gives new connections no port that one of our flows has towards the
-//! same backend, or the answer would go to the client of that flow (ADR 0031).
+//! The way back to rules beside flows of ours: netfilter gives new connections no port that one of our flows has
+//! towards the same backend, or the answer would go to the client of that flow (ADR 0031).
 //!
 //! The rules are written by hand: they leave netfilter two ports to choose from, of which one is taken.
 
@@ -18,7 +18,8 @@ use lb_tests::wait::wait_until_ok;
 /// How long anything may take that a test waits for.
 const SOON: Duration = Duration::from_mins(1);
 const NODE_PORT: u16 = 30_080;
-/// Sockets of each asker, family and transport. Netfilter chooses the wrong port for every second one, if it does not know.
+/// Sockets of each asker, family and transport. Netfilter chooses
+/// the wrong port for every second one, if it does not know.
 const EACH: u16 = 4;
 /// Milliseconds after which an answer is lost.
 const PATIENCE: u64 = 2_000;

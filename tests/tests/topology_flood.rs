@@ -1,5 +1,5 @@
-//! Questions that nobody answers, from ever other clients, cost no flow in use and no new flow its service; and while no agent
-//! runs, what is over makes room by itself.
+//! Questions that nobody answers, from ever other clients, cost no flow in use and no new flow its service; and while
+//! no agent runs, what is over makes room by itself.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -34,8 +34,8 @@ in_both_shapes!(
     segments_of_every_kind_cost_nobody_else_anything,
 );
 
-/// A service in use, and one that is flooded: backends near and far, of which one is nowhere. `room`: entries of each table of
-/// flows, if not the default.
+/// A service in use, and one that is flooded: backends near and far, of which
+/// one is nowhere. `room`: entries of each table of flows, if not the default.
 fn rig(shape: Shape, room: Option<u32>) -> Result<(Rig, [Service; 2])> {
     let mut rig = Rig::build(Topology::builder(shape))?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());

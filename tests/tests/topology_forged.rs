@@ -1,5 +1,5 @@
-//! Forged segments of open connections: a RST with a guessed number and a SYN of the same ports end nothing and move nothing,
-//! also where the connection is idle afterwards and its backend has left the Service.
+//! Forged segments of open connections: a RST with a guessed number and a SYN of the same ports end nothing and move
+//! nothing, also where the connection is idle afterwards and its backend has left the Service.
 
 use std::net::SocketAddr;
 use std::time::Duration;

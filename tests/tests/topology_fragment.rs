@@ -62,8 +62,8 @@ fn large_datagrams_pass_through_a_node_port(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// Behind a masquerade all clients have the node's address: the backend must not put pieces of two of them together, though
-/// they number their datagrams alike.
+/// Behind a masquerade all clients have the node's address: the backend must not put pieces of two of them together,
+/// though they number their datagrams alike.
 #[test]
 fn pieces_of_two_clients_with_one_number_do_not_meet() -> Result<()> {
     let rig = Rig::build(Topology::builder(Shape::Routed))?;
@@ -123,8 +123,8 @@ fn large_datagrams_that_come_last_piece_first_are_all_answered() -> Result<()> {
     Ok(())
 }
 
-/// Tables of fragments have no shares: whoever fills them with pieces of datagrams that never become whole displaces those of
-/// others. But theirs wait for each other for milliseconds only.
+/// Tables of fragments have no shares: whoever fills them with pieces of datagrams that never become whole displaces
+/// those of others. But theirs wait for each other for milliseconds only.
 fn fragments_of_one_pod_spare_those_of_others(shape: Shape) -> Result<()> {
     const DATAGRAMS: u32 = 10_000;
     let rig = Rig::shared(shape)?;

@@ -1,5 +1,5 @@
-//! Clients behind the devices of pods that are none: a network that a pod routes for (a VPN), and a container of another engine.
-//! Nothing but this node knows the way back to them.
+//! Clients behind the devices of pods that are none: a network that a pod routes for (a VPN), and a container of
+//! another engine. Nothing but this node knows the way back to them.
 
 use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;

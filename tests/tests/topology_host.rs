@@ -1,4 +1,5 @@
-//! Processes on a node itself ask a `ClusterIP` and a `NodePort`: TCP through the socket hooks, UDP through its packets.
+//! Processes on a node itself ask a `ClusterIP` and a `NodePort`:
+//! TCP through the socket hooks, UDP through its packets.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -94,8 +95,8 @@ fn node_port_is_not_on_loopback_by_itself(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// As `NodeLocal` `DNSCache` does it: an interface of the node has the ClusterIP, and a process listens there. Ports at which
-/// it does not are the Service's, and so are all once it is gone.
+/// As `NodeLocal` `DNSCache` does it: an interface of the node has the ClusterIP, and a process listens there. Ports
+/// at which it does not are the Service's, and so are all once it is gone.
 fn process_that_listens_at_a_cluster_ip_has_that_port_of_it(shape: Shape) -> Result<()> {
     let rig = Rig::shared(shape)?;
     let dns = Service::new("dns", 10)?.port(80, TARGET).pods(&[rig.pod(1, 0)?]);

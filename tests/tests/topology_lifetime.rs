@@ -32,8 +32,8 @@ fn start() -> Result<(Rig, Service)> {
     Ok((rig.start(&[&web])?, web))
 }
 
-/// Contract 8.2, and what makes recovery a diff: the maps are read, compared, and found right. One write says that another
-/// run began, so that flows look at their frontends again, whatever the run before was about to do.
+/// Contract 8.2, and what makes recovery a diff: the maps are read, compared, and found right. One write says that
+/// another run began, so that flows look at their frontends again, whatever the run before was about to do.
 #[test]
 fn a_start_over_what_is_there_writes_only_that_it_began() -> Result<()> {
     let (mut rig, web) = start()?;

@@ -1,5 +1,5 @@
-//! Downloads over a path that loses packets: as many are whole as without us, for no segment that is sent again, and no end that
-//! one side has not heard of, finds its flow gone.
+//! Downloads over a path that loses packets: as many are whole as without us, for no segment that is sent again, and
+//! no end that one side has not heard of, finds its flow gone.
 
 use std::thread;
 

@@ -1,7 +1,7 @@
 //! Many pods come: each gets its programs, and an agent that starts beside all of them attaches to all of them.
 //!
-//! The test prints its measurements: from an interface that is up to its programs, and from a start to the last interface.
-//! In a campaign, as many threads as there are CPUs compute beside it.
+//! The test prints its measurements: from an interface that is up to its programs, and from a start to the last
+//! interface. In a campaign, as many threads as there are CPUs compute beside it.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};

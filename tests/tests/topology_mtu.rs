@@ -36,8 +36,9 @@ fn start(shape: Shape, setting: &str) -> Result<(Rig, [Service; 2])> {
     Ok((rig, [near, far]))
 }
 
-/// Everybody whose questions, or the answers to them, meet the router; the client outside is on the side of node-a. And whether
-/// a connection is told of it as being on the way to the frontend: those that hooks gave a backend hear of that.
+/// Everybody whose questions, or the answers to them, meet the router; the client
+/// outside is on the side of node-a. And whether a connection is told of it as
+/// being on the way to the frontend: those that hooks gave a backend hear of that.
 fn questions<'a>(
     rig: &'a Rig,
     [near, far]: &[Service; 2],
@@ -94,8 +95,8 @@ fn connections_find_the_mtu_of_a_router_between_nodes(shape: Shape) -> Result<()
     Ok(())
 }
 
-/// Datagrams that met the router are lost; the questions are asked again, and both ends have learnt. In a run that is no campaign,
-/// each way has one of the sizes, and another one in each family.
+/// Datagrams that met the router are lost; the questions are asked again, and both ends have learnt. In a run that is
+/// no campaign, each way has one of the sizes, and another one in each family.
 fn datagrams_find_the_mtu_of_a_router_between_nodes(shape: Shape) -> Result<()> {
     let (rig, services) = start(shape, "")?;
     let step = campaign::size(SIZES.len(), 1);

@@ -1,5 +1,5 @@
-//! Connections of a node and of its masqueraded pods that are open, and silent, when their port becomes a `NodePort`: what
-//! their servers send arrives.
+//! Connections of a node and of its masqueraded pods that are open, and silent,
+//! when their port becomes a `NodePort`: what their servers send arrives.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -15,8 +15,8 @@ use socket2::{Domain, Socket, Type};
 
 in_both_shapes!(silent_connections_outlive_that_their_port_becomes_a_node_port);
 
-/// Ports of the node's own connections, of those of a pod, and of a server on the node: within the usual range of `NodePorts`,
-/// and outside.
+/// Ports of the node's own connections, of those of a pod, and of a server
+/// on the node: within the usual range of `NodePorts`, and outside.
 const USUAL: [u16; 3] = [30_085, 30_086, 30_087];
 const UNUSUAL: [u16; 3] = [20_085, 20_086, 20_087];
 /// Everything here answers within milliseconds.

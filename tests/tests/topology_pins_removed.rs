@@ -117,7 +117,8 @@ fn removed_pins_of_maps_come_back_as_the_same_maps() -> Result<()> {
     rig.until_programmed()
 }
 
-/// Something else lies over the directory of the pins: nothing can be put there. Packets are served, and the health says so until it is gone.
+/// Something else lies over the directory of the pins: nothing can be put
+/// there. Packets are served, and the health says so until it is gone.
 #[test]
 fn pins_that_cannot_come_back_turn_healthz_bad() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(Shape::Routed))?;

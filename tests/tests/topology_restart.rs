@@ -171,7 +171,8 @@ fn a_size_that_was_asked_for_by_a_run_that_was_killed_is_taken_back(shape: Shape
     })
 }
 
-/// Asks for another size and kills the run between two of its steps; one that was quicker is taken back, and asked again.
+/// Asks for another size and kills the run between two of its
+/// steps; one that was quicker is taken back, and asked again.
 fn killed_halfway(agent: &mut Agent, node: &Node, [before, now]: [&str; 2]) -> Result<()> {
     const TRIES: u32 = 50;
     let maps = node.bpf().join(LAYOUT).join("maps");

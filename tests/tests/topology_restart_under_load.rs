@@ -1,5 +1,5 @@
-//! Thousands of questions, a hundred thousand in a campaign, while one node's agent is stopped, killed at any moment, resized and replaced by another
-//! build's: every one is answered, and no TCP segment is lost.
+//! Thousands of questions, a hundred thousand in a campaign, while one node's agent is stopped, killed at any moment,
+//! resized and replaced by another build's: every one is answered, and no TCP segment is lost.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,8 @@ const MOST: u32 = 500;
 const SOON: Duration = Duration::from_mins(1);
 /// Services that are others at each start, so that each start writes maps.
 const OTHERS: u8 = 60;
-/// The messages of an agent on its way: before programs are switched, while they are, before and after maps are written.
+/// The messages of an agent on its way: before programs are
+/// switched, while they are, before and after maps are written.
 const MOMENTS: [&str; 5] = [
     "agent started",
     "resizing map",
@@ -162,9 +163,9 @@ fn change_others(rig: &Rig, number: u8) -> Result<()> {
     Ok(())
 }
 
-/// TCP segments that pods and the client had to send again: a packet of a connection that was lost. One that its receiver
-/// says it had already (RFC 2883) was not lost but late, as where the machine does much else. Hosts are left out: there
-/// the test itself knocks at the agent's door until somebody opens.
+/// TCP segments that pods and the client had to send again: a packet of a connection that was lost. One that its
+/// receiver says it had already (RFC 2883) was not lost but late, as where the machine does much else. Hosts are left
+/// out: there the test itself knocks at the agent's door until somebody opens.
 fn lost_segments(rig: &Rig) -> Result<i64> {
     let hosts: Vec<&str> = rig.topology().nodes().iter().map(|node| node.name()).collect();
     let of = |member: &&Member| -> Result<i64> {

@@ -35,7 +35,8 @@ fn sent(agent: &Agent, hook: &str) -> Result<f64> {
     agent.metric(&["lb_datapath_packets_total", hook, "sent"])
 }
 
-/// A pod of node-a by `ClusterIP` and a client outside by `NodePort`: a conversation, and where its packets are met first.
+/// A pod of node-a by `ClusterIP` and a client outside by
+/// `NodePort`: a conversation, and where its packets are met first.
 fn conversations<'a>(
     rig: &'a Rig,
     services: &[Service],
@@ -96,7 +97,8 @@ fn known_flows_go_past_the_stack_both_ways(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// A pod that forges the source of another one does not get its answers, and nobody takes for a backend's what it forges.
+/// A pod that forges the source of another one does not get its
+/// answers, and nobody takes for a backend's what it forges.
 fn a_forged_source_takes_the_stack(shape: Shape) -> Result<()> {
     let (rig, services) = start(Topology::builder(shape))?;
     let node = rig.node(0)?;
@@ -170,8 +172,8 @@ fn isolated_ports_of_a_bridge_stay_isolated() -> Result<()> {
     Ok(())
 }
 
-/// A firewall that trusts its connection tracking is loaded, again and again, while connections go past it. It has seen none
-/// of their packets but the first, and does not judge those that follow.
+/// A firewall that trusts its connection tracking is loaded, again and again, while connections go past it. It has
+/// seen none of their packets but the first, and does not judge those that follow.
 #[test]
 fn firewall_that_is_loaded_ends_no_connection() -> Result<()> {
     const RULES: &str = "table inet firewall { chain forward { \
@@ -196,7 +198,8 @@ fn firewall_that_is_loaded_ends_no_connection() -> Result<()> {
     everybody()
 }
 
-/// The pod's link takes smaller packets than the wire does: who sends too large ones is told, and so he is by the stack.
+/// The pod's link takes smaller packets than the wire does: who
+/// sends too large ones is told, and so he is by the stack.
 #[test]
 fn a_narrow_way_is_told_of() -> Result<()> {
     let (rig, services) = start(Topology::builder(Shape::Routed))?;

@@ -1,4 +1,5 @@
-//! A policy that drops is silent, to every kind of socket; and a process that has the VIP it asks for as its own address.
+//! A policy that drops is silent, to every kind of socket; and
+//! a process that has the VIP it asks for as its own address.
 
 use std::net::SocketAddr;
 
@@ -34,8 +35,8 @@ fn in_each_setting(mut rig: Rig, check: impl Fn(&Rig) -> Result<()>) -> Result<(
     Ok(())
 }
 
-/// The same question by every kind of socket: one that asks for errors (`IP_RECVERR`) is told of none, nor that nothing was
-/// sent (ENOBUFS, EPERM).
+/// The same question by every kind of socket: one that asks for errors
+/// (`IP_RECVERR`) is told of none, nor that nothing was sent (ENOBUFS, EPERM).
 fn by_every_socket(protocol: Protocol, to: SocketAddr) -> Vec<Ask> {
     let question = Ask::new(protocol, to);
     match protocol {

@@ -172,7 +172,8 @@ fn fields_that_cannot_be_used_are_named_and_counted_until_they_are_corrected() -
     found(&[])
 }
 
-/// Contract 6.1, of as many Services as a cluster has: each costs little, and its answer comes as soon as the only one's.
+/// Contract 6.1, of as many Services as a cluster has: each
+/// costs little, and its answer comes as soon as the only one's.
 #[test]
 fn health_checks_of_thousands_of_services_cost_little_memory_and_time() -> Result<()> {
     let rig = start()?;

@@ -1,5 +1,5 @@
-//! `lb-agent takeover`: what it says, how it ends, and what an agent finds of kube-proxy. The rules are written by hand, under the
-//! names that kube-proxy gives them.
+//! `lb-agent takeover`: what it says, how it ends, and what an agent finds of kube-proxy. The rules are written by
+//! hand, under the names that kube-proxy gives them.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ const EACH: usize = 4;
 const OWN: u16 = 61_999;
 /// All of them.
 const ALL: usize = EACH * 4;
-/// A node with a Service of two pods, and one more pod, the first, that asks; and the ways that rules give to the Service: to the
-/// first of its pods.
+/// A node with a Service of two pods, and one more pod, the first, that asks;
+/// and the ways that rules give to the Service: to the first of its pods.
 fn rig() -> Result<(Rig, Service, [Way; 2])> {
     let rig = Rig::build(Topology::builder(Shape::Routed).nodes(1).pods(3))?;
     let service = Service::new("web", 10)?.port(80, TARGET);
@@ -175,7 +175,8 @@ fn says_problem(agent: &Agent, connections: usize, lacking: usize) -> Result<()>
     })
 }
 
-/// The rules are deleted before the agent starts: it finds connections alone. Those that are meant go on, and new ones begin.
+/// The rules are deleted before the agent starts: it finds
+/// connections alone. Those that are meant go on, and new ones begin.
 fn taken_over_without_rules(
     flags: &[&str],
     is_meant: fn(Protocol) -> bool,
@@ -229,8 +230,8 @@ fn chains_are_removed_at_once_and_the_device_of_ipvs_after_the_last_connection()
     until_over(&agent, node)
 }
 
-/// The rules' connection and the agent's have one port of the node, one after the other. Netfilter remembers the former for two
-/// minutes, unless it is made to forget.
+/// The rules' connection and the agent's have one port of the node, one after the other. Netfilter remembers the
+/// former for two minutes, unless it is made to forget.
 #[test]
 fn connection_with_the_port_of_an_ended_one_goes_on_when_rules_return() -> Result<()> {
     let (rig, ..) = rig()?;
@@ -239,7 +240,8 @@ fn connection_with_the_port_of_an_ended_one_goes_on_when_rules_return() -> Resul
     rig.manifests().apply(&service)?;
     let pod = rig.pod(0, 1)?.addresses();
     let ways = Family::ALL.map(|family| (service.frontend(family), pod.socket(family, TARGET)));
-    // The only port that the kernel can choose: a socket that is bound to one is not connected to a backend by connect(2).
+    // The only port that the kernel can choose: a socket that is
+    // bound to one is not connected to a backend by connect(2).
     node.netns().sysctl("net.ipv4.ip_local_port_range", &format!("{OWN} {OWN}"))?;
     let questions = Family::ALL.map(|family| Ask::tcp(service.frontend(family)));
     by_hand::write(node.netns(), "kube-proxy", &ways)?;

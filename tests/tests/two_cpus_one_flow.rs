@@ -1,5 +1,5 @@
-//! Two CPUs handle packets of one flow at once, through the programs in the kernel: whatever they begin, the flow has one
-//! source and each of its entries once, and whatever they end is noted.
+//! Two CPUs handle packets of one flow at once, through the programs in the kernel: whatever they begin, the flow has
+//! one source and each of its entries once, and whatever they end is noted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;

@@ -17,8 +17,8 @@ pub(crate) enum Bench {
     ///
     /// Results go to target/bench/packet; docs/bench/README.md explains them. Attaches nothing.
     Packet(Quick),
-    /// Connections, requests and bytes a second through namespaces, with up to 50,000 services: plain routing, the
-    /// real kube-proxy, ours, and the least that a program can do (cold 32 min, warm 12 min; --quick: with 10, warm 80 s)
+    /// Connections, requests and bytes a second through namespaces, with up to 50,000 services: plain routing, the real
+    /// kube-proxy, ours, and the least that a program can do (cold 32 min, warm 12 min; --quick: with 10, warm 80 s)
     Traffic(Traffic),
     /// Delay from a change in the API to the first packet that follows it, and cold starts, beside kube-proxy
     /// (cold 35 min, warm 15 min; --quick: warm 80 s)
@@ -62,8 +62,9 @@ pub(crate) struct Traffic {
     /// Attach pods to a bridge instead of routed veths
     #[arg(long)]
     bridged: bool,
-    /// Only these routes (pod-far, port-near, port-far, loopback), operations (connect, kept, kept16, udp, bulk) and
-    /// ways (kube-proxy-nftables, kube-proxy-iptables, ours, ours-stack, ours-sockets, minimal, minimal-stack, ours-xdp)
+    /// Only these routes (pod-far, port-near, port-far, loopback), operations (connect,
+    /// kept, kept16, udp, bulk) and ways (kube-proxy-nftables, kube-proxy-iptables,
+    /// ours, ours-stack, ours-sockets, minimal, minimal-stack, ours-xdp)
     only: Vec<String>,
 }
 
@@ -83,7 +84,8 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
     }
 }
 
-/// One after the other; after each there is a report of those that are done, and one that fails keeps none from running.
+/// One after the other; after each there is a report of those
+/// that are done, and one that fails keeps none from running.
 fn all(quick: bool) -> Result<()> {
     let everything = Traffic { quick: Quick { quick }, bridged: false, only: Vec::new() };
     let benches: [(&str, &dyn Fn() -> Result<()>); 4] = [

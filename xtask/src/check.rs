@@ -36,8 +36,8 @@ fn tests() -> Result<()> {
     shell::run(&mut command, "cargo nextest run --workspace --lib --bins NAME")
 }
 
-/// Returns the results of the tests without root in the form of `JUnit`, as `.config/nextest.toml` has them written. After a
-/// run that ended before its tests there is none.
+/// Returns the results of the tests without root in the form of `JUnit`, as `.config/nextest.toml` has them written.
+/// After a run that ended before its tests there is none.
 pub(crate) fn junit() -> PathBuf {
     workspace::root().join(JUNIT)
 }

@@ -54,7 +54,8 @@ enum Command {
     ///
     /// Loads every program, attaches none. Needs root.
     Verify(twin::Verify),
-    /// Run random packets through the programs in the kernel and through the same code on the host (cold 6 min, warm 10 s)
+    /// Run random packets through the programs in the kernel and
+    /// through the same code on the host (cold 6 min, warm 10 s)
     ///
     /// Verdict, bytes and state must be equal; the smallest difference is printed as a fixture. Needs root.
     FuzzTwin(twin::Fuzz),
@@ -74,7 +75,8 @@ enum Command {
     Demo(demo::Options),
     /// Boot Debian's kernels from 6.1 to the newest in emulation (cold 20 min, warm 15 min)
     ///
-    /// Each verifies every program; those with tcx links also run the fixtures and pods that ask a ClusterIP. Needs root.
+    /// Each verifies every program; those with tcx links also run
+    /// the fixtures and pods that ask a ClusterIP. Needs root.
     Kernels(kernels::Options),
     /// Build the agent as an OCI image in target/image, without a container daemon (cold 8 min, warm 10 s)
     Image(image::Options),

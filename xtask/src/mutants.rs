@@ -26,7 +26,8 @@ pub(crate) struct Options {
     /// Try only every N-th mutant
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     sample: u32,
-    /// Try only mutants whose name, such as `lb-common/src/maglev.rs:19:16: replace < with <= in size`, matches this regex
+    /// Try only mutants whose name, such as `lb-common/src/maglev.rs:19:16:
+    /// replace < with <= in size`, matches this regex
     #[arg(long)]
     only: Option<String>,
     /// How many mutants are tried in parallel

@@ -43,8 +43,8 @@ pub(crate) fn output(command: &mut Command, remedy: &str) -> Result<String> {
 
 /// Returns cargo as a person would start it in the root of the clone, and the one that started this process.
 ///
-/// What `cargo run` has told this process about `xtask` is left out: the build script of ring takes it for a change, and
-/// everything above ring would be built again, now from here and now from a shell.
+/// Variables that `cargo run` has set in this process for `xtask` are left out: the build script of ring takes it for
+/// a change, and everything above ring would be built again, now from here and now from a shell.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(crate::workspace::root());

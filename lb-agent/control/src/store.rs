@@ -1,8 +1,8 @@
 //! The store: one file, one revision, and a window of the last changes.
 //!
-//! A write is one transaction of objects, bookings and history; those that wait together share one commit to disk. Reads
-//! return what is on disk: a change is seen once it is durable. Watches read the window at their own pace; who falls
-//! out of it is told so, and no writer ever waits for a reader.
+//! A write is one transaction of objects, bookings and history; those that wait together share one commit to disk.
+//! Reads return what is on disk: a change is seen once it is durable. Watches read the window at their own pace; who
+//! falls out of it is told so, and no writer ever waits for a reader.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, mpsc};

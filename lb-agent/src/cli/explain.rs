@@ -13,7 +13,8 @@ const CLIENT_PORT: u16 = 40_000;
 /// `lb-agent explain`
 #[derive(Clone, Debug, Args)]
 pub struct Explain {
-    /// The client: ADDRESS, ADDRESS:PORT or [ADDRESS]:PORT; without a port 40000. Which backend is chosen depends on it.
+    /// The client: ADDRESS, ADDRESS:PORT or [ADDRESS]:PORT; without
+    /// a port 40000. Which backend is chosen depends on it.
     #[arg(value_name = "CLIENT")]
     pub client: Client,
     /// The address and port that it asks: of a ClusterIP, a node port, an external IP or a load balancer.

@@ -51,8 +51,8 @@ impl LogFormat {
     }
 }
 
-/// The filter of the log where `RUST_LOG` is not set. The agent itself logs that a server is away, with the consequences;
-/// the client's own lines about each attempt are for those who look closer.
+/// The filter of the log where `RUST_LOG` is not set. The agent itself logs that a server is away, with the
+/// consequences; the client's own lines about each attempt are for those who look closer.
 fn filter(verbosity: u8) -> String {
     let (ours, client) = match verbosity {
         0..=2 => ("info", "off"),

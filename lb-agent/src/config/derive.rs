@@ -19,8 +19,8 @@ use crate::plan::Family;
 use crate::reconcile::wire;
 use crate::snapshot::NodeSpec;
 
-/// How much wider than the range of one node the pods' range is taken to be, IPv4 first: clusters have a /16 with a /24 for
-/// each node by default. An IPv6 site has a /48 at most, and its ranges for nodes are a /64.
+/// How much wider than the range of one node the pods' range is taken to be, IPv4 first: clusters have a /16 with a
+/// /24 for each node by default. An IPv6 site has a /48 at most, and its ranges for nodes are a /64.
 const NODES_BITS: [u8; 2] = [8, 32];
 
 impl Config {

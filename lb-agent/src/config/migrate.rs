@@ -1,7 +1,7 @@
 //! `config migrate`: kube-proxy's `ConfigMap`, or the file in it, becomes the two documents that `--config` reads.
 //!
-//! Only what somebody set is written, so that defaults stay defaults. Fields that are left out are named; settings of ours
-//! that nobody set follow as comments.
+//! Only what somebody set is written, so that defaults stay defaults. Fields that are left out are named; settings of
+//! ours that nobody set follow as comments.
 
 use super::tree::{self, Node, Value};
 use super::{AGENT, Config, KUBE_PROXY, Origin, Problem, Setting, joined};

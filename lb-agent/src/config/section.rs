@@ -97,7 +97,8 @@ impl Section {
         }
     }
 
-    /// Reads a key that must be right in any case. Where nothing follows from it, there is no value, and what is set is named.
+    /// Reads a key that must be right in any case. Where nothing
+    /// follows from it, there is no value, and what is set is named.
     pub(super) fn where_it_counts<T>(
         &mut self,
         key: &str,

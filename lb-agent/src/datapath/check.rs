@@ -101,7 +101,8 @@ fn btf() -> Requirement {
     )
 }
 
-/// The programs keep what they know of a packet in memory of the CPU, which another packet's program may not enter meanwhile.
+/// The programs keep what they know of a packet in memory of the
+/// CPU, which another packet's program may not enter meanwhile.
 fn realtime() -> Requirement {
     lack(
         format!("{REALTIME} is 1: programs on one CPU may preempt each other"),
@@ -139,8 +140,8 @@ pub fn capabilities() -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// The cgroup2 in `/proc/mounts`, not always `/sys/fs/cgroup`: the host's below `/host`, as `deploy/daemonset.yaml` mounts
-/// it into a pod whose own one has nobody else's sockets, else the first.
+/// The cgroup2 in `/proc/mounts`, not always `/sys/fs/cgroup`: the host's below `/host`, as `deploy/daemonset.yaml`
+/// mounts it into a pod whose own one has nobody else's sockets, else the first.
 pub fn find_cgroup2() -> Option<PathBuf> {
     served_cgroup2(&fs::read_to_string("/proc/mounts").ok()?)
 }

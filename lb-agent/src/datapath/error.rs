@@ -17,7 +17,7 @@ pub enum Error {
     #[error("{path}: {what}")]
     Directory {
         path: PathBuf,
-        /// What, and the remedy.
+        /// The fault, and the remedy.
         what: String,
         /// The error of the system.
         #[source]

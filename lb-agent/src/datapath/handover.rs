@@ -1,13 +1,13 @@
-//! From the programs of one set of maps to those of another, where packets write: the earlier run's programs stay beside
-//! ours until everything they know was carried over.
+//! From the programs of one set of maps to those of another, where packets write: the earlier run's programs stay
+//! beside ours until everything they know was carried over.
 //!
 //! One by one, links would be switched while packets are on their way: a flow that the programs of one map began at one
 //! device would be answered through a device where those of the other map already are, which do not know it. So where
-//! answers pass, both are attached, ours first: each translates what it knows and hands on what it does not. A packet that
-//! ours translated matches no frontend and no flow of theirs; but a backend that is itself a frontend: until the old
-//! programs go, a new connection to it may be translated twice. Where mostly questions come in, by devices of pods, ours
-//! take over at once, by one update: of the answers there, to the pod itself and to this host, those are lost whose flow is
-//! not in a map that both programs share.
+//! answers pass, both are attached, ours first: each translates what it knows and hands on what it does not. A packet
+//! that ours translated matches no frontend and no flow of theirs; but a backend that is itself a frontend: until the
+//! old programs go, a new connection to it may be translated twice. Where mostly questions come in, by devices of
+//! pods, ours take over at once, by one update: of the answers there, to the pod itself and to this host, those are
+//! lost whose flow is not in a map that both programs share.
 
 use std::ffi::OsString;
 use std::fs;

@@ -1,7 +1,8 @@
 //! Links: a program on a device or on the cgroup, pinned, so that it outlives the agent.
 //!
-//! At ingress we are first and at egress last, so that whoever else is on the device sees packets as the stack does: after our
-//! translation on the way in, before it on the way out. Programs of an earlier run come right after ours in both directions.
+//! At ingress we are first and at egress last, so that whoever else is on the device
+//! sees packets as the stack does: after our translation on the way in, before it on
+//! the way out. Programs of an earlier run come right after ours in both directions.
 
 use std::fs::{self, File};
 use std::io;
@@ -63,10 +64,10 @@ pub(super) fn attach_device(
 
 /// Makes a new link where ours belongs, in place of one that has others where it should be, and ends that one.
 ///
-/// A packet that passes both meets our program once, whenever that is: two of ours would take their own translation for a pod's
-/// own packet to a backend (ADR 0026). For as long as both links are there, the first place marks packets, and the second lets
-/// marked ones pass ([`syscall::Once`]); one update lets the new place begin, or the old one end. The kernel waits for packets
-/// under way before and after it.
+/// A packet that passes both meets our program once, whenever that is: two of ours would take their own translation
+/// for a pod's own packet to a backend (ADR 0026). For as long as both links are there, the first place marks
+/// packets, and the second lets marked ones pass ([`syscall::Once`]); one update lets the new place begin, or the old
+/// one end. The kernel waits for packets under way before and after it.
 pub(super) fn move_device(
     links: &Path,
     program: BorrowedFd<'_>,
@@ -79,7 +80,7 @@ pub(super) fn move_device(
     let once = syscall::Once::before(program).map_err(Failure::Link)?;
     // Should we be killed, what is attached goes on.
     let slot = links.with_file_name(SLOT);
-    // What a run that was killed has left: nothing uses it any more.
+    // A run that was killed may have left a pin there, which nothing uses any more.
     drop(remove_pin(&slot));
     syscall::pin(once.slot.as_fd(), &slot).map_err(|error| Failure::Pin(slot.clone(), error))?;
     handover::make_room(&path, Place::Beside)?;

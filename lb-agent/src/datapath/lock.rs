@@ -16,7 +16,8 @@ use super::Error;
 #[derive(Debug)]
 pub(super) struct Lock(Flock<File>);
 
-/// Whoever asks who has a lock holds it himself for a moment: so often and so long somebody who takes it waits for that.
+/// Whoever asks who has a lock holds it himself for a moment:
+/// so often and so long somebody who takes it waits for that.
 const TRIES: u32 = 20;
 const MOMENT: Duration = Duration::from_millis(10);
 

@@ -27,8 +27,8 @@ pub fn is_of_another_build(dir: &Path) -> bool {
     other(&dir.join(LAYOUT)).is_ok_and(|other| other.is_some())
 }
 
-/// Two builds may give one name to layouts that differ. A layout that such a build left under our name gets another name, so
-/// that it is taken over as what it is: another layout.
+/// Two builds may give one name to layouts that differ. A layout that such a build left under our name gets another
+/// name, so that it is taken over as what it is: another layout.
 pub(super) fn set_aside(dir: &Path) -> Result<(), Error> {
     let ours = dir.join(LAYOUT);
     let Some(shape) = other(&ours)? else { return Ok(()) };
@@ -82,8 +82,8 @@ fn mark(layout: &Path, shape: &Shape) -> PathBuf {
     layout.join(DIRECTORY).join(format!("{}-{:016x}", shape.name, meaning(shape)))
 }
 
-/// A mark that tells the content of a map from that of another build: types, kind and fixed size; of counters the meaning
-/// of each position.
+/// A mark that tells the content of a map from that of another build:
+/// types, kind and fixed size; of counters the meaning of each position.
 fn meaning(shape: &Shape) -> u64 {
     let entries = if shape.is_sizable { 0 } else { shape.entries };
     let of = number(named(shape.meaning, &shape.to_string()), entries.into());

@@ -43,8 +43,8 @@ impl Datapath {
         Ok(faults)
     }
 
-    /// Whether a link that lacks its pin is held and leads somewhere: [`Self::restore`] pins it, and nothing else is to be
-    /// made in its place. Pins may be removed while an inspection runs.
+    /// Whether a link that lacks its pin is held and leads somewhere: [`Self::restore`] pins it, and nothing else is
+    /// to be made in its place. Pins may be removed while an inspection runs.
     pub(super) fn is_held(&self, path: &Path) -> bool {
         self.held.get(path).is_some_and(leads)
     }

@@ -32,8 +32,8 @@ pub(super) struct Previous {
 }
 
 impl Previous {
-    /// Finds the data path that serves beside our layout; nothing when no program of another layout is attached. The pins of
-    /// one that serves no more are removed.
+    /// Finds the data path that serves beside our layout; nothing when no program of another layout is attached. The
+    /// pins of one that serves no more are removed.
     ///
     /// A run that ended in the middle may have taken over every link and not yet what came into the maps meanwhile:
     /// then its links, in our layout or in a third one, have others beside them.
@@ -81,8 +81,8 @@ impl Previous {
         Ok(())
     }
 
-    /// Makes the maps that packets write, of the newest layout, ours as well, where they have the shape, meaning and size of
-    /// ours: flows that either programs begin are then known to both.
+    /// Makes the maps that packets write, of the newest layout, ours as well, where they have the shape, meaning and
+    /// size of ours: flows that either programs begin are then known to both.
     pub(super) fn share(
         &self,
         maps: &Path,
@@ -117,8 +117,8 @@ impl Previous {
         Ok(())
     }
 
-    /// Takes off what no link of ours took the place of: its packets would write what is not read any more. Programs that
-    /// only answer stay until that was carried over.
+    /// Takes off what no link of ours took the place of: its packets would write what is not read any more. Programs
+    /// that only answer stay until that was carried over.
     pub(super) fn end(&self) -> Result<(), Error> {
         self.layouts.iter().try_for_each(|layout| {
             let_go_of(&layout.join("links"), |path| !handover::is_aside(path)).map(drop)

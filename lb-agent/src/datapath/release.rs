@@ -1,5 +1,5 @@
-//! Releases of Linux, as far as they say what a kernel's verifier takes. A release that is not written as two numbers is
-//! no release: loading will tell.
+//! Releases of Linux, as far as they say what a kernel's verifier takes. A
+//! release that is not written as two numbers is no release: loading will tell.
 
 /// Major and minor number.
 pub(super) type Release = (u32, u32);

@@ -72,8 +72,8 @@ pub(super) fn prepare(
             map.map_err(|error| pin(io::Error::other(error.to_string())))
         };
         let wanted = sizes.get(shape.name).copied().unwrap_or(shape.entries);
-        // An earlier run ended in the middle of this. Some programs use the old map and some the new one, if packets write
-        // it: this run goes on where that one ended. Maps that the agent writes are begun once more.
+        // An earlier run ended in the middle of this. Some programs use the old map and some the new one, if packets
+        // write it: this run goes on where that one ended. Maps that the agent writes are begun once more.
         if aside.exists() {
             if let Some(info) = pinned(&path, shape, dir)?.filter(|_| shape.may_shrink) {
                 let has = info.max_entries();
@@ -121,8 +121,8 @@ fn pinned(path: &Path, shape: &Shape, dir: &Path) -> Result<Option<MapInfo>, Err
     if shape.fits(&info) { Ok(Some(info)) } else { Err(refuse(describe(&info))) }
 }
 
-/// The kind of a pinned object that is no map. Asked for its shape, a program or a link would answer too, and the answer
-/// would mean something else.
+/// The kind of a pinned object that is no map. Asked for its shape, a program
+/// or a link would answer too, and the answer would mean something else.
 fn other_than_map(path: &Path) -> Option<String> {
     let object = syscall::open_pin(path).ok()?;
     let kind = fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())).ok()?;

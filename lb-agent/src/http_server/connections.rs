@@ -11,8 +11,8 @@ use tokio::task::AbortHandle;
 
 /// Connections of all Services at a time: each takes ten kilobytes.
 const CONNECTIONS: usize = 1_536;
-/// Connections of one Service at a time, of which a client that is slow on purpose pushes out its own first. A thousand such
-/// clients fit, for a probe from their address is not told apart from them before it has asked.
+/// Connections of one Service at a time, of which a client that is slow on purpose pushes out its own first. A
+/// thousand such clients fit, for a probe from their address is not told apart from them before it has asked.
 const PER_SERVICE: usize = 1_280;
 /// A connection may take this long to send its request before it counts as silent: a probe on a busy machine.
 const GRACE: Duration = Duration::from_millis(250);

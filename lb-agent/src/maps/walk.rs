@@ -54,9 +54,9 @@ pub(crate) fn walk<K: Pod, V: Pod>(
     }
 }
 
-/// Copies the entries of a map by name into another of its shape. Entries that are there stay, except for flows that were
-/// seen later in the other; what does not fit is left. `newer`: the map of transient flows beside `to`, if `to` is one of
-/// protected flows.
+/// Copies the entries of a map by name into another of its shape. Entries that are there
+/// stay, except for flows that were seen later in the other; what does not fit is left.
+/// `newer`: the map of transient flows beside `to`, if `to` is one of protected flows.
 pub(crate) fn copy(
     name: &str,
     from: &MapData,
@@ -165,9 +165,9 @@ fn copy_flows<K: Pod, V: Pod + Default>(
     })
 }
 
-/// Whether an entry that packets of other programs wrote takes the place of the one that is there: packets met it last. Of
-/// a masquerade the one that has its source has shown it to a backend, where programs of both maps are attached: it
-/// stands.
+/// Whether an entry that packets of other programs wrote takes the place of the one
+/// that is there: packets met it last. A masquerade entry whose source is chosen
+/// stays where programs of both maps are attached: a backend has seen that source.
 fn supersedes(theirs: &Flow, ours: &Flow) -> bool {
     let has_source = |flow: &Flow| flow.to.source != Ip::UNSPECIFIED;
     let is_completed = theirs.kind == Kind::MASQUERADE

@@ -1,5 +1,5 @@
-//! The text format of Prometheus (0.0.4) from OpenMetrics, for those who do not ask for the latter: what kube-proxy serves,
-//! and what scripts read.
+//! The text format of Prometheus (0.0.4) from OpenMetrics, for those who do
+//! not ask for the latter: what kube-proxy serves, and what scripts read.
 //!
 //! Counters carry `_total` in their declaration too, bounds of buckets are written as Go writes them, the end is
 //! not marked.
@@ -55,7 +55,8 @@ fn named(name: &str, kind: Option<&str>) -> String {
     if kind == Some("counter") { format!("{name}_total") } else { name.to_owned() }
 }
 
-/// A sample of a bucket whose bound ends with `.0`: what is before its label, the bound without that end, what is after.
+/// A sample of a bucket whose bound ends with `.0`: what is
+/// before its label, the bound without that end, what is after.
 fn bucket(line: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = line.split_once("le=\"")?;
     let (bound, after) = rest.split_once('"')?;

@@ -1,5 +1,5 @@
-//! `/statusz`, `/flagz` and `/metrics/slis`, which components of Kubernetes 1.36 have: which build runs since when, with which
-//! flags, and how often somebody who asked was told that it is well.
+//! `/statusz`, `/flagz` and `/metrics/slis`, which components of Kubernetes 1.36 have: which build runs since when,
+//! with which flags, and how often somebody who asked was told that it is well.
 //!
 //! Text for people by default; the documents of `config.k8s.io` for those who ask for them by `Accept`.
 

@@ -1,7 +1,7 @@
 //! Interfaces of pods whose packets bypass every program of this host.
 //!
-//! They are macvlan and ipvlan over one of its interfaces, and network cards that were moved to a pod. They are visible only
-//! inside the namespaces of pods, and are only reported.
+//! They are macvlan and ipvlan over one of its interfaces, and network cards that were moved to a pod. They are
+//! visible only inside the namespaces of pods, and are only reported.
 
 use std::fs::{self, File};
 use std::io;
@@ -72,8 +72,8 @@ fn look_into(path: &Path, own: &File) -> io::Result<Vec<Hidden>> {
     Ok(hidden(&view, number, &namespace))
 }
 
-/// The hidden devices of a namespace that knows ours by a number. Beside a veth to us a card is a second network of the pod,
-/// which asks Services through the veth.
+/// The hidden devices of a namespace that knows ours by a number. Beside a veth to us a card is a second network of
+/// the pod, which asks Services through the veth.
 fn hidden(view: &View, number: i32, namespace: &str) -> Vec<Hidden> {
     let is_ours = |link: &&Link| link.elsewhere == Some(number);
     let has_veth = view.links.values().filter(is_ours).any(|link| link.kind != LinkKind::Over);

@@ -95,8 +95,8 @@ impl<'a> Leads<'a> {
         self.networks.contains(&link.index)
     }
 
-    /// Whether a veth leads outside, by its other end: another veth, of which more is known, ends in the same namespace. False
-    /// of a pod's veth.
+    /// Whether a veth leads outside, by its other end: another veth, of which
+    /// more is known, ends in the same namespace. False of a pod's veth.
     pub(super) fn other_end_leads_out(&self, link: &Link) -> Option<bool> {
         let there = link.elsewhere?;
         let mut plain = self.plain.range((there, 0)..=(there, u32::MAX));
@@ -115,8 +115,8 @@ impl<'a> Leads<'a> {
             || self.networks_of(bridge).any(|own| self.is_pods(own))
     }
 
-    /// A veth that packets are routed by, and that no other end of another says is a pod's: a second way out, as where nodes
-    /// are containers themselves. Its network is none of pods.
+    /// A veth that packets are routed by, and that no other end of another says is a pod's: a second way out, as
+    /// where nodes are containers themselves. Its network is none of pods.
     fn is_uplink(&self, link: &Link) -> bool {
         let ranges = &self.node.pod_ranges;
         let knows =

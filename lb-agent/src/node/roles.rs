@@ -95,7 +95,8 @@ pub fn addresses(view: &View, node: &Identity) -> BTreeMap<Ip, u32> {
 
 /// Devices that are taken for those of pods though they may lead outside.
 ///
-/// Veths with a network of their own of which nobody says what they are, and veths of a bridge that is the node's way out.
+/// Veths with a network of their own of which nobody says what
+/// they are, and veths of a bridge that is the node's way out.
 pub fn doubtful(view: &View, node: &Identity) -> Vec<String> {
     let leads = Leads::of(view, node);
     let leads_out = |index: &u32| view.links.get(index).is_some_and(|it| leads.is_external(it));
@@ -112,8 +113,8 @@ pub fn doubtful(view: &View, node: &Identity) -> Vec<String> {
 
 /// Devices that packets are routed by and that have no programs, with what that means: for an operator.
 ///
-/// Not bridges of pods, whose ports have programs, nor devices whose packets have no header that the programs read, which
-/// are named apart.
+/// Not bridges of pods, whose ports have programs, nor devices whose
+/// packets have no header that the programs read, which are named apart.
 pub fn unserved(view: &View, node: &Identity) -> Vec<String> {
     let served: BTreeSet<u32> =
         assignments(view, node).into_iter().map(|device| device.index).collect();
@@ -179,7 +180,8 @@ fn flags(link: &Link, role: Role, view: &View, node: &Identity) -> u32 {
     local | role | if is_peer { Device::PEER } else { 0 }
 }
 
-/// Where packets go that are to be routed: a pod's bridge is its router. A VRF or bond is none, its member keeps its own address.
+/// Where packets go that are to be routed: a pod's bridge is its
+/// router. A VRF or bond is none, its member keeps its own address.
 fn router(link: &Link, role: Role, view: &View) -> Option<[u8; 6]> {
     // Frames at lo are addressed to nobody.
     if role == Role::Host {

@@ -31,7 +31,8 @@ impl<'a> Sources<'a> {
         global.or(node).or_else(any).map_or(Ip::UNSPECIFIED, wire)
     }
 
-    /// In which families the kernel's route decides, as flags of [`Device`]: where there are addresses of several networks.
+    /// In which families the kernel's route decides, as flags of
+    /// [`Device`]: where there are addresses of several networks.
     pub(super) fn flags(self) -> u32 {
         let flag = |v4, flag| if self.has_several(v4) { flag } else { 0 };
         flag(true, Device::SOURCES4) | flag(false, Device::SOURCES6)

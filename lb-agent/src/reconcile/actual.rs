@@ -70,8 +70,8 @@ impl Actual {
 }
 
 impl Reconciler {
-    /// A mirror over maps that an earlier run filled, where no packet is under way any more that was when that run ended:
-    /// what it had just given up is free.
+    /// A mirror over maps that an earlier run filled, where no packet is under way any more that was when that run
+    /// ended: what it had just given up is free.
     pub fn adopt(limits: Limits, actual: Actual, now: Duration) -> Self {
         let mut orphans = orphans(&actual);
         let mut owned = BTreeMap::new();

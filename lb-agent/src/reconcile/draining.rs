@@ -10,9 +10,9 @@ use super::{GRACE, Op, Reconciler};
 impl Reconciler {
     /// Removes the draining frontends that no flow uses.
     ///
-    /// `live` are those of [`Reconciler::leaving`] that flows go to, whichever service had the frontend when a flow began:
-    /// it may have passed to another since. `began` is when the look at the flows began: younger ones may have
-    /// flows it missed.
+    /// `live` are those of [`Reconciler::leaving`] that flows go to, whichever service
+    /// had the frontend when a flow began: it may have passed to another since. `began`
+    /// is when the look at the flows began: younger ones may have flows it missed.
     pub fn remove_drained(
         &mut self,
         now: Duration,

@@ -1,4 +1,5 @@
-//! `ClusterIP`s that are addresses of this node with a listener of its own, such as that of `NodeLocal` `DNSCache`: left to that.
+//! `ClusterIP`s that are addresses of this node with a listener of
+//! its own, such as that of `NodeLocal` `DNSCache`: left to that.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,8 +24,8 @@ impl Reconciler {
         all.filter(|(_, service)| is_asked(service)).map(|(frontend, _)| *frontend).collect()
     }
 
-    /// Leaves these frontends to processes of this node, and serves those again that are none of them any more. Call it once
-    /// all Services are known.
+    /// Leaves these frontends to processes of this node, and serves those again
+    /// that are none of them any more. Call it once all Services are known.
     pub fn keep(&mut self, now: Duration, kept: BTreeSet<Frontend>) -> Vec<Op> {
         if kept == self.kept {
             return Vec::new();

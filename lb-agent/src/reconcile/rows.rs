@@ -43,8 +43,9 @@ impl Rows {
         self.mirror.len() - 1 - self.free.len()
     }
 
-    /// Whether pods have their addresses inside `pods`, as far as endpoints show: some endpoint is inside, and none of this
-    /// node, but for its own addresses (`is_own`), outside. A CNI may have ranges of its own beside those of the Node objects.
+    /// Whether pods have their addresses inside `pods`, as far as endpoints show: some
+    /// endpoint is inside, and none of this node, but for its own addresses (`is_own`),
+    /// outside. A CNI may have ranges of its own beside those of the Node objects.
     pub(super) fn confirm(&self, pods: &Prefix, is_own: impl Fn(&Ip) -> bool) -> bool {
         if !pods.is_set() {
             return false;

@@ -251,8 +251,8 @@ impl Agent {
         self.update_node();
     }
 
-    /// Plans a change and writes it, and says how many operations that takes. Rows that it gives up are in use until all of
-    /// them are in the maps.
+    /// Plans a change and writes it, and says how many operations that takes.
+    /// Rows that it gives up are in use until all of them are in the maps.
     pub(super) fn change(
         &mut self,
         plan: impl FnOnce(&mut Reconciler, Duration) -> Vec<Op>,

@@ -31,8 +31,8 @@ impl Journal {
         file.write_all(lines.concat().as_bytes())
     }
 
-    /// The state that is written now has what is in the file. It is read until [`Journal::forget`], with what an earlier
-    /// state that could not be written should have had.
+    /// The state that is written now has what is in the file. It is read until [`Journal::forget`], with what an
+    /// earlier state that could not be written should have had.
     pub(super) fn take(&self) -> io::Result<()> {
         let names = match fs::read(&self.new) {
             // Where no name came.

@@ -1,7 +1,8 @@
 //! How much memory the agent may take, and what its maps take of that.
 //!
-//! The kernel charges maps, and each entry that a packet makes in them, to the memory cgroup of the process that made the map. A
-//! full table must therefore fit the limit of that cgroup: else packets kill the agent, and each one that comes after it.
+//! The kernel charges maps, and each entry that a packet makes in them, to the memory
+//! cgroup of the process that made the map. A full table must therefore fit the limit
+//! of that cgroup: else packets kill the agent, and each one that comes after it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,19 +13,21 @@ use tracing::warn;
 use crate::maps::{SHAPES, Shape};
 use crate::reconcile::Limits;
 
-/// Bytes that are not for maps: the programs, the agent itself, and the verifier while it checks programs (40 MB on Linux 6.18).
+/// Bytes that are not for maps: the programs, the agent itself, and
+/// the verifier while it checks programs (40 MB on Linux 6.18).
 const BESIDE: u64 = 64 << 20;
 /// Bytes that the agent remembers of a frontend or a backend, at most.
 const OF_OBJECT: u64 = 4 << 10;
 
-/// Bytes that the memory cgroups of this process allow it, if any of them has a limit. In a container the files that are seen are
-/// those of the container; a path that is not there is the host's name of it.
+/// Bytes that the memory cgroups of this process allow it, if any of them has a limit. In a container the files that
+/// are seen are those of the container; a path that is not there is the host's name of it.
 pub(super) fn limit() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     groups.lines().flat_map(files).filter_map(|file| read(&file)).min()
 }
 
-/// The files that may hold a limit, by one line of `/proc/self/cgroup` (cgroups(7)): those of cgroup v2, or of v1's controller.
+/// The files that may hold a limit, by one line of `/proc/self/cgroup`
+/// (cgroups(7)): those of cgroup v2, or of v1's controller.
 fn files(line: &str) -> Vec<String> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else {
@@ -45,8 +48,8 @@ fn read(file: &str) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// Makes maps smaller until all of them fit `limit` when they are full: each time the one that takes most, by half, but none
-/// below its floor. `sizes` has every map that may be made smaller or larger; `floors` those that nobody chose.
+/// Makes maps smaller until all of them fit `limit` when they are full: each time the one that takes most, by half, but
+/// none below its floor. `sizes` has every map that may be made smaller or larger; `floors` those that nobody chose.
 pub(super) fn fit(
     sizes: &mut BTreeMap<&'static str, u32>,
     floors: &BTreeMap<&'static str, u32>,

@@ -18,7 +18,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Returns when the file holds another text that is a configuration than the one that was read. Without a file never.
 ///
-/// What was read seconds ago is given, not read here: a change while the programs were verified would be missed.
+/// The caller gives the text that it read seconds ago: a change
+/// while the programs were verified would be missed otherwise.
 pub(super) async fn changed(options: &cli::Run, read: Option<&str>) {
     let Some(file) = options.config_file() else { return std::future::pending().await };
     let mut known = read.map(str::to_owned);

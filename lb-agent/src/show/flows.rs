@@ -110,8 +110,8 @@ fn unknown_service(
     }
 }
 
-/// The entries that are meant, those that go with them included. The entry that a client's packets meet comes last: removed
-/// before the others, it would be made anew beside them, and then stand without them.
+/// The entries that are meant, those that go with them included. The entry that a client's packets meet comes last:
+/// removed before the others, it would be made anew beside them, and then stand without them.
 fn entries(all: Vec<(FlowKey, Flow)>, is_meant: impl Fn(&FlowKey, &Flow) -> bool) -> Vec<FlowKey> {
     let meant = all.into_iter().filter(|(key, flow)| is_meant(key, flow));
     let (first, mut others): (Vec<_>, Vec<_>) = meant.partition(|(_, flow)| flow.is_forward());

@@ -49,8 +49,8 @@ pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Err
     print::print(&entries, format)
 }
 
-/// Every frontend in the maps, and the state that names them. The state is read after the rows, for a name is written before
-/// its rows.
+/// Every frontend in the maps, and the state that names them. The state
+/// is read after the rows, for a name is written before its rows.
 pub(super) fn entries(maps: &Maps, bpf_dir: &Path) -> Result<(Vec<Entry>, StateFile), Error> {
     let services = maps.services()?;
     let known = StateFile::read(bpf_dir);

@@ -11,7 +11,8 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Says what `text` gives: once, or when watching at each change.
 ///
-/// It ends when nobody reads it or there is nothing to look at any more. On a screen the new text takes the place of the old one, elsewhere it follows an empty line.
+/// It ends when nobody reads it or there is nothing to look at any more. On a screen the new text takes the place of
+/// the old one, elsewhere it follows an empty line.
 pub fn repeat<E: From<io::Error>>(
     is_watching: bool,
     is_screen: bool,

@@ -9,8 +9,8 @@ use serde::{Deserialize, Deserializer};
 pub const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
 /// Label that names the Service a slice belongs to.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
-/// Label of the slices of a headless Service, which no proxy serves, whatever its value (contract 1.1). A Service with this
-/// label and an address is served, as by kube-proxy since 1.36.
+/// Label of the slices of a headless Service, which no proxy serves, whatever its value (contract 1.1). A Service
+/// with this label and an address is served, as by kube-proxy since 1.36.
 pub const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 /// When the change was made that led to a slice, for the latency metric of contract 7.
 #[cfg(test)]

@@ -16,8 +16,8 @@ const HEAD: usize = 40;
 /// Bytes of a name of a table.
 const NAME: usize = 32;
 
-/// The bytes of a table of this network namespace; nothing where nobody has made it. Asking for one that is not there would
-/// make it.
+/// The bytes of a table of this network namespace; nothing where
+/// nobody has made it. Asking for one that is not there would make it.
 pub(crate) fn packet_filter_entries(table: &str, is_v6: bool) -> io::Result<Vec<u8>> {
     let (names, level, address) = if is_v6 {
         ("/proc/net/ip6_tables_names", libc::IPPROTO_IPV6, "[::]:0")

@@ -1,7 +1,7 @@
 //! The anchor: what keeps netfilter's translations going once kube-proxy's tables are deleted.
 //!
-//! The kernel translates packets of known connections as long as some nat chain is there and something in the namespace uses
-//! conntrack. With the last table of kube-proxy both would go, and every connection that it began with them.
+//! The kernel translates packets of known connections as long as some nat chain is there and something in the namespace
+//! uses conntrack. With the last table of kube-proxy both would go, and every connection that it began with them.
 
 use std::io;
 
@@ -33,7 +33,8 @@ pub(super) fn is_there() -> io::Result<bool> {
     Ok(found)
 }
 
-/// Makes the anchor: a nat chain with a rule that uses conntrack and never matches. Says whether it was not there before.
+/// Makes the anchor: a nat chain with a rule that uses conntrack
+/// and never matches. Says whether it was not there before.
 pub(super) fn put() -> io::Result<bool> {
     if is_there()? {
         return Ok(false);

@@ -48,7 +48,8 @@ impl Takeover {
     }
 }
 
-/// Looks for the first time, before programs are attached. Whatever netfilter translates counts: nobody knows the Services yet.
+/// Looks for the first time, before programs are attached. Whatever
+/// netfilter translates counts: nobody knows the Services yet.
 pub async fn begin(maps: Arc<Maps>) -> Takeover {
     let is_programmed = Arc::new(AtomicBool::new(false));
     let first = look(&maps, false).await.unwrap_or_else(|error| {
@@ -137,9 +138,9 @@ fn hold(maps: &Maps, found: &Found) {
 
 /// Ends a take-over: says whether one was under way.
 ///
-/// Netfilter remembers what has ended for two minutes, with the port that it had towards its backend. Should kube-proxy's
-/// rules return meanwhile, a connection of this host that has the port by then would get another, and its backend would reset
-/// it. So it is made to forget first: with the chain gone the take-over is over.
+/// Netfilter remembers what has ended for two minutes, with the port that it had towards its backend. Should
+/// kube-proxy's rules return meanwhile, a connection of this host that has the port by then would get another, and
+/// its backend would reset it. So it is made to forget first: with the chain gone the take-over is over.
 fn release(maps: &Maps) -> io::Result<bool> {
     if !anchor::is_there()? {
         return Ok(false);

@@ -1,11 +1,12 @@
 //! Flows of ours that netfilter must know of while it serves beside our programs (ADR 0031).
 //!
-//! Netfilter draws the source port of what it masquerades among those that no connection it knows has towards the same backend.
-//! It sees none of ours under the tuple that the backend sees: an answer to a port that both have given away goes to the client
-//! of our flow. So a connection with that tuple is written down in conntrack, which no packet ever meets.
+//! Netfilter draws the source port of what it masquerades among those that no connection it
+//! knows has towards the same backend. It sees none of ours under the tuple that the backend
+//! sees: an answer to a port that both have given away goes to the client of our flow. So a
+//! connection with that tuple is written down in conntrack, which no packet ever meets.
 //!
-//! Segments of a process of this host pass netfilter before our programs translate them. To rules that come in the middle of a
-//! connection its next segment looks like the first, unless a connection to the frontend is written down.
+//! Segments of a process of this host pass netfilter before our programs translate them. To rules that come in the
+//! middle of a connection its next segment looks like the first, unless a connection to the frontend is written down.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -30,8 +31,8 @@ type Written = (Protocol, Tuple, State);
 pub(super) struct Reserved(BTreeMap<Written, Instant>);
 
 impl Reserved {
-    /// Writes down what netfilter must know of these flows, and takes back what was for flows that are gone. `known`: flows that
-    /// are not over, by what their clients send.
+    /// Writes down what netfilter must know of these flows, and takes back what was for flows that are gone. `known`:
+    /// flows that are not over, by what their clients send.
     ///
     /// Where netfilter has such a connection already, it stays as it is.
     pub(super) fn hold(
@@ -78,8 +79,9 @@ fn release(all: &BTreeMap<Written, Instant>) -> Result<(), Error> {
     })
 }
 
-/// What is written down for an entry of a flow: by the one of its answers what its backend sees as its client, where that is an
-/// address of this node; by the one of what a process of this host sends, its connection to the frontend.
+/// The connection that is written down for an entry of a flow. The reply entry gives
+/// the client as the backend sees it, where that is an address of this node; the
+/// forward entry of a process of this host gives its connection to the frontend.
 fn written(
     settings: &Settings,
     key: &FlowKey,

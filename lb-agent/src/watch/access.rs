@@ -133,7 +133,8 @@ fn through(server: &Uri, [https, http, no]: [String; 3]) -> Option<Intercept> {
     Matcher::builder().https(https).http(http).no(no).build().intercept(server)
 }
 
-/// `NO_PROXY` as it is for a server with this port: an entry may name one (`10.0.0.1:6443`), which the library does not know.
+/// `NO_PROXY` as it is for a server with this port: an entry may
+/// name one (`10.0.0.1:6443`), which the library does not know.
 fn for_port(no: &str, port: u16) -> String {
     let hosts = no.split(',').filter_map(|part| {
         let part = part.trim();

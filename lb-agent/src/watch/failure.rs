@@ -109,9 +109,9 @@ impl Failure {
         }
     }
 
-    /// Whether pages may succeed where this streamed list failed. A stream that stalls may be one that an old server never
-    /// ends; a stream that breaks, a list that takes longer than the server allows; an unreadable line, one that a proxy has
-    /// cut. Pages keep what has arrived.
+    /// Whether pages may succeed where this streamed list failed. A stream that stalls may be one that an old server
+    /// never ends; a stream that breaks, a list that takes longer than the server allows; an unreadable line, one
+    /// that a proxy has cut. Pages keep what has arrived.
     pub(super) const fn is_of_stream(&self) -> bool {
         matches!(self, Self::Silent(_) | Self::Broken(_) | Self::TooLong | Self::Garbage(_))
     }

@@ -37,8 +37,8 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// A part of a list, the first one not older than `bound`. Without a bound it is what the store holds now; `any` takes
-    /// what the server has at hand.
+    /// A part of a list, the first one not older than `bound`. Without a bound
+    /// it is what the store holds now; `any` takes what the server has at hand.
     pub(super) fn page(&self, bound: Option<&Version>, any: bool, page: &Page) -> String {
         let version = bound.map(Version::text).or_else(|| any.then_some("0"));
         let mut parts = Vec::new();

@@ -1,7 +1,7 @@
 //! A connection that ends when this host loses its source address.
 //!
-//! The kernel keeps such a connection until timers give it up, and nothing arrives on it meanwhile. Only an address that
-//! the node's list had, and has no more, ends one: loopback's network has addresses that no list names.
+//! The kernel keeps such a connection until timers give it up, and nothing arrives on it meanwhile. Only an address
+//! that the node's list had, and has no more, ends one: loopback's network has addresses that no list names.
 
 use std::future::pending;
 use std::io::{self, ErrorKind, IoSlice};

@@ -153,7 +153,8 @@ pub fn is_fast(step: &Step, tables: &Fake) -> bool {
     decide(step.hook, &mut packet, tables, [fast::ingress, fast::egress]).is_some()
 }
 
-/// Runs a packet of a device without a link-layer header, by the whole path as its programs do: what comes of the rest behind it.
+/// Runs a packet of a device without a link-layer header, by the
+/// whole path as its programs do: what comes of the rest behind it.
 pub fn run_l3(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
     let (link, rest) = step.packet.split_at(ETHERNET);
     let mut packet = L3(packet(step, rest, tables));

@@ -90,7 +90,8 @@ fn source_port(tuple: &Tuple, protocol: Protocol, turn: u32) -> Port {
     Port::new(61_000 + (wish % 4_001) as u16)
 }
 
-/// Adds a flow that both ends have spoken in, of a client to a frontend and its backend, as an earlier run would have left it.
+/// Adds a flow that both ends have spoken in, of a client to a
+/// frontend and its backend, as an earlier run would have left it.
 fn open(
     tables: &Fake,
     protocol: Protocol,

@@ -4,8 +4,8 @@ use super::Side;
 use crate::addr::{Ip, Port, Protocol};
 use crate::layout::plain;
 
-/// Key of `FRAGMENTS`: the packet a fragment belongs to (RFC 791 3.2, RFC 8200 4.5), and where it was seen. Key of `HELD`:
-/// with the place in the queue of its datagram.
+/// Key of `FRAGMENTS`: the packet a fragment belongs to (RFC 791 3.2, RFC 8200 4.5), and where it was seen. Key of
+/// `HELD`: with the place in the queue of its datagram.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fragment {
@@ -54,8 +54,8 @@ pub struct Ports {
 plain!(Ports = 8 { source, destination, held, written });
 
 impl Ports {
-    /// Steps of [`Ports::time`] that it counts for: 30 seconds, as long as Linux waits for the rest of a datagram (ipv4(7),
-    /// `ipfrag_time`; the 60 of RFC 8200 4.5 are what it must not exceed).
+    /// Steps of [`Ports::time`] that it counts for: 30 seconds, as long as Linux waits for the rest of a datagram
+    /// (ipv4(7), `ipfrag_time`; the 60 of RFC 8200 4.5 are what it must not exceed).
     const AGE: u16 = 28;
 
     /// A time as it is kept here, in steps of 1.07 seconds that begin anew after 19 hours.
@@ -71,8 +71,8 @@ impl Ports {
     }
 }
 
-/// Entries of `HELD`, of which the newest displaces the oldest: 90 datagrams of 64 KiB, or what is left over from 30,000
-/// stray fragments a second for an eighth of a second.
+/// Entries of `HELD`, of which the newest displaces the oldest: 90 datagrams of 64 KiB, or what is left over from
+/// 30,000 stray fragments a second for an eighth of a second.
 pub const HELD: u32 = 4_096;
 
 /// Value of `HELD`: a later fragment that came before the first of its datagram, as it was.

@@ -1,6 +1,7 @@
 //! How long the entries of an idle flow count, for the data path and for the agent's sweep alike.
 //!
-//! The values follow netfilter's defaults (`nf_conntrack_proto_*.c`) and those of kube-proxy's configuration (contract 3.11).
+//! The values follow netfilter's defaults (`nf_conntrack_proto_*.c`)
+//! and those of kube-proxy's configuration (contract 3.11).
 
 use super::{Flow, FlowKey, Shown};
 use crate::addr::Protocol;
@@ -102,8 +103,8 @@ impl Lifetimes {
         now.saturating_sub(seen) >= self.seconds(key.protocol, life) as u64 * SECOND
     }
 
-    /// The shortest time in seconds that the flow of an entry may be idle, whatever the other direction has shown. The last
-    /// word has [`Lifetimes::is_over`].
+    /// The shortest time in seconds that the flow of an entry may be idle, whatever the other direction has shown.
+    /// The last word has [`Lifetimes::is_over`].
     pub const fn least(&self, protocol: Protocol, flow: &Flow) -> u32 {
         match protocol {
             Protocol::TCP if flow.shown.rst | flow.shown.fin != 0 => CLOSED,

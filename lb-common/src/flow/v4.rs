@@ -40,8 +40,8 @@ impl Tuple4 {
 
 /// Key of `FLOWS4`: what [`FlowKey`] says of an IPv4 packet.
 ///
-/// Two whole words: who hashes and compares it right after it was put reads it in larger pieces than its fields are, and
-/// a processor cannot hand on several small stores to one large load.
+/// Two whole words: who hashes and compares it right after it was put reads it in larger pieces than its fields are,
+/// and a processor cannot hand on several small stores to one large load.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey4 {

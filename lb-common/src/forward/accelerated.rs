@@ -1,7 +1,7 @@
 //! A packet that XDP has translated is not translated again at tc, where the backend is a frontend itself (ADR 0012).
 //!
-//! No packet says so: drivers and captures lose what is written beside one. Its flow does. What XDP made of a packet is
-//! what the answer's entry is looked up by, turned round. A packet to that address as a frontend has no such entry, but where
+//! Its flow says so, not the packet: drivers and captures lose what is written beside one. The tuple that XDP made,
+//! turned round, is the key of the reply entry. A packet to that address as a frontend has no such entry, but where
 //! its client talks to both at once from one port.
 
 use super::classify::{self, Class};
@@ -13,8 +13,8 @@ use crate::packet::Packet;
 use crate::tables::{Filters, Flows};
 use crate::wire::Headers;
 
-/// Whether XDP may have made a packet to a possible frontend, or to a source of ours, what it is: it goes to what may be a
-/// backend, or comes from one whose answers go to another address than ours.
+/// Whether XDP may have made a packet to a possible frontend, or to a source of ours, what it is: it goes to what may
+/// be a backend, or comes from one whose answers go to another address than ours.
 #[inline(always)]
 pub(super) fn may_be<P: Packet, T: Filters + Flows>(
     packet: &P,
@@ -44,7 +44,8 @@ pub(super) fn is<P: Packet, T: Filters + Flows>(
         && has_flow(tables, headers, found)
 }
 
-/// Whether a flow's packets become this one. Where frontend and backend are the same, it is as it was, and is to be followed.
+/// Whether a flow's packets become this one. Where frontend and
+/// backend are the same, it is as it was, and is to be followed.
 #[inline(never)]
 fn has_flow<T: Filters + Flows>(tables: &T, headers: &Headers, found: &mut Found) -> bool {
     if !found.find_answers(tables, headers, Side::EGRESS) {

@@ -28,8 +28,8 @@ pub struct Asker {
 
 /// The service that a packet or a socket asks for, and the backend that is chosen for it.
 ///
-/// Written by `choose`, but for `asker` (`first`, `host`, `socket`) and for the backend that a packet names itself (`direct`).
-/// Read by `begin` and by `explain`.
+/// Written by `choose`, but for `asker` (`first`, `host`, `socket`) and for the backend that a packet names itself
+/// (`direct`). Read by `begin` and by `explain`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Choice {
@@ -50,8 +50,8 @@ pub struct Choice {
 /// Nanoseconds in a second.
 pub(super) const SECOND: u64 = 1_000_000_000;
 
-/// Finds the service of `choice.frontend`: the address itself, else, where it is near ([`super::classify`]), a `NodePort`, else the
-/// mark of a known ClusterIP or of a service range (contract 3.2, step 2).
+/// Finds the service of `choice.frontend`: the address itself, else, where it is near ([`super::classify`]), a
+/// `NodePort`, else the mark of a known ClusterIP or of a service range (contract 3.2, step 2).
 #[inline(never)]
 pub(super) fn locate<T: Clock + Node + Services>(
     tables: &T,
@@ -103,8 +103,8 @@ pub(super) fn locate<T: Clock + Node + Services>(
     }
 }
 
-/// Finds the service of `choice.frontend`, whose address is a loopback one: a `NodePort`, where the agent is told to serve
-/// them there (`localhostNodePorts`).
+/// Finds the service of `choice.frontend`, whose address is a loopback one: a `NodePort`, where the agent is told to
+/// serve them there (`localhostNodePorts`).
 #[inline(never)]
 pub(super) fn locate_loopback<T: Clock + Node + Services>(
     tables: &T,

@@ -1,6 +1,6 @@
-//! Who a packet is for: asked once, of its tuple, the settings and a few filters, by the fast and by the whole path.
+//! The class of a packet: decided once from its tuple, the settings and a few filters, for the fast and the whole path.
 //!
-//! Nothing here looks up a flow or a service. A packet that is for nobody passes at this cost.
+//! Nothing here looks up a flow or a service. A packet for no Service passes at this cost.
 
 use super::{Role, begin};
 use crate::addr::{Ip, Port};
@@ -10,13 +10,13 @@ use crate::packet::Packet;
 use crate::tables::Filters;
 use crate::wire::View;
 
-/// Who a packet may be for. The first that fits, in this order.
+/// The class of a packet: the first that fits, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     /// It comes in to a source that we made up: the answer of a backend.
     Answer,
-    /// It is to an address where frontends may be. Out of the node: only if a process of this host made it. `is_near`: a
-    /// ClusterIP or a `NodePort`; other frontends are told by one look-up.
+    /// It is to an address where frontends may be. Out of the node: only if a process of this host made it.
+    /// `is_near`: a ClusterIP or a `NodePort`; other frontends are told by one look-up.
     Frontend { is_near: bool },
     /// It is to or from an address where backends are.
     Backend,
@@ -49,8 +49,8 @@ pub(super) fn ingress<P: Packet, T: Filters>(
     Class::NoService
 }
 
-/// The class of a packet that goes out. All packets of flows but those of this host have a backend at one end to which some
-/// flow of this node goes; two bytes tell most other packets from these (ADR 0020).
+/// The class of a packet that goes out. All packets of flows but those of this host have a backend at one end to
+/// which some flow of this node goes; two bytes tell most other packets from these (ADR 0020).
 #[inline(always)]
 pub(super) fn egress<P: Packet, T: Filters>(
     packet: &P,
@@ -113,8 +113,8 @@ pub(super) fn is_from_backend<T: Filters>(tables: &T, tuple: &Tuple) -> bool {
     tables.is_in_use(&tuple.source, tuple.source_port)
 }
 
-/// Whether a pod may be speaking straight to a backend, or a client outside begins to. The latter is of interest only for
-/// backends that flows of this node go to.
+/// Whether a pod may be speaking straight to a backend, or a client outside begins to. The latter is of interest only
+/// for backends that flows of this node go to.
 #[inline(always)]
 pub(super) fn is_to_backend<T: Filters>(
     tables: &T,
@@ -143,8 +143,8 @@ pub(super) fn may_be_answer<P: Packet, T: Filters>(
         && tables.may_be_backend(&tuple.source, tuple.source_port)
 }
 
-/// Whether a packet may be the answer to a source that we made up: a backend to an address of this node with a port of our
-/// range, or to the address that stands for a pod that reaches itself.
+/// Whether a packet may be the answer to a source that we made up: a backend to an address of this node with a port
+/// of our range, or to the address that stands for a pod that reaches itself.
 #[inline(always)]
 fn is_to_translated_source<T: Filters>(
     tables: &T,

@@ -1,7 +1,7 @@
 //! The end of a TCP connection, as far as packets claim it.
 //!
-//! FIN, RST and the acknowledgement of a FIN are claims: they may be forged, late or doubled. They shorten the life of a
-//! flow and make its entries displaceable, so that nothing has to be removed; packets that still come are translated.
+//! FIN, RST and the acknowledgement of a FIN are claims: they may be forged, late or doubled. They shorten the life of
+//! a flow and make its entries displaceable, so that nothing has to be removed; packets that still come are translated.
 
 use crate::flow::{Flow, Shown};
 use crate::packet::Packet;
@@ -13,11 +13,11 @@ use super::{Found, tiers};
 /// Flags of a packet that something must follow.
 pub(super) const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
 /// A RST is proven if its sequence number is at most so far ahead of the last known acknowledgement of the other end: a
-/// forger guesses one of 65,536. Receive windows are larger, but a sender that idles has had all its data acknowledged, and
-/// one in full flight shortens the life of its flow to a keep-alive interval only.
+/// forger guesses one of 65,536. Receive windows are larger, but a sender that idles has had all its data
+/// acknowledged, and one in full flight shortens the life of its flow to a keep-alive interval only.
 const PROVEN: u32 = 1 << 16;
-/// Nanoseconds between a RST and a later packet of its sender that proves the RST forged: no segment is delayed so long by
-/// reordering.
+/// Nanoseconds between a RST and a later packet of its sender that
+/// proves the RST forged: no segment is delayed so long by reordering.
 const REFUTED: u64 = 1 << 27;
 
 /// Makes the flow that was found displaceable once both ends have sent FIN and this packet follows (RFC 9293 3.6).
@@ -64,8 +64,8 @@ pub(super) fn reset<P: Packet, T: Clock + Flows>(
 /// (`nf_conntrack_proto_tcp.c`, `TCP_RST_SET`). Its flow and the other direction of that are
 /// in `found`.
 ///
-/// Acknowledgements are noted once a tick, so a genuine RST in the middle of fast traffic is not proven either. It shortens
-/// the life of its flow to a keep-alive interval.
+/// Acknowledgements are noted once a tick, so a genuine RST in the middle of fast traffic is not proven either. It
+/// shortens the life of its flow to a keep-alive interval.
 #[inline(always)]
 fn is_proven<P: Packet>(packet: &P, view: &View, found: &Found) -> bool {
     let (flow, opposite) = (&found.flow, &found.opposite.flow);

@@ -1,4 +1,4 @@
-//! What packets add to the entries of their flows.
+//! The marks that packets leave in the entries of their flows.
 
 use super::{Found, close, fragments, tiers};
 use crate::addr::Protocol;
@@ -27,7 +27,8 @@ pub(super) fn acknowledged<P: Packet>(packet: &P, view: &View) -> u32 {
     view.word(packet, 8).map_or(0, u32::from_be)
 }
 
-/// Whether there is something to mark in an entry: once a tick, or when its packet shows something new, or ends its connection.
+/// Whether there is something to mark in an entry: once a tick, or
+/// when its packet shows something new, or ends its connection.
 #[inline(always)]
 pub(super) fn must_touch<T: Clock>(tables: &T, view: &View, flow: &Flow) -> bool {
     flow.shown != flow.shown.with(shown(view))
@@ -37,8 +38,8 @@ pub(super) fn must_touch<T: Clock>(tables: &T, view: &View, flow: &Flow) -> bool
         || view.piece == Piece::First
 }
 
-/// Marks the entry that a packet follows as seen; the clock itself is asked only here. Where the packet ends its connection, or
-/// completes the proof that both ends are there, the flow changes its table.
+/// Marks the entry that a packet follows as seen; the clock itself is asked only here. Where the packet ends its
+/// connection, or completes the proof that both ends are there, the flow changes its table.
 #[inline(always)]
 pub(super) fn touch_part<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
     packet: &mut P,
@@ -87,8 +88,8 @@ fn mark<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
     }
 }
 
-/// Whether a packet that neither begins nor ends anything leaves nothing to be marked in its entry, and no other entry of its
-/// flow may have been displaced ([`tiers::mend`]).
+/// Whether a packet that neither begins nor ends anything leaves nothing to be marked in its entry, and no other
+/// entry of its flow may have been displaced ([`tiers::mend`]).
 #[inline(always)]
 pub(super) fn is_settled<T: Clock>(tables: &T, flow: &Flow) -> bool {
     let is_whole = flow.is_protected() || !flow.is_forward();

@@ -17,8 +17,8 @@ const ABANDONED: u64 = 120 * SECOND;
 /// Whether a packet may follow the flow found for it without another look at its frontend.
 /// `is_answer`: its destination can only be a source that we made up.
 ///
-/// A TCP connection goes on whatever becomes of its frontend. Of UDP and SCTP neither the backend may have left,
-/// nor any frontend since this one was looked up: else see [`still_good`]. A SYN answers nothing.
+/// A TCP connection goes on whatever becomes of its frontend. A flow of UDP or SCTP goes on if its backend is still
+/// there, and no frontend was removed since its own was looked up: else see [`still_good`]. A SYN answers nothing.
 #[inline(always)]
 pub(super) fn is_current<T: Clock + Flows + Services>(
     tables: &T,
@@ -36,8 +36,8 @@ pub(super) fn is_current<T: Clock + Flows + Services>(
     flow.frontends_epoch == settings.removals && tables.epoch(flow.backend) == flow.epoch
 }
 
-/// Whether a packet may follow the flow found for it, or must pick again: UDP and SCTP whose backend
-/// or service left; TCP where a SYN finds a connection that is over, or one that nobody answered and whose backend left.
+/// Whether a packet may follow the flow found for it, or must pick again: UDP and SCTP whose backend or service
+/// left; TCP where a SYN finds a connection that is over, or one that nobody answered and whose backend left.
 #[inline(always)]
 pub(super) fn still_good<T: Clock + Flows + Services>(
     tables: &T,
@@ -64,9 +64,9 @@ pub(super) fn still_good<T: Clock + Flows + Services>(
 
 /// Whether a SYN belongs to the flow that its tuple has already.
 ///
-/// In an open connection it may be doubled or forged: it goes to the backend that the connection has, which answers with a
-/// challenge (RFC 9293 3.10.7.4). A client that has forgotten the connection resets it then, and its next SYN begins
-/// another one.
+/// In an open connection it may be doubled or forged: it goes to the backend that the
+/// connection has, which answers with a challenge (RFC 9293 3.10.7.4). A client that
+/// has forgotten the connection resets it then, and its next SYN begins another one.
 #[inline(never)]
 fn takes_syn<T: Clock + Flows + Services>(
     tables: &T,
@@ -92,9 +92,9 @@ fn takes_syn<T: Clock + Flows + Services>(
     false
 }
 
-/// Whether a packet without a flow may begin one. Of TCP a SYN does, and an acknowledgement without FIN or RST: that
-/// picks up a connection whose entries were lost (as `nf_conntrack_tcp_loose` does), and Maglev finds the backend that it had.
-/// All else belongs to a connection that is over, or to none.
+/// Whether a packet without a flow may begin one. With TCP a SYN does, and an acknowledgement without FIN or RST: it
+/// picks up a connection whose entries were lost (as `nf_conntrack_tcp_loose` does), and Maglev finds the backend
+/// that it had. All else belongs to a connection that is over, or to none.
 #[inline(always)]
 pub(super) const fn may_begin(view: &View) -> bool {
     const CONTROL: u8 = tcp::SYN | tcp::FIN | tcp::RST | tcp::ACK;

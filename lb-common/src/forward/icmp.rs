@@ -44,8 +44,8 @@ const fn message(view: &View) -> Message {
     }
 }
 
-/// ICMP, in either direction. Echo requests that go out count only if they are of this host's own processes. Where it does not
-/// end the path, the message is to be refused.
+/// ICMP, in either direction. Echo requests that go out count only if they are of this host's own processes. Where it
+/// does not end the path, the message is to be refused.
 #[inline(always)]
 pub(super) fn part<P: Packet, T: Tables>(
     packet: &mut P,
@@ -75,8 +75,8 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
     if quoted::read(packet, headers, at, quoted).is_none() {
         return NOT_OURS;
     }
-    // An error is told to who sent the packet that it quotes. To anyone else its translation would say which flows there are
-    // (Linux, nf_conntrack_proto_icmp.c since 5.1).
+    // An error is told to who sent the packet that it quotes. To anyone else its translation would say which flows
+    // there are (Linux, nf_conntrack_proto_icmp.c since 5.1).
     let is_senders = headers.key.tuple.destination == quoted.key.tuple.destination;
     if !is_senders || !found.look_up(tables, &quoted.key) {
         return NOT_OURS;
@@ -86,7 +86,8 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
         return Err(Verdict::Pass(PassReason::Unchanged));
     }
     let is_to_host = flow.kind == Kind::REPLY && headers.key.side == Side::INGRESS;
-    // An end of the flow is shown as the frontend; so is a router to the loopback, which takes nothing from anyone else.
+    // An end of the flow is shown as the frontend; so is a router
+    // to the loopback, which takes nothing from anyone else.
     let shows_frontend =
         headers.key.tuple.source == quoted.key.tuple.source || flow.to.destination.is_loopback();
     // The stack expects the frontend where the question left, and a router where its packet came in (`rp_filter`).
@@ -102,8 +103,9 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
     Err(exit::leave(packet, &headers.view, flow.kind, exit, Translation::IcmpError))
 }
 
-/// Translates the outer addresses: an end of the flow is translated. A router on the way keeps its own towards pods; a
-/// client outside is shown the frontend, for it may not take anything from the private address of a router between nodes.
+/// Translates the outer addresses: an end of the flow is translated. A router on
+/// the way keeps its own towards pods; a client outside is shown the frontend, for
+/// it may not take anything from the private address of a router between nodes.
 #[inline(always)]
 fn outside<P: Packet>(
     packet: &mut P,
@@ -128,9 +130,10 @@ fn outside<P: Packet>(
     view.checksum(packet, CHECKSUM, change, Covered::PseudoHeader)
 }
 
-/// Answers an echo request to a ClusterIP, or rejects it; to an address of a service range that no Service has it is dropped
-/// as anything else is (contract 13); any other address is not ours. Each piece of a request is answered with one of the
-/// answer: what nobody had asked would never become whole. Options and extension headers go back as they came.
+/// Answers an echo request to a ClusterIP, or rejects it; to an address of a service range
+/// that no Service has it is dropped as anything else is (contract 13); any other address
+/// is not ours. Each piece of a request is answered with one of the answer: what nobody
+/// had asked would never become whole. Options and extension headers go back as they came.
 #[inline(never)]
 fn echo<P: Packet, T: Tables>(
     packet: &mut P,
@@ -175,8 +178,8 @@ fn reply<P: Packet>(packet: &mut P, headers: &Headers, new: &Tuple) -> Option<()
     view.checksum(packet, CHECKSUM, change, Covered::Payload)
 }
 
-/// Where a redirect has the packet that it is about: over IPv6 in an option, behind target and destination and maybe the
-/// target's link-layer address (RFC 4861 4.5, 4.6).
+/// Where a redirect has the packet that it is about: over IPv6 in an option, behind target and destination and maybe
+/// the target's link-layer address (RFC 4861 4.5, 4.6).
 #[inline(always)]
 fn redirected<P: Packet>(packet: &P, view: &View) -> Option<usize> {
     const ADDRESSES: usize = 32;

@@ -1,8 +1,8 @@
 //! Packets left to the stack while another proxy's connections end, or while ours do (ADR 0031).
 //!
 //! While netfilter still translates connections that began before us, a segment without a flow is one of theirs: a flow
-//! that it began would be another translation of the same connection. Datagrams tell nobody whether they begin something, so
-//! the agent writes down which tuples netfilter knows.
+//! that it began would be another translation of the same connection. Datagrams tell nobody whether they begin
+//! something, so the agent writes down which tuples netfilter knows.
 
 use super::Step;
 use crate::addr::Protocol;

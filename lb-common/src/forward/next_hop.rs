@@ -21,8 +21,8 @@ const UDP: usize = 8;
 /// Offset of the length of a TCP header in it, in words, in the upper half of a byte (RFC 9293 3.1).
 const TCP_LENGTH: usize = 12;
 
-/// Finds the way of a packet that [`is_for_us`] by the route of `tuple`, into [`Exit::route`], and its hop limit; else says what
-/// is against it.
+/// Finds the way of a packet that [`is_for_us`] by the route of `tuple`,
+/// into [`Exit::route`], and its hop limit; else says what is against it.
 ///
 /// VERIFIER: a function beside others that ask the kernel, not below them, for the question takes much of the stack.
 #[inline(never)]
@@ -71,8 +71,8 @@ pub(super) fn write<P: Packet>(packet: &mut P, view: &View, route: &Route) -> Op
     packet.set_words(0, route.hardware)
 }
 
-/// Whether a frame that came in is for another machine, or for all: bridges and promiscuous devices see those as well. What
-/// answers it from here would answer for somebody else.
+/// Whether a frame that came in is for another machine, or for all: bridges and promiscuous devices see those as
+/// well. An answer from here would be one in another machine's name.
 #[inline(always)]
 pub(super) fn is_for_another<P: Packet, T: Node>(packet: &P, tables: &T, side: Side) -> bool {
     if side == Side::EGRESS {

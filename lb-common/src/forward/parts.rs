@@ -1,7 +1,7 @@
 //! The whole path in parts.
 //!
-//! In the kernel each part is a function of its own that the verifier walks once, by itself: neither the ways through the
-//! parts nor their stacks add up. A part finds its input in the working memory and leaves its result there.
+//! In the kernel each part is a function of its own that the verifier walks once, by itself: neither the ways through
+//! the parts nor their stacks add up. A part finds its input in the working memory and leaves its result there.
 
 use super::{
     Step, begin, first, flows, fragments, host, icmp, ingress, ports, reject, rewrite, seek, tiers,
@@ -125,8 +125,8 @@ parts! {
     Delivery => host::delivery;
 }
 
-/// The result of a part for the function around it in the kernel: not 0 where it ends the path, with its verdict in the working
-/// memory.
+/// The result of a part for the function around it in the kernel: not
+/// 0 where it ends the path, with its verdict in the working memory.
 #[inline(always)]
 pub const fn hand_over(step: Step<()>, scratch: &mut Scratch) -> u32 {
     match step {

@@ -105,8 +105,8 @@ pub(super) fn reserve<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> 
     reserved(pair, reservation)
 }
 
-/// Takes a reply tuple for a flow of this host, whose source is an address of this node: always with a port of our range,
-/// for the process may use its own port to talk to the backend directly.
+/// Takes a reply tuple for a flow of this host, whose source is an address of this node: always with a port of our
+/// range, for the process may use its own port to talk to the backend directly.
 #[inline(always)]
 pub(super) fn own<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
     let settings = ready(tables)?;
@@ -169,8 +169,8 @@ fn shift<T: Tables>(
     Ok(reservation)
 }
 
-/// Whether a pod asks from another node what a backend of this one answers. Its own node may translate another connection of
-/// its port, by a ClusterIP, to the very same backend, and that one never gets a flow on this node.
+/// Whether a pod asks from another node what a backend of this one answers. Its own node may translate another
+/// connection of its port, by a ClusterIP, to the very same backend, and that one never gets a flow on this node.
 #[inline(never)]
 fn is_pods_question(settings: &Settings, role: Role, source: &Ip, choice: &Choice) -> bool {
     role == Role::Edge
@@ -215,8 +215,8 @@ pub(super) fn stand<T: Flows>(tables: &T, pair: &mut Pair) -> Result<Reservation
     }
 }
 
-/// Whether a reply is of a flow that is over: displaceable, and closed by both ends, reset, or silent for long. A protected one
-/// is never given away. `forward`: room for the entry of its client's packets.
+/// Whether a reply is of a flow that is over: displaceable, and closed by both ends, reset, or silent for long. A
+/// protected one is never given away. `forward`: room for the entry of its client's packets.
 #[inline(never)]
 pub(super) fn is_over<T: Flows>(
     tables: &T,
@@ -238,8 +238,8 @@ pub(super) fn is_over<T: Flows>(
     !has_forward || forward.flow.shown.fin | forward.flow.shown.rst != 0
 }
 
-/// Tries one source port towards the backend for the client of `client`, for the forward entry and for the key of its reply.
-/// `is_own`: on an address of this node, where `NodePorts` are.
+/// Tries one source port towards the backend for the client of `client`, for the forward entry and for the key of its
+/// reply. `is_own`: on an address of this node, where `NodePorts` are.
 ///
 /// Where all ports of a round are taken, the displaceable flow that was silent for longest gives its own up: a flood of
 /// questions that nobody answers takes no port away. [`Search::goes_on`] asks for the next try.

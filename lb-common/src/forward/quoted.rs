@@ -28,7 +28,8 @@ pub struct Quoted {
     pub view: View,
     /// Its identification, if it is in pieces.
     pub id: Identification,
-    /// Its tuple turned round, on the side of the error: the key of the entry of its flow that the error's direction meets.
+    /// Its tuple turned round, on the side of the error: the key
+    /// of the entry of its flow that the error's direction meets.
     pub key: FlowKey,
     /// Its tuple as it is quoted ...
     pub before: Tuple,

@@ -1,6 +1,5 @@
-//! Tells a client that nobody answers: the packet becomes an ICMP port unreachable about itself
-//! (RFC 792; RFC 4443 3.1), sent back by the device it came from. Tells a process of this host alike what fits the route to its
-//! backend.
+//! Tells a client that nobody answers: the packet becomes an ICMP port unreachable about itself (RFC 792; RFC 4443
+//! 3.1), sent back by the device it came from. Tells a process of this host alike what fits the route to its backend.
 //!
 //! The packet may be one whose transport checksum was left for later (`CHECKSUM_PARTIAL`), and a program
 //! can neither see that nor undo it: a device may still write a checksum where the client's was to be.
@@ -30,8 +29,8 @@ const SCTP: usize = 12;
 const OTHER: usize = 8;
 /// Where the checksum lies in a UDP header.
 const UDP_CHECKSUM: usize = 6;
-/// Bytes of options or extension headers that are quoted at most: an error may be as long as every IPv6 link takes (RFC 4443
-/// 2.4), and without the ports behind them it is nobody's.
+/// Bytes of options or extension headers that are quoted at most: an error may be as long as every IPv6 link takes
+/// (RFC 4443 2.4), and without the ports behind them it is nobody's.
 const CHAIN: usize = LEAST_MTU - IPV6 - ICMP - IPV6 - TCP;
 /// Bytes of IPv4 options at most (RFC 791 3.1: a header has at most 15 words).
 const OPTIONS: usize = 40;
@@ -72,8 +71,8 @@ pub(super) fn part<P: Packet, T: Clock + Node>(
     Err(answer(packet, headers, exit.route.mtu, why))
 }
 
-/// Turns the packet into its own rejection, or into the error that tells its sender how large a packet may be (RFC 1191,
-/// RFC 8201).
+/// Turns the packet into its own rejection, or into the error that
+/// tells its sender how large a packet may be (RFC 1191, RFC 8201).
 #[inline(always)]
 fn answer<P: Packet>(packet: &mut P, headers: &Headers, mtu: u32, why: Turn) -> Verdict {
     let Headers { view, key: FlowKey { tuple: asked, .. }, .. } = headers;
@@ -227,15 +226,17 @@ impl Quote {
     }
 }
 
-/// Writes the quote, with at most `most` bytes of options or extension headers. Into its checksum field goes F = -S/2, S being the sum of the rest from the transport
-/// header on: completed, the field becomes -(S + F), which is F again.
+/// Writes the quote, with at most `most` bytes of options or extension headers. Into its checksum field goes F =
+/// -S/2, S being the sum of the rest from the transport header on: completed, the field becomes -(S + F), which is F
+/// again.
 #[inline(always)]
 fn quoted<P: Packet, const WORDS: usize>(packet: &P, view: &View, most: usize) -> Option<Quote> {
     let (link, behind) = (view.network(packet), view.behind as usize);
     let header: [u32; WORDS] = packet.words(link)?;
     let sum = header.iter().fold(Difference::NONE, |sum, word| sum.add(*word));
     let sum = add(packet, sum, (link + 4 * WORDS, behind), most)?;
-    // VERIFIER: told by a flag; compared with a number that it is not, the offset would keep apart all the ways that lead here.
+    // VERIFIER: told by a flag; compared with a number that it is
+    // not, the offset would keep apart all the ways that lead here.
     let (bytes, has_field, field) = match view.protocol {
         Protocol::TCP => (TCP, true, TCP_CHECKSUM),
         Protocol::UDP => (OTHER, true, UDP_CHECKSUM),

@@ -39,8 +39,9 @@ pub(super) fn part<P: Packet, T: Node>(
     self::packet(packet, &headers.view, &headers.key.tuple, to)
 }
 
-/// Gives a piece of a datagram whose source becomes another one an identification that no other sender's has: who puts the
-/// pieces together goes by that source. Pieces of one datagram get the same, and datagrams of one sender different ones.
+/// Gives a piece of a datagram whose source becomes another one an identification
+/// that no other sender's has: who puts the pieces together goes by that source.
+/// Pieces of one datagram get the same, and datagrams of one sender different ones.
 #[inline(never)]
 fn renumber<P: Packet, T: Node>(
     packet: &mut P,
@@ -81,8 +82,8 @@ pub(super) fn packet<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &T
     fields(packet, view, old, to).ok_or(Verdict::Drop(DropReason::RewriteFailed))
 }
 
-/// Whether the transport checksum is no more than that of the pseudo header (RFC 9293 3.1, RFC 8200 8.1): what a sender on
-/// the same machine leaves to a device. One in 65536 whole checksums looks the same.
+/// Whether the transport checksum is no more than that of the pseudo header (RFC 9293 3.1, RFC 8200 8.1): what a
+/// sender on the same machine leaves to a device. One in 65536 whole checksums looks the same.
 #[inline(always)]
 fn looks_partial<P: Packet>(packet: &P, view: &View, tuple: &Tuple) -> bool {
     unfinished(packet, view, tuple).unwrap_or(false)

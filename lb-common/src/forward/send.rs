@@ -18,8 +18,8 @@ pub(super) const fn may_leave(flow: &Flow) -> bool {
     matches!(flow.kind, Kind::UNMASQUERADE) || flow.flags & Flow::MASQUERADED != 0
 }
 
-/// Decides whether a packet leaves from here. If so, it follows from now on the entry that belongs to its way out, which is
-/// `exit.route`.
+/// Decides whether a packet leaves from here. If so, it follows from
+/// now on the entry that belongs to its way out, which is `exit.route`.
 #[inline(never)]
 pub(super) fn prepare<P: Packet, T: Clock + Flows + Node>(
     packet: &P,

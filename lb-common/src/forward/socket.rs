@@ -1,9 +1,9 @@
 //! The socket hooks: a TCP socket of this host is connected to a backend directly, and shown the frontend.
 //!
 //! The same choice as for packets; the client is the network namespace (its cookie), the flow's
-//! source the socket. A call whose packets would be dropped, one that depends on an address that its socket has or is yet to
-//! get, and one from a port that the process chose, are left to the packets ([`super::host`], `socketLB: all`). So are all
-//! datagrams: a socket that stays connected to the frontend follows every change of its backends.
+//! source the socket. A call whose packets would be dropped, one that depends on an address that its socket has or is
+//! yet to get, and one from a port that the process chose, are left to the packets ([`super::host`], `socketLB:
+//! all`). So are all datagrams: a socket that stays connected to the frontend follows every change of its backends.
 
 use super::{Asker, Choice, Refusal, choose, classify};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
@@ -123,8 +123,8 @@ fn has_port(call: &Call) -> bool {
     call.local.port != Port::NONE
 }
 
-/// Whether the socket is bound to an address that is not the node's own one: source ranges see that, and answers of other
-/// nodes may not find back to it.
+/// Whether the socket is bound to an address that is not the node's own one:
+/// source ranges see that, and answers of other nodes may not find back to it.
 #[inline(always)]
 fn is_bound_elsewhere(settings: &Settings, call: &Call) -> bool {
     let local = &call.local.ip;

@@ -1,9 +1,9 @@
 //! Which flows are safe from displacement.
 //!
-//! Every flow begins in the tables `TRANSIENT4` and `TRANSIENT6`, where the newest displaces the oldest: whatever a flood
-//! begins lives there. Once both ends have spoken, all its entries go to `FLOWS4` or `FLOWS6`, where no other flow takes
-//! their place; once it is over they go back (ADR 0025). An entry is copied before it is removed, and both tables are asked
-//! in this order, so that it is found at every moment.
+//! Every flow begins in the tables `TRANSIENT4` and `TRANSIENT6`, where the newest displaces the oldest: whatever a
+//! flood begins lives there. Once both ends have spoken, all its entries go to `FLOWS4` or `FLOWS6`, where no other
+//! flow takes their place; once it is over they go back (ADR 0025). An entry is copied before it is removed, and both
+//! tables are asked in this order, so that it is found at every moment.
 
 use crate::addr::{Ip, Protocol};
 use crate::event::Event;
@@ -20,9 +20,9 @@ pub(super) fn must_mend(next: Next, flow: &Flow) -> bool {
     next == Next::Follow && flow.is_forward() && !flow.is_protected()
 }
 
-/// Makes anew what was displaced of a transient flow, which a packet is about to follow: its entries are
-/// displaced one by one, and the packet would leave by a tuple whose answers lead nowhere, or to another client that has the
-/// tuple by now. In that last case the flow is gone, and its packet begins it anew with another port ([`Next::Again`]).
+/// Makes anew what was displaced of a transient flow, which a packet is about to follow: its entries are displaced one
+/// by one, and the packet would leave by a tuple whose answers lead nowhere, or to another client that has the tuple
+/// by now. In that last case the flow is gone, and its packet begins it anew with another port ([`Next::Again`]).
 #[inline(always)]
 pub(super) fn mend<P: Packet, T: Clock + Flows>(
     packet: &mut P,
@@ -36,8 +36,8 @@ pub(super) fn mend<P: Packet, T: Clock + Flows>(
     }
 }
 
-/// Protects the flow of the forward entry that was found if both ends have spoken. A datagram flow must have lasted as well:
-/// question and answer are no proof that the client is where its address says.
+/// Protects the flow of the forward entry that was found if both ends have spoken. A datagram flow must have lasted
+/// as well: question and answer are no proof that the client is where its address says.
 #[inline(never)]
 pub(super) fn raise<T: Clock + Flows>(tables: &T, found: &mut Found, now: u64) {
     if !found.find_opposite(tables) {
@@ -57,8 +57,8 @@ pub(super) fn raise<T: Clock + Flows>(tables: &T, found: &mut Found, now: u64) {
     }
 }
 
-/// Makes anew the entries that were displaced of the masquerade of the flow that was found, or the whole masquerade where
-/// another flow has its tuple by now.
+/// Makes anew the entries that were displaced of the masquerade of the flow that was found, or the whole masquerade
+/// where another flow has its tuple by now.
 #[inline(always)]
 fn mend_masquerade<T: Clock + Flows>(tables: &T, found: &mut Found) {
     found.key.write_masquerade_key(&found.flow, &mut found.visited.key);
@@ -76,8 +76,8 @@ fn mend_masquerade<T: Clock + Flows>(tables: &T, found: &mut Found) {
     let _put: bool = tables.put_flow(&found.visited.key, &found.visited.flow);
 }
 
-/// Whether answers to the masquerade in `found.visited`, of the flow in `found.flow`, lead to that flow: also because they do
-/// from now on.
+/// Whether answers to the masquerade in `found.visited`, of the flow in
+/// `found.flow`, lead to that flow: also because they do from now on.
 #[inline(always)]
 fn has_answers<T: Clock + Flows>(tables: &T, found: &mut Found) -> bool {
     found.visited.flow.to.write_reversed(&mut found.visited.key.tuple);
@@ -96,7 +96,8 @@ pub(super) fn release<T: Clock + Flows>(tables: &T, found: &mut Found) {
     let _all: bool = each(tables, found, expose);
 }
 
-/// Calls `step` for each entry of a flow, by its key, until it fails. The entry that was found is either one of its pair.
+/// Calls `step` for each entry of a flow, by its key, until it
+/// fails. The entry that was found is either one of its pair.
 #[inline(always)]
 fn each<T: Clock + Flows>(
     tables: &T,

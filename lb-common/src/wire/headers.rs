@@ -15,8 +15,8 @@ pub struct Identification {
     pub pad: u16,
 }
 
-/// The headers of a packet as it came. Written by [`super::parse`]; of a later fragment `fragments` adds the ports. Read by
-/// every stage.
+/// The headers of a packet as it came. Written by [`super::parse`]; of
+/// a later fragment `fragments` adds the ports. Read by every stage.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Headers {

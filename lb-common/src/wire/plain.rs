@@ -22,7 +22,8 @@ pub fn is_v4<P: Packet>(packet: &P) -> Option<bool> {
 
 /// Reads a whole TCP or UDP packet of IPv4 or IPv6 ([`is_v4`]) whose IP header has neither options nor extensions.
 ///
-/// Its tuple goes into `key`, the rest is what [`super::parse`] would say. Nothing where there is more to it, or too little.
+/// Its tuple goes into `key`, the rest is what [`super::parse`]
+/// would say. Nothing where there is more to it, or too little.
 #[inline(always)]
 pub fn plain<P: Packet, const V4: bool>(packet: &P, key: &mut FlowKey, side: Side) -> Option<View> {
     let total = packet.length() - ETHERNET;

@@ -122,7 +122,8 @@ impl View {
 
     /// Reads a word of the transport header in memory order, `at` bytes into it.
     ///
-    /// VERIFIER: bytes are put together before it is known that there are any, and then it is a pointer that is shifted.
+    /// VERIFIER: bytes are put together before it is known that
+    /// there are any, and then it is a pointer that is shifted.
     #[inline(always)]
     pub fn word<P: Packet>(&self, packet: &P, at: usize) -> Option<u32> {
         if self.plain {
@@ -157,8 +158,8 @@ impl View {
         change: Difference,
         covered: Covered,
     ) -> Option<()> {
-        // Other addresses leave the sum over an IPv4 packet as it is, for its header has a checksum of its own. The kernel counts
-        // as if that were so in both families.
+        // Other addresses leave the sum over an IPv4 packet as it is, for its header has a checksum of its own. The
+        // kernel counts as if that were so in both families.
         if covered == Covered::PseudoHeader && !self.v4 {
             packet.summed(change);
         }

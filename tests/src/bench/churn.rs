@@ -189,7 +189,8 @@ impl<'a> Bench<'a> {
         Ok(self.cluster.rig().pod(1, index)?.ip(Family::V4).to_string())
     }
 
-    /// Starts a way, changes things, and ends it. Changes that have to wait for a rest are done a quarter of `few` times.
+    /// Starts a way, changes things, and ends it. Changes that
+    /// have to wait for a rest are done a quarter of `few` times.
     fn round(&mut self, way: Way, (few, many): (u32, u32), figures: &mut Figures) -> Result<()> {
         let before = Usage::now()?;
         let probe = Changer::probe_address();

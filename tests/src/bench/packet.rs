@@ -95,8 +95,8 @@ struct Round {
     is_calm: bool,
 }
 
-/// A B C, A B C: what disturbs one variant disturbs its neighbours as well. A round that other work disturbed is dropped
-/// and followed by another one, as long as most are calm. `keep` is told what is found after each.
+/// A B C, A B C: what disturbs one variant disturbs its neighbours as well. A round that other work disturbed is
+/// dropped and followed by another one, as long as most are calm. `keep` is told what is found after each.
 fn rounds(
     variants: &mut [Variant<'_>],
     rounds: usize,

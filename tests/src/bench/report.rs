@@ -22,7 +22,8 @@ use svg::{escape, number};
 
 const STYLE: &str = include_str!("report/page.css");
 
-/// Writes one report of several results (files, or directories that hold them) to a file, and the main picture beside it.
+/// Writes one report of several results (files, or directories
+/// that hold them) to a file, and the main picture beside it.
 pub fn write(from: &[PathBuf], to: &Path) -> Result<()> {
     ensure!(!from.is_empty(), "no results to report\nremedy: cargo xtask bench traffic");
     let results: Vec<Results> =

@@ -143,7 +143,8 @@ pub fn run(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
     results.write(options.directory, out)
 }
 
-/// A cluster that outgrows its maps while the agent runs: it gets larger ones, and serves everybody. Says after how long.
+/// A cluster that outgrows its maps while the agent runs: it
+/// gets larger ones, and serves everybody. Says after how long.
 fn grow() -> Result<Duration> {
     let (few, many) = GROWTH;
     let topology = Topology::builder(Shape::Routed).nodes(1).pods(1).build()?;

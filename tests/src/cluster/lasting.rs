@@ -1,5 +1,6 @@
-//! Connections and sockets of everybody who asks a Service, which stay open while the ones who serve it change. Half of them ask
-//! round after round, so that each change meets questions under way; the others are silent until they are asked.
+//! Connections and sockets of everybody who asks a Service, which stay open while
+//! the ones who serve it change. Half of them ask round after round, so that each
+//! change meets questions under way; the others are silent until they are asked.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -88,8 +89,8 @@ impl<'a> Lasting<'a> {
         Ok(Self { silent, asking })
     }
 
-    /// Fails unless each socket is answered, and by the server that answered it first, unless it begins anew: the silent ones
-    /// now, the others since they were opened, and in whole rounds from now on.
+    /// Fails unless each socket is answered, and by the server that answered it first, unless it begins anew: the
+    /// silent ones now, the others since they were opened, and in whole rounds from now on.
     pub fn go_on(&self, when: &str) -> Result<()> {
         let _answered: u64 = self.unharmed().with_context(|| when.to_owned())?;
         let mut lost = BTreeMap::<String, u64>::new();

@@ -7,7 +7,8 @@ use anyhow::{Context as _, Result};
 use nix::mount::{MsFlags, mount};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
-/// Makes a directory whose mounts a pod with `mountPropagation: Bidirectional` may add to, as systemd makes all of them.
+/// Makes a directory whose mounts a pod with `mountPropagation:
+/// Bidirectional` may add to, as systemd makes all of them.
 pub(super) fn shared(directory: PathBuf) -> Result<PathBuf> {
     fs::create_dir_all(&directory).with_context(|| format!("directory {}", directory.display()))?;
     let on = |source: Option<&Path>, flags| {

@@ -233,8 +233,8 @@ pub fn test_run(
     Ok(Ran { code: test.code, nanoseconds: test.duration, length: test.size_out as usize })
 }
 
-/// Runs a program once on a packet of which a device has summed up all bytes (`CHECKSUM_COMPLETE`), and says whether that
-/// sum is right afterwards. Linux 6.11: before, an error of `EINVAL`.
+/// Runs a program once on a packet of which a device has summed up all bytes (`CHECKSUM_COMPLETE`), and says whether
+/// that sum is right afterwards. Linux 6.11: before, an error of `EINVAL`.
 pub fn sum_stays_right(
     program: BorrowedFd<'_>,
     packet: &[u8],
@@ -301,8 +301,8 @@ fn load_tc(code: &[[u8; 8]]) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Puts a tc program where ours belongs, before all others at the ingress of a device of the namespace of whoever asks, or after
-/// all others at its egress, for as long as the link is held.
+/// Puts a tc program where ours belongs, before all others at the ingress of a device of the namespace of whoever
+/// asks, or after all others at its egress, for as long as the link is held.
 pub fn attach_outermost(
     program: BorrowedFd<'_>,
     device: u32,

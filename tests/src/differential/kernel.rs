@@ -250,8 +250,8 @@ impl Kernel {
             .is_ok()
     }
 
-    /// Runs one packet that is no frame, and says whether the sum that its device made of it stays right. Nothing if the
-    /// kernel makes no packet of it, see `is_refused`.
+    /// Runs one packet that is no frame, and says whether the sum that its device made of it stays right. Nothing if
+    /// the kernel makes no packet of it, see `is_refused`.
     pub fn sum_stays_right(&self, step: &Step) -> Result<Option<bool>> {
         match bpf::sum_stays_right(self.program(step.hook), &step.packet, &context(step)) {
             Ok(is_right) => Ok(Some(is_right)),

@@ -1,5 +1,5 @@
-//! Sums that devices make over all bytes of a packet that comes in (`CHECKSUM_COMPLETE`). Whoever changes bytes changes the
-//! sum with them, or the stack takes the packet for broken, says so in its log and sums it up itself.
+//! Sums that devices make over all bytes of a packet that comes in (`CHECKSUM_COMPLETE`). Whoever changes bytes
+//! changes the sum with them, or the stack takes the packet for broken, says so in its log and sums it up itself.
 
 use anyhow::Result;
 use lb_common::event::{Hook, Verdict};
@@ -8,8 +8,8 @@ use lb_common::fake::{Fake, Step, run};
 use super::bpf;
 use super::kernel::Kernel;
 
-/// Runs packets through the kernel's programs, and says of each that the stack gets whether its sum is right afterwards.
-/// Only where [`Kernel::tells_sums`].
+/// Runs packets through the kernel's programs, and says of each that the stack gets whether its sum is right
+/// afterwards. Only where [`Kernel::tells_sums`].
 pub fn sums<'a>(
     kernel: &mut Kernel,
     tables: &Fake,

@@ -34,7 +34,8 @@ pub enum Proxy {
 
 /// Documented settings of ours, alone and together: fields of `AgentConfiguration`.
 ///
-/// With each of them every question is answered as without. [`Proxy`], [`Detector`] and `nodePortAddresses` stand for others.
+/// With each of them every question is answered as without.
+/// [`Proxy`], [`Detector`] and `nodePortAddresses` stand for others.
 pub const SETTINGS: [(Proxy, &str); 10] = [
     (Proxy::Ours, "socketLB: all"),
     (Proxy::Ours, "socketLB: 'off'"),

@@ -22,7 +22,8 @@ use crate::wait::wait_until;
 
 /// How long a proxy may take until packets follow the first Services.
 const START: Duration = Duration::from_secs(90);
-/// How long kube-proxy waits between two changes at least: by itself a second, which each change of a test would wait for.
+/// How long kube-proxy waits between two changes at least: by
+/// itself a second, which each change of a test would wait for.
 const BREATH: Duration = Duration::from_millis(100);
 
 /// A world in use. It must end on the thread that made it.

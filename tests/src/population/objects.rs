@@ -10,8 +10,8 @@ use super::store::Store;
 use super::{NAMESPACE, PORT, slice};
 use crate::rig::TARGET;
 
-/// The address of service 0; the numbers after it have the addresses after it. Below it are those that a large range gives
-/// only to a Service that names them.
+/// The address of service 0; the numbers after it have the addresses after it. Below it are those that a large range
+/// gives only to a Service that names them.
 const FIRST: Ipv4Addr = Ipv4Addr::new(10, 96, 2, 0);
 /// Where addresses are that replace one which somebody has.
 const SPARE: Ipv4Addr = Ipv4Addr::new(10, 96, 240, 0);

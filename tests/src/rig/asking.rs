@@ -59,8 +59,8 @@ pub fn matrix() -> impl Iterator<Item = (Family, Protocol)> {
     Family::ALL.into_iter().flat_map(|family| Protocol::ALL.map(|protocol| (family, protocol)))
 }
 
-/// The clients of a Service and their questions: a pod and the host of node-a its `ClusterIP`, the client outside its `NodePort`; in
-/// both families and by both transports.
+/// The clients of a Service and their questions: a pod and the host of node-a its `ClusterIP`, the client outside its
+/// `NodePort`; in both families and by both transports.
 pub fn askers<'a>(
     rig: &'a Rig,
     service: &Service,

@@ -9,8 +9,8 @@ use super::load::Tally;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Asks both `times` times, both before an answer is read. Answers from whom they answer are counted by that address, all
-/// others as failures.
+/// Asks both `times` times, both before an answer is read. Answers from
+/// whom they answer are counted by that address, all others as failures.
 pub(crate) fn ask_both(to: [SocketAddr; 2], times: u32) -> Tally {
     let mut tally = Tally::default();
     if let Err(error) = converse(to, times, &mut tally) {

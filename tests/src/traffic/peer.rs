@@ -19,7 +19,8 @@ use crate::process::{Home, workspace_binary};
 
 mod open;
 
-/// Milliseconds between an answer and the next question of one asker: all together leave an agent some time on two CPUs.
+/// Milliseconds between an answer and the next question of one
+/// asker: all together leave an agent some time on two CPUs.
 pub const PAUSE: u64 = 5;
 /// Milliseconds after which a question of a load is lost, where nothing else is said.
 const LATE: u64 = 15_000;
@@ -65,8 +66,8 @@ impl Peer {
         self.tallied(&Order::AskMany { ask, times })
     }
 
-    /// Asks both `times` times through one unconnected UDP socket, both at once. Answers are counted by the address that they
-    /// come from; one that does not come from whom it answers is a failure.
+    /// Asks both `times` times through one unconnected UDP socket, both at once. Answers are counted by the address
+    /// that they come from; one that does not come from whom it answers is a failure.
     pub fn ask_both(&self, to: [SocketAddr; 2], times: u32) -> Result<Tally, Failure> {
         self.tallied(&Order::AskBoth { to, times })
     }

@@ -73,7 +73,8 @@ pub(crate) fn go_on(mode: Mode) -> Result<()> {
     given_back(&cluster, &web, mode, agents)
 }
 
-/// Tells how many sockets there were, how many questions of those that ask were answered, and how many sockets were lost.
+/// Tells how many sockets there were, how many questions of
+/// those that ask were answered, and how many sockets were lost.
 fn tell(kept: &Lasting<'_>, mode: Mode, way: &str) -> Result<()> {
     let what = |what| format!("{mode:?}, {way}: {what}");
     campaign::figure(&what("open connections and UDP sockets"), kept.count()?, "sockets");
@@ -87,8 +88,8 @@ fn datagrams_are_remembered(nodes: &[Node], seconds: u32) -> Result<()> {
     nodes.iter().try_for_each(|node| node.netns().remember_datagrams(seconds))
 }
 
-/// The way back: connections through the agents' programs go on while kube-proxy serves what begins, and the programs go with the
-/// last of them.
+/// The way back: connections through the agents' programs go on while
+/// kube-proxy serves what begins, and the programs go with the last of them.
 fn given_back(
     cluster: &Cluster,
     web: &Published,
@@ -131,9 +132,9 @@ fn sizes_there(protocol: Protocol) -> Sizes {
     Sizes { silent, asking, hosts_begin_anew: false }
 }
 
-/// Those of the way back. A silent UDP socket would be forgotten before the last of the steps. Datagrams of the node meet
-/// kube-proxy's rules before our programs, and kube-proxy itself makes netfilter forget those that no rule has translated: they
-/// begin anew when it returns, and none is lost.
+/// Those of the way back. A silent UDP socket would be forgotten before the last of the steps. Datagrams of the node
+/// meet kube-proxy's rules before our programs, and kube-proxy itself makes netfilter forget those that no rule has
+/// translated: they begin anew when it returns, and none is lost.
 fn sizes_back(protocol: Protocol) -> Sizes {
     match protocol {
         Protocol::Tcp => sizes_there(protocol),
@@ -143,8 +144,8 @@ fn sizes_back(protocol: Protocol) -> Sizes {
     }
 }
 
-/// An entry that netfilter makes after it saw an answer to a process of the node, and not the question. Made by hand: from another
-/// machine, with the frontend as its source.
+/// An entry that netfilter makes after it saw an answer to a process of the node, and not the question. Made by hand:
+/// from another machine, with the frontend as its source.
 fn answer_is_seen_first(cluster: &Cluster, web: &Published) -> Result<()> {
     let (node, client) = (cluster.rig().node(0)?, cluster.rig().client());
     for family in Family::ALL {

@@ -1,4 +1,5 @@
-//! Weaves mutants into the code of a file: each stands beside what it replaces, and a number chooses it when the tests run.
+//! Weaves mutants into the code of a file: each stands beside
+//! what it replaces, and a number chooses it when the tests run.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -22,8 +22,8 @@ pub(super) struct Figure {
     pub(super) value: String,
 }
 
-/// Runs a command, and returns how it ended and what it printed. A process that it leaves behind, and that holds its output open,
-/// does not hold us.
+/// Runs a command, and returns how it ended and what it printed. A process
+/// that it leaves behind, and that holds its output open, does not hold us.
 pub(super) fn shown(command: &mut Command) -> Result<(ExitStatus, String)> {
     let mut child = command
         .stdin(Stdio::null())
@@ -60,7 +60,8 @@ pub(super) fn shown(command: &mut Command) -> Result<(ExitStatus, String)> {
     }
 }
 
-/// Finds the figures in what commands printed. The tests that passed are one, and where there is no other that it ended well is.
+/// Finds the figures in what commands printed. The tests that passed
+/// are one, and where there is no other that it ended well is.
 pub(super) fn figures(said: &str) -> Vec<Figure> {
     let mut all: Vec<Figure> = said.lines().filter_map(figure).collect();
     let passed = |line: &str| -> Option<u32> {

@@ -91,8 +91,8 @@ pub(crate) fn ensure(tool: &CargoTool) -> Result<()> {
     })
 }
 
-/// Puts the program of a wheel where `cargo install` would put the one that it builds. One that does not start here is an
-/// error.
+/// Puts the program of a wheel where `cargo install` would put the
+/// one that it builds. One that does not start here is an error.
 fn by_wheel(tool: &CargoTool, wheel: &Wheel) -> Result<()> {
     wheel::install(wheel, tool.version, tool.name, &binaries()?)?;
     installed(tool).map(drop).with_context(|| format!("{} does not start", tool.name))

@@ -29,8 +29,8 @@ pub(crate) fn download(
     Archive::open(suite, directory)?.download(&format!("{package}={version}*"))
 }
 
-/// A suite of Debian's archive, which need not be configured on this machine: it is asked for through a source list, package
-/// lists and a cache of our own inside a directory, so that the machine's apt stays as it was.
+/// A suite of Debian's archive, which need not be configured on this machine: it is asked for through a source list,
+/// package lists and a cache of our own inside a directory, so that the machine's apt stays as it was.
 pub(crate) struct Archive {
     directory: PathBuf,
     suite: String,

@@ -50,8 +50,8 @@ impl Budget {
         self.longest.is_none_or(|longest| self.spent() + needed <= longest)
     }
 
-    /// Ends the run with a picture of its processes if it is still in the steps before the tests with root when the time
-    /// is over; dropping the value ends the watch.
+    /// Ends the run with a picture of its processes if it is still in the steps before the tests with root when the
+    /// time is over; dropping the value ends the watch.
     pub(super) fn watch(&self) -> Option<Sender<()>> {
         let left = self.longest?.saturating_sub(self.spent()) + GRACE;
         let (watch, ended) = mpsc::channel::<()>();

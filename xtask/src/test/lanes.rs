@@ -1,8 +1,8 @@
 //! Programs of tests side by side, and what failed once more at the end, with nothing beside it.
 //!
-//! The first lane takes programs from the front of the list, all others from its back: those whose names begin alike
-//! (control planes, the heaviest) so never meet. Some run in two lanes when all others are done. Files are the unit, not
-//! tests: tests of a file share a rig.
+//! The first lane takes programs from the front of the list, all others from its back: those
+//! whose names begin alike (control planes, the heaviest) so never meet. Some run in two lanes
+//! when all others are done. Files are the unit, not tests: tests of a file share a rig.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;

@@ -1,5 +1,5 @@
-//! How long a test with root may take on a quiet machine. Nothing that a test does can stop the run: past its limit it is
-//! ended from outside.
+//! How long a test with root may take on a quiet machine. Nothing that a
+//! test does can stop the run: past its limit it is ended from outside.
 
 use std::time::Duration;
 

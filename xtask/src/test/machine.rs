@@ -17,9 +17,9 @@ const OWN_LOAD: f64 = 2.0;
 /// The largest factor: beyond it a deadline would be none.
 const LARGEST: f64 = 8.0;
 
-/// Measures how many times longer than on a quiet machine work takes: 1 or more, in tenths. It is the larger of two figures:
-/// what a fixed piece of work takes now, and how many tasks have waited for each CPU in the last minute, which the scheduler
-/// hides from a short piece of work.
+/// Measures how many times longer than on a quiet machine work takes: 1 or more, in tenths. It is the larger of two
+/// figures: what a fixed piece of work takes now, and how many tasks have waited for each CPU in the last minute,
+/// which the scheduler hides from a short piece of work.
 pub(super) fn slowness() -> f64 {
     let began = Instant::now();
     thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! The runner with programs of tests that hang, fail once, fail twice, or have no time: each with the line that it prints.
+//! The runner with programs of tests that hang, fail once, fail
+//! twice, or have no time: each with the line that it prints.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -47,8 +47,8 @@ pub(super) fn cpu(id: u32) -> f64 {
     ticks.map(f64::from).sum::<f64>() / TICKS
 }
 
-/// Ends a program of tests that leads a process group, and everything below it. The program itself stays a zombie until it
-/// is waited for.
+/// Ends a program of tests that leads a process group, and everything
+/// below it. The program itself stays a zombie until it is waited for.
 pub(super) fn end(leader: u32) {
     let all = below(leader);
     // Whatever is gone already needs no signal.

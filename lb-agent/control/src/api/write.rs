@@ -18,8 +18,8 @@ pub(crate) struct Write {
 }
 
 impl Write {
-    /// Reads the options, which Kubernetes calls `options` in its messages. Errors: a form, a dry run or a validation that
-    /// the API does not know.
+    /// Reads the options, which Kubernetes calls `options` in its messages.
+    /// Errors: a form, a dry run or a validation that the API does not know.
     pub(crate) fn of(
         server: &Server,
         parts: &Parts,

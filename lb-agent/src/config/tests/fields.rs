@@ -1,5 +1,5 @@
-//! Each field of `KubeProxyConfiguration` that the parser knows: it is in `config view` and in the migrated file, or it is named
-//! as ignored. None is dropped in silence.
+//! Each field of `KubeProxyConfiguration` that the parser knows: it is in `config view` and in the migrated file, or
+//! it is named as ignored. None is dropped in silence.
 
 use super::*;
 use crate::config::migrate::migrate;

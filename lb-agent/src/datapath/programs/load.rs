@@ -68,7 +68,8 @@ pub(super) fn load(sources: &Sources<'_>) -> Result<Ebpf, Error> {
 
 /// Hands the programs that every node has to the verifier, which takes most of a first start.
 ///
-/// The largest has a thread of its own, the others another one. Two at a time: each needs some ten megabytes of the agent's memory cgroup while it is walked (ADR 0032).
+/// The largest has a thread of its own, the others another one. Two at a time: each needs some ten megabytes of the
+/// agent's memory cgroup while it is walked (ADR 0032).
 fn verify_all(ebpf: &mut Ebpf) -> Result<(), Error> {
     let [ingress_path, _] = PATHS;
     let [mut ingress, mut others, mut hooks]: [Vec<_>; 3] = Default::default();

@@ -1,9 +1,10 @@
-//! The maps by which the programs of all roles reach the two whole paths: the array of a tail call, and the working memory in
-//! which they leave their role.
+//! The maps by which the programs of all roles reach the two whole paths: the
+//! array of a tail call, and the working memory in which they leave their role.
 //!
-//! They belong to the programs of one load and lie beside their pins, so that a program that is loaded apart later has the same.
-//! The kernel empties the array as soon as neither a pin nor a process holds it, whatever programs use it
-//! (`bpf_map_put_uref`, kernel/bpf/syscall.c). Those of an earlier load therefore stay pinned until no link uses its programs.
+//! They belong to the programs of one load and lie beside their pins, so that a program that is
+//! loaded apart later has the same. The kernel empties the array as soon as neither a pin nor a
+//! process holds it, whatever programs use it (`bpf_map_put_uref`, kernel/bpf/syscall.c). Those
+//! of an earlier load therefore stay pinned until no link uses its programs.
 
 use std::fs;
 use std::io;

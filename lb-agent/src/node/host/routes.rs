@@ -1,5 +1,5 @@
-//! Routes to frontends for who has no other: in a table of their own, which the kernel asks last, and only for packets that
-//! this host makes. They lead to `lo`, where the programs meet the packets.
+//! Routes to frontends for who has no other: in a table of their own, which the kernel asks last, and only for
+//! packets that this host makes. They lead to `lo`, where the programs meet the packets.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -67,8 +67,8 @@ pub(super) fn link(message: &LinkMessage) -> Link {
     link
 }
 
-/// As the kernel's `dev_is_mac_header_xmit` tells them apart. A gre with many other ends has a header of its own: that of
-/// the outer packet.
+/// As the kernel's `dev_is_mac_header_xmit` tells them apart. A gre with
+/// many other ends has a header of its own: that of the outer packet.
 #[expect(clippy::wildcard_enum_match_arm, reason = "sixty types of device, ten matter")]
 const fn head(header: &LinkHeader) -> Head {
     match header.link_layer_type {

@@ -29,7 +29,8 @@ impl Devices {
         self.addresses.contains_key(ip)
     }
 
-    /// The node's addresses that a process may listen at: not those of `kube-ipvs0`, where kube-proxy has every ClusterIP.
+    /// The node's addresses that a process may listen at: not those
+    /// of `kube-ipvs0`, where kube-proxy has every ClusterIP.
     pub(in crate::run) fn listening(&self) -> BTreeSet<Ip> {
         let Some(view) = &self.view else { return BTreeSet::new() };
         let is_left_over =

@@ -1,4 +1,4 @@
-//! What `explain` says of a packet: a line for each fact, or the same for programs.
+//! The output of `explain`: a line for each fact about a packet, or the same for programs.
 
 use std::fmt::Write as _;
 

@@ -54,7 +54,8 @@ const fn choice(device: &Device) -> &'static str {
     }
 }
 
-/// Devices to the outside that XDP serves before tc does, whether it sends by them, and why it does not serve the others.
+/// Devices to the outside that XDP serves before tc does, whether
+/// it sends by them, and why it does not serve the others.
 pub(super) fn acceleration(
     text: &mut String,
     known: &StateFile,

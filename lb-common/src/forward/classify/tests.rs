@@ -60,7 +60,7 @@ fn packets_that_come_in() {
         (world::CLIENT4, world::NODE4, tcp::SYN, [NEAR, NEAR, none]),
         (world::CLIENT4, VIP, tcp::SYN, [FAR, FAR, none]),
         (world::POD4, NOBODY, tcp::SYN, [none; 3]),
-        // Of clients outside a SYN is all that is seen on its way straight to a backend.
+        // A SYN is the only packet of an outside client that is looked up on its way straight to a backend.
         (world::POD4, world::REMOTE4, tcp::SYN, [backend, backend, none]),
         (world::POD4, world::REMOTE4, tcp::ACK, [backend, none, none]),
         (world::REMOTE4, OURS, tcp::ACK, [Class::Answer; 3]),

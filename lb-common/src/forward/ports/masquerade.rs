@@ -12,8 +12,8 @@ use crate::service::Frontend;
 use crate::tables::{Clock, Flows, Node, Tables};
 use crate::wire::Headers;
 
-/// Gives the `MASQUERADE` entry in `scratch.found` its source, on the first packet that leaves. Where there is none to be had,
-/// nothing of the flow is left.
+/// Gives the `MASQUERADE` entry in `scratch.found` its source, on the first packet
+/// that leaves. Where there is none to be had, nothing of the flow is left.
 #[inline(always)]
 pub(in crate::forward) fn masquerade<P: Packet, T: Tables>(
     packet: &mut P,
@@ -55,7 +55,8 @@ fn translate_source<P: Packet, T: Tables>(
     Err(DropReason::FlowTableFull)
 }
 
-/// Gives a masqueraded flow the address of its source, and writes the pair in the making: of this entry, and of its answers.
+/// Gives a masqueraded flow the address of its source, and writes
+/// the pair in the making: of this entry, and of its answers.
 #[inline(always)]
 fn choose_source<P: Packet, T: Node + Clock>(
     packet: &P,

@@ -1,7 +1,7 @@
 //! The client of a change: asks again and again by UDP, each time from another port, until the expected server answers.
 //!
-//! A question goes out every millisecond whether the one before was answered or not: what waits for an answer that never
-//! comes would find the change later than it was there.
+//! A question goes out every millisecond whether the one before was answered or not: what waits for an answer that
+//! never comes would find the change later than it was there.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

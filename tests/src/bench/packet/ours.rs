@@ -25,8 +25,8 @@ pub(super) fn foreign(kind: Kind) -> Vec<u8> {
     ring::packet(ring::client(0, 1, kind.family), to, kind, false).build()
 }
 
-/// A node whose flow table holds a ring, both entries of each flow; and these in the order in which traffic that comes in
-/// the order of its clients' addresses would have made them.
+/// A node whose flow table holds a ring, both entries of each flow; and these in the order in which traffic that
+/// comes in the order of its clients' addresses would have made them.
 fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
     let mut node = Fake::node();
     let rows: Vec<_> =

@@ -1,7 +1,7 @@
 //! Packets that no ring can hold, one at a time: rejections, and what XDP or tc sends on itself.
 //!
-//! Each is a test run of its own, on a fresh packet; the value of a round is the middle of many. The cost of such a run by
-//! itself is measured alike, with the empty programs.
+//! Each is a test run of its own, on a fresh packet; the value of a round is the middle of many. The cost of such a
+//! run by itself is measured alike, with the empty programs.
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Endpoint;
@@ -136,7 +136,8 @@ fn let_out(kind: Kind) -> Result<(Fake, Vec<u8>)> {
     let service = Service { id: 1, flags, generation: 1, cluster, ..Service::default() };
     let key = Frontend::node_port(asked.ip, asked.port, kind.protocol());
     node.services.insert(key, service);
-    // The same code on this host makes of the first packets what the programs would. A SYN lets out no more than itself.
+    // The same code on this host makes of the first packets what
+    // the programs would. A SYN lets out no more than itself.
     let begin: &[_] = match kind.transport {
         Protocol::Tcp => &[(true, Translation::NewFlow), (false, Translation::Forward)],
         Protocol::Udp => &[(true, Translation::NewFlow)],
@@ -194,7 +195,8 @@ fn answers(kind: Kind, has_short_cuts: bool) -> Result<(Fake, Vec<u8>)> {
     Ok((flow(kind, has_short_cuts)?, from_hop(remote, pod, kind)))
 }
 
-/// A later packet, from the hop to which the kernel would send the answer: only such a one goes past the stack (ADR 0021).
+/// A later packet, from the hop to which the kernel would send
+/// the answer: only such a one goes past the stack (ADR 0021).
 fn from_hop(from: Endpoint, to: Endpoint, kind: Kind) -> Vec<u8> {
     let packet = ring::packet(from, to, kind, false);
     Datagram { hardware: [packet.hardware[0], HOP_HARDWARE], ..packet }.build()

@@ -1,4 +1,5 @@
-//! The main picture as a file of its own, for those who only look: short connections in every way, beside plain routing.
+//! The main picture as a file of its own, for those who only
+//! look: short connections in every way, beside plain routing.
 
 use super::super::results::Results;
 use super::STYLE;
@@ -12,7 +13,8 @@ const SPACE: f64 = 14.0;
 /// Height of a line of text.
 const TEXT: f64 = 18.0;
 
-/// The picture of results of `bench traffic`, with as many services as most ways were measured with, the larger number of two.
+/// The picture of results of `bench traffic`, with as many services
+/// as most ways were measured with, the larger number of two.
 pub(super) fn of(results: &Results) -> Option<String> {
     let Results { rows, machine, commit, .. } = results;
     if results.bench != "traffic" {

@@ -1,4 +1,5 @@
-//! The least that a tc program can do for one `ClusterIP` with one backend: the ceiling of what translates at a pod's device.
+//! The least that a tc program can do for one `ClusterIP` with
+//! one backend: the ceiling of what translates at a pod's device.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -48,8 +49,8 @@ fn word(bytes: &[u8]) -> Option<u32> {
 }
 
 impl Minimal {
-    /// Serves the first pod of the first node: what it asks at these addresses of both families is asked of the first pod of
-    /// the second node.
+    /// Serves the first pod of the first node: what it asks at these addresses
+    /// of both families is asked of the first pod of the second node.
     pub(super) fn attach(
         rig: &Rig,
         object: &Path,

@@ -1,4 +1,5 @@
-//! The cost of programs for an operation, by the kernel's own count (`BPF_ENABLE_STATS`): runs of each, and the time of a run.
+//! The cost of programs for an operation, by the kernel's own count
+//! (`BPF_ENABLE_STATS`): runs of each, and the time of a run.
 //!
 //! Counting slows every run by some 25 ns, so nothing else is measured meanwhile.
 

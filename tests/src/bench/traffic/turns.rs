@@ -131,8 +131,8 @@ impl Series {
     }
 }
 
-/// The ratio to plain routing of the same turn. Plain routing is measured in the middle of a turn, for the machine drifts;
-/// that of plain routing itself is how far it drifted: the noise, inside of which nothing is said.
+/// The ratio to plain routing of the same turn. Plain routing is measured in the middle of a turn, for the machine
+/// drifts; that of plain routing itself is how far it drifted: the noise, inside of which nothing is said.
 fn ratio(turn: &Turn, way: Way, find: impl Fn(&Turn, Way) -> Option<Count>) -> Option<f64> {
     let rate = find(turn, way)?.rate;
     let plain = find(turn, way.plain())?.rate;

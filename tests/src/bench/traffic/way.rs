@@ -105,8 +105,8 @@ impl Way {
         if self.has_whole_checksums() { Self::PlainWhole } else { Self::Plain }
     }
 
-    /// The most services that it is measured with. kube-proxy needs longer to program more than all else takes together;
-    /// of ours the way that it comes as shows what their number does.
+    /// The most services that it is measured with. kube-proxy needs longer to program more than all else takes
+    /// together; of ours the way that it comes as shows what their number does.
     pub(super) const fn most_services(self) -> u32 {
         match self {
             Self::Plain | Self::Ours | Self::Minimal => u32::MAX,

@@ -1,4 +1,5 @@
-//! Rules under the names that kube-proxy gives them, written by hand: quicker than kube-proxy, and as few as a test wants.
+//! Rules under the names that kube-proxy gives them, written by
+//! hand: quicker than kube-proxy, and as few as a test wants.
 
 use std::net::SocketAddr;
 

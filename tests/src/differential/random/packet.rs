@@ -167,7 +167,8 @@ pub(super) fn packet(random: &mut Random, seen: &[Vec<u8>]) -> Vec<u8> {
     packet
 }
 
-/// Puts options, or extension headers, into a packet that had none: an error about it is translated where its flow is known.
+/// Puts options, or extension headers, into a packet that had
+/// none: an error about it is translated where its flow is known.
 fn widen(random: &mut Random, quote: &mut Vec<u8>) {
     let words = 1 + random.below(10);
     if quote.first() == Some(&0x45) && quote.len() >= 20 {

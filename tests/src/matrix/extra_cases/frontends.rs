@@ -1,5 +1,5 @@
-//! Frontends that a Service has twice, or two Services have: load balancers with two addresses, and an external IP with a
-//! port that is another's `NodePort`.
+//! Frontends that a Service has twice, or two Services have: load balancers with two addresses, and an external IP
+//! with a port that is another's `NodePort`.
 
 use anyhow::Result;
 use serde_json::{Value, json};
