@@ -13,7 +13,7 @@ use tracing::info;
 use crate::maps::{self, Maps, SHAPES};
 
 mod attach;
-mod beside;
+mod attached;
 mod bpffs;
 mod check;
 mod cleanup;
@@ -22,37 +22,31 @@ mod displaced;
 mod elsewhere;
 mod error;
 mod features;
-mod handover;
-#[cfg(test)]
-mod layout;
 mod links;
 mod lock;
 mod look;
-mod meaning;
 mod packet_log;
 mod pins;
-mod previous;
 mod programs;
 mod release;
-mod reuse;
 mod role;
-mod settle;
+mod upgrade;
 mod watchdog;
 mod xdp;
 
 pub use crate::syscall::Hooked;
-pub use beside::{beside, beside_sockets};
+pub use attached::{attached_programs, attached_socket_programs};
 pub use check::{Requirement, capabilities, find_cgroup2, requirements};
 pub use cleanup::{Removed, cleanup};
 pub use error::Error;
 use lock::Lock;
 pub use lock::{ensure_no_agent, runs};
-pub use meaning::is_of_another_build;
 pub use packet_log::{PacketLog, Records};
-use previous::Previous;
 use programs::Programs;
 pub use programs::connect_paths;
 pub use role::{Direction, Role};
+pub use upgrade::is_of_another_build;
+use upgrade::{Previous, Replaced};
 pub use watchdog::{Fault, Findings};
 pub use xdp::{OCCUPIED, is_accelerated};
 
@@ -105,7 +99,7 @@ pub struct Datapath {
     cgroup: Option<File>,
     displaced: displaced::Displaced,
     /// Maps that were replaced by ones of another size, until the programs let go of them.
-    replaced: Vec<reuse::Replaced>,
+    replaced: Vec<Replaced>,
     /// The data path that serves until everything is programmed.
     previous: Option<Previous>,
     lock: Lock,
@@ -135,7 +129,7 @@ impl Datapath {
         // From here on only this process writes. The last write of the previous run may have freed a row that a packet
         // is still reading: wait one grace period.
         crate::syscall::wait_for_programs();
-        meaning::set_aside(&options.bpf_dir)?;
+        upgrade::set_aside(&options.bpf_dir)?;
         let previous = Previous::find(&options.bpf_dir)?;
         let dir = options.bpf_dir.join(LAYOUT);
         for directory in ["maps", "links", "programs"].map(|name| dir.join(name)) {
@@ -145,8 +139,8 @@ impl Datapath {
                 source,
             })?;
         }
-        meaning::note(&dir)?;
-        let replaced = reuse::prepare(&dir.join("maps"), &options.bpf_dir, &sizes)?;
+        upgrade::note(&dir)?;
+        let replaced = upgrade::prepare(&dir.join("maps"), &options.bpf_dir, &sizes)?;
         if let Some(previous) = &previous {
             previous.share(&dir.join("maps"), &sizes)?;
         }
@@ -154,12 +148,12 @@ impl Datapath {
         // A resumed run finds links of ours that another goes beside.
         let is_resumed = is_begun && previous.is_some();
         // An earlier run ended while it took its place back from others: its link beside may run what would be found.
-        let is_halfway = handover::is_under_way(&dir.join("links"))?;
-        let is_memory = replaced.iter().any(reuse::Replaced::is_memory);
-        let is_beside = is_resumed || is_memory || is_halfway;
-        let programs = Programs::prepare(&dir, &sizes, options.packet_log, is_beside)?;
+        let is_halfway = upgrade::is_under_way(&dir.join("links"))?;
+        let is_memory = replaced.iter().any(Replaced::is_memory);
+        let is_upgrading = is_resumed || is_memory || is_halfway;
+        let programs = Programs::prepare(&dir, &sizes, options.packet_log, is_upgrading)?;
         let maps = dir.join("maps");
-        reuse::verify(&maps, &options.bpf_dir)?;
+        upgrade::verify(&maps, &options.bpf_dir)?;
         replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
         if let Some(previous) = &previous {
             info!("the data path of another version stays active until this one is programmed");
@@ -185,7 +179,7 @@ impl Datapath {
     }
 
     /// Whether another layout serves: attach nothing before everything is programmed.
-    pub const fn is_beside(&self) -> bool {
+    pub const fn is_upgrading(&self) -> bool {
         self.previous.is_some()
     }
 

@@ -1,5 +1,5 @@
 //! `/healthz`, `/livez` and `/readyz`, as kube-proxy answers them (contract 6.2): what load balancers in front
-//! of the cluster ask. Knows only the state it is told.
+//! of the cluster ask. Knows only the state it is reported.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,10 +20,10 @@ const NEVER: &str = "0001-01-01T00:00:00Z";
 
 /// The state that the agent reports; cheap to clone, all clones are one.
 #[derive(Clone, Debug)]
-pub struct Health(Arc<Mutex<Told>>);
+pub struct Health(Arc<Mutex<Reported>>);
 
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     patience: Duration,
     ready: bool,
     node: NodeState,
@@ -69,64 +69,64 @@ struct FamilyBody {
 impl Health {
     /// Nothing is known yet. A change that waits as long as `patience` will mean that we are stuck.
     pub fn new(patience: Duration) -> Self {
-        Self(Arc::new(Mutex::new(Told { patience, ..Told::default() })))
+        Self(Arc::new(Mutex::new(Reported { patience, ..Reported::default() })))
     }
 
     /// Everything that was known at the start is programmed, every device carries its programs.
     pub fn ready(&self) {
-        self.told().ready = true;
+        self.reported().ready = true;
     }
 
     /// Whether [`Health::ready`] was said.
     pub fn is_ready(&self) -> bool {
-        self.told().ready
+        self.reported().ready
     }
 
     /// Takes in the state of our Node object.
     pub fn node(&self, node: NodeState) {
-        self.told().node = node;
+        self.reported().node = node;
     }
 
     /// A change waits since then, or none does.
     pub fn pending(&self, since: Option<Instant>) {
-        self.told().pending_since = since;
+        self.reported().pending_since = since;
     }
 
     /// The loop begins a turn. From the first one on, none for as long as `patience` means that it hangs.
     pub fn turns(&self) {
-        self.told().turned = Some(Instant::now());
+        self.reported().turned = Some(Instant::now());
     }
 
     /// All changes up to now are programmed.
     pub fn updated(&self) {
-        let mut told = self.told();
-        told.updated = Some(Timestamp::now());
-        told.pending_since = None;
+        let mut reported = self.reported();
+        reported.updated = Some(Timestamp::now());
+        reported.pending_since = None;
     }
 
     /// Whether changes are programmed in time.
     pub fn is_fresh(&self) -> bool {
-        self.told().is_fresh()
+        self.reported().is_fresh()
     }
 
     /// How often each path answered with each code.
     pub fn answers(&self) -> BTreeMap<(&'static str, u16), u64> {
-        self.told().answers.clone()
+        self.reported().answers.clone()
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn reported(&self) -> MutexGuard<'_, Reported> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The answer, and whether it is a good one.
     fn answer(&self, path: &'static str, counts_node: bool) -> Response {
-        let mut told = self.told();
-        let is_fresh = told.is_fresh();
-        let is_eligible = told.node == NodeState::Eligible;
+        let mut reported = self.reported();
+        let is_fresh = reported.is_fresh();
+        let is_eligible = reported.node == NodeState::Eligible;
         let is_good = is_fresh && (is_eligible || !counts_node);
         let now = Timestamp::now().to_string();
-        let updated = told.updated.map(|at| at.to_string());
-        // A family is told of once it was programmed.
+        let updated = reported.updated.map(|at| at.to_string());
+        // A family is shown once it was programmed.
         let family = |family: Family| {
             let last_updated = updated.clone()?;
             Some((family.name(), FamilyBody { last_updated, healthy: is_fresh }))
@@ -145,8 +145,8 @@ impl Health {
             status,
         };
         let code = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        *told.answers.entry((path, code.as_u16())).or_default() += 1;
-        drop(told);
+        *reported.answers.entry((path, code.as_u16())).or_default() += 1;
+        drop(reported);
         let text = serde_json::to_string(&body).unwrap_or_default();
         let headers = [
             (header::CONTENT_TYPE, "application/json"),
@@ -156,7 +156,7 @@ impl Health {
     }
 }
 
-impl Told {
+impl Reported {
     fn is_fresh(&self) -> bool {
         let is_recent = |since: Instant| since.elapsed() < self.patience;
         self.pending_since.is_none_or(is_recent) && self.turned.is_none_or(is_recent)

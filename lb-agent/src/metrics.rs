@@ -15,7 +15,7 @@ use tracing::warn;
 use crate::datapath::Fault;
 use crate::health::Health;
 use crate::maps::Maps;
-use crate::node::Told;
+use crate::node::ChangeSource;
 use crate::reconcile::Usage;
 use crate::snapshot::ViewHealth;
 
@@ -48,7 +48,7 @@ pub struct Numbers {
     pub devices: [AtomicU64; 2],
     /// Attachments that somebody else undid and that were repaired, in the order of [`Fault::ALL`].
     pub repairs: [AtomicU64; 4],
-    /// Devices that got programs, by what told of them, in the order of [`Told::ALL`].
+    /// Devices that got programs, by the source of the change, in the order of [`ChangeSource::ALL`].
     pub attached: [AtomicU64; 3],
     /// The entries of each map, by the mirror.
     pub usage: Mutex<Usage>,
@@ -73,8 +73,8 @@ impl Numbers {
     }
 
     /// Counts a device that got programs.
-    pub fn attached(&self, told: Told) {
-        let place = Told::ALL.iter().zip(&self.attached).find(|(of, _)| **of == told);
+    pub fn attached(&self, source: ChangeSource) {
+        let place = ChangeSource::ALL.iter().zip(&self.attached).find(|(of, _)| **of == source);
         if let Some((_, number)) = place {
             Self::add(number, 1);
         }

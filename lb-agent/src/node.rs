@@ -25,10 +25,10 @@ mod ways;
 pub use acceleration::{Hardware, refusal};
 pub use pattern::Pattern;
 pub use roles::{
-    Assignment, Identity, LocalClients, addresses, assignments, doubtful, unreadable, unserved,
+    Assignment, Identity, LocalClients, addresses, ambiguous, assignments, unreadable, unserved,
 };
 pub use view::{Address, Head, Link, LinkKind, View};
-pub use watch::Told;
+pub use watch::ChangeSource;
 pub use ways::Ways;
 
 /// The two addresses of a Node object that count: the first of each family.

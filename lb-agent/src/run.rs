@@ -186,7 +186,7 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
         manager: ServiceManager::of_environment(),
         inspected: Instant::now(),
         is_programmed: false,
-        is_settled: false,
+        is_upgraded: false,
         frontends,
         frontends_are_due: true,
         lifetimes: config.lifetimes(),

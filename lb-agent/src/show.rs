@@ -9,7 +9,7 @@ use crate::datapath::{self, LAYOUT};
 use crate::maps::{self, Maps};
 
 pub mod affinity;
-mod beside;
+mod attachments;
 pub mod diff;
 pub mod explain;
 pub mod flows;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
-use lb_agent::datapath::{self, Direction, LAYOUT, PacketLog, beside};
+use lb_agent::datapath::{self, Direction, LAYOUT, PacketLog, attached_programs};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::netns::Netns;
@@ -42,7 +42,7 @@ fn index(rig: &Rig, device: &str) -> Result<u32> {
 
 /// Numbers of the links at a place of node-a, in their order.
 fn links(rig: &Rig, index: u32, direction: Direction) -> Result<Vec<u32>> {
-    let hooked = rig.node(0)?.netns().run_in(|| beside(index, direction))??;
+    let hooked = rig.node(0)?.netns().run_in(|| attached_programs(index, direction))??;
     Ok(hooked.into_iter().map(|hooked| hooked.link).collect())
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use aya::maps::{MapInfo, loaded_maps};
 use aya::programs::{ProgramInfo, loaded_links, loaded_programs};
-use lb_agent::datapath::{Direction, LAYOUT, beside};
+use lb_agent::datapath::{Direction, LAYOUT, attached_programs};
 use lb_agent::maps::SHAPES;
 use lb_agent::syscall::Hooked;
 use lb_tests::manifest::Service;
@@ -89,7 +89,7 @@ fn attached(node: &Node) -> Result<Vec<Hooked>> {
         let mut found = Vec::new();
         for device in &if_nameindex()? {
             for direction in [Direction::Ingress, Direction::Egress] {
-                found.extend(beside(device.index(), direction)?);
+                found.extend(attached_programs(device.index(), direction)?);
             }
         }
         Ok(found)

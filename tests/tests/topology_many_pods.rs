@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use lb_agent::datapath::{Direction, beside};
+use lb_agent::datapath::{Direction, attached_programs};
 use lb_tests::campaign;
 use lb_tests::manifest::Service;
 use lb_tests::netns::Netns;
@@ -105,7 +105,7 @@ fn until_attached(rig: &Rig, pods: std::ops::Range<usize>) -> Result<Duration> {
     let began = Instant::now();
     let is_attached = |pod: usize| -> Result<bool> {
         let index = if_nametoindex(format!("many{pod}").as_str())?;
-        let both = [Direction::Ingress, Direction::Egress].map(|it| beside(index, it));
+        let both = [Direction::Ingress, Direction::Egress].map(|it| attached_programs(index, it));
         Ok(both.into_iter().all(|found| found.is_ok_and(|found| !found.is_empty())))
     };
     rig.node(0)?.netns().run_in(|| {

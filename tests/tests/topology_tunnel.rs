@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use lb_agent::datapath::{Direction, beside};
+use lb_agent::datapath::{Direction, attached_programs};
 use lb_tests::agent::Agent;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
@@ -180,7 +180,9 @@ fn agent_that_comes_back_finds_the_programs_of_the_tunnel(shape: Shape) -> Resul
     let (mut rig, _) = start(shape, &[])?;
     let programs = |rig: &Rig| {
         let number = |index, direction| {
-            Ok::<_, std::io::Error>(beside(index, direction)?.first().map(|it| it.program))
+            Ok::<_, std::io::Error>(
+                attached_programs(index, direction)?.first().map(|it| it.program),
+            )
         };
         let numbers = || {
             let index = if_nametoindex("tun0")?;

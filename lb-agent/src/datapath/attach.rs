@@ -6,9 +6,9 @@ use std::path::Path;
 
 use tracing::info;
 
-use super::handover::Place;
 use super::programs::XDP;
 use super::role::{Direction, Role};
+use super::upgrade::Place;
 use super::{Datapath, Error, SOCKET_HOOKS, features, links, xdp};
 
 impl Datapath {

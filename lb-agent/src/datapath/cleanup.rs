@@ -8,11 +8,11 @@ use nix::mount::umount;
 
 use super::detach::let_go_of;
 use super::lock::Lock;
-use super::{Error, bpffs, meaning};
+use super::{Error, bpffs, upgrade};
 use crate::syscall;
 
 /// The parts of a layout's directory. Links first: nothing looks at a map that is half gone.
-const PARTS: [&str; 4] = ["links", "programs", "maps", meaning::DIRECTORY];
+const PARTS: [&str; 4] = ["links", "programs", "maps", upgrade::DIRECTORY];
 
 /// The pins that were removed, and the bpffs.
 #[derive(Debug, Default)]

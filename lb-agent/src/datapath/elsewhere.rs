@@ -11,7 +11,7 @@ use aya::maps::MapInfo;
 use aya::programs::loaded_programs;
 
 use super::role::Direction;
-use super::{CLASSIFIERS, Error, L3, beside, bpffs, cleanup};
+use super::{CLASSIFIERS, Error, L3, attached_programs, bpffs, cleanup};
 use crate::syscall;
 
 /// How deep below a mount a `--bpf-dir` is looked for.
@@ -53,7 +53,7 @@ fn attached() -> Vec<(String, u32, u32)> {
     let mut all = Vec::new();
     for device in &devices {
         for direction in Direction::BOTH {
-            let hooked = beside(device.index(), direction).unwrap_or_default();
+            let hooked = attached_programs(device.index(), direction).unwrap_or_default();
             let name = device.name().to_string_lossy();
             let linked = hooked.into_iter().filter(|hooked| hooked.link != 0);
             all.extend(linked.map(|hooked| (name.to_string(), hooked.link, hooked.program)));

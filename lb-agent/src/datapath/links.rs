@@ -11,9 +11,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::detach::let_go;
-use super::handover::{self, Place};
 use super::programs::attach_type;
 use super::role::Direction;
+use super::upgrade::{self, Place};
 use super::{Error, xdp};
 use crate::syscall::{self, Order};
 
@@ -49,7 +49,7 @@ pub(super) fn attach_device(
     place: Place,
 ) -> Result<OwnedFd, Failure> {
     let path = pin_of(links, index, direction);
-    handover::make_room(&path, place)?;
+    upgrade::make_room(&path, place)?;
     let same = |info: &syscall::LinkInfo| info.device() == index;
     if let Some(link) = replace(&path, program, same)? {
         return Ok(link);
@@ -83,7 +83,7 @@ pub(super) fn move_device(
     // A run that was killed may have left a pin there, which nothing uses any more.
     drop(remove_pin(&slot));
     syscall::pin(once.slot.as_fd(), &slot).map_err(|error| Failure::Pin(slot.clone(), error))?;
-    handover::make_room(&path, Place::Beside)?;
+    upgrade::make_room(&path, Place::Beside)?;
     let (order, before) = match direction {
         Direction::Ingress => (Order::First, &once.gate),
         Direction::Egress => (Order::Last, &once.marker),
@@ -104,14 +104,14 @@ pub(super) fn move_device(
             }
         }
         syscall::wait_for_programs();
-        drop(let_go(&handover::aside(&path)));
+        drop(let_go(&upgrade::aside(&path)));
         update(link.as_fd(), program)?;
         Ok(link)
     };
     let moved = move_over();
-    if moved.is_err() && handover::aside(&path).exists() {
+    if moved.is_err() && upgrade::aside(&path).exists() {
         // It has its name again, and goes on: without the map that goes now.
-        drop(fs::rename(handover::aside(&path), &path));
+        drop(fs::rename(upgrade::aside(&path), &path));
         drop(syscall::update_link(old.as_fd(), program));
     }
     drop(remove_pin(&slot));
@@ -120,7 +120,7 @@ pub(super) fn move_device(
 
 /// Last, but before an earlier run's: what that one knows of a tuple may be what the tuple meant before.
 fn at_egress(path: &Path) -> Order {
-    let others = syscall::open_pin(&handover::aside(path)).ok();
+    let others = syscall::open_pin(&upgrade::aside(path)).ok();
     match others.and_then(|link| syscall::link_info(link.as_fd()).ok()) {
         Some(link) => Order::Before(link.program),
         None => Order::Last,
@@ -137,7 +137,7 @@ pub(super) fn attach_cgroup(
     place: Place,
 ) -> Result<OwnedFd, Failure> {
     let path = links.join(name);
-    handover::make_room(&path, place)?;
+    upgrade::make_room(&path, place)?;
     let inode = inode(cgroup).map_err(|error| Failure::Pin(path.clone(), error))?;
     let same = |info: &syscall::LinkInfo| info.cgroup() == inode;
     if let Some(link) = replace(&path, program, same)? {
@@ -188,7 +188,7 @@ fn pin(link: OwnedFd, path: PathBuf) -> Result<OwnedFd, Failure> {
 pub(super) fn detach_device(links: &Path, index: u32) -> Result<(), Error> {
     for direction in Direction::BOTH.into_iter().rev() {
         let path = pin_of(links, index, direction);
-        let_go(&handover::aside(&path))?;
+        let_go(&upgrade::aside(&path))?;
         let_go(&path)?;
     }
     remove_pin(&xdp::pin_of(links, index))

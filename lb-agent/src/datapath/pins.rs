@@ -8,7 +8,7 @@ use tracing::info;
 
 use super::lock::Lock;
 use super::watchdog::Fault;
-use super::{Datapath, Error, bpffs, meaning};
+use super::{Datapath, Error, bpffs, upgrade};
 use crate::syscall;
 
 impl Datapath {
@@ -22,8 +22,8 @@ impl Datapath {
             self.lock = Lock::take(bpf_dir)?;
         }
         let pins = self.programs.restore()?;
-        if !self.dir.join(meaning::DIRECTORY).exists() {
-            meaning::note(&self.dir)?;
+        if !self.dir.join(upgrade::DIRECTORY).exists() {
+            upgrade::note(&self.dir)?;
         }
         // Also where no held link lacks its pin: the next link that is made needs the directory.
         let links = self.dir.join("links");

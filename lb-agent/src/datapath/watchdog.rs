@@ -11,10 +11,10 @@ use std::time::Instant;
 use tracing::{debug, warn};
 
 use super::detach::let_go;
-use super::handover::{self, Place};
 use super::look::{Look, look, place, problem};
 use super::programs::XDP;
 use super::role::Direction;
+use super::upgrade::{self, Place};
 use super::{Datapath, Error, SOCKET_HOOKS, links, xdp};
 use crate::syscall;
 
@@ -137,7 +137,7 @@ impl Datapath {
         let Some(fault) = fault else { return Ok(None) };
         if fault == Fault::Displaced {
             let problem = || problem(name, &order, direction);
-            let is_under_way = handover::aside(&path).exists();
+            let is_under_way = upgrade::aside(&path).exists();
             if is_under_way || !self.displaced.see(&path, Instant::now(), problem) {
                 return Ok(None);
             }

@@ -29,7 +29,7 @@ impl Maps {
 
     /// Name, entries and capacity of every map that can fill up. Walks them: not for every second.
     pub fn fill(&self) -> Result<Vec<(&'static str, usize, u32)>> {
-        self.fill_beside(&Usage {
+        self.fill_given(&Usage {
             services: self.services()?.len(),
             backends: self.backends_in_use()?,
             lines: self.lines_in_use()?,
@@ -38,7 +38,7 @@ impl Maps {
     }
 
     /// The same where the entries of the maps that the agent fills are known: its largest are not read.
-    pub fn fill_beside(&self, usage: &Usage) -> Result<Vec<(&'static str, usize, u32)>> {
+    pub fn fill_given(&self, usage: &Usage) -> Result<Vec<(&'static str, usize, u32)>> {
         Ok(vec![
             ("SERVICES", usage.services, capacity(&self.services, "SERVICES")?),
             fill::<_, Raw<FlowKey4>, Raw<Flow4>>(&self.flows4, "FLOWS4")?,

@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use super::Sources;
 use crate::datapath::Fault;
 use crate::maps::Error;
-use crate::node::Told;
+use crate::node::ChangeSource;
 use crate::reconcile::Usage;
 use crate::snapshot::{Kind, KindView};
 
@@ -28,7 +28,7 @@ pub(super) struct Snapshot {
 impl Snapshot {
     pub(super) fn take(sources: &Sources) -> Result<Self, Error> {
         let usage = sources.numbers.usage();
-        let (counters, fill) = (sources.maps.counters()?, sources.maps.fill_beside(&usage)?);
+        let (counters, fill) = (sources.maps.counters()?, sources.maps.fill_given(&usage)?);
         Ok(Self { sources: sources.clone(), counters, fill })
     }
 
@@ -102,7 +102,7 @@ impl Snapshot {
             repairs.map(|(fault, number)| ([("fault", fault.name())], load(number))).collect();
         let help = "Attachments undone by another program and repaired, by fault";
         counters(to, "lb_attachment_repairs", help, &repairs)?;
-        let attached = Told::ALL.iter().zip(&numbers.attached);
+        let attached = ChangeSource::ALL.iter().zip(&numbers.attached);
         let attached: Vec<_> =
             attached.map(|(told, number)| ([("told_by", told.name())], load(number))).collect();
         let help = "Interfaces that got programs, by how the agent learnt of them";

@@ -97,10 +97,10 @@ pub fn addresses(view: &View, node: &Identity) -> BTreeMap<Ip, u32> {
 ///
 /// Veths with a network of their own of which nobody says what
 /// they are, and veths of a bridge that is the node's way out.
-pub fn doubtful(view: &View, node: &Identity) -> Vec<String> {
+pub fn ambiguous(view: &View, node: &Identity) -> Vec<String> {
     let leads = Leads::of(view, node);
     let leads_out = |index: &u32| view.links.get(index).is_some_and(|it| leads.is_external(it));
-    let is_doubtful = |link: &&Link| {
+    let is_ambiguous = |link: &&Link| {
         node.external.is_empty()
             && node.pods.is_empty()
             && !leads.is_external(link)
@@ -108,7 +108,7 @@ pub fn doubtful(view: &View, node: &Identity) -> Vec<String> {
             && (leads.has_network(link) && leads.other_end_leads_out(link).is_none()
                 || link.controller.as_ref().is_some_and(leads_out))
     };
-    view.links.values().filter(is_doubtful).map(|link| link.name.clone()).collect()
+    view.links.values().filter(is_ambiguous).map(|link| link.name.clone()).collect()
 }
 
 /// Devices that packets are routed by and that have no programs, with what that means: for an operator.

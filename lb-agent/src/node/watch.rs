@@ -34,9 +34,9 @@ const LINKS: [MulticastGroup; 3] =
     [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
 const ROUTE_GROUPS: [MulticastGroup; 2] = [MulticastGroup::Ipv4Route, MulticastGroup::Ipv6Route];
 
-/// The source of the news of a device that got programs.
+/// The source of a change, such as a new device that got programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Told {
+pub enum ChangeSource {
     /// The kernel, at once.
     Event,
     /// A list of everything, at the start and every half minute.
@@ -45,7 +45,7 @@ pub enum Told {
     Retry,
 }
 
-impl Told {
+impl ChangeSource {
     pub const ALL: [Self; 3] = [Self::Event, Self::List, Self::Retry];
 
     /// As metrics name it.
@@ -58,8 +58,8 @@ impl Told {
     }
 }
 
-/// The namespace as it is now, and what told of the change.
-pub type Shown = Option<(View, Told)>;
+/// The namespace as it is now, and the source of its last change.
+pub type Shown = Option<(View, ChangeSource)>;
 
 type Messages = UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, SocketAddr)>;
 
@@ -130,17 +130,17 @@ async fn show(
         let mut again = interval_at(Instant::now() + AGAIN, AGAIN);
         View { links: view.links, addresses: view.addresses, .. } = dump(handle).await?;
         let mut hidden = Some(spawn_blocking(hidden::find));
-        let mut told = Told::List;
+        let mut source = ChangeSource::List;
         loop {
             if !is_first {
-                publish(views, &view, told);
+                publish(views, &view, source);
             }
             if is_first || routes_are_due && listed.elapsed() >= ROUTES {
                 (is_first, routes_are_due, listed) = (false, false, Instant::now());
                 view.ways = Ways::list(handle).await?;
-                publish(views, &view, told);
+                publish(views, &view, source);
             }
-            told = Told::Event;
+            source = ChangeSource::Event;
             tokio::select! {
                 biased;
                 message = of_links.next() => {
@@ -174,11 +174,11 @@ async fn show(
     }
 }
 
-fn publish(views: &Sender<Shown>, view: &View, told: Told) {
+fn publish(views: &Sender<Shown>, view: &View, source: ChangeSource) {
     views.send_if_modified(|shown| {
         let differs = shown.as_ref().is_none_or(|(shown, _)| shown != view);
         if differs {
-            *shown = Some((view.clone(), told));
+            *shown = Some((view.clone(), source));
         }
         differs
     });

@@ -85,7 +85,7 @@ impl Frontends {
             && self.unclaimed(frontend).is_none()
     }
 
-    /// Claims a frontend for a service. The entries to settle are added to `dirty`.
+    /// Claims a frontend for a service. The entries to write are added to `dirty`.
     pub(super) fn claim(
         &mut self,
         frontend: Frontend,
@@ -160,7 +160,7 @@ impl Frontends {
     /// Writes what the `dirty` entries should be: what `winner` says.
     ///
     /// The settings grow before the first entry that needs them and shrink after the last.
-    pub(super) fn settle(
+    pub(super) fn write_winners(
         &mut self,
         (dirty, now): (&BTreeSet<Frontend>, Duration),
         settings: &mut Settings,

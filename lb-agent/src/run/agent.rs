@@ -61,7 +61,7 @@ pub(super) struct Agent {
     /// When attachments were looked at last.
     pub(super) inspected: Instant,
     pub(super) is_programmed: bool,
-    pub(super) is_settled: bool,
+    pub(super) is_upgraded: bool,
     /// To which frontends processes of this host need routes.
     pub(super) frontends: watch::Sender<Frontends>,
     /// They may be others than was said.
@@ -274,7 +274,7 @@ impl Agent {
 
     /// Time goes on when the maps have everything.
     pub(super) fn pass_time(&mut self) {
-        if self.writer.is_settled() {
+        if self.writer.is_up_to_date() {
             self.clock.go_on(Instant::now());
         }
     }

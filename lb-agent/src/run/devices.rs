@@ -2,9 +2,10 @@
 
 mod acceleration;
 mod addresses;
-mod ambiguous_roles;
 mod attachment;
+mod flags;
 mod removal;
+mod reports;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,6 +16,8 @@ use lb_common::addr::Ip;
 use lb_common::config::{Prefix, Settings};
 use tracing::{info, warn};
 
+use self::flags::DeviceFlags;
+use self::reports::Reports;
 use super::Error;
 use super::accelerator::Accelerator;
 use crate::config::Config;
@@ -22,8 +25,7 @@ use crate::datapath::{Datapath, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::{
-    Assignment, Identity, Primary, Told, View, addresses, assignments, doubtful, hidden, settings,
-    unreadable, unserved,
+    Assignment, ChangeSource, Identity, Primary, View, addresses, assignments, settings,
 };
 use crate::snapshot::NodeSpec;
 
@@ -44,7 +46,7 @@ pub(super) struct Devices {
     config: Arc<Config>,
     view: Option<View>,
     /// The source of the news of it.
-    told: Told,
+    source: ChangeSource,
     attached: BTreeMap<u32, Assignment>,
     /// Devices that took no programs, and since when.
     failed: BTreeMap<u32, Instant>,
@@ -55,12 +57,7 @@ pub(super) struct Devices {
     secret: u32,
     /// Another layout's programs serve: nothing is attached before ours have everything.
     is_held: bool,
-    /// Devices whose role is a guess.
-    doubtful: Vec<String>,
-    /// Devices whose packets the programs could not read.
-    unreadable: Vec<String>,
-    /// Devices that packets are routed by and that have no programs, and why.
-    unserved: Vec<String>,
+    reports: Reports,
     /// The problems that the last inspection of attachments found and could not put right for good.
     attachment_problems: Vec<String>,
     /// Since when pins are missing that cannot be put back.
@@ -68,8 +65,7 @@ pub(super) struct Devices {
     accelerator: Accelerator,
     /// Where XDP is, or why it is not, is another than was last shown.
     acceleration_changed: bool,
-    /// The flags of devices that the programs know: those of `Device` beside those of [`Assignment`].
-    told_flags: BTreeMap<u32, u32>,
+    flags: DeviceFlags,
     /// The links of an earlier run were compared with the wanted ones.
     is_pruned: bool,
 }
@@ -83,7 +79,7 @@ impl Devices {
         Ok(Self {
             addresses: maps.addresses()?.into_iter().collect(),
             maps: datapath.maps()?,
-            is_held: datapath.is_beside(),
+            is_held: datapath.is_upgrading(),
             accelerator: Accelerator::after(&datapath),
             datapath,
             identity,
@@ -94,16 +90,14 @@ impl Devices {
             secret: if before.secret == 0 { settings::secret() } else { before.secret },
             config,
             view: None,
-            told: Told::List,
+            source: ChangeSource::List,
             attached: BTreeMap::new(),
             failed: BTreeMap::new(),
-            doubtful: Vec::new(),
-            unreadable: Vec::new(),
-            unserved: Vec::new(),
+            reports: Reports::default(),
             attachment_problems: Vec::new(),
             unpinned: None,
             acceleration_changed: false,
-            told_flags: BTreeMap::new(),
+            flags: DeviceFlags::default(),
             is_pruned: false,
         })
     }
@@ -114,8 +108,8 @@ impl Devices {
     }
 
     /// Links and addresses are these now.
-    pub(super) fn set_view(&mut self, view: View, told: Told) {
-        (self.view, self.told) = (Some(view), told);
+    pub(super) fn set_view(&mut self, view: View, source: ChangeSource) {
+        (self.view, self.source) = (Some(view), source);
     }
 
     /// The Node object is this now.
@@ -161,14 +155,14 @@ impl Devices {
         self.is_pruned && self.failed.values().all(|since| since.elapsed() >= PATIENCE)
     }
 
-    /// Moves over what went into maps of an earlier run while programs were replaced. False where something of that
-    /// run is left, to be tried again.
-    pub(super) fn settle(&mut self) -> bool {
-        let settled = self.datapath.settle();
-        if let Err(error) = &settled {
+    /// Copies entries that went into maps of an earlier run while programs were replaced, and removes that run's programs.
+    /// False where something of that run is left, to be tried again.
+    pub(super) fn finish_upgrade(&mut self) -> bool {
+        let finished = self.datapath.finish_upgrade();
+        if let Err(error) = &finished {
             warn!(error = %crate::chain(error), "leftovers of an earlier run could not be removed; retrying");
         }
-        settled.is_ok()
+        finished.is_ok()
     }
 
     /// Brings devices and addresses up to date. Programs that an earlier run attached are taken off only when the
@@ -177,10 +171,7 @@ impl Devices {
         let Some(view) = self.view.as_ref().filter(|_| !self.is_held) else { return };
         let wanted = assignments(view, &self.identity);
         let own = addresses(view, &self.identity);
-        let in_doubt = doubtful(view, &self.identity);
-        let unreadable = unreadable(view, &self.identity);
-        let mut unserved = unserved(view, &self.identity);
-        unserved.extend(hidden::problems(view));
+        let reports = Reports::of(view, &self.identity);
         if !self.is_pruned
             && let Err(error) = self.datapath.carry()
         {
@@ -211,15 +202,24 @@ impl Devices {
             self.prune(&indices);
         }
         self.put_addresses(&own);
-        self.doubt(in_doubt);
-        self.leave_out(unreadable);
-        self.miss(unserved);
+        reports.replace(&mut self.reports);
         self.accelerate();
-        self.tell();
+        self.write_flags();
         let of = |role| self.attached.values().filter(|it| it.role == role).count();
         let [pods, edges] = &numbers.devices;
         Numbers::set(pods, of(Role::Pod));
         Numbers::set(edges, of(Role::Edge) + of(Role::L3));
+    }
+
+    /// Names of interfaces whose role is a guess.
+    pub(super) fn ambiguous(&self) -> &[String] {
+        &self.reports.ambiguous
+    }
+
+    /// The problems of interfaces, attachments and source ports, for an operator.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let ports = settings::shared_ports();
+        [self.attachment_problems.as_slice(), &self.reports.unserved, ports.as_slice()].concat()
     }
 
     /// Whether another layout's programs serve still.
@@ -246,11 +246,11 @@ impl Devices {
     /// Tries again what failed.
     pub(super) fn retry(&mut self, is_known: bool, numbers: &Numbers) {
         if !self.failed.is_empty() || (is_known && !self.is_pruned) {
-            self.told = Told::Retry;
+            self.source = ChangeSource::Retry;
             self.apply(is_known, numbers);
         } else {
             self.accelerate();
-            self.tell();
+            self.write_flags();
         }
     }
 }

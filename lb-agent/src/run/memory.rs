@@ -15,7 +15,7 @@ use crate::reconcile::Limits;
 
 /// Bytes that are not for maps: the programs, the agent itself, and
 /// the verifier while it checks programs (40 MB on Linux 6.18).
-const BESIDE: u64 = 64 << 20;
+const OTHER: u64 = 64 << 20;
 /// Bytes that the agent remembers of a frontend or a backend, at most.
 const OF_OBJECT: u64 = 4 << 10;
 
@@ -56,7 +56,7 @@ pub(super) fn fit(
     need: &Limits,
     limit: u64,
 ) {
-    let room = limit.saturating_sub(beside(need));
+    let room = limit.saturating_sub(other_memory(need));
     loop {
         let entries = |shape: &Shape| sizes.get(shape.name).copied().unwrap_or(shape.entries);
         let taken: u64 = SHAPES.iter().map(|shape| shape.bytes(entries(shape))).sum();
@@ -68,7 +68,7 @@ pub(super) fn fit(
         };
         let largest = SHAPES.iter().filter(may_shrink).max_by_key(|it| it.bytes(entries(it)));
         let Some(largest) = largest else {
-            let needed = taken + beside(need);
+            let needed = taken + other_memory(need);
             warn!(limit, needed, "memory limit is below what full maps may take: raise the limit");
             return;
         };
@@ -78,9 +78,9 @@ pub(super) fn fit(
 }
 
 /// Bytes that are not for maps.
-fn beside(need: &Limits) -> u64 {
+fn other_memory(need: &Limits) -> u64 {
     let objects = u64::from(need.services).saturating_add(need.backends.into());
-    BESIDE.saturating_add(objects.saturating_mul(OF_OBJECT))
+    OTHER.saturating_add(objects.saturating_mul(OF_OBJECT))
 }
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
             let (mut sizes, limit) = (sizes(), mebibytes << 20);
             let floors = SHAPES.iter().filter(|it| it.is_sizable).map(|it| (it.name, 4_096));
             fit(&mut sizes, &floors.collect(), &NOTHING, limit);
-            assert!(total(&sizes) + BESIDE <= limit, "{mebibytes} MiB: {sizes:?}");
+            assert!(total(&sizes) + OTHER <= limit, "{mebibytes} MiB: {sizes:?}");
             let most = sizes.values().max();
             assert!(most.is_some_and(|most| *most >= 16_384), "{mebibytes} MiB: {sizes:?}");
         }

@@ -120,7 +120,7 @@ pub(super) async fn load(
 ) -> Result<Option<Datapath>, Error> {
     let loading = spawn_blocking(move || {
         let mut datapath = Datapath::load(&paths)?;
-        if !datapath.is_beside() {
+        if !datapath.is_upgrading() {
             datapath.attach_sockets(&paths.cgroup)?;
         }
         Ok(datapath)

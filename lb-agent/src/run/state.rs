@@ -177,9 +177,9 @@ impl State {
         &mut self,
         reconciler: &Reconciler,
         unwritten: Vec<(ServiceId, String)>,
-        doubtful: &[String],
+        ambiguous: &[String],
     ) {
-        if let Some(write) = self.prepare(reconciler, unwritten, doubtful) {
+        if let Some(write) = self.prepare(reconciler, unwritten, ambiguous) {
             self.writing = Some(spawn_blocking(write));
         }
     }
@@ -189,9 +189,9 @@ impl State {
         &mut self,
         reconciler: &Reconciler,
         unwritten: Vec<(ServiceId, String)>,
-        doubtful: &[String],
+        ambiguous: &[String],
     ) {
-        if let Some(write) = self.prepare(reconciler, unwritten, doubtful) {
+        if let Some(write) = self.prepare(reconciler, unwritten, ambiguous) {
             write();
         }
     }
@@ -200,14 +200,14 @@ impl State {
         &mut self,
         reconciler: &Reconciler,
         unwritten: Vec<(ServiceId, String)>,
-        doubtful: &[String],
+        ambiguous: &[String],
     ) -> Option<impl FnOnce() + use<>> {
         self.changed = None;
         self.stale = self.staleness();
         let of = |id| reconciler.key(id).map_or_else(|| format!("service {id}"), name);
         let mut known = StateFile {
             unwritten: unwritten.into_iter().map(|(id, why)| (of(id), why)).collect(),
-            doubtful: doubtful.to_vec(),
+            ambiguous: ambiguous.to_vec(),
             node: self.node.clone(),
             pid: std::process::id(),
             stale: self.stale.clone(),

@@ -30,7 +30,7 @@ pub struct StateFile {
     /// Service ports some of whose entries a map did not take, and why.
     pub unwritten: BTreeMap<String, String>,
     /// Devices that were taken for those of pods, and may lead outside.
-    pub doubtful: Vec<String>,
+    pub ambiguous: Vec<String>,
     /// Frontends several services ask for: the winner, then the others.
     pub conflicts: BTreeMap<String, Vec<String>>,
     /// The faults of the source (files that cannot be read, objects of no use), of our Node and of Services.

@@ -29,8 +29,8 @@ impl Agent {
     pub(super) fn write_state(&mut self) {
         self.count();
         self.state.write_sync();
-        let (unwritten, doubtful) = (self.writer.unwritten(), self.devices.doubtful());
-        self.state.write_now(&self.reconciler, unwritten, doubtful);
+        let (unwritten, ambiguous) = (self.writer.unwritten(), self.devices.ambiguous());
+        self.state.write_now(&self.reconciler, unwritten, ambiguous);
     }
 
     fn count(&mut self) {
@@ -78,8 +78,8 @@ impl Agent {
             self.count();
             let (unwritten, of_source) = (self.writer.unwritten(), self.state.of_source());
             self.shown.shortcomings(&self.tracker, &self.reconciler, unwritten, &of_source);
-            let (unwritten, doubtful) = (self.writer.unwritten(), self.devices.doubtful());
-            self.state.write(&self.reconciler, unwritten, doubtful);
+            let (unwritten, ambiguous) = (self.writer.unwritten(), self.devices.ambiguous());
+            self.state.write(&self.reconciler, unwritten, ambiguous);
         }
     }
 
@@ -158,8 +158,8 @@ impl Agent {
             self.state.accelerates(acceleration);
         }
         let is_complete = self.tracker.is_synced() && self.devices.is_complete();
-        if is_complete && !self.is_settled {
-            self.is_settled = self.devices.settle();
+        if is_complete && !self.is_upgraded {
+            self.is_upgraded = self.devices.finish_upgrade();
         }
         if is_complete && self.is_programmed && self.writer.is_done() && !self.health.is_ready() {
             // Whoever asks now is told names, not numbers.

@@ -1,6 +1,6 @@
 //! Applies operations in order. An entry that a map does not take costs its own service, nobody else: a new one is not
 //! served, one that was served goes on as it was (what it leads to is given to nobody before it is gone, see
-//! [`Writer::is_settled`]). The entry is tried again every second, each for itself: what one map refuses another takes,
+//! [`Writer::is_up_to_date`]). The entry is tried again every second, each for itself: what one map refuses another takes,
 //! and a short entry finds room where a long one does not.
 //!
 //! Only what belongs to no single service, or what an array refuses, holds the rest up.
@@ -157,8 +157,8 @@ impl<T: Table> Writer<T> {
         self.queue.is_empty()
     }
 
-    /// Whether nothing is served any more that should have been replaced: only then what it leads to can be others'.
-    pub(super) fn is_settled(&self) -> bool {
+    /// True once no outdated entry is live. Only then may its rows and ranges be reused.
+    pub(super) fn is_up_to_date(&self) -> bool {
         self.is_done() && !self.serves_old()
     }
 

@@ -7,7 +7,7 @@ use lb_common::config::{Settings, address};
 use lb_common::event::{Hook, Verdict, verdict_counter};
 use lb_common::service::Flags;
 
-use super::{Error, beside, list, open, words};
+use super::{Error, attachments, list, open, words};
 use crate::datapath::{LAYOUT, SOCKET_HOOKS, runs};
 use crate::maps::Maps;
 use crate::run::{StateFile, last_sync};
@@ -31,8 +31,8 @@ pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error>
     devices::lines(&mut text, &maps, &links)?;
     devices::acceleration(&mut text, &known, &maps, &links)?;
     if is_verbose {
-        beside::attached(&mut text, &maps, &links)?;
-        beside::machine(&mut text);
+        attachments::attached(&mut text, &maps, &links)?;
+        attachments::machine(&mut text);
     }
     settings(&mut text, &maps)?;
     takeover(&mut text, &maps)?;
@@ -185,7 +185,7 @@ fn findings(text: &mut String, known: &StateFile) {
     for (port, why) in &known.unwritten {
         line(text, "Not written", &format!("{port}: {why}; retrying every second"));
     }
-    for device in &known.doubtful {
+    for device in &known.ambiguous {
         let remedy = "set --external-device or --pod-device";
         line(text, "Ambiguous", &format!("{device} is served as a pod interface: {remedy}"));
     }

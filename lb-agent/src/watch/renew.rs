@@ -61,7 +61,7 @@ impl Renewed {
         };
         let shared = Arc::new(Shared { current: Mutex::new(current), refused: Notify::new() });
         let keeper =
-            Keeper { server, own, shared: Arc::downgrade(&shared), files, stamps, told: None };
+            Keeper { server, own, shared: Arc::downgrade(&shared), files, stamps, reported: None };
         drop(tokio::spawn(keeper.keep()));
         Ok(Self(shared))
     }
@@ -110,7 +110,7 @@ struct Keeper {
     files: Vec<PathBuf>,
     stamps: Vec<Stamp>,
     /// The fault that was logged last.
-    told: Option<String>,
+    reported: Option<String>,
 }
 
 impl Keeper {
@@ -152,11 +152,11 @@ impl Keeper {
         match made {
             Ok(stack) => {
                 *shared.current() = Ok(stack);
-                self.told = None;
+                self.reported = None;
             }
             Err(error) => {
                 let error = crate::chain(&error);
-                if self.told.as_ref() != Some(&error) {
+                if self.reported.as_ref() != Some(&error) {
                     tracing::warn!(
                         error,
                         "credentials could not be reloaded; keeping the current ones"
@@ -165,7 +165,7 @@ impl Keeper {
                 if let Err(why) = &mut *shared.current() {
                     why.clone_from(&error);
                 }
-                self.told = Some(error);
+                self.reported = Some(error);
             }
         }
     }

@@ -16,18 +16,18 @@ pub(super) struct Unread {
     by_name: BTreeMap<(String, String), Finding>,
     /// Those of the list that is being read; nothing outside of one.
     listed: Option<BTreeMap<(String, String), Finding>>,
-    told: usize,
+    logged: usize,
 }
 
 impl Unread {
     /// None yet.
     pub(super) const fn new(kind: Kind, view: ViewHealth) -> Self {
-        Self { kind, view, by_name: BTreeMap::new(), listed: None, told: 0 }
+        Self { kind, view, by_name: BTreeMap::new(), listed: None, logged: 0 }
     }
 
     /// A list begins.
     pub(super) fn began(&mut self) {
-        (self.listed, self.told) = (Some(BTreeMap::new()), 0);
+        (self.listed, self.logged) = (Some(BTreeMap::new()), 0);
     }
 
     /// A list has ended.
@@ -39,7 +39,7 @@ impl Unread {
                 self.tell();
             }
         }
-        self.told = 0;
+        self.logged = 0;
     }
 
     /// This object cannot be read.
@@ -56,8 +56,8 @@ impl Unread {
         let key = (who.namespace.clone(), who.name.clone());
         for finding in findings.into_list() {
             if self.by_name.get(&key) != Some(&finding) {
-                self.told += 1;
-                if self.told <= NAMED {
+                self.logged += 1;
+                if self.logged <= NAMED {
                     tracing::warn!(%finding, "object cannot be read");
                 }
             }

@@ -27,13 +27,13 @@ pub fn lost() -> u64 {
 /// Takes lines for the thread that writes them.
 #[derive(Clone, Debug)]
 pub(super) struct Lines {
-    to: SyncSender<Told>,
+    to: SyncSender<Message>,
     lost: &'static AtomicU64,
 }
 
 /// The messages to the thread.
 #[derive(Debug)]
-enum Told {
+enum Message {
     Line(Vec<u8>),
     /// Say when all before this is written.
     Flush(SyncSender<()>),
@@ -49,7 +49,7 @@ pub(super) struct Line {
 /// Waits, when it is dropped, until what was logged is written, but not for long.
 #[derive(Debug)]
 #[must_use = "what was logged last may be lost without it"]
-pub struct LastLines(SyncSender<Told>);
+pub struct LastLines(SyncSender<Message>);
 
 /// Begins to write lines to `sink`.
 pub(super) fn start(sink: impl Write + Send + 'static) -> io::Result<(Lines, LastLines)> {
@@ -65,16 +65,16 @@ fn start_counting(
     Ok((Lines { to: to.clone(), lost }, LastLines(to)))
 }
 
-fn write(mut sink: impl Write, from: &Receiver<Told>, lost: &AtomicU64) {
+fn write(mut sink: impl Write, from: &Receiver<Message>, lost: &AtomicU64) {
     for told in from {
         match told {
-            Told::Line(line) => {
+            Message::Line(line) => {
                 if sink.write_all(&line).and_then(|()| sink.flush()).is_err() {
                     lost.fetch_add(1, Ordering::Relaxed);
                 }
             }
             // Whoever waited may have gone on.
-            Told::Flush(written) => drop(written.try_send(())),
+            Message::Flush(written) => drop(written.try_send(())),
         }
     }
 }
@@ -101,7 +101,7 @@ impl Write for Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let text = std::mem::take(&mut self.text);
-        if !text.is_empty() && self.lines.to.try_send(Told::Line(text)).is_err() {
+        if !text.is_empty() && self.lines.to.try_send(Message::Line(text)).is_err() {
             self.lines.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -110,7 +110,7 @@ impl Drop for Line {
 impl Drop for LastLines {
     fn drop(&mut self) {
         let (written, wait) = sync_channel(1);
-        if self.0.try_send(Told::Flush(written)).is_ok() {
+        if self.0.try_send(Message::Flush(written)).is_ok() {
             // Nobody may read it any more.
             let _is_written: Result<(), RecvTimeoutError> = wait.recv_timeout(LAST_LINES);
         }

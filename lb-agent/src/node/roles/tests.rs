@@ -147,7 +147,7 @@ fn the_other_end_of_a_veth_tells_what_a_second_one_is() {
     drop(view.links.insert(30, second));
     view.addresses.push(address(30, "172.20.0.1"));
     assert_eq!(role(&view, &ranges("10.244.0.0/24"), "veth1b"), Some(Role::Pod));
-    assert!(doubtful(&view, &node()).is_empty(), "its other end says it");
+    assert!(ambiguous(&view, &node()).is_empty(), "its other end says it");
     // A node that is a container itself: both cards end in the same namespace.
     let card = view.links.get_mut(&2).unwrap();
     (card.kind, card.elsewhere) = (LinkKind::Veth, Some(0));
@@ -213,10 +213,10 @@ fn patterns_replace_discovery_for_their_role() {
 }
 
 #[test]
-fn a_veth_with_a_network_is_an_uplink_or_in_doubt() {
+fn a_veth_with_a_network_is_an_uplink_or_ambiguous() {
     let mut view = view();
     view.addresses.push(address(5, "172.20.0.1"));
-    assert_eq!(doubtful(&view, &node()), ["cali1"], "nobody says where pods are");
+    assert_eq!(ambiguous(&view, &node()), ["cali1"], "nobody says where pods are");
     let ranges = |text: &str| Identity { pod_ranges: vec![text.parse().unwrap()], ..node() };
     let role = |node: &Identity| {
         let all = assignments(&view, node);
@@ -225,16 +225,16 @@ fn a_veth_with_a_network_is_an_uplink_or_in_doubt() {
     assert_eq!(role(&ranges("172.20.0.0/24")), Some(Role::Pod));
     assert_eq!(role(&ranges("10.244.0.0/24")), Some(Role::Edge));
     assert_eq!(role(&ranges("fd00::/64")), Some(Role::Pod), "of the other family");
-    assert!(doubtful(&view, &ranges("10.244.0.0/24")).is_empty());
+    assert!(ambiguous(&view, &ranges("10.244.0.0/24")).is_empty());
     let named = Identity { pods: vec!["cali*".parse().unwrap()], ..node() };
-    assert!(doubtful(&view, &named).is_empty());
+    assert!(ambiguous(&view, &named).is_empty());
 }
 
 #[test]
-fn a_port_of_the_bridge_that_leads_out_is_in_doubt() {
+fn a_port_of_the_bridge_that_leads_out_is_ambiguous() {
     let mut view = view();
     view.ways.default.insert(3);
-    assert_eq!(doubtful(&view, &node()), ["veth1"]);
+    assert_eq!(ambiguous(&view, &node()), ["veth1"]);
 }
 
 #[test]

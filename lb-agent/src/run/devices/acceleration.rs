@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use lb_common::config::{Device, Settings};
-use tracing::{info, warn};
 
 use super::Devices;
 use crate::config::{Masquerade, ShortCuts};
@@ -37,33 +36,18 @@ impl Devices {
             && self.config.masquerade.value != Masquerade::KubeProxy
     }
 
-    /// Tells the programs what may be done with each device.
-    pub(super) fn tell(&mut self) {
+    /// Writes which interfaces take redirected frames, and at which packets may bypass the stack.
+    pub(super) fn write_flags(&mut self) {
         let sending = self.accelerator.sending();
         for (index, assignment) in &self.attached {
             let sends = if sending.contains(index) { Device::TAKES_FRAMES } else { 0 };
             let has_link = matches!(assignment.role, Role::Pod | Role::Edge);
             let opens = if self.has_short_cuts() && has_link { Device::SHORT_CUT } else { 0 };
-            let (told, wanted) = (self.told_flags.get(index).copied().unwrap_or(0), sends | opens);
-            if told == wanted {
-                continue;
-            }
-            let flags = assignment.device.flags | wanted;
-            let name = &assignment.name;
-            if let Err(error) = self.maps.put_device(*index, &Device { flags, ..assignment.device })
-            {
-                warn!(device = name, error = crate::chain(&error), "writing the interface failed");
-                continue;
-            }
-            self.told_flags.insert(*index, wanted);
-            if (told ^ wanted) & Device::TAKES_FRAMES != 0 {
-                let is_sending = sends != 0;
-                info!(device = name, is_sending, "XDP redirect switched");
-            }
+            self.flags.write(&mut self.maps, assignment, sends | opens);
         }
     }
 
-    /// Where XDP is (with an empty text) or why it is not, by device; nothing when that was told before.
+    /// Where XDP is (with an empty text) or why it is not, by device; nothing when that was reported before.
     pub(in crate::run) fn take_acceleration(&mut self) -> Option<BTreeMap<String, String>> {
         std::mem::take(&mut self.acceleration_changed).then(|| self.accelerator.shown())
     }

@@ -13,7 +13,7 @@ use crate::syscall::device_name;
 
 impl Devices {
     pub(super) fn attach(&mut self, device: Assignment, numbers: &Numbers) {
-        self.told_flags.remove(&device.index);
+        self.flags.forget(device.index);
         let put = self.maps.put_device(device.index, &device.device);
         let attached = put
             .map_err(Into::into)
@@ -21,7 +21,7 @@ impl Devices {
         match attached {
             Ok(()) => {
                 self.failed.remove(&device.index);
-                numbers.attached(self.told);
+                numbers.attached(self.source);
                 drop(self.attached.insert(device.index, device));
             }
             Err(error) => {

@@ -20,7 +20,7 @@ impl Devices {
 
     /// Takes off the links and the row of a device, each whatever becomes of the other.
     pub(super) fn forget(&mut self, index: u32) -> Result<(), String> {
-        self.told_flags.remove(&index);
+        self.flags.forget(index);
         let detached = self.datapath.detach(index).map_err(|error| crate::chain(&error));
         let removed = self.maps.remove_device(index).map_err(|error| crate::chain(&error));
         detached.and(removed)

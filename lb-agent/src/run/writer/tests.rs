@@ -103,7 +103,7 @@ fn what_is_served_stays_until_the_map_takes_what_replaces_it() {
     assert_eq!(writer.maps.services[&frontend(1)], 1, "as it was");
     assert!(writer.maps.sources == 1, "what is served still needs it");
     assert!(
-        writer.is_done() && !writer.is_settled(),
+        writer.is_done() && !writer.is_up_to_date(),
         "nobody waits, and nothing is given to others"
     );
     assert_eq!(writer.unwritten().into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [7]);
@@ -111,14 +111,14 @@ fn what_is_served_stays_until_the_map_takes_what_replaces_it() {
     writer.maps.is_short = false;
     assert!(writer.retry(&numbers));
     assert_eq!(writer.maps.services.values().copied().collect::<Vec<_>>(), [7, 2]);
-    assert!(writer.is_settled() && writer.maps.sources == 0 && writer.unwritten().is_empty());
+    assert!(writer.is_up_to_date() && writer.maps.sources == 0 && writer.unwritten().is_empty());
 }
 
 #[test]
 fn a_new_entry_that_is_refused_keeps_nothing_from_being_given_out_again() {
     let (mut writer, numbers) = (writer(0), Numbers::default());
     writer.write(vec![put(1)], &numbers);
-    assert!(writer.is_settled() && writer.unwritten().len() == 1);
+    assert!(writer.is_up_to_date() && writer.unwritten().len() == 1);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::node::{Address, Told, View};
+use crate::node::{Address, ChangeSource, View};
 
 async fn refused(server: Server) -> String {
     match server.client(None, None).await {
@@ -204,7 +204,7 @@ async fn an_answer_ends_at_once_when_the_source_address_of_its_connection_is_gon
             is_preferred: true,
         });
         let view = View { addresses: addresses.collect(), ..View::default() };
-        shows.send_replace(Some((view, Told::Event)))
+        shows.send_replace(Some((view, ChangeSource::Event)))
     };
     let (source, other) = ([127, 0, 0, 1].into(), [192, 0, 2, 1].into());
     drop(shown(&[other]));

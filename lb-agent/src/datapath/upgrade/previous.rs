@@ -13,9 +13,10 @@ use aya::Pod;
 use aya::maps::{MapData, MapInfo};
 use tracing::{info, warn};
 
-use super::detach::let_go_of;
-use super::reuse::transient;
-use super::{Error, LAYOUT, cleanup, handover, meaning};
+use super::resize::transient;
+use super::{fingerprint, handover};
+use crate::datapath::detach::let_go_of;
+use crate::datapath::{Error, LAYOUT, cleanup};
 use crate::maps::{SHAPES, Shape, copy};
 use crate::syscall;
 
@@ -27,7 +28,7 @@ const IN_USE: &str = "IN_USE";
 /// Directories of other layouts whose programs are attached, the newest last; usually one. More where a run of a third
 /// version ended in the middle of its own take-over.
 #[derive(Debug)]
-pub(super) struct Previous {
+pub(in crate::datapath) struct Previous {
     layouts: Vec<PathBuf>,
 }
 
@@ -37,7 +38,7 @@ impl Previous {
     ///
     /// A run that ended in the middle may have taken over every link and not yet what came into the maps meanwhile:
     /// then its links, in our layout or in a third one, have others beside them.
-    pub(super) fn find(dir: &Path) -> Result<Option<Self>, Error> {
+    pub(in crate::datapath) fn find(dir: &Path) -> Result<Option<Self>, Error> {
         let all = cleanup::layouts(dir)?;
         let under_way = all.iter().map(|layout| handover::is_under_way(&layout.join("links")));
         let is_halfway = under_way.collect::<Result<Vec<bool>, Error>>()?.contains(&true);
@@ -66,7 +67,7 @@ impl Previous {
     ///
     /// Tables name each other's rows: those of one layout, the newest, which took over those of the others. Packets
     /// write into the maps of all of them: the newest first, for what is there stays.
-    pub(super) fn copy(&self, maps: &Path, is_first: bool) -> Result<(), Error> {
+    pub(in crate::datapath) fn copy(&self, maps: &Path, is_first: bool) -> Result<(), Error> {
         let newest = self.layouts.last();
         for layout in self.layouts.iter().rev() {
             let is_ours = |shape: &&Shape| {
@@ -83,7 +84,7 @@ impl Previous {
 
     /// Makes the maps that packets write, of the newest layout, ours as well, where they have the shape, meaning and
     /// size of ours: flows that either programs begin are then known to both.
-    pub(super) fn share(
+    pub(in crate::datapath) fn share(
         &self,
         maps: &Path,
         sizes: &BTreeMap<&'static str, u32>,
@@ -93,7 +94,7 @@ impl Previous {
             let (from, to) = (newest.join("maps").join(shape.name), maps.join(shape.name));
             let wanted = sizes.get(shape.name).copied().unwrap_or(shape.entries);
             let is_ours = |info: MapInfo| shape.fits(&info) && info.max_entries() == wanted;
-            if to.exists() || !from.exists() || !meaning::is_same(newest, shape) {
+            if to.exists() || !from.exists() || !fingerprint::is_same(newest, shape) {
                 continue;
             }
             if MapInfo::from_pin(&from).is_ok_and(is_ours) {
@@ -106,7 +107,7 @@ impl Previous {
     }
 
     /// Makes a link of the other layout one of ours, if there is none of ours of that name yet.
-    pub(super) fn take_over(&self, path: &Path) -> io::Result<()> {
+    pub(in crate::datapath) fn take_over(&self, path: &Path) -> io::Result<()> {
         let Some(name) = path.file_name().filter(|_| !path.exists()) else { return Ok(()) };
         for layout in &self.layouts {
             match fs::rename(layout.join("links").join(name), path) {
@@ -119,14 +120,14 @@ impl Previous {
 
     /// Takes off what no link of ours took the place of: its packets would write what is not read any more. Programs
     /// that only answer stay until that was carried over.
-    pub(super) fn end(&self) -> Result<(), Error> {
+    pub(in crate::datapath) fn end(&self) -> Result<(), Error> {
         self.layouts.iter().try_for_each(|layout| {
             let_go_of(&layout.join("links"), |path| !handover::is_aside(path)).map(drop)
         })
     }
 
     /// Removes what is left of it.
-    pub(super) fn forget(&self) -> Result<(), Error> {
+    pub(in crate::datapath) fn forget(&self) -> Result<(), Error> {
         self.layouts.iter().try_for_each(|layout| remove(layout))
     }
 }
@@ -144,7 +145,7 @@ fn copy_one(shape: &Shape, layout: &Path, to: &Path, is_first: bool) -> Result<(
         source: io::Error::other(error.to_string()),
     };
     let fits = from.exists() && MapInfo::from_pin(from).is_ok_and(|info| shape.fits(&info));
-    if !fits || !meaning::is_same(layout, shape) {
+    if !fits || !fingerprint::is_same(layout, shape) {
         if is_first {
             let (map, layout) = (shape.name, layout.display());
             if [ENDPOINTS, IN_USE].contains(&map) {

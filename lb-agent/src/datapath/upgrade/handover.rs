@@ -14,17 +14,17 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::detach::{brings_answers, let_go_of};
-use super::links::Failure;
-use super::role::{Direction, Role};
-use super::{Error, cleanup};
+use crate::datapath::detach::{brings_answers, let_go_of};
+use crate::datapath::links::Failure;
+use crate::datapath::role::{Direction, Role};
+use crate::datapath::{Error, cleanup};
 
 /// The end of the name of a pin whose link, of an earlier run, stays for a while.
 const ASIDE: &str = "-old";
 
 /// Where a program goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(in crate::datapath) enum Place {
     /// Into the link that an earlier run left, in place of its program.
     Instead,
     /// Beside the link that an earlier run left.
@@ -32,26 +32,30 @@ pub(super) enum Place {
 }
 
 impl Place {
-    pub(super) fn at_device(role: Role, direction: Direction, hands_over: bool) -> Self {
+    pub(in crate::datapath) fn at_device(
+        role: Role,
+        direction: Direction,
+        hands_over: bool,
+    ) -> Self {
         let has_answers = role != Role::Pod || brings_answers(direction.name());
         if hands_over && has_answers { Self::Beside } else { Self::Instead }
     }
 
     /// At a socket hook.
-    pub(super) fn at_hook(name: &str, hands_over: bool) -> Self {
+    pub(in crate::datapath) fn at_hook(name: &str, hands_over: bool) -> Self {
         if hands_over && brings_answers(name) { Self::Beside } else { Self::Instead }
     }
 }
 
 /// The pin of what stays beside a link of ours.
-pub(super) fn aside(link: &Path) -> PathBuf {
+pub(in crate::datapath) fn aside(link: &Path) -> PathBuf {
     let mut name: OsString = link.into();
     name.push(ASIDE);
     name.into()
 }
 
 /// Gives the name of a link to one beside it. Where an earlier attempt ended halfway, the link of before that stays.
-pub(super) fn make_room(link: &Path, place: Place) -> Result<(), Failure> {
+pub(in crate::datapath) fn make_room(link: &Path, place: Place) -> Result<(), Failure> {
     let aside = aside(link);
     if place == Place::Instead || aside.exists() {
         return Ok(());
@@ -65,23 +69,23 @@ pub(super) fn make_room(link: &Path, place: Place) -> Result<(), Failure> {
 }
 
 /// Whether an earlier run's links are beside ours.
-pub(super) fn is_under_way(links: &Path) -> Result<bool, Error> {
+pub(in crate::datapath) fn is_under_way(links: &Path) -> Result<bool, Error> {
     Ok(cleanup::list(links)?.iter().any(|path| is_aside(path)))
 }
 
 /// Takes off what an earlier run left beside ours, as far as it goes.
-pub(super) fn forget(links: &Path) -> Result<(), Error> {
+pub(in crate::datapath) fn forget(links: &Path) -> Result<(), Error> {
     let_go_of(links, is_aside).map(drop)
 }
 
-pub(super) fn is_aside(path: &Path) -> bool {
+pub(in crate::datapath) fn is_aside(path: &Path) -> bool {
     path.to_string_lossy().ends_with(ASIDE)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::links;
     use super::*;
+    use crate::datapath::links;
 
     #[test]
     fn what_stays_beside_is_still_of_its_device() {

@@ -10,7 +10,9 @@ use aya::programs::loaded_programs;
 
 use super::Error;
 use super::status::line;
-use crate::datapath::{Direction, beside, beside_sockets, find_cgroup2, requirements};
+use crate::datapath::{
+    Direction, attached_programs, attached_socket_programs, find_cgroup2, requirements,
+};
 use crate::maps::Maps;
 use crate::node::watch::look;
 use crate::syscall::device_name;
@@ -41,13 +43,13 @@ pub(super) fn attached(text: &mut String, maps: &Maps, links: &Path) -> Result<(
             Err(error) => say(&name, "xdp", cannot(error)),
         }
         for (place, direction) in [("ingress", Direction::Ingress), ("egress", Direction::Egress)] {
-            let programs = beside(index, direction)
+            let programs = attached_programs(index, direction)
                 .map(|hooked| hooked.iter().map(|it| it.program).collect::<Vec<_>>());
             let told = programs.map_or_else(|error| cannot(&error), |programs| order(&programs));
             say(&name, place, told);
         }
     }
-    match beside_sockets(links) {
+    match attached_socket_programs(links) {
         Ok(hooks) => {
             for (hook, programs) in hooks {
                 say("sockets", hook, order(&programs));

@@ -1,13 +1,14 @@
-//! The end of a take-over: what packets wrote into the maps of an earlier run comes along, then its programs go.
+//! The end of an upgrade: entries that packets wrote into the maps of an earlier run are copied, then its programs are
+//! detached.
 
 use tracing::warn;
 
-use super::previous::Previous;
-use super::{Datapath, Error, handover, reuse};
+use super::{Previous, Replaced, handover};
+use crate::datapath::{Datapath, Error};
 
 impl Datapath {
     /// Carries over what packets wrote since the maps were made: right before programs are replaced, so that little
-    /// is missing between that and [`Datapath::settle`].
+    /// is missing between that and [`Datapath::finish_upgrade`].
     pub fn carry(&self) -> Result<(), Error> {
         let maps = self.dir.join("maps");
         self.replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
@@ -15,13 +16,13 @@ impl Datapath {
     }
 
     /// Whether ours and an earlier run's programs do not write the same maps.
-    pub(super) fn hands_over(&self) -> bool {
-        self.previous.is_some() || self.replaced.iter().any(reuse::Replaced::is_memory)
+    pub(in crate::datapath) fn hands_over(&self) -> bool {
+        self.previous.is_some() || self.replaced.iter().any(Replaced::is_memory)
     }
 
     /// To be called when every question meets our programs: moves over what went into the maps of an earlier run
     /// meanwhile, then takes its programs off. After a failure it may be called again.
-    pub fn settle(&mut self) -> Result<(), Error> {
+    pub fn finish_upgrade(&mut self) -> Result<(), Error> {
         let (maps, links) = (self.dir.join("maps"), self.dir.join("links"));
         if let Some(previous) = &self.previous
             && let Err(error) = previous.end()
@@ -49,7 +50,7 @@ impl Datapath {
         }
         // Their programs first: they answer from these maps.
         handover::forget(&links)?;
-        self.replaced.iter().try_for_each(reuse::Replaced::forget)?;
+        self.replaced.iter().try_for_each(Replaced::forget)?;
         self.replaced.clear();
         self.previous.as_ref().map_or(Ok(()), Previous::forget)?;
         self.previous = None;

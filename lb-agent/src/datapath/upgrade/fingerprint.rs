@@ -11,14 +11,14 @@ use lb_common::event::{Event, Hook, Verdict};
 use lb_common::layout::{named, number};
 use tracing::info;
 
-use super::{Error, LAYOUT, cleanup};
+use crate::datapath::{Error, LAYOUT, cleanup};
 use crate::maps::{SHAPES, Shape};
 
 /// The directory beside `maps`.
-pub(super) const DIRECTORY: &str = "meanings";
+pub(in crate::datapath) const DIRECTORY: &str = "meanings";
 
 /// Whether what a map of a layout holds is what ours of that name holds.
-pub(super) fn is_same(layout: &Path, shape: &Shape) -> bool {
+pub(in crate::datapath) fn is_same(layout: &Path, shape: &Shape) -> bool {
     mark(layout, shape).is_dir()
 }
 
@@ -29,7 +29,7 @@ pub fn is_of_another_build(dir: &Path) -> bool {
 
 /// Two builds may give one name to layouts that differ. A layout that such a build left under our name gets another
 /// name, so that it is taken over as what it is: another layout.
-pub(super) fn set_aside(dir: &Path) -> Result<(), Error> {
+pub(in crate::datapath) fn set_aside(dir: &Path) -> Result<(), Error> {
     let ours = dir.join(LAYOUT);
     let Some(shape) = other(&ours)? else { return Ok(()) };
     let names = (0_u32..).map(|number| dir.join(format!("v{number}")));
@@ -51,7 +51,7 @@ fn other(layout: &Path) -> Result<Option<&'static Shape>, Error> {
 }
 
 /// Writes down what our maps hold, after [`set_aside`].
-pub(super) fn note(layout: &Path) -> Result<(), Error> {
+pub(in crate::datapath) fn note(layout: &Path) -> Result<(), Error> {
     let noted = cleanup::list(&layout.join(DIRECTORY))?;
     for shape in &SHAPES {
         let mark = mark(layout, shape);
@@ -91,7 +91,7 @@ fn meaning(shape: &Shape) -> u64 {
 }
 
 /// The meaning of each counter, by its position.
-pub(super) fn counters(hash: u64) -> u64 {
+pub(in crate::datapath) fn counters(hash: u64) -> u64 {
     let hooks = Hook::ALL.iter().map(|hook| hook.name());
     let verdicts = Verdict::all().map(Verdict::name);
     let events = Event::ALL.iter().map(|event| event.name());

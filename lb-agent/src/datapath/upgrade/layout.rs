@@ -2,8 +2,8 @@
 
 use lb_common::layout::{named, number};
 
-use super::LAYOUT;
-use super::meaning::counters;
+use super::fingerprint::counters;
+use crate::datapath::LAYOUT;
 use crate::maps::{FINGERPRINTS, SHAPES};
 
 /// Both move together; the second alone as long as no release has had the first.

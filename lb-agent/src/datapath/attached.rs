@@ -12,12 +12,12 @@ use super::{Direction, SOCKET_HOOKS, find_cgroup2};
 use crate::syscall::{self, Hooked};
 
 /// Those of a device.
-pub fn beside(index: u32, direction: Direction) -> io::Result<Vec<Hooked>> {
+pub fn attached_programs(index: u32, direction: Direction) -> io::Result<Vec<Hooked>> {
     syscall::attached_to_device(index, direction.attach_type())
 }
 
 /// Those of the sockets that are served, by hook; the cgroup is the one that our links lead to.
-pub fn beside_sockets(links: &Path) -> io::Result<Vec<(&'static str, Vec<u32>)>> {
+pub fn attached_socket_programs(links: &Path) -> io::Result<Vec<(&'static str, Vec<u32>)>> {
     let pins = SOCKET_HOOKS.iter().map(|hook| links.join(hook));
     let Some(pin) = pins.into_iter().find(|pin| pin.exists()) else { return Ok(Vec::new()) };
     let link = syscall::link_info(syscall::open_pin(&pin)?.as_fd())?;

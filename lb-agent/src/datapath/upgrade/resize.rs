@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use aya::maps::{MapData, MapError, MapInfo};
 use tracing::{info, warn};
 
-use super::Error;
-use super::links::remove_pin;
+use crate::datapath::Error;
+use crate::datapath::links::remove_pin;
 use crate::maps::{SHAPES, Shape, copy, describe};
 use crate::syscall;
 
 /// A map that another took the place of.
 #[derive(Debug)]
-pub(super) struct Replaced {
+pub(in crate::datapath) struct Replaced {
     shape: &'static Shape,
     old: MapData,
     /// Where the old map is pinned until the new one has everything.
@@ -25,18 +25,18 @@ pub(super) struct Replaced {
 }
 
 impl Replaced {
-    pub(super) const fn name(&self) -> &'static str {
+    pub(in crate::datapath) const fn name(&self) -> &'static str {
         self.shape.name
     }
 
     /// Whether packets write it.
-    pub(super) const fn is_memory(&self) -> bool {
+    pub(in crate::datapath) const fn is_memory(&self) -> bool {
         self.shape.may_shrink
     }
 
     /// Copies the content into the map that was made in its place, and what came after the first copy when
     /// called again.
-    pub(super) fn copy(&self, maps: &Path) -> Result<(), Error> {
+    pub(in crate::datapath) fn copy(&self, maps: &Path) -> Result<(), Error> {
         let path = maps.join(self.shape.name);
         let pin = |source| Error::Pin { path: path.clone(), source };
         let other = |error: MapError| pin(io::Error::other(error.to_string()));
@@ -45,19 +45,19 @@ impl Replaced {
     }
 
     /// Ends the old map; programs that still use it keep it alive.
-    pub(super) fn forget(&self) -> Result<(), Error> {
+    pub(in crate::datapath) fn forget(&self) -> Result<(), Error> {
         remove_pin(&self.aside)
     }
 }
 
 /// The map of transient flows beside one of protected flows.
-pub(super) fn transient(path: &Path) -> Option<MapData> {
+pub(in crate::datapath) fn transient(path: &Path) -> Option<MapData> {
     let family = path.file_name()?.to_str()?.strip_prefix("FLOWS")?;
     MapData::from_pin(path.with_file_name(format!("TRANSIENT{family}"))).ok()
 }
 
 /// Checks every pinned map, and puts those of another size aside, so that loading makes them anew.
-pub(super) fn prepare(
+pub(in crate::datapath) fn prepare(
     maps: &Path,
     dir: &Path,
     sizes: &BTreeMap<&'static str, u32>,
@@ -100,7 +100,7 @@ pub(super) fn prepare(
 }
 
 /// After loading, every map must be what we believe it to be: the object and the agent are of one build.
-pub(super) fn verify(maps: &Path, dir: &Path) -> Result<(), Error> {
+pub(in crate::datapath) fn verify(maps: &Path, dir: &Path) -> Result<(), Error> {
     SHAPES.iter().try_for_each(|shape| pinned(&maps.join(shape.name), shape, dir).map(|_| ()))
 }
 

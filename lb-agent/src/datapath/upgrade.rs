@@ -1,0 +1,20 @@
+//! Upgrades: an earlier run left maps or programs that this one cannot go on with as they are.
+//!
+//! The maps of another layout, or of another build of the same layout, stay with the programs that read them
+//! ([`Previous`], `fingerprint`) until ours have everything. A map of the right shape but another size is made anew and
+//! filled ([`Replaced`]). `handover` decides at which places programs of both stand side by side meanwhile, and `finish`
+//! copies what packets wrote last and removes the rest. ADR 0005 has the order.
+
+mod fingerprint;
+mod finish;
+mod handover;
+#[cfg(test)]
+mod layout;
+mod previous;
+mod resize;
+
+pub use fingerprint::is_of_another_build;
+pub(super) use fingerprint::{DIRECTORY, note, set_aside};
+pub(super) use handover::{Place, aside, is_under_way, make_room};
+pub(super) use previous::Previous;
+pub(super) use resize::{Replaced, prepare, verify};

@@ -1,0 +1,39 @@
+//! The flags of interfaces that change while programs are attached: redirects by XDP, and short cuts.
+
+use std::collections::BTreeMap;
+
+use lb_common::config::Device;
+use tracing::{info, warn};
+
+use crate::maps::Maps;
+use crate::node::Assignment;
+
+/// The flags that the map of interfaces has beside those of each [`Assignment`], by interface index.
+#[derive(Debug, Default)]
+pub(super) struct DeviceFlags(BTreeMap<u32, u32>);
+
+impl DeviceFlags {
+    /// The entry of an interface is removed, or written without these flags.
+    pub(super) fn forget(&mut self, index: u32) {
+        self.0.remove(&index);
+    }
+
+    /// Writes the flags of an interface where they changed.
+    pub(super) fn write(&mut self, maps: &mut Maps, assignment: &Assignment, wanted: u32) {
+        let Assignment { index, name, device, .. } = assignment;
+        let written = self.0.get(index).copied().unwrap_or(0);
+        if written == wanted {
+            return;
+        }
+        let flags = device.flags | wanted;
+        if let Err(error) = maps.put_device(*index, &Device { flags, ..*device }) {
+            warn!(device = name, error = crate::chain(&error), "writing the interface failed");
+            return;
+        }
+        self.0.insert(*index, wanted);
+        if (written ^ wanted) & Device::TAKES_FRAMES != 0 {
+            let enabled = wanted & Device::TAKES_FRAMES != 0;
+            info!(device = name, enabled, "XDP redirect switched");
+        }
+    }
+}

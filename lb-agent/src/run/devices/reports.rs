@@ -1,0 +1,48 @@
+//! Interfaces that are not served, or perhaps not as they should be: each is logged once.
+
+use tracing::warn;
+
+use crate::node::{Identity, View, ambiguous, hidden, unreadable, unserved};
+
+/// Interfaces that an operator should look at.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    /// Names of interfaces whose role is a guess.
+    pub(super) ambiguous: Vec<String>,
+    /// Names of interfaces whose packets the programs cannot read.
+    unreadable: Vec<String>,
+    /// Interfaces that routes use and that have no programs, each with the reason, as sentences.
+    pub(super) unserved: Vec<String>,
+}
+
+impl Reports {
+    /// The reports that interfaces and routes give cause for.
+    pub(super) fn of(view: &View, identity: &Identity) -> Self {
+        Self {
+            ambiguous: ambiguous(view, identity),
+            unreadable: unreadable(view, identity),
+            unserved: [unserved(view, identity), hidden::problems(view)].concat(),
+        }
+    }
+
+    /// Takes the place of earlier reports, and logs those that are new.
+    pub(super) fn replace(self, earlier: &mut Self) {
+        for device in self.ambiguous.iter().filter(|it| !earlier.ambiguous.contains(it)) {
+            warn!(
+                device,
+                "treated as a pod interface, but it may lead outside; say which with \
+                 --external-device or --pod-device"
+            );
+        }
+        for device in self.unreadable.iter().filter(|it| !earlier.unreadable.contains(it)) {
+            warn!(
+                device,
+                "not served: its packets start with neither an Ethernet nor an IP header"
+            );
+        }
+        for problem in self.unserved.iter().filter(|it| !earlier.unserved.contains(it)) {
+            warn!(problem, "Services are not served on an interface");
+        }
+        *earlier = self;
+    }
+}
