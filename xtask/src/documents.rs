@@ -94,20 +94,78 @@ fn files_that_documents_name_exist() {
     assert!(missing.is_empty(), "no such file:\n{}", missing.join("\n"));
 }
 
-/// `file::function` in the description of the path names a function of `lb-common/src/forward`.
+/// Whether code defines a function.
+fn defines(code: &str, function: &str) -> bool {
+    ["(", "<"].iter().any(|end| code.contains(&format!("fn {function}{end}")))
+}
+
+/// Whether code calls a function, or names it for another module to call.
+fn calls(code: &str, function: &str) -> bool {
+    code.match_indices(function).any(|(at, _)| {
+        let (before, rest) = (&code[..at], &code[at + function.len()..]);
+        let is_name = !before.ends_with(|it: char| it.is_alphanumeric() || it == '_');
+        let is_used = ["(", "::<", ";", " as "].iter().any(|end| rest.starts_with(end));
+        is_name && is_used && !before.ends_with("fn ")
+    })
+}
+
+/// Each `file::function` is called by an entry point, or in the file of one that is named before.
 #[test]
-fn functions_of_the_path_that_architecture_names_exist() {
+fn functions_in_the_lists_of_architecture_call_each_other() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
-    let named = quoted(&text).filter_map(|words| words.split_once("::"));
+    let path = ["lb-common/src/forward", "lb-common/src", "lb-ebpf/src"];
     let mut found = 0;
-    for (file, function) in named {
-        let path = root().join("lb-common/src/forward").join(file).with_extension("rs");
-        let Ok(code) = fs::read_to_string(&path) else { continue };
-        let is_there = ["(", "<"].iter().any(|end| code.contains(&format!("fn {function}{end}")));
-        assert!(is_there, "no function {file}::{function}: correct ARCHITECTURE.md");
-        found += 1;
+    for (heading, roots, entries) in [
+        ("The path of a packet", &path[..], "forward forward/parts programs kernel"),
+        ("The path of a setting", &["lb-agent/src"], "config run"),
+    ] {
+        let code = |file: &str| {
+            let file = format!("{file}.rs");
+            let files = roots.iter().map(|folder| root().join(folder).join(&file));
+            files.filter_map(|file| fs::read_to_string(file).ok()).collect::<Vec<String>>()
+        };
+        let section = text.split("\n## ").find(|section| section.starts_with(heading)).unwrap();
+        for list in section.split("\n### ") {
+            let mut known: String = entries.split(' ').flat_map(code).collect();
+            for (file, function) in quoted(list).filter_map(|name| name.rsplit_once("::")) {
+                if file.starts_with(char::is_uppercase) {
+                    continue;
+                }
+                let files = code(file).into_iter().filter(|code| defines(code, function));
+                known += &files.collect::<String>();
+                let is_there = defines(&known, function) && calls(&known, function);
+                assert!(is_there, "no call of {file}::{function} where ARCHITECTURE.md has it");
+                found += 1;
+            }
+        }
     }
-    assert!(found >= 8, "only {found} functions of the path are named");
+    assert!(found >= 50, "only {found} functions are named");
+}
+
+/// Parts are the functions that they are in the code, and come in the order of the path.
+#[test]
+fn parts_in_the_lists_of_architecture_are_in_order() {
+    let code = |file: &str| {
+        let file = root().join("lb-common/src/forward").join(file);
+        fs::read_to_string(file).unwrap()
+    };
+    let (parts, paths) = (code("parts.rs"), ["ingress.rs", "egress.rs"].map(code));
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    for list in text.split("\n### ").filter(|list| list.contains("`Part::")) {
+        let names: Vec<&str> = quoted(list).collect();
+        let mut places = [Vec::new(), Vec::new()];
+        for (part, next) in names.iter().zip(&names[1..]) {
+            let Some(name) = part.strip_prefix("Part::") else { continue };
+            let function = parts.split(&format!(" {name} => ")).nth(1).expect(part);
+            let function = function.split(';').next().unwrap();
+            assert!(function == *next || !function.contains("::"), "{part} is {function}");
+            for (path, places) in paths.iter().zip(&mut places) {
+                places.extend(path.find(part));
+            }
+        }
+        let path = places.iter().max_by_key(|places| places.len()).unwrap();
+        assert!(path.is_sorted() && path.len() > 1, "parts are in another order: {list}");
+    }
 }
 
 #[test]
