@@ -82,7 +82,7 @@ fn metrics_have_the_names_and_types_of_kube_proxy_or_a_reason() -> Result<()> {
     let own = own.map(|(name, kind)| (name.clone(), kind.clone())).collect();
     wrong.extend(differences("The agent's own", &own));
     let seen = |(pattern, reason): &(&str, &str)| absent.contains(reason) || *pattern == ON_FAILURE;
-    for (pattern, reason) in rows("Of kube-proxy").filter(|row| !seen(row)) {
+    for (pattern, reason) in rows("Absent metrics").filter(|row| !seen(row)) {
         wrong.push(format!("{pattern}: kube-proxy serves no such name ({reason})"));
     }
     for name in ours.keys().filter(|name| reason(name).is_some()) {
@@ -190,7 +190,7 @@ fn reason(name: &str) -> Option<&'static str> {
         Some(begin) => name.starts_with(begin),
         None => name == pattern,
     };
-    rows("Of kube-proxy").find(|(pattern, _)| matches(pattern)).map(|(_, reason)| reason)
+    rows("Absent metrics").find(|(pattern, _)| matches(pattern)).map(|(_, reason)| reason)
 }
 
 /// Types by name as samples carry it. OpenMetrics, our format, declares a counter without its `_total`.
