@@ -50,8 +50,9 @@ use upgrade::{Previous, Replaced};
 pub use watchdog::{Fault, Findings};
 pub use xdp::{OCCUPIED, is_accelerated};
 
-/// Name of the layout of maps and pins. It moves with every change of a shared type that old programs cannot read.
-pub const LAYOUT: &str = "v4";
+/// Name of the layout of maps and pins. It moves with every change of a shared type or a
+/// map that old programs cannot read, but for counters.
+pub const LAYOUT: &str = "v5";
 
 /// The socket hooks, named as the programs are.
 pub const SOCKET_HOOKS: [&str; 4] = ["connect4", "connect6", "peername4", "peername6"];
@@ -139,6 +140,7 @@ impl Datapath {
                 source,
             })?;
         }
+        upgrade::forget_counters(&dir)?;
         upgrade::note(&dir)?;
         let replaced = upgrade::prepare(&dir.join("maps"), &options.bpf_dir, &sizes)?;
         if let Some(previous) = &previous {

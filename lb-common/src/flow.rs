@@ -14,7 +14,7 @@ mod v4;
 
 pub use affinity::{Affinity, Client};
 pub use entry::Entry;
-pub use fragment::{Fragment, HELD, Held, Ports};
+pub use fragment::{Fragment, HELD_FRAGMENTS, Held, Ports};
 pub use key::{FlowKey, Side, Tuple};
 pub use lifetime::{CLOSED, Life, Lifetimes, has_lasted};
 pub use v4::{Flow4, FlowKey4, Tuple4};
@@ -266,5 +266,5 @@ pub struct Peer {
 
 plain!(Peer = 48 { frontend, backend });
 
-/// Elements of `DIRECT`, a power of two: hashes of packets from pods straight to a backend, each at its last bits.
-pub const DIRECT: u32 = 16_384;
+/// Elements of `DIRECT_SEEN`, a power of two: hashes of packets from pods straight to a backend, each at its last bits.
+pub const DIRECT_SEEN: u32 = 16_384;

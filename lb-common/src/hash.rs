@@ -48,7 +48,7 @@ pub const ENDPOINT_BITS: u32 = 1 << 21;
 /// another port is asked for in memory that is at hand.
 const PORT_BITS: u32 = 512;
 
-/// The bit of `ENDPOINTS` that stands for an address and a port. Cheap: asked of packets that are not ours.
+/// The bit of `BACKEND_FILTER` that stands for an address and a port. Cheap: asked of packets that are not ours.
 #[inline(always)]
 pub const fn endpoint(ip: &Ip, port: Port) -> u32 {
     let [_, _, w2, w3] = ip.words();
@@ -73,15 +73,15 @@ pub const fn backend_byte(ip: &Ip, port: Port) -> (u32, usize) {
 
 const _: () = assert!(BACKEND_LINES == 1 << (64 - 52));
 
-/// Elements of `REJECTIONS`.
-pub const REJECTIONS: u32 = 1 << 8;
+/// Elements of `REJECT_LIMIT`.
+pub const REJECT_LIMIT: u32 = 1 << 8;
 
-/// The element of `REJECTIONS` that limits the refusals of a frontend. Frontends that share one share its limit.
+/// The element of `REJECT_LIMIT` that limits the refusals of a frontend. Frontends that share one share its limit.
 #[inline(always)]
 pub const fn rejections(ip: &Ip, port: Port, protocol: Protocol) -> u32 {
     let [w0, w1, w2, w3] = ip.words();
     let ends = (w0 as u64 ^ w2 as u64) << 32 | (w1 ^ w3) as u64;
-    mix(ends, (port.get() as u64) << 8 | protocol.0 as u64) as u32 % REJECTIONS
+    mix(ends, (port.get() as u64) << 8 | protocol.0 as u64) as u32 % REJECT_LIMIT
 }
 
 /// A number of two addresses that nobody tells who does not know the secret.
@@ -94,7 +94,7 @@ pub const fn of_addresses(source: &Ip, destination: &Ip, secret: u32) -> u32 {
     mix(high ^ secret as u64, low.rotate_left(17) ^ (secret as u64) << 32) as u32
 }
 
-/// A word of `ENDPOINTS`, as a type of its own: another way to number its bits is to be another name.
+/// A word of `BACKEND_FILTER`, as a type of its own: another way to number its bits is to be another name.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineOfPorts(pub u64);

@@ -7,27 +7,45 @@
 
 /// A type that maps may hold: without padding, and any bytes of its size are a value.
 ///
-/// Implemented by `plain!`, beside the type.
-pub trait Plain: Copy {
+/// Implemented by `plain!`, beside the type; no other crate can implement it.
+pub trait Plain: Copy + sealed::Proven {
     /// Names, offsets, sizes and types of all fields, as a number.
     const FINGERPRINT: u64;
+    /// The value whose bytes are all 0.
+    const ZERO: Self;
+}
+
+pub(crate) mod sealed {
+    /// The type went through `plain!`, or is made of types that did.
+    #[expect(unnameable_types, reason = "so that no other crate implements `Plain`")]
+    pub trait Proven {}
 }
 
 macro_rules! numbers {
-    ($($type:ident)*) => { $(impl Plain for $type {
-        const FINGERPRINT: u64 = named(size_of::<Self>() as u64, stringify!($type));
-    })* };
+    ($($type:ident)*) => { $(
+        impl sealed::Proven for $type {}
+
+        impl Plain for $type {
+            const FINGERPRINT: u64 = named(size_of::<Self>() as u64, stringify!($type));
+            const ZERO: Self = 0;
+        }
+    )* };
 }
 
 numbers!(u8 u16 u32 u64);
 
+impl<T: Plain, const N: usize> sealed::Proven for [T; N] {}
+
 impl<T: Plain, const N: usize> Plain for [T; N] {
     const FINGERPRINT: u64 = number(T::FINGERPRINT, N as u64);
+    const ZERO: Self = [T::ZERO; N];
 }
 
 /// Proves that a type has this many bytes and no padding, and implements [`Plain`] for it. All fields, in order.
 macro_rules! plain {
     ($type:ident = $size:literal { $($field:tt),* $(,)? }) => {
+        impl $crate::layout::sealed::Proven for $type {}
+
         impl $crate::layout::Plain for $type {
             const FINGERPRINT: u64 = {
                 // A pattern must name every field.
@@ -43,6 +61,7 @@ macro_rules! plain {
                 assert!(end == size_of::<$type>() && end == $size, "padding at the end, or another size");
                 hash
             };
+            const ZERO: Self = Self { $($field: $crate::layout::Plain::ZERO),* };
         }
         const _: u64 = <$type as $crate::layout::Plain>::FINGERPRINT;
     };

@@ -53,7 +53,7 @@ pub type ServiceId = u32;
 /// Index into `BACKENDS`. 0 means "none".
 pub type BackendId = u32;
 
-/// One set of backends to choose from: where its members and its Maglev slots lie in `SLOTS`.
+/// One set of backends to choose from: where its members and its Maglev slots lie in `MAGLEV`.
 ///
 /// At line `line` begin the members, 16 to a line ([`BackendId`], native order); right after the last member line
 /// begin the slots: indices into the members, one byte each up to 256 members (64 to a line), two
@@ -61,7 +61,7 @@ pub type BackendId = u32;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Set {
-    /// First line in `SLOTS`.
+    /// First line in `MAGLEV`.
     pub line: u32,
     /// Number of members; 0 is an empty set.
     pub members: u32,
@@ -71,7 +71,7 @@ pub struct Set {
 
 plain!(Set = 12 { line, members, slots });
 
-/// One line of `SLOTS`: 64 bytes, so a choice touches few cache lines.
+/// One line of `MAGLEV`: 64 bytes, so a choice touches few cache lines.
 pub type Line = [u8; LINE];
 /// Bytes in a [`Line`].
 pub const LINE: usize = 64;
@@ -128,7 +128,7 @@ impl Flags {
     pub const EXTERNAL: Self = Self(1);
     /// The policy that governs this frontend is Local.
     pub const LOCAL_POLICY: Self = Self(2);
-    /// Only listed sources may use this frontend (`loadBalancerSourceRanges`): ask `SOURCES`.
+    /// Only listed sources may use this frontend (`loadBalancerSourceRanges`): ask `SOURCE_RANGES`.
     pub const SOURCES: Self = Self(4);
     /// Some endpoint is usable somewhere in the cluster: an empty Local set drops instead of rejecting.
     pub const ANYWHERE: Self = Self(8);
@@ -186,7 +186,7 @@ impl Backend {
     pub const IN_LOCAL_SET: u16 = 4;
 }
 
-/// Key of `SOURCES`, a longest-prefix trie: a service and a source prefix that may use it.
+/// Key of `SOURCE_RANGES`, a longest-prefix trie: a service and a source prefix that may use it.
 ///
 /// The prefix length counts the 32 bits of the service too: 32 + 96 + n for an IPv4 prefix of n bits.
 #[repr(C, align(8))]

@@ -43,13 +43,13 @@ pub trait Services {
     /// `SERVICES`: whether a frontend is there.
     fn knows(&self, frontend: &Frontend) -> bool;
 
-    /// The `index`-th 4-byte word (0 to 15) of a line of `SLOTS`, native order.
+    /// The `index`-th 4-byte word (0 to 15) of a line of `MAGLEV`, native order.
     fn slot_word(&self, line: u32, index: u32) -> Option<u32>;
 
-    /// The `index`-th `u16` (0 to 31) of a line of `SLOTS`, native order.
+    /// The `index`-th `u16` (0 to 31) of a line of `MAGLEV`, native order.
     fn slot_u16(&self, line: u32, index: u32) -> Option<u16>;
 
-    /// The `index`-th byte (0 to 63) of a line of `SLOTS`.
+    /// The `index`-th byte (0 to 63) of a line of `MAGLEV`.
     fn slot_byte(&self, line: u32, index: u32) -> Option<u8>;
 
     /// `BACKENDS`: copies a row; false when the index is beyond the table.
@@ -63,7 +63,7 @@ pub trait Services {
     /// Remembers a client's backend. False when there is no room.
     fn put_affinity(&self, client: &Client, affinity: &Affinity) -> bool;
 
-    /// `SOURCES`: whether a source lies in a prefix allowed for the service.
+    /// `SOURCE_RANGES`: whether a source lies in a prefix allowed for the service.
     fn allows(&self, source: &Source) -> bool;
 }
 
@@ -113,10 +113,10 @@ pub trait Filters {
     /// Notes that a flow goes to this backend.
     fn put_in_use(&self, ip: &Ip, port: Port);
 
-    /// `ENDPOINTS`: whether some backend has or had this address and port; at times true of others.
+    /// `BACKEND_FILTER`: whether some backend has or had this address and port; at times true of others.
     fn may_be_backend(&self, ip: &Ip, port: Port) -> bool;
 
-    /// `DIRECT`: whether a packet of this hash ([`crate::hash::whole`]) was seen on its way straight to a backend.
+    /// `DIRECT_SEEN`: whether a packet of this hash ([`crate::hash::whole`]) was seen on its way straight to a backend.
     fn is_direct(&self, hash: u64) -> bool;
 
     /// Remembers one, in place of another.
@@ -133,7 +133,7 @@ pub trait Fragments {
     /// Remembers the ports of a packet in pieces. False when there is no room.
     fn put_fragment(&self, fragment: &Fragment, ports: &Ports) -> bool;
 
-    /// `HELD`: shows a fragment where it lies, too large to be copied; nothing when there is none.
+    /// `HELD_FRAGMENTS`: shows a fragment where it lies, too large to be copied; nothing when there is none.
     fn read_held<R>(&self, key: &Fragment, read: impl FnOnce(&Held) -> R) -> Option<R>;
 
     /// Lends `fill` memory for a fragment, and keeps what it fills in place of what was there. False when it
@@ -163,7 +163,7 @@ pub trait Clock {
     /// A clock that costs next to nothing: its steps last from an eighth of a second to one and a third.
     fn tick(&self) -> u16;
 
-    /// Whether a rejection may be sent now: each of [`crate::hash::REJECTIONS`] has a limit of its own.
+    /// Whether a rejection may be sent now: each of [`crate::hash::REJECT_LIMIT`] has a limit of its own.
     fn may_reject(&self, bucket: u32) -> bool;
 
     /// Counts something that happened on the way.

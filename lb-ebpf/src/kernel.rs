@@ -5,7 +5,9 @@ use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_coarse_ns};
 use lb_common::addr::{Ip, Port};
 use lb_common::config::{Device, Settings, SettingsPair};
 use lb_common::event::{Event, event_counter};
-use lb_common::flow::{Affinity, Client, DIRECT as DIRECTS, Flow, FlowKey, Fragment, Held, Ports};
+use lb_common::flow::{
+    Affinity, Client, DIRECT_SEEN as DIRECTS, Flow, FlowKey, Fragment, Held, Ports,
+};
 use lb_common::hash;
 use lb_common::scratch::Scratch;
 use lb_common::service::{Backend, BackendId, Frontend, Service, Source};
@@ -13,8 +15,9 @@ use lb_common::tables::{Added, Clock, Filters, Flows, Fragments, Node, Services,
 
 use crate::flows;
 use crate::maps::{
-    ADDRESSES, AFFINITY, BACKENDS, COUNTERS, DEVICES, DIRECT, ENDPOINTS, FRAGMENTS, HELD, HOLDING,
-    IN_USE, INHERITED, REJECTIONS, SCRATCH, SERVICES, SETTINGS, SLOTS, SOURCES,
+    ADDRESSES, AFFINITY, BACKEND_FILTER, BACKENDS, COUNTERS, DEVICES, DIRECT_SEEN, FRAGMENTS,
+    HELD_FRAGMENTS, HELD_SCRATCH, IN_USE, INHERITED, MAGLEV, REJECT_LIMIT, SCRATCH, SERVICES,
+    SETTINGS, SOURCE_RANGES,
 };
 
 /// Nanoseconds between rejections in the long run (1,000 a second and CPU) ...
@@ -89,7 +92,7 @@ impl Services for Kernel {
     #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
     #[expect(clippy::cast_ptr_alignment, reason = "lines are 8-byte aligned")]
     fn slot_word(&self, line: u32, index: u32) -> Option<u32> {
-        let line = SLOTS.get_ptr(line)?.cast::<u32>();
+        let line = MAGLEV.get_ptr(line)?.cast::<u32>();
         // SAFETY: a line has 16 words, and lines are 8-byte aligned.
         Some(unsafe { *line.add((index & 15) as usize) })
     }
@@ -98,7 +101,7 @@ impl Services for Kernel {
     #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
     #[expect(clippy::cast_ptr_alignment, reason = "lines are 8-byte aligned")]
     fn slot_u16(&self, line: u32, index: u32) -> Option<u16> {
-        let line = SLOTS.get_ptr(line)?.cast::<u16>();
+        let line = MAGLEV.get_ptr(line)?.cast::<u16>();
         // SAFETY: a line has 32 `u16`, and lines are 8-byte aligned.
         Some(unsafe { *line.add((index & 31) as usize) })
     }
@@ -106,7 +109,7 @@ impl Services for Kernel {
     #[inline(always)]
     #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
     fn slot_byte(&self, line: u32, index: u32) -> Option<u8> {
-        let line = SLOTS.get_ptr(line)?.cast::<u8>();
+        let line = MAGLEV.get_ptr(line)?.cast::<u8>();
         // SAFETY: a line has 64 bytes.
         Some(unsafe { *line.add((index & 63) as usize) })
     }
@@ -133,7 +136,7 @@ impl Services for Kernel {
 
     #[inline(always)]
     fn allows(&self, source: &Source) -> bool {
-        SOURCES.get(&Key::new(Source::BITS, *source)).is_some()
+        SOURCE_RANGES.get(&Key::new(Source::BITS, *source)).is_some()
     }
 }
 
@@ -214,17 +217,17 @@ impl Filters for Kernel {
     #[inline(always)]
     fn may_be_backend(&self, ip: &Ip, port: Port) -> bool {
         let bit = hash::endpoint(ip, port);
-        ENDPOINTS.get(bit / 64).is_some_and(|word| word >> (bit % 64) & 1 != 0)
+        BACKEND_FILTER.get(bit / 64).is_some_and(|word| word.0 >> (bit % 64) & 1 != 0)
     }
 
     #[inline(always)]
     fn is_direct(&self, hash: u64) -> bool {
-        DIRECT.get(hash as u32 % DIRECTS).is_some_and(|known| *known == hash)
+        DIRECT_SEEN.get(hash as u32 % DIRECTS).is_some_and(|known| *known == hash)
     }
 
     #[inline(always)]
     fn put_direct(&self, hash: u64) {
-        if let Some(known) = DIRECT.get_ptr_mut(hash as u32 % DIRECTS) {
+        if let Some(known) = DIRECT_SEEN.get_ptr_mut(hash as u32 % DIRECTS) {
             // SAFETY: an aligned word of a live element; the last of two writers wins.
             unsafe { *known = hash };
         }
@@ -250,7 +253,7 @@ impl Fragments for Kernel {
     #[inline(always)]
     fn read_held<R>(&self, key: &Fragment, read: impl FnOnce(&Held) -> R) -> Option<R> {
         // SAFETY: as for `copy`; the reader compares what it finds with what it looks for.
-        unsafe { HELD.get(key) }.map(read)
+        unsafe { HELD_FRAGMENTS.get(key) }.map(read)
     }
 
     #[expect(
@@ -259,18 +262,18 @@ impl Fragments for Kernel {
     )]
     #[inline(always)]
     fn put_held(&self, key: &Fragment, fill: impl FnOnce(&mut Held) -> Option<()>) -> bool {
-        let Some(held) = HOLDING.get_ptr_mut(0) else {
+        let Some(held) = HELD_SCRATCH.get_ptr_mut(0) else {
             return false;
         };
         // SAFETY: the element is this CPU's own, and the one program that runs on it now asks only once.
         let held = unsafe { &mut *held };
         held.fragment = *key;
-        fill(held).is_some() && HELD.insert(key, &*held, 0).is_ok()
+        fill(held).is_some() && HELD_FRAGMENTS.insert(key, &*held, 0).is_ok()
     }
 
     #[inline(always)]
     fn remove_held(&self, key: &Fragment) {
-        let _gone: Result<(), i32> = HELD.remove(key);
+        let _gone: Result<(), i32> = HELD_FRAGMENTS.remove(key);
     }
 }
 
@@ -315,7 +318,7 @@ impl Clock for Kernel {
 
     #[inline(always)]
     fn may_reject(&self, bucket: u32) -> bool {
-        let Some(granted) = REJECTIONS.get_ptr_mut(bucket) else {
+        let Some(granted) = REJECT_LIMIT.get_ptr_mut(bucket) else {
             return false;
         };
         let now = self.now();

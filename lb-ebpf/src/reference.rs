@@ -35,7 +35,7 @@ mod programs {
         Key, Packet, TARGET, Target, V4, V6, ether_type, parse, rewrite,
     };
 
-    /// Entries of each map: as many as the product's flow table has.
+    /// Entries of each map, unless the bench asks for another number.
     const ROOM: usize = 262_144;
     type Flows<const W: usize> = HashMap<Key<W>, Target<W>, ROOM>;
     type Frontends<const W: usize> = HashMap<Target<W>, Target<W>, 65_536>;

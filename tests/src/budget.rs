@@ -13,7 +13,6 @@ use aya::Ebpf;
 use aya::maps::{Map, MapData, MapInfo, MapType};
 use aya::programs::{Program, ProgramInfo};
 use lb_agent::datapath::{self, PacketLog};
-use lb_agent::maps::SHAPES;
 
 use crate::differential::bpf;
 
@@ -39,11 +38,7 @@ type Figures = BTreeMap<String, u64>;
 
 /// Loads every program, prints its figures, and compares them with `file` or writes them there.
 pub fn verify(file: &Path, bless: bool, out: &mut impl Write) -> Result<()> {
-    let mut loader = PacketLog::Off.loader();
-    for shape in &SHAPES {
-        loader.map_max_entries(shape.name, shape.entries);
-    }
-    let mut ebpf = loader.load(datapath::object()).context("load the object")?;
+    let mut ebpf = PacketLog::Off.loader().load(datapath::object()).context("load the object")?;
     let mut figures = programs(&mut ebpf, out)?;
     figures.extend(maps(&ebpf, out)?);
     if bless {

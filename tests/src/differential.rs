@@ -232,14 +232,14 @@ fn state(host: &Fake, kernel: &Kernel) -> Result<Option<String>> {
         return Ok(Some(format!("AFFINITY: host {here:#?} kernel {there:#?}")));
     }
     if *host.direct.borrow() != kernel.direct()? {
-        return Ok(Some(String::from("DIRECT")));
+        return Ok(Some(String::from("DIRECT_SEEN")));
     }
     if *host.held.borrow() != kernel.held()? {
         let brief = |all: &BTreeMap<Fragment, lb_common::flow::Held>| -> Vec<String> {
             all.iter().map(|(key, held)| format!("{key:?}: {}", held.length)).collect()
         };
         let (here, there) = (brief(&host.held.borrow()), brief(&kernel.held()?));
-        return Ok(Some(format!("HELD: host {here:#?} kernel {there:#?}")));
+        return Ok(Some(format!("HELD_FRAGMENTS: host {here:#?} kernel {there:#?}")));
     }
     if undated(&host.fragments.borrow()) != undated(&kernel.fragments()?) {
         return Ok(Some(String::from("FRAGMENTS")));

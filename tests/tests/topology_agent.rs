@@ -209,7 +209,7 @@ fn verdicts_and_entries_are_counted(shape: Shape) -> Result<()> {
     // Connections that ended are forgotten; the agent counts its own entries once a second.
     let _kept = rig.pod(0, 0)?.peer().keep(Ask::tcp(web.frontend(Family::V4)))?;
     wait_until_ok(SOON, "entries and capacity of maps are told", || {
-        for map in ["SERVICES", "SLOTS", "BACKENDS", "FLOWS4"] {
+        for map in ["SERVICES", "MAGLEV", "BACKENDS", "FLOWS4"] {
             let of = |name| agent.metric(&[name, &format!("map=\"{map}\"")]);
             let (used, room) = (of("lb_map_entries")?, of("lb_map_capacity")?);
             ensure!(used > 0.5 && used < room, "{map}: {used} entries of {room}");

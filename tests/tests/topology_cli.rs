@@ -193,7 +193,11 @@ fn run_that_cannot_begin_says_why(shape: Shape) -> Result<()> {
     // The exit code is 2 for a value that cannot be meant, and 1 for a thing that is not there.
     let cases: [(&[&str], i32, &str); 9] = [
         (&["--no-such-flag"], 2, "--no-such-flag"),
-        (&["--manifests", &directory, "--map-size", "NOPE=1"], 2, "choose one of SERVICES, SLOTS,"),
+        (
+            &["--manifests", &directory, "--map-size", "NOPE=1"],
+            2,
+            "choose one of SERVICES, MAGLEV,",
+        ),
         (
             &["--manifests", &directory, "--map-size", "FLOWS=0"],
             2,

@@ -85,7 +85,7 @@ fn pin_that_is_no_map_is_refused() -> Result<()> {
 fn maps_that_are_lost_are_filled_again() -> Result<()> {
     let (rig, web, mut agent) = stopped()?;
     let maps = rig.node(0)?.bpf().join(LAYOUT).join("maps");
-    for lost in ["ENDPOINTS", "SERVICES", "SLOTS", "ADDRESSES", "DEVICES", "SETTINGS"] {
+    for lost in ["BACKEND_FILTER", "SERVICES", "MAGLEV", "ADDRESSES", "DEVICES", "SETTINGS"] {
         fs::remove_file(maps.join(lost)).with_context(|| lost)?;
         agent.start_again()?;
         is_served(&rig, &web).with_context(|| format!("after {lost} was lost"))?;

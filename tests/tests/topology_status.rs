@@ -45,19 +45,19 @@ Packets returned #
 Packets redirected #
 Packets dropped #
 Map            SERVICES #
+Map            MAGLEV #
+Map            BACKENDS #
 Map            FLOWS4 #
 Map            FLOWS6 #
 Map            TRANSIENT4 #
 Map            TRANSIENT6 #
 Map            AFFINITY #
+Map            SOURCE_RANGES #
 Map            ADDRESSES #
 Map            DEVICES #
 Map            FRAGMENTS #
-Map            HELD #
+Map            HELD_FRAGMENTS #
 Map            INHERITED #
-Map            BACKENDS #
-Map            SOURCES #
-Map            SLOTS #
 ";
 
 fn start() -> Result<Rig> {

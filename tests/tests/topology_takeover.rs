@@ -169,7 +169,7 @@ fn the_xdp_program_of_another_layout_is_replaced_at_once() -> Result<()> {
 
 /// How many marks there are by which pods' packets to backends are known.
 fn endpoints(layout: &Path) -> Result<u32> {
-    let map = MapData::from_pin(layout.join("maps/ENDPOINTS"))?;
+    let map = MapData::from_pin(layout.join("maps/BACKEND_FILTER"))?;
     let map: Array<MapData, u64> = aya::maps::Map::Array(map).try_into()?;
     map.iter().map(|word| Ok(word?.count_ones())).sum()
 }

@@ -17,7 +17,7 @@ use crate::syscall;
 /// How deep below a mount a `--bpf-dir` is looked for.
 const DEPTH: usize = 4;
 /// Maps by which a program that has the name of one of ours is ours.
-const MAPS: [&str; 2] = ["SERVICES", "ENDPOINTS"];
+const MAPS: [&str; 2] = ["SERVICES", "BACKEND_FILTER"];
 
 /// Refuses to begin beside another run's programs, and says where that one's pins are.
 pub(super) fn refuse(dir: &Path) -> Result<(), Error> {

@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn entries_cost_what_the_kernel_takes_for_them() {
         let bytes = |name: &str, entries| Shape::of(name).unwrap().bytes(entries);
-        assert_eq!(bytes("SLOTS", 1_000), 64_000);
+        assert_eq!(bytes("MAGLEV", 1_000), 64_000);
         assert_eq!(bytes("FLOWS4", 1_024), 1_024 * (128 + 16));
         assert_eq!(bytes("FLOWS6", 1_024), 1_024 * (192 + 16));
         assert_eq!(bytes("TRANSIENT4", 1_024), 1_024 * (48 + 72 + 16));

@@ -2,29 +2,59 @@
 
 use std::collections::BTreeMap;
 
-use aya::Pod;
-use lb_common::addr::Ip;
-use lb_common::config::Device;
-use lb_common::flow::{Affinity, Client, Flow, Flow4, FlowKey, FlowKey4, Fragment, Held, Ports};
+use aya::maps::MapType;
+use aya::maps::lpm_trie::Key;
+use lb_common::maps::name;
 
+use super::copy::zero_key;
 use super::raw::Raw;
 use super::{MapHandle, Maps, Result, batched, named, walk};
 use crate::reconcile::{Limits, Usage};
+
+macro_rules! fills {
+    ($($name:ident($field:ident): $kind:ident<$key:ty, $value:ty>, $entries:expr,
+        $content:ident by $author:ident, $holds:literal;)*) => {
+        impl Maps {
+            /// The same as [`Maps::fill`] where the entries of the maps that the agent fills are known: its largest
+            /// are not read.
+            pub fn fill_given(&self, usage: &Usage) -> Result<Vec<(&'static str, usize, u32)>> {
+                let mut all = Vec::new();
+                $(
+                    let (name, map) = (name::$name, self.$field.data());
+                    let zero = (zero_key!($kind<$key>), Raw::<$value>::default());
+                    let count = match known(usage, name) {
+                        Some(known) => Some(known),
+                        None if is_hash(MapType::$kind) => {
+                            Some(walk::count(map, zero).map_err(batched(name))?)
+                        }
+                        None => None,
+                    };
+                    if let Some(count) = count {
+                        all.push((name, count, capacity(&self.$field, name)?));
+                    }
+                )*
+                Ok(all)
+            }
+        }
+    };
+}
+
+lb_common::maps!(fills);
 
 impl Maps {
     /// How much the maps that the agent fills can hold.
     pub fn limits(&self) -> Result<Limits> {
         Ok(Limits {
-            services: capacity(&self.services, "SERVICES")?,
-            backends: capacity(&self.backends, "BACKENDS")?,
-            lines: capacity(&self.slots, "SLOTS")?,
-            sources: capacity(&self.sources, "SOURCES")?,
+            services: capacity(&self.services, name::SERVICES)?,
+            backends: capacity(&self.backends, name::BACKENDS)?,
+            lines: capacity(&self.maglev, name::MAGLEV)?,
+            sources: capacity(&self.source_ranges, name::SOURCE_RANGES)?,
         })
     }
 
     /// How many entries of answered flows there can be, of IPv4 and of IPv6.
     pub fn flow_capacities(&self) -> Result<[u32; 2]> {
-        Ok([capacity(&self.flows4, "FLOWS4")?, capacity(&self.flows6, "FLOWS6")?])
+        Ok([capacity(&self.flows4, name::FLOWS4)?, capacity(&self.flows6, name::FLOWS6)?])
     }
 
     /// Name, entries and capacity of every map that can fill up. Walks them: not for every second.
@@ -35,26 +65,6 @@ impl Maps {
             lines: self.lines_in_use()?,
             sources: self.sources()?.len(),
         })
-    }
-
-    /// The same where the entries of the maps that the agent fills are known: its largest are not read.
-    pub fn fill_given(&self, usage: &Usage) -> Result<Vec<(&'static str, usize, u32)>> {
-        Ok(vec![
-            ("SERVICES", usage.services, capacity(&self.services, "SERVICES")?),
-            fill::<_, Raw<FlowKey4>, Raw<Flow4>>(&self.flows4, "FLOWS4")?,
-            fill::<_, Raw<FlowKey>, Raw<Flow>>(&self.flows6, "FLOWS6")?,
-            fill::<_, Raw<FlowKey4>, Raw<Flow4>>(&self.transient4, "TRANSIENT4")?,
-            fill::<_, Raw<FlowKey>, Raw<Flow>>(&self.transient6, "TRANSIENT6")?,
-            fill::<_, Raw<Client>, Raw<Affinity>>(&self.affinity, "AFFINITY")?,
-            fill::<_, Raw<Ip>, u32>(&self.addresses, "ADDRESSES")?,
-            fill::<_, u32, Raw<Device>>(&self.devices, "DEVICES")?,
-            fill::<_, Raw<Fragment>, Raw<Ports>>(&self.fragments, "FRAGMENTS")?,
-            fill::<_, Raw<Fragment>, Raw<Held>>(&self.held, "HELD")?,
-            fill::<_, u64, u32>(&self.inherited, "INHERITED")?,
-            ("BACKENDS", usage.backends, capacity(&self.backends, "BACKENDS")?),
-            ("SOURCES", usage.sources, capacity(&self.sources, "SOURCES")?),
-            ("SLOTS", usage.lines, capacity(&self.slots, "SLOTS")?),
-        ])
     }
 
     fn backends_in_use(&self) -> Result<usize> {
@@ -74,10 +84,18 @@ pub(super) fn capacity(map: &impl MapHandle, name: &'static str) -> Result<u32> 
     map.data().info().map(|info| info.max_entries()).map_err(named(name))
 }
 
-fn fill<M: MapHandle, K: Pod + Default, V: Pod + Default>(
-    map: &M,
-    name: &'static str,
-) -> Result<(&'static str, usize, u32)> {
-    let count = walk::count(map.data(), (K::default(), V::default())).map_err(batched(name))?;
-    Ok((name, count, capacity(map, name)?))
+/// The entries of a map that the agent fills.
+fn known(usage: &Usage, map: &str) -> Option<usize> {
+    match map {
+        name::SERVICES => Some(usage.services),
+        name::BACKENDS => Some(usage.backends),
+        name::MAGLEV => Some(usage.lines),
+        name::SOURCE_RANGES => Some(usage.sources),
+        _ => None,
+    }
+}
+
+/// Whether a map has only the entries that were written: an array has all of them.
+const fn is_hash(kind: MapType) -> bool {
+    matches!(kind, MapType::Hash | MapType::LruHash)
 }

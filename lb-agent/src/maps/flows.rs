@@ -6,6 +6,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use aya::Pod;
 use aya::maps::{HashMap, MapData};
 use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4};
+use lb_common::maps::name;
 
 use super::raw::Raw;
 use super::{MapHandle as _, Maps, Result, batched, found, walk};
@@ -28,8 +29,10 @@ type Map6 = HashMap<MapData, Raw<FlowKey>, Raw<Flow>>;
 impl Maps {
     const fn of(&self, table: Table) -> (&Map4, &Map6, [&'static str; 2]) {
         match table {
-            Table::Protected => (&self.flows4, &self.flows6, ["FLOWS4", "FLOWS6"]),
-            Table::Transient => (&self.transient4, &self.transient6, ["TRANSIENT4", "TRANSIENT6"]),
+            Table::Protected => (&self.flows4, &self.flows6, [name::FLOWS4, name::FLOWS6]),
+            Table::Transient => {
+                (&self.transient4, &self.transient6, [name::TRANSIENT4, name::TRANSIENT6])
+            }
         }
     }
 
@@ -84,10 +87,10 @@ impl Maps {
     /// Removes a protected entry, if it is there, and gives what it was at that moment.
     pub fn take_flow(&self, key: &FlowKey) -> Result<Option<Flow>> {
         if key.is_v4() {
-            let flow = take(&self.flows4, &Raw(FlowKey4::of(key)), "FLOWS4")?;
+            let flow = take(&self.flows4, &Raw(FlowKey4::of(key)), name::FLOWS4)?;
             return Ok(flow.map(|flow| flow.0.whole()));
         }
-        Ok(take(&self.flows6, &Raw(*key), "FLOWS6")?.map(|flow| flow.0))
+        Ok(take(&self.flows6, &Raw(*key), name::FLOWS6)?.map(|flow| flow.0))
     }
 
     /// Puts an entry back that was taken, unless a packet has made it anew meanwhile, or has the room it had.

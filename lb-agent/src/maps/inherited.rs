@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::os::fd::AsFd as _;
 
+use lb_common::maps::name;
+
 use super::fill::capacity;
 use super::{MapHandle as _, Maps, Result, batched, walk};
 use crate::syscall;
@@ -15,21 +17,21 @@ impl Maps {
             all.insert(*hash);
             true
         })
-        .map_err(batched("INHERITED"))?;
+        .map_err(batched(name::INHERITED))?;
         Ok(all)
     }
 
     /// Makes these be there, and no other. Where not all find room, the first of them do; says how many do not.
     pub fn set_inherited(&self, wanted: &[u64]) -> Result<usize> {
-        let room = capacity(&self.inherited, "INHERITED")? as usize;
+        let room = capacity(&self.inherited, name::INHERITED)? as usize;
         let (fitting, left_out) = fitting(wanted, room);
         let there = self.inherited()?;
         let gone: Vec<u64> = there.difference(&fitting).copied().collect();
         let new: Vec<u64> = fitting.difference(&there).copied().collect();
         let map = self.inherited.data();
-        walk::remove(map, &gone).map_err(batched("INHERITED"))?;
+        walk::remove(map, &gone).map_err(batched(name::INHERITED))?;
         let added = syscall::update_batch(map.fd().as_fd(), &new, &vec![0_u32; new.len()]);
-        added.map_err(batched("INHERITED"))?;
+        added.map_err(batched(name::INHERITED))?;
         Ok(left_out)
     }
 }

@@ -5,7 +5,8 @@ use std::os::fd::AsFd as _;
 use aya::maps::lpm_trie::Key;
 use lb_common::addr::Ip;
 use lb_common::config::Device;
-use lb_common::flow::{Affinity, Client, DIRECT};
+use lb_common::flow::{Affinity, Client, DIRECT_SEEN};
+use lb_common::maps::name;
 use lb_common::service::{Line, Source};
 
 use super::raw::Raw;
@@ -13,50 +14,54 @@ use super::{MapHandle as _, Maps, Result, batched, found, named};
 use crate::syscall;
 
 impl Maps {
-    /// A line of `SLOTS`.
+    /// A line of `MAGLEV`.
     pub fn line(&self, line: u32) -> Result<Option<Line>> {
-        if line >= self.slots.len() {
+        if line >= self.maglev.len() {
             return Ok(None);
         }
-        self.slots.get(&line, 0).map(Some).map_err(named("SLOTS"))
+        self.maglev.get(&line, 0).map(|line| Some(line.0)).map_err(named(name::MAGLEV))
     }
 
-    /// `SOURCES`: whether a source lies in a prefix allowed for the service.
+    /// `SOURCE_RANGES`: whether a source lies in a prefix allowed for the service.
     pub fn allows(&self, source: &Source) -> Result<bool> {
         let key = Key::new(Source::BITS, Raw(*source));
-        Ok(found(self.sources.get(&key, 0), "SOURCES")?.is_some())
+        Ok(found(self.source_ranges.get(&key, 0), name::SOURCE_RANGES)?.is_some())
     }
 
     /// The bits of an address in `ADDRESSES`.
     pub fn address(&self, ip: &Ip) -> Result<Option<u32>> {
-        found(self.addresses.get(&Raw(*ip), 0), "ADDRESSES")
+        Ok(found(self.addresses.get(&Raw(*ip), 0), name::ADDRESSES)?.map(|bits| bits.0))
     }
 
     /// The row of an interface in `DEVICES`.
     pub fn device(&self, index: u32) -> Result<Option<Device>> {
-        Ok(found(self.devices.get(&index, 0), "DEVICES")?.map(|device| device.0))
+        Ok(found(self.devices.get(&Raw(index), 0), name::DEVICES)?.map(|device| device.0))
     }
 
     /// The backend that a client sticks to.
     pub fn affinity(&self, client: &Client) -> Result<Option<Affinity>> {
-        Ok(found(self.affinity.get(&Raw(*client), 0), "AFFINITY")?.map(|affinity| affinity.0))
+        Ok(found(self.affinity.get(&Raw(*client), 0), name::AFFINITY)?.map(|affinity| affinity.0))
     }
 
-    /// `DIRECT`: whether a packet of this hash ([`lb_common::hash::whole`]) was seen on its way straight to a backend.
+    /// `DIRECT_SEEN`: whether a packet of this hash ([`lb_common::hash::whole`]) was seen on its way straight
+    /// to a backend.
     pub fn is_direct(&self, hash: u64) -> Result<bool> {
-        let known = self.direct.get(&(hash as u32 % DIRECT), 0).map_err(named("DIRECT"))?;
-        Ok(known == hash)
+        let known = self
+            .direct_seen
+            .get(&(hash as u32 % DIRECT_SEEN), 0)
+            .map_err(named(name::DIRECT_SEEN))?;
+        Ok(known.0 == hash)
     }
 
     /// Notes such packets, each in place of another.
     pub fn note_direct(&self, hashes: &[u64]) -> Result<()> {
-        let indices: Vec<u32> = hashes.iter().map(|hash| *hash as u32 % DIRECT).collect();
-        let noted = syscall::update_batch(self.direct.data().fd().as_fd(), &indices, hashes);
-        noted.map_err(batched("DIRECT"))
+        let indices: Vec<u32> = hashes.iter().map(|hash| *hash as u32 % DIRECT_SEEN).collect();
+        let noted = syscall::update_batch(self.direct_seen.data().fd().as_fd(), &indices, hashes);
+        noted.map_err(batched(name::DIRECT_SEEN))
     }
 
     /// `INHERITED`: whether netfilter translates the datagrams of a tuple of this hash, or gets answers by it.
     pub fn is_inherited(&self, hash: u64) -> Result<bool> {
-        Ok(found(self.inherited.get(&hash, 0), "INHERITED")?.is_some())
+        Ok(found(self.inherited.get(&Raw(hash), 0), name::INHERITED)?.is_some())
     }
 }

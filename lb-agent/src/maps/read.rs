@@ -6,6 +6,7 @@ use aya::maps::lpm_trie::Key;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, Settings};
 use lb_common::flow::{Affinity, Client};
+use lb_common::maps::name;
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 
 use super::raw::Raw;
@@ -29,17 +30,18 @@ impl Maps {
 
     /// `SERVICES`, sorted.
     pub fn services(&self) -> Result<Vec<(Frontend, Service)>> {
-        let mut all =
-            entries(&self.services, "SERVICES", |key: &Raw<Frontend>, value: &Raw<Service>| {
-                (key.0, value.0)
-            })?;
+        let mut all = entries(
+            &self.services,
+            name::SERVICES,
+            |key: &Raw<Frontend>, value: &Raw<Service>| (key.0, value.0),
+        )?;
         all.sort_by_key(|(frontend, _)| *frontend);
         Ok(all)
     }
 
     /// One entry of `SERVICES`, if it is there.
     pub fn service(&self, frontend: &Frontend) -> Result<Option<Service>> {
-        let service = found(self.services.get(&Raw(*frontend), 0), "SERVICES")?;
+        let service = found(self.services.get(&Raw(*frontend), 0), name::SERVICES)?;
         Ok(service.map(|service| service.0))
     }
 
@@ -54,60 +56,62 @@ impl Maps {
             }
             true
         })
-        .map_err(batched("BACKENDS"))?;
+        .map_err(batched(name::BACKENDS))?;
         Ok(rows)
     }
 
     /// One row of `BACKENDS`.
     pub fn backend(&self, id: BackendId) -> Result<Backend> {
-        self.backends.get(&id, 0).map(|row| row.0).map_err(named("BACKENDS"))
+        self.backends.get(&id, 0).map(|row| row.0).map_err(named(name::BACKENDS))
     }
 
-    /// The first lines of `SLOTS`.
+    /// The first lines of `MAGLEV`.
     pub fn lines(&self, count: u32) -> Result<Vec<Line>> {
         let mut lines: Vec<Line> = Vec::with_capacity(count as usize);
         let count = count as usize;
-        walk(self.slots.data(), (0_u32, [0_u8; 64]), |_, line| {
+        walk(self.maglev.data(), (0_u32, [0_u8; 64]), |_, line| {
             lines.push(*line);
             lines.len() < count
         })
-        .map_err(batched("SLOTS"))?;
+        .map_err(batched(name::MAGLEV))?;
         lines.truncate(count);
         Ok(lines)
     }
 
     pub fn sources(&self) -> Result<Vec<(u32, Source)>> {
-        let entry = |entry: std::result::Result<(Key<Raw<Source>>, u32), MapError>| {
-            let (key, _) = entry.map_err(named("SOURCES"))?;
+        let entry = |entry: std::result::Result<(Key<Raw<Source>>, Raw<u32>), MapError>| {
+            let (key, _) = entry.map_err(named(name::SOURCE_RANGES))?;
             Ok((key.prefix_len(), key.data().0))
         };
-        self.sources.iter().map(entry).collect()
+        self.source_ranges.iter().map(entry).collect()
     }
 
     /// The slot of `SETTINGS` in use.
     pub fn settings(&self) -> Result<Settings> {
-        self.settings.get(&0, 0).map(|pair| *pair.0.in_use()).map_err(named("SETTINGS"))
+        self.settings.get(&0, 0).map(|pair| *pair.0.in_use()).map_err(named(name::SETTINGS))
     }
 
     pub fn devices(&self) -> Result<Vec<(u32, Device)>> {
-        entries(&self.devices, "DEVICES", |index: &u32, device: &Raw<Device>| (*index, device.0))
+        entries(&self.devices, name::DEVICES, |index: &Raw<u32>, device: &Raw<Device>| {
+            (index.0, device.0)
+        })
     }
 
     pub fn addresses(&self) -> Result<Vec<(Ip, u32)>> {
-        entries(&self.addresses, "ADDRESSES", |ip: &Raw<Ip>, bits: &u32| (ip.0, *bits))
+        entries(&self.addresses, name::ADDRESSES, |ip: &Raw<Ip>, bits: &Raw<u32>| (ip.0, bits.0))
     }
 
     /// `COUNTERS`, summed over the CPUs, in the order of `lb_common::event`.
     pub fn counters(&self) -> Result<Vec<u64>> {
         let sum = |index: u32| {
-            let values = self.counters.get(&index, 0).map_err(named("COUNTERS"))?;
-            Ok(values.iter().fold(0_u64, |sum, value| sum.wrapping_add(*value)))
+            let values = self.counters.get(&index, 0).map_err(named(name::COUNTERS))?;
+            Ok(values.iter().fold(0_u64, |sum, value| sum.wrapping_add(value.0)))
         };
         (0..lb_common::event::COUNTERS).map(sum).collect()
     }
 
     pub fn affinities(&self) -> Result<Vec<(Client, Affinity)>> {
-        entries(&self.affinity, "AFFINITY", |client: &Raw<Client>, affinity: &Raw<Affinity>| {
+        entries(&self.affinity, name::AFFINITY, |client: &Raw<Client>, affinity: &Raw<Affinity>| {
             (client.0, affinity.0)
         })
     }

@@ -3,15 +3,8 @@
 use std::fmt;
 
 use aya::maps::{MapInfo, MapType};
-use lb_common::addr::Ip;
-use lb_common::config::{Device, SettingsPair};
-use lb_common::event;
-use lb_common::flow::{
-    Affinity, Client, DIRECT, Flow, Flow4, FlowKey, FlowKey4, Fragment, HELD, Held, Ports,
-};
-use lb_common::hash::{BACKEND_LINES, ENDPOINT_BITS, LineOfPorts, REJECTIONS};
 use lb_common::layout::{Plain, named, number};
-use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
+use lb_common::maps::{Author, Content};
 
 const NO_PREALLOC: u32 = 1;
 /// The name that sets the size of both `FLOWS4` and `FLOWS6`.
@@ -30,58 +23,67 @@ pub struct Shape {
     pub meaning: u64,
     /// Entries when nobody says otherwise.
     pub entries: u32,
+    pub content: Content,
+    pub author: Author,
+    /// The entries, in a few words.
+    pub holds: &'static str,
     /// Whether the number of entries may be configured.
     pub is_sizable: bool,
-    /// Whether it may get smaller: what the agent wrote must stay, what packets wrote may be forgotten.
+    /// Whether it may get smaller: desired state must stay, other entries may be forgotten.
     pub may_shrink: bool,
 }
 
-const fn shape<K: Plain, V: Plain>(
+/// One line of the list, but for the types.
+struct Declared {
     name: &'static str,
     kind: MapType,
-    flags: u32,
     entries: u32,
-) -> Shape {
-    let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
-    let meaning = number(named(K::FINGERPRINT, name), V::FINGERPRINT);
-    Shape { name, kind, key, value, flags, meaning, entries, is_sizable: true, may_shrink: false }
+    content: Content,
+    author: Author,
+    holds: &'static str,
 }
 
-/// Written by packets.
-const fn memory(shape: Shape) -> Shape {
-    Shape { may_shrink: true, ..shape }
+impl Declared {
+    const fn shape<K: Plain, V: Plain>(self) -> Shape {
+        let Self { name, kind, entries, content, author, holds } = self;
+        let prefix = if matches!(kind, MapType::LpmTrie) { size_of::<u32>() } else { 0 };
+        let grows = matches!(kind, MapType::Hash | MapType::LpmTrie);
+        Shape {
+            name,
+            kind,
+            key: (prefix + size_of::<K>()) as u32,
+            value: size_of::<V>() as u32,
+            flags: if grows { NO_PREALLOC } else { 0 },
+            meaning: number(named(K::FINGERPRINT, name), V::FINGERPRINT),
+            entries,
+            content,
+            author,
+            holds,
+            is_sizable: content.is_sizable(),
+            may_shrink: content.may_shrink(),
+        }
+    }
 }
 
-const fn fixed(shape: Shape) -> Shape {
-    Shape { is_sizable: false, ..shape }
+macro_rules! shapes {
+    ($($name:ident($field:ident): $kind:ident<$key:ty, $value:ty>, $entries:expr,
+        $content:ident by $author:ident, $holds:literal;)*) => {
+        /// Every map of the data path.
+        pub const SHAPES: [Shape; [$(stringify!($name)),*].len()] = [$(
+            Declared {
+                name: stringify!($name),
+                kind: MapType::$kind,
+                entries: $entries,
+                content: Content::$content,
+                author: Author::$author,
+                holds: $holds,
+            }
+            .shape::<$key, $value>()
+        ),*];
+    };
 }
 
-/// Length of a prefix, then the prefix: key of the trie, without padding between them.
-pub(super) type SourceKey = [u32; 1 + size_of::<Source>() / size_of::<u32>()];
-
-/// Every map of the data path.
-pub const SHAPES: [Shape; 20] = [
-    shape::<Frontend, Service>("SERVICES", MapType::Hash, NO_PREALLOC, 65_536),
-    shape::<u32, Line>("SLOTS", MapType::Array, 0, 262_144),
-    shape::<BackendId, Backend>("BACKENDS", MapType::Array, 0, 131_072),
-    memory(shape::<FlowKey4, Flow4>("FLOWS4", MapType::Hash, NO_PREALLOC, 524_288)),
-    memory(shape::<FlowKey, Flow>("FLOWS6", MapType::Hash, NO_PREALLOC, 524_288)),
-    memory(shape::<FlowKey4, Flow4>("TRANSIENT4", MapType::LruHash, 0, 131_072)),
-    memory(shape::<FlowKey, Flow>("TRANSIENT6", MapType::LruHash, 0, 131_072)),
-    memory(shape::<Client, Affinity>("AFFINITY", MapType::LruHash, 0, 65_536)),
-    shape::<SourceKey, u32>("SOURCES", MapType::LpmTrie, NO_PREALLOC, 65_536),
-    shape::<Ip, u32>("ADDRESSES", MapType::Hash, NO_PREALLOC, 4_096),
-    shape::<u32, Device>("DEVICES", MapType::Hash, NO_PREALLOC, 4_096),
-    memory(shape::<Fragment, Ports>("FRAGMENTS", MapType::LruHash, 0, 32_768)),
-    fixed(shape::<Fragment, Held>("HELD", MapType::LruHash, 0, HELD)),
-    fixed(shape::<u32, LineOfPorts>("ENDPOINTS", MapType::Array, 0, ENDPOINT_BITS / 64)),
-    fixed(shape::<u32, Line>("IN_USE", MapType::Array, 0, BACKEND_LINES)),
-    fixed(shape::<u32, u64>("DIRECT", MapType::Array, 0, DIRECT)),
-    memory(shape::<u64, u32>("INHERITED", MapType::Hash, NO_PREALLOC, 262_144)),
-    fixed(shape::<u32, SettingsPair>("SETTINGS", MapType::Array, 0, 1)),
-    fixed(shape::<u32, u64>("COUNTERS", MapType::PerCpuArray, 0, event::COUNTERS)),
-    fixed(shape::<u32, u64>("REJECTIONS", MapType::PerCpuArray, 0, REJECTIONS)),
-];
+lb_common::maps!(shapes);
 
 impl Shape {
     /// The shape of a map by name.

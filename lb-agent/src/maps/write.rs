@@ -8,9 +8,11 @@ use aya::maps::lpm_trie::Key;
 use lb_common::addr::{Ip, Port};
 use lb_common::config::{Device, Settings};
 use lb_common::flow::Client;
-use lb_common::hash;
+use lb_common::hash::{self, LineOfPorts};
+use lb_common::maps::name;
 use lb_common::service::Backend;
 
+use super::filter::elements;
 use super::raw::Raw;
 use super::{MapHandle, Maps, Result, batched, named, walk};
 use crate::reconcile::{GRACE, Op};
@@ -20,30 +22,33 @@ impl Maps {
     /// Applies one operation.
     pub fn apply(&mut self, op: &Op) -> Result<()> {
         match op {
-            Op::PutSettings(settings) => self.put_settings(settings).map_err(named("SETTINGS")),
+            Op::PutSettings(settings) => self.put_settings(settings).map_err(named(name::SETTINGS)),
             Op::PutBackend { id, row } => {
                 if row.service != 0 {
                     self.mark(&row.ip, row.port)?;
                 }
-                self.backends.set(*id, Raw(*row), 0).map_err(named("BACKENDS"))
+                self.backends.set(*id, Raw(*row), 0).map_err(named(name::BACKENDS))
             }
             Op::WriteLines { line, lines } => {
                 let keys: Vec<u32> = (*line..).take(lines.len()).collect();
-                let slots = MapHandle::data(&self.slots);
-                syscall::update_batch(slots.fd().as_fd(), &keys, lines).map_err(batched("SLOTS"))
+                let slots = MapHandle::data(&self.maglev);
+                syscall::update_batch(slots.fd().as_fd(), &keys, lines)
+                    .map_err(batched(name::MAGLEV))
             }
-            Op::PutSource { bits, source } => {
-                self.sources.insert(&Key::new(*bits, Raw(*source)), 1, 0).map_err(named("SOURCES"))
-            }
+            Op::PutSource { bits, source } => self
+                .source_ranges
+                .insert(&Key::new(*bits, Raw(*source)), Raw(1), 0)
+                .map_err(named(name::SOURCE_RANGES)),
             Op::RemoveSource { bits, source } => {
-                absent_is_fine(self.sources.remove(&Key::new(*bits, Raw(*source))))
-                    .map_err(named("SOURCES"))
+                absent_is_fine(self.source_ranges.remove(&Key::new(*bits, Raw(*source))))
+                    .map_err(named(name::SOURCE_RANGES))
             }
-            Op::PutService { frontend, service } => {
-                self.services.insert(Raw(*frontend), Raw(*service), 0).map_err(named("SERVICES"))
-            }
+            Op::PutService { frontend, service } => self
+                .services
+                .insert(Raw(*frontend), Raw(*service), 0)
+                .map_err(named(name::SERVICES)),
             Op::RemoveService { frontend } => {
-                absent_is_fine(self.services.remove(&Raw(*frontend))).map_err(named("SERVICES"))
+                absent_is_fine(self.services.remove(&Raw(*frontend))).map_err(named(name::SERVICES))
             }
             Op::ForgetClients { services } => {
                 let known = self.affinities()?.into_iter().map(|(client, _)| client);
@@ -57,7 +62,7 @@ impl Maps {
     /// Forgets the backends of clients.
     pub fn remove_affinities(&self, clients: &[Client]) -> Result<()> {
         let keys: Vec<Raw<Client>> = clients.iter().copied().map(Raw).collect();
-        walk::remove(self.affinity.data(), &keys).map_err(batched("AFFINITY"))
+        walk::remove(self.affinity.data(), &keys).map_err(batched(name::AFFINITY))
     }
 
     /// Writes the slot that is not in use, and switches to it. A packet that began before the last switch may still
@@ -74,22 +79,25 @@ impl Maps {
         Ok(())
     }
 
-    /// Sets the bit of an address and a port in `ENDPOINTS`. None is ever cleared: one too many costs a look-up.
+    /// Sets the bit of an address and a port in `BACKEND_FILTER`. None is ever cleared: one too many costs a look-up.
     fn mark(&mut self, ip: &Ip, port: Port) -> Result<()> {
         let bit = hash::endpoint(ip, port);
-        let word = self.endpoints.get(&(bit / 64), 0).map_err(named("ENDPOINTS"))?;
+        let word =
+            self.backend_filter.get(&(bit / 64), 0).map_err(named(name::BACKEND_FILTER))?.0.0;
         let marked = word | 1 << (bit % 64);
         if marked == word {
             return Ok(());
         }
-        self.endpoints.set(bit / 64, marked, 0).map_err(named("ENDPOINTS"))
+        let marked = Raw(LineOfPorts(marked));
+        self.backend_filter.set(bit / 64, marked, 0).map_err(named(name::BACKEND_FILTER))
     }
 
     /// Sets the bits of the rows that an earlier run left, where they are missing: its map of them may be lost.
     pub fn mark_endpoints(&mut self, rows: &[Backend]) -> Result<()> {
-        let words = walk::bits(self.endpoints.data()).map_err(batched("ENDPOINTS"))?;
+        let words: Vec<Raw<LineOfPorts>> =
+            elements(self.backend_filter.data()).map_err(batched(name::BACKEND_FILTER))?;
         let is_set = |bit: u32| {
-            words.get((bit / 64) as usize).is_some_and(|word| word & 1 << (bit % 64) != 0)
+            words.get((bit / 64) as usize).is_some_and(|word| word.0.0 & 1 << (bit % 64) != 0)
         };
         let in_use = rows.iter().filter(|row| row.service != 0).map(|row| (row.ip, row.port));
         let missing = in_use.filter(|(ip, port)| !is_set(hash::endpoint(ip, *port)));
@@ -98,21 +106,21 @@ impl Maps {
 
     /// Sets what the programs know of a device.
     pub fn put_device(&mut self, index: u32, device: &Device) -> Result<()> {
-        self.devices.insert(index, Raw(*device), 0).map_err(named("DEVICES"))
+        self.devices.insert(Raw(index), Raw(*device), 0).map_err(named(name::DEVICES))
     }
 
     /// Forgets a device.
     pub fn remove_device(&mut self, index: u32) -> Result<()> {
-        absent_is_fine(self.devices.remove(&index)).map_err(named("DEVICES"))
+        absent_is_fine(self.devices.remove(&Raw(index))).map_err(named(name::DEVICES))
     }
 
     /// Sets the bits of one of the node's addresses; 0 forgets it.
     pub fn put_address(&mut self, ip: Ip, bits: u32) -> Result<()> {
         let done = match bits {
             0 => absent_is_fine(self.addresses.remove(&Raw(ip))),
-            bits => self.addresses.insert(Raw(ip), bits, 0),
+            bits => self.addresses.insert(Raw(ip), Raw(bits), 0),
         };
-        done.map_err(named("ADDRESSES"))
+        done.map_err(named(name::ADDRESSES))
     }
 }
 

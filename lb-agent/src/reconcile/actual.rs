@@ -27,16 +27,16 @@ pub struct Actual {
     pub services: Vec<(Frontend, Service)>,
     /// `BACKENDS` from row 0 to the last that was ever used.
     pub backends: Vec<Backend>,
-    /// `SLOTS` from line 0 to the last in use.
+    /// `MAGLEV` from line 0 to the last in use.
     pub lines: Vec<Line>,
-    /// `SOURCES`: length in bits, and prefix.
+    /// `SOURCE_RANGES`: length in bits, and prefix.
     pub sources: Vec<(u32, Source)>,
     /// Element 0 of `SETTINGS`.
     pub settings: Settings,
 }
 
 impl Actual {
-    /// Lines of `SLOTS` that the services use: how far to read.
+    /// Lines of `MAGLEV` that the services use: how far to read.
     pub fn lines_in_use(services: &[(Frontend, Service)]) -> u32 {
         let sets = services.iter().flat_map(|(_, service)| [service.cluster, service.local]);
         sets.map(|set| set.line.saturating_add(set.lines())).max().unwrap_or(0)

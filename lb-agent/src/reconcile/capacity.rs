@@ -20,9 +20,9 @@ pub struct Limits {
     pub services: u32,
     /// Rows of `BACKENDS`, the unused row 0 included.
     pub backends: u32,
-    /// Lines of `SLOTS`.
+    /// Lines of `MAGLEV`.
     pub lines: u32,
-    /// Entries of `SOURCES`.
+    /// Entries of `SOURCE_RANGES`.
     pub sources: u32,
 }
 
@@ -33,9 +33,9 @@ pub enum Refusal {
     Services,
     /// `BACKENDS` is full.
     Backends,
-    /// `SLOTS` has no free run of lines that is long enough.
+    /// `MAGLEV` has no free run of lines that is long enough.
     Slots,
-    /// `SOURCES` is full.
+    /// `SOURCE_RANGES` is full.
     Sources,
 }
 
@@ -45,8 +45,8 @@ impl Refusal {
         match self {
             Self::Services => "SERVICES",
             Self::Backends => "BACKENDS",
-            Self::Slots => "SLOTS",
-            Self::Sources => "SOURCES",
+            Self::Slots => "MAGLEV",
+            Self::Sources => "SOURCE_RANGES",
         }
     }
 }
@@ -56,7 +56,7 @@ impl Refusal {
 pub struct Usage {
     pub services: usize,
     pub backends: usize,
-    /// `SLOTS`.
+    /// `MAGLEV`.
     pub lines: usize,
     pub sources: usize,
 }

@@ -12,21 +12,21 @@ pub enum Op {
     PutSettings(Box<Settings>),
     /// A row of `BACKENDS`.
     PutBackend { id: BackendId, row: Backend },
-    /// Lines of `SLOTS`.
+    /// Lines of `MAGLEV`.
     WriteLines {
         /// The first.
         line: u32,
         /// Content of it and those after it.
         lines: Vec<Line>,
     },
-    /// Adds a prefix to `SOURCES`.
+    /// Adds a prefix to `SOURCE_RANGES`.
     PutSource {
         /// Length of the prefix in bits, those of the service included.
         bits: u32,
         /// Service and network address.
         source: Source,
     },
-    /// Removes a prefix from `SOURCES`.
+    /// Removes a prefix from `SOURCE_RANGES`.
     RemoveSource {
         /// Length of the prefix in bits, those of the service included.
         bits: u32,

@@ -1,4 +1,4 @@
-//! Which lines of `SLOTS` are free: best fit over coalesced ranges, each step logarithmic.
+//! Which lines of `MAGLEV` are free: best fit over coalesced ranges, each step logarithmic.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The prefixes in `SOURCES`: from where a service may be used.
+//! The prefixes in `SOURCE_RANGES`: from where a service may be used.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::ranges::mapped;
 /// Bits of a [`Source`] before its address.
 const SERVICE_BITS: u32 = ServiceId::BITS;
 
-/// A mirror of `SOURCES`.
+/// A mirror of `SOURCE_RANGES`.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     written: BTreeSet<(Source, u32)>,

@@ -64,8 +64,8 @@ const fn by_name(of: &Limits) -> [(&'static str, u32); 4] {
     [
         ("SERVICES", of.services),
         ("BACKENDS", of.backends),
-        ("SLOTS", of.lines),
-        ("SOURCES", of.sources),
+        ("MAGLEV", of.lines),
+        ("SOURCE_RANGES", of.sources),
     ]
 }
 
@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(sizes["SERVICES"], 100);
         assert_eq!(sizes["BACKENDS"], 524_288);
         assert_eq!((sizes["FLOWS4"], sizes["FLOWS6"]), (7, 7));
-        assert_eq!(sizes["SLOTS"], Shape::of("SLOTS").unwrap().entries);
+        assert_eq!(sizes["MAGLEV"], Shape::of("MAGLEV").unwrap().entries);
     }
 
     #[test]

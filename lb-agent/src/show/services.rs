@@ -230,7 +230,7 @@ mod tests {
     fn service_ports_are_grouped_and_the_refused_are_named() {
         let known = StateFile {
             names: BTreeMap::from([(1, "default/web:http".to_owned())]),
-            refused: BTreeMap::from([("default/big".to_owned(), "SLOTS".to_owned())]),
+            refused: BTreeMap::from([("default/big".to_owned(), "MAGLEV".to_owned())]),
             ..StateFile::default()
         };
         let all = ports(list::samples(&known.names), &known);

@@ -3,7 +3,7 @@
 use core::cmp::Ordering;
 use core::hash::{Hash, Hasher};
 
-use crate::layout::{Plain, named};
+use crate::layout::{Plain, named, sealed};
 
 /// An IPv6 address, or an IPv4 address mapped into `::ffff:0:0/96`. Network byte order.
 ///
@@ -17,8 +17,11 @@ pub struct Ip([u64; 2]);
 const _: () = assert!(size_of::<Ip>() == 16 && align_of::<Ip>() == 4);
 
 // By hand: no reference to a packed field can be had.
+impl sealed::Proven for Ip {}
+
 impl Plain for Ip {
     const FINGERPRINT: u64 = named(<[u64; 2]>::FINGERPRINT, "Ip");
+    const ZERO: Self = Self([0; 2]);
 }
 
 /// The third word of a mapped IPv4 address.

@@ -27,13 +27,13 @@ pub struct Meanwhile {
 pub struct Fake {
     pub settings: Settings,
     pub services: BTreeMap<Frontend, Service>,
-    /// `SLOTS`, up to the last line written.
+    /// `MAGLEV`, up to the last line written.
     pub lines: Vec<Line>,
     /// `BACKENDS`, up to the last row written.
     pub backends: Vec<Backend>,
-    /// `ENDPOINTS`, the bits that are set.
+    /// `BACKEND_FILTER`, the bits that are set.
     pub endpoints: BTreeSet<u32>,
-    /// `SOURCES`, with prefix lengths as [`Source`] counts them.
+    /// `SOURCE_RANGES`, with prefix lengths as [`Source`] counts them.
     pub sources: Vec<(u32, Source)>,
     pub inherited: BTreeSet<u64>,
     pub addresses: BTreeMap<Ip, u32>,
@@ -53,7 +53,7 @@ pub struct Fake {
     pub affinity: RefCell<BTreeMap<Client, Affinity>>,
     /// Most clients that `affinity` holds.
     pub affinity_capacity: usize,
-    /// `DIRECT`, the elements that are not 0.
+    /// `DIRECT_SEEN`, the elements that are not 0.
     pub direct: RefCell<BTreeMap<u32, u64>>,
     pub fragments: RefCell<BTreeMap<Fragment, Ports>>,
     pub held: RefCell<BTreeMap<Fragment, Held>>,
@@ -103,7 +103,7 @@ impl Default for Fake {
 }
 
 impl Fake {
-    /// Lines that `SLOTS` has, written or not.
+    /// Lines that `MAGLEV` has, written or not.
     pub const LINES: u32 = 4096;
     /// Rows that `BACKENDS` has, written or not.
     pub const BACKENDS: u32 = 4096;

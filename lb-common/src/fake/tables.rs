@@ -4,7 +4,7 @@ use super::Fake;
 use crate::addr::{Ip, Port};
 use crate::config::{Device, Settings};
 use crate::event::Event;
-use crate::flow::{Affinity, Client, DIRECT, Flow, FlowKey, Fragment, Held, Ports};
+use crate::flow::{Affinity, Client, DIRECT_SEEN, Flow, FlowKey, Fragment, Held, Ports};
 use crate::hash;
 use crate::service::{Backend, BackendId, Frontend, Line, Service, Source};
 use crate::tables::{Added, Clock, Filters, Flows, Fragments, Node, Services, Touch};
@@ -146,11 +146,11 @@ impl Filters for Fake {
     }
 
     fn is_direct(&self, hash: u64) -> bool {
-        self.direct.borrow().get(&(hash as u32 % DIRECT)) == Some(&hash)
+        self.direct.borrow().get(&(hash as u32 % DIRECT_SEEN)) == Some(&hash)
     }
 
     fn put_direct(&self, hash: u64) {
-        self.direct.borrow_mut().insert(hash as u32 % DIRECT, hash);
+        self.direct.borrow_mut().insert(hash as u32 % DIRECT_SEEN, hash);
     }
 
     fn is_inherited(&self, hash: u64) -> bool {

@@ -5,7 +5,7 @@ use crate::addr::{Ip, Port, Protocol};
 use crate::layout::plain;
 
 /// Key of `FRAGMENTS`: the packet a fragment belongs to (RFC 791 3.2, RFC 8200 4.5), and where it was seen. Key of
-/// `HELD`: with the place in the queue of its datagram.
+/// `HELD_FRAGMENTS`: with the place in the queue of its datagram.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fragment {
@@ -18,7 +18,7 @@ pub struct Fragment {
     /// IP protocol.
     pub protocol: Protocol,
     pub side: Side,
-    /// In `HELD`: how many fragments of the datagram are held up to this one. In `FRAGMENTS`: 0.
+    /// In `HELD_FRAGMENTS`: how many fragments of the datagram are held up to this one. In `FRAGMENTS`: 0.
     pub place: u16,
 }
 
@@ -45,7 +45,7 @@ pub struct Ports {
     pub source: Port,
     /// Destination port; none before the first fragment came.
     pub destination: Port,
-    /// How many others wait for it, or to be sent on behind it, in `HELD`.
+    /// How many others wait for it, or to be sent on behind it, in `HELD_FRAGMENTS`.
     pub held: u16,
     /// [`Ports::time`] when it was written.
     pub written: u16,
@@ -71,11 +71,11 @@ impl Ports {
     }
 }
 
-/// Entries of `HELD`, of which the newest displaces the oldest: 90 datagrams of 64 KiB, or what is left over from
-/// 30,000 stray fragments a second for an eighth of a second.
-pub const HELD: u32 = 4_096;
+/// Entries of `HELD_FRAGMENTS`, of which the newest displaces the oldest: 90 datagrams of 64 KiB, or what is left over
+/// from 30,000 stray fragments a second for an eighth of a second.
+pub const HELD_FRAGMENTS: u32 = 4_096;
 
-/// Value of `HELD`: a later fragment that came before the first of its datagram, as it was.
+/// Value of `HELD_FRAGMENTS`: a later fragment that came before the first of its datagram, as it was.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {

@@ -31,7 +31,7 @@ plain! {
     Trie Line Context
 }
 
-/// A line of `SLOTS`.
+/// A line of `MAGLEV`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Line(pub [u8; 64]);
@@ -42,7 +42,7 @@ impl Default for Line {
     }
 }
 
-/// A key of `SOURCES`.
+/// A key of `SOURCE_RANGES`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Trie {

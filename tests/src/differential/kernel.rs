@@ -8,10 +8,11 @@ use aya::Ebpf;
 use aya::maps::Map;
 use aya::programs::{Program, SchedClassifier, Xdp};
 use lb_agent::datapath::{self, PacketLog};
+use lb_agent::maps::{SHAPES, Shape};
 use lb_common::event::{COUNTERS, Hook, Verdict, verdict_counter};
 use lb_common::fake::{Fake, Step};
 use lb_common::flow::{
-    Affinity, Client, DIRECT, Flow, Flow4, FlowKey, FlowKey4, Fragment, Held, Ports,
+    Affinity, Client, DIRECT_SEEN, Flow, Flow4, FlowKey, FlowKey4, Fragment, Held, Ports,
 };
 use lb_common::hash::BACKEND_LINES;
 use lb_common::service::Line;
@@ -44,30 +45,6 @@ pub struct Kernel {
     cpus: usize,
     jiffies: OwnedFd,
 }
-
-/// The maps that the differential test reads and writes.
-const MAPS: [&str; 20] = [
-    "HELD",
-    "IN_USE",
-    "ENDPOINTS",
-    "DIRECT",
-    "INHERITED",
-    "SERVICES",
-    "SLOTS",
-    "BACKENDS",
-    "FLOWS6",
-    "FLOWS4",
-    "TRANSIENT6",
-    "TRANSIENT4",
-    "AFFINITY",
-    "SOURCES",
-    "ADDRESSES",
-    "DEVICES",
-    "FRAGMENTS",
-    "SETTINGS",
-    "COUNTERS",
-    "REJECTIONS",
-];
 
 /// Jiffies of a tick, as a power of two.
 const TICK: u32 = 7;
@@ -123,10 +100,10 @@ impl Kernel {
         let mut loader = PacketLog::Off.loader();
         let sizes = [
             ("SERVICES", 1024),
-            ("SLOTS", Fake::LINES),
+            ("MAGLEV", Fake::LINES),
             ("BACKENDS", Fake::BACKENDS),
             ("AFFINITY", 8192),
-            ("SOURCES", 1024),
+            ("SOURCE_RANGES", 1024),
             ("ADDRESSES", 64),
             ("DEVICES", 64),
             ("INHERITED", 1024),
@@ -162,7 +139,7 @@ impl Kernel {
         }
         datapath::connect_paths(&mut ebpf)?;
         let mut maps = BTreeMap::new();
-        for name in MAPS {
+        for Shape { name, .. } in SHAPES {
             let map = ebpf.map(name).with_context(|| format!("map {name}"))?;
             maps.insert(name, raw(map)?);
         }
@@ -308,9 +285,9 @@ impl Kernel {
         Ok(bpf::entries(self.map("AFFINITY"), false)?.into_iter().collect())
     }
 
-    /// `HELD` as it is.
+    /// `HELD_FRAGMENTS` as it is.
     pub fn held(&self) -> Result<BTreeMap<Fragment, Held>> {
-        let all: Vec<(Fragment, Held)> = bpf::entries(self.map("HELD"), false)?;
+        let all: Vec<(Fragment, Held)> = bpf::entries(self.map("HELD_FRAGMENTS"), false)?;
         // The bytes behind a packet are left over from another.
         let clean = |(key, mut held): (Fragment, Held)| {
             held.bytes.iter_mut().skip(held.length as usize).for_each(|byte| *byte = 0);
@@ -319,10 +296,10 @@ impl Kernel {
         Ok(all.into_iter().map(clean).collect())
     }
 
-    /// The elements of `DIRECT` that are not 0.
+    /// The elements of `DIRECT_SEEN` that are not 0.
     pub fn direct(&self) -> Result<BTreeMap<u32, u64>> {
-        let mut hashes = vec![0; DIRECT as usize];
-        bpf::array(self.map("DIRECT"), DIRECT, &mut hashes)?;
+        let mut hashes = vec![0; DIRECT_SEEN as usize];
+        bpf::array(self.map("DIRECT_SEEN"), DIRECT_SEEN, &mut hashes)?;
         Ok((0..).zip(hashes).filter(|(_, hash)| *hash != 0).collect())
     }
 

@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 
 use lb_common::event::{Event, Hook, Verdict};
 use lb_common::layout::{named, number};
+use lb_common::maps::Content;
 use tracing::info;
 
+use crate::datapath::links::remove_pin;
 use crate::datapath::{Error, LAYOUT, cleanup};
 use crate::maps::{SHAPES, Shape};
 
@@ -24,14 +26,16 @@ pub(in crate::datapath) fn is_same(layout: &Path, shape: &Shape) -> bool {
 
 /// Whether the maps below a `--bpf-dir` are of a build for which they mean something else than for us.
 pub fn is_of_another_build(dir: &Path) -> bool {
-    other(&dir.join(LAYOUT)).is_ok_and(|other| other.is_some())
+    let layout = dir.join(LAYOUT);
+    others(&layout).is_ok_and(|others| !others.is_empty())
 }
 
 /// Two builds may give one name to layouts that differ. A layout that such a build left under our name gets another
 /// name, so that it is taken over as what it is: another layout.
 pub(in crate::datapath) fn set_aside(dir: &Path) -> Result<(), Error> {
     let ours = dir.join(LAYOUT);
-    let Some(shape) = other(&ours)? else { return Ok(()) };
+    let other = others(&ours)?.into_iter().find(|shape| shape.content != Content::Counters);
+    let Some(shape) = other else { return Ok(()) };
     let names = (0_u32..).map(|number| dir.join(format!("v{number}")));
     let Some(name) = names.into_iter().find(|name| !name.exists()) else { return Ok(()) };
     let renamed = fs::rename(&ours, &name);
@@ -40,14 +44,24 @@ pub(in crate::datapath) fn set_aside(dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The first map of a layout that an earlier run wrote down something else for.
-fn other(layout: &Path) -> Result<Option<&'static Shape>, Error> {
+/// Removes counters that another build counts by other positions. The map of our programs begins at 0 in their place;
+/// those that are still attached go on counting in the old one, until ours replace them.
+pub(in crate::datapath) fn forget_counters(layout: &Path) -> Result<(), Error> {
+    for shape in others(layout)?.into_iter().filter(|shape| shape.content == Content::Counters) {
+        remove_pin(&layout.join("maps").join(shape.name))?;
+        info!(map = shape.name, "the earlier version counted other events; counters restart at 0");
+    }
+    Ok(())
+}
+
+/// The maps of a layout that an earlier run wrote down something else for.
+fn others(layout: &Path) -> Result<Vec<&'static Shape>, Error> {
     let noted = cleanup::list(&layout.join(DIRECTORY))?;
     let is_other = |shape: &&Shape| {
         let is_there = layout.join("maps").join(shape.name).exists();
         is_there && noted.iter().any(|mark| is_about(mark, shape)) && !is_same(layout, shape)
     };
-    Ok(SHAPES.iter().find(is_other))
+    Ok(SHAPES.iter().filter(is_other).collect())
 }
 
 /// Writes down what our maps hold, after [`set_aside`].
@@ -87,11 +101,11 @@ fn mark(layout: &Path, shape: &Shape) -> PathBuf {
 fn meaning(shape: &Shape) -> u64 {
     let entries = if shape.is_sizable { 0 } else { shape.entries };
     let of = number(named(shape.meaning, &shape.to_string()), entries.into());
-    if shape.name == "COUNTERS" { counters(of) } else { of }
+    if shape.content == Content::Counters { counters(of) } else { of }
 }
 
 /// The meaning of each counter, by its position.
-pub(in crate::datapath) fn counters(hash: u64) -> u64 {
+fn counters(hash: u64) -> u64 {
     let hooks = Hook::ALL.iter().map(|hook| hook.name());
     let verdicts = Verdict::all().map(Verdict::name);
     let events = Event::ALL.iter().map(|event| event.name());
@@ -126,6 +140,26 @@ mod tests {
         assert!(is_of_another_build(dir));
         set_aside(dir).unwrap();
         assert!(!layout.exists() && dir.join("v1/maps/FLOWS6").exists());
+        assert!(!is_of_another_build(dir));
+    }
+
+    #[test]
+    fn counters_of_another_build_restart_in_the_same_layout() {
+        let directory = tempfile::tempdir().unwrap();
+        let (dir, layout) = (directory.path(), directory.path().join(LAYOUT));
+        note(&layout).unwrap();
+        fs::create_dir_all(layout.join("maps")).unwrap();
+        for map in ["COUNTERS", "FLOWS6"] {
+            fs::write(layout.join("maps").join(map), "").unwrap();
+        }
+        forget_counters(&layout).unwrap();
+        assert!(layout.join("maps/COUNTERS").exists(), "this build counts the same");
+        let other = layout.join(DIRECTORY).join("COUNTERS-0123456789abcdef");
+        fs::rename(mark(&layout, Shape::of("COUNTERS").unwrap()), other).unwrap();
+        assert!(is_of_another_build(dir), "nobody reads them by our names");
+        set_aside(dir).unwrap();
+        forget_counters(&layout).unwrap();
+        assert!(!layout.join("maps/COUNTERS").exists() && layout.join("maps/FLOWS6").exists());
         assert!(!is_of_another_build(dir));
     }
 

@@ -9,21 +9,16 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use aya::Pod;
 use aya::maps::{MapData, MapInfo};
+use lb_common::maps::{Author, Content};
 use tracing::{info, warn};
 
 use super::resize::transient;
 use super::{fingerprint, handover};
 use crate::datapath::detach::let_go_of;
 use crate::datapath::{Error, LAYOUT, cleanup};
-use crate::maps::{SHAPES, Shape, copy};
+use crate::maps::{SHAPES, Shape, copy, mark_all};
 use crate::syscall;
-
-/// Tells which packets may be for a backend, ...
-const ENDPOINTS: &str = "ENDPOINTS";
-/// ... and which answers may belong to a flow: without it, what is carried over of flows would not be found.
-const IN_USE: &str = "IN_USE";
 
 /// Directories of other layouts whose programs are attached, the newest last; usually one. More where a run of a third
 /// version ended in the middle of its own take-over.
@@ -72,8 +67,9 @@ impl Previous {
         for layout in self.layouts.iter().rev() {
             let is_ours = |shape: &&Shape| {
                 let is_table = shape.is_sizable && Some(layout) == newest;
-                let tells = [ENDPOINTS, IN_USE].contains(&shape.name);
-                shape.may_shrink || is_first && (is_table || tells)
+                // Without the filters, no packet would be looked up in what is carried over.
+                let is_filter = shape.content == Content::Filter;
+                shape.may_shrink || is_first && (is_table || is_filter)
             };
             for shape in SHAPES.iter().filter(is_ours) {
                 copy_one(shape, layout, &maps.join(shape.name), is_first)?;
@@ -90,7 +86,9 @@ impl Previous {
         sizes: &BTreeMap<&'static str, u32>,
     ) -> Result<(), Error> {
         let Some(newest) = self.layouts.last() else { return Ok(()) };
-        for shape in SHAPES.iter().filter(|shape| shape.may_shrink || shape.name == IN_USE) {
+        let is_filter =
+            |shape: &Shape| shape.content == Content::Filter && shape.author == Author::Programs;
+        for shape in SHAPES.iter().filter(|shape| shape.may_shrink || is_filter(shape)) {
             let (from, to) = (newest.join("maps").join(shape.name), maps.join(shape.name));
             let wanted = sizes.get(shape.name).copied().unwrap_or(shape.entries);
             let is_ours = |info: MapInfo| shape.fits(&info) && info.max_entries() == wanted;
@@ -148,14 +146,9 @@ fn copy_one(shape: &Shape, layout: &Path, to: &Path, is_first: bool) -> Result<(
     if !fits || !fingerprint::is_same(layout, shape) {
         if is_first {
             let (map, layout) = (shape.name, layout.display());
-            if [ENDPOINTS, IN_USE].contains(&map) {
+            if shape.content == Content::Filter {
                 let new = MapData::from_pin(to).map_err(|error| pin(to, &error))?;
-                let marked = if map == IN_USE {
-                    mark_all(&new, shape.entries, [u8::MAX; 64])
-                } else {
-                    mark_all(&new, shape.entries, u64::MAX)
-                };
-                return marked.map_err(|error| pin(to, &error));
+                return mark_all(map, &new).map_err(|error| pin(to, &error));
             }
             warn!(map, %layout, "map has other contents in the previous layout; starting empty");
         }
@@ -168,12 +161,6 @@ fn copy_one(shape: &Shape, layout: &Path, to: &Path, is_first: bool) -> Result<(
         return Ok(());
     }
     copy(shape.name, &old, &new, transient(to).as_ref()).map_err(|error| pin(to, &error))
-}
-
-/// Sets every bit, for nothing says which ones the other layout would have set: each packet is looked up.
-fn mark_all<V: Pod>(map: &MapData, entries: u32, all: V) -> io::Result<()> {
-    let keys: Vec<u32> = (0..entries).collect();
-    syscall::update_batch(map.fd().as_fd(), &keys, &vec![all; keys.len()])
 }
 
 #[cfg(test)]
@@ -210,19 +197,19 @@ mod tests {
             fs::create_dir_all(dir.join(path).parent().unwrap()).unwrap();
             fs::write(dir.join(path), "").unwrap();
         };
-        // v1 had taken every link of v5 over when it ended; both are older than what v0 was left by.
+        // v1 had taken every link of v7 over when it ended; both are older than what v0 was left by.
         for path in
-            ["v5/maps/FLOWS6", "v1/maps/FLOWS6", "v1/links/7-egress-old", "v0/links/7-egress"]
+            ["v7/maps/FLOWS6", "v1/maps/FLOWS6", "v1/links/7-egress-old", "v0/links/7-egress"]
         {
             make(path);
         }
         fs::create_dir_all(dir.join("v0/maps")).unwrap();
-        for (layout, seconds) in [("v5", 1), ("v1", 2), ("v0", 3)] {
+        for (layout, seconds) in [("v7", 1), ("v1", 2), ("v0", 3)] {
             let maps = fs::File::open(dir.join(layout).join("maps")).unwrap();
             let made = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
             maps.set_modified(made).unwrap();
         }
         let found = Previous::find(dir).unwrap().unwrap();
-        assert_eq!(found.layouts, ["v5", "v1", "v0"].map(|name| dir.join(name)));
+        assert_eq!(found.layouts, ["v7", "v1", "v0"].map(|name| dir.join(name)));
     }
 }

@@ -6,9 +6,8 @@ use anyhow::{Context as _, Result};
 use lb_agent::reconcile::Op;
 use lb_common::config::SettingsPair;
 use lb_common::fake::Fake;
-use lb_common::flow::{Affinity, Client, Flow, Flow4, FlowKey, FlowKey4, Fragment, Held, Ports};
-use lb_common::hash::REJECTIONS;
-use lb_common::service::{Frontend, Service};
+use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4, Ports};
+use lb_common::hash::REJECT_LIMIT;
 
 use super::Kernel;
 use crate::differential::bpf::{self, Line, Trie};
@@ -27,13 +26,13 @@ impl Kernel {
             bpf::put(self.map("SERVICES"), frontend, service)?;
         }
         for (index, line) in (0_u32..).zip(&tables.lines) {
-            bpf::put(self.map("SLOTS"), &index, &Line(*line))?;
+            bpf::put(self.map("MAGLEV"), &index, &Line(*line))?;
         }
         for (index, row) in (0_u32..).zip(&tables.backends) {
             bpf::put(self.map("BACKENDS"), &index, row)?;
         }
         for (word, bits) in words(&tables.endpoints) {
-            bpf::put(self.map("ENDPOINTS"), &word, &bits)?;
+            bpf::put(self.map("BACKEND_FILTER"), &word, &bits)?;
         }
         let (then, now) = (tables.clock.get(), bpf::now());
         for (fragment, ports) in &mut *tables.fragments.borrow_mut() {
@@ -42,16 +41,16 @@ impl Kernel {
             bpf::put(self.map("FRAGMENTS"), fragment, ports)?;
         }
         for (key, held) in &*tables.held.borrow() {
-            bpf::put(self.map("HELD"), key, held)?;
+            bpf::put(self.map("HELD_FRAGMENTS"), key, held)?;
         }
         for (index, hash) in &*tables.direct.borrow() {
-            bpf::put(self.map("DIRECT"), index, hash)?;
+            bpf::put(self.map("DIRECT_SEEN"), index, hash)?;
         }
         for hash in &tables.inherited {
             bpf::put(self.map("INHERITED"), hash, &1_u32)?;
         }
         for source in &tables.sources {
-            bpf::put(self.map("SOURCES"), &trie(source), &1_u32)?;
+            bpf::put(self.map("SOURCE_RANGES"), &trie(source), &1_u32)?;
         }
         for (ip, bits) in &tables.addresses {
             bpf::put(self.map("ADDRESSES"), ip, bits)?;
@@ -117,14 +116,14 @@ impl Kernel {
             Op::PutBackend { id, row } => bpf::put(self.map("BACKENDS"), id, row)?,
             Op::WriteLines { line, lines } => {
                 for (index, line) in (*line..).zip(lines) {
-                    bpf::put(self.map("SLOTS"), &index, &Line(*line))?;
+                    bpf::put(self.map("MAGLEV"), &index, &Line(*line))?;
                 }
             }
             Op::PutSource { bits, source } => {
-                bpf::put(self.map("SOURCES"), &trie(&(*bits, *source)), &1_u32)?;
+                bpf::put(self.map("SOURCE_RANGES"), &trie(&(*bits, *source)), &1_u32)?;
             }
             Op::RemoveSource { bits, source } => {
-                bpf::remove(self.map("SOURCES"), &trie(&(*bits, *source)));
+                bpf::remove(self.map("SOURCE_RANGES"), &trie(&(*bits, *source)));
             }
             Op::PutService { frontend, service } => {
                 bpf::put(self.map("SERVICES"), frontend, service)?;
@@ -137,39 +136,27 @@ impl Kernel {
     fn put_rejections(&self, value: u64) -> Result<()> {
         // One value for each CPU: written as pairs, which are as many as there are CPUs or more.
         let values = vec![value; self.cpus];
-        (0..REJECTIONS).try_for_each(|bucket| {
-            bpf::put_values(self.map("REJECTIONS"), bucket, &values).context("per-CPU map")
+        (0..REJECT_LIMIT).try_for_each(|bucket| {
+            bpf::put_values(self.map("REJECT_LIMIT"), bucket, &values).context("per-CPU map")
         })
     }
 
     fn empty(&self) -> Result<()> {
-        let _gone: Vec<(Frontend, Service)> = bpf::entries(self.map("SERVICES"), true)?;
-        let _gone: Vec<(lb_common::addr::Ip, u32)> = bpf::entries(self.map("ADDRESSES"), true)?;
-        let _gone: Vec<(u32, lb_common::config::Device)> = bpf::entries(self.map("DEVICES"), true)?;
-        for v6 in ["FLOWS6", "TRANSIENT6"] {
-            let _gone: Vec<(FlowKey, Flow)> = bpf::entries(self.map(v6), true)?;
-        }
-        for v4 in ["FLOWS4", "TRANSIENT4"] {
-            let _gone: Vec<(FlowKey4, Flow4)> = bpf::entries(self.map(v4), true)?;
-        }
+        self.empty_hashes()?;
         for (line, _) in self.in_use()? {
             bpf::put(self.map("IN_USE"), &line, &Line::default())?;
         }
-        let _gone: Vec<(Client, Affinity)> = bpf::entries(self.map("AFFINITY"), true)?;
-        let _gone: Vec<(Fragment, Ports)> = bpf::entries(self.map("FRAGMENTS"), true)?;
         for word in words(&self.loaded.endpoints).into_keys() {
-            bpf::put(self.map("ENDPOINTS"), &word, &0_u64)?;
+            bpf::put(self.map("BACKEND_FILTER"), &word, &0_u64)?;
         }
-        let _gone: Vec<(Fragment, Held)> = bpf::entries(self.map("HELD"), true)?;
         for index in self.direct()?.into_keys() {
-            bpf::put(self.map("DIRECT"), &index, &0_u64)?;
+            bpf::put(self.map("DIRECT_SEEN"), &index, &0_u64)?;
         }
-        let _gone: Vec<(u64, u32)> = bpf::entries(self.map("INHERITED"), true)?;
         for source in &self.loaded.sources {
-            bpf::remove(self.map("SOURCES"), &trie(source));
+            bpf::remove(self.map("SOURCE_RANGES"), &trie(source));
         }
         for index in (0_u32..).take(self.loaded.lines.len()) {
-            bpf::put(self.map("SLOTS"), &index, &Line::default())?;
+            bpf::put(self.map("MAGLEV"), &index, &Line::default())?;
         }
         for index in (0_u32..).take(self.loaded.backends.len()) {
             bpf::put(self.map("BACKENDS"), &index, &lb_common::service::Backend::default())?;
@@ -177,6 +164,31 @@ impl Kernel {
         Ok(())
     }
 }
+
+macro_rules! empty {
+    (Hash, $map:expr, $key:ty, $value:ty) => {
+        let _gone: Vec<($key, $value)> = bpf::entries($map, true)?;
+    };
+    (LruHash, $map:expr, $key:ty, $value:ty) => {
+        empty!(Hash, $map, $key, $value);
+    };
+    ($kind:ident, $map:expr, $key:ty, $value:ty) => {};
+}
+
+macro_rules! hashes {
+    ($($name:ident($field:ident): $kind:ident<$key:ty, $value:ty>, $entries:expr,
+        $content:ident by $author:ident, $holds:literal;)*) => {
+        impl Kernel {
+            /// Takes every entry out of the hash maps.
+            fn empty_hashes(&self) -> Result<()> {
+                $(empty!($kind, self.map(stringify!($name)), $key, $value);)*
+                Ok(())
+            }
+        }
+    };
+}
+
+lb_common::maps!(hashes);
 
 /// Bits as the words of an array hold them.
 fn words(bits: &BTreeSet<u32>) -> BTreeMap<u32, u64> {

@@ -1,0 +1,65 @@
+//! Filters: arrays of bits or bytes that are only ever set.
+
+use std::io;
+use std::os::fd::AsFd as _;
+
+use aya::Pod;
+use aya::maps::MapData;
+use lb_common::hash::LineOfPorts;
+use lb_common::service::Line;
+
+use super::raw::Raw;
+use super::walk::walk;
+use crate::syscall;
+
+/// An element of a filter.
+pub(super) trait Bits: Pod + Default {
+    /// Every bit that may be set, set.
+    const ALL: Self;
+
+    /// Sets the bits of another one, too.
+    fn unite(&mut self, more: &Self);
+}
+
+impl Bits for Raw<LineOfPorts> {
+    const ALL: Self = Self(LineOfPorts(u64::MAX));
+
+    fn unite(&mut self, more: &Self) {
+        self.0.0 |= more.0.0;
+    }
+}
+
+impl Bits for Raw<Line> {
+    const ALL: Self = Self([u8::MAX; size_of::<Line>()]);
+
+    fn unite(&mut self, more: &Self) {
+        self.0.iter_mut().zip(more.0).for_each(|(byte, more)| *byte |= more);
+    }
+}
+
+/// Sets the bits of `from` in `to`, too; says how many did not fit: none.
+pub(super) fn unite<V: Bits>((from, to): (&MapData, &MapData)) -> io::Result<u32> {
+    let mut united: Vec<V> = elements(to)?;
+    united.iter_mut().zip(&elements(from)?).for_each(|(element, more)| element.unite(more));
+    put_elements(to, &united).map(|()| 0)
+}
+
+/// Sets every bit.
+pub(super) fn mark<V: Bits>(map: &MapData, entries: u32) -> io::Result<()> {
+    put_elements(map, &vec![V::ALL; entries as usize])
+}
+
+/// The elements of an array, in order.
+pub(super) fn elements<V: Pod + Default>(map: &MapData) -> io::Result<Vec<V>> {
+    let mut elements = Vec::new();
+    walk(map, (0_u32, V::default()), |_, element| {
+        elements.push(*element);
+        true
+    })?;
+    Ok(elements)
+}
+
+fn put_elements<V: Pod>(map: &MapData, elements: &[V]) -> io::Result<()> {
+    let keys: Vec<u32> = (0..elements.len() as u32).collect();
+    syscall::update_batch(map.fd().as_fd(), &keys, elements)
+}
