@@ -1,7 +1,7 @@
-//! Interfaces of pods whose packets bypass every program of this host.
+//! Interfaces of pods that no program of this host serves.
 //!
-//! They are macvlan and ipvlan over one of its interfaces, and network cards that were moved to a pod. They are
-//! visible only inside the namespaces of pods, and are only reported.
+//! They are macvlan, ipvlan and VLANs over one of its interfaces, network cards that were moved to a pod, and netkits
+//! in mode l3. They are visible, or known as a pod's, only inside the namespaces of pods, and are only reported.
 
 use std::fs::{self, File};
 use std::io;
@@ -29,15 +29,25 @@ const FD: u16 = 3;
 const NUMBER: u16 = 1;
 const DUMP: u16 = 0x300;
 
-/// A device of a pod whose packets no program of this host sees.
+/// A device of a pod that no program of this host serves.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hidden {
     /// Its name in its own namespace.
     pub name: String,
     /// Name of the namespace.
     pub namespace: String,
-    /// Interface index of the host's device that it lies over; a network card lies over none.
-    pub lower: Option<u32>,
+    pub reason: Reason,
+}
+
+/// Why no program serves a device of a pod. Numbers are interface indices of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// It is a macvlan, an ipvlan or a VLAN over this device.
+    Over(u32),
+    /// It is a network card that was moved to the pod.
+    Card,
+    /// It is a netkit in mode l3 whose other end is this device.
+    NetkitL3(u32),
 }
 
 /// Looks into every named namespace. Where we may not, nothing is found. Blocks.
@@ -64,7 +74,9 @@ fn look_into(path: &Path, own: &File) -> io::Result<Vec<Hidden>> {
     socket.connect(&SocketAddr::new(0, 0))?;
     socket.send(&message(GET_LINK, DUMP, &[0; LINK]), 0)?;
     while take(&mut view, &socket.recv_from_full()?.0) {}
-    if !view.links.values().any(|link| link.is_card || link.kind == LinkKind::Over) {
+    let may_be_hidden =
+        |link: &Link| link.is_card || matches!(link.kind, LinkKind::Over | LinkKind::Netkit);
+    if !view.links.values().any(may_be_hidden) {
         return Ok(Vec::new());
     }
     let number = number_of(&socket, own)?;
@@ -76,16 +88,19 @@ fn look_into(path: &Path, own: &File) -> io::Result<Vec<Hidden>> {
 /// the pod, which asks Services through the veth.
 fn hidden(view: &View, number: i32, namespace: &str) -> Vec<Hidden> {
     let is_ours = |link: &&Link| link.elsewhere == Some(number);
-    let has_veth = view.links.values().filter(is_ours).any(|link| link.kind != LinkKind::Over);
+    let is_served = |link: &Link| !matches!(link.kind, LinkKind::Over | LinkKind::Netkit);
+    let has_veth = view.links.values().filter(is_ours).any(is_served);
     let device = |link: &Link| {
-        let lower = if link.kind == LinkKind::Over && is_ours(&link) {
-            Some(link.peer?)
+        let reason = if link.kind == LinkKind::Over && is_ours(&link) {
+            Reason::Over(link.peer?)
+        } else if link.kind == LinkKind::Netkit && is_ours(&link) {
+            Reason::NetkitL3(link.peer?)
         } else if link.is_card && link.is_up && !has_veth {
-            None
+            Reason::Card
         } else {
             return None;
         };
-        Some(Hidden { name: link.name.clone(), namespace: namespace.to_owned(), lower })
+        Some(Hidden { name: link.name.clone(), namespace: namespace.to_owned(), reason })
     };
     view.links.values().filter_map(device).collect()
 }
@@ -128,12 +143,19 @@ fn number_of(socket: &Socket, namespace: &impl AsFd) -> io::Result<i32> {
 /// The problems that an operator is told of.
 pub fn problems(view: &View) -> Vec<String> {
     let problem = |hidden: &Hidden| {
-        let Hidden { name, namespace, lower } = hidden;
+        let Hidden { name, namespace, reason } = hidden;
         let name_of =
-            |index| view.links.get(index).map_or("an interface that is gone", |it| &it.name);
-        let kind = match lower {
-            Some(lower) => format!("a macvlan or ipvlan over {}", name_of(lower)),
-            None => "a network card that was moved there".to_owned(),
+            |index: u32| view.links.get(&index).map_or("an interface that is gone", |it| &it.name);
+        let kind = match *reason {
+            Reason::Over(lower) => format!("a macvlan, ipvlan or VLAN over {}", name_of(lower)),
+            Reason::Card => "a network card that was moved there".to_owned(),
+            Reason::NetkitL3(end) => {
+                return format!(
+                    "interface {name} of pod network namespace {namespace} is a netkit in mode l3: the programs of \
+                     this host do not serve its other end {}, so Services do not work there; use mode l2",
+                    name_of(end)
+                );
+            }
         };
         format!(
             "interface {name} of pod network namespace {namespace} is {kind}: its packets bypass the programs of this \
@@ -181,11 +203,23 @@ mod tests {
     }
 
     #[test]
+    fn netkit_in_mode_l3_is_named_and_serves_no_card_beside_it() {
+        let netkit = || link("eth0", LinkKind::Netkit, Some(OURS));
+        let told = told(vec![netkit(), link("net1", LinkKind::Other, None)]);
+        let [first, second] = told.as_slice() else { panic!("{told:?}") };
+        assert!(first.contains("blue is a netkit in mode l3: "), "{first}");
+        assert!(first.ends_with("; use mode l2"), "{first}");
+        assert!(second.contains("is a network card"), "{second}");
+        let inside = View { links: [(1, netkit())].into(), ..View::default() };
+        assert!(hidden(&inside, OURS + 1, "blue").is_empty(), "its other end is not here");
+    }
+
+    #[test]
     fn only_devices_over_ours_are_named() {
         let over = |elsewhere| link("net1", LinkKind::Over, elsewhere);
         let ours = told(vec![over(Some(OURS))]);
         assert_eq!(ours.len(), 1);
-        assert!(ours[0].contains("is a macvlan or ipvlan over"), "{ours:?}");
+        assert!(ours[0].contains("is a macvlan, ipvlan or VLAN over"), "{ours:?}");
         assert!(told(vec![over(Some(OURS + 1))]).is_empty());
         assert!(told(vec![over(None)]).is_empty());
     }

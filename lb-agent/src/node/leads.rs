@@ -17,7 +17,9 @@ pub(super) struct Leads<'a> {
     networks: BTreeSet<u32>,
     /// Devices with a default route or an address of the Node object.
     surely: BTreeSet<u32>,
-    /// Namespaces where the other end of such a device is.
+    /// Devices that carry the packets of another one: ports of a bond, and those below a VLAN or macvlan.
+    carriers: BTreeSet<u32>,
+    /// Namespaces where the other end of a device is that surely leads outside.
     outside: BTreeSet<i32>,
     /// Devices without a network whose other end is elsewhere, and where that is.
     plain: BTreeSet<(i32, u32)>,
@@ -30,13 +32,14 @@ impl<'a> Leads<'a> {
         let is_nodes = |own: &&Address| node.addresses.contains(&own.ip);
         let nodes = view.addresses.iter().filter(is_nodes).map(|own| own.index);
         let surely = nodes.chain(view.ways.default.iter().copied()).collect();
-        let (outside, plain) = (BTreeSet::new(), BTreeSet::new());
-        let mut leads = Self { view, node, networks, surely, outside, plain };
+        let (carriers, outside, plain) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut leads = Self { view, node, networks, surely, carriers, outside, plain };
+        leads.carriers = view.links.values().filter_map(|link| leads.carrier(link)).collect();
         for link in view.links.values().filter(|link| link.kind == LinkKind::Veth) {
             let Some(there) = link.elsewhere else { continue };
             if leads.surely.contains(&link.index) {
                 leads.outside.insert(there);
-            } else if !leads.has_network(link) {
+            } else if !leads.has_network(link) && !leads.carriers.contains(&link.index) {
                 leads.plain.insert((there, link.index));
             }
         }
@@ -56,7 +59,7 @@ impl<'a> Leads<'a> {
                     LinkKind::Tunnel => link.is_up,
                     LinkKind::Veth if self.is_pod(link) => self.is_uplink(link),
                     LinkKind::Bridge => self.is_used(link) && !self.is_of_pods(link),
-                    LinkKind::Veth | LinkKind::Over | LinkKind::Other => {
+                    LinkKind::Veth | LinkKind::Over | LinkKind::Bond | LinkKind::Other => {
                         self.is_used(link) && !self.is_pod(link)
                     }
                     LinkKind::Netkit | LinkKind::Loopback => false,
@@ -78,9 +81,20 @@ impl<'a> Leads<'a> {
             self.view.bridge_of(link).is_none() && (self.surely.contains(&link.index) || is_second)
         };
         link.kind == LinkKind::Veth
+            && !self.carriers.contains(&link.index)
             && (link.elsewhere.is_some() || !peer_is_here)
             && (link.is_up || !self.has_network(link))
             && !leads_out()
+    }
+
+    /// The device that carries packets of Services for or by a device: the one below it, or itself as a port.
+    fn carrier(&self, link: &Link) -> Option<u32> {
+        let controller = link.controller.and_then(|index| self.view.links.get(&index));
+        if controller.is_some_and(|it| it.kind == LinkKind::Bond) {
+            return Some(link.index);
+        }
+        let is_over = link.kind == LinkKind::Over && link.elsewhere.is_none();
+        link.peer.filter(|_| is_over && self.is_used(link))
     }
 
     /// Whether packets are routed by a device: it is up, and has a network of its own or is the way to a gateway.

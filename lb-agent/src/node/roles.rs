@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, address};
 
+use super::hidden::Reason;
 use super::leads::Leads;
 use super::sources::Sources;
 use super::{Head, Link, LinkKind, Pattern, Primary, View};
@@ -114,18 +115,25 @@ pub fn ambiguous(view: &View, node: &Identity) -> Vec<String> {
 /// Devices that packets are routed by and that have no programs, with what that means: for an operator.
 ///
 /// Not bridges of pods, whose ports have programs, nor devices whose
-/// packets have no header that the programs read, which are named apart.
+/// packets have no header that the programs read, nor those that are named
+/// with the pod at their other end (`hidden`). A netkit in mode l3 counts
+/// without an address too: its other end is a pod.
 pub fn unserved(view: &View, node: &Identity) -> Vec<String> {
     let served: BTreeSet<u32> =
         assignments(view, node).into_iter().map(|device| device.index).collect();
     let leads = Leads::of(view, node);
+    let is_named = |link: &Link| {
+        view.hidden.iter().any(|device| device.reason == Reason::NetkitL3(link.index))
+    };
     let is_unserved = |link: &&Link| {
+        let is_of_a_pod = link.kind == LinkKind::Netkit && link.is_up && link.elsewhere.is_some();
         let is_bridge_of_pods =
             link.kind == LinkKind::Bridge && view.ports(link.index).all(|it| leads.is_pod(it));
         link.kind != LinkKind::Loopback
             && !served.contains(&link.index)
             && !is_bridge_of_pods
-            && leads.is_used(link)
+            && (leads.is_used(link) || is_of_a_pod)
+            && !is_named(link)
     };
     let problem = |link: &Link| {
         let why = match (link.kind, link.head) {

@@ -22,8 +22,10 @@ pub enum LinkKind {
     Bridge,
     /// vxlan, geneve, wireguard, ipip, gre and their like.
     Tunnel,
-    /// macvlan, ipvlan and their taps: over another device.
+    /// macvlan, ipvlan and their taps, and VLANs: over another device.
     Over,
+    /// A bond or a team, whose ports carry its packets.
+    Bond,
     /// `lo`.
     Loopback,
     /// Anything else.

@@ -1,6 +1,7 @@
 //! One node with a device of each kind: which is what, and what the programs know of it.
 
 use super::*;
+use crate::node::hidden::Hidden;
 use crate::node::{Address, Ways};
 
 fn ip(text: &str) -> IpAddr {
@@ -97,6 +98,33 @@ fn a_second_card_is_external_by_its_network_or_by_a_gateway() {
     assert_eq!(role(&view, &node(), "eth1.100"), Some(Role::Edge));
 }
 
+/// As in a node that is a container itself: its cards are veths.
+#[test]
+fn a_veth_that_carries_another_card_is_no_pods() {
+    let mut view = view();
+    let veth = Link { elsewhere: Some(0), peer: Some(7), ..link(30, "eth2", LinkKind::Veth) };
+    drop(view.links.insert(30, veth));
+    assert_eq!(role(&view, &node(), "eth2"), Some(Role::Pod));
+    let vlan = Link { peer: Some(30), ..link(31, "eth2.7", LinkKind::Over) };
+    drop(view.links.insert(31, vlan));
+    assert_eq!(role(&view, &node(), "eth2"), Some(Role::Pod), "nothing is routed by the VLAN");
+    view.addresses.push(address(31, "172.21.0.1"));
+    assert_eq!(role(&view, &node(), "eth2"), None);
+    assert_eq!(role(&view, &node(), "eth2.7"), Some(Role::Edge));
+    // The port of a bond, which may not be up yet.
+    drop(view.links.remove(&31));
+    drop(view.links.insert(32, Link { is_up: false, ..link(32, "bond0", LinkKind::Bond) }));
+    view.links.get_mut(&30).unwrap().controller = Some(32);
+    assert_eq!(role(&view, &node(), "eth2"), None);
+    view.links.get_mut(&32).unwrap().is_up = true;
+    view.addresses.push(address(32, "172.22.0.1"));
+    assert_eq!(role(&view, &node(), "bond0"), Some(Role::Edge));
+    // With an address of the Node object it leads outside, whatever lies over it.
+    let node = Identity { addresses: vec![ip("172.23.0.1")], ..node() };
+    view.addresses.push(address(30, "172.23.0.1"));
+    assert_eq!(role(&view, &node, "eth2"), Some(Role::Edge));
+}
+
 #[test]
 fn a_bridge_leads_outside_by_ports_that_are_no_pods() {
     let mut view = view();
@@ -136,6 +164,21 @@ fn what_is_routed_by_and_has_no_programs_is_a_problem() {
         "{problems:?}"
     );
     assert!(problems[1].contains("mode l2"), "{problems:?}");
+}
+
+#[test]
+fn a_netkit_in_mode_l3_is_a_problem_once() {
+    let mut view = view();
+    let netkit = Link { elsewhere: Some(9), ..link(11, "nk0", LinkKind::Netkit) };
+    drop(view.links.insert(11, netkit));
+    let problems = unserved(&view, &node());
+    assert!(problems.len() == 1 && problems[0].starts_with("interface nk0: "), "{problems:?}");
+    let (name, namespace) = ("eth0".to_owned(), "blue".to_owned());
+    view.hidden.push(Hidden { name, namespace, reason: Reason::NetkitL3(11) });
+    assert!(unserved(&view, &node()).is_empty(), "it is named with its pod");
+    view.hidden.clear();
+    view.links.get_mut(&11).unwrap().is_up = false;
+    assert!(unserved(&view, &node()).is_empty(), "it waits for its pod");
 }
 
 #[test]

@@ -88,14 +88,17 @@ const fn head(header: &LinkHeader) -> Head {
     }
 }
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of device, five matter")]
+#[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of device, six matter")]
 const fn kind_of(kind: &InfoKind) -> LinkKind {
     match kind {
         InfoKind::Veth | InfoKind::Netkit => LinkKind::Veth,
         InfoKind::Bridge => LinkKind::Bridge,
-        InfoKind::MacVlan | InfoKind::MacVtap | InfoKind::IpVlan | InfoKind::IpVtap => {
-            LinkKind::Over
-        }
+        InfoKind::MacVlan
+        | InfoKind::MacVtap
+        | InfoKind::IpVlan
+        | InfoKind::IpVtap
+        | InfoKind::Vlan => LinkKind::Over,
+        InfoKind::Bond | InfoKind::Team => LinkKind::Bond,
         InfoKind::Vxlan
         | InfoKind::Geneve
         | InfoKind::Wireguard
