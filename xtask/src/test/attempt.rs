@@ -22,6 +22,8 @@ use super::{limit, machine, picture, tree};
 pub(super) const PROGRAM: &str = "(program)";
 /// Between two looks at the process and its log.
 const LOOK: Duration = Duration::from_millis(200);
+/// The beginning of the line of a test that the kernel of this machine has nothing for (`lb_tests::kinds`).
+const SKIPPED: &str = "skipped: ";
 
 /// A program, and how it is run.
 pub(super) struct Attempt<'a> {
@@ -59,6 +61,8 @@ pub(super) struct Run {
 struct Begun {
     name: String,
     since: Instant,
+    /// It said that it tests nothing on this machine.
+    is_skipped: bool,
 }
 
 /// The log as far as it was read.
@@ -187,15 +191,27 @@ impl Followed {
             match line {
                 Line::Begun(name) => {
                     self.last_event = Instant::now();
-                    self.begun.push(Begun { name, since: self.last_event });
+                    self.begun.push(Begun { name, since: self.last_event, is_skipped: false });
                 }
-                Line::Ended(case) => {
+                Line::Ended(mut case) => {
                     self.last_event = Instant::now();
+                    let is_skipped =
+                        self.begun.iter().any(|it| it.name == case.name && it.is_skipped);
+                    if is_skipped && case.outcome == Outcome::Passed {
+                        case.outcome = Outcome::Ignored;
+                    }
                     self.begun.retain(|it| it.name != case.name);
                     self.show(&case);
                     self.cases.push(case);
                 }
-                Line::Text(text) => self.text.push(text),
+                Line::Text(text) => {
+                    // The line names no test: with several under way nobody knows whose it is.
+                    if let ([begun], true) = (self.begun.as_mut_slice(), text.starts_with(SKIPPED))
+                    {
+                        begun.is_skipped = true;
+                    }
+                    self.text.push(text);
+                }
                 Line::Other => {}
             }
         }

@@ -127,6 +127,18 @@ fn file_that_runs_when_the_time_is_over_is_ended_and_named() {
 }
 
 #[test]
+fn test_that_the_kernel_has_nothing_for_is_counted_as_ignored() {
+    let directory = tempfile::tempdir().unwrap();
+    let body = "began one; echo skipped: no such kind; ended one ok\nbegan two; ended two ok\n\
+                began three; echo skipped: no such kind; ended three failed\n";
+    let binary = program(&directory, "kinds", body);
+    let run = attempt(&binary, &directory.path().join("log"));
+    let outcomes: Vec<Outcome> = run.cases.iter().map(|case| case.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Ignored, Outcome::Passed, Outcome::Failed]);
+    assert!(run.text.contains("skipped: no such kind\ntest one ... ignored"), "{}", run.text);
+}
+
+#[test]
 fn program_that_dies_in_a_test_is_a_failure_of_that_test() {
     let directory = tempfile::tempdir().unwrap();
     let body = "if ! skipped one; then began one; kill -9 $$; fi\nbegan two; ended two ok\n";
