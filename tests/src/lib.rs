@@ -13,6 +13,7 @@ pub mod differential;
 pub mod http;
 pub mod interceptor;
 pub mod join_all;
+pub mod kinds;
 pub mod manifest;
 pub mod matrix;
 pub mod memory;

@@ -25,6 +25,7 @@ mod offload;
 mod overlay;
 mod pod;
 mod tunnel;
+mod wire;
 
 pub use address::{Addresses, Family, Segment, cluster_ip};
 use fabric::Fabric;
@@ -33,6 +34,7 @@ pub use member::Member;
 pub use node::{Node, Pod};
 pub use pod::Shape;
 use tunnel::Tunnel;
+pub use wire::Wire;
 
 use crate::netns::Netns;
 
@@ -55,6 +57,7 @@ pub struct Topology {
 #[derive(Debug, Clone)]
 pub struct Builder {
     pub(crate) shape: Shape,
+    pub(crate) wire: Wire,
     nodes: u8,
     pub(crate) pods: u8,
     pub(crate) segments: Vec<Segment>,
@@ -80,6 +83,7 @@ impl Topology {
     pub const fn builder(shape: Shape) -> Builder {
         Builder {
             shape,
+            wire: Wire::Veth,
             nodes: 2,
             pods: 2,
             segments: Vec::new(),
@@ -180,6 +184,13 @@ impl Builder {
     #[must_use]
     pub const fn pods(mut self, pods: u8) -> Self {
         self.pods = pods;
+        self
+    }
+
+    /// Connects pods by another pair than a veth.
+    #[must_use]
+    pub const fn wire(mut self, wire: Wire) -> Self {
+        self.wire = wire;
         self
     }
 

@@ -1,10 +1,11 @@
 //! Every card of a node is served, not only the one with the Node's address: a second one that leads to other nodes'
-//! pods, one that only a nexthop object names; and a pod's second veth is a pod's.
+//! pods (macvlan, VLAN, bond), one that only a nexthop object names; and a pod's second veth is a pod's.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use lb_tests::kinds::Kind;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, askers, matrix};
 use lb_tests::topology::{Addresses, Family, Member, Node, Segment, Shape, Topology};
@@ -13,39 +14,83 @@ use lb_tests::wait::wait_until_ok;
 
 const NODE_PORT: u16 = 30_080;
 const SOON: Duration = Duration::from_secs(30);
-/// The card: a macvlan, which is no veth and as good as hardware to the stack.
+/// The card: no veth, and as good as hardware to the stack.
 const CARD: &str = "card1";
 /// Last parts of the nodes' addresses.
 const HOSTS: [u8; 2] = [11, 12];
 
-/// Puts a card over a device of a node that has none of its addresses any more.
-fn put_card(node: &Node, device: &str) -> Result<()> {
-    node.netns().ip(&format!(
-        "address flush dev {device}\n\
-         link add {CARD} link {device} type macvlan mode bridge\n\
-         link set dev {CARD} up"
-    ))
+/// Puts a card over a device of a node. The device keeps its addresses below a VLAN only.
+fn put_card(node: &Node, kind: Kind, device: &str) -> Result<()> {
+    let lines = match kind {
+        Kind::MacVlan => format!(
+            "address flush dev {device}\n\
+             link add {CARD} link {device} type macvlan mode bridge"
+        ),
+        Kind::Vlan => format!("link add {CARD} link {device} type vlan id 7"),
+        Kind::Bond => format!(
+            "address flush dev {device}\n\
+             link add {CARD} type bond mode active-backup miimon 100\n\
+             link set dev {device} down\n\
+             link set dev {device} master {CARD}"
+        ),
+        Kind::Dummy | Kind::Netkit => bail!("{kind:?} leads nowhere"),
+    };
+    node.netns().ip(&format!("{lines}\nlink set dev {CARD} up"))?;
+    wait_until_ok(SOON, "the card carries", || {
+        let line = node.netns().tool("ip", &["-brief", "link", "show", "dev", CARD])?;
+        ensure!(line.split_whitespace().nth(1) == Some("UP"), "{line}");
+        Ok(())
+    })
 }
 
 fn is_external(rig: &Rig, device: &str) -> Result<()> {
     wait_until_ok(SOON, "the card has the programs of an external device", || {
         let status = rig.agent(0)?.exit_said(&["status"])?;
         let words = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let words: Vec<_> = words.filter(|words| words.first() == Some(&"Interface")).collect();
         let expected = ["Interface", device, "external", "attached"];
-        ensure!(words.into_iter().any(|words| words.starts_with(&expected)), "{status}");
+        ensure!(words.iter().any(|words| words.starts_with(&expected)), "{status}");
+        // A veth below the card carries its packets and is no pod's.
+        let is_pods =
+            |words: &[&str]| matches!(words, [_, device, "pod", ..] if device.starts_with("eth"));
+        ensure!(!words.iter().any(|words| is_pods(words)), "{status}");
         ensure!(!status.contains("no programs"), "{status}");
         Ok(())
     })
 }
 
-/// The card leads to the pods of the other node, by a private network
-/// without an address of the Node object and without a default route.
-#[test]
-fn card_to_the_pods_of_other_nodes_is_served() -> Result<()> {
-    let mut rig = Rig::build(Topology::builder(Shape::Routed).two_segments().rp_filter(2))?;
+mod card_to_the_pods_of_other_nodes_is_served {
+    use super::{Kind, Result, serves_by_a_card};
+
+    #[test]
+    fn macvlan() -> Result<()> {
+        serves_by_a_card(Kind::MacVlan)
+    }
+
+    #[test]
+    fn vlan() -> Result<()> {
+        serves_by_a_card(Kind::Vlan)
+    }
+
+    #[test]
+    fn bond() -> Result<()> {
+        serves_by_a_card(Kind::Bond)
+    }
+}
+
+/// The card leads to the pods of the other node, by a private network without an address of the Node object and without
+/// a default route. A VLAN lies over the card with the Node's address: a packet meets the programs of both.
+fn serves_by_a_card(kind: Kind) -> Result<()> {
+    if kind.is_skipped()? {
+        return Ok(());
+    }
+    let topology = Topology::builder(Shape::Routed).rp_filter(2);
+    let (topology, device) =
+        if kind == Kind::Vlan { (topology, "eth0") } else { (topology.two_segments(), "eth1") };
+    let mut rig = Rig::build(topology)?;
     for (index, host) in HOSTS.into_iter().enumerate() {
         let (node, Addresses { v4, v6 }) = (rig.node(index)?, Segment::Second.host(host)?);
-        put_card(node, "eth1")?;
+        put_card(node, kind, device)?;
         node.netns()
             .ip(&format!("address add {v4}/24 dev {CARD}\naddress add {v6}/64 dev {CARD} nodad"))?;
     }
@@ -80,20 +125,39 @@ fn card_to_the_pods_of_other_nodes_is_served() -> Result<()> {
     Ok(())
 }
 
-/// As FRR sets routes: the Node's addresses on `lo`, and routes that name nexthop objects and no device. They lead
-/// outside and to the pods of the other node.
-#[test]
-fn card_that_only_nexthop_objects_name_is_served() -> Result<()> {
+mod card_that_only_nexthop_objects_name_is_served {
+    use super::{Kind, Result, serves_by_nexthop_objects};
+
+    #[test]
+    fn addresses_on_lo() -> Result<()> {
+        serves_by_nexthop_objects("lo")
+    }
+
+    #[test]
+    fn addresses_on_a_dummy() -> Result<()> {
+        if Kind::Dummy.is_skipped()? {
+            return Ok(());
+        }
+        serves_by_nexthop_objects("dummy1")
+    }
+}
+
+/// As FRR sets routes: the Node's addresses on `lo` or on a dummy interface, and routes that name nexthop objects and no
+/// device. They lead outside and to the pods of the other node.
+fn serves_by_nexthop_objects(home: &str) -> Result<()> {
     const LINK_LOCAL: &str = "fe80::a11";
     let mut rig = Rig::build(Topology::builder(Shape::Routed))?;
     let (node, other) = (rig.node(0)?, rig.node(1)?);
     let (own, far, gateway) = (node.addresses(), other.addresses(), Segment::First.gateway()?);
     let [pods4, pods6] = other.pod_ranges();
     node.netns().sysctl("net.ipv4.nexthop_compat_mode", "0")?;
-    put_card(node, "eth0")?;
+    put_card(node, Kind::MacVlan, "eth0")?;
+    if home != "lo" {
+        node.netns().ip(&format!("link add {home} type dummy\nlink set dev {home} up"))?;
+    }
     node.netns().ip(&format!(
         "address add {LINK_LOCAL}/64 dev {CARD} nodad
-         address add {}/32 dev lo\naddress add {}/128 dev lo nodad
+         address add {}/32 dev {home}\naddress add {}/128 dev {home} nodad
          route add 192.168.50.0/24 dev {CARD} src {}\nroute add fd00:50::/64 dev {CARD} src {}
          nexthop add id 7 via {} dev {CARD}\nnexthop add id 8 via {} dev {CARD}
          nexthop add id 17 via {} dev {CARD}\nnexthop add id 18 via {} dev {CARD}
@@ -173,15 +237,33 @@ fn card_without_programs_is_a_problem() -> Result<()> {
     })
 }
 
-/// No program of the host sees its packets, and nothing of it is on the host: the operator is told by name.
-#[test]
-fn macvlan_of_a_pod_is_a_problem_that_names_it() -> Result<()> {
+mod card_of_a_pod_is_a_problem_that_names_it {
+    use super::{Kind, Result, is_a_problem_as_a_pods};
+
+    #[test]
+    fn macvlan() -> Result<()> {
+        is_a_problem_as_a_pods(Kind::MacVlan, "macvlan mode bridge")
+    }
+
+    #[test]
+    fn vlan() -> Result<()> {
+        is_a_problem_as_a_pods(Kind::Vlan, "vlan id 7")
+    }
+}
+
+/// No program of the host sees its packets as those of a pod, and nothing of it is on the host: the operator is told by
+/// name.
+fn is_a_problem_as_a_pods(kind: Kind, words: &str) -> Result<()> {
+    if kind.is_skipped()? {
+        return Ok(());
+    }
     let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
     let pod = rig.pod(0, 0)?.netns().name().to_owned();
     let node = rig.node(0)?.netns();
-    node.ip(&format!("link add net1 link eth0 netns {pod} type macvlan mode bridge"))?;
+    node.ip(&format!("link add net1 link eth0 netns {pod} type {words}"))?;
     rig.start_agents(&[])?;
-    let problem = format!("interface net1 of pod network namespace {pod} is a macvlan");
+    let problem =
+        format!("interface net1 of pod network namespace {pod} is a macvlan, ipvlan or VLAN");
     wait_until_ok(SOON, "status names device, namespace and remedy", || {
         let status = rig.agent(0)?.exit_said(&["status"])?;
         let told = status.lines().find(|line| line.contains(&problem)).context(status.clone())?;

@@ -31,9 +31,14 @@ const SERIES: [Series; 5] = [
     Series { version: "7.3", suite: "trixie-backports", has_links: true },
 ];
 
-/// The files of root tests that run on each kernel: every fixture in the kernel, and pods that ask a `ClusterIP`.
-const TESTS: [(&str, &[&str]); 2] =
-    [("prog_run", &[]), ("topology_cluster_ip", &["sees_the_pod", "--test-threads=1"])];
+/// The files of root tests that run on each kernel: every fixture in the kernel, pods that ask a `ClusterIP`, and the
+/// kinds of interfaces that the kernel of this machine may lack.
+const TESTS: [(&str, &[&str]); 4] = [
+    ("prog_run", &[]),
+    ("topology_cards", &["card_to", "card_that", "card_of", "--test-threads=1"]),
+    ("topology_cluster_ip", &["sees_the_pod", "--test-threads=1"]),
+    ("topology_netkit", &["--test-threads=1"]),
+];
 
 /// Which kernels.
 #[derive(Args)]

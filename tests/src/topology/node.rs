@@ -78,6 +78,7 @@ impl Node {
         let (name, device) = (format!("pod-{short}"), format!("veth-{short}"));
         let netns = Netns::new(&territory.netns(&name))?;
         let addresses = address::pod(self.number, index)?;
+        builder.wire.connect(self.host.netns(), &device, &netns)?;
         builder.shape.connect(self.host.netns(), self.number, &netns, (&device, addresses))?;
         if !builder.checksum_offload {
             switch_checksum_offload_off(&netns, "eth0")?;

@@ -1,4 +1,4 @@
-//! How a pod hangs on its node: by a routed veth, or by a port of a bridge.
+//! How a pod's pair of interfaces hangs on its node: routed, or as a port of a bridge.
 
 use anyhow::Result;
 
@@ -35,7 +35,7 @@ impl Shape {
         }
     }
 
-    /// Connects a pod; `device` is the node's side of its wire.
+    /// Connects a pod whose wire is there; `device` is the node's side of it.
     pub(crate) fn connect(
         self,
         node: &Netns,
@@ -43,7 +43,6 @@ impl Shape {
         pod: &Netns,
         (device, addresses): (&str, Addresses),
     ) -> Result<()> {
-        node.ip(&format!("link add {device} type veth peer name eth0 netns {}", pod.name()))?;
         match self {
             Self::Routed => connect_routed(node, pod, device, addresses),
             Self::Bridged => {

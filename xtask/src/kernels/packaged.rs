@@ -10,11 +10,16 @@ use anyhow::{Context as _, Result, ensure};
 use crate::setup::debian::Archive;
 use crate::shell;
 
-/// The modules that topologies need.
-const MODULES: [&str; 8] = [
+/// The modules that topologies need. netkit is part of the image of a kernel that has it.
+const MODULES: [&str; 13] = [
     "veth",
     "bridge",
     "vxlan",
+    "dummy",
+    "8021q",
+    "bonding",
+    "macvlan",
+    "ipvlan",
     "nf_tables",
     "nft_chain_nat",
     "nft_masq",
