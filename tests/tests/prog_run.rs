@@ -14,8 +14,8 @@ fn of(kernels: &mut BTreeMap<usize, Kernel>, flows: usize) -> &mut Kernel {
 
 /// Fixtures that the kernel can be made to play: its transient tables have all their memory from the start, so it never
 /// fails.
-fn playable() -> impl Iterator<Item = Fixture> {
-    fixtures::all().into_iter().filter(|fixture| fixture.tables.flow_failures.is_empty())
+fn playable(fixtures: Vec<Fixture>) -> impl Iterator<Item = Fixture> {
+    fixtures.into_iter().filter(|fixture| fixture.tables.flow_failures.is_empty())
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn every_fixture_is_the_same_in_the_kernel() {
     let mut kernels = BTreeMap::new();
     // After each packet, or after the last one of a fixture: the tables that they leave.
     let careful = campaign::size(false, true);
-    for fixture in playable() {
+    for fixture in playable(fixtures::chosen()) {
         let kernel = of(&mut kernels, fixture.tables.flow_capacity);
         let outcome = compare(kernel, &fixture.tables, &fixture.steps, careful)
             .unwrap_or_else(|error| panic!("{}: {error:#}", fixture.name));
@@ -54,7 +54,7 @@ fn the_fast_path_is_the_same_in_the_kernel() {
     let mut fast = BTreeMap::<_, u64>::new();
     // Where others write to the tables in between, repeated packets meet other tables.
     let quiet = |fixture: &Fixture| fixture.tables.meanwhile.borrow().is_empty();
-    for fixture in playable().filter(quiet) {
+    for fixture in playable(fixtures::all()).filter(quiet) {
         let kernel = of(&mut kernels, fixture.tables.flow_capacity);
         // A packet begins a flow the first time, marks it the second, and is followed the third.
         let steps = [&fixture.steps[..]; 3].concat();
@@ -87,7 +87,7 @@ fn sums_of_devices_stay_right() {
         let (tables, steps) = random::batch(seed, 4096);
         (format!("batch seed {seed}"), tables, steps)
     });
-    let fixtures = playable().map(|it| (it.name, it.tables, it.steps));
+    let fixtures = playable(fixtures::all()).map(|it| (it.name, it.tables, it.steps));
     let (mut right, mut wrong) = (0, Vec::new());
     for (name, tables, steps) in fixtures.chain(random) {
         let kernel = of(&mut kernels, tables.flow_capacity);

@@ -79,6 +79,18 @@ pub fn all() -> Vec<Fixture> {
     parts.concat()
 }
 
+/// The fixtures with the value of the environment variable `LB_FIXTURE` in their names; without it all of them.
+///
+/// # Panics
+/// If no fixture has that in its name.
+pub fn chosen() -> Vec<Fixture> {
+    let wanted = std::env::var("LB_FIXTURE").unwrap_or_default();
+    let mut chosen = all();
+    chosen.retain(|fixture| fixture.name.contains(&wanted));
+    assert!(!chosen.is_empty(), "LB_FIXTURE: no fixture has {wanted:?} in its name");
+    chosen
+}
+
 /// The `turn`-th source port that is tried for a tuple, of the range that a node of fixtures has.
 fn source_port(tuple: &Tuple, protocol: Protocol, turn: u32) -> Port {
     let first = (hash::client(tuple, protocol) >> 16) + u32::from(tuple.source_port.get());
