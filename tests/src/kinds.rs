@@ -4,12 +4,12 @@
 //! never looks at versions or configurations of kernels: a kernel that has the kind runs the test.
 
 use std::io::{self, Write as _};
-use std::panic::resume_unwind;
 use std::process::Command;
-use std::thread;
 
 use anyhow::{Context as _, Result};
 use nix::sched::{CloneFlags, unshare};
+
+use crate::netns::run_after;
 
 /// The kernel's words about a kind that it lacks.
 const UNKNOWN: &str = "Unknown device type";
@@ -50,17 +50,11 @@ impl Kind {
 
     /// Tries to make one in a network namespace that ends with the try.
     fn is_there(self) -> Result<bool> {
-        let probe = || -> Result<bool> {
-            unshare(CloneFlags::CLONE_NEWNET)?;
-            let mut ip = Command::new("ip");
-            let output = ip.args(["link", "add", "probe", "type", self.name()]).output();
-            // Another refusal, such as a missing link below it, is that of a kernel that has the kind.
-            let said = output.context("run ip")?.stderr;
-            Ok(!String::from_utf8_lossy(&said).contains(UNKNOWN))
-        };
-        match thread::scope(|scope| scope.spawn(probe).join()) {
-            Ok(is_there) => is_there,
-            Err(panic) => resume_unwind(panic),
-        }
+        let mut ip = Command::new("ip");
+        ip.args(["link", "add", "probe", "type", self.name()]);
+        let output = run_after(|| unshare(CloneFlags::CLONE_NEWNET), || ip.output())?;
+        // Another refusal, such as a missing link below it, is that of a kernel that has the kind.
+        let said = output.context("run ip")?.stderr;
+        Ok(!String::from_utf8_lossy(&said).contains(UNKNOWN))
     }
 }

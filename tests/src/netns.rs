@@ -127,8 +127,16 @@ impl Netns {
 
 /// Does `work` in an open namespace, on a thread of its own; a panic there is a panic here.
 pub(crate) fn run_in<T: Send>(netns: &File, work: impl FnOnce() -> T + Send) -> Result<T> {
+    run_after(|| setns(netns, CloneFlags::CLONE_NEWNET), work)
+}
+
+/// Does `work` on a thread that `enter` has put into a namespace; a panic there is a panic here.
+pub(crate) fn run_after<T: Send>(
+    enter: impl FnOnce() -> nix::Result<()> + Send,
+    work: impl FnOnce() -> T + Send,
+) -> Result<T> {
     let inside = || -> Result<T> {
-        setns(netns, CloneFlags::CLONE_NEWNET)?;
+        enter()?;
         Ok(work())
     };
     match thread::scope(|scope| scope.spawn(inside).join()) {

@@ -28,6 +28,8 @@ mod report;
 mod tests;
 mod tree;
 
+/// The beginning of the line of a test that its kernel has nothing for (`lb_tests::kinds`).
+pub(crate) const SKIPPED: &str = "skipped: ";
 /// The file of tests that starts the image.
 const IMAGE_TEST: &str = "control_plane_image";
 

@@ -10,6 +10,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use super::packaged::Kernel;
+use crate::test::SKIPPED;
 use crate::test::binaries::Binary;
 use crate::{shell, workspace};
 
@@ -19,8 +20,6 @@ const TOOLS: [&str; 4] = ["ip", "nsenter", "nft", "tc"];
 const PATIENCE: usize = 600;
 /// The mark before each line of the guest that is for us.
 const MARK: &str = "guest:";
-/// The word of a test that the kernel has nothing for (`lb_tests::kinds`).
-const SKIPPED: &str = "skipped: ";
 
 /// A file of tests and what it is told.
 pub(crate) struct Test {

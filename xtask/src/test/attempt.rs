@@ -16,14 +16,12 @@ use nix::unistd::Pid;
 
 use super::binaries::Binary;
 use super::events::{self, Case, Line, Outcome};
-use super::{limit, machine, picture, tree};
+use super::{SKIPPED, limit, machine, picture, tree};
 
 /// The case of a program that failed outside of its tests.
 pub(super) const PROGRAM: &str = "(program)";
 /// Between two looks at the process and its log.
 const LOOK: Duration = Duration::from_millis(200);
-/// The beginning of the line of a test that the kernel of this machine has nothing for (`lb_tests::kinds`).
-const SKIPPED: &str = "skipped: ";
 
 /// A program, and how it is run.
 pub(super) struct Attempt<'a> {
