@@ -152,8 +152,8 @@ impl Datapath {
         // An earlier run ended while it took its place back from others: its link beside may run what would be found.
         let is_halfway = upgrade::is_under_way(&dir.join("links"))?;
         let is_memory = replaced.iter().any(Replaced::is_memory);
-        let is_upgrading = is_resumed || is_memory || is_halfway;
-        let programs = Programs::prepare(&dir, &sizes, options.packet_log, is_upgrading)?;
+        let must_load = is_resumed || is_memory || is_halfway;
+        let programs = Programs::prepare(&dir, &sizes, options.packet_log, must_load)?;
         let maps = dir.join("maps");
         upgrade::verify(&maps, &options.bpf_dir)?;
         replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;

@@ -68,12 +68,12 @@ impl Programs {
     /// Finds the programs of our object over these maps, or loads them.
     ///
     /// Programs that log are always loaded anew: their ring buffer is not pinned. So are those that go beside what is
-    /// attached (`is_upgrading`): a device takes no program twice, and what is attached may be what is found.
+    /// attached (`must_load`): a device takes no program twice, and what is attached may be what is found.
     pub(super) fn prepare(
         dir: &Path,
         sizes: &BTreeMap<&'static str, u32>,
         packet_log: PacketLog,
-        is_upgrading: bool,
+        must_load: bool,
     ) -> Result<Self, Error> {
         let (maps, mut name) = (dir.join("maps"), name_of(object()));
         let mut records = None;
@@ -81,7 +81,7 @@ impl Programs {
             name = format!("{name}-log{}", packet_log.level());
         }
         let directory = dir.join("programs").join(name);
-        if packet_log == PacketLog::Off && !is_upgrading && is_usable(&directory, &maps) {
+        if packet_log == PacketLog::Off && !must_load && is_usable(&directory, &maps) {
             debug!(directory = %directory.display(), "programs already loaded");
         } else {
             let began = Instant::now();

@@ -104,7 +104,7 @@ impl Snapshot {
         counters(to, "lb_attachment_repairs", help, &repairs)?;
         let attached = ChangeSource::ALL.iter().zip(&numbers.attached);
         let attached: Vec<_> =
-            attached.map(|(told, number)| ([("told_by", told.name())], load(number))).collect();
+            attached.map(|(source, number)| ([("told_by", source.name())], load(number))).collect();
         let help = "Interfaces that got programs, by how the agent learnt of them";
         counters(to, "lb_devices_attached", help, &attached)
     }

@@ -61,6 +61,7 @@ pub(super) struct Agent {
     /// When attachments were looked at last.
     pub(super) inspected: Instant,
     pub(super) is_programmed: bool,
+    /// Nothing of an earlier run's data path is left ([`Devices::finish_upgrade`]).
     pub(super) is_upgraded: bool,
     /// To which frontends processes of this host need routes.
     pub(super) frontends: watch::Sender<Frontends>,

@@ -66,8 +66,8 @@ fn start_counting(
 }
 
 fn write(mut sink: impl Write, from: &Receiver<Message>, lost: &AtomicU64) {
-    for told in from {
-        match told {
+    for message in from {
+        match message {
             Message::Line(line) => {
                 if sink.write_all(&line).and_then(|()| sink.flush()).is_err() {
                     lost.fetch_add(1, Ordering::Relaxed);
