@@ -44,7 +44,7 @@ pub(super) fn unite<V: Bits>((from, to): (&MapData, &MapData)) -> io::Result<u32
     put_elements(to, &united).map(|()| 0)
 }
 
-/// Sets every bit.
+/// Sets every bit of a filter, so that nothing is ruled out by it.
 pub(super) fn mark<V: Bits>(map: &MapData, entries: u32) -> io::Result<()> {
     put_elements(map, &vec![V::ALL; entries as usize])
 }

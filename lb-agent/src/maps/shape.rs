@@ -27,42 +27,20 @@ pub struct Shape {
     pub author: Author,
     /// The entries, in a few words.
     pub holds: &'static str,
-    /// Whether the number of entries may be configured.
-    pub is_sizable: bool,
-    /// Whether it may get smaller: desired state must stay, other entries may be forgotten.
-    pub may_shrink: bool,
 }
 
-/// One line of the list, but for the types.
-struct Declared {
-    name: &'static str,
-    kind: MapType,
-    entries: u32,
-    content: Content,
-    author: Author,
-    holds: &'static str,
+/// Bytes of a key, with the length of the prefix where there is one.
+const fn key<K: Plain>(kind: MapType) -> u32 {
+    let prefix = if matches!(kind, MapType::LpmTrie) { size_of::<u32>() } else { 0 };
+    (prefix + size_of::<K>()) as u32
 }
 
-impl Declared {
-    const fn shape<K: Plain, V: Plain>(self) -> Shape {
-        let Self { name, kind, entries, content, author, holds } = self;
-        let prefix = if matches!(kind, MapType::LpmTrie) { size_of::<u32>() } else { 0 };
-        let grows = matches!(kind, MapType::Hash | MapType::LpmTrie);
-        Shape {
-            name,
-            kind,
-            key: (prefix + size_of::<K>()) as u32,
-            value: size_of::<V>() as u32,
-            flags: if grows { NO_PREALLOC } else { 0 },
-            meaning: number(named(K::FINGERPRINT, name), V::FINGERPRINT),
-            entries,
-            content,
-            author,
-            holds,
-            is_sizable: content.is_sizable(),
-            may_shrink: content.may_shrink(),
-        }
-    }
+const fn flags(kind: MapType) -> u32 {
+    if matches!(kind, MapType::Hash | MapType::LpmTrie) { NO_PREALLOC } else { 0 }
+}
+
+const fn meaning<K: Plain, V: Plain>(name: &str) -> u64 {
+    number(named(K::FINGERPRINT, name), V::FINGERPRINT)
 }
 
 macro_rules! shapes {
@@ -70,15 +48,18 @@ macro_rules! shapes {
         $content:ident by $author:ident, $holds:literal;)*) => {
         /// Every map of the data path.
         pub const SHAPES: [Shape; [$(stringify!($name)),*].len()] = [$(
-            Declared {
+            Shape {
                 name: stringify!($name),
                 kind: MapType::$kind,
+                key: key::<$key>(MapType::$kind),
+                value: size_of::<$value>() as u32,
+                flags: flags(MapType::$kind),
+                meaning: meaning::<$key, $value>(stringify!($name)),
                 entries: $entries,
                 content: Content::$content,
                 author: Author::$author,
                 holds: $holds,
             }
-            .shape::<$key, $value>()
         ),*];
     };
 }
@@ -93,7 +74,8 @@ impl Shape {
 
     /// Names by which the size of maps can be chosen.
     pub fn sizable() -> String {
-        let names = SHAPES.iter().filter(|shape| shape.is_sizable).map(|shape| shape.name);
+        let names =
+            SHAPES.iter().filter(|shape| shape.content.is_sizable()).map(|shape| shape.name);
         names.chain([FLOWS]).collect::<Vec<_>>().join(", ")
     }
 
@@ -111,7 +93,7 @@ impl Shape {
         let is_meant = move |shape: &&Self| {
             shape.name == name || name == FLOWS && shape.name.starts_with(FLOWS)
         };
-        SHAPES.iter().filter(|shape| shape.is_sizable).filter(is_meant)
+        SHAPES.iter().filter(|shape| shape.content.is_sizable()).filter(is_meant)
     }
 
     /// Whether a map of the kernel has this shape; capacity aside, except where it is fixed.
@@ -119,7 +101,7 @@ impl Shape {
         info.map_type().is_ok_and(|kind| kind == self.kind)
             && (info.key_size(), info.value_size()) == (self.key, self.value)
             && info.map_flags() == self.flags
-            && (self.is_sizable || info.max_entries() == self.entries)
+            && (self.content.is_sizable() || info.max_entries() == self.entries)
     }
 }
 

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use lb_common::maps::name;
+
 use super::{Op, Outcome, Reconciler, Transaction};
 use crate::plan::{PortKey, PortPlan};
 
@@ -43,10 +45,10 @@ impl Refusal {
     /// The map to make larger.
     pub const fn map(self) -> &'static str {
         match self {
-            Self::Services => "SERVICES",
-            Self::Backends => "BACKENDS",
-            Self::Slots => "MAGLEV",
-            Self::Sources => "SOURCE_RANGES",
+            Self::Services => name::SERVICES,
+            Self::Backends => name::BACKENDS,
+            Self::Slots => name::MAGLEV,
+            Self::Sources => name::SOURCE_RANGES,
         }
     }
 }

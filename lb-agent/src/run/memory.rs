@@ -101,7 +101,8 @@ mod tests {
     fn full_maps_fit_the_limit() {
         for mebibytes in [96_u64, 128, 200, 256, 320] {
             let (mut sizes, limit) = (sizes(), mebibytes << 20);
-            let floors = SHAPES.iter().filter(|it| it.is_sizable).map(|it| (it.name, 4_096));
+            let floors =
+                SHAPES.iter().filter(|it| it.content.is_sizable()).map(|it| (it.name, 4_096));
             fit(&mut sizes, &floors.collect(), &NOTHING, limit);
             assert!(total(&sizes) + OTHER <= limit, "{mebibytes} MiB: {sizes:?}");
             let most = sizes.values().max();

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use lb_common::maps::name;
+
 use super::memory;
 use crate::maps::{SHAPES, Shape};
 use crate::reconcile::Limits;
@@ -21,7 +23,7 @@ pub(super) fn chosen(
     let mut sizes: BTreeMap<&'static str, u32> =
         SHAPES.iter().map(|shape| (shape.name, shape.entries)).collect();
     let mut floors = BTreeMap::new();
-    for shape in SHAPES.iter().filter(|shape| shape.may_shrink && shape.is_sizable) {
+    for shape in SHAPES.iter().filter(|shape| shape.content.may_shrink()) {
         let least = if shape.name.starts_with("TRANSIENT") { LEAST_TRANSIENT } else { LEAST };
         floors.insert(shape.name, least);
     }
@@ -41,7 +43,7 @@ pub(super) fn chosen(
     if let Some(limit) = limit {
         memory::fit(&mut sizes, &floors, need, limit);
     }
-    let is_sizable = |name: &str| Shape::of(name).is_some_and(|shape| shape.is_sizable);
+    let is_sizable = |name: &str| Shape::of(name).is_some_and(|shape| shape.content.is_sizable());
     let sizes = sizes.into_iter().filter(|(name, _)| is_sizable(name));
     sizes.map(|(name, size)| (name.to_owned(), size)).collect()
 }
@@ -62,10 +64,10 @@ pub(super) fn outgrown(
 
 const fn by_name(of: &Limits) -> [(&'static str, u32); 4] {
     [
-        ("SERVICES", of.services),
-        ("BACKENDS", of.backends),
-        ("MAGLEV", of.lines),
-        ("SOURCE_RANGES", of.sources),
+        (name::SERVICES, of.services),
+        (name::BACKENDS, of.backends),
+        (name::MAGLEV, of.lines),
+        (name::SOURCE_RANGES, of.sources),
     ]
 }
 

@@ -20,7 +20,7 @@ use crate::maps::{SHAPES, Shape};
 pub(in crate::datapath) const DIRECTORY: &str = "meanings";
 
 /// Whether what a map of a layout holds is what ours of that name holds.
-pub(in crate::datapath) fn is_same(layout: &Path, shape: &Shape) -> bool {
+pub(super) fn is_same(layout: &Path, shape: &Shape) -> bool {
     mark(layout, shape).is_dir()
 }
 
@@ -99,9 +99,14 @@ fn mark(layout: &Path, shape: &Shape) -> PathBuf {
 /// A mark that tells the content of a map from that of another build:
 /// types, kind and fixed size; of counters the meaning of each position.
 fn meaning(shape: &Shape) -> u64 {
-    let entries = if shape.is_sizable { 0 } else { shape.entries };
-    let of = number(named(shape.meaning, &shape.to_string()), entries.into());
+    let of = shaped(shape.meaning, shape);
     if shape.content == Content::Counters { counters(of) } else { of }
+}
+
+/// Goes on with the kind of a map, its sizes, and its entries if their number is fixed.
+pub(super) fn shaped(hash: u64, shape: &Shape) -> u64 {
+    let entries = if shape.content.is_sizable() { 0 } else { shape.entries };
+    number(named(hash, &shape.to_string()), entries.into())
 }
 
 /// The meaning of each counter, by its position.

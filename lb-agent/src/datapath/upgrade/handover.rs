@@ -74,11 +74,11 @@ pub(in crate::datapath) fn is_under_way(links: &Path) -> Result<bool, Error> {
 }
 
 /// Takes off what an earlier run left beside ours, as far as it goes.
-pub(in crate::datapath) fn forget(links: &Path) -> Result<(), Error> {
+pub(super) fn forget(links: &Path) -> Result<(), Error> {
     let_go_of(links, is_aside).map(drop)
 }
 
-pub(in crate::datapath) fn is_aside(path: &Path) -> bool {
+pub(super) fn is_aside(path: &Path) -> bool {
     path.to_string_lossy().ends_with(ASIDE)
 }
 

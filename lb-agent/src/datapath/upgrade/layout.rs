@@ -1,8 +1,9 @@
 //! The fingerprint of everything that maps hold, but for counters, committed beside the name of the layout (`LAYOUT`).
 
-use lb_common::layout::{named, number};
+use lb_common::layout::number;
 use lb_common::maps::Content;
 
+use super::fingerprint::shaped;
 use crate::datapath::LAYOUT;
 use crate::maps::SHAPES;
 
@@ -12,10 +13,7 @@ const COMMITTED: (&str, u64) = ("v5", 0x21fe_4f1f_21aa_4e50);
 /// Names, types of keys and values, and kinds of maps.
 fn fingerprint() -> u64 {
     let maps = SHAPES.iter().filter(|shape| shape.content != Content::Counters);
-    maps.fold(0, |hash, shape| {
-        let entries = if shape.is_sizable { 0 } else { shape.entries };
-        number(named(number(hash, shape.meaning), &shape.to_string()), entries.into())
-    })
+    maps.fold(0, |hash, shape| shaped(number(hash, shape.meaning), shape))
 }
 
 #[test]

@@ -66,10 +66,10 @@ impl Previous {
         let newest = self.layouts.last();
         for layout in self.layouts.iter().rev() {
             let is_ours = |shape: &&Shape| {
-                let is_table = shape.is_sizable && Some(layout) == newest;
+                let is_table = shape.content.is_sizable() && Some(layout) == newest;
                 // Without the filters, no packet would be looked up in what is carried over.
                 let is_filter = shape.content == Content::Filter;
-                shape.may_shrink || is_first && (is_table || is_filter)
+                shape.content.may_shrink() || is_first && (is_table || is_filter)
             };
             for shape in SHAPES.iter().filter(is_ours) {
                 copy_one(shape, layout, &maps.join(shape.name), is_first)?;
@@ -88,7 +88,7 @@ impl Previous {
         let Some(newest) = self.layouts.last() else { return Ok(()) };
         let is_filter =
             |shape: &Shape| shape.content == Content::Filter && shape.author == Author::Programs;
-        for shape in SHAPES.iter().filter(|shape| shape.may_shrink || is_filter(shape)) {
+        for shape in SHAPES.iter().filter(|shape| shape.content.may_shrink() || is_filter(shape)) {
             let (from, to) = (newest.join("maps").join(shape.name), maps.join(shape.name));
             let wanted = sizes.get(shape.name).copied().unwrap_or(shape.entries);
             let is_ours = |info: MapInfo| shape.fits(&info) && info.max_entries() == wanted;
@@ -118,14 +118,14 @@ impl Previous {
 
     /// Takes off what no link of ours took the place of: its packets would write what is not read any more. Programs
     /// that only answer stay until that was carried over.
-    pub(in crate::datapath) fn end(&self) -> Result<(), Error> {
+    pub(super) fn end(&self) -> Result<(), Error> {
         self.layouts.iter().try_for_each(|layout| {
             let_go_of(&layout.join("links"), |path| !handover::is_aside(path)).map(drop)
         })
     }
 
     /// Removes what is left of it.
-    pub(in crate::datapath) fn forget(&self) -> Result<(), Error> {
+    pub(super) fn forget(&self) -> Result<(), Error> {
         self.layouts.iter().try_for_each(|layout| remove(layout))
     }
 }

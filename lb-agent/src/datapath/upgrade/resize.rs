@@ -25,13 +25,13 @@ pub(in crate::datapath) struct Replaced {
 }
 
 impl Replaced {
-    pub(in crate::datapath) const fn name(&self) -> &'static str {
+    pub(super) const fn name(&self) -> &'static str {
         self.shape.name
     }
 
     /// Whether packets write it.
     pub(in crate::datapath) const fn is_memory(&self) -> bool {
-        self.shape.may_shrink
+        self.shape.content.may_shrink()
     }
 
     /// Copies the content into the map that was made in its place, and what came after the first copy when
@@ -45,13 +45,13 @@ impl Replaced {
     }
 
     /// Ends the old map; programs that still use it keep it alive.
-    pub(in crate::datapath) fn forget(&self) -> Result<(), Error> {
+    pub(super) fn forget(&self) -> Result<(), Error> {
         remove_pin(&self.aside)
     }
 }
 
 /// The map of transient flows beside one of protected flows.
-pub(in crate::datapath) fn transient(path: &Path) -> Option<MapData> {
+pub(super) fn transient(path: &Path) -> Option<MapData> {
     let family = path.file_name()?.to_str()?.strip_prefix("FLOWS")?;
     MapData::from_pin(path.with_file_name(format!("TRANSIENT{family}"))).ok()
 }
@@ -75,7 +75,7 @@ pub(in crate::datapath) fn prepare(
         // An earlier run ended in the middle of this. Some programs use the old map and some the new one, if packets
         // write it: this run goes on where that one ended. Maps that the agent writes are begun once more.
         if aside.exists() {
-            if let Some(info) = pinned(&path, shape, dir)?.filter(|_| shape.may_shrink) {
+            if let Some(info) = pinned(&path, shape, dir)?.filter(|_| shape.content.may_shrink()) {
                 let has = info.max_entries();
                 if wanted != has {
                     warn!(map = shape.name, entries = has, "map is resized at the next start");
@@ -87,7 +87,7 @@ pub(in crate::datapath) fn prepare(
         }
         let Some(info) = pinned(&path, shape, dir)? else { continue };
         let has = info.max_entries();
-        if wanted < has && !shape.may_shrink {
+        if wanted < has && !shape.content.may_shrink() {
             warn!(map = shape.name, entries = has, "map keeps its size: maps only grow");
         } else if wanted != has {
             let old = open(&path)?;
