@@ -53,11 +53,11 @@ impl Kind {
 pub struct Shown {
     /// A packet that answers or continues: for TCP neither SYN alone nor RST, for other protocols any packet.
     pub established: u8,
-    /// TCP FIN.
+    /// TCP FIN whose sequence number fits ([`crate::forward`] says how).
     pub fin: u8,
-    /// TCP RST whose sequence number proves it ([`crate::forward`] says how).
+    /// TCP RST whose sequence number proves it.
     pub rst: u8,
-    /// TCP RST that nothing proves.
+    /// TCP RST (1) and FIN (2) that nothing proves.
     pub claimed: u8,
 }
 
@@ -72,13 +72,28 @@ impl Shown {
     pub const FIN: Self = Self { established: 1, fin: 1, ..Self::NOTHING };
     /// The sender has reset the connection.
     pub const RST: Self = Self { rst: 1, ..Self::NOTHING };
-    /// Somebody says so.
+    /// Somebody says that the sender has reset the connection ...
     pub const CLAIMED: Self = Self { claimed: 1, ..Self::NOTHING };
+    /// ... or has closed its direction.
+    pub const CLAIMED_FIN: Self = Self { established: 1, claimed: 2, ..Self::NOTHING };
 
     /// Whether it has continued, and ended nothing.
     #[inline(always)]
     pub const fn is_open(self) -> bool {
         self.established == 1 && self.fin == 0 && self.rst == 0
+    }
+
+    /// Whether the sender has closed its direction, or somebody says so.
+    #[inline(always)]
+    pub const fn ends(self) -> bool {
+        self.fin != 0 || self.claimed & Self::CLAIMED_FIN.claimed != 0
+    }
+
+    /// Whether a connection is over, given the flags of its other direction: one end has reset it, or both have closed
+    /// it. One proven FIN is enough for two: a genuine one in the middle of fast traffic is not proven either.
+    #[inline(always)]
+    pub const fn is_over(self, other: Self) -> bool {
+        self.rst | other.rst != 0 || self.ends() && other.ends() && self.fin | other.fin != 0
     }
 
     /// Flags of one packet that carries no RST.
@@ -100,7 +115,7 @@ impl Shown {
             self.rst = 1;
         }
         if other.claimed != 0 {
-            self.claimed = 1;
+            self.claimed |= other.claimed;
         }
     }
 

@@ -1,5 +1,5 @@
-//! Forged segments of open connections: a RST with a guessed number and a SYN of the same ports end nothing and move
-//! nothing, also where the connection is idle afterwards and its backend has left the Service.
+//! Forged segments of open connections: RST and FIN with a guessed number and a SYN of the same ports end nothing and
+//! move nothing, also where the connection is idle afterwards and its backend has left the Service.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -73,7 +73,7 @@ fn forged_segments_end_no_connection(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// Sends a SYN in the name of the client, then RSTs in that of both ends.
+/// Sends a SYN in the name of the client, then FINs and RSTs in that of both ends.
 fn forge(from: &Member, backend: &Pod, answer: &Answer, family: Family) -> Result<()> {
     let [local, peer, client] =
         [answer.local, answer.peer, answer.client].map(|end| end.to_string());
@@ -82,12 +82,15 @@ fn forge(from: &Member, backend: &Pod, answer: &Answer, family: Family) -> Resul
     let backend_side = Handmade::open(backend, backend.addresses().socket(family, OWN))?;
     let syn = Datagram::new(at(&local), at(&peer), Transport::Tcp(tcp::SYN));
     client_side.send(&syn.numbered(1, 0), answer.peer)?;
-    for guess in GUESSES {
-        let reset =
-            |from: &str, to: &str| Datagram::new(at(from), at(to), Transport::Tcp(tcp::RST));
-        client_side.send(&reset(&local, &peer).numbered(guess, 0), answer.peer)?;
-        backend_side
-            .send(&reset(&server.to_string(), &client).numbered(guess, 0), answer.client)?;
+    let server = server.to_string();
+    for flags in [tcp::FIN | tcp::ACK, tcp::RST] {
+        for guess in GUESSES {
+            let forged = |from: &str, to: &str| {
+                Datagram::new(at(from), at(to), Transport::Tcp(flags)).numbered(guess, guess)
+            };
+            client_side.send(&forged(&local, &peer), answer.peer)?;
+            backend_side.send(&forged(&server, &client), answer.client)?;
+        }
     }
     Ok(())
 }

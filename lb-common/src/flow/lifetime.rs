@@ -14,7 +14,7 @@ const OPENING: u32 = 60;
 /// Seconds for a TCP connection that both ends closed, or that one end reset.
 pub const CLOSED: u32 = 10;
 
-/// Seconds for an open TCP connection that somebody claims to have reset: longer than the interval of keep-alive probes
+/// Seconds for an open TCP connection that somebody claims to have reset or closed: longer than the interval of keep-alive probes
 /// (`net.ipv4.tcp_keepalive_time`, 7,200 s), by which a connection shows that it goes on.
 const KEEP_ALIVE: u32 = 7_260;
 
@@ -64,7 +64,7 @@ impl Lifetimes {
         let both = forward.established & reply.established != 0;
         match protocol {
             Protocol::TCP => {
-                if forward.rst | reply.rst != 0 || forward.fin & reply.fin != 0 {
+                if forward.is_over(reply) {
                     CLOSED
                 } else if !both {
                     OPENING
@@ -107,7 +107,7 @@ impl Lifetimes {
     /// The last word has [`Lifetimes::is_over`].
     pub const fn least(&self, protocol: Protocol, flow: &Flow) -> u32 {
         match protocol {
-            Protocol::TCP if flow.shown.rst | flow.shown.fin != 0 => CLOSED,
+            Protocol::TCP if flow.shown.rst | flow.shown.fin | flow.shown.claimed != 0 => CLOSED,
             Protocol::TCP if flow.is_protected() => {
                 min(min(self.half_closed, self.open), KEEP_ALIVE)
             }
@@ -139,6 +139,7 @@ mod tests {
     fn lifetimes_follow_the_flow() {
         let of = Lifetimes::default();
         let (none, open, fin, rst) = (Shown::NOTHING, Shown::ESTABLISHED, Shown::FIN, Shown::RST);
+        let (claimed, claimed_fin) = (open.with(Shown::CLAIMED), Shown::CLAIMED_FIN);
         let life = |forward, reply| Life { forward, reply, is_stream: false };
         for (forward, reply, seconds) in [
             (none, none, OPENING),
@@ -151,6 +152,12 @@ mod tests {
             (fin, fin, CLOSED),
             (open, rst, CLOSED),
             (rst, none, CLOSED),
+            (claimed, open, KEEP_ALIVE),
+            (open, claimed_fin, KEEP_ALIVE),
+            (claimed_fin, claimed_fin, KEEP_ALIVE),
+            (claimed, fin, of.half_closed),
+            (fin, claimed_fin, CLOSED),
+            (claimed_fin, none, OPENING),
         ] {
             let seen = of.seconds(Protocol::TCP, life(forward, reply));
             assert_eq!(seen, seconds, "{forward:?} {reply:?}");
@@ -174,7 +181,7 @@ mod tests {
         let open = flow(Shown::ESTABLISHED, Flow::PROTECTED);
         assert_eq!(of.least(Protocol::TCP, &open), 50);
         assert_eq!(Lifetimes { open: 70, ..of }.least(Protocol::TCP, &open), 60);
-        for ends in [Shown::FIN, Shown::RST] {
+        for ends in [Shown::FIN, Shown::RST, Shown::CLAIMED_FIN] {
             assert_eq!(of.least(Protocol::TCP, &flow(ends, Flow::PROTECTED)), CLOSED);
         }
         assert_eq!(of.least(Protocol::TCP, &flow(Shown::ESTABLISHED, 0)), CLOSED);

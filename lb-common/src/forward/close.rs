@@ -12,18 +12,34 @@ use super::{Found, tiers};
 
 /// Flags of a packet that something must follow.
 pub(super) const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
-/// A RST is proven if its sequence number is at most so far ahead of the last known acknowledgement of the other end: a
-/// forger guesses one of 65,536. Receive windows are larger, but a sender that idles has had all its data
+/// A RST or FIN is proven if its sequence number is at most so far ahead of the last known acknowledgement of the other
+/// end: a forger guesses one of 65,536. Receive windows are larger, but a sender that idles has had all its data
 /// acknowledged, and one in full flight shortens the life of its flow to a keep-alive interval only.
 const PROVEN: u32 = 1 << 16;
 /// Nanoseconds between a RST and a later packet of its sender that
 /// proves the RST forged: no segment is delayed so long by reordering.
 const REFUTED: u64 = 1 << 27;
 
+/// Whether a FIN comes from the end that it names, as far as its sequence number says. A genuine one in the middle of
+/// fast traffic is not proven either; it counts if the other end closes, too ([`Shown::is_over`]).
+#[inline(never)]
+pub(super) fn is_end<P: Packet, T: Flows>(
+    packet: &P,
+    tables: &T,
+    view: &View,
+    found: &mut Found,
+) -> bool {
+    // The masquerade entry sees only one direction, and without a reply entry there is no acknowledgement.
+    found.flow.is_masquerade()
+        || found.flow.shown.fin != 0
+        || !found.find_opposite(tables)
+        || is_proven(packet, view, found, PROVEN)
+}
+
 /// Makes the flow that was found displaceable once both ends have sent FIN and this packet follows (RFC 9293 3.6).
 #[inline(always)]
 pub(super) fn after<T: Clock + Flows>(tables: &T, view: &View, found: &mut Found) {
-    let may_be_last = found.flow.shown.fin != 0 && view.tcp_flags & NOT_LAST == 0;
+    let may_be_last = found.flow.shown.ends() && view.tcp_flags & NOT_LAST == 0;
     // The masquerade entry sees only one direction: the pair of forward and reply decides.
     if may_be_last && found.flow.is_protected() && !found.flow.is_masquerade() {
         release_closed(tables, found);
@@ -33,7 +49,7 @@ pub(super) fn after<T: Clock + Flows>(tables: &T, view: &View, found: &mut Found
 #[inline(never)]
 fn release_closed<T: Clock + Flows>(tables: &T, found: &mut Found) {
     // One FIN is a half-closed connection, which may live for an hour and must stay protected.
-    if found.find_opposite(tables) && found.opposite.flow.shown.fin != 0 {
+    if found.find_opposite(tables) && found.flow.shown.is_over(found.opposite.flow.shown) {
         tiers::release(tables, found);
     }
 }
@@ -51,7 +67,7 @@ pub(super) fn reset<P: Packet, T: Clock + Flows>(
     }
     let has_opposite = found.find_opposite(tables);
     // Without a reply entry there is no acknowledgement to compare the RST with: it counts.
-    let is_proven = !has_opposite || is_proven(packet, view, found);
+    let is_proven = !has_opposite || is_proven(packet, view, found, 0);
     let shown = if is_proven { Shown::RST } else { Shown::CLAIMED };
     let seen = Flow::seen_at(tables.now(), tables.tick());
     tables.touch_flow(&found.key, &Touch { seen, shown, expected: 0, is_alive: false });
@@ -60,20 +76,24 @@ pub(super) fn reset<P: Packet, T: Clock + Flows>(
     }
 }
 
-/// Whether a RST comes from the end that it names, by its sequence number, as in netfilter
+/// Whether a RST or FIN comes from the end that it names, by its sequence number, as in netfilter
 /// (`nf_conntrack_proto_tcp.c`, `TCP_RST_SET`). Its flow and the other direction of that are
 /// in `found`.
 ///
 /// Acknowledgements are noted once a tick, so a genuine RST in the middle of fast traffic is not proven either. It
-/// shortens the life of its flow to a keep-alive interval.
+/// shortens the life of its flow to a keep-alive interval. `behind`: how far the number may be behind that, as that of
+/// a FIN is which is sent again with data.
 #[inline(always)]
-fn is_proven<P: Packet>(packet: &P, view: &View, found: &Found) -> bool {
+fn is_proven<P: Packet>(packet: &P, view: &View, found: &Found, behind: u32) -> bool {
     let (flow, opposite) = (&found.flow, &found.opposite.flow);
     if flow.shown.established & opposite.shown.established == 0 || opposite.expected == 0 {
         return true;
     }
     match view.word(packet, 4) {
-        Some(sequence) => u32::from_be(sequence).wrapping_sub(opposite.expected) <= PROVEN,
+        Some(sequence) => {
+            let ahead = u32::from_be(sequence).wrapping_sub(opposite.expected);
+            ahead.wrapping_add(behind) <= PROVEN + behind
+        }
         None => false,
     }
 }

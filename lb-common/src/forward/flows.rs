@@ -8,7 +8,8 @@ use crate::scratch::Scratch;
 use crate::tables::{Clock, Flows, Fragments, Node, Services, Touch};
 use crate::wire::{Piece, View, tcp};
 
-/// Flags that a packet adds to [`Flow::shown`]. A RST is judged apart ([`close::reset`]).
+/// Flags that a packet adds to [`Flow::shown`]. A RST is judged apart ([`close::reset`]), a FIN as well
+/// ([`close::is_end`]).
 #[inline(always)]
 pub(super) const fn shown(view: &View) -> Shown {
     if view.protocol.0 != Protocol::TCP.0 {
@@ -64,8 +65,11 @@ fn mark<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
     found: &mut Found,
 ) {
     let now = tables.now();
-    let shown = shown(view);
-    let expected = acknowledged(packet, view);
+    let (mut shown, mut expected) = (shown(view), acknowledged(packet, view));
+    if shown.fin != 0 && !close::is_end(packet, tables, view, found) {
+        // A number of a forger would prove a RST in the name of the other end.
+        (shown, expected) = (Shown::CLAIMED_FIN, 0);
+    }
     let mut touch =
         Touch { seen: Flow::seen_at(now, tables.tick()), shown, expected, is_alive: false };
     if found.flow.shown.rst != 0 {

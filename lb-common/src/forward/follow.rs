@@ -75,8 +75,7 @@ fn takes_syn<T: Clock + Flows + Services>(
 ) -> bool {
     let has_opposite = found.find_opposite(tables);
     let (flow, opposite) = (&found.flow, &found.opposite.flow);
-    let is_over = flow.shown.rst | opposite.shown.rst | flow.shown.fin & opposite.shown.fin != 0;
-    if !has_opposite || is_over {
+    if !has_opposite || flow.shown.is_over(opposite.shown) {
         tables.count(Event::FlowReused);
         return false;
     }

@@ -230,12 +230,12 @@ pub(super) fn is_over<T: Flows>(
     if reply.shown.rst != 0 || now.saturating_sub(reply.seen) >= STALE {
         return true;
     }
-    if reply.shown.fin == 0 {
+    if !reply.shown.ends() {
         return false;
     }
     key.write_opposite(reply, &mut forward.key);
     let has_forward = tables.flow(&forward.key, &mut forward.flow);
-    !has_forward || forward.flow.shown.fin | forward.flow.shown.rst != 0
+    !has_forward || reply.shown.is_over(forward.flow.shown)
 }
 
 /// Tries one source port towards the backend for the client of `client`, for the forward entry and for the key of its

@@ -45,7 +45,7 @@ pub(super) fn raise<T: Clock + Flows>(tables: &T, found: &mut Found, now: u64) {
     }
     let (forward, reply) = (found.flow.shown, found.opposite.flow.shown);
     let both_spoke = forward.established & reply.established != 0;
-    let is_ending = forward.rst | reply.rst | forward.fin & reply.fin != 0;
+    let is_ending = forward.is_over(reply);
     let has_lasted = found.key.protocol == Protocol::TCP || has_lasted(&found.flow, now);
     if !both_spoke || is_ending || !has_lasted {
         return;

@@ -56,6 +56,52 @@ fn fin_of_both_at_once_waits_for_the_acknowledgements() {
     );
 }
 
+/// A forger knows no number. A genuine FIN in the middle of fast traffic looks alike.
+#[test]
+fn fin_that_nothing_proves_leaves_a_keep_alive_interval() {
+    let forged = [0x8000_0000, 0];
+    for (is_client, is_server) in [(true, false), (false, true), (true, true)] {
+        let line = Line::opened();
+        line.wait(5);
+        if is_client {
+            let _fin = line.asks_with(FIN, forged);
+        }
+        if is_server {
+            let _fin = line.answers_with(FIN, forged);
+        }
+        let _challenges = (line.asks(tcp::ACK), line.answers(tcp::ACK));
+        assert_eq!(line.protected(), 2, "{is_client} {is_server}");
+        line.wait(7_250);
+        assert_eq!(line.asks(tcp::SYN).0, FORWARD, "a connection in use is not moved");
+        assert_eq!(line.asks(tcp::ACK).0, FORWARD);
+        assert_eq!(line.answers(tcp::ACK), REPLY);
+        line.wait(7_270);
+        assert_eq!(line.answers(tcp::ACK), Verdict::Pass(PassReason::NotOurs));
+    }
+}
+
+/// The server closes in the middle of a download, of which the client has acknowledged little as far as is known.
+#[test]
+fn fin_that_nothing_proves_ends_a_connection_with_a_proven_one() {
+    for is_servers_first in [true, false] {
+        let line = Line::opened();
+        line.wait(5);
+        let far = |line: &Line| line.answers_with(FIN, [1 << 24, 10]);
+        let near = |line: &Line| line.asks(FIN).0;
+        let fins = if is_servers_first {
+            [far(&line), near(&line)]
+        } else {
+            let near = near(&line);
+            [far(&line), near]
+        };
+        assert_eq!((fins, line.protected()), ([REPLY, FORWARD], 2));
+        assert_eq!(line.asks(tcp::ACK).0, FORWARD);
+        assert_eq!(line.protected(), 0);
+        line.wait(11);
+        assert_eq!(line.asks(tcp::SYN).0, NEW, "its port may be used again");
+    }
+}
+
 #[test]
 fn reset_within_its_window_ends_a_connection_and_one_beyond_does_not() {
     for (ahead, is_reset) in [(0, 1), (1 << 16, 1), ((1 << 16) + 1, 0), (u32::MAX, 0)] {
