@@ -52,7 +52,7 @@ pub use xdp::{OCCUPIED, is_accelerated};
 
 /// Name of the layout of maps and pins. It moves with every change of a shared type or a
 /// map that old programs cannot read, but for counters.
-pub const LAYOUT: &str = "v5";
+pub const LAYOUT: &str = "v6";
 
 /// The socket hooks, named as the programs are.
 pub const SOCKET_HOOKS: [&str; 4] = ["connect4", "connect6", "peername4", "peername6"];

@@ -82,6 +82,9 @@ macro_rules! maps {
                 "one byte for each backend, set if a flow of this node goes or went to it";
             DIRECT_SEEN(direct_seen): Array<u32, u64>,
                 $crate::flow::DIRECT_SEEN, Fixed by Programs, "hashes of packets that pods sent straight to a backend";
+            OWN_ANSWERS(own_answers): LruHash<u64, u32>,
+                65_536, Memory by Programs,
+                "hashes of answers to connections that this node began from a port or address of frontends (ADR 0035)";
             INHERITED(inherited): Hash<u64, u32>,
                 262_144, Memory by Agent, "hashes of tuples that netfilter translates since kube-proxy (ADR 0031)";
             SETTINGS(settings): Array<u32, $crate::config::SettingsPair>,

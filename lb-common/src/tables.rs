@@ -122,6 +122,13 @@ pub trait Filters {
     /// Remembers one, in place of another.
     fn put_direct(&self, hash: u64);
 
+    /// `OWN_ANSWERS`: whether a packet of this hash answers a connection that this node began, or that is masqueraded
+    /// as its own.
+    fn is_own_answer(&self, hash: u64) -> bool;
+
+    /// Notes one; where there is no room, the one that was asked for longest ago is forgotten.
+    fn put_own_answer(&self, hash: u64);
+
     /// `INHERITED`: whether netfilter translates the datagrams of a tuple of this hash, or gets answers by it.
     fn is_inherited(&self, hash: u64) -> bool;
 }

@@ -16,8 +16,8 @@ use lb_common::tables::{Added, Clock, Filters, Flows, Fragments, Node, Services,
 use crate::flows;
 use crate::maps::{
     ADDRESSES, AFFINITY, BACKEND_FILTER, BACKENDS, COUNTERS, DEVICES, DIRECT_SEEN, FRAGMENTS,
-    HELD_FRAGMENTS, HELD_SCRATCH, IN_USE, INHERITED, MAGLEV, REJECT_LIMIT, SCRATCH, SERVICES,
-    SETTINGS, SOURCE_RANGES,
+    HELD_FRAGMENTS, HELD_SCRATCH, IN_USE, INHERITED, MAGLEV, OWN_ANSWERS, REJECT_LIMIT, SCRATCH,
+    SERVICES, SETTINGS, SOURCE_RANGES,
 };
 
 /// Nanoseconds between rejections in the long run (1,000 a second and CPU) ...
@@ -231,6 +231,17 @@ impl Filters for Kernel {
             // SAFETY: an aligned word of a live element; the last of two writers wins.
             unsafe { *known = hash };
         }
+    }
+
+    #[inline(always)]
+    fn is_own_answer(&self, hash: u64) -> bool {
+        OWN_ANSWERS.get_ptr(hash).is_some()
+    }
+
+    #[inline(always)]
+    fn put_own_answer(&self, hash: u64) {
+        // Without memory the answer may be taken for a question; the next packet that leaves tries again.
+        let _noted: Result<(), _> = OWN_ANSWERS.insert(hash, 1, 0);
     }
 
     #[inline(always)]

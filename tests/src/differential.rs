@@ -234,6 +234,9 @@ fn state(host: &Fake, kernel: &Kernel) -> Result<Option<String>> {
     if *host.direct.borrow() != kernel.direct()? {
         return Ok(Some(String::from("DIRECT_SEEN")));
     }
+    if *host.own_answers.borrow() != kernel.own_answers()? {
+        return Ok(Some(String::from("OWN_ANSWERS")));
+    }
     if *host.held.borrow() != kernel.held()? {
         let brief = |all: &BTreeMap<Fragment, lb_common::flow::Held>| -> Vec<String> {
             all.iter().map(|(key, held)| format!("{key:?}: {}", held.length)).collect()

@@ -53,11 +53,16 @@ impl Maps {
         Ok(known.0 == hash)
     }
 
-    /// Notes such packets, each in place of another.
-    pub fn note_direct(&self, hashes: &[u64]) -> Result<()> {
-        let indices: Vec<u32> = hashes.iter().map(|hash| *hash as u32 % DIRECT_SEEN).collect();
-        let noted = syscall::update_batch(self.direct_seen.data().fd().as_fd(), &indices, hashes);
-        noted.map_err(batched(name::DIRECT_SEEN))
+    /// `OWN_ANSWERS`: whether a packet of this hash answers a connection that this node began.
+    pub fn is_own_answer(&self, hash: u64) -> Result<bool> {
+        Ok(found(self.own_answers.get(&Raw(hash), 0), name::OWN_ANSWERS)?.is_some())
+    }
+
+    /// Notes such answers.
+    pub fn note_own_answers(&self, hashes: &[u64]) -> Result<()> {
+        let values = vec![1_u32; hashes.len()];
+        let noted = syscall::update_batch(self.own_answers.data().fd().as_fd(), hashes, &values);
+        noted.map_err(batched(name::OWN_ANSWERS))
     }
 
     /// `INHERITED`: whether netfilter translates the datagrams of a tuple of this hash, or gets answers by it.

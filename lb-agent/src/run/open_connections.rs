@@ -71,7 +71,7 @@ impl OpenConnections {
         }
         let hashes: Vec<u64> =
             found.iter().map(|(protocol, tuple)| hash::whole(tuple, *protocol)).collect();
-        match self.maps.note_direct(&hashes) {
+        match self.maps.note_own_answers(&hashes) {
             Ok(()) => {
                 let (frontends, connections) = (new.len(), found.len());
                 debug!(frontends, connections, "open connections noted");

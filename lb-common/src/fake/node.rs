@@ -55,6 +55,7 @@ pub struct Fake {
     pub affinity_capacity: usize,
     /// `DIRECT_SEEN`, the elements that are not 0.
     pub direct: RefCell<BTreeMap<u32, u64>>,
+    pub own_answers: RefCell<BTreeSet<u64>>,
     pub fragments: RefCell<BTreeMap<Fragment, Ports>>,
     pub held: RefCell<BTreeMap<Fragment, Held>>,
     pub clock: Cell<u64>,
@@ -90,6 +91,7 @@ impl Default for Fake {
             affinity: RefCell::default(),
             affinity_capacity: usize::MAX,
             direct: RefCell::default(),
+            own_answers: RefCell::default(),
             fragments: RefCell::default(),
             held: RefCell::default(),
             // An hour after boot: timeouts have something to look back on.

@@ -153,6 +153,14 @@ impl Filters for Fake {
         self.direct.borrow_mut().insert(hash as u32 % DIRECT_SEEN, hash);
     }
 
+    fn is_own_answer(&self, hash: u64) -> bool {
+        self.own_answers.borrow().contains(&hash)
+    }
+
+    fn put_own_answer(&self, hash: u64) {
+        self.own_answers.borrow_mut().insert(hash);
+    }
+
     fn is_inherited(&self, hash: u64) -> bool {
         self.looks_up();
         self.inherited.contains(&hash)

@@ -172,9 +172,9 @@ pub(super) fn note_own<T: Clock + Filters + Flows>(
         return;
     }
     let hash = hash::whole(&found.answers.key.tuple, headers.key.protocol);
-    // Written once: other CPUs read the same line.
-    if !tables.is_direct(hash) {
-        tables.put_direct(hash);
+    // Written once: an update locks a list of all CPUs.
+    if !tables.is_own_answer(hash) {
+        tables.put_own_answer(hash);
     }
 }
 
@@ -187,5 +187,5 @@ pub(super) fn is_own_answer<T: Clock + Filters + Flows>(
 ) -> bool {
     settings.may_be_own(&headers.key.tuple.destination)
         && !headers.view.is_syn()
-        && tables.is_direct(hash::whole(&headers.key.tuple, headers.key.protocol))
+        && tables.is_own_answer(hash::whole(&headers.key.tuple, headers.key.protocol))
 }

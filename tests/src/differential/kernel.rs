@@ -303,6 +303,12 @@ impl Kernel {
         Ok((0..).zip(hashes).filter(|(_, hash)| *hash != 0).collect())
     }
 
+    /// `OWN_ANSWERS` as it is.
+    pub fn own_answers(&self) -> Result<BTreeSet<u64>> {
+        let all: Vec<(u64, u32)> = bpf::entries(self.map("OWN_ANSWERS"), false)?;
+        Ok(all.into_iter().map(|(hash, _)| hash).collect())
+    }
+
     /// `FRAGMENTS` as it is.
     pub fn fragments(&self) -> Result<BTreeMap<Fragment, Ports>> {
         Ok(bpf::entries(self.map("FRAGMENTS"), false)?.into_iter().collect())

@@ -12,6 +12,7 @@ use crate::wire::tcp;
 
 mod closing;
 mod masquerade;
+mod own;
 
 const SECOND: u64 = 1_000_000_000;
 const FORWARD: Verdict = Verdict::Translated(Translation::Forward);

@@ -46,6 +46,9 @@ impl Kernel {
         for (index, hash) in &*tables.direct.borrow() {
             bpf::put(self.map("DIRECT_SEEN"), index, hash)?;
         }
+        for hash in &*tables.own_answers.borrow() {
+            bpf::put(self.map("OWN_ANSWERS"), hash, &1_u32)?;
+        }
         for hash in &tables.inherited {
             bpf::put(self.map("INHERITED"), hash, &1_u32)?;
         }
