@@ -1,5 +1,9 @@
 //! Connections that are being answered. Their number is bounded, and a new one displaces one of the source address
-//! that has most of them: first one that has sent no whole request in time, then one that is idle after an answer.
+//! that has most of them, if those are many; else one that has sent no whole request in time, or one that is idle after
+//! an answer.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -14,6 +18,9 @@ const CONNECTIONS: usize = 1_536;
 /// Connections of one Service at a time, of which a client that is slow on purpose pushes out its own first. A
 /// thousand such clients fit, for a probe from their address is not told apart from them before it has asked.
 const PER_SERVICE: usize = 1_280;
+/// A source has many connections of a Service if it has more than this part of the places: fewer are those of a
+/// balancer that keeps some open, which must not lose them to as many silent sources with one connection each.
+const MANY: usize = 64;
 /// A connection may take this long to send its request before it counts as silent: a probe on a busy machine.
 const GRACE: Duration = Duration::from_millis(250);
 
@@ -107,9 +114,9 @@ impl Connections {
         let is_own = |connection: &&Connection| connection.of == new.of;
         let own_are_many = all.iter().filter(is_own).count() >= self.most_of_one;
         let at = if own_are_many {
-            worst(&all, |connection| connection.of == new.of)
+            worst(&all, self.most_of_one / MANY, |connection| connection.of == new.of)
         } else if all.len() >= self.most {
-            worst(&all, |_| true)
+            worst(&all, self.most_of_one / MANY, |_| true)
         } else {
             None
         };
@@ -124,16 +131,23 @@ impl Connections {
     }
 }
 
-/// Whom to displace: of the source with most of these connections the one with least to lose, and of equals the oldest.
-fn worst(all: &VecDeque<Connection>, counts: impl Fn(&Connection) -> bool) -> Option<usize> {
-    let mut of_source: BTreeMap<IpAddr, usize> = BTreeMap::new();
+/// The one to displace: where a source has more than `few` connections of a Service, one of the source that has most;
+/// of those the one with least to lose, and of equals the oldest.
+fn worst(
+    all: &VecDeque<Connection>,
+    few: usize,
+    counts: impl Fn(&Connection) -> bool,
+) -> Option<usize> {
+    // A balancer probes each Service: its connections of all of them are not many of one.
+    let owner = |connection: &Connection| (connection.of, source(connection.from));
+    let mut of_owner: BTreeMap<(usize, IpAddr), usize> = BTreeMap::new();
     for connection in all.iter().filter(|connection| counts(connection)) {
-        *of_source.entry(source(connection.from)).or_default() += 1;
+        *of_owner.entry(owner(connection)).or_default() += 1;
     }
     let candidates = all.iter().enumerate().filter(|(_, connection)| counts(connection));
     let rank = |connection: &Connection| {
-        let count = of_source.get(&source(connection.from)).copied().unwrap_or_default();
-        (count, connection.progress.rank())
+        let count = of_owner.get(&owner(connection)).copied().unwrap_or_default();
+        (count.max(few), connection.progress.rank())
     };
     // The oldest of equals, which is the first.
     candidates.rev().max_by_key(|(_, connection)| rank(connection)).map(|(at, _)| at)
@@ -144,109 +158,5 @@ fn source(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() & !u128::from(u64::MAX)).into()),
         ip @ IpAddr::V4(_) => ip,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::task::JoinHandle;
-    use tokio::time::timeout;
-
-    use super::*;
-
-    /// A connection that never ends by itself.
-    fn idle(connections: &Connections, of: usize, from: &str, has_asked: bool) -> JoinHandle<()> {
-        let task = tokio::spawn(std::future::pending());
-        let state = AtomicU8::new(if has_asked { Progress::ANSWERED } else { Progress::NEW });
-        let began = Instant::now().checked_sub(GRACE).expect("a machine that was just started");
-        let progress = Arc::new(Progress { began, state });
-        let from = from.parse().expect("an address");
-        connections.admit(Connection { of, from, progress, task: task.abort_handle() });
-        task
-    }
-
-    async fn is_pushed_out(task: JoinHandle<()>) -> bool {
-        let ended = timeout(Duration::from_mins(1), task).await;
-        ended.is_ok_and(|ended| ended.is_err_and(|error| error.is_cancelled()))
-    }
-
-    const OF_ALL: usize = 12;
-    const OF_ONE: usize = 4;
-
-    #[tokio::test]
-    async fn who_is_new_pushes_out_the_oldest_of_its_own_service_first() {
-        let connections = Connections::bounded(OF_ALL, OF_ONE);
-        let of_other = idle(&connections, 1, "192.0.2.1", false);
-        let mut all: Vec<_> =
-            (0..OF_ONE).map(|_| idle(&connections, 0, "192.0.2.1", false)).collect();
-        let newest = idle(&connections, 0, "192.0.2.1", false);
-        assert!(is_pushed_out(all.remove(0)).await);
-        assert!(all.iter().chain([&newest, &of_other]).all(|task| !task.is_finished()));
-    }
-
-    #[tokio::test]
-    async fn who_is_new_pushes_out_the_oldest_of_all_where_all_places_are_taken() {
-        let connections = Connections::bounded(OF_ALL, OF_ONE);
-        let mut all = Vec::new();
-        for of in 0..OF_ALL / OF_ONE {
-            all.extend((0..OF_ONE).map(|_| idle(&connections, of, "192.0.2.1", false)));
-        }
-        let newest = idle(&connections, OF_ALL, "192.0.2.1", false);
-        assert!(is_pushed_out(all.remove(0)).await);
-        assert!(all.iter().chain([&newest]).all(|task| !task.is_finished()));
-    }
-
-    /// A thousand clients of one address, also of one network of IPv6, push out each other and no probe.
-    #[tokio::test]
-    async fn a_source_with_many_pushes_out_its_own() {
-        for many in ["192.0.2.1", "2001:db8::1"] {
-            let connections = Connections::bounded(8, 8);
-            let probes: Vec<_> = ["198.51.100.1", "198.51.100.2", "2001:db8:1::1"]
-                .map(|from| idle(&connections, 0, from, false))
-                .into();
-            let bad: Vec<_> = (0..20).map(|_| idle(&connections, 0, many, true)).collect();
-            assert_eq!(connections.all().len(), 8);
-            assert!(probes.iter().all(|probe| !probe.is_finished()), "{many}");
-            drop(bad);
-        }
-    }
-
-    #[tokio::test]
-    async fn of_many_sources_those_that_have_not_asked_go_first() {
-        let connections = Connections::bounded(4, 4);
-        let probes = [1, 2].map(|n| idle(&connections, 0, &format!("192.0.2.{n}"), true));
-        let mut silent = [3, 4].map(|n| idle(&connections, 0, &format!("192.0.2.{n}"), false));
-        let newest = idle(&connections, 0, "192.0.2.5", false);
-        let oldest = std::mem::replace(&mut silent[0], tokio::spawn(std::future::pending()));
-        assert!(is_pushed_out(oldest).await);
-        assert!(probes.iter().chain([&silent[1], &newest]).all(|task| !task.is_finished()));
-    }
-
-    /// A probe that was accepted a moment ago is not taken for a silent client.
-    #[tokio::test]
-    async fn who_came_a_moment_ago_is_not_displaced_by_the_next() {
-        let connections = Connections::bounded(2, 2);
-        let kept_alive = idle(&connections, 0, "192.0.2.1", true);
-        let task = tokio::spawn(std::future::pending::<()>());
-        let (from, handle) = ("192.0.2.1".parse().expect("an address"), task.abort_handle());
-        connections.admit(Connection { of: 0, from, progress: Progress::begin(), task: handle });
-        let newest = idle(&connections, 0, "192.0.2.1", false);
-        assert!(is_pushed_out(kept_alive).await);
-        assert!(!task.is_finished() && !newest.is_finished());
-    }
-
-    #[tokio::test]
-    async fn who_has_ended_takes_no_place() {
-        let connections = Connections::bounded(OF_ALL, OF_ONE);
-        let first = idle(&connections, 0, "192.0.2.1", false);
-        for _ in 0..2 * OF_ONE {
-            let task = tokio::spawn(std::future::ready(()));
-            let (handle, from) = (task.abort_handle(), "192.0.2.1".parse().expect("an address"));
-            task.await.expect("no panic");
-            let progress = Progress::begin();
-            connections.admit(Connection { of: 0, from, progress, task: handle });
-        }
-        assert!(!first.is_finished());
-        assert_eq!(connections.all().len(), 2, "the idle one, and the last");
     }
 }
