@@ -60,12 +60,9 @@ pub async fn follow(mut frontends: Receiver<Frontends>, note: PathBuf, serves_lo
     let mut failed = false;
     loop {
         let wanted = frontends.borrow_and_update().clone();
+        // Routes serve the host's packets where the loopback interface was as it must be, whatever failed here.
         let opened = open_loopback(&note, serves_loopback).await;
-        let result = match opened {
-            Ok(()) => set_routes(&wanted).await,
-            Err(error) => Err(error),
-        };
-        match result {
+        match opened.and(set_routes(&wanted).await) {
             Ok(()) => failed = false,
             Err(error) if !failed => {
                 failed = true;

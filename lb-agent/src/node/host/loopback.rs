@@ -97,12 +97,15 @@ impl Loopback {
 
     /// Notes this as what was there before us, unless an earlier run has noted it.
     pub(super) fn keep(self, note: &Path) -> Result<(), Error> {
-        if note.exists() {
+        if Self::noted(note).is_some() {
             return Ok(());
         }
+        // Whole or not at all: an empty note on a full disk would stand for values that nobody can put back.
         let write = || {
+            let next = note.with_extension("next");
             note.parent().map_or(Ok(()), fs::create_dir_all)?;
-            fs::write(note, serde_json::to_vec(&self).map_err(io::Error::other)?)
+            fs::write(&next, serde_json::to_vec(&self).map_err(io::Error::other)?)?;
+            fs::rename(next, note)
         };
         write().map_err(|error| Error::System("saved sysctl values", error))
     }
@@ -150,6 +153,15 @@ mod tests {
         assert_eq!(Loopback::noted(&note), None);
         CLOSED.keep(&note).unwrap();
         CLOSED.opened(true).keep(&note).unwrap();
+        assert_eq!(Loopback::noted(&note), Some(CLOSED));
+    }
+
+    #[test]
+    fn a_note_that_cannot_be_read_is_written_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let note = directory.path().join("loopback.json");
+        fs::write(&note, "").unwrap();
+        CLOSED.keep(&note).unwrap();
         assert_eq!(Loopback::noted(&note), Some(CLOSED));
     }
 
