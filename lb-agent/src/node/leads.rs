@@ -1,7 +1,7 @@
 //! Where an interface leads: outside, to a pod, or nowhere that packets of Services take.
 //!
-//! An interface leads outside if it is up, has a network of its own or a route by a gateway, and is neither a pod's nor
-//! a bridge of pods: every card of the machine, not only the one with the node's address.
+//! An interface leads outside if it is up, has a network of its own or a route to one or by a gateway, and is neither a
+//! pod's nor a bridge of pods: every card of the machine, not only the one with the node's address.
 
 use std::collections::BTreeSet;
 
@@ -77,8 +77,13 @@ impl<'a> Leads<'a> {
         }
         let peer_is_here = link.peer.is_some_and(|peer| self.view.links.contains_key(&peer));
         let leads_out = || {
-            let is_second = self.other_end_leads_out(link) == Some(true) && self.is_used(link);
-            self.view.bridge_of(link).is_none() && (self.surely.contains(&link.index) || is_second)
+            let is_second = self.other_end_leads_out(link) == Some(true);
+            // A port has no address and no route: its bridge has them.
+            if self.view.bridge_of(link).is_some() {
+                is_second
+            } else {
+                self.surely.contains(&link.index) || is_second && self.is_used(link)
+            }
         };
         link.kind == LinkKind::Veth
             && !self.carriers.contains(&link.index)
@@ -97,10 +102,13 @@ impl<'a> Leads<'a> {
         link.peer.filter(|_| is_over && self.is_used(link))
     }
 
-    /// Whether packets are routed by a device: it is up, and has a network of its own or is the way to a gateway.
+    /// Whether packets are routed by a device: it is up, and has a network of its own or is the way to one or to a
+    /// gateway.
     pub(super) fn is_used(&self, link: &Link) -> bool {
         let ways = &self.view.ways;
-        let is_way = ways.gateways.contains(&link.index) || ways.default.contains(&link.index);
+        let is_way = [&ways.gateways, &ways.default, &ways.networks]
+            .iter()
+            .any(|devices| devices.contains(&link.index));
         link.is_up && (is_way || self.has_network(link))
     }
 

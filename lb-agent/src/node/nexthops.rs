@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::io;
 
 use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr};
+use netlink_sys::{AsyncSocket as _, AsyncSocketExt as _, Socket, SocketAddr, TokioSocket};
+use nix::errno::Errno;
 
 use crate::netlink::{ERROR, message, next, verdict};
 
@@ -14,6 +15,8 @@ const NEW: u16 = 104;
 const GET: u16 = 106;
 const DONE: u16 = 3;
 const DUMP: u16 = 0x300;
+/// `RTNLGRP_NEXTHOP` (Linux 5.3).
+const CHANGES: u32 = 32;
 /// Bytes of `struct nhmsg`, and its attributes.
 const HEAD: usize = 8;
 const ID: u16 = 1;
@@ -35,6 +38,27 @@ pub(super) struct Hop {
 struct Object {
     hop: Option<Hop>,
     members: Vec<u32>,
+}
+
+/// Notifications that an object is another than before: routes by it lead elsewhere, without a message of their own.
+pub(super) struct Changes(TokioSocket);
+
+impl Changes {
+    /// Objects that are there already are not notified.
+    pub(super) fn follow() -> io::Result<Self> {
+        let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
+        let _own: SocketAddr = socket.socket_mut().bind_auto()?;
+        socket.socket_mut().add_membership(CHANGES)?;
+        Ok(Self(socket))
+    }
+
+    /// Waits for a change. Notifications that the kernel dropped are one, too.
+    pub(super) async fn next(&mut self) -> io::Result<()> {
+        match self.0.recv_from_full().await {
+            Err(error) if error.raw_os_error() != Some(Errno::ENOBUFS as i32) => Err(error),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
 }
 
 /// Every object's ways, by its number. Blocks while the kernel answers.

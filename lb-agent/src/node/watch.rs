@@ -1,5 +1,7 @@
 //! Follows the links, addresses and routes of our network namespace.
 
+mod events;
+
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
@@ -7,9 +9,8 @@ use futures::StreamExt as _;
 use futures::channel::mpsc::UnboundedReceiver;
 use futures::future::OptionFuture;
 use futures::stream::TryStreamExt as _;
-use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
-use netlink_packet_route::link::LinkMessage;
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_packet_core::NetlinkMessage;
+use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{AsyncSocket as _, SocketAddr};
 use nix::sys::socket::{setsockopt, sockopt};
 use rtnetlink::{Handle, MulticastGroup};
@@ -18,8 +19,9 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, interval_at, sleep_until};
 use tracing::{debug, warn};
 
+use self::events::{apply, apply_route};
 use super::ways::{Asks, Ways};
-use super::{View, hidden};
+use super::{View, hidden, nexthops};
 
 /// Links and addresses are asked for again this often; the kernel says when it dropped events because we are slow.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -88,17 +90,27 @@ pub fn look() -> Result<View, Error> {
     })
 }
 
+/// The namespace as far as it is known. It outlives the sockets, which are opened anew where events were dropped.
+#[derive(Debug, Default)]
+struct Seen {
+    view: View,
+    /// When all routes were listed last; before that, a device may be taken for another's.
+    listed: Option<Instant>,
+}
+
 /// Shows the namespace to `views` until nobody looks any more.
 pub async fn run(views: Sender<Shown>) {
+    let mut seen = Seen::default();
     while !views.is_closed() {
-        if let Err(error) = follow(&views).await {
+        if let Err(error) = follow(&views, &mut seen).await {
             warn!(error = %crate::chain(&error), "watching interfaces failed; retrying");
             tokio::time::sleep(PAUSE).await;
         }
     }
 }
 
-async fn follow(views: &Sender<Shown>) -> Result<(), Error> {
+/// Ends without an error where the kernel dropped events: those that wait still are older than the next list.
+async fn follow(views: &Sender<Shown>, seen: &mut Seen) -> Result<(), Error> {
     // Apart, so that many routes cost no event of a link.
     let (mut links, handle, mut of_links) = rtnetlink::new_multicast_connection(&LINKS)?;
     let (mut routes, _, mut of_routes) = rtnetlink::new_multicast_connection(&ROUTE_GROUPS)?;
@@ -106,7 +118,7 @@ async fn follow(views: &Sender<Shown>) -> Result<(), Error> {
         enlarge(connection.socket_mut().socket_ref().as_fd());
     }
     let connections = [tokio::spawn(links), tokio::spawn(routes)];
-    let result = show(&handle, (&mut of_links, &mut of_routes), views).await;
+    let result = show(&handle, (&mut of_links, &mut of_routes), views, seen).await;
     connections.iter().for_each(JoinHandle::abort);
     result
 }
@@ -122,34 +134,37 @@ async fn show(
     handle: &Handle,
     (of_links, of_routes): (&mut Messages, &mut Messages),
     views: &Sender<Shown>,
+    Seen { view, listed }: &mut Seen,
 ) -> Result<(), Error> {
-    let mut view = View::default();
-    // Without its routes a device may be taken for another's; later on, nobody waits for a long list of them.
-    let (mut is_first, mut routes_are_due, mut listed) = (true, false, Instant::now());
+    let mut of_objects = nexthops::Changes::follow()?;
+    // Events of routes may have been missed before the sockets were there.
+    let mut routes_are_due = true;
     loop {
         let mut again = interval_at(Instant::now() + AGAIN, AGAIN);
         View { links: view.links, addresses: view.addresses, .. } = dump(handle).await?;
         let mut hidden = Some(spawn_blocking(hidden::find));
         let mut source = ChangeSource::List;
         loop {
-            if !is_first {
-                publish(views, &view, source);
+            // Later on, nobody waits for a long list of routes.
+            if listed.is_some() {
+                publish(views, view, source);
             }
-            if is_first || routes_are_due && listed.elapsed() >= ROUTES {
-                (is_first, routes_are_due, listed) = (false, false, Instant::now());
+            let may_be_listed = listed.map_or_else(Instant::now, |listed| listed + ROUTES);
+            if routes_are_due && may_be_listed <= Instant::now() {
+                (*listed, routes_are_due) = (Some(Instant::now()), false);
                 view.ways = Ways::list(handle).await?;
-                publish(views, &view, source);
+                publish(views, view, source);
             }
             source = ChangeSource::Event;
             tokio::select! {
                 biased;
                 message = of_links.next() => {
-                    let mut is_whole = apply(&mut view, message.ok_or(Error::Ended)?.0);
+                    let mut is_whole = apply(view, message.ok_or(Error::Ended)?.0);
                     while let Ok(message) = of_links.try_recv() {
-                        is_whole &= apply(&mut view, message.0);
+                        is_whole &= apply(view, message.0);
                     }
                     if !is_whole {
-                        break;
+                        return Ok(());
                     }
                 }
                 message = of_routes.next() => {
@@ -159,12 +174,15 @@ async fn show(
                     }
                     routes_are_due |= asks == Asks::List;
                 }
-                () = sleep_until(listed + ROUTES), if routes_are_due => {}
+                changed = of_objects.next(), if !routes_are_due => {
+                    changed?;
+                    routes_are_due = true;
+                }
+                () = sleep_until(may_be_listed), if routes_are_due => {}
                 Some(found) = OptionFuture::from(hidden.as_mut()) => {
                     (view.hidden, hidden) = (found.unwrap_or_default(), None);
                 }
                 _ = again.tick() => {
-                    // Nobody tells of another nexthop object of the same number.
                     routes_are_due = true;
                     break;
                 }
@@ -184,42 +202,6 @@ fn publish(views: &Sender<Shown>, view: &View, source: ChangeSource) {
     });
 }
 
-/// Takes an event over. False when others were dropped before it, so that everything is to be asked for.
-#[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of message, four matter")]
-fn apply(view: &mut View, message: NetlinkMessage<RouteNetlinkMessage>) -> bool {
-    match message.payload {
-        NetlinkPayload::Overrun(_) => {
-            debug!("netlink dropped events; listing all interfaces");
-            return false;
-        }
-        // A bridge tells of its ports by the same messages, for its own family and with less in them.
-        NetlinkPayload::InnerMessage(message) => match message {
-            RouteNetlinkMessage::NewLink(link) if is_whole(&link) => view.put_link(&link),
-            RouteNetlinkMessage::DelLink(link) if is_whole(&link) => view.remove_link(&link),
-            RouteNetlinkMessage::NewAddress(address) => view.put_address(&address),
-            RouteNetlinkMessage::DelAddress(address) => view.remove_address(&address),
-            _ => {}
-        },
-        _ => {}
-    }
-    true
-}
-
-/// Takes an event about a route over.
-#[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of message, two matter")]
-fn apply_route(ways: &mut Ways, message: NetlinkMessage<RouteNetlinkMessage>) -> Asks {
-    match message.payload {
-        NetlinkPayload::Overrun(_) => Asks::List,
-        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => ways.learn(&route),
-        NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelRoute(route)) => Ways::unlearn(&route),
-        _ => Asks::Nothing,
-    }
-}
-
-fn is_whole(link: &LinkMessage) -> bool {
-    link.header.interface_family == AddressFamily::Unspec
-}
-
 /// Lists all links and addresses of the node as a view.
 async fn dump(handle: &Handle) -> Result<View, Error> {
     let mut view = View::default();
@@ -232,21 +214,4 @@ async fn dump(handle: &Handle) -> Result<View, Error> {
         view.put_address(&address);
     }
     Ok(view)
-}
-
-#[cfg(test)]
-mod tests {
-    use netlink_packet_core::NetlinkHeader;
-
-    use super::*;
-
-    #[test]
-    fn dropped_events_ask_for_a_list() {
-        let overrun = || {
-            let payload = NetlinkPayload::<RouteNetlinkMessage>::Overrun(Vec::new());
-            NetlinkMessage::new(NetlinkHeader::default(), payload)
-        };
-        assert!(!apply(&mut View::default(), overrun()));
-        assert_eq!(apply_route(&mut Ways::default(), overrun()), Asks::List);
-    }
 }

@@ -1,11 +1,12 @@
-//! The interfaces that routes lead to: by default, and by a gateway. Routes may name a nexthop object instead of an
-//! interface.
+//! The interfaces that routes lead to: by default, by a gateway, and to a network at the link. Routes may name a
+//! nexthop object instead of an interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use futures::stream::TryStreamExt as _;
-use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol, RouteType};
 use rtnetlink::{Handle, RouteMessageBuilder};
 
 use super::nexthops::{self, Hop};
@@ -17,6 +18,8 @@ pub struct Ways {
     pub default: BTreeSet<u32>,
     /// By a route with a gateway, to whatever part of the world.
     pub gateways: BTreeSet<u32>,
+    /// By a route without a gateway that somebody set, to a network: the kernel's own are told by the address.
+    pub networks: BTreeSet<u32>,
 }
 
 /// The consequence of a changed route.
@@ -32,6 +35,7 @@ pub(super) enum Asks {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Route {
     is_default: bool,
+    is_to_network: bool,
     hops: Vec<Hop>,
     /// The number of a nexthop object that has the hops.
     object: Option<u32>,
@@ -40,8 +44,9 @@ struct Route {
 impl Ways {
     /// A device is gone, and its routes with it.
     pub fn forget(&mut self, index: u32) {
-        self.default.remove(&index);
-        self.gateways.remove(&index);
+        for devices in [&mut self.default, &mut self.gateways, &mut self.networks] {
+            devices.remove(&index);
+        }
     }
 
     /// Asks the kernel for all routes.
@@ -54,8 +59,8 @@ impl Ways {
             while let Some(message) = routes.try_next().await? {
                 let Some(route) = route(&message) else { continue };
                 match route.object.filter(|_| route.hops.is_empty()) {
-                    None => ways.add(route.is_default, &route.hops),
-                    Some(object) => of_objects.push((route.is_default, object)),
+                    None => ways.add(&route),
+                    Some(object) => of_objects.push((route, object)),
                 }
             }
         }
@@ -64,20 +69,23 @@ impl Ways {
             let objects = tokio::task::spawn_blocking(nexthops::list).await;
             let objects: BTreeMap<u32, Vec<Hop>> =
                 objects.ok().and_then(Result::ok).unwrap_or_default();
-            for (is_default, object) in of_objects {
-                ways.add(is_default, objects.get(&object).map_or(&[], Vec::as_slice));
+            for (mut route, object) in of_objects {
+                route.hops = objects.get(&object).cloned().unwrap_or_default();
+                ways.add(&route);
             }
         }
         Ok(ways)
     }
 
-    fn add(&mut self, is_default: bool, hops: &[Hop]) {
-        for hop in hops {
-            if is_default {
+    fn add(&mut self, route: &Route) {
+        for hop in &route.hops {
+            if route.is_default {
                 self.default.insert(hop.device);
             }
             if hop.has_gateway {
                 self.gateways.insert(hop.device);
+            } else if route.is_to_network {
+                self.networks.insert(hop.device);
             }
         }
     }
@@ -87,7 +95,7 @@ impl Ways {
         match route(message) {
             Some(route) if route.hops.is_empty() => Asks::List,
             Some(route) => {
-                self.add(route.is_default, &route.hops);
+                self.add(&route);
                 Asks::Nothing
             }
             None => Asks::Nothing,
@@ -98,6 +106,7 @@ impl Ways {
     pub(super) fn unlearn(message: &RouteMessage) -> Asks {
         let may_matter = |route: &Route| {
             route.is_default
+                || route.is_to_network
                 || route.hops.is_empty()
                 || route.hops.iter().any(|hop| hop.has_gateway)
         };
@@ -110,8 +119,15 @@ fn route(message: &RouteMessage) -> Option<Route> {
     if message.header.kind != RouteType::Unicast {
         return None;
     }
-    let is_default = message.header.destination_prefix_length == 0;
-    let mut route = Route { is_default, ..Route::default() };
+    let header = &message.header;
+    let length = header.destination_prefix_length;
+    // A route to one machine is that of a pod, of which there are many; `/32` and `/128`.
+    let whole = if header.address_family == AddressFamily::Inet6 { 128 } else { 32 };
+    let mut route = Route {
+        is_default: length == 0,
+        is_to_network: length != 0 && length < whole && header.protocol != RouteProtocol::Kernel,
+        ..Route::default()
+    };
     let is_gateway = |attribute: &RouteAttribute| {
         matches!(attribute, RouteAttribute::Gateway(_) | RouteAttribute::Via(_))
     };
@@ -139,33 +155,57 @@ mod tests {
 
     fn message(prefix: u8, attributes: Vec<RouteAttribute>) -> RouteMessage {
         let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
         message.header.kind = RouteType::Unicast;
         message.header.destination_prefix_length = prefix;
         message.attributes = attributes;
         message
     }
 
+    fn ways<const N: usize>(default: [u32; N], gateways: &[u32], networks: &[u32]) -> Ways {
+        let [gateways, networks] = [gateways, networks].map(|all| all.iter().copied().collect());
+        Ways { default: default.into(), gateways, networks }
+    }
+
     #[test]
     fn routes_lead_to_devices_by_default_by_gateways_and_by_objects() {
         let gateway = || RouteAttribute::Gateway(RouteAddress::Inet(Ipv4Addr::new(10, 0, 0, 1)));
-        let mut ways = Ways::default();
-        assert_eq!(ways.learn(&message(24, vec![RouteAttribute::Oif(3)])), Asks::Nothing);
-        assert_eq!(ways, Ways::default(), "a network of its own is told by its address");
+        let mut found = Ways::default();
         let by_gateway = message(24, vec![RouteAttribute::Oif(4), gateway()]);
-        assert_eq!(ways.learn(&by_gateway), Asks::Nothing);
-        assert_eq!(ways.learn(&message(0, vec![RouteAttribute::Oif(5)])), Asks::Nothing);
-        assert_eq!(ways, Ways { default: [5].into(), gateways: [4].into() });
+        assert_eq!(found.learn(&by_gateway), Asks::Nothing);
+        assert_eq!(found.learn(&message(0, vec![RouteAttribute::Oif(5)])), Asks::Nothing);
+        assert_eq!(found, ways([5], &[4], &[]));
         let by_object = message(24, vec![RouteAttribute::NhId(9)]);
-        assert_eq!(ways.learn(&by_object), Asks::List, "it says no device");
+        assert_eq!(found.learn(&by_object), Asks::List, "it says no device");
         let both = message(0, vec![RouteAttribute::NhId(9), RouteAttribute::Oif(6), gateway()]);
-        assert_eq!(ways.learn(&both), Asks::Nothing);
-        assert_eq!(ways, Ways { default: [5, 6].into(), gateways: [4, 6].into() });
+        assert_eq!(found.learn(&both), Asks::Nothing);
+        assert_eq!(found, ways([5, 6], &[4, 6], &[]));
         assert_eq!(Ways::unlearn(&by_gateway), Asks::List);
-        assert_eq!(Ways::unlearn(&message(32, vec![RouteAttribute::Oif(5)])), Asks::Nothing);
-        ways.forget(6);
-        assert_eq!(ways, Ways { default: [5].into(), gateways: [4].into() });
+        found.forget(6);
+        assert_eq!(found, ways([5], &[4], &[]));
         let mut local = message(0, vec![RouteAttribute::Oif(7)]);
         local.header.kind = RouteType::Local;
-        assert_eq!((ways.learn(&local), ways.default.contains(&7)), (Asks::Nothing, false));
+        assert_eq!((found.learn(&local), found.default.contains(&7)), (Asks::Nothing, false));
+    }
+
+    /// A card of a private network may have no address: the node's is on `lo`.
+    #[test]
+    fn routes_to_networks_without_a_gateway_count_and_those_to_one_machine_do_not() {
+        let mut found = Ways::default();
+        let network = message(24, vec![RouteAttribute::Oif(3)]);
+        let pod = message(32, vec![RouteAttribute::Oif(4)]);
+        let mut of_the_kernel = message(24, vec![RouteAttribute::Oif(5)]);
+        of_the_kernel.header.protocol = RouteProtocol::Kernel;
+        for route in [&network, &pod, &of_the_kernel] {
+            assert_eq!(found.learn(route), Asks::Nothing);
+        }
+        assert_eq!(found, ways([], &[], &[3]));
+        assert_eq!(Ways::unlearn(&network), Asks::List);
+        assert_eq!(Ways::unlearn(&pod), Asks::Nothing, "pods come and go");
+        let mut v6 = message(64, vec![RouteAttribute::Oif(6)]);
+        v6.header.address_family = AddressFamily::Inet6;
+        assert_eq!(found.learn(&v6), Asks::Nothing);
+        found.forget(3);
+        assert_eq!(found, ways([], &[], &[6]));
     }
 }

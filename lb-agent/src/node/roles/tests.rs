@@ -91,6 +91,12 @@ fn a_second_card_is_external_by_its_network_or_by_a_gateway() {
     assert_eq!(role(&view, &node(), "eth1"), Some(Role::Edge));
     view.links.get_mut(&9).unwrap().is_up = false;
     assert_eq!(role(&view, &node(), "eth1"), None);
+    // A route to a network at the link: the node's addresses are on `lo`.
+    view.ways.forget(9);
+    view.ways.networks.insert(9);
+    view.links.get_mut(&9).unwrap().is_up = true;
+    assert_eq!(role(&view, &node(), "eth1"), Some(Role::Edge));
+    view.links.get_mut(&9).unwrap().is_up = false;
     // A virtual card over it has an address of its own.
     let lower = Some(9);
     drop(view.links.insert(10, Link { peer: lower, ..link(10, "eth1.100", LinkKind::Other) }));
@@ -202,6 +208,14 @@ fn the_other_end_of_a_veth_tells_what_a_second_one_is() {
     view.addresses.push(address(31, "172.21.0.1"));
     view.links.get_mut(&31).unwrap().is_up = false;
     assert_eq!(role(&view, &node(), "eth2"), None, "down, with a network: nothing yet");
+    // The second card as the port of a bridge, which has the network.
+    view.addresses.pop();
+    view.ways.forget(31);
+    view.links.get_mut(&31).unwrap().controller = Some(32);
+    drop(view.links.insert(32, link(32, "br1", LinkKind::Bridge)));
+    view.addresses.push(address(32, "172.21.0.1"));
+    assert_eq!(role(&view, &node(), "br1"), Some(Role::Edge));
+    assert_eq!(role(&view, &node(), "eth2"), None);
 }
 
 #[test]

@@ -1,0 +1,62 @@
+//! Takes the kernel's events over into a view.
+
+use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::link::LinkMessage;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use tracing::debug;
+
+use crate::node::View;
+use crate::node::ways::{Asks, Ways};
+
+/// Takes an event over. False when others were dropped before it, so that everything is to be asked for.
+#[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of message, four matter")]
+pub(super) fn apply(view: &mut View, message: NetlinkMessage<RouteNetlinkMessage>) -> bool {
+    match message.payload {
+        NetlinkPayload::Overrun(_) => {
+            debug!("netlink dropped events; listing all interfaces");
+            return false;
+        }
+        // A bridge tells of its ports by the same messages, for its own family and with less in them.
+        NetlinkPayload::InnerMessage(message) => match message {
+            RouteNetlinkMessage::NewLink(link) if is_whole(&link) => view.put_link(&link),
+            RouteNetlinkMessage::DelLink(link) if is_whole(&link) => view.remove_link(&link),
+            RouteNetlinkMessage::NewAddress(address) => view.put_address(&address),
+            RouteNetlinkMessage::DelAddress(address) => view.remove_address(&address),
+            _ => {}
+        },
+        _ => {}
+    }
+    true
+}
+
+/// Takes an event about a route over.
+#[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of message, two matter")]
+pub(super) fn apply_route(ways: &mut Ways, message: NetlinkMessage<RouteNetlinkMessage>) -> Asks {
+    match message.payload {
+        NetlinkPayload::Overrun(_) => Asks::List,
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => ways.learn(&route),
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelRoute(route)) => Ways::unlearn(&route),
+        _ => Asks::Nothing,
+    }
+}
+
+fn is_whole(link: &LinkMessage) -> bool {
+    link.header.interface_family == AddressFamily::Unspec
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_core::NetlinkHeader;
+
+    use super::*;
+
+    #[test]
+    fn dropped_events_ask_for_a_list() {
+        let overrun = || {
+            let payload = NetlinkPayload::<RouteNetlinkMessage>::Overrun(Vec::new());
+            NetlinkMessage::new(NetlinkHeader::default(), payload)
+        };
+        assert!(!apply(&mut View::default(), overrun()));
+        assert_eq!(apply_route(&mut Ways::default(), overrun()), Asks::List);
+    }
+}
