@@ -199,6 +199,9 @@ impl Flow {
     /// The entry is of packets from the backend to the client.
     pub const ANSWER: u8 = 4;
 
+    /// The service of the flow has affinity.
+    pub const STICKY: u8 = 8;
+
     /// Whether the entry is of packets from the backend to the client.
     #[inline(always)]
     pub const fn is_answer(&self) -> bool {

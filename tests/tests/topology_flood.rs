@@ -12,7 +12,7 @@ use lb_tests::agent::Agent;
 use lb_tests::campaign;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
-use lb_tests::rig::{Rig, TARGET, askers};
+use lb_tests::rig::{Rig, TARGET, ask, askers, until};
 use lb_tests::topology::{Addresses, Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Handmade, Load, Protocol};
 use lb_tests::wait;
@@ -32,11 +32,17 @@ const GO: (u32, u64) = (300, 10);
 in_both_shapes!(
     what_nobody_answers_costs_nobody_else_anything,
     segments_of_every_kind_cost_nobody_else_anything,
+    flood_makes_no_client_with_a_connection_forgotten,
 );
 
 /// A service in use, and one that is flooded: backends near and far, of which
 /// one is nowhere. `room`: entries of each table of flows, if not the default.
 fn rig(shape: Shape, room: Option<u32>) -> Result<(Rig, [Service; 2])> {
+    rig_of(shape, room, &["FLOWS", "TRANSIENT4", "TRANSIENT6"])
+}
+
+/// The same; `maps` have room for `room` entries.
+fn rig_of(shape: Shape, room: Option<u32>, maps: &[&str]) -> Result<(Rig, [Service; 2])> {
     let mut rig = Rig::build(Topology::builder(shape))?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
     let flooded = Service::new("flooded", 11)?.port(80, CLOSED).node_port(FLOOD_PORT);
@@ -50,10 +56,9 @@ fn rig(shape: Shape, room: Option<u32>) -> Result<(Rig, [Service; 2])> {
     ))?;
     rig.manifests().apply(&web)?;
     rig.manifests().apply(&flooded)?;
-    let maps = ["FLOWS", "TRANSIENT4", "TRANSIENT6"];
-    let sizes = maps.map(|map| room.map(|room| format!("{map}={room}")));
-    let flags: Vec<&str> =
-        sizes.iter().flatten().flat_map(|size| ["--map-size", size.as_str()]).collect();
+    let sizes: Vec<String> =
+        maps.iter().filter_map(|map| Some(format!("{map}={}", room?))).collect();
+    let flags: Vec<&str> = sizes.iter().flat_map(|size| ["--map-size", size.as_str()]).collect();
     rig.start_agents(&flags)?;
     Ok((rig, [web, flooded]))
 }
@@ -179,6 +184,43 @@ fn costs_nobody_else_anything(shape: Shape, room: Option<u32>, flood: Flood) -> 
     campaign::figure(&format!("answers beside {what}, none lost"), answers, "answers");
     ensure!(sent > flood.packets, "only {sent} packets of floods were sent");
     ensure!(after <= before + f64::from(ROOM) / 8.0, "{before} protected entries became {after}");
+    Ok(())
+}
+
+/// Each of the clients has asked once; the flood has rows of its own for several times what the table holds.
+fn flood_makes_no_client_with_a_connection_forgotten(shape: Shape) -> Result<()> {
+    const STICKY_PORT: u16 = 30_082;
+    let (rig, _) = rig_of(shape, Some(ROOM), &["AFFINITY"])?;
+    let sticky = Service::new("sticky", 12)?.port(80, TARGET).node_port(STICKY_PORT);
+    let sticky = sticky.pods(&rig.pods()).affinity(600);
+    rig.manifests().apply(&sticky)?;
+    until(rig.node(1)?, Ask::tcp(sticky.frontend(Family::V6)), Result::is_ok)?;
+    let mut kept = Vec::new();
+    for family in Family::ALL {
+        let node_port = rig.node(0)?.addresses().socket(family, STICKY_PORT);
+        let asked = [(rig.client(), node_port), (&**rig.pod(0, 0)?, sticky.frontend(family))];
+        for (from, to) in asked {
+            let answer = ask(from, Ask::tcp(to))?;
+            kept.push((from, from.addresses().of(family), to, answer.server));
+        }
+    }
+    let remembered = || -> Result<usize> {
+        let list = rig.agent(0)?.command(&["affinity", "list", "--no-headers"])?;
+        let ips = kept.iter().map(|(_, ip, ..)| ip.to_string());
+        Ok(ips.filter(|ip| list.split_whitespace().any(|word| word == ip)).count())
+    };
+    ensure!(remembered()? == kept.len(), "before: {}", remembered()?);
+    for family in Family::ALL {
+        let own = rig.client().addresses().socket(family, 25_998);
+        let to = [rig.node(0)?.addresses().socket(family, STICKY_PORT)];
+        let sent = Flood::of_first_packets().send(rig.client(), own, &to, true)?;
+        ensure!(sent > ROOM, "only {sent} packets of the flood were sent");
+    }
+    ensure!(remembered()? == kept.len(), "of {} only {}", kept.len(), remembered()?);
+    for (from, _, to, server) in &kept {
+        let now = ask(*from, Ask::tcp(*to))?.server;
+        ensure!(now == *server, "{} asks {to}: {now} after {server}", from.name());
+    }
     Ok(())
 }
 

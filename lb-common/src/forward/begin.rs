@@ -122,7 +122,8 @@ fn write_forward(
     flow.expected = begin.expected;
     flow.frontends_epoch = settings.removals;
     flow.client_device = 0;
-    flow.flags = if begin.masquerade { Flow::MASQUERADED } else { 0 };
+    let sticky = if choice.service.affinity != 0 { Flow::STICKY } else { 0 };
+    flow.flags = sticky | if begin.masquerade { Flow::MASQUERADED } else { 0 };
     flow.to.destination = backend.ip;
     flow.to.destination_port = backend.port;
     if is_hairpin {

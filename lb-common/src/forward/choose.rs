@@ -5,7 +5,7 @@ use super::classify::is_node_port;
 use crate::addr::Ip;
 use crate::config::{Settings, address};
 use crate::event::{DropReason, Event, PassReason, Turn};
-use crate::flow::{Affinity, Client};
+use crate::flow::{Affinity, Client, Flow};
 use crate::maglev;
 use crate::service::{
     Backend, BackendId, Flags, Frontend, MEMBERS_PER_LINE, NARROW, Service, Set, Source,
@@ -210,6 +210,18 @@ fn remembered<T: Clock + Node + Services>(tables: &T, choice: &mut Choice, now: 
         }
     }
     false
+}
+
+/// Looks at what is remembered of a client whose flow both ends have confirmed: the kernel displaces rows first that
+/// nobody has looked at, so that a flood from ever new addresses displaces only its own.
+#[inline(always)]
+pub(super) fn confirm<T: Services>(tables: &T, flow: &Flow, ip: Ip) {
+    if flow.flags & Flow::STICKY == 0 {
+        return;
+    }
+    for scope in [0, 1] {
+        let _looked_at = tables.affinity(&Client { ip, service: flow.service, scope });
+    }
 }
 
 /// Remembers or refreshes a client's backend, once its new flow stands.

@@ -88,6 +88,7 @@ fn entry(key: &FlowKey, flow: &Flow) -> String {
         (Flow::MASQUERADED, " masqueraded"),
         (Flow::PROTECTED, " protected"),
         (Flow::ANSWER, " answer"),
+        (Flow::STICKY, " sticky"),
     ]
     .map(|(flag, name)| if flags & flag == 0 { "" } else { name })
     .concat();

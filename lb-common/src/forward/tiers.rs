@@ -10,9 +10,9 @@ use crate::event::Event;
 use crate::flow::{Entry, Flow, Kind, Side, Tuple, has_lasted};
 use crate::packet::Packet;
 use crate::scratch::{Next, Scratch};
-use crate::tables::{Added, Clock, Flows};
+use crate::tables::{Added, Clock, Flows, Services};
 
-use super::{Found, begin};
+use super::{Found, begin, choose};
 
 /// Whether [`mend`] must look at the flow that was found for a packet.
 #[inline(always)]
@@ -39,7 +39,7 @@ pub(super) fn mend<P: Packet, T: Clock + Flows>(
 /// Protects the flow of the forward entry that was found if both ends have spoken. A datagram flow must have lasted
 /// as well: question and answer are no proof that the client is where its address says.
 #[inline(never)]
-pub(super) fn raise<T: Clock + Flows>(tables: &T, found: &mut Found, now: u64) {
+pub(super) fn raise<T: Clock + Flows + Services>(tables: &T, found: &mut Found, now: u64) {
     if !found.find_opposite(tables) {
         return;
     }
@@ -55,6 +55,7 @@ pub(super) fn raise<T: Clock + Flows>(tables: &T, found: &mut Found, now: u64) {
         let _all: bool = each(tables, found, expose);
         tables.count(Event::FlowUnprotected);
     }
+    choose::confirm(tables, &found.flow, found.key.tuple.source);
 }
 
 /// Makes anew the entries that were displaced of the masquerade of the flow that was found, or the whole masquerade
