@@ -1,5 +1,6 @@
 //! Every card of a node is served, not only the one with the Node's address: a second one that leads to other nodes'
-//! pods (macvlan, VLAN, bond), one that only a nexthop object names; and a pod's second veth is a pod's.
+//! pods (macvlan, VLAN, bond), one that only a nexthop object or a direct route names; and a pod's second veth is a
+//! pod's.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -190,6 +191,44 @@ fn serves_by_nexthop_objects(home: &str) -> Result<()> {
         }
         ensure!(servers.len() == 4, "{family:?} {protocol:?}: only {servers:?} answer");
     }
+    Ok(())
+}
+
+/// Cards without an address of a network: one gets a route to a network, one a nexthop object that a route names. An
+/// event tells of each, and no list has to.
+#[test]
+fn card_that_gets_a_way_later_is_served_at_once() -> Result<()> {
+    if Kind::MacVlan.is_skipped()? {
+        return Ok(());
+    }
+    let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
+    rig.start_agents(&[])?;
+    let (node, gateway) = (rig.node(0)?.netns(), Segment::First.gateway()?.v4);
+    node.sysctl("net.ipv4.nexthop_compat_mode", "0")?;
+    node.ip(&format!(
+        "nexthop add id 7 via {gateway} dev eth0\nroute add 198.18.0.0/15 nhid 7
+         link add card2 link eth0 type macvlan mode bridge\nlink set dev card2 up
+         link add card3 link eth0 type macvlan mode bridge\nlink set dev card3 up"
+    ))?;
+    let attached =
+        |by| rig.agent(0)?.metric(&["lb_devices_attached_total", &format!("told_by=\"{by}\"")]);
+    let lists = attached("list")?;
+    for (device, line) in [
+        ("card2", "route add 198.51.100.0/24 dev card2".to_owned()),
+        ("card3", format!("nexthop replace id 7 via {gateway} dev card3 onlink")),
+    ] {
+        let events = attached("event")?;
+        node.ip(&line)?;
+        wait_until_ok(SOON, "the card has the programs of an external device", || {
+            let status = rig.agent(0)?.exit_said(&["status"])?;
+            let mut words = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let expected = ["Interface", device, "external", "attached"];
+            ensure!(words.any(|words| words.starts_with(&expected)), "{status}");
+            Ok(())
+        })?;
+        ensure!(attached("event")? > events, "no event told of {device}");
+    }
+    ensure!((attached("list")? - lists).abs() < 0.5, "a list told of a card");
     Ok(())
 }
 
