@@ -31,6 +31,7 @@ const GO: (u32, u64) = (300, 10);
 
 in_both_shapes!(
     what_nobody_answers_costs_nobody_else_anything,
+    first_packets_at_a_rate_cost_nobody_else_anything,
     segments_of_every_kind_cost_nobody_else_anything,
     flood_makes_no_client_with_a_connection_forgotten,
 );
@@ -83,7 +84,16 @@ impl Flood {
         Self { kinds: KINDS, packets, is_paced: false }
     }
 
-    /// The same, and segments that belong to no connection, 30,000 a second: for a minute in a campaign.
+    /// The same, 30,000 a second: for a minute in a campaign.
+    fn of_first_packets_at_a_rate() -> Self {
+        Self {
+            packets: campaign::size(10_000, 60 * 30_000),
+            is_paced: true,
+            ..Self::of_first_packets()
+        }
+    }
+
+    /// The same, and segments that belong to no connection.
     fn of_every_kind() -> Self {
         const KINDS: &[Transport] = &[
             Transport::Udp(true),
@@ -144,6 +154,11 @@ fn what_nobody_answers_costs_nobody_else_anything(shape: Shape) -> Result<()> {
 }
 
 /// Beside tables of the default size.
+fn first_packets_at_a_rate_cost_nobody_else_anything(shape: Shape) -> Result<()> {
+    costs_nobody_else_anything(shape, None, Flood::of_first_packets_at_a_rate())
+}
+
+/// Beside tables of the default size.
 fn segments_of_every_kind_cost_nobody_else_anything(shape: Shape) -> Result<()> {
     costs_nobody_else_anything(shape, None, Flood::of_every_kind())
 }
@@ -154,7 +169,11 @@ fn costs_nobody_else_anything(shape: Shape, room: Option<u32>, flood: Flood) -> 
     let loads = everybody_asks(&rig, &web)?;
     // Long enough for every datagram flow that is kept to be a stream.
     wait::pass(Duration::from_secs(4));
-    let before = agent.metric(&["lb_map_entries", "\"FLOWS4\""])?;
+    let protected = || -> Result<f64> {
+        let of = |map: &str| agent.metric(&["lb_map_entries", &format!("\"{map}\"")]);
+        Ok(of("FLOWS4")? + of("FLOWS6")?)
+    };
+    let before = protected()?;
     let mut sent = 0;
     for family in Family::ALL {
         let node = rig.node(0)?.addresses();
@@ -172,14 +191,15 @@ fn costs_nobody_else_anything(shape: Shape, room: Option<u32>, flood: Flood) -> 
             Ok(one.map_err(failed)?? + other.map_err(failed)??)
         })?;
     }
-    let after = agent.metric(&["lb_map_entries", "\"FLOWS4\""])?;
+    let after = protected()?;
     let mut answers = 0;
     for (who, kept, load) in loads {
         let tally = load.finish_without_loss().with_context(|| who.clone())?;
         ensure!(!kept || tally.servers.len() == 1, "{who}: {tally:?}");
         answers += tally.answered();
     }
-    let what = format!("floods of {} kinds, {shape:?} pods", flood.kinds.len());
+    let pace = if flood.is_paced { "30,000 a second" } else { "as fast as they go" };
+    let what = format!("floods of {} kinds, {pace}, {shape:?} pods", flood.kinds.len());
     campaign::figure(&format!("packets of {what}"), sent, "packets");
     campaign::figure(&format!("answers beside {what}, none lost"), answers, "answers");
     ensure!(sent > flood.packets, "only {sent} packets of floods were sent");
