@@ -22,13 +22,19 @@ use super::{binaries, machine};
 
 /// Files whose tests mostly wait (for a token that is read again, pauses between refusals, flows that are swept, grace
 /// periods of the kernel's maps), and how many of their tests run at once.
-const WAITING: [(&str, &str); 6] = [
+const WAITING: [(&str, &str); 12] = [
     ("control_plane_connections", "2"),
     ("control_plane_odd_server", "2"),
     ("control_plane_role", "2"),
     ("control_plane_watch", "2"),
     ("prog_run", "2"),
+    ("topology_agent", "2"),
     ("topology_capacity", "4"),
+    ("topology_change", "2"),
+    ("topology_close", "2"),
+    ("topology_forged", "2"),
+    ("topology_icmp", "2"),
+    ("topology_mtu", "2"),
 ];
 
 /// Files that count every lost packet, or every second until a change is seen: on two busy CPUs they would measure the
