@@ -22,6 +22,16 @@ const EACH: usize = 4;
 const OWN: u16 = 61_999;
 /// All of them.
 const ALL: usize = EACH * 4;
+/// Rules and chains of the kubelet and of others.
+const STAYING: [&str; 7] = [
+    "-A INPUT -j KUBE-FIREWALL",
+    "-A PREROUTING -j CNI",
+    "-A INPUT -j KUBE-ROUTER-INPUT",
+    "-A FORWARD -p tcp -m tcp --dport 9 -j KUBE-POD-FW-A",
+    "-A KUBE-POD-FW-A -j KUBE-NWPLCY-A",
+    ":KUBE-IPTABLES-HINT",
+    ":KUBE-KUBELET-CANARY",
+];
 /// A node with a Service of two pods, and one more pod, the first, that asks;
 /// and the ways that rules give to the Service: to the first of its pods.
 fn rig() -> Result<(Rig, Service, [Way; 2])> {
@@ -203,6 +213,7 @@ fn chains_are_removed_at_once_and_the_device_of_ipvs_after_the_last_connection()
     let node = rig.node(0)?;
     // A bridge of that name: what counts is the name, and no kernel of ours has the module of IPVS.
     node.netns().ip("link add kube-ipvs0 type bridge")?;
+    by_hand::write_neighbours(node.netns())?;
     by_hand::write_chains(node.netns())?;
     by_hand::write(node.netns(), "another", &ways)?;
     let kept = open(&rig, &service)?;
@@ -211,8 +222,10 @@ fn chains_are_removed_at_once_and_the_device_of_ipvs_after_the_last_connection()
     let said = both + "removed chains of iptables-nft\nremoved chains of ip6tables-nft\n";
     ends_with(&agent, &["takeover", "--remove-rules"], (1, &said))?;
     let saved = Mode::Iptables.rules(node.netns())?;
-    ensure!(!saved.contains("KUBE-SERVICES") && !saved.contains("KUBE-SVC-A"), "{saved}");
-    for stays in ["-A INPUT -j KUBE-FIREWALL", "-A PREROUTING -j CNI"] {
+    for gone in ["KUBE-SERVICES", "KUBE-SVC-A", "KUBE-MARK-MASQ", "KUBE-POSTROUTING"] {
+        ensure!(!saved.contains(gone), "{gone}: {saved}");
+    }
+    for stays in STAYING {
         ensure!(saved.matches(stays).count() == 2, "{stays} in both families: {saved}");
     }
     ends_with(&agent, &["takeover"], (1, &left(ALL, "ipvs (kube-ipvs0)")))?;
@@ -228,6 +241,27 @@ fn chains_are_removed_at_once_and_the_device_of_ipvs_after_the_last_connection()
     let links = node.netns().tool("ip", &["link"])?;
     ensure!(!links.contains("kube-ipvs0"), "{links}");
     until_over(&agent, node)
+}
+
+#[test]
+fn chains_of_the_kubelet_and_of_network_policies_are_no_take_over() -> Result<()> {
+    let (rig, service, _) = rig()?;
+    let node = rig.node(0)?;
+    by_hand::write_neighbours(node.netns())?;
+    let agent = start(&rig, &[])?;
+    for (family, protocol) in matrix() {
+        drop(ask(rig.pod(0, 0)?, Ask::new(protocol, service.frontend(family)))?);
+    }
+    let status = agent.exit_said(&["status"])?;
+    ensure!(!status.contains("Take-over"), "{status}");
+    let said = left(0, "none") + "nothing left of kube-proxy\n";
+    ends_with(&agent, &["takeover", "--wait", "--timeout", "1"], (0, &said))?;
+    ends_with(&agent, &["takeover", "--remove-rules"], (0, &said))?;
+    let saved = Mode::Iptables.rules(node.netns())?;
+    for stays in STAYING.into_iter().chain([":KUBE-MARK-MASQ", "-j KUBE-POSTROUTING"]) {
+        ensure!(saved.matches(stays).count() == 2, "{stays} in both families: {saved}");
+    }
+    Ok(())
 }
 
 /// The rules' connection and the agent's have one port of the node, one after the other. Netfilter remembers the

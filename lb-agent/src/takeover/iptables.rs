@@ -1,5 +1,5 @@
-//! Chains of kube-proxy's iptables mode: found, distinguished from those of the kubelet, and removed with the iptables
-//! tools.
+//! Chains of kube-proxy's modes `iptables` and `ipvs`: found, distinguished from those of the kubelet and of network
+//! policies (`KUBE-ROUTER-*`, `KUBE-POD-FW-*`, `KUBE-NWPLCY-*`), and removed with the iptables tools.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -11,14 +11,32 @@ use crate::syscall;
 
 /// Those that write what nftables has, those of the older tables, of both families.
 const TOOLS: [&str; 4] = ["iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"];
-/// The kubelet makes these, and keeps them.
-const KUBELETS: [&str; 3] = ["KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-MARK-DROP"];
+/// Chains that kube-proxy alone makes.
+const OWN: [&str; 11] = [
+    "KUBE-SERVICES",
+    "KUBE-EXTERNAL-SERVICES",
+    "KUBE-NODEPORTS",
+    "KUBE-FORWARD",
+    "KUBE-PROXY-FIREWALL",
+    "KUBE-PROXY-CANARY",
+    "KUBE-LOAD-BALANCER",
+    "KUBE-NODE-PORT",
+    "KUBE-SOURCE-RANGES-FIREWALL",
+    "KUBE-IPVS-FILTER",
+    "KUBE-IPVS-OUT-FILTER",
+];
+/// Its chains of a Service or an endpoint; the last one before Kubernetes 1.24.
+const OWN_PREFIXES: [&str; 6] =
+    ["KUBE-SVC-", "KUBE-SVL-", "KUBE-SEP-", "KUBE-EXT-", "KUBE-FW-", "KUBE-XLB-"];
+/// Chains that a kubelet before Kubernetes 1.28 makes as well: by themselves they show no kube-proxy.
+const MARKING: &str = "KUBE-MARK-MASQ";
+const SHARED: [&str; 2] = [MARKING, "KUBE-POSTROUTING"];
 /// A chain that each mode `iptables` has, as the older tables store its name.
 const SERVICES: &[u8] = b"KUBE-SERVICES\0";
 
-/// Whether a chain is one of kube-proxy.
+/// Whether a chain is one that kube-proxy alone makes.
 pub(super) fn is_kube_proxys(chain: &str) -> bool {
-    chain.starts_with("KUBE-") && !KUBELETS.contains(&chain)
+    OWN.contains(&chain) || OWN_PREFIXES.iter().any(|prefix| chain.starts_with(prefix))
 }
 
 /// Whether the older tables (`iptables-legacy`) have chains of kube-proxy.
@@ -54,17 +72,14 @@ fn removal(saved: &str) -> String {
     let lines: Vec<&str> = saved.lines().collect();
     for table in lines.split(|line| *line == "COMMIT") {
         let Some(title) = table.iter().find(|line| line.starts_with('*')) else { continue };
-        let named = table.iter().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
-        let chains: BTreeSet<&str> = named.filter(|chain| is_kube_proxys(chain)).collect();
+        let chains = removed_chains(table);
         if chains.is_empty() {
             continue;
         }
         let flushed = chains.iter().map(|chain| format!(":{chain} - [0:0]"));
-        let leading = table.iter().filter_map(|line| {
-            let rule = line.strip_prefix("-A ")?;
-            let (from, target) = (rule.split(' ').next()?, jump(rule)?);
-            (!chains.contains(from) && chains.contains(target)).then(|| format!("-D {rule}"))
-        });
+        let leading = rules(table)
+            .filter(|(_, from, target)| !chains.contains(from) && chains.contains(target))
+            .map(|(rule, ..)| format!("-D {rule}"));
         let deleted = chains.iter().map(|chain| format!("-X {chain}"));
         let lines: Vec<String> = flushed.chain(leading).chain(deleted).collect();
         if writeln!(script, "{title}\n{}\nCOMMIT", lines.join("\n")).is_err() {
@@ -72,6 +87,27 @@ fn removal(saved: &str) -> String {
         }
     }
     script
+}
+
+/// The chains of a saved table that are to go: kube-proxy's own, and with them the shared ones, which an old kubelet
+/// makes again.
+fn removed_chains<'a>(table: &[&'a str]) -> BTreeSet<&'a str> {
+    let named = || table.iter().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
+    let mut chains: BTreeSet<&str> = named().filter(|chain| is_kube_proxys(chain)).collect();
+    // The CNI plugin `portmap` may mark what it wants masqueraded there (`externalSetMarkChain`).
+    let is_used = rules(table).any(|(_, from, target)| target == MARKING && !chains.contains(from));
+    if !chains.is_empty() && !is_used {
+        chains.extend(named().filter(|chain| SHARED.contains(chain)));
+    }
+    chains
+}
+
+/// The rules of a saved table that lead to a chain: the rule, the chain that it stands in, and the one it leads to.
+fn rules<'a>(table: &[&'a str]) -> impl Iterator<Item = (&'a str, &'a str, &'a str)> {
+    table.iter().filter_map(|line| {
+        let rule = line.strip_prefix("-A ")?;
+        Some((rule, rule.split(' ').next()?, jump(rule)?))
+    })
 }
 
 /// The chain that a rule leads to.
@@ -100,17 +136,47 @@ fn restore(tool: &str, script: &str) -> Result<(), Error> {
 mod tests {
     use super::*;
 
+    const SAVED: &str = "# Generated\n*filter\n:INPUT ACCEPT [0:0]\n:KUBE-FIREWALL - [0:0]\n\
+        :KUBE-ROUTER-INPUT - [0:0]\n:KUBE-POD-FW-A - [0:0]\n:KUBE-NWPLCY-A - [0:0]\n\
+        -A INPUT -j KUBE-FIREWALL\n-A INPUT -j KUBE-ROUTER-INPUT\n\
+        -A KUBE-ROUTER-INPUT -d 10.1.0.5/32 -j KUBE-POD-FW-A\n-A KUBE-POD-FW-A -j KUBE-NWPLCY-A\n\
+        COMMIT\n# Completed\n# Generated\n*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n*nat\n\
+        :PREROUTING ACCEPT [1:2]\n:POSTROUTING ACCEPT [1:2]\n\
+        :KUBE-MARK-MASQ - [0:0]\n:KUBE-POSTROUTING - [0:0]\n\
+        :KUBE-SERVICES - [0:0]\n:KUBE-SVC-A - [0:0]\n:CNI - [0:0]\n\
+        -A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+        -A PREROUTING -j CNI\n-A POSTROUTING -j KUBE-POSTROUTING\n\
+        -A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n\
+        -A KUBE-SERVICES -d 10.96.0.1/32 -j KUBE-SVC-A\n-A KUBE-SVC-A -j KUBE-MARK-MASQ\n\
+        COMMIT\n# Completed\n";
+
     #[test]
     fn chains_of_the_kubelet_and_of_others_stay() {
-        let saved = "# Generated\n*filter\n:INPUT ACCEPT [0:0]\n:KUBE-FIREWALL - [0:0]\n\
-            -A INPUT -j KUBE-FIREWALL\nCOMMIT\n# Completed\n# Generated\n*nat\n:PREROUTING ACCEPT [1:2]\n\
-            :KUBE-SERVICES - [0:0]\n:KUBE-SVC-A - [0:0]\n:CNI - [0:0]\n\
-            -A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
-            -A PREROUTING -j CNI\n-A KUBE-SERVICES -d 10.96.0.1/32 -j KUBE-SVC-A\nCOMMIT\n# Completed\n";
-        let expected = "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-SVC-A - [0:0]\n\
+        let expected = "*nat\n:KUBE-MARK-MASQ - [0:0]\n:KUBE-POSTROUTING - [0:0]\n\
+            :KUBE-SERVICES - [0:0]\n:KUBE-SVC-A - [0:0]\n\
             -D PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+            -D POSTROUTING -j KUBE-POSTROUTING\n-X KUBE-MARK-MASQ\n-X KUBE-POSTROUTING\n\
             -X KUBE-SERVICES\n-X KUBE-SVC-A\nCOMMIT\n";
-        assert_eq!(removal(saved), expected);
-        assert_eq!(removal(&expected.replace("KUBE-S", "CNI-S")), "");
+        assert_eq!(removal(SAVED), expected);
+        assert_eq!(removal(&SAVED.replace("KUBE-S", "CNI-S")), "", "an old kubelet's");
+    }
+
+    #[test]
+    fn chains_that_kube_proxy_shares_stay_where_somebody_else_uses_them() {
+        let used = SAVED.replace("-A PREROUTING -j CNI\n", "-A CNI -j KUBE-MARK-MASQ\n");
+        let script = removal(&used);
+        assert!(script.contains("-X KUBE-SVC-A") && !script.contains("KUBE-MARK-MASQ"), "{script}");
+        assert!(!script.contains("KUBE-POSTROUTING"), "{script}");
+    }
+
+    #[test]
+    fn chains_are_kube_proxys_by_their_names() {
+        for own in ["KUBE-SERVICES", "KUBE-SEP-A", "KUBE-FW-A", "KUBE-PROXY-CANARY"] {
+            assert!(is_kube_proxys(own), "{own}");
+        }
+        let others = ["KUBE-IPTABLES-HINT", "KUBE-POD-FW-A", "KUBE-NWPLCY-A", "KUBE-ROUTER-INPUT"];
+        for other in SHARED.iter().chain(&others) {
+            assert!(!is_kube_proxys(other), "{other}");
+        }
     }
 }

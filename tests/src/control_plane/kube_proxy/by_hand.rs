@@ -12,17 +12,36 @@ pub type Way = (SocketAddr, SocketAddr);
 
 /// The tools of the mode iptables, one for each family.
 const TOOLS: [&str; 2] = ["iptables-nft", "ip6tables-nft"];
-/// Chains of kube-proxy, one that the kubelet keeps, and one of somebody else.
-const CHAINS: [&str; 9] = [
+/// Chains of kube-proxy.
+const CHAINS: [&str; 4] = [
     "-t nat -N KUBE-SERVICES",
     "-t nat -N KUBE-SVC-A",
     "-t nat -A PREROUTING -j KUBE-SERVICES",
     "-t nat -A KUBE-SERVICES -p tcp --dport 9 -j KUBE-SVC-A",
+];
+/// Chains of the kubelet, of kube-router's network policies (k3s has them, too), and of a CNI plugin.
+const NEIGHBOURS: [&str; 14] = [
+    "-t mangle -N KUBE-IPTABLES-HINT",
+    "-t mangle -N KUBE-KUBELET-CANARY",
     "-t nat -N CNI",
     "-t nat -A PREROUTING -j CNI",
     "-t filter -N KUBE-FIREWALL",
     "-t filter -A KUBE-FIREWALL -m mark --mark 0x8000 -j DROP",
     "-t filter -A INPUT -j KUBE-FIREWALL",
+    "-t filter -N KUBE-NWPLCY-A",
+    "-t filter -N KUBE-POD-FW-A",
+    "-t filter -A KUBE-POD-FW-A -j KUBE-NWPLCY-A",
+    "-t filter -N KUBE-ROUTER-INPUT",
+    "-t filter -A KUBE-ROUTER-INPUT -p tcp --dport 9 -j KUBE-POD-FW-A",
+    "-t filter -A INPUT -j KUBE-ROUTER-INPUT",
+    "-t filter -A FORWARD -p tcp --dport 9 -j KUBE-POD-FW-A",
+];
+/// Chains of a kubelet before Kubernetes 1.28, which are kube-proxy's as well.
+const SHARED: [&str; 4] = [
+    "-t nat -N KUBE-MARK-MASQ",
+    "-t nat -A KUBE-MARK-MASQ -j MARK --or-mark 0x4000",
+    "-t nat -N KUBE-POSTROUTING",
+    "-t nat -A POSTROUTING -j KUBE-POSTROUTING",
 ];
 
 /// Writes tables of this name, one for each family, that send questions these ways.
@@ -54,10 +73,20 @@ pub fn delete(node: &Netns, table: &str) -> Result<()> {
     ["ip", "ip6"].into_iter().try_for_each(delete)
 }
 
-/// Writes [`CHAINS`].
+/// Writes kube-proxy's chains of the mode iptables.
 pub fn write_chains(node: &Netns) -> Result<()> {
+    write_each(node, &CHAINS)
+}
+
+/// Writes chains that look like kube-proxy's, and are those of the kubelet and of others.
+pub fn write_neighbours(node: &Netns) -> Result<()> {
+    write_each(node, &NEIGHBOURS)?;
+    write_each(node, &SHARED)
+}
+
+fn write_each(node: &Netns, rules: &[&str]) -> Result<()> {
     for tool in TOOLS {
-        for rule in CHAINS {
+        for rule in rules {
             let words: Vec<&str> = rule.split(' ').collect();
             drop(node.tool(tool, &words)?);
         }

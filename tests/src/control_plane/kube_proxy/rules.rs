@@ -41,10 +41,12 @@ impl Mode {
             Self::Nftables => {
                 &["nft delete table ip kube-proxy", "nft delete table ip6 kube-proxy"]
             }
-            Self::Iptables => &[
-                "iptables-save | grep -v KUBE | iptables-restore",
-                "ip6tables-save | grep -v KUBE | ip6tables-restore",
-            ],
+            Self::Iptables => &[concat!(
+                "chains='SERVICES|EXTERNAL-|NODE-?PORT|FORWARD|PROXY-|LOAD-BALANCER|SOURCE-RANGES|IPVS-'\n",
+                "chains=\"KUBE-($chains|SVC-|SVL-|SEP-|EXT-|FW-|XLB-)\"\n",
+                "for tables in iptables ip6tables; do\n",
+                "$tables-save | grep -vE \"$chains\" | $tables-restore; done",
+            )],
         };
         commands.iter().try_for_each(|command| node.tool("sh", &["-c", command]).map(drop))
     }
