@@ -29,7 +29,8 @@ pub(crate) enum Family {
     V6,
 }
 
-/// Asks the data path about a `connect` and writes its answer. A socket connects once.
+/// Asks the data path about a `connect` and writes its answer. A socket may connect again, elsewhere: after a refusal,
+/// or when it was disconnected.
 #[inline(always)]
 pub(crate) fn connect(
     context: &SockAddrContext,
@@ -43,12 +44,12 @@ pub(crate) fn connect(
     give_back(context);
     match outcome {
         // Without working memory its packets are translated.
-        None | Some(Outcome::Leave) => ALLOW,
+        None | Some(Outcome::Leave) => {
+            forget(context);
+            ALLOW
+        }
         Some(Outcome::Use(backend)) => {
-            // Without memory getpeername shows the backend; the connection works all the same.
-            let mut peer = Peer { frontend: call.remote, backend };
-            // SAFETY: the socket of the program's own context; the helper copies the value.
-            let _kept = unsafe { PEERS.get_or_insert_ptr_mut(context, Some(&mut peer)) };
+            remember(context, Peer { frontend: call.remote, backend });
             set(context.sock_addr, family, &backend);
             ALLOW
         }
@@ -81,6 +82,29 @@ fn give_back(context: &SockAddrContext) {
     let socket = unsafe { (*context.sock_addr).__bindgen_anon_1.sk };
     // SAFETY: the socket of the program's own context.
     let _there: Result<(), i32> = unsafe { SOCKET_SCRATCH.delete(socket) };
+}
+
+/// Keeps the frontend that the socket is shown from now on. Without memory `getpeername` shows the backend; the
+/// connection works all the same.
+#[inline(always)]
+fn remember(context: &SockAddrContext, peer: Peer) {
+    // SAFETY: the socket of the program's own context.
+    let kept = unsafe { PEERS.get_or_insert_ptr_mut(context, None) };
+    // The helper leaves a value of an earlier `connect` as it is.
+    // SAFETY: null, or memory of this socket, whose lock is held.
+    if let Some(kept) = unsafe { kept.as_mut() } {
+        *kept = peer;
+    }
+}
+
+/// Removes what an earlier `connect` kept: its backend may be the address that is asked for now.
+#[inline(always)]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
+fn forget(context: &SockAddrContext) {
+    // SAFETY: a field of the program's own context.
+    let socket = unsafe { (*context.sock_addr).__bindgen_anon_1.sk };
+    // SAFETY: the socket of the program's own context.
+    let _there: Result<(), i32> = unsafe { PEERS.delete(socket) };
 }
 
 #[inline(always)]

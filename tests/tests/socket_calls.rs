@@ -199,6 +199,25 @@ fn refused<T>(outcome: &io::Result<T>) -> bool {
     outcome.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
+/// The first `connect` finds nobody who listens; the second one goes to another frontend of the same backend, or to the
+/// backend itself.
+fn socket_that_connects_again_is_shown_whom_it_asked_last() -> Result<()> {
+    let frontends = [(world::CLUSTER4, "10.96.0.11:80"), (world::CLUSTER6, "[fd00:96::11]:80")];
+    for ((first, second), backend) in frontends.into_iter().zip(STRANGERS) {
+        for then in [second, backend] {
+            let [asked, to, served] = [first, then, backend].map(|end| plain(at(end)));
+            let socket = Socket::new(Domain::for_address(asked), Type::STREAM, None)?;
+            let outcome = socket.connect(&asked.into());
+            ensure!(refused(&outcome), "{first}: {outcome:?}");
+            let _listener = TcpListener::bind(served)?;
+            socket.connect(&to.into()).context(then)?;
+            let peer = socket.peer_addr()?.as_socket();
+            ensure!(peer == Some(to), "{first}, then {then}: {peer:?}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn socket_calls_are_the_same_in_the_kernel() -> Result<()> {
     // From here on this thread is in a namespace of its own.
@@ -210,6 +229,8 @@ fn socket_calls_are_the_same_in_the_kernel() -> Result<()> {
     attach(kernel.ebpf(), cgroup.directory())?;
     let netns = netns_cookie()?;
     let both = |service: Service| service;
+    kernel.load(&tables(netns, &STRANGERS, both))?;
+    socket_that_connects_again_is_shown_whom_it_asked_last()?;
     let flags = |flag: Flags| {
         move |service: Service| Service { flags: service.flags.with(flag), ..service }
     };
