@@ -21,7 +21,7 @@ use lb_common::addr::{Ip, Port, Protocol};
 use lb_common::config::{Settings, address};
 use lb_common::flow::Tuple;
 use lb_common::hash;
-use lb_common::service::Frontend;
+use lb_common::service::{Frontend, ServiceId};
 
 pub use anchor::remove as remove_anchor;
 pub use conntrack::Connection;
@@ -158,7 +158,7 @@ impl<'a> Frontends<'a> {
             && (self.own.contains(&ip) || ip.is_loopback());
         is_node_port
             || self.settings.ranges.iter().any(|range| range.contains(&ip))
-            || self.serves(connection)
+            || self.service(connection).is_some()
     }
 
     /// Makes netfilter forget datagrams of this host to frontends that our programs translated behind it. The next
@@ -185,32 +185,35 @@ impl<'a> Frontends<'a> {
     fn is_of_frontend(&self, connection: &Connection) -> bool {
         let (ip, port) = (connection.original.source, connection.original.source_port);
         self.settings.ranges.iter().any(|range| range.contains(&ip))
-            || self.is_served(ip, port, connection.protocol)
+            || self.service_of(ip, port, connection.protocol).is_some()
     }
 
-    /// Whether a connection was meant for a frontend of ours: other proxies may have Services of their own.
-    fn serves(&self, connection: &Connection) -> bool {
+    /// The Service whose frontend a connection was meant for: other proxies may have Services of their own.
+    fn service(&self, connection: &Connection) -> Option<ServiceId> {
         let (ip, port) = (connection.original.destination, connection.original.destination_port);
-        self.is_served(ip, port, connection.protocol)
+        self.service_of(ip, port, connection.protocol)
     }
 
-    fn is_served(&self, ip: Ip, port: Port, protocol: Protocol) -> bool {
+    fn service_of(&self, ip: Ip, port: Port, protocol: Protocol) -> Option<ServiceId> {
         let both = [Frontend::new(ip, port, protocol), Frontend::node_port(ip, port, protocol)];
-        both.iter().any(|frontend| matches!(self.maps.service(frontend), Ok(Some(_))))
+        both.iter().find_map(|frontend| Some(self.maps.service(frontend).ok()??.id))
     }
 
-    /// Datagrams whose backend left: they are to begin a flow, and netfilter is to forget them.
+    /// Datagrams whose backend left their Service, whatever other Services it has: they are to begin a flow, and
+    /// netfilter is to forget them.
     fn stale<'c>(&self, connections: &'c [Connection]) -> Result<Vec<&'c Connection>, Error> {
         let datagrams = || connections.iter().filter(|it| it.protocol != Protocol::TCP);
         if datagrams().next().is_none() {
             return Ok(Vec::new());
         }
         let rows = self.maps.backends()?;
-        let serving: BTreeSet<(Ip, Port)> =
-            rows.iter().filter(|row| row.service != 0).map(|row| (row.ip, row.port)).collect();
+        let serving = rows.iter().filter(|row| row.service != 0);
+        let serving: BTreeSet<(ServiceId, Ip, Port)> =
+            serving.map(|row| (row.service, row.ip, row.port)).collect();
         let has_left = |connection: &&Connection| {
-            let backend = (connection.reply.source, connection.reply.source_port);
-            !serving.contains(&backend) && self.serves(connection)
+            let Tuple { source, source_port, .. } = connection.reply;
+            let service = self.service(connection);
+            service.is_some_and(|service| !serving.contains(&(service, source, source_port)))
         };
         Ok(datagrams().filter(has_left).collect())
     }
