@@ -60,6 +60,8 @@ pub struct Found {
     pub rules: Rules,
     /// Connections to frontends that netfilter translates.
     pub connections: Vec<Connection>,
+    /// Those of TCP that both ends have closed: netfilter remembers them for two minutes.
+    pub ended: Vec<Connection>,
     /// Tuples of theirs that `INHERITED` has no room for.
     pub left_out: usize,
 }
@@ -69,8 +71,9 @@ impl Found {
     pub fn look(frontends: Option<&Frontends<'_>>) -> Result<Self, Error> {
         let is_meant =
             |connection: &Connection| frontends.is_none_or(|frontends| frontends.has(connection));
-        let connections = connections(Which::Translated, is_meant)?;
-        Ok(Self { rules: Rules::find(), connections, left_out: 0 })
+        let translated = connections(Which::Translated, is_meant)?.into_iter();
+        let (ended, connections) = translated.partition(Connection::is_over);
+        Ok(Self { rules: Rules::find(), connections, ended, left_out: 0 })
     }
 
     /// Whether connections are netfilter's, or may become so.

@@ -1,19 +1,22 @@
-//! Connections beside a take-over from kube-proxy: those whose backend left their Service and serves another one. The
-//! rules are written by hand.
+//! Connections beside a take-over from kube-proxy: those whose backend left their Service and serves another one, and
+//! those from the port of a connection that has ended. The rules are written by hand.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use lb_agent::takeover::Found;
 use lb_tests::agent::{Agent, Source};
 use lb_tests::control_plane::kube_proxy::by_hand::{self, Way};
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET};
+use lb_tests::rig::{Rig, TARGET, ask};
 use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
 
 /// How long anything may take that a test waits for.
 const SOON: Duration = Duration::from_mins(1);
+/// A port of the pod that asks.
+const PORT: u16 = 45_678;
 
 /// A node with two Services and one more pod, the first, that asks. Both Services have the second pod,
 /// and the rules send there what is meant for the first one, which has the third pod as well.
@@ -34,6 +37,15 @@ fn start(rig: &Rig) -> Result<Agent> {
     Agent::start(rig.node(0)?, Source::Manifests(rig.manifests().directory()), &[])
 }
 
+/// Waits until netfilter remembers so many TCP connections whose ends are done.
+fn until_ended(rig: &Rig, count: usize) -> Result<()> {
+    wait_until_ok(SOON, "netfilter remembers what has ended, or forgets it", || {
+        let Found { ended, .. } = rig.node(0)?.netns().run_in(|| Found::look(None))??;
+        ensure!(ended.len() == count, "{ended:?}");
+        Ok(())
+    })
+}
+
 #[test]
 fn datagrams_leave_a_backend_that_serves_another_service() -> Result<()> {
     let (rig, [web, _]) = rig()?;
@@ -52,4 +64,35 @@ fn datagrams_leave_a_backend_that_serves_another_service() -> Result<()> {
     is_answered_by("pod-a2")?;
     rig.manifests().apply(&web.pods(&[rig.pod(0, 2)?]))?;
     wait_until_ok(SOON, "the other backend answers", || is_answered_by("pod-a3"))
+}
+
+/// Netfilter would give the new connection another port, for as long as it translates anything.
+#[test]
+fn connection_from_the_port_of_an_ended_one_outlives_the_take_over() -> Result<()> {
+    let (rig, [web, other]) = rig()?;
+    for family in Family::ALL {
+        drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(family)).from_port(PORT))?);
+    }
+    until_ended(&rig, 2)?;
+    let agent = start(&rig)?;
+    until_ended(&rig, 0)?;
+    let questions = Family::ALL.map(|family| Ask::tcp(other.frontend(family)).from_port(PORT));
+    let mut open = Vec::new();
+    for question in questions {
+        let socket = rig.pod(0, 0)?.peer().keep(question)?;
+        let answer = socket.ask()?;
+        ensure!(answer.client.port() == PORT, "{answer:?}");
+        open.push(socket);
+    }
+    let (code, said) = agent.ended(&["takeover", "--remove-rules", "--wait", "--timeout", "60"])?;
+    ensure!(code == 0, "ended with {code}: {said}");
+    wait_until_ok(SOON, "the take-over is over", || {
+        let tables = rig.node(0)?.netns().tool("nft", &["list", "tables"])?;
+        ensure!(!tables.contains("lb-agent"), "{tables}");
+        Ok(())
+    })?;
+    for socket in open {
+        drop(socket.ask()?);
+    }
+    Ok(())
 }

@@ -37,12 +37,20 @@ pub struct Connection {
     /// How the kernel names it: the attribute of the original tuple.
     named: Vec<u8>,
     family: u8,
+    is_over: bool,
+}
+
+impl Connection {
+    /// Whether it is one of TCP whose ends are both done.
+    pub const fn is_over(&self) -> bool {
+        self.is_over
+    }
 }
 
 /// The kinds of connections that can be listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
-    /// Those whose destination netfilter translates, and whose ends are not done.
+    /// Those whose destination netfilter translates, also where both ends are done.
     Translated,
     /// Those that keep their destination, and whose ends are not done.
     Kept,
@@ -154,9 +162,11 @@ fn connection(which: Which, family: u8, attributes: &[u8]) -> Option<Connection>
     let (protocol, original) = tuple(named)?;
     let (_, reply) = tuple(find(attributes, REPLY)?)?;
     let is_over = state(attributes).is_some_and(|state| OVER.contains(&state));
-    let is_meant = match which.status() {
-        Some(wanted) => status & DESTINATION == wanted && !is_over,
-        None => is_over,
+    let is_translated = status & DESTINATION != 0;
+    let is_meant = match which {
+        Which::Translated => is_translated,
+        Which::Kept => !is_translated && !is_over,
+        Which::Over => is_over,
     };
     is_meant.then(|| Connection {
         protocol,
@@ -164,6 +174,7 @@ fn connection(which: Which, family: u8, attributes: &[u8]) -> Option<Connection>
         reply,
         named: nested(ORIGINAL, &[named.to_vec()]),
         family,
+        is_over,
     })
 }
 
@@ -222,7 +233,9 @@ mod tests {
         assert_eq!(found.reply.source_port.get(), BACKEND.1);
         assert_eq!(found.protocol, Protocol::TCP);
         assert_eq!(connection(&told(2, ESTABLISHED)), None, "translated nowhere");
-        assert_eq!(connection(&told(DESTINATION, OVER[0])), None, "both ends are done");
+        assert!(!found.is_over());
+        let over = connection(&told(DESTINATION, OVER[0])).expect("a connection");
+        assert!(over.is_over(), "both ends are done");
         assert_eq!(connection(&told(DESTINATION, ESTABLISHED)[..40]), None, "cut short");
     }
 

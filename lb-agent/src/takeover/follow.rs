@@ -103,6 +103,9 @@ async fn look(maps: &Arc<Maps>, is_programmed: bool) -> Result<Found, Error> {
         let mut found = Found::look(frontends.as_ref())?;
         if let Some(frontends) = &frontends {
             forget_stale(frontends, &mut found)?;
+            // A client may take the port of one for a connection that we translate: netfilter would shift the port as
+            // long as it translates anything, and the connection would break with the end of the take-over.
+            super::forget(&found.ended)?;
         }
         hold(&maps, &found);
         found.left_out = maps.set_inherited(&found.hashes())?;
