@@ -6,14 +6,19 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use lb_tests::control_plane::kube_proxy::by_hand;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, matrix, until};
 use lb_tests::topology::{Family, Member, Shape, Topology};
 use lb_tests::traffic::Ask;
+use lb_tests::wait::wait_until_ok;
 use socket2::{Domain, Socket, Type};
 
-in_both_shapes!(silent_connections_outlive_that_their_port_becomes_a_node_port);
+in_both_shapes!(
+    silent_connections_outlive_that_their_port_becomes_a_node_port,
+    connections_from_a_node_port_go_on_during_a_take_over_and_after,
+);
 
 /// Ports of the node's own connections, of those of a pod, and of a server
 /// on the node: within the usual range of `NodePorts`, and outside.
@@ -149,4 +154,39 @@ fn silent_connections_outlive_that_their_port_becomes_a_node_port(shape: Shape) 
         open.is_alive()?;
     }
     Ok(())
+}
+
+/// The servers answer datagrams while rules of kube-proxy are there. They send
+/// their first segments when the rules are gone: egress noted nothing of the connections.
+fn connections_from_a_node_port_go_on_during_a_take_over_and_after(shape: Shape) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    let [port, ..] = USUAL;
+    let service = Service::new("web", 10)?.port(80, TARGET).node_port(port);
+    let service = service.pods(&[rig.pod(0, 0)?]);
+    rig.manifests().apply(&service)?;
+    let pod = rig.pod(0, 0)?.addresses();
+    let way = |family| (service.frontend(family), pod.socket(family, TARGET));
+    by_hand::write(rig.node(0)?.netns(), "kube-proxy", &Family::ALL.map(way))?;
+    rig.start_agents(&[])?;
+    let mut all = Vec::new();
+    for family in Family::ALL {
+        for kind in [Type::DGRAM, Type::STREAM].map(|kind| (family, kind)) {
+            let own = socket(rig.node(0)?, kind, port)?;
+            let (mut open, from) = open(own, socket(rig.client(), kind, 0)?)?;
+            ensure!(from == port, "from {from}, not {port}");
+            if let Open::Datagrams(..) = open {
+                open.is_alive()?;
+            }
+            all.push(open);
+        }
+    }
+    let agent = rig.agent(0)?;
+    let (code, said) = agent.ended(&["takeover", "--remove-rules", "--wait"])?;
+    ensure!(code == 0, "ended with {code}: {said}");
+    wait_until_ok(PATIENCE, "the take-over is over", || {
+        let status = agent.command(&["status"])?;
+        ensure!(!status.contains("Take-over"), "{status}");
+        Ok(())
+    })?;
+    all.iter_mut().try_for_each(Open::is_alive)
 }

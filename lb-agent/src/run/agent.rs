@@ -201,9 +201,11 @@ impl Agent {
     /// Programs the settings that follow from the node.
     pub(super) fn put_settings(&mut self) {
         let mut settings = self.devices.settings();
-        if self.takeover.is_under_way() {
+        let is_taking_over = self.takeover.is_under_way();
+        if is_taking_over {
             settings.flags |= Settings::TAKE_OVER;
         }
+        self.open.hold(is_taking_over);
         self.change(|reconciler, _| reconciler.set_node(&settings));
     }
 

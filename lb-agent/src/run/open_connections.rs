@@ -3,13 +3,14 @@
 //!
 //! Egress notes what leaves from the usual range of `NodePorts` at any time, and
 //! from the ports and addresses of frontends. Missing are those that sent nothing
-//! since the programs were attached, and those from a port that had no frontend.
+//! since the programs were attached, those from a port that had no frontend, and TCP
+//! connections of a take-over, where a segment does not show whether netfilter made it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use lb_common::addr::Ip;
-use lb_common::config::USUAL_NODE_PORTS;
+use lb_common::config::{Settings, USUAL_NODE_PORTS};
 use lb_common::hash;
 use lb_common::service::{Flags, Frontend};
 use tracing::{debug, warn};
@@ -25,11 +26,24 @@ pub(super) struct OpenConnections {
     known: BTreeSet<Frontend>,
     /// Connections from [`USUAL_NODE_PORTS`], which egress notes at any time, were looked for.
     has_begun: bool,
+    /// The settings in the maps keep egress from noting some or all of them.
+    is_held: bool,
 }
 
 impl OpenConnections {
-    pub(super) const fn new(maps: Arc<Maps>) -> Self {
-        Self { maps, known: BTreeSet::new(), has_begun: false }
+    pub(super) fn new(maps: Arc<Maps>) -> Self {
+        let is_held = |settings: Settings| settings.has(Settings::TAKE_OVER | Settings::DRAIN);
+        // Another run may have left them so.
+        let is_held = maps.settings().is_ok_and(is_held);
+        Self { maps, known: BTreeSet::new(), has_begun: false, is_held }
+    }
+
+    /// To be called before settings are written. Once a take-over is over, an answer to a connection that began
+    /// meanwhile would be taken for a question.
+    pub(super) fn hold(&mut self, is_held: bool) {
+        if std::mem::replace(&mut self.is_held, is_held) && !is_held {
+            self.look(&self.known, true);
+        }
     }
 
     /// To be called before operations are written: a frontend that they add takes no connection for a question.

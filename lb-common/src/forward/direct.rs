@@ -166,14 +166,16 @@ pub(super) fn note_own<T: Clock + Filters + Flows>(
     headers: &Headers,
     found: &mut Found,
 ) {
-    if settings.has(Settings::TAKE_OVER | Settings::DRAIN)
-        || found.find_answers(tables, headers, Side::INGRESS)
-    {
+    if settings.has(Settings::DRAIN) || found.find_answers(tables, headers, Side::INGRESS) {
         return;
     }
-    let hash = hash::whole(&found.answers.key.tuple, headers.key.protocol);
+    let protocol = headers.key.protocol;
+    let hash = hash::whole(&found.answers.key.tuple, protocol);
+    // Segments that answer one of ours pass during a take-over; the agent notes these connections when it ends.
+    let may_be_netfilters = settings.has(Settings::TAKE_OVER)
+        && (protocol == Protocol::TCP || tables.is_inherited(hash));
     // Written once: an update locks a list of all CPUs.
-    if !tables.is_own_answer(hash) {
+    if !may_be_netfilters && !tables.is_own_answer(hash) {
         tables.put_own_answer(hash);
     }
 }
