@@ -35,7 +35,9 @@ mod watchdog;
 mod xdp;
 
 pub use crate::syscall::Hooked;
-pub use attached::{attached_programs, attached_socket_programs};
+pub use attached::{
+    attached_hooks, attached_programs, attached_socket_programs, is_accelerated, is_attached,
+};
 pub use check::{Requirement, capabilities, find_cgroup2, requirements};
 pub use cleanup::{Removed, cleanup};
 pub use error::Error;
@@ -48,7 +50,7 @@ pub use role::{Direction, Role};
 pub use upgrade::is_of_another_build;
 use upgrade::{Previous, Replaced};
 pub use watchdog::{Fault, Findings};
-pub use xdp::{OCCUPIED, is_accelerated};
+pub use xdp::OCCUPIED;
 
 /// Name of the layout of maps and pins. It moves with every change of a shared type or a
 /// map that old programs cannot read, but for counters.

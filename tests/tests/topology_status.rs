@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use lb_agent::datapath::SOCKET_HOOKS;
+use lb_agent::datapath::{LAYOUT, SOCKET_HOOKS};
 use lb_tests::agent::Agent;
 use lb_tests::http;
 use lb_tests::manifest::{Service, node_object};
@@ -106,6 +106,38 @@ fn status_is_one_screen_with_the_agent_running_and_dead() -> Result<()> {
         "not running (data path active with the last synced state)",
     );
     shows(&rig, &agent, &dead)
+}
+
+/// The pin of a link stays when somebody detaches it, and when its interface goes. No agent runs to repair that.
+#[test]
+fn links_that_lead_nowhere_are_not_attached() -> Result<()> {
+    let mut rig = start()?;
+    let mut agent = rig.take_agent(0)?;
+    agent.kill9()?;
+    let says = |expected: i32, line: &str| {
+        let (code, said) = agent.ended(&["status"])?;
+        ensure!(
+            code == expected && said.contains(line),
+            "{code} instead of {expected}, {line:?}: {said}"
+        );
+        Ok(())
+    };
+    says(0, "Interface      veth-a1         pod      attached")?;
+    let node = rig.node(0)?;
+    let pins = node.bpf().join(LAYOUT).join("links");
+    let detach = |name: &str| {
+        let pin = pins.join(name).display().to_string();
+        node.netns().tool("bpftool", &["link", "detach", "pinned", &pin]).map(drop)
+    };
+    // Pods come and go while no agent runs: that is no fault.
+    let gone = rig.pod(0, 0)?.device();
+    let gone_index = node.device_number(gone, "ifindex")?;
+    node.netns().ip(&format!("link delete {gone}"))?;
+    says(0, &format!("Interface      {:<15} pod      gone", format!("#{gone_index}")))?;
+    detach("connect4")?;
+    says(1, "Socket hooks   3 of 4 attached")?;
+    detach(&format!("{}-egress", node.device_number("eth0", "ifindex")?))?;
+    says(1, "Interface      eth0            external NOT attached")
 }
 
 /// Waits for the screen: what is told once a second may be late.

@@ -1,4 +1,4 @@
-//! Lists all programs attached where ours are, in the order in which they run, by program id.
+//! Where our links lead, and all programs attached there, in the order in which they run, by program id.
 //!
 //! Read-only. The answer concerns the network namespace and the cgroups of the calling process.
 
@@ -8,8 +8,38 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::{Direction, SOCKET_HOOKS, find_cgroup2};
-use crate::syscall::{self, Hooked};
+use super::links::pin_of;
+use super::{Direction, SOCKET_HOOKS, find_cgroup2, upgrade, xdp};
+use crate::syscall::{self, Hooked, LinkInfo};
+
+/// Whether both links of an interface lead to it. A pin outlives the attachment: a link that was detached, or whose
+/// interface is gone, leads nowhere.
+pub fn is_attached(links: &Path, index: u32) -> bool {
+    Direction::BOTH.into_iter().all(|direction| {
+        let pin = pin_of(links, index, direction);
+        // While the agent moves its link, only the one that goes may have a pin.
+        leads_to(&pin, index) || leads_to(&upgrade::aside(&pin), index)
+    })
+}
+
+/// Whether the XDP link of an interface leads to it.
+pub fn is_accelerated(links: &Path, index: u32) -> bool {
+    leads_to(&xdp::pin_of(links, index), index)
+}
+
+/// How many socket hooks have a link that leads to a cgroup.
+pub fn attached_hooks(links: &Path) -> usize {
+    let leads = |hook: &&&str| info(&links.join(hook)).is_some_and(|link| link.cgroup() != 0);
+    SOCKET_HOOKS.iter().filter(leads).count()
+}
+
+fn leads_to(pin: &Path, index: u32) -> bool {
+    info(pin).is_some_and(|link| link.device() == index)
+}
+
+fn info(pin: &Path) -> Option<LinkInfo> {
+    syscall::link_info(syscall::open_pin(pin).ok()?.as_fd()).ok()
+}
 
 /// Those of a device.
 pub fn attached_programs(index: u32, direction: Direction) -> io::Result<Vec<Hooked>> {

@@ -20,11 +20,6 @@ pub(super) fn pin_of(links: &Path, index: u32) -> PathBuf {
     links.join(format!("{index}-xdp"))
 }
 
-/// Whether a device of this index has the program, as far as pins say.
-pub fn is_accelerated(links: &Path, index: u32) -> bool {
-    pin_of(links, index).exists()
-}
-
 /// Whether any device has the program, as far as pins say; so it is where they cannot be read.
 pub(super) fn is_anywhere(links: &Path) -> bool {
     let is_its = |entry: io::Result<DirEntry>| {
@@ -84,9 +79,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let links = directory.path();
         fs::write(links.join("2-ingress"), "").unwrap();
-        assert!(!is_anywhere(links) && !is_accelerated(links, 2));
+        assert!(!is_anywhere(links));
         fs::write(pin_of(links, 2), "").unwrap();
-        assert!(is_anywhere(links) && is_accelerated(links, 2));
+        assert!(is_anywhere(links));
         detach(links, 2).unwrap();
         assert!(!is_anywhere(links));
         assert!(is_anywhere(&links.join("nowhere")), "nobody can tell");

@@ -8,7 +8,7 @@ use lb_common::event::{Hook, Verdict, verdict_counter};
 use lb_common::service::Flags;
 
 use super::{Error, attachments, list, open, words};
-use crate::datapath::{LAYOUT, SOCKET_HOOKS, runs};
+use crate::datapath::{LAYOUT, SOCKET_HOOKS, attached_hooks, runs};
 use crate::maps::Maps;
 use crate::run::{StateFile, last_sync};
 use crate::takeover::{Found, Frontends};
@@ -25,10 +25,10 @@ pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error>
     if let Some(synced) = last_sync(bpf_dir) {
         line(&mut text, "Last sync", &format!("{synced:.0}"));
     }
-    let hooks = SOCKET_HOOKS.iter().filter(|hook| links.join(hook).exists()).count();
+    let hooks = attached_hooks(&links);
     line(&mut text, "Pins", &bpf_dir.join(LAYOUT).display().to_string());
     line(&mut text, "Socket hooks", &format!("{hooks} of {} attached", SOCKET_HOOKS.len()));
-    devices::lines(&mut text, &maps, &links)?;
+    let are_attached = devices::lines(&mut text, &maps, &links)?;
     devices::acceleration(&mut text, &known, &maps, &links)?;
     if is_verbose {
         attachments::attached(&mut text, &maps, &links)?;
@@ -44,6 +44,7 @@ pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error>
         && known.unwritten.is_empty()
         && known.stale.is_empty()
         && known.problems.is_empty()
+        && are_attached
         && hooks == SOCKET_HOOKS.len();
     Ok((text, is_well))
 }

@@ -6,22 +6,22 @@ use lb_common::addr::Ip;
 use lb_common::config::Device;
 
 use super::{Error, line, words};
-use crate::datapath::is_accelerated;
+use crate::datapath::{is_accelerated, is_attached};
 use crate::maps::Maps;
 use crate::run::StateFile;
 use crate::syscall::device_name;
 
-/// A line for each device that has programs, or should.
-pub(super) fn lines(text: &mut String, maps: &Maps, links: &Path) -> Result<(), Error> {
+/// A line for each device that has programs, or should. Says whether none lacks them but pods' that are gone.
+pub(super) fn lines(text: &mut String, maps: &Maps, links: &Path) -> Result<bool, Error> {
+    let mut are_attached = true;
     let mut devices = maps.devices()?;
     devices.sort_by_key(|(index, device)| (device.flags & Device::POD, *index));
     for (index, device) in devices {
         let role = role(&device);
-        let is_attached = ["ingress", "egress"]
-            .iter()
-            .all(|direction| links.join(format!("{index}-{direction}")).exists());
-        let name = device_name(index).unwrap_or_else(|| format!("#{index}"));
-        let state = if is_attached { "attached" } else { "NOT attached" };
+        let name = device_name(index);
+        let (state, is_fine) = state(&device, is_attached(links, index), name.is_some());
+        are_attached &= is_fine;
+        let name = name.unwrap_or_else(|| format!("#{index}"));
         let sources: Vec<String> = [device.source4, device.source6]
             .into_iter()
             .filter(|ip| *ip != Ip::UNSPECIFIED)
@@ -30,7 +30,16 @@ pub(super) fn lines(text: &mut String, maps: &Maps, links: &Path) -> Result<(), 
         let (sources, choice) = (sources.join(" "), choice(&device));
         line(text, "Interface", &format!("{name:<15} {role:<8} {state}  {sources}{choice}"));
     }
-    Ok(())
+    Ok(are_attached)
+}
+
+/// The state of the programs of a device, and whether it is as it should be: pods come and go while no agent runs.
+const fn state(device: &Device, is_attached: bool, exists: bool) -> (&'static str, bool) {
+    match (is_attached, exists) {
+        (true, _) => ("attached", true),
+        (false, true) => ("NOT attached", false),
+        (false, false) => ("gone", device.flags & Device::POD != 0),
+    }
 }
 
 /// The role of a device, as the agent found it.
@@ -90,6 +99,19 @@ mod tests {
         assert_eq!(role(Device::LOCAL_CLIENTS), "external");
         assert_eq!(role(Device::POD), "pod");
         assert_eq!(role(Device::HOST), "host");
+    }
+
+    #[test]
+    fn an_interface_without_programs_is_a_fault_but_for_a_pod_that_is_gone() {
+        let (pod, uplink) = (Device { flags: Device::POD, ..Device::default() }, Device::default());
+        for device in [pod, uplink] {
+            assert_eq!(state(&device, true, true), ("attached", true));
+            // The interface may have no name here: it is one of another network namespace.
+            assert_eq!(state(&device, true, false), ("attached", true));
+            assert_eq!(state(&device, false, true), ("NOT attached", false));
+        }
+        assert_eq!(state(&pod, false, false), ("gone", true));
+        assert_eq!(state(&uplink, false, false), ("gone", false));
     }
 
     #[test]
