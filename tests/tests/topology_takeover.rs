@@ -60,7 +60,8 @@ fn what_came_late_is_carried_over_by_the_next_start(shape: Shape) -> Result<()> 
     Ok(())
 }
 
-/// A file in place of a link cannot be replaced: the other devices are taken over without that one.
+/// A directory in place of a link cannot be replaced: the other devices are taken over without that one, which is a
+/// problem for an operator.
 #[test]
 fn a_device_that_takes_no_programs_does_not_hold_the_others_up() -> Result<()> {
     let rig = Rig::build(Topology::builder(Shape::Routed))?;
@@ -79,10 +80,26 @@ fn a_device_that_takes_no_programs_does_not_hold_the_others_up() -> Result<()> {
     for (family, protocol) in matrix() {
         drop(ask(rig.pod(0, 0)?, Ask::new(protocol, web.frontend(family)))?);
     }
+    let named = format!("Problem        interface {device}: programs cannot be attached");
+    is_problem(&agent, &named, true)?;
     fs::remove_dir(&pin)?;
     wait_until_ok(SOON, "the device is served", || {
         ensure!(pin.is_file(), "{} is no link", pin.display());
         drop(ask(rig.pod(0, 1)?, Ask::tcp(web.frontend(Family::V4)).within(500))?);
+        Ok(())
+    })?;
+    is_problem(&agent, &named, false)
+}
+
+/// Waits until `status` names a problem by its line, ends with 1 and the metric counts it, or until none of it is so.
+fn is_problem(agent: &Agent, line: &str, expected: bool) -> Result<()> {
+    wait_until_ok(SOON, "what status says of a problem", || {
+        let (code, said) = agent.ended(&["status"])?;
+        let counted = agent.metric(&["lb_node_problems"])?;
+        let found = (said.contains(line), code, counted > 0.5);
+        ensure!(found == (expected, i32::from(expected), expected), "{found:?}: {said}");
+        let is_detached = said.contains("NOT attached");
+        ensure!(is_detached == expected, "{said}");
         Ok(())
     })
 }

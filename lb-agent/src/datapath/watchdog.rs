@@ -50,8 +50,8 @@ impl Fault {
 pub struct Findings {
     /// Faults that were put right.
     pub repaired: Vec<Fault>,
-    /// Devices on which one could not be.
-    pub failed: Vec<u32>,
+    /// Devices on which one could not be, and why.
+    pub failed: Vec<(u32, String)>,
     /// Devices that have lost the XDP program, and why it was not put back.
     pub decelerated: Vec<(u32, String)>,
     /// The faults that are not put right, or come again and again: for an operator.
@@ -81,9 +81,10 @@ impl Datapath {
                     Ok(None) => {}
                     Ok(Some(fault)) => findings.repaired.push(fault),
                     Err(error) => {
+                        let error = crate::chain(&error);
                         complain((index, &name), &error);
                         drop(self.attached.remove(&index));
-                        findings.failed.push(index);
+                        findings.failed.push((index, error));
                     }
                 }
             }
@@ -105,6 +106,11 @@ impl Datapath {
                     Err(error) => {
                         let error = crate::chain(&error);
                         warn!(hook = name, error, "socket hook could not be reattached");
+                        findings.problems.push(format!(
+                            "socket hook {name}: it cannot be reattached, so processes of this host may not reach \
+                             Services: {error}; the agent retries every two seconds: remove the cause that the error \
+                             names"
+                        ));
                     }
                 }
             }
@@ -221,8 +227,7 @@ impl Datapath {
 }
 
 /// A pod's device goes a moment before we are told so, and the kernel takes its links with it: nobody's fault.
-fn complain((index, name): (u32, &str), error: &Error) {
-    let error = crate::chain(error);
+fn complain((index, name): (u32, &str), error: &str) {
     if syscall::device_name(index).is_none() {
         debug!(device = name, error, "interface is gone");
     } else {

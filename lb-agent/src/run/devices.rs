@@ -3,6 +3,7 @@
 mod acceleration;
 mod addresses;
 mod attachment;
+mod failures;
 mod flags;
 mod removal;
 mod reports;
@@ -10,12 +11,13 @@ mod reports;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lb_common::addr::Ip;
 use lb_common::config::{Prefix, Settings};
 use tracing::{info, warn};
 
+use self::failures::Failures;
 use self::flags::DeviceFlags;
 use self::reports::Reports;
 use super::Error;
@@ -28,9 +30,6 @@ use crate::node::{
     Assignment, ChangeSource, Identity, Primary, View, addresses, assignments, settings,
 };
 use crate::snapshot::NodeSpec;
-
-/// How long the others wait for a device that takes no programs; it is tried every second for as long as it is there.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The attachments, and those that should be there.
 #[derive(Debug)]
@@ -48,8 +47,8 @@ pub(super) struct Devices {
     /// The source of the news of it.
     source: ChangeSource,
     attached: BTreeMap<u32, Assignment>,
-    /// Devices that took no programs, and since when.
-    failed: BTreeMap<u32, Instant>,
+    /// Devices that took no programs.
+    failed: Failures,
     addresses: BTreeMap<Ip, u32>,
     /// The filter of addresses that are this node's, or were: flows may still have one of those as their source.
     own: [u64; 4],
@@ -92,7 +91,7 @@ impl Devices {
             view: None,
             source: ChangeSource::List,
             attached: BTreeMap::new(),
-            failed: BTreeMap::new(),
+            failed: Failures::default(),
             reports: Reports::default(),
             attachment_problems: Vec::new(),
             unpinned: None,
@@ -152,7 +151,7 @@ impl Devices {
 
     /// Whether every device that should has its programs, or has refused them for long, and nothing else has.
     pub(super) fn is_complete(&self) -> bool {
-        self.is_pruned && self.failed.values().all(|since| since.elapsed() >= PATIENCE)
+        self.is_pruned && self.failed.are_old(Instant::now())
     }
 
     /// Copies entries that went into maps of an earlier run while programs were replaced, and removes that run's programs.
@@ -190,9 +189,7 @@ impl Devices {
             self.detach(index);
         }
         // One that vanished while it was being attached may have one of its two links.
-        let gone: Vec<u32> =
-            self.failed.extract_if(.., |it, _| !indices.contains(it)).map(|(it, _)| it).collect();
-        for index in gone {
+        for index in self.failed.take_others(&indices) {
             if let Err(error) = self.forget(index) {
                 warn!(index, error, "removing the interface failed");
             }
@@ -218,8 +215,10 @@ impl Devices {
 
     /// The problems of interfaces, attachments and source ports, for an operator.
     pub(super) fn problems(&self) -> Vec<String> {
+        let failed = self.failed.problems(Instant::now());
         let ports = settings::shared_ports();
-        [self.attachment_problems.as_slice(), &self.reports.unserved, ports.as_slice()].concat()
+        let unserved = &self.reports.unserved;
+        [failed.as_slice(), &self.attachment_problems, unserved, ports.as_slice()].concat()
     }
 
     /// Whether another layout's programs serve still.

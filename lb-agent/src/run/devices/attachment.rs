@@ -1,6 +1,5 @@
 //! Attaches programs to an interface, and handles changes that others made to them.
 
-use std::collections::btree_map::Entry;
 use std::time::Instant;
 
 use tracing::{debug, warn};
@@ -20,14 +19,13 @@ impl Devices {
             .and_then(|()| self.datapath.attach(device.index, &device.name, device.role));
         match attached {
             Ok(()) => {
-                self.failed.remove(&device.index);
+                self.failed.forget(device.index);
                 numbers.attached(self.source);
                 drop(self.attached.insert(device.index, device));
             }
             Err(error) => {
-                if let Entry::Vacant(place) = self.failed.entry(device.index) {
-                    place.insert(Instant::now());
-                    let error = crate::chain(&error);
+                let error = crate::chain(&error);
+                if self.failed.note(device.index, &device.name, &error, Instant::now()) {
                     // A pod that ended before its turn is nobody's fault.
                     if device_name(device.index).is_none() {
                         debug!(
@@ -49,9 +47,10 @@ impl Devices {
     pub(in crate::run) fn inspect(&mut self, numbers: &Numbers) -> bool {
         let Findings { repaired, failed, decelerated, problems, is_unpinned } =
             self.datapath.inspect();
-        for index in failed {
-            drop(self.attached.remove(&index));
-            self.failed.entry(index).or_insert_with(Instant::now);
+        for (index, error) in failed {
+            if let Some(device) = self.attached.remove(&index) {
+                self.failed.note(index, &device.name, &error, Instant::now());
+            }
         }
         for fault in &repaired {
             numbers.repaired(*fault);

@@ -1,0 +1,89 @@
+//! Interfaces that take no programs: since when, and why.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// How long the other interfaces, and an operator, wait for one that takes no programs; it is tried every second for
+/// as long as it is there.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Those interfaces, by index.
+#[derive(Debug, Default)]
+pub(super) struct Failures(BTreeMap<u32, Failure>);
+
+#[derive(Debug)]
+struct Failure {
+    since: Instant,
+    name: String,
+    error: String,
+}
+
+impl Failures {
+    /// Takes in the error of the last attempt. Says whether it is the first one.
+    pub(super) fn note(&mut self, index: u32, name: &str, error: &str, now: Instant) -> bool {
+        let (name, error) = (name.to_owned(), error.to_owned());
+        let since = self.0.get(&index).map(|earlier| earlier.since);
+        drop(self.0.insert(index, Failure { since: since.unwrap_or(now), name, error }));
+        since.is_none()
+    }
+
+    /// The interface has its programs.
+    pub(super) fn forget(&mut self, index: u32) {
+        drop(self.0.remove(&index));
+    }
+
+    /// Forgets all interfaces but these, and returns their indices.
+    pub(super) fn take_others(&mut self, indices: &BTreeSet<u32>) -> Vec<u32> {
+        self.0.extract_if(.., |index, _| !indices.contains(index)).map(|(index, _)| index).collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether each of them has refused its programs for so long that the others are not to wait.
+    pub(super) fn are_old(&self, now: Instant) -> bool {
+        self.0.values().all(|failure| failure.is_old(now))
+    }
+
+    /// A sentence for each of those.
+    pub(super) fn problems(&self, now: Instant) -> Vec<String> {
+        let old = self.0.values().filter(|failure| failure.is_old(now));
+        let sentence = |Failure { name, error, .. }: &Failure| {
+            format!(
+                "interface {name}: programs cannot be attached, so its packets reach no Service: {error}; \
+                 the agent retries every second: remove the cause that the error names"
+            )
+        };
+        old.map(sentence).collect()
+    }
+}
+
+impl Failure {
+    fn is_old(&self, now: Instant) -> bool {
+        now.duration_since(self.since) >= PATIENCE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_that_refuses_for_long_is_a_problem_until_it_has_programs_or_is_gone() {
+        let (mut failures, began) = (Failures::default(), Instant::now());
+        assert!(failures.note(7, "eth0", "no memory", began));
+        assert!(!failures.are_old(began) && failures.problems(began).is_empty());
+        let later = began + PATIENCE;
+        assert!(!failures.note(7, "uplink", "a pin is in the way", later), "it failed before");
+        assert!(failures.are_old(later));
+        let [problem] = failures.problems(later).try_into().unwrap();
+        assert!(problem.contains("interface uplink: ") && problem.contains("a pin is in the way"));
+        assert!(failures.take_others(&BTreeSet::from([7])).is_empty());
+        failures.note(8, "pod", "no memory", later);
+        assert!(!failures.are_old(later), "the others wait for the second one");
+        assert_eq!(failures.take_others(&BTreeSet::from([7])), [8]);
+        failures.forget(7);
+        assert!(failures.is_empty() && failures.are_old(later));
+    }
+}
