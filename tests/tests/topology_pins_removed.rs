@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::LAYOUT;
+use lb_tests::agent::Agent;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, askers};
 use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::{Ask, PAUSE};
 use lb_tests::wait::wait_until_ok;
 use nix::mount::{MsFlags, mount, umount};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 const NODE_PORT: u16 = 30_080;
 /// How long the agent may take to see what is missing: it looks every two seconds.
@@ -117,10 +120,10 @@ fn removed_pins_of_maps_come_back_as_the_same_maps() -> Result<()> {
     rig.until_programmed()
 }
 
-/// Something else lies over the directory of the pins: nothing can be put
-/// there. Packets are served, and the health says so until it is gone.
+/// Something else lies over the directory of the pins: nothing can be put there. Packets are served, and
+/// `status`, metrics and the health say so until it is gone.
 #[test]
-fn pins_that_cannot_come_back_turn_healthz_bad() -> Result<()> {
+fn pins_that_cannot_come_back_are_a_problem_and_turn_the_health_bad() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(Shape::Routed))?;
     let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(1, 0)?]);
     rig.manifests().apply(&web)?;
@@ -128,18 +131,93 @@ fn pins_that_cannot_come_back_turn_healthz_bad() -> Result<()> {
     let agent = rig.agent(0)?;
     let directory = rig.node(0)?.bpf().join(LAYOUT);
     let is = |expected: u16| {
-        let (code, text) = agent.health("/healthz")?;
-        ensure!(code == expected, "/healthz answers with {code}: {text}");
+        for path in ["/healthz", "/livez"] {
+            let (code, text) = agent.health(path)?;
+            ensure!(code == expected, "{path} answers with {code}: {text}");
+        }
         Ok(())
     };
     is(200)?;
+    ensure!(problems(agent)? < 0.5, "there are problems before");
     let question = Ask::tcp(web.frontend(Family::V4));
     let load = rig.pod(0, 0)?.peer().load(question, false, PAUSE)?;
     mount(Some("cover"), &directory, Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
-    let outcome = wait_until_ok(SOON, "/healthz is bad", || is(503));
+    let outcome = has_no_pins(agent, "missing")
+        .and_then(|()| wait_until_ok(SOON, "the health is bad", || is(503)))
+        .and_then(|()| names_the_cause(agent));
     umount(&directory)?;
     outcome?;
-    wait_until_ok(SOON, "/healthz is well again", || is(200))?;
+    wait_until_ok(SOON, "the health is well again", || is(200))?;
+    wait_until_ok(SOON, "status is well again", || {
+        let (code, said) = agent.ended(&["status"])?;
+        ensure!(code == 0 && problems(agent)? < 0.5, "{code}: {said}");
+        Ok(())
+    })?;
     drop(load.finish_without_loss()?);
+    Ok(())
+}
+
+/// How many problems of the node the metrics count.
+fn problems(agent: &Agent) -> Result<f64> {
+    agent.metric(&["lb_node_problems"])
+}
+
+/// What `status` says at once: that the agent runs, without its pins.
+fn has_no_pins(agent: &Agent, what: &str) -> Result<()> {
+    let (code, said) = agent.ended(&["status"])?;
+    let is_told = said.contains(&format!("{LAYOUT}: {what}"));
+    let process = format!("running (process {})", agent.id());
+    ensure!(code == 1 && is_told && said.contains(&process), "{code}: {said}");
+    Ok(())
+}
+
+fn names_the_cause(agent: &Agent) -> Result<()> {
+    wait_until_ok(SOON, "status names the cause", || {
+        has_no_pins(agent, "missing")?;
+        let said = agent.exit_said(&["status"])?;
+        ensure!(said.contains("Problem        pins are missing: "), "{said}");
+        ensure!(problems(agent)? > 0.5, "the metric counts none");
+        Ok(())
+    })
+}
+
+/// `--bpf-dir` is a directory of a bpffs that is there for others too. Its removal takes the agent's lock with it.
+#[test]
+fn removed_bpf_dir_comes_back_with_its_lock_and_no_question_is_lost() -> Result<()> {
+    let (mut rig, web) = start()?;
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    drop(agent.command(&["cleanup"])?);
+    let directory = rig.node(0)?.bpf().join("deeper");
+    agent.set_flag("--bpf-dir", directory.to_str().context("a path in UTF-8")?);
+    agent.start_again()?;
+    let before = pins(&directory)?;
+    let mut loads = Vec::new();
+    for (from, question) in askers(&rig, &web, NODE_PORT)? {
+        let load = from.peer().load(question, true, PAUSE)?;
+        loads.push((format!("{} asks {question:?}", from.name()), load));
+    }
+    for _ in 0..3 {
+        // Held, or it has put them back before anybody asks.
+        let process = Pid::from_raw(agent.id().cast_signed());
+        kill(process, Signal::SIGSTOP)?;
+        let said = fs::remove_dir_all(&directory).map_err(Into::into);
+        let said = said.and_then(|()| has_no_pins(&agent, "missing"));
+        kill(process, Signal::SIGCONT)?;
+        said?;
+        until_back(&directory, &before)?;
+        wait_until_ok(SOON, "its lock is back", || {
+            let said = agent.command(&["status"])?;
+            ensure!(said.contains("running (process "), "{said}");
+            Ok(())
+        })?;
+    }
+    let (code, said) = agent.exit_code(&["cleanup"])?;
+    ensure!(code == 1 && said.contains("in use by another agent"), "{code}: {said}");
+    for (what, load) in loads {
+        drop(load.finish_without_loss().context(what)?);
+    }
+    agent.stop()?;
+    drop(agent.command(&["cleanup"])?);
     Ok(())
 }

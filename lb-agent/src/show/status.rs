@@ -8,23 +8,24 @@ use lb_common::event::{Hook, Verdict, verdict_counter};
 use lb_common::service::Flags;
 
 use super::{Error, attachments, list, open, words};
-use crate::datapath::{LAYOUT, SOCKET_HOOKS, attached_hooks, runs};
+use crate::datapath::{LAYOUT, SOCKET_HOOKS, attached_hooks};
 use crate::maps::Maps;
-use crate::run::{StateFile, last_sync};
+use crate::run::StateFile;
 use crate::takeover::{Found, Frontends};
 
 mod devices;
+mod process;
 
 /// The screen, as text; and whether all is well.
 pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error> {
-    let maps = open(bpf_dir)?;
     let known = StateFile::read(bpf_dir);
+    let maps = match open(bpf_dir) {
+        Ok(maps) => maps,
+        Err(error) => return process::alone(bpf_dir, &known, error).map(|text| (text, false)),
+    };
     let links = bpf_dir.join(LAYOUT).join("links");
     let mut text = String::new();
-    agent(&mut text, bpf_dir, &known);
-    if let Some(synced) = last_sync(bpf_dir) {
-        line(&mut text, "Last sync", &format!("{synced:.0}"));
-    }
+    process::lines(&mut text, bpf_dir, process::running(bpf_dir, &known), &known);
     let hooks = attached_hooks(&links);
     line(&mut text, "Pins", &bpf_dir.join(LAYOUT).display().to_string());
     line(&mut text, "Socket hooks", &format!("{hooks} of {} attached", SOCKET_HOOKS.len()));
@@ -52,20 +53,6 @@ pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error>
 pub(super) fn line(text: &mut String, name: &str, value: &str) {
     if writeln!(text, "{name:<14} {value}").is_err() {
         // Writing to a string cannot fail.
-    }
-}
-
-fn agent(text: &mut String, bpf_dir: &Path, known: &StateFile) {
-    let value = match runs(bpf_dir) {
-        Some(process) => format!("running (process {})", process.unwrap_or(known.pid)),
-        None => "not running (data path active with the last synced state)".to_owned(),
-    };
-    line(text, "Agent", &value);
-    if !known.node.is_empty() {
-        line(text, "Node", &known.node);
-    }
-    for (resource, since) in &known.stale {
-        line(text, "Stale", &format!("{resource} {since}"));
     }
 }
 

@@ -1,0 +1,78 @@
+//! The lines of `status` about the agent's process, and the whole screen where only that process is left: somebody
+//! removed the pins, or something lies over them.
+
+use std::fs;
+use std::path::Path;
+
+use super::{Error, findings, line};
+use crate::datapath::{LAYOUT, runs};
+use crate::run::{StateFile, last_sync};
+
+/// The screen where the maps have no pins, but an agent runs: it holds and serves what the pins led to.
+pub(super) fn alone(bpf_dir: &Path, known: &StateFile, error: Error) -> Result<String, Error> {
+    let process = running(bpf_dir, known);
+    let pins = match (process, &error) {
+        (Some(_), Error::NoDatapath(_)) => "missing; the agent restores them every two seconds, \
+             or a problem below names why it cannot"
+            .to_owned(),
+        (Some(_), Error::Maps(error)) => format!("cannot be read: {}", crate::chain(error)),
+        _ => return Err(error),
+    };
+    let mut text = String::new();
+    lines(&mut text, bpf_dir, process, known);
+    line(&mut text, "Pins", &format!("{}: {pins}", bpf_dir.join(LAYOUT).display()));
+    findings(&mut text, known);
+    Ok(text)
+}
+
+/// The process of the agent, if one runs. Its lock is that of a directory: where somebody removed that, the process
+/// that wrote the state last tells, if it is one of this program.
+pub(super) fn running(bpf_dir: &Path, known: &StateFile) -> Option<u32> {
+    if let Some(process) = runs(bpf_dir) {
+        return Some(process.unwrap_or(known.pid));
+    }
+    let name = |process: &str| fs::read(format!("/proc/{process}/comm")).ok();
+    let is_ours = || name("self").is_some_and(|own| name(&known.pid.to_string()) == Some(own));
+    (!bpf_dir.exists() && is_ours()).then_some(known.pid)
+}
+
+/// The agent, its node, the objects whose changes it does not see, and when it programmed the last one.
+pub(super) fn lines(text: &mut String, bpf_dir: &Path, process: Option<u32>, known: &StateFile) {
+    let value = match process {
+        Some(process) => format!("running (process {process})"),
+        None => "not running (data path active with the last synced state)".to_owned(),
+    };
+    line(text, "Agent", &value);
+    if !known.node.is_empty() {
+        line(text, "Node", &known.node);
+    }
+    for (resource, since) in &known.stale {
+        line(text, "Stale", &format!("{resource} {since}"));
+    }
+    if let Some(synced) = last_sync(bpf_dir) {
+        line(text, "Last sync", &format!("{synced:.0}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The directory is gone, and with it the lock: the test itself takes the part of an agent.
+    #[test]
+    fn an_agent_whose_directory_was_removed_runs_still() {
+        let directory = tempfile::tempdir().unwrap();
+        let gone = directory.path().join("gone");
+        let known = StateFile { pid: std::process::id(), ..StateFile::default() };
+        assert_eq!(running(&gone, &known), Some(known.pid));
+        assert_eq!(running(directory.path(), &known), None, "nobody holds the lock");
+        assert_eq!(running(&gone, &StateFile { pid: 1, ..StateFile::default() }), None);
+        assert_eq!(running(&gone, &StateFile::default()), None, "nobody ever wrote a state");
+        let said = |error| alone(&gone, &known, error).unwrap();
+        assert!(said(Error::NoDatapath(gone.clone())).contains("/gone/v5: missing"));
+        let other = alone(&gone, &known, Error::OtherBuild(gone.clone()));
+        assert!(matches!(other, Err(Error::OtherBuild(_))), "its maps mean something else");
+        let nobody = alone(&gone, &StateFile::default(), Error::NoDatapath(gone.clone()));
+        assert!(matches!(nobody, Err(Error::NoDatapath(_))));
+    }
+}
