@@ -29,6 +29,8 @@ struct Reported {
     node: NodeState,
     updated: Option<Timestamp>,
     pending_since: Option<Instant>,
+    /// Since when pins are missing that cannot be put back.
+    unpinned_since: Option<Instant>,
     /// When the loop began its last turn; nothing before it runs.
     turned: Option<Instant>,
     answers: BTreeMap<(&'static str, u16), u64>,
@@ -90,6 +92,12 @@ impl Health {
     /// A change waits since then, or none does.
     pub fn pending(&self, since: Option<Instant>) {
         self.reported().pending_since = since;
+    }
+
+    /// Pins are missing since then and cannot be put back, or none is. Changes that are programmed meanwhile do not
+    /// mend that.
+    pub fn unpinned(&self, since: Option<Instant>) {
+        self.reported().unpinned_since = since;
     }
 
     /// The loop begins a turn. From the first one on, none for as long as `patience` means that it hangs.
@@ -159,7 +167,9 @@ impl Health {
 impl Reported {
     fn is_fresh(&self) -> bool {
         let is_recent = |since: Instant| since.elapsed() < self.patience;
-        self.pending_since.is_none_or(is_recent) && self.turned.is_none_or(is_recent)
+        [self.pending_since, self.unpinned_since, self.turned]
+            .into_iter()
+            .all(|since| since.is_none_or(is_recent))
     }
 }
 

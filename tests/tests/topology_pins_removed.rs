@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::LAYOUT;
 use lb_tests::agent::Agent;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, ask, askers};
+use lb_tests::rig::{Rig, TARGET, ask, askers, until};
 use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::{Ask, PAUSE};
 use lb_tests::wait::wait_until_ok;
@@ -23,6 +23,8 @@ const NODE_PORT: u16 = 30_080;
 const SOON: Duration = Duration::from_secs(30);
 /// How long pins are removed again and again: several inspections.
 const REMOVALS: Duration = Duration::from_secs(7);
+/// How many changes of a Service are made while no pin can come back.
+const CHANGES: u16 = 5;
 
 fn start() -> Result<(Rig, Service)> {
     let rig = Rig::build(Topology::builder(Shape::Routed))?;
@@ -120,8 +122,8 @@ fn removed_pins_of_maps_come_back_as_the_same_maps() -> Result<()> {
     rig.until_programmed()
 }
 
-/// Something else lies over the directory of the pins: nothing can be put there. Packets are served, and
-/// `status`, metrics and the health say so until it is gone.
+/// Something else lies over the directory of the pins: nothing can be put there. Packets are served, Services change,
+/// and `status`, metrics and the health say so until it is gone.
 #[test]
 fn pins_that_cannot_come_back_are_a_problem_and_turn_the_health_bad() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(Shape::Routed))?;
@@ -144,6 +146,7 @@ fn pins_that_cannot_come_back_are_a_problem_and_turn_the_health_bad() -> Result<
     mount(Some("cover"), &directory, Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
     let outcome = has_no_pins(agent, "missing")
         .and_then(|()| wait_until_ok(SOON, "the health is bad", || is(503)))
+        .and_then(|()| stays_bad_while_services_change(&rig, &is))
         .and_then(|()| names_the_cause(agent));
     umount(&directory)?;
     outcome?;
@@ -168,6 +171,18 @@ fn has_no_pins(agent: &Agent, what: &str) -> Result<()> {
     let is_told = said.contains(&format!("{LAYOUT}: {what}"));
     let process = format!("running (process {})", agent.id());
     ensure!(code == 1 && is_told && said.contains(&process), "{code}: {said}");
+    Ok(())
+}
+
+/// Each change is programmed into the maps that the agent holds, and none of them puts a pin back.
+fn stays_bad_while_services_change(rig: &Rig, is: &impl Fn(u16) -> Result<()>) -> Result<()> {
+    for number in 0..CHANGES {
+        let late = Service::new("late", 11)?.port(80 + number, TARGET).pods(&[rig.pod(0, 1)?]);
+        rig.manifests().apply(&late)?;
+        let question = Ask::tcp(late.frontend(Family::V4));
+        until(rig.pod(0, 0)?, question, Result::is_ok)?;
+        is(503)?;
+    }
     Ok(())
 }
 

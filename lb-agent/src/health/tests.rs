@@ -35,6 +35,20 @@ fn a_change_that_waits_too_long_is_unhealthy() {
     assert_eq!(code(&hasty, false), 503);
 }
 
+#[test]
+fn missing_pins_are_unhealthy_whatever_else_is_programmed() {
+    let health = Health::new(PATIENCE);
+    health.unpinned(Instant::now().checked_sub(PATIENCE));
+    health.pending(Some(Instant::now()));
+    health.updated();
+    health.pending(None);
+    assert_eq!(code(&health, false), 503);
+    health.unpinned(Some(Instant::now()));
+    assert_eq!(code(&health, false), 200);
+    health.unpinned(None);
+    assert_eq!(code(&health, false), 200);
+}
+
 /// Whatever hangs the loop (a lock, a disk, a kernel): it is told by who does not.
 #[test]
 fn a_loop_that_hangs_is_unhealthy() {

@@ -211,8 +211,7 @@ impl Agent {
 
     /// Programs what changed.
     pub(super) fn reconcile(&mut self) {
-        let unpinned = self.devices.unpinned_since();
-        let waiting = [self.tracker.dirty_since(), self.writer.failing_since(), unpinned];
+        let waiting = [self.tracker.dirty_since(), self.writer.failing_since()];
         self.health.pending(waiting.into_iter().flatten().min());
         if !self.tracker.is_synced() {
             return;

@@ -122,6 +122,7 @@ impl Agent {
         if self.devices.inspect(&self.numbers) {
             self.state.changed();
         }
+        self.health.unpinned(self.devices.unpinned_since());
         let mut problems = self.devices.problems();
         problems.extend(self.takeover.problem());
         problems.extend(self.early_drops.problems(&self.reconciler));
