@@ -64,6 +64,8 @@ pub enum Error {
     NoRouteOut { to: IpAddr, source: io::Error },
     #[error("{0} and {1}: addresses of two families; no packet has both")]
     Families(IpAddr, IpAddr),
+    #[error("write the list")]
+    Write(#[from] io::Error),
     #[error("write json")]
     Json(#[from] serde_json::Error),
     #[error("write yaml")]

@@ -1,6 +1,6 @@
 //! The commands, up to their exit code: the wiring between the library and the terminal.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Write};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command as Process, ExitCode};
@@ -44,8 +44,21 @@ pub(crate) fn listed(options: &Services, list: List) -> Result<ExitCode> {
 pub(crate) fn flows(verb: Ct) -> Result<ExitCode> {
     match verb {
         Ct::List(CtList { filter, services: Services { pins, scope, format, repeat } }) => {
-            let list = || show::flows::list(&pins.bpf_dir, &scope, &filter, format);
-            shown(repeat, || Ok(list()?))
+            let list =
+                |to: &mut dyn Write| show::flows::list(&pins.bpf_dir, &scope, &filter, format, to);
+            if repeat.watch {
+                // One text is compared with the next.
+                return shown(repeat, || {
+                    let mut text = Vec::new();
+                    list(&mut text)?;
+                    String::from_utf8(text).context("a list in UTF-8")
+                });
+            }
+            match list(&mut BufWriter::new(io::stdout().lock())) {
+                Err(show::Error::Write(error)) if error.kind() == ErrorKind::BrokenPipe => {}
+                listed => listed?,
+            }
+            Ok(ExitCode::SUCCESS)
         }
         Ct::Flush(options) => {
             print(&show::flows::flush(&options.pins.bpf_dir, &options.filter)?)?;
@@ -227,7 +240,7 @@ pub(crate) fn completions(shell: Shell) -> Result<ExitCode> {
 /// A reader that went away (`| head`) is no error.
 pub(crate) fn print(text: &str) -> Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("write"),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("write"),
         Ok(()) | Err(_) => Ok(()),
     }
 }

@@ -19,6 +19,11 @@ use nix::time::{ClockId, clock_gettime};
 /// The memory that many clusters give an agent of a node.
 const LIMIT: u64 = 128 << 20;
 const NODE_PORT: u16 = 30_080;
+/// Flows of a table, how many times as many there are later, and the bytes of memory that each one may cost who lists
+/// them.
+const FEW: u32 = 16_384;
+const GROWTH: u32 = 8;
+const EACH: u64 = 64;
 /// How long the first sweep may take on a machine under load.
 const SWEEP: Duration = Duration::from_secs(90);
 
@@ -64,6 +69,35 @@ fn full_tables_fit_the_memory_limit() -> Result<()> {
     writeln!(std::io::stdout(), "{room4} and {room6} flows in {} bytes", limit.taken()?)?;
     agent.stop()?;
     drop(agent.command(&["cleanup"])?);
+    Ok(())
+}
+
+/// An operator runs lists in the agent's container, whose memory full tables have a large part of.
+#[test]
+fn a_list_of_flows_takes_little_memory_for_each() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
+    rig.start_agents(&[])?;
+    let agent = rig.agent(0)?;
+    let maps = Maps::open(&rig.node(0)?.bpf().join(LAYOUT).join("maps"))?;
+    for arguments in [&["ct", "list"][..], &["ct", "list", "-o", "json"]] {
+        fill(&maps, FEW, true)?;
+        let (few, small) = agent.peak_memory(arguments)?;
+        fill(&maps, FEW * GROWTH, true)?;
+        let (many, large) = agent.peak_memory(arguments)?;
+        ensure!(
+            few >= FEW as usize && many > few * (GROWTH as usize - 1),
+            "{few} lines, then {many}"
+        );
+        let grown = large.saturating_sub(small);
+        ensure!(
+            grown < u64::from(FEW * (GROWTH - 1)) * EACH,
+            "{grown} bytes more of {arguments:?}"
+        );
+        let (code, said) = agent.unread(arguments)?;
+        ensure!(code == 0 && said.is_empty(), "`| head` of {arguments:?}: {code}: {said}");
+        drop(agent.command(&["ct", "flush", "--all"])?);
+        ensure!(agent.command(&["ct", "list"])? == "no flows\n", "a flush leaves flows");
+    }
     Ok(())
 }
 

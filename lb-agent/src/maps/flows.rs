@@ -1,6 +1,7 @@
 //! Entries of flows, each in a table of its family, while packets write them, too.
 
 use std::collections::HashSet;
+use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use aya::Pod;
@@ -9,7 +10,7 @@ use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4};
 use lb_common::maps::name;
 
 use super::raw::Raw;
-use super::{MapHandle as _, Maps, Result, batched, found, walk};
+use super::{Error, MapHandle as _, Maps, Result, batched, found, walk};
 use crate::syscall;
 
 /// Which entries: those of either kind are kept in one map for IPv4 and in one for IPv6.
@@ -38,21 +39,68 @@ impl Maps {
 
     /// Calls `see` for every entry of a table.
     pub fn flows(&self, table: Table, mut see: impl FnMut(&FlowKey, &Flow)) -> Result<()> {
+        self.flows_while(table, |key, flow| {
+            see(key, flow);
+            true
+        })
+    }
+
+    /// Calls `see` for the entries of a table until it returns false.
+    fn flows_while(
+        &self,
+        table: Table,
+        mut see: impl FnMut(&FlowKey, &Flow) -> bool,
+    ) -> Result<()> {
         let (map4, map6, [name4, name6]) = self.of(table);
-        let zero = (Raw::default(), Raw::default());
+        let (zero, mut goes_on) = ((Raw::default(), Raw::default()), true);
         let walked = walk::walk(map4.data(), zero, |key: &Raw<FlowKey4>, flow| {
             let flow: &Raw<Flow4> = flow;
-            see(&key.0.whole(), &flow.0.whole());
-            true
+            goes_on = see(&key.0.whole(), &flow.0.whole());
+            goes_on
         });
         walked.map_err(batched(name4))?;
+        if !goes_on {
+            return Ok(());
+        }
         let zero = (Raw::default(), Raw::default());
         let walked = walk::walk(map6.data(), zero, |key: &Raw<FlowKey>, flow| {
             let flow: &Raw<Flow> = flow;
-            see(&key.0, &flow.0);
-            true
+            see(&key.0, &flow.0)
         });
         walked.map_err(batched(name6))
+    }
+
+    /// Calls `see` for every entry that `is_meant`, as packets find it, until it fails. There may be a million of them,
+    /// so that little is remembered of each.
+    pub fn each_flow<E: From<Error>>(
+        &self,
+        is_meant: impl Fn(&FlowKey, &Flow) -> bool,
+        mut see: impl FnMut(&FlowKey, &Flow) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let (hasher, mut seen) = (RandomState::new(), HashSet::new());
+        let mut outcome = Ok(());
+        self.flows_while(Table::Protected, |key, flow| {
+            if is_meant(key, flow) && seen.insert(hasher.hash_one(key)) {
+                outcome = see(key, flow);
+            }
+            outcome.is_ok()
+        })?;
+        outcome?;
+        // A transient entry may be an older copy of a protected one; it may also have become protected since that
+        // table was read, and is not to be missed then.
+        let mut outcome = Ok(());
+        let mut see_transient = |key: &FlowKey, flow: &Flow| {
+            if !is_meant(key, flow) || seen.contains(&hasher.hash_one(key)) {
+                return Ok(());
+            }
+            let flow = self.flow_in(Table::Protected, key)?.unwrap_or(*flow);
+            if is_meant(key, &flow) { see(key, &flow) } else { Ok(()) }
+        };
+        self.flows_while(Table::Transient, |key, flow| {
+            outcome = see_transient(key, flow);
+            outcome.is_ok()
+        })?;
+        outcome
     }
 
     /// Every entry as packets find it.
@@ -70,18 +118,20 @@ impl Maps {
 
     /// One entry as packets find it, if it is still there.
     pub fn flow(&self, key: &FlowKey) -> Result<Option<Flow>> {
-        for table in [Table::Protected, Table::Transient] {
-            let (map4, map6, [name4, name6]) = self.of(table);
-            let flow = if key.is_v4() {
-                found(map4.get(&Raw(FlowKey4::of(key)), 0), name4)?.map(|flow| flow.0.whole())
-            } else {
-                found(map6.get(&Raw(*key), 0), name6)?.map(|flow| flow.0)
-            };
-            if flow.is_some() {
-                return Ok(flow);
-            }
+        match self.flow_in(Table::Protected, key)? {
+            None => self.flow_in(Table::Transient, key),
+            flow => Ok(flow),
         }
-        Ok(None)
+    }
+
+    fn flow_in(&self, table: Table, key: &FlowKey) -> Result<Option<Flow>> {
+        let (map4, map6, [name4, name6]) = self.of(table);
+        if key.is_v4() {
+            let flow = found(map4.get(&Raw(FlowKey4::of(key)), 0), name4)?;
+            Ok(flow.map(|flow| flow.0.whole()))
+        } else {
+            Ok(found(map6.get(&Raw(*key), 0), name6)?.map(|flow| flow.0))
+        }
     }
 
     /// Removes a protected entry, if it is there, and gives what it was at that moment.

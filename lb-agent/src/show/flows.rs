@@ -1,6 +1,6 @@
 //! `ct list` and `ct flush`: what the data path remembers of translated packets.
 
-use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::Path;
 
 use lb_common::addr::{Endpoint, Ip, Protocol};
@@ -34,44 +34,59 @@ pub struct Shown {
     epoch: u32,
 }
 
-/// The flows, as text.
+/// Writes the flows as text, while it reads them: full tables are as large as the memory that the agent's container has.
 pub fn list(
     bpf_dir: &Path,
     scope: &Scope,
     filter: &FlowFilter,
     format: Format,
-) -> Result<String, Error> {
+    to: &mut dyn Write,
+) -> Result<(), Error> {
     let maps = open(bpf_dir)?;
     let now = monotonic().as_nanos() as u64;
     let lifetimes = maps.settings()?.lifetimes;
-    let all: BTreeMap<FlowKey, Flow> = maps.all_flows()?.into_iter().collect();
     let known = StateFile::read(bpf_dir);
-    let mut flows = Vec::new();
-    for (key, flow) in all.iter().filter(|(_, flow)| flow.is_forward()) {
-        let service = known.names.get(&flow.service);
-        let reply = all.get(&key.opposite(flow));
+    let service = |flow: &Flow| known.names.get(&flow.service);
+    let is_shown = |key: &FlowKey, flow: &Flow| {
+        flow.is_forward()
+            && scope.has(service(flow).map(String::as_str))
+            && scope.has_family(key.tuple.source.is_v4())
+            && is_meant(filter, &known, key, flow)
+    };
+    let mut rows = print::Pieces::new(to, format);
+    maps.each_flow(is_shown, |key, flow| {
+        let reply = maps.flow(&key.opposite(flow))?;
         // Idle entries that packets treat as absent are left until others need their room.
-        let counts = !lifetimes.is_over(key, flow, reply, now);
-        let is_meant =
-            scope.has(service.map(String::as_str)) && is_meant(filter, &known, key, flow);
-        if counts && is_meant && scope.has_family(key.tuple.source.is_v4()) {
-            flows.push(shown(key, flow, reply, service.cloned(), now));
+        if lifetimes.is_over(key, flow, reply.as_ref(), now) {
+            return Ok(());
         }
-    }
-    unknown_service(&maps, &known, filter, flows.is_empty())?;
-    print::print(&flows, format)
+        rows.push(*key, shown(key, flow, reply.as_ref(), service(flow).cloned(), now))
+    })?;
+    unknown_service(&maps, &known, filter, rows.is_empty())?;
+    rows.finish()
 }
 
 /// Deletes the flows that the filter means, and says how many entries went.
 pub fn flush(bpf_dir: &Path, filter: &FlowFilter) -> Result<String, Error> {
     let maps = open(bpf_dir)?;
-    let all = maps.all_flows()?;
-    // Names after rows: those of rows that came meanwhile are there.
     let known = StateFile::read(bpf_dir);
-    let entries = entries(all, |key, flow| is_meant(filter, &known, key, flow));
-    unknown_service(&maps, &known, filter, entries.is_empty())?;
-    maps.remove_flows(&entries)?;
-    Ok(format!("deleted {} flow entries\n", entries.len()))
+    // The entry that a client's packets meet comes last: removed before the others, it would be made anew beside them,
+    // and then stand without them.
+    let (mut others, mut first) = (Vec::new(), Vec::new());
+    let is_meant = |key: &FlowKey, flow: &Flow| is_meant(filter, &known, key, flow);
+    maps.each_flow(is_meant, |key, flow| {
+        if flow.is_forward() {
+            first.push(*key);
+        } else {
+            others.push(*key);
+        }
+        Ok::<(), Error>(())
+    })?;
+    let count = others.len() + first.len();
+    unknown_service(&maps, &known, filter, count == 0)?;
+    maps.remove_flows(&others)?;
+    maps.remove_flows(&first)?;
+    Ok(format!("deleted {count} flow entries\n"))
 }
 
 /// Whether the filter means the flow of an entry.
@@ -108,15 +123,6 @@ fn unknown_service(
     } else {
         Err(unknown(wanted, known))
     }
-}
-
-/// The entries that are meant, those that go with them included. The entry that a client's packets meet comes last:
-/// removed before the others, it would be made anew beside them, and then stand without them.
-fn entries(all: Vec<(FlowKey, Flow)>, is_meant: impl Fn(&FlowKey, &Flow) -> bool) -> Vec<FlowKey> {
-    let meant = all.into_iter().filter(|(key, flow)| is_meant(key, flow));
-    let (first, mut others): (Vec<_>, Vec<_>) = meant.partition(|(_, flow)| flow.is_forward());
-    others.extend(first);
-    others.into_iter().map(|(key, _)| key).collect()
 }
 
 fn shown(

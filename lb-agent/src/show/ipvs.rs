@@ -23,16 +23,20 @@ pub fn list(bpf_dir: &Path, scope: &Scope) -> Result<String, Error> {
     let (mut all, _known) = entries(&maps, bpf_dir)?;
     all.retain(|entry| entry.is_in(scope) && !entry.leaving);
     let mut flows = BTreeMap::new();
-    maps.all_flows()?.iter().for_each(|(key, flow)| count(key, flow, &mut flows));
+    maps.each_flow(
+        |_, flow| flow.is_forward(),
+        |key, flow| {
+            count(key, flow, &mut flows);
+            Ok::<(), Error>(())
+        },
+    )?;
     Ok(layout(&all, &flows))
 }
 
 fn count(key: &FlowKey, flow: &Flow, flows: &mut BTreeMap<(ServiceId, String), Counts>) {
-    if flow.is_forward() {
-        let backend = words::endpoint(flow.to.destination, flow.to.destination_port).to_string();
-        let counts = flows.entry((flow.service, backend)).or_default();
-        if key.protocol == Protocol::TCP && is_open(flow) { counts.0 += 1 } else { counts.1 += 1 }
-    }
+    let backend = words::endpoint(flow.to.destination, flow.to.destination_port).to_string();
+    let counts = flows.entry((flow.service, backend)).or_default();
+    if key.protocol == Protocol::TCP && is_open(flow) { counts.0 += 1 } else { counts.1 += 1 }
 }
 
 fn layout(entries: &[Entry], flows: &BTreeMap<(ServiceId, String), Counts>) -> String {

@@ -1,10 +1,17 @@
 //! One way to print every list: columns for people, JSON and YAML for programs, names for shells.
 
-use comfy_table::Table;
+use comfy_table::{ColumnConstraint, Table, Width};
 use serde::Serialize;
 
 use super::Error;
 use crate::cli::{Format, Output};
+
+mod pieces;
+
+pub(super) use pieces::Pieces;
+
+/// Between two columns.
+const PADDING: u16 = 2;
 
 /// How a line looks on a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +48,9 @@ pub(super) fn print<R: Row>(rows: &[R], format: Format) -> Result<String, Error>
         Output::Json => serde_json::to_string_pretty(rows)? + "\n",
         Output::Yaml => yaml(&rows)?,
         Output::Name => rows.iter().map(|row| row.name() + "\n").collect(),
-        Output::Table | Output::Wide => table(rows, format),
+        Output::Table | Output::Wide if rows.is_empty() && format.no_headers => String::new(),
+        Output::Table | Output::Wide if rows.is_empty() => format!("{}\n", R::NONE),
+        Output::Table | Output::Wide => table(rows, format, &mut Vec::new()),
     })
 }
 
@@ -51,10 +60,8 @@ pub(super) fn yaml(value: &impl Serialize) -> Result<String, Error> {
     Ok(text.trim_end().to_owned() + "\n")
 }
 
-fn table<R: Row>(rows: &[R], format: Format) -> String {
-    if rows.is_empty() {
-        return if format.no_headers { String::new() } else { format!("{}\n", R::NONE) };
-    }
+/// Lines of columns that are at least as wide as `widths`, which become the widths of these.
+fn table<R: Row>(rows: &[R], format: Format, widths: &mut Vec<u16>) -> String {
     let (few, more) = R::HEADINGS;
     let columns = if format.output == Output::Wide { few.len() + more.len() } else { few.len() };
     let mut table = Table::new();
@@ -66,8 +73,13 @@ fn table<R: Row>(rows: &[R], format: Format) -> String {
         let cells = row.cells().into_iter().take(columns);
         table.add_row(cells.map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
     }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
+    widths.resize(columns, 0);
+    for (width, own) in widths.iter_mut().zip(table.column_max_content_widths()) {
+        *width = own.max(*width);
+    }
+    for (column, width) in table.column_iter_mut().zip(widths) {
+        column.set_padding((0, PADDING));
+        column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(*width + PADDING)));
     }
     let heading = (!format.no_headers).then_some("1");
     let tones = heading.into_iter().chain(rows.iter().map(|row| match row.tone() {

@@ -1,8 +1,10 @@
 //! Answers of an agent: its metrics and pages, and its commands run beside it.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -70,6 +72,43 @@ impl Agent {
         let output = self.outcome(arguments)?;
         let code = output.status.code().context("ended by a signal")?;
         Ok((code, String::from_utf8_lossy(&output.stdout).into_owned()))
+    }
+
+    /// Runs another command of the agent beside it, reads what it says, and returns how many lines that are and the
+    /// most bytes of memory that it had meanwhile. Its last lines are in the pipe when that is read the last time.
+    pub fn peak_memory(&self, arguments: &[&str]) -> Result<(usize, u64)> {
+        let mut child = self.prepared(arguments)?.stdout(Stdio::piped()).spawn()?;
+        let status = format!("/proc/{}/status", child.id());
+        let mut said = child.stdout.take().context("a pipe")?;
+        let (mut lines, mut peak, mut buffer) = (0, 0, vec![0; 64 << 10]);
+        loop {
+            // Nothing but a process that ended has no such line.
+            let text = fs::read_to_string(&status).unwrap_or_default();
+            let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            if let Some(line) = line {
+                let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
+                peak = peak.max(kibibytes << 10);
+            }
+            let count = said.read(&mut buffer)?;
+            let read = buffer.get(..count).unwrap_or_default();
+            lines += read.split(|byte| *byte == b'\n').count() - 1;
+            if count == 0 {
+                break;
+            }
+        }
+        let status = child.wait()?;
+        ensure!(status.success(), "{arguments:?} ended with {status}");
+        Ok((lines, peak))
+    }
+
+    /// Runs another command of the agent beside it, whose output nobody reads, and returns its exit code and what it
+    /// complained of.
+    pub fn unread(&self, arguments: &[&str]) -> Result<(i32, String)> {
+        let (reader, writer) = std::io::pipe()?;
+        drop(reader);
+        let output = self.prepared(arguments)?.stdout(writer).output()?;
+        let code = output.status.code().context("ended by a signal")?;
+        Ok((code, String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 
     /// Starts another command of the agent beside it; what it says goes to the end of the file `log`.
