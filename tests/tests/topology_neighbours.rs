@@ -1,15 +1,19 @@
 //! Programs of others outside of ours: our place is taken back without a packet being lost, and who insists is named.
 
+use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use lb_agent::datapath::{Direction, LAYOUT, attached_programs};
+use lb_tests::agent::{Agent, Source};
 use lb_tests::campaign;
 use lb_tests::differential::bpf::{attach_outermost, load_verdict};
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, askers};
+use lb_tests::rig::{Rig, TARGET, ask, askers, matrix};
 use lb_tests::topology::{Shape, Topology};
-use lb_tests::traffic::PAUSE;
+use lb_tests::traffic::{Ask, PAUSE};
 use lb_tests::wait::{pass, wait_until_ok};
 
 const NODE_PORT: u16 = 30_080;
@@ -20,6 +24,15 @@ const EVERY: Duration = Duration::from_secs(3);
 /// The return codes of a tc program for a packet that the next one shall see, and for one that nobody else shall.
 const NEXT: i32 = -1;
 const PASS: i32 = 0;
+/// A kubeconfig for an API server that is away.
+const AWAY: &str = "\
+apiVersion: v1
+kind: Config
+current-context: away
+contexts: [{name: away, context: {cluster: away, user: nobody}}]
+clusters: [{name: away, cluster: {server: 'http://127.0.0.1:1'}}]
+users: [{name: nobody, user: {}}]
+";
 
 fn start() -> Result<(Rig, Service)> {
     let rig = Rig::build(Topology::builder(Shape::Routed))?;
@@ -107,4 +120,80 @@ fn who_insists_on_our_place_is_a_problem_until_he_is_gone() -> Result<()> {
         ensure!(!is_named(&status), "{status}");
         Ok(())
     })
+}
+
+/// An agent was killed while it took its place back: before it made the new link at one device, and after that at
+/// others, where the new link runs a program that does nothing. The next one has no API server to learn from.
+#[test]
+fn repair_that_was_killed_halfway_leaves_one_program_of_ours_without_an_api_server() -> Result<()> {
+    let (mut rig, web) = start()?;
+    let mut agent = rig.take_agent(0)?;
+    let node = rig.node(0)?;
+    let (one, other) = (rig.pod(0, 0)?.device(), rig.pod(0, 1)?.device());
+    let mut loads = Vec::new();
+    for (from, question) in askers(&rig, &web, NODE_PORT)? {
+        let load = from.peer().load(question, true, PAUSE)?;
+        loads.push((format!("{} asks {question:?}", from.name()), load));
+    }
+    agent.kill9()?;
+    let mut halfway = Vec::new();
+    for (device, is_egress, is_made) in
+        [(one, false, false), (one, true, true), (other, true, false), ("eth0", false, true)]
+    {
+        halfway.push(leave_halfway(&rig, device, is_egress, is_made)?);
+    }
+    let away = node.directory().join("away.yaml");
+    fs::write(&away, AWAY)?;
+    let mut agent = Agent::spawn(node, Source::Kubeconfig(&away), &[])?;
+    wait_until_ok(SOON, "each place has one link of ours", || {
+        agent.ensure_running()?;
+        for (index, direction, aside) in &halfway {
+            let order = links(&rig, *index, *direction)?;
+            ensure!(order.len() == 1 && !aside.exists(), "{}: links {order:?}", aside.display());
+        }
+        Ok(())
+    })?;
+    ensure!(agent.health("/readyz")?.0 == 503, "there is an API server");
+    for (what, load) in loads {
+        drop(load.finish_without_loss().context(what)?);
+    }
+    for (family, protocol) in matrix() {
+        drop(ask(rig.pod(0, 0)?, Ask::new(protocol, web.frontend(family)))?);
+    }
+    let twice = agent.metric(&["lb_events_total", "\"port_shifted\""])?;
+    ensure!(twice < 0.5, "{twice} packets met two programs");
+    Ok(())
+}
+
+/// Leaves the pins and links of a repair that was killed, and says at which interface, where, and which pin is aside.
+fn leave_halfway(
+    rig: &Rig,
+    device: &str,
+    is_egress: bool,
+    is_made: bool,
+) -> Result<(u32, Direction, PathBuf)> {
+    let node = rig.node(0)?;
+    let pins = node.bpf().join(LAYOUT).join("links");
+    let index = node.device_number(device, "ifindex")?;
+    let (direction, name) = if is_egress {
+        (Direction::Egress, format!("{index}-egress"))
+    } else {
+        (Direction::Ingress, format!("{index}-ingress"))
+    };
+    let (pin, aside) = (pins.join(&name), pins.join(name + "-old"));
+    fs::rename(&pin, &aside)?;
+    if is_made {
+        let made = come(rig, &[device], NEXT, is_egress)?;
+        let newest = links(rig, index, direction)?.into_iter().max().context("a link")?.to_string();
+        let pin = pin.display().to_string();
+        drop(node.netns().tool("bpftool", &["link", "pin", "id", &newest, &pin])?);
+        drop(made);
+    }
+    Ok((index, direction, aside))
+}
+
+/// The numbers of the links at a place of node-a.
+fn links(rig: &Rig, index: u32, direction: Direction) -> Result<Vec<u32>> {
+    let hooked = rig.node(0)?.netns().run_in(|| attached_programs(index, direction))??;
+    Ok(hooked.into_iter().map(|hooked| hooked.link).collect())
 }

@@ -6,9 +6,10 @@ use std::path::Path;
 
 use tracing::info;
 
+use super::detach::let_go;
 use super::programs::XDP;
 use super::role::{Direction, Role};
-use super::upgrade::Place;
+use super::upgrade::{self, Place};
 use super::{Datapath, Error, SOCKET_HOOKS, features, links, xdp};
 
 impl Datapath {
@@ -27,9 +28,16 @@ impl Datapath {
             let hands_over = self.hands_over() && !self.held.contains_key(&path);
             let place = Place::at_device(role, direction, hands_over);
             let name = role.program(direction);
+            // A run that was killed while it took its place back left two links, and no maps of an earlier run: both
+            // would meet each packet until the end of an upgrade, which waits for the API server.
+            let is_halfway = !self.hands_over()
+                && upgrade::undo_room(&path).map_err(|error| error.named(name))?;
             let program = self.programs.get(name)?.fd();
             let link = links::attach_device(&links, program, index, direction, place)
                 .map_err(|error| error.named(name))?;
+            if is_halfway {
+                let_go(&upgrade::aside(&path))?;
+            }
             drop(self.held.insert(path, link));
         }
         drop(self.attached.insert(index, (name.to_owned(), role)));

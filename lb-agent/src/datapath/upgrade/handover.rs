@@ -68,6 +68,17 @@ pub(in crate::datapath) fn make_room(link: &Path, place: Place) -> Result<(), Fa
     }
 }
 
+/// Gives a link its name back that an earlier run put aside before it was killed. Says whether it made the new one: that
+/// one stays then, and the link aside ends once the new one runs our program.
+pub(in crate::datapath) fn undo_room(link: &Path) -> Result<bool, Failure> {
+    let aside = aside(link);
+    if link.exists() || !aside.exists() {
+        return Ok(aside.exists());
+    }
+    fs::rename(&aside, link).map_err(|error| Failure::Pin(aside, error))?;
+    Ok(false)
+}
+
 /// Whether an earlier run's links are beside ours.
 pub(in crate::datapath) fn is_under_way(links: &Path) -> Result<bool, Error> {
     Ok(cleanup::list(links)?.iter().any(|path| is_aside(path)))
@@ -95,6 +106,20 @@ mod tests {
         assert!(make_room(&link, Place::Beside).is_ok() && aside(&link).exists());
         assert!(!link.exists());
         assert_eq!(links::devices(directory.path()).unwrap(), [7]);
+    }
+
+    #[test]
+    fn a_link_that_was_put_aside_has_its_name_again_unless_there_is_a_newer_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("7-ingress");
+        let names = || cleanup::list(directory.path()).unwrap();
+        assert!(matches!(undo_room(&link), Ok(false)) && names().is_empty());
+        fs::write(aside(&link), "").unwrap();
+        assert!(matches!(undo_room(&link), Ok(false)));
+        assert_eq!(names(), [&*link]);
+        fs::write(aside(&link), "").unwrap();
+        assert!(matches!(undo_room(&link), Ok(true)));
+        assert_eq!(names(), [link.clone(), aside(&link)]);
     }
 
     #[test]
