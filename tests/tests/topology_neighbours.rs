@@ -103,11 +103,16 @@ fn who_insists_on_our_place_is_a_problem_until_he_is_gone() -> Result<()> {
     let status = || rig.agent(0)?.exit_said(&["status"]);
     let is_named = |status: &str| status.contains("interface eth0: program ");
     ensure!(!is_named(&status()?), "{}", status()?);
-    let mut neighbours = Vec::new();
+    let mut neighbours = come(&rig, &["eth0"], PASS, false)?;
+    is_displaced(&rig, 1.0)?;
+    ensure!(problems(&rig)? < 0.5, "somebody who came once is a problem");
+    neighbours.extend(come(&rig, &["eth0"], PASS, false)?);
+    // It waits before it takes its place back again, and an operator is told before that.
+    is_displaced(&rig, 2.0)?;
+    ensure!(problems(&rig)? > 0.5, "somebody who came twice is no problem");
     wait_until_ok(SOON, "status names who insists", || {
-        neighbours.extend(come(&rig, &["eth0"], PASS, false)?);
-        let status = status()?;
-        ensure!(is_named(&status), "{status}");
+        let (code, status) = rig.agent(0)?.ended(&["status"])?;
+        ensure!(code == 1 && is_named(&status), "{code}: {status}");
         Ok(())
     })?;
     drop(neighbours);
@@ -117,7 +122,20 @@ fn who_insists_on_our_place_is_a_problem_until_he_is_gone() -> Result<()> {
     }
     wait_until_ok(SOON * 4, "nobody insists any more", || {
         let status = status()?;
-        ensure!(!is_named(&status), "{status}");
+        ensure!(!is_named(&status) && problems(&rig)? < 0.5, "{status}");
+        Ok(())
+    })
+}
+
+fn problems(rig: &Rig) -> Result<f64> {
+    rig.agent(0)?.metric(&["lb_node_problems"])
+}
+
+/// Waits until the agent has taken its places back so many times.
+fn is_displaced(rig: &Rig, times: f64) -> Result<()> {
+    wait_until_ok(SOON, "the agent takes its place back", || {
+        let repairs = rig.agent(0)?.metric(&["lb_attachment_repairs_total", "displaced"])?;
+        ensure!(repairs > times - 0.5, "{repairs} repairs");
         Ok(())
     })
 }
