@@ -268,7 +268,7 @@ impl Agent {
         }
         // A reader of their rows can name them.
         self.state.name(self.reconciler.take_named());
-        self.open.note(&ops, |ip| self.devices.is_own(ip));
+        self.open.note(&ops, |ip| self.devices.may_be_own(ip));
         self.writer.write(ops, &self.numbers);
         self.pass_time();
         count

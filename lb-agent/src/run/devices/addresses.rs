@@ -29,6 +29,12 @@ impl Devices {
         self.addresses.contains_key(ip)
     }
 
+    /// Whether an address is one of the node's, as far as is known: at a first start, objects may come before the
+    /// interfaces were listed.
+    pub(in crate::run) fn may_be_own(&self, ip: &Ip) -> bool {
+        self.addresses.is_empty() || self.is_own(ip)
+    }
+
     /// The node's addresses that a process may listen at: not those
     /// of `kube-ipvs0`, where kube-proxy has every ClusterIP.
     pub(in crate::run) fn listening(&self) -> BTreeSet<Ip> {

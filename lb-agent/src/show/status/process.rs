@@ -69,7 +69,8 @@ mod tests {
         assert_eq!(running(&gone, &StateFile { pid: 1, ..StateFile::default() }), None);
         assert_eq!(running(&gone, &StateFile::default()), None, "nobody ever wrote a state");
         let said = |error| alone(&gone, &known, error).unwrap();
-        assert!(said(Error::NoDatapath(gone.clone())).contains("/gone/v5: missing"));
+        let missing = format!("/gone/{LAYOUT}: missing");
+        assert!(said(Error::NoDatapath(gone.clone())).contains(&missing));
         let other = alone(&gone, &known, Error::OtherBuild(gone.clone()));
         assert!(matches!(other, Err(Error::OtherBuild(_))), "its maps mean something else");
         let nobody = alone(&gone, &StateFile::default(), Error::NoDatapath(gone.clone()));
