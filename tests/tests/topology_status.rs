@@ -57,6 +57,7 @@ Map            ADDRESSES #
 Map            DEVICES #
 Map            FRAGMENTS #
 Map            HELD_FRAGMENTS #
+Map            OWN_ANSWERS #
 Map            INHERITED #
 ";
 
