@@ -1,10 +1,12 @@
 //! The view of an operator: the whole screen of `status`, and names as soon as there are rows.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::{LAYOUT, SOCKET_HOOKS};
+use lb_agent::run::state_file;
 use lb_tests::agent::Agent;
 use lb_tests::http;
 use lb_tests::manifest::{Service, node_object};
@@ -139,6 +141,25 @@ fn links_that_lead_nowhere_are_not_attached() -> Result<()> {
     says(1, "Socket hooks   3 of 4 attached")?;
     detach(&format!("{}-egress", node.device_number("eth0", "ifindex")?))?;
     says(1, "Interface      eth0            external NOT attached")
+}
+
+/// Somebody clears `/run`: names and the time of the last sync come back though nothing changes.
+#[test]
+fn removed_state_comes_back_without_a_change() -> Result<()> {
+    let rig = start()?;
+    let agent = rig.agent(0)?;
+    let directory = state_file(rig.node(0)?.bpf());
+    let directory = directory.parent().context("a directory")?;
+    let is_told = || {
+        let status = agent.command(&["status"])?;
+        let listed = agent.command(&["lb", "list"])?;
+        let has_state = status.contains("Node           node-a") && status.contains("Last sync");
+        ensure!(has_state && listed.contains("default/web"), "{status}{listed}");
+        Ok(())
+    };
+    is_told()?;
+    fs::remove_dir_all(directory)?;
+    wait_until_ok(SOON, "the state is back", is_told)
 }
 
 /// Waits for the screen: what is told once a second may be late.

@@ -122,10 +122,11 @@ impl State {
         (self.synced, self.is_synced_written) = (Some(Timestamp::now()), false);
     }
 
-    /// Once a second: writes the time of the last sync, if that is another.
+    /// Once a second: writes the time of the last sync, if that is another or its file is gone.
     pub(super) fn write_sync(&mut self) {
-        let Some(synced) = self.synced.filter(|_| !self.is_synced_written) else { return };
         let file = self.path.with_file_name("synced");
+        let is_due = !self.is_synced_written || !file.exists();
+        let Some(synced) = self.synced.filter(|_| is_due) else { return };
         let directory = file.parent().unwrap_or_else(|| Path::new("/run"));
         let written =
             fs::create_dir_all(directory).and_then(|()| fs::write(&file, format!("{synced:.3}\n")));
@@ -135,12 +136,13 @@ impl State {
         self.is_synced_written = written.is_ok();
     }
 
-    /// Whether something changed, and long enough ago; at once when the view became old or fresh.
+    /// Whether something changed, and long enough ago, or somebody removed the file; at once when the view became old
+    /// or fresh.
     pub(super) fn is_due(&mut self) -> bool {
         if self.writing.as_ref().is_some_and(|writing| !writing.is_finished()) {
             return false;
         }
-        if lock(&self.written).has_failed {
+        if lock(&self.written).has_failed || !self.path.exists() {
             self.changed();
         }
         let is_time = self.changed.is_some_and(|changed| changed.elapsed() >= PAUSE);
@@ -230,7 +232,8 @@ impl State {
         let naming = Some(reconciler.naming());
         let written = Arc::clone(&self.written);
         let mut before = lock(&written);
-        if self.naming == naming && self.told == known && !before.has_failed {
+        let is_told = self.naming == naming && self.told == known && self.path.exists();
+        if is_told && !before.has_failed {
             return None;
         }
         before.begun += 1;

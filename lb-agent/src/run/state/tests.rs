@@ -1,4 +1,4 @@
-//! A file that cannot be written, and then can.
+//! A file that cannot be written, and then can; and one that somebody removes.
 
 use super::*;
 use crate::reconcile::Limits;
@@ -24,7 +24,14 @@ fn what_could_not_be_written_is_written_when_it_can_be() {
     assert!(state.is_due());
     state.write_now(&reconciler, Vec::new(), &[]);
     assert!(state.path.exists(), "though nothing changed");
-    fs::remove_file(&state.path).unwrap();
+    assert!(!state.is_due(), "nothing is to be said");
+    // Somebody removes the directory, and nothing changes.
+    fs::remove_dir_all(&place).unwrap();
+    state.write_sync();
+    assert!(place.join("synced").exists());
+    assert!(!state.is_due(), "not without a pause");
+    state.changed = Instant::now().checked_sub(PAUSE);
+    assert!(state.is_due());
     state.write_now(&reconciler, Vec::new(), &[]);
-    assert!(!state.path.exists() && !state.is_due(), "nothing is to be said");
+    assert!(state.path.exists(), "it is as it was");
 }
