@@ -147,7 +147,12 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
         () = lists(&mut tracker, &mut events, patience) => {}
         () = stop.asked() => return Ok(End::Asked),
     }
-    paths.sizes = sizes::chosen(&paths.sizes, &tracker.demand(), memory::limit());
+    let (need, limit) = (tracker.demand(), memory::limit());
+    paths.sizes = sizes::chosen(&paths.sizes, &need, limit);
+    let memory_problem = memory::problem(&paths.sizes, &need, limit);
+    if let Some(problem) = &memory_problem {
+        warn!(problem, "memory limit is below what full maps may take");
+    }
     let Some(mut datapath) = load(paths.clone(), &mut stop).await? else {
         return Ok(End::Asked);
     };
@@ -193,6 +198,7 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
         early_drops: EarlyDrops::default(),
         takeover: takeover::begin(Arc::clone(&shared)).await,
         configured_sizes: config.sizes(),
+        memory_problem,
     };
     start_servers(&config, &agent, (kube_proxy, view), &shared).await?;
     info!(node = name, bpf_dir = %paths.bpf_dir.display(), cgroup = %paths.cgroup.display(), "agent started");

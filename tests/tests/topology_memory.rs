@@ -8,6 +8,7 @@ use lb_agent::datapath::LAYOUT;
 use lb_agent::maps::{Maps, Table};
 use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use lb_common::flow::{Flow, FlowKey, Kind, Side, Tuple};
+use lb_tests::agent::Agent;
 use lb_tests::manifest::Service;
 use lb_tests::memory::MemoryLimit;
 use lb_tests::rig::{Rig, TARGET, askers};
@@ -40,6 +41,7 @@ fn full_tables_fit_the_memory_limit() -> Result<()> {
     drop(agent.command(&["cleanup"])?);
     agent.limit_memory(&limit);
     agent.start_again()?;
+    has_problem(&agent, false)?;
     let mut loads = Vec::new();
     for (from, question) in askers(&rig, &web, NODE_PORT)? {
         for kept in [true, false] {
@@ -70,6 +72,35 @@ fn full_tables_fit_the_memory_limit() -> Result<()> {
     agent.stop()?;
     drop(agent.command(&["cleanup"])?);
     Ok(())
+}
+
+/// Somebody wants more flows than the limit has room for.
+#[test]
+fn a_limit_below_the_chosen_maps_is_a_problem() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?.start(&[])?;
+    let limit = MemoryLimit::new("chosen", LIMIT)?;
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    drop(agent.command(&["cleanup"])?);
+    agent.limit_memory(&limit);
+    agent.set_flag("--map-size", "FLOWS=1048576");
+    agent.start_again()?;
+    has_problem(&agent, true)?;
+    agent.stop()?;
+    drop(agent.command(&["cleanup"])?);
+    Ok(())
+}
+
+/// Waits until `status` names the memory limit as too small and ends with 1, and the metric counts it, or for neither.
+fn has_problem(agent: &Agent, expected: bool) -> Result<()> {
+    wait_until_ok(SWEEP, "what status says of the memory limit", || {
+        let (code, said) = agent.ended(&["status"])?;
+        let is_named = said.contains("Problem        memory limit of the agent is 128 MiB");
+        let is_counted = agent.metric(&["lb_node_problems"])? > 0.5;
+        let found = (is_named, code, is_counted);
+        ensure!(found == (expected, i32::from(expected), expected), "{found:?}: {said}");
+        Ok(())
+    })
 }
 
 /// An operator runs lists in the agent's container, whose memory full tables have a large part of.

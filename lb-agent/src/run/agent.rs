@@ -72,6 +72,8 @@ pub(super) struct Agent {
     pub(super) early_drops: EarlyDrops,
     /// Sizes of maps that somebody chose.
     pub(super) configured_sizes: BTreeMap<String, u32>,
+    /// The memory limit at the start was too small for the maps that were made.
+    pub(super) memory_problem: Option<String>,
 }
 
 impl Agent {

@@ -8,8 +8,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use tracing::warn;
-
 use crate::maps::{SHAPES, Shape};
 use crate::reconcile::Limits;
 
@@ -67,14 +65,31 @@ pub(super) fn fit(
             floors.get(shape.name).is_some_and(|floor| entries(shape) / 2 >= *floor)
         };
         let largest = SHAPES.iter().filter(may_shrink).max_by_key(|it| it.bytes(entries(it)));
-        let Some(largest) = largest else {
-            let needed = taken + other_memory(need);
-            warn!(limit, needed, "memory limit is below what full maps may take: raise the limit");
-            return;
-        };
+        let Some(largest) = largest else { return };
         let half = entries(largest) / 2;
         sizes.insert(largest.name, half);
     }
+}
+
+/// Says that full maps of these sizes may take more than the limit, where they may: then packets can kill the agent.
+pub(super) fn problem(
+    sizes: &BTreeMap<String, u32>,
+    need: &Limits,
+    limit: Option<u64>,
+) -> Option<String> {
+    let limit = limit?;
+    let entries = |shape: &Shape| sizes.get(shape.name).copied().unwrap_or(shape.entries);
+    let taken: u64 = SHAPES.iter().map(|shape| shape.bytes(entries(shape))).sum();
+    let needed = taken.saturating_add(other_memory(need));
+    let mebibytes = |bytes: u64| bytes.div_ceil(1 << 20);
+    (needed > limit).then(|| {
+        format!(
+            "memory limit of the agent is {} MiB, and full maps with the Services of the cluster may take {} MiB, so that \
+             packets can make the kernel end the agent: raise the limit, or lower mapSizes where they are set",
+            limit >> 20,
+            mebibytes(needed)
+        )
+    })
 }
 
 /// Bytes that are not for maps.
@@ -116,7 +131,7 @@ mod tests {
         let floors = sizes();
         fit(&mut all, &floors, &NOTHING, 512 << 20);
         assert_eq!(all, sizes());
-        assert!(total(&all) < 448 << 20, "what docs/operate.md computes: {}", total(&all));
+        assert!(total(&all) < 448 << 20, "what ADR 0032 computes: {}", total(&all));
     }
 
     #[test]
@@ -124,6 +139,19 @@ mod tests {
         let (mut small, floors) = (sizes(), sizes());
         fit(&mut small, &floors, &NOTHING, 1 << 20);
         assert_eq!(small, sizes());
+    }
+
+    #[test]
+    fn a_limit_below_full_maps_is_a_problem() {
+        let chosen = BTreeMap::from([("FLOWS4".to_owned(), 2_097_152)]);
+        let of = |sizes, mebibytes: u64| problem(sizes, &NOTHING, Some(mebibytes << 20));
+        assert_eq!(of(&chosen, 1_024), None);
+        assert_eq!(problem(&BTreeMap::new(), &NOTHING, Some(512 << 20)), None);
+        assert_eq!(problem(&chosen, &NOTHING, None), None, "no limit");
+        let said = of(&chosen, 512).expect("a problem");
+        assert!(said.contains("is 512 MiB") && said.contains("raise the limit"), "{said}");
+        let many = Limits { services: 200_000, backends: 200_000, ..NOTHING };
+        assert!(problem(&BTreeMap::new(), &many, Some(512 << 20)).is_some(), "objects count");
     }
 
     #[test]

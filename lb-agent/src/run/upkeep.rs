@@ -125,6 +125,7 @@ impl Agent {
         self.health.unpinned(self.devices.unpinned_since());
         let mut problems = self.devices.problems();
         problems.extend(self.takeover.problem());
+        problems.extend(self.memory_problem.clone());
         problems.extend(self.early_drops.problems(&self.reconciler));
         Numbers::set(&self.numbers.node_problems, problems.len());
         self.state.finds_on_node(problems);
