@@ -14,6 +14,8 @@ use serde_json::Value;
 
 const NODE_PORT: u16 = 30_080;
 const SOON: Duration = Duration::from_mins(1);
+/// Ports of processes, which the kernel gives to no other socket.
+const PORTS: [u16; 5] = [61_991, 61_992, 61_993, 61_994, 61_995];
 
 in_both_shapes!(
     pod_stays_with_its_backend,
@@ -67,6 +69,11 @@ fn host_process_stays_with_its_backend(shape: Shape) -> Result<()> {
         let connected = only_server(rig.node(0)?, question)?;
         let unconnected = only_server(rig.node(0)?, question.unconnected())?;
         ensure!(connected == unconnected, "{family} {protocol}: {connected}, {unconnected}");
+        for port in PORTS {
+            // A socket that is bound to a port is left to its packets.
+            let bound = ask(rig.node(0)?, question.from_port(port))?.server;
+            ensure!(connected == bound, "{family} {protocol} {port}: {connected}, {bound}");
+        }
     }
     Ok(())
 }

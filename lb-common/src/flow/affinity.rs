@@ -8,7 +8,7 @@ use crate::service::{BackendId, ServiceId};
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Client {
-    /// Source address before any translation, or the cookie of a network namespace at the socket hooks.
+    /// Source address before any translation.
     pub ip: Ip,
     pub service: ServiceId,
     /// 0 for the Cluster set, 1 for the Local set.

@@ -1,9 +1,9 @@
 //! The socket hooks: a TCP socket of this host is connected to a backend directly, and shown the frontend.
 //!
-//! The same choice as for packets; the client is the network namespace (its cookie), the flow's
-//! source the socket. A call whose packets would be dropped, one that depends on an address that its socket has or is
-//! yet to get, and one from a port that the process chose, are left to the packets ([`super::host`], `socketLB:
-//! all`). So are all datagrams: a socket that stays connected to the frontend follows every change of its backends.
+//! The same choice as for packets; the flow's source is the socket. A call whose packets would be dropped, one that
+//! depends on an address that its socket has or is yet to get (`ClientIP` affinity does), and one from a port that the
+//! process chose, are left to the packets ([`super::host`], `socketLB: all`). So are all datagrams: a socket that
+//! stays connected to the frontend follows every change of its backends.
 
 use super::{Asker, Choice, Refusal, choose, classify};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
@@ -102,18 +102,16 @@ fn find<T: Clock + Node + Services>(
             return Err(Outcome::Leave);
         }
         let frontend = Frontend::node_port(ip, port, call.protocol);
-        let there = tables.service(&frontend, &mut choice.service);
-        return if there { Ok(()) } else { Err(Outcome::Leave) };
-    }
-    choice.frontend = Frontend::new(ip, port, call.protocol);
-    let is_near = classify::is_near(settings, &ip, port, ip.is_v4());
-    choose::locate(tables, settings, choice, is_near)
-        .map_err(|refusal| refused(tables, refusal))?;
-    if is_own || !depends_on_address(settings, &choice.service) {
-        Ok(())
+        if !tables.service(&frontend, &mut choice.service) {
+            return Err(Outcome::Leave);
+        }
     } else {
-        Err(Outcome::Leave)
+        choice.frontend = Frontend::new(ip, port, call.protocol);
+        let is_near = classify::is_near(settings, &ip, port, ip.is_v4());
+        choose::locate(tables, settings, choice, is_near)
+            .map_err(|refusal| refused(tables, refusal))?;
     }
+    if depends_on_address(settings, &choice.service, is_own) { Err(Outcome::Leave) } else { Ok(()) }
 }
 
 /// Whether the port of the socket was chosen before: another socket may connect from it to another frontend of the same
@@ -134,15 +132,19 @@ fn is_bound_elsewhere(settings: &Settings, call: &Call) -> bool {
         && *local != settings.node6
 }
 
-/// Whether a pod's address decides what becomes of its call. Its socket need not have one yet: then its packets are
-/// translated, where its device knows it.
+/// Whether the client's address decides what becomes of a call. Its socket need not have one yet: then its packets are
+/// translated, where their interface knows it.
+///
+/// For sockets of the host that is so with affinity only. Its key is the source address
+/// (contract 4), also of a process that is bound to a port and sends packets.
 #[inline(always)]
-pub const fn depends_on_address(settings: &Settings, service: &Service) -> bool {
+pub const fn depends_on_address(settings: &Settings, service: &Service, is_host: bool) -> bool {
     let flags = service.flags;
     service.affinity != 0
-        || flags.has(Flags::SOURCES)
-        || flags.has(Flags::EXTERNAL) && flags.has(Flags::LOCAL_POLICY)
-        || settings.has(Settings::MASQUERADE_KUBE_PROXY)
+        || !is_host
+            && (flags.has(Flags::SOURCES)
+                || flags.has(Flags::EXTERNAL) && flags.has(Flags::LOCAL_POLICY)
+                || settings.has(Settings::MASQUERADE_KUBE_PROXY))
 }
 
 /// The result of a refusal at a socket: a rejection is an errno, silence is the packet's business.
@@ -165,14 +167,10 @@ fn pick<T: Clock + Node + Services>(
 ) -> Result<(), Outcome> {
     let settings = tables.settings().ok_or(Outcome::Leave)?;
     let source = settings.node(call.remote.ip.is_v4());
-    let client = Ip::cookie(call.netns);
     let tuple = Tuple::new(Endpoint::new(Ip::cookie(call.socket), Port::NONE), call.remote);
     let hash = hash::tuple(&tuple, call.protocol);
-    choice.asker = Asker { client, source, hash, local: 1 };
-    let now = tables.now();
-    choose::choose(tables, choice, now).map_err(|refusal| refused(tables, refusal))?;
-    choose::remember(tables, choice, now);
-    Ok(())
+    choice.asker = Asker { client: source, source, hash, local: 1 };
+    choose::choose(tables, choice, tables.now()).map_err(|refusal| refused(tables, refusal))
 }
 
 #[cfg(test)]

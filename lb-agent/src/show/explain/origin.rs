@@ -68,9 +68,11 @@ impl Origin {
     pub(super) fn has_hooks(&self, settings: &Settings, service: Option<Service>) -> bool {
         match (settings.socket_mode, self.is_node, self.role) {
             (Settings::SOCKETS_OFF, ..) => false,
-            (_, true, _) => true,
+            (_, true, _) => {
+                service.is_none_or(|service| !depends_on_address(settings, &service, true))
+            }
             (Settings::SOCKETS_ALL, false, Role::Pod) => {
-                service.is_some_and(|service| !depends_on_address(settings, &service))
+                service.is_some_and(|service| !depends_on_address(settings, &service, false))
             }
             _ => false,
         }

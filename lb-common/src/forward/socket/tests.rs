@@ -212,22 +212,17 @@ fn allowed_source_is_the_nodes_own() {
     let _backend = used(connects(&tables, &call(world::CLUSTER4, Protocol::TCP, SOCKET)));
 }
 
+/// The client is the address that the packets have: a process that is bound to a port has the same backend.
 #[test]
-fn affinity_holds_for_all_sockets_of_a_host_and_follows_the_epoch() {
-    let mut tables = node(&V4, &V4.backends, |service| Service { affinity: 60, ..service });
-    let first = used(connects(&tables, &call(world::CLUSTER4, Protocol::TCP, SOCKET)));
-    for socket in 1..32 {
-        for frontend in [world::CLUSTER4, world::NODE4] {
-            let asked = call(frontend, Protocol::TCP, SOCKET + socket);
-            assert_eq!(used(connects(&tables, &asked)), first);
+fn affinity_is_left_to_the_packets() {
+    for family in &FAMILIES {
+        let tables = node(family, &family.backends, |service| Service { affinity: 60, ..service });
+        for frontend in [family.cluster, family.node, family.loopback] {
+            let asked = call(frontend, Protocol::TCP, SOCKET);
+            assert_eq!(connects(&tables, &asked), Outcome::Leave, "{frontend}");
         }
+        assert!(tables.affinity.borrow().is_empty());
     }
-    assert_eq!(tables.counted(Event::AffinityHit), 62);
-    for row in &mut tables.backends {
-        row.epoch += 1_000;
-    }
-    let _any = used(connects(&tables, &call(world::CLUSTER4, Protocol::TCP, SOCKET)));
-    assert_eq!(tables.counted(Event::AffinityHit), 62, "who left is forgotten");
 }
 
 #[test]
