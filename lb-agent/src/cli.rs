@@ -131,7 +131,7 @@ pub struct TakeoverVerb {
     /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
-    /// Remove kube-proxy's rules: nftables tables, KUBE-* chains (with iptables-save and iptables-restore), and
+    /// Remove kube-proxy's rules: nftables tables, its iptables chains (with iptables-save and iptables-restore), and
     /// kube-ipvs0 once its last connection has ended. Established connections continue.
     #[arg(long)]
     pub remove_rules: bool,
