@@ -135,6 +135,14 @@ impl Topology {
         node.pods().last().context("the pod that was added")
     }
 
+    /// Makes the wire of pod `pod` of node `node` anew, as a CNI does where a pod comes back: with the same names, and
+    /// with this interface index if one is given.
+    pub fn rewire(&self, node: usize, pod: usize, number: Option<u32>) -> Result<()> {
+        let node = self.nodes.get(node).with_context(|| format!("no node {node}"))?;
+        node.rewire(pod, number, &self.builder)?;
+        node.until_wired()
+    }
+
     /// Lets everybody reach the pods of every node.
     fn connect_pod_ranges(&mut self) -> Result<()> {
         if self.builder.overlay == Some(Overlay::Tunnel) {

@@ -134,12 +134,35 @@ fn device_that_is_renamed_moved_and_made_anew_is_served(shape: Shape) -> Result<
         ensure!(links(&rig, back, Direction::Egress)?.len() == 1, "no program");
         Ok(())
     })?;
+    // Another one has the same name, once with the index of the one before and once with its own.
+    for keeps_index in [true, false] {
+        let before = index(&rig, &second)?;
+        // Held, or it may hear of the end of the first one before the second one is there.
+        let agent = Pid::from_raw(rig.agent(0)?.id().cast_signed());
+        kill(agent, Signal::SIGSTOP)?;
+        let made = rig.topology().rewire(0, 1, keeps_index.then_some(before));
+        kill(agent, Signal::SIGCONT)?;
+        made?;
+        ensure!((index(&rig, &second)? == before) == keeps_index, "the index of {second}");
+        for (family, protocol) in matrix() {
+            until(rig.pod(0, 1)?, Ask::new(protocol, web.frontend(family)), Result::is_ok)?;
+        }
+        let back = index(&rig, &second)?;
+        for direction in [Direction::Ingress, Direction::Egress] {
+            let links = links(&rig, back, direction)?;
+            ensure!(links.len() == 1, "{direction:?} of {second}: {links:?}");
+        }
+    }
     netns.ip(&format!("link delete {second}"))?;
     drop(rig.add_pod(0)?.name().to_owned());
     for (family, protocol) in matrix() {
         until(rig.pod(0, 2)?, Ask::new(protocol, web.frontend(family)), Result::is_ok)?;
     }
-    is_served(&rig, &web)
+    is_served(&rig, &web)?;
+    let log = rig.agent(0)?.log_end(1_000);
+    let warnings: Vec<_> = log.lines().filter(|line| line.contains(" WARN ")).collect();
+    ensure!(warnings.is_empty(), "devices that come and go are nobody's fault: {warnings:#?}");
+    Ok(())
 }
 
 /// It has neither an address of the Node object nor a default route, and its other end is elsewhere as a pod's.

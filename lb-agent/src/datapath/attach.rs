@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use tracing::info;
@@ -11,6 +12,7 @@ use super::programs::XDP;
 use super::role::{Direction, Role};
 use super::upgrade::{self, Place};
 use super::{Datapath, Error, SOCKET_HOOKS, features, links, xdp};
+use crate::syscall;
 
 impl Datapath {
     /// Puts the programs of a role on a device, in place of what an earlier run left there.
@@ -43,6 +45,22 @@ impl Datapath {
         drop(self.attached.insert(index, (name.to_owned(), role)));
         info!(device = name, index, role = role.name(), "programs attached");
         Ok(())
+    }
+
+    /// Forgets a device whose links lead nowhere any more, and says whether that is so: it was made anew, or moved to
+    /// another namespace and back, with the same index and name. Nobody saw it missing, so nobody detached it.
+    pub fn forget_if_another(&mut self, index: u32) -> bool {
+        let links = self.dir.join("links");
+        let is_lost = |path| {
+            let info = self.held.get(&path).map(|link| syscall::link_info(link.as_fd()));
+            info.is_some_and(|info| info.is_ok_and(|info| info.device() == 0))
+        };
+        let pins = Direction::BOTH.map(|direction| links::pin_of(&links, index, direction));
+        let is_another = self.attached.contains_key(&index) && pins.into_iter().any(is_lost);
+        if is_another {
+            drop(self.attached.remove(&index));
+        }
+        is_another
     }
 
     /// Puts the XDP program on a device too, which is loaded when the first one asks for it; else says why not. One

@@ -47,6 +47,8 @@ pub(super) struct Devices {
     /// The source of the news of it.
     source: ChangeSource,
     attached: BTreeMap<u32, Assignment>,
+    /// Indices of those that are other devices now, until programs are attached to these.
+    made_anew: BTreeSet<u32>,
     /// Devices that took no programs.
     failed: Failures,
     addresses: BTreeMap<Ip, u32>,
@@ -91,6 +93,7 @@ impl Devices {
             view: None,
             source: ChangeSource::List,
             attached: BTreeMap::new(),
+            made_anew: BTreeSet::new(),
             failed: Failures::default(),
             reports: Reports::default(),
             attachment_problems: Vec::new(),
@@ -109,6 +112,8 @@ impl Devices {
     /// Links and addresses are these now.
     pub(super) fn set_view(&mut self, view: View, source: ChangeSource) {
         (self.view, self.source) = (Some(view), source);
+        let attached = self.attached.keys().copied();
+        self.made_anew.extend(attached.filter(|index| self.datapath.forget_if_another(*index)));
     }
 
     /// The Node object is this now.
@@ -178,7 +183,11 @@ impl Devices {
         }
         // New interfaces first: a pod without programs loses packets, a vanished one costs nothing.
         let indices: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
+        let made_anew = std::mem::take(&mut self.made_anew);
         for device in wanted {
+            if made_anew.contains(&device.index) {
+                drop(self.attached.remove(&device.index));
+            }
             if self.attached.get(&device.index) != Some(&device) {
                 self.attach(device, numbers);
             }

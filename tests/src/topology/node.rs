@@ -90,6 +90,28 @@ impl Node {
         Ok(())
     }
 
+    /// Makes the wire of a pod anew, with the same names, and with this interface index if one is given.
+    pub(crate) fn rewire(
+        &self,
+        index: usize,
+        number: Option<u32>,
+        builder: &Builder,
+    ) -> Result<()> {
+        let (pod, host) = (self.pod(index)?, self.host.netns());
+        let (device, netns) = (pod.device(), pod.netns());
+        host.ip(&format!("link delete {device}"))?;
+        match number {
+            None => builder.wire.connect(host, device, netns)?,
+            Some(number) => {
+                let name = netns.name();
+                host.ip(&format!(
+                    "link add {device} index {number} type veth peer name eth0 netns {name}"
+                ))?;
+            }
+        }
+        builder.shape.connect(host, self.number, netns, (device, pod.addresses()))
+    }
+
     /// Returns pod `index`, counted from 0.
     pub fn pod(&self, index: usize) -> Result<&Pod> {
         self.pods.get(index).with_context(|| format!("{} has no pod {index}", self.host.name()))
