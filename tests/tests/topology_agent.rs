@@ -105,15 +105,15 @@ fn pods_that_leave_are_no_fault(shape: Shape) -> Result<()> {
 fn pods_that_leave_at_once_are_no_fault(shape: Shape) -> Result<()> {
     let (mut rig, web) = start(shape)?;
     let pod = rig.pod(0, 0)?.netns().name().to_owned();
-    let lines: String = (0..100)
+    let lines: Vec<String> = (0..100)
         .map(|number| {
             format!(
                 "link add brief{number} type veth peer name brief netns {pod}
-                 link set brief{number} up\nlink delete brief{number}\n"
+                 link set brief{number} up\nlink delete brief{number}"
             )
         })
         .collect();
-    rig.node(0)?.netns().ip(&lines)?;
+    rig.node(0)?.netns().ip(&lines.join("\n"))?;
     // A later pod is served after all of those were seen.
     drop(rig.add_pod(0)?.name().to_owned());
     until(rig.pod(0, 2)?, Ask::tcp(web.frontend(Family::V4)), Result::is_ok)?;

@@ -238,7 +238,7 @@ fn flood_makes_no_client_with_a_connection_forgotten(shape: Shape) -> Result<()>
     }
     ensure!(remembered()? == kept.len(), "of {} only {}", kept.len(), remembered()?);
     for (from, _, to, server) in &kept {
-        let now = ask(*from, Ask::tcp(*to))?.server;
+        let now = ask(from, Ask::tcp(*to))?.server;
         ensure!(now == *server, "{} asks {to}: {now} after {server}", from.name());
     }
     Ok(())
