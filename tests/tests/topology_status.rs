@@ -1,13 +1,10 @@
 //! The view of an operator: the whole screen of `status`, and names as soon as there are rows.
 
-use std::fs::{self, OpenOptions};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use lb_agent::datapath::{LAYOUT, SOCKET_HOOKS};
-use lb_agent::run::{state_file, sync_file};
+use anyhow::{Result, ensure};
+use lb_agent::datapath::SOCKET_HOOKS;
 use lb_tests::agent::Agent;
 use lb_tests::http;
 use lb_tests::manifest::{Service, node_object};
@@ -15,9 +12,6 @@ use lb_tests::rig::{Rig, TARGET, until};
 use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
-use nix::fcntl::OFlag;
-use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 
 /// Services with a health check, and the port of the first.
@@ -113,93 +107,6 @@ fn status_is_one_screen_with_the_agent_running_and_dead() -> Result<()> {
         "not running (data path active with the last synced state)",
     );
     shows(&rig, &agent, &dead)
-}
-
-/// The pin of a link stays when somebody detaches it, and when its interface goes. No agent runs to repair that.
-#[test]
-fn links_that_lead_nowhere_are_not_attached() -> Result<()> {
-    let mut rig = start()?;
-    let mut agent = rig.take_agent(0)?;
-    agent.kill9()?;
-    let says = |expected: i32, line: &str| {
-        let (code, said) = agent.ended(&["status"])?;
-        ensure!(
-            code == expected && said.contains(line),
-            "{code} instead of {expected}, {line:?}: {said}"
-        );
-        Ok(())
-    };
-    says(0, "Interface      veth-a1         pod      attached")?;
-    let node = rig.node(0)?;
-    let pins = node.bpf().join(LAYOUT).join("links");
-    let detach = |name: &str| {
-        let pin = pins.join(name).display().to_string();
-        node.netns().tool("bpftool", &["link", "detach", "pinned", &pin]).map(drop)
-    };
-    // Pods come and go while no agent runs: that is no fault.
-    let gone = rig.pod(0, 0)?.device();
-    let gone_index = node.device_number(gone, "ifindex")?;
-    node.netns().ip(&format!("link delete {gone}"))?;
-    says(0, &format!("Interface      {:<15} pod      gone", format!("#{gone_index}")))?;
-    detach("connect4")?;
-    says(1, "Socket hooks   3 of 4 attached")?;
-    detach(&format!("{}-egress", node.device_number("eth0", "ifindex")?))?;
-    says(1, "Interface      eth0            external NOT attached")
-}
-
-/// The main loop waits in a system call, here for whoever reads the time of the last sync. The health is answered by
-/// other threads.
-#[test]
-fn main_loop_that_hangs_turns_livez_bad_until_it_goes_on() -> Result<()> {
-    let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
-    let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
-    rig.manifests().apply(&web)?;
-    rig.start_agents(&["--iptables-sync-period=2s"])?;
-    let agent = rig.agent(0)?;
-    let is = |expected: u16| {
-        let (code, said) = agent.health("/livez")?;
-        ensure!(code == expected, "/livez answers with {code}: {said}");
-        Ok(())
-    };
-    is(200)?;
-    let pipe = sync_file(rig.node(0)?.bpf());
-    wait_until_ok(SOON, "the last sync is written", || Ok(fs::metadata(&pipe).map(drop)?))?;
-    let regular = pipe.with_extension("before");
-    fs::rename(&pipe, &regular)?;
-    // Made under another name: the agent must not find the place empty.
-    let made = pipe.with_extension("pipe");
-    mkfifo(&made, Mode::S_IRWXU)?;
-    fs::rename(&made, &pipe)?;
-    rig.manifests().apply(&web.port(81, TARGET))?;
-    let outcome = wait_until_ok(SOON, "/livez is bad", || is(503));
-    let reader =
-        OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&pipe)?;
-    fs::remove_file(&pipe)?;
-    drop(fs::remove_file(&regular));
-    outcome?;
-    let well = wait_until_ok(SOON, "/livez is well again", || is(200));
-    drop(reader);
-    well?;
-    wait_until_ok(SOON, "the last sync is written again", || Ok(fs::metadata(&pipe).map(drop)?))
-}
-
-/// Somebody clears `/run`: names and the time of the last sync come back though nothing changes.
-#[test]
-fn removed_state_comes_back_without_a_change() -> Result<()> {
-    let rig = start()?;
-    let agent = rig.agent(0)?;
-    let directory = state_file(rig.node(0)?.bpf());
-    let directory = directory.parent().context("a directory")?;
-    let is_told = || {
-        let status = agent.command(&["status"])?;
-        let listed = agent.command(&["lb", "list"])?;
-        let has_state = status.contains("Node           node-a") && status.contains("Last sync");
-        ensure!(has_state && listed.contains("default/web"), "{status}{listed}");
-        Ok(())
-    };
-    is_told()?;
-    fs::remove_dir_all(directory)?;
-    wait_until_ok(SOON, "the state is back", is_told)
 }
 
 /// Waits for the screen: what is told once a second may be late.

@@ -84,8 +84,8 @@ pub(super) fn problem(
     let mebibytes = |bytes: u64| bytes.div_ceil(1 << 20);
     (needed > limit).then(|| {
         format!(
-            "memory limit of the agent is {} MiB, and full maps with the Services of the cluster may take {} MiB, so that \
-             packets can make the kernel end the agent: raise the limit, or lower mapSizes where they are set",
+            "memory limit of the agent is {} MiB, and full maps with the Services of the cluster may take {} MiB, so \
+             that packets can make the kernel end the agent: raise the limit, or lower mapSizes where they are set",
             limit >> 20,
             mebibytes(needed)
         )

@@ -34,7 +34,7 @@ pub struct Shown {
     epoch: u32,
 }
 
-/// Writes the flows as text, while it reads them: full tables are as large as the memory that the agent's container has.
+/// Writes the flows as text, while it reads them: full tables are as large as the memory of the agent's container.
 pub fn list(
     bpf_dir: &Path,
     scope: &Scope,

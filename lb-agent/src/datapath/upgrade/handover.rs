@@ -68,8 +68,8 @@ pub(in crate::datapath) fn make_room(link: &Path, place: Place) -> Result<(), Fa
     }
 }
 
-/// Gives a link its name back that an earlier run put aside before it was killed. Says whether it made the new one: that
-/// one stays then, and the link aside ends once the new one runs our program.
+/// Gives a link its name back that an earlier run put aside before it was killed. Says whether that run made the new
+/// one: it stays then, and the link aside ends once the new one runs our program.
 pub(in crate::datapath) fn undo_room(link: &Path) -> Result<bool, Failure> {
     let aside = aside(link);
     if link.exists() || !aside.exists() {
