@@ -14,6 +14,8 @@ use lb_tests::traffic::Ask;
 mod changes;
 #[path = "topology_settings/ports.rs"]
 mod ports;
+#[path = "topology_settings/protocols.rs"]
+mod protocols;
 #[path = "topology_settings/sources.rs"]
 mod sources;
 #[path = "topology_settings/world.rs"]
@@ -92,6 +94,8 @@ fn holds(shape: Shape, setting: &str) -> Result<World> {
     sources::who_may_not_is_refused_or_hears_nothing(&world)?;
     sources::hairpin_is_answered(&world)?;
     ports::flows_of_one_port_are_told_apart(&world)?;
+    protocols::pings_are_answered(&world, !setting.contains("echo: reject"))?;
+    protocols::associations_are_made(&world)?;
     changes::sockets_that_stay_see_changes(&mut world)?;
     Ok(world)
 }

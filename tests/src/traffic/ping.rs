@@ -29,7 +29,9 @@ pub fn ping(from: &Member, to: IpAddr, size: usize) -> Result<()> {
         let socket: UdpSocket = Socket::new(domain, Type::DGRAM, Some(protocol))?.into();
         socket.set_read_timeout(Some(PATIENCE))?;
         let question = [&[asks, 0, 0, 0, 0, 0, 0, 1], payload.as_slice()].concat();
-        let sent = socket.send_to(&question, SocketAddr::new(to, 0))?;
+        // Only a connected socket hears that it is refused.
+        socket.connect(SocketAddr::new(to, 0))?;
+        let sent = socket.send(&question)?;
         let mut answer = vec![0; LARGEST];
         let (length, peer) = socket.recv_from(&mut answer)?;
         answer.truncate(if sent == question.len() { length } else { 0 });
