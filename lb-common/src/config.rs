@@ -199,7 +199,15 @@ impl Settings {
     pub const fn is_source_port(&self, port: Port) -> bool {
         let number = port.get();
         number >= self.source_port_low.get() && number <= self.source_port_high.get()
-            || number >= Self::PRIVILEGED_LOW && number < Self::UNPRIVILEGED
+            || Self::is_shared_port(port)
+    }
+
+    /// Whether a port is a privileged one for translated sources, which processes of the node choose as well: NFS
+    /// clients do.
+    #[inline(always)]
+    pub const fn is_shared_port(port: Port) -> bool {
+        let number = port.get();
+        number >= Self::PRIVILEGED_LOW && number < Self::UNPRIVILEGED
     }
 
     /// The lowest and the highest port for the translated source of a client that uses `port`. A privileged port

@@ -24,7 +24,8 @@ use crate::reconcile::Op;
 pub(super) struct OpenConnections {
     maps: Arc<Maps>,
     known: BTreeSet<Frontend>,
-    /// Connections from [`USUAL_NODE_PORTS`], which egress notes at any time, were looked for.
+    /// Connections from [`USUAL_NODE_PORTS`] and [`Settings::is_shared_port`], which egress notes at any time, were
+    /// looked for.
     has_begun: bool,
     /// The settings in the maps keep egress from noting some or all of them.
     is_held: bool,
@@ -70,7 +71,9 @@ impl OpenConnections {
 
     fn look(&self, new: &BTreeSet<Frontend>, is_first: bool) {
         let is_meant = |own: &Frontend| {
-            is_first && USUAL_NODE_PORTS.contains(&own.port.get())
+            is_first
+                && (USUAL_NODE_PORTS.contains(&own.port.get())
+                    || Settings::is_shared_port(own.port))
                 || new.contains(&Frontend::node_port(own.ip, own.port, own.protocol))
                 || new.contains(own)
         };

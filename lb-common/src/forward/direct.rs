@@ -12,7 +12,7 @@ use super::{Begin, Choice, Found, Role, Step, begin, ports};
 use crate::addr::Protocol;
 use crate::config::Settings;
 use crate::event::{Event, PassReason, Verdict};
-use crate::flow::{Entry, Flow, Kind, Shown, Side, Tuple};
+use crate::flow::{Entry, Flow, FlowKey, Kind, Shown, Side, Tuple};
 use crate::hash;
 use crate::packet::Packet;
 use crate::scratch::Next;
@@ -146,13 +146,16 @@ fn is_taken<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &m
 }
 
 /// Whether a packet that leaves may be of a connection that this node began, or that is masqueraded as its own, from
-/// a port or an address that frontends have: its answers look like questions to a Service (ADR 0035).
+/// a port or an address that frontends have: its answers look like questions to a Service (ADR 0035). Or from a port
+/// that a translated source may get: its answers would go to the client of that flow.
 ///
 /// All numbers of the usual range count: the `NodePort` may come while the connection is open.
 #[inline(always)]
 pub(super) fn may_be_own(settings: &Settings, tuple: &Tuple, role: Role) -> bool {
     role != Role::Host
-        && (settings.may_be_node_port(tuple.source_port) || settings.may_be_other(&tuple.source))
+        && (settings.may_be_node_port(tuple.source_port)
+            || Settings::is_shared_port(tuple.source_port)
+            || settings.may_be_other(&tuple.source))
         && settings.may_be_own(&tuple.source)
 }
 
@@ -178,6 +181,21 @@ pub(super) fn note_own<T: Clock + Filters + Flows>(
     if !may_be_netfilters && !tables.is_own_answer(hash) {
         tables.put_own_answer(hash);
     }
+}
+
+/// Whether answers of the key of a reply in the making belong to a connection that this node began: its flow needs
+/// another port.
+#[inline(always)]
+pub(super) fn has_answers<T: Filters>(tables: &T, settings: &Settings, reply: &FlowKey) -> bool {
+    Settings::is_shared_port(reply.tuple.destination_port)
+        && settings.may_be_own(&reply.tuple.destination)
+        && is_own(tables, reply)
+}
+
+/// VERIFIER: a function of its own, for the hash would fill registers of the parts that ask.
+#[inline(never)]
+fn is_own<T: Filters>(tables: &T, reply: &FlowKey) -> bool {
+    tables.is_own_answer(hash::whole(&reply.tuple, reply.protocol))
 }
 
 /// Whether a packet to a frontend without a flow answers a connection that this node began. A SYN answers nothing.

@@ -7,7 +7,7 @@ mod tests;
 pub(super) use self::masquerade::masquerade;
 use super::choose::SECOND;
 use super::parts::{Part, Parts};
-use super::{Choice, Pair, Role, Step, inherited, ready};
+use super::{Choice, Pair, Role, Step, direct, inherited, ready};
 use crate::addr::{Ip, Port, Protocol};
 use crate::config::Settings;
 use crate::event::{DropReason, Event, Verdict};
@@ -182,14 +182,17 @@ fn is_pods_question(settings: &Settings, role: Role, source: &Ip, choice: &Choic
 /// Puts the reply where its key says, unless another flow is there: see [`stand`].
 ///
 /// One of the same flow is as good: of two first packets at once, on two CPUs, the later one takes the port
-/// that the earlier one found. A tuple that netfilter uses is as good as a protected flow's.
+/// that the earlier one found. A tuple that netfilter or this node uses is as good as a protected flow's.
 #[inline(always)]
 fn take<T: Flows + Filters>(
     tables: &T,
     settings: &Settings,
     pair: &mut Pair,
 ) -> Result<Reservation, DropReason> {
-    if inherited::has_answers(tables, settings, &pair.reply.key) {
+    let answers = &pair.reply.key;
+    if inherited::has_answers(tables, settings, answers)
+        || direct::has_answers(tables, settings, answers)
+    {
         pair.occupant.flags = Flow::PROTECTED;
         return Ok(Reservation::Taken);
     }

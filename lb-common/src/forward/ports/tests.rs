@@ -1,6 +1,7 @@
 //! Source ports, and flows whose entries find no memory.
 
 use std::collections::BTreeSet;
+use std::format;
 
 use super::{source_port, wish};
 use crate::addr::{Endpoint, Port, Protocol};
@@ -99,4 +100,30 @@ fn ports_of_one_client_become_as_many_others() {
         assert_eq!(privileged.len(), 424, "{backend:?}");
         assert!(privileged.iter().all(|port| (600..1_024).contains(&port.get())));
     }
+}
+
+/// As a mount of NFS from this node to the server that a `NodePort` leads to.
+#[test]
+fn privileged_source_is_no_port_that_the_node_talks_to_the_backend_from() {
+    let host = |end: &str, port: u16| end.rsplit_once(':').map(|(ip, _)| format!("{ip}:{port}"));
+    let source = |tables: &Fake| {
+        let client = host(world::CLIENT4, 700).unwrap();
+        let comes = Datagram::syn(&client, world::NODE4);
+        let leaves = Datagram::syn(&client, world::REMOTE4);
+        let begins = step(Hook::EdgeIngress, &comes);
+        assert_eq!(run(&begins, tables).0, begins.verdict);
+        let masqueraded = run(&step(Hook::EdgeEgress, &leaves), tables).0;
+        assert_eq!(masqueraded, Verdict::Translated(Translation::Masquerade));
+        let mark = key(&client, world::REMOTE4, Side::EGRESS);
+        tables.all_flows()[&mark].to.source_port.get()
+    };
+    let (tables, ..) = node();
+    let first = source(&tables);
+    assert!((600..1_024).contains(&first), "{first}");
+    let (tables, ..) = node();
+    let own = Datagram::syn(&host(world::NODE4, first).unwrap(), world::REMOTE4);
+    let begins = Step { from_host: true, ..step(Hook::EdgeEgress, &own) };
+    let _passed = run(&begins, &tables);
+    let second = source(&tables);
+    assert!(second != first && (600..1_024).contains(&second), "{first}, then {second}");
 }
