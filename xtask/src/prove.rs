@@ -104,8 +104,9 @@ fn done(work: &Work) -> Result<(String, Duration)> {
             "read the failure above; `cargo xtask prove NAME` runs one campaign"
         }
         Work::Command(arguments) => {
-            command = Command::new(std::env::current_exe().context("the path of xtask")?);
-            command.args(*arguments).current_dir(workspace::root());
+            // An earlier campaign may have built this very program anew, and its file is another one by now.
+            command = shell::cargo();
+            command.arg("xtask").args(*arguments).current_dir(workspace::root());
             "read the message above"
         }
         Work::Deny => {
