@@ -47,7 +47,7 @@ impl Datapath {
         Ok(())
     }
 
-    /// Forgets a device whose links lead nowhere any more, and says whether that is so: it was made anew, or moved to
+    /// Forgets a device none of whose links leads anywhere any more, and says whether that is so: it was made anew, or moved to
     /// another namespace and back, with the same index and name. Nobody saw it missing, so nobody detached it.
     pub fn forget_if_another(&mut self, index: u32) -> bool {
         let links = self.dir.join("links");
@@ -56,7 +56,7 @@ impl Datapath {
             info.is_some_and(|info| info.is_ok_and(|info| info.device() == 0))
         };
         let pins = Direction::BOTH.map(|direction| links::pin_of(&links, index, direction));
-        let is_another = self.attached.contains_key(&index) && pins.into_iter().any(is_lost);
+        let is_another = self.attached.contains_key(&index) && pins.into_iter().all(is_lost);
         if is_another {
             drop(self.attached.remove(&index));
         }

@@ -112,6 +112,11 @@ impl Devices {
     /// Links and addresses are these now.
     pub(super) fn set_view(&mut self, view: View, source: ChangeSource) {
         (self.view, self.source) = (Some(view), source);
+        self.forget_made_anew();
+    }
+
+    /// Notes which of the attached devices are other ones now.
+    fn forget_made_anew(&mut self) {
         let attached = self.attached.keys().copied();
         self.made_anew.extend(attached.filter(|index| self.datapath.forget_if_another(*index)));
     }
@@ -253,7 +258,7 @@ impl Devices {
 
     /// Tries again what failed.
     pub(super) fn retry(&mut self, is_known: bool, numbers: &Numbers) {
-        if !self.failed.is_empty() || (is_known && !self.is_pruned) {
+        if !self.failed.is_empty() || !self.made_anew.is_empty() || (is_known && !self.is_pruned) {
             self.source = ChangeSource::Retry;
             self.apply(is_known, numbers);
         } else {

@@ -45,6 +45,8 @@ impl Devices {
 
     /// Puts right what somebody else did to our attachments. Says whether something was.
     pub(in crate::run) fn inspect(&mut self, numbers: &Numbers) -> bool {
+        // Their links are no fault that somebody made.
+        self.forget_made_anew();
         let Findings { repaired, failed, decelerated, problems, is_unpinned } =
             self.datapath.inspect();
         for (index, error) in failed {
