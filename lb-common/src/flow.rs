@@ -44,10 +44,10 @@ impl Kind {
     pub const HAIRPIN: Self = Self(5);
 }
 
-/// TCP flags that packets of one direction of a flow have carried, one byte each: 0 or 1.
+/// TCP flags that packets of one direction of a flow have carried: one byte each, 0 or 1, and two bits in `claimed`.
 ///
-/// Bytes instead of bits: two CPUs that see packets of one direction at once each store whole bytes, so neither
-/// loses the other's.
+/// Bytes instead of bits: two CPUs that see packets of one direction at once and store different bytes lose nothing. Of
+/// two claims at the same moment one may be lost, which the other covers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shown {
@@ -77,7 +77,8 @@ impl Shown {
     /// ... or has closed its direction.
     pub const CLAIMED_FIN: Self = Self { established: 1, claimed: 2, ..Self::NOTHING };
 
-    /// Whether it has continued, and ended nothing.
+    /// Whether it has continued, and ended nothing. A claim ends nothing: else a forged FIN would put every later packet
+    /// on the whole path. A flow that an unproven FIN and a proven one end may so stay protected until a sweep.
     #[inline(always)]
     pub const fn is_open(self) -> bool {
         self.established == 1 && self.fin == 0 && self.rst == 0

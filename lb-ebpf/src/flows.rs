@@ -249,7 +249,7 @@ extern "C" fn flow_touch(
     write_in!(key, flow => {
         // SAFETY: an aligned word of a live element; the last writer of a second wins.
         unsafe { (*flow).seen = seen };
-        // SAFETY: whole bytes of a live element, each only ever set here, so that no writer undoes another's.
+        // SAFETY: bytes of a live element. Of two claims at the same moment one may be lost (`Shown`).
         unsafe { (*flow).shown.set(shown) };
         if expected != 0 {
             // SAFETY: an aligned word of a live element.

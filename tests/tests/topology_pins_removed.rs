@@ -165,7 +165,7 @@ fn problems(agent: &Agent) -> Result<f64> {
     agent.metric(&["lb_node_problems"])
 }
 
-/// What `status` says at once: that the agent runs, without its pins.
+/// `status` says at once that the agent runs without its pins.
 fn has_no_pins(agent: &Agent, what: &str) -> Result<()> {
     let (code, said) = agent.ended(&["status"])?;
     let is_told = said.contains(&format!("{LAYOUT}: {what}"));

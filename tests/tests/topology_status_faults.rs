@@ -1,5 +1,5 @@
-//! The view of an operator where something is wrong: links that lead nowhere, a main loop that hangs, files that somebody
-//! removed.
+//! The view of an operator where something is wrong: links that lead nowhere, a main loop that hangs, and files that
+//! somebody removed.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;

@@ -32,6 +32,8 @@ impl Maps {
         walk::remove(map, &gone).map_err(batched(name::INHERITED))?;
         let added = syscall::update_batch(map.fd().as_fd(), &new, &vec![0_u32; new.len()]);
         added.map_err(batched(name::INHERITED))?;
+        // Egress may have noted these before they were here, and their datagrams would pass after the take-over, too.
+        walk::remove(self.own_answers.data(), &new).map_err(batched(name::OWN_ANSWERS))?;
         Ok(left_out)
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use lb_common::addr::Ip;
 use lb_common::config::{Settings, USUAL_NODE_PORTS};
 use lb_common::hash;
-use lb_common::service::{Flags, Frontend};
+use lb_common::service::{Flags, Frontend, Service};
 use tracing::{debug, warn};
 
 use crate::maps::Maps;
@@ -49,7 +49,8 @@ impl OpenConnections {
 
     /// To be called before operations are written: a frontend that they add takes no connection for a question.
     pub(super) fn note(&mut self, ops: &[Op], is_own: impl Fn(&Ip) -> bool) {
-        let mut new = BTreeSet::new();
+        let mut new = if self.has_begun { BTreeSet::new() } else { self.written(&is_own) };
+        self.known.extend(&new);
         for op in ops {
             if let Op::PutService { frontend, service } = op
                 && service.flags.has(Flags::EXTERNAL)
@@ -67,6 +68,19 @@ impl OpenConnections {
             let is_first = !std::mem::replace(&mut self.has_begun, true);
             self.look(&new, is_first);
         }
+    }
+
+    /// The frontends at addresses of this node that the maps have from an earlier run: its layout may have had no notes.
+    fn written(&self, is_own: impl Fn(&Ip) -> bool) -> BTreeSet<Frontend> {
+        let services = self.maps.services().unwrap_or_else(|error| {
+            warn!(error = %crate::chain(&error), "frontends of an earlier run could not be listed");
+            Vec::new()
+        });
+        let is_here = |(frontend, service): &(Frontend, Service)| {
+            let flags = service.flags;
+            flags.has(Flags::EXTERNAL) && (flags.has(Flags::NODE_PORT) || is_own(&frontend.ip))
+        };
+        services.into_iter().filter(is_here).map(|(frontend, _)| frontend).collect()
     }
 
     fn look(&self, new: &BTreeSet<Frontend>, is_first: bool) {

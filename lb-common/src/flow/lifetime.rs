@@ -14,8 +14,8 @@ const OPENING: u32 = 60;
 /// Seconds for a TCP connection that both ends closed, or that one end reset.
 pub const CLOSED: u32 = 10;
 
-/// Seconds for an open TCP connection that somebody claims to have reset or closed: longer than the interval of keep-alive probes
-/// (`net.ipv4.tcp_keepalive_time`, 7,200 s), by which a connection shows that it goes on.
+/// Seconds for an open TCP connection that somebody claims to have reset or closed: longer than the interval of
+/// keep-alive probes (`net.ipv4.tcp_keepalive_time`, 7,200 s), by which a connection shows that it goes on.
 const KEEP_ALIVE: u32 = 7_260;
 
 /// The configurable lifetimes, in seconds.

@@ -169,7 +169,9 @@ pub(super) fn note_own<T: Clock + Filters + Flows>(
     headers: &Headers,
     found: &mut Found,
 ) {
-    if settings.has(Settings::DRAIN) || found.find_answers(tables, headers, Side::INGRESS) {
+    // Nothing answers a RST: a node that refuses a flood would note each of its packets.
+    let is_noted = !headers.view.is_rst() && !settings.has(Settings::DRAIN);
+    if !is_noted || found.find_answers(tables, headers, Side::INGRESS) {
         return;
     }
     let protocol = headers.key.protocol;

@@ -135,7 +135,7 @@ fn keep<T: Flows + Filters>(
     pair: &mut Pair,
     search: &mut Search,
 ) -> Result<Reservation, DropReason> {
-    let reservation = take(tables, settings, pair)?;
+    let reservation = take(tables, settings, pair, true)?;
     if reservation != Reservation::Taken {
         return Ok(reservation);
     }
@@ -182,16 +182,18 @@ fn is_pods_question(settings: &Settings, role: Role, source: &Ip, choice: &Choic
 /// Puts the reply where its key says, unless another flow is there: see [`stand`].
 ///
 /// One of the same flow is as good: of two first packets at once, on two CPUs, the later one takes the port
-/// that the earlier one found. A tuple that netfilter or this node uses is as good as a protected flow's.
+/// that the earlier one found. A tuple that netfilter uses is as good as a protected flow's, and with
+/// `asks_own` one that this node uses.
 #[inline(always)]
 fn take<T: Flows + Filters>(
     tables: &T,
     settings: &Settings,
     pair: &mut Pair,
+    asks_own: bool,
 ) -> Result<Reservation, DropReason> {
     let answers = &pair.reply.key;
     if inherited::has_answers(tables, settings, answers)
-        || direct::has_answers(tables, settings, answers)
+        || asks_own && direct::has_answers(tables, settings, answers)
     {
         pair.occupant.flags = Flow::PROTECTED;
         return Ok(Reservation::Taken);
@@ -270,7 +272,8 @@ fn seek<T: Tables>(
         tables.knows(&search.node_port)
     };
     if !is_node_port {
-        let reservation = take(tables, settings, pair)?;
+        // A note outlives its connection: after a round of them no flow is refused for it.
+        let reservation = take(tables, settings, pair, tried < ROUND)?;
         if reservation != Reservation::Taken {
             if tried >= SCARCE {
                 tables.count(Event::PortsScarce);

@@ -120,10 +120,18 @@ fn privileged_source_is_no_port_that_the_node_talks_to_the_backend_from() {
     let (tables, ..) = node();
     let first = source(&tables);
     assert!((600..1_024).contains(&first), "{first}");
+    let connects = |tables: &Fake, port| {
+        let own = Datagram::syn(&host(world::NODE4, port).unwrap(), world::REMOTE4);
+        run(&Step { from_host: true, ..step(Hook::EdgeEgress, &own) }, tables).0
+    };
     let (tables, ..) = node();
-    let own = Datagram::syn(&host(world::NODE4, first).unwrap(), world::REMOTE4);
-    let begins = Step { from_host: true, ..step(Hook::EdgeEgress, &own) };
-    let _passed = run(&begins, &tables);
+    let _passed = connects(&tables, first);
     let second = source(&tables);
     assert!(second != first && (600..1_024).contains(&second), "{first}, then {second}");
+    // It has connected from each of them once, and notes outlive connections.
+    let (tables, ..) = node();
+    for port in 600..1_024 {
+        let _passed = connects(&tables, port);
+    }
+    assert!((600..1_024).contains(&source(&tables)));
 }
