@@ -63,7 +63,9 @@ fn by_sctp(mut objects: Vec<Value>) -> Vec<Value> {
         for place in ["/spec/ports", "/ports"] {
             if let Some(ports) = object.pointer_mut(place).and_then(Value::as_array_mut) {
                 ports.truncate(1);
-                ports.iter_mut().for_each(|port| port["protocol"] = json!("SCTP"));
+                for port in ports {
+                    port["protocol"] = json!("SCTP");
+                }
             }
         }
     }
