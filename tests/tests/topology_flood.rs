@@ -6,7 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use lb_agent::datapath::LAYOUT;
+use lb_agent::maps::{Maps, Table};
 use lb_common::fake::{Datagram, Transport, at};
+use lb_common::flow::{Flow, FlowKey};
 use lb_common::wire::tcp;
 use lb_tests::agent::Agent;
 use lb_tests::campaign;
@@ -15,12 +18,10 @@ use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{Rig, TARGET, ask, askers, until};
 use lb_tests::topology::{Addresses, Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Handmade, Load, Protocol};
-use lb_tests::wait::{self, wait_until_ok};
+use lb_tests::wait;
 
 /// Entries that each table of flows has room for.
 const ROOM: u32 = 4_096;
-/// Less than an answered datagram flow or an open connection is remembered.
-const SOON: Duration = Duration::from_mins(1);
 /// Milliseconds between two questions of one asker.
 const PAUSE: u64 = 20;
 const NODE_PORT: u16 = 30_080;
@@ -167,15 +168,9 @@ fn segments_of_every_kind_cost_nobody_else_anything(shape: Shape) -> Result<()> 
 
 fn costs_nobody_else_anything(shape: Shape, room: Option<u32>, flood: Flood) -> Result<()> {
     let (rig, [web, flooded]) = rig(shape, room)?;
-    let agent = rig.agent(0)?;
     let loads = everybody_asks(&rig, &web)?;
     // Long enough for every datagram flow that is kept to be a stream.
     wait::pass(Duration::from_secs(4));
-    let protected = || -> Result<f64> {
-        let of = |map: &str| agent.metric(&["lb_map_entries", &format!("\"{map}\"")]);
-        Ok(of("FLOWS4")? + of("FLOWS6")?)
-    };
-    let before = protected()?;
     let mut sent = 0;
     for family in Family::ALL {
         let node = rig.node(0)?.addresses();
@@ -204,13 +199,23 @@ fn costs_nobody_else_anything(shape: Shape, room: Option<u32>, flood: Flood) -> 
     campaign::figure(&format!("packets of {what}"), sent, "packets");
     campaign::figure(&format!("answers beside {what}, none lost"), answers, "answers");
     ensure!(sent > flood.packets, "only {sent} packets of floods were sent");
-    // Connections that the askers have closed are protected until both ends are done; what a flood began would stay
-    // for minutes.
-    wait_until_ok(SOON, "the tables of answered flows are as small as before", || {
-        let after = protected()?;
-        ensure!(after <= before + f64::from(ROOM) / 8.0, "{before} entries became {after}");
-        Ok(())
-    })
+    let protected = protected(&rig)?;
+    ensure!(protected.is_empty(), "protected: {} such as {:?}", protected.len(), protected.first());
+    Ok(())
+}
+
+/// The entries of flows to the service that is flooded that no newer ones displace: both ends spoke in none of them.
+fn protected(rig: &Rig) -> Result<Vec<(FlowKey, Flow)>> {
+    let maps = Maps::open(&rig.node(0)?.bpf().join(LAYOUT).join("maps"))?;
+    let mut found = Vec::new();
+    maps.flows(Table::Protected, |key, flow| {
+        let ports = [key.tuple, flow.to]
+            .map(|it| [it.source_port, it.destination_port].map(|port| port.get()));
+        if ports.as_flattened().contains(&CLOSED) {
+            found.push((*key, *flow));
+        }
+    })?;
+    Ok(found)
 }
 
 /// Each of the clients has asked once; the flood has rows of its own for several times what the table holds.
