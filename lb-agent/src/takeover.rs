@@ -43,8 +43,8 @@ pub enum Error {
     Maps(#[from] maps::Error),
     /// Nothing here can remove the rules of the mode `iptables`.
     #[error(
-        "iptables-save and iptables-restore not found: run this where they are installed, or run \
-         `kube-proxy --cleanup`"
+        "iptables-save and iptables-restore not found: run this where they are installed, or remove \
+         the chains by hand (docs/install.md)"
     )]
     NoTool,
 }
