@@ -47,8 +47,8 @@ impl Datapath {
         Ok(())
     }
 
-    /// Forgets a device none of whose links leads anywhere any more, and says whether that is so: it was made anew, or moved to
-    /// another namespace and back, with the same index and name. Nobody saw it missing, so nobody detached it.
+    /// Forgets a device none of whose links leads anywhere any more, and says whether that is so: it was made anew, or
+    /// moved to another namespace and back, with the same index and name. Nobody saw it missing, so nobody detached it.
     pub fn forget_if_another(&mut self, index: u32) -> bool {
         let links = self.dir.join("links");
         let is_lost = |path| {

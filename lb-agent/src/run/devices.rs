@@ -47,8 +47,6 @@ pub(super) struct Devices {
     /// The source of the news of it.
     source: ChangeSource,
     attached: BTreeMap<u32, Assignment>,
-    /// Indices of those that are other devices now, until programs are attached to these.
-    made_anew: BTreeSet<u32>,
     /// Devices that took no programs.
     failed: Failures,
     addresses: BTreeMap<Ip, u32>,
@@ -93,7 +91,6 @@ impl Devices {
             view: None,
             source: ChangeSource::List,
             attached: BTreeMap::new(),
-            made_anew: BTreeSet::new(),
             failed: Failures::default(),
             reports: Reports::default(),
             attachment_problems: Vec::new(),
@@ -112,13 +109,6 @@ impl Devices {
     /// Links and addresses are these now.
     pub(super) fn set_view(&mut self, view: View, source: ChangeSource) {
         (self.view, self.source) = (Some(view), source);
-        self.forget_made_anew();
-    }
-
-    /// Notes which of the attached devices are other ones now.
-    fn forget_made_anew(&mut self) {
-        let attached = self.attached.keys().copied();
-        self.made_anew.extend(attached.filter(|index| self.datapath.forget_if_another(*index)));
     }
 
     /// The Node object is this now.
@@ -188,11 +178,7 @@ impl Devices {
         }
         // New interfaces first: a pod without programs loses packets, a vanished one costs nothing.
         let indices: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
-        let made_anew = std::mem::take(&mut self.made_anew);
         for device in wanted {
-            if made_anew.contains(&device.index) {
-                drop(self.attached.remove(&device.index));
-            }
             if self.attached.get(&device.index) != Some(&device) {
                 self.attach(device, numbers);
             }
@@ -202,6 +188,7 @@ impl Devices {
         for index in gone {
             self.detach(index);
         }
+        self.attach_made_anew(numbers);
         // One that vanished while it was being attached may have one of its two links.
         for index in self.failed.take_others(&indices) {
             if let Err(error) = self.forget(index) {
@@ -258,7 +245,7 @@ impl Devices {
 
     /// Tries again what failed.
     pub(super) fn retry(&mut self, is_known: bool, numbers: &Numbers) {
-        if !self.failed.is_empty() || !self.made_anew.is_empty() || (is_known && !self.is_pruned) {
+        if !self.failed.is_empty() || (is_known && !self.is_pruned) {
             self.source = ChangeSource::Retry;
             self.apply(is_known, numbers);
         } else {

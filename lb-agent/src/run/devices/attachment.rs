@@ -43,10 +43,19 @@ impl Devices {
         }
     }
 
+    /// Attaches programs to the devices that were made anew with their index. New ones come before them: each is asked.
+    pub(super) fn attach_made_anew(&mut self, numbers: &Numbers) {
+        let is_another = |index: &u32, _: &mut Assignment| self.datapath.forget_if_another(*index);
+        let devices: Vec<_> = self.attached.extract_if(.., is_another).collect();
+        for (_, device) in devices {
+            self.attach(device, numbers);
+        }
+    }
+
     /// Puts right what somebody else did to our attachments. Says whether something was.
     pub(in crate::run) fn inspect(&mut self, numbers: &Numbers) -> bool {
         // Their links are no fault that somebody made.
-        self.forget_made_anew();
+        self.attach_made_anew(numbers);
         let Findings { repaired, failed, decelerated, problems, is_unpinned } =
             self.datapath.inspect();
         for (index, error) in failed {
