@@ -27,6 +27,8 @@ pub(super) struct OpenConnections {
     /// Connections from [`USUAL_NODE_PORTS`] and [`Settings::is_shared_port`], which egress notes at any time, were
     /// looked for.
     has_begun: bool,
+    /// The frontends of an earlier run were read from the maps.
+    has_read: bool,
     /// The settings in the maps keep egress from noting some or all of them.
     is_held: bool,
 }
@@ -36,7 +38,7 @@ impl OpenConnections {
         let is_held = |settings: Settings| settings.has(Settings::TAKE_OVER | Settings::DRAIN);
         // Another run may have left them so.
         let is_held = maps.settings().is_ok_and(is_held);
-        Self { maps, known: BTreeSet::new(), has_begun: false, is_held }
+        Self { maps, known: BTreeSet::new(), has_begun: false, has_read: false, is_held }
     }
 
     /// To be called before settings are written. Once a take-over is over, an answer to a connection that began
@@ -49,15 +51,19 @@ impl OpenConnections {
 
     /// To be called before operations are written: a frontend that they add takes no connection for a question.
     pub(super) fn note(&mut self, ops: &[Op], is_own: impl Fn(&Ip) -> bool) {
-        let mut new = if self.has_begun { BTreeSet::new() } else { self.written(&is_own) };
+        let is_here = |frontend: &Frontend, service: &Service| {
+            let flags = service.flags;
+            flags.has(Flags::EXTERNAL) && (flags.has(Flags::NODE_PORT) || is_own(&frontend.ip))
+        };
+        let mut new = if self.has_read { BTreeSet::new() } else { self.written(is_here) };
+        self.has_read = true;
         self.known.extend(&new);
         for op in ops {
             if let Op::PutService { frontend, service } = op
-                && service.flags.has(Flags::EXTERNAL)
+                && is_here(frontend, service)
             {
-                let is_here = service.flags.has(Flags::NODE_PORT) || is_own(&frontend.ip);
                 let is_noted = self.has_begun && USUAL_NODE_PORTS.contains(&frontend.port.get());
-                if is_here && !is_noted && self.known.insert(*frontend) {
+                if !is_noted && self.known.insert(*frontend) {
                     new.insert(*frontend);
                 }
             } else if let Op::RemoveService { frontend } = op {
@@ -70,17 +76,14 @@ impl OpenConnections {
         }
     }
 
-    /// The frontends at addresses of this node that the maps have from an earlier run: its layout may have had no notes.
-    fn written(&self, is_own: impl Fn(&Ip) -> bool) -> BTreeSet<Frontend> {
+    /// The frontends that are meant of those that the maps have from an earlier run: its layout may have had no notes.
+    fn written(&self, is_meant: impl Fn(&Frontend, &Service) -> bool) -> BTreeSet<Frontend> {
         let services = self.maps.services().unwrap_or_else(|error| {
             warn!(error = %crate::chain(&error), "frontends of an earlier run could not be listed");
             Vec::new()
         });
-        let is_here = |(frontend, service): &(Frontend, Service)| {
-            let flags = service.flags;
-            flags.has(Flags::EXTERNAL) && (flags.has(Flags::NODE_PORT) || is_own(&frontend.ip))
-        };
-        services.into_iter().filter(is_here).map(|(frontend, _)| frontend).collect()
+        let meant = services.into_iter().filter(|(frontend, service)| is_meant(frontend, service));
+        meant.map(|(frontend, _)| frontend).collect()
     }
 
     fn look(&self, new: &BTreeSet<Frontend>, is_first: bool) {
