@@ -106,13 +106,13 @@ impl Maps {
     /// Every entry as packets find it.
     pub fn all_flows(&self) -> Result<Vec<(FlowKey, Flow)>> {
         let mut all = Vec::new();
-        self.flows(Table::Protected, |key, flow| all.push((*key, *flow)))?;
-        let protected: HashSet<FlowKey> = all.iter().map(|(key, _)| *key).collect();
-        self.flows(Table::Transient, |key, flow| {
-            if !protected.contains(key) {
+        self.each_flow(
+            |_, _| true,
+            |key, flow| {
                 all.push((*key, *flow));
-            }
-        })?;
+                Ok::<(), Error>(())
+            },
+        )?;
         Ok(all)
     }
 
