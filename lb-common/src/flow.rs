@@ -46,8 +46,8 @@ impl Kind {
 
 /// TCP flags that packets of one direction of a flow have carried: one byte each, 0 or 1, and two bits in `claimed`.
 ///
-/// Bytes instead of bits: two CPUs that see packets of one direction at once and store different bytes lose nothing. Of
-/// two claims at the same moment one may be lost, which the other covers.
+/// Bytes instead of bits: two CPUs that see packets of one direction at once and store different bytes lose nothing.
+/// One of two claims at the same moment may be lost, which the other covers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shown {

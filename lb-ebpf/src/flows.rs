@@ -249,7 +249,7 @@ extern "C" fn flow_touch(
     write_in!(key, flow => {
         // SAFETY: an aligned word of a live element; the last writer of a second wins.
         unsafe { (*flow).seen = seen };
-        // SAFETY: bytes of a live element. Of two claims at the same moment one may be lost (`Shown`).
+        // SAFETY: bytes of a live element. One of two claims at the same moment may be lost (`Shown`).
         unsafe { (*flow).shown.set(shown) };
         if expected != 0 {
             // SAFETY: an aligned word of a live element.

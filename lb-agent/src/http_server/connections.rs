@@ -113,10 +113,11 @@ impl Connections {
         all.retain(|connection| !connection.task.is_finished());
         let is_own = |connection: &&Connection| connection.of == new.of;
         let own_are_many = all.iter().filter(is_own).count() >= self.most_of_one;
+        let few = self.most_of_one / MANY;
         let at = if own_are_many {
-            worst(&all, self.most_of_one / MANY, |connection| connection.of == new.of)
+            worst(&all, few, |connection| connection.of == new.of)
         } else if all.len() >= self.most {
-            worst(&all, self.most_of_one / MANY, |_| true)
+            worst(&all, few, |_| true)
         } else {
             None
         };

@@ -58,7 +58,7 @@ impl Maps {
         Ok(found(self.own_answers.get(&Raw(hash), 0), name::OWN_ANSWERS)?.is_some())
     }
 
-    /// Notes such answers.
+    /// Adds these hashes to `OWN_ANSWERS`, where those that were asked for longest ago make room.
     pub fn note_own_answers(&self, hashes: &[u64]) -> Result<()> {
         let values = vec![1_u32; hashes.len()];
         let noted = syscall::update_batch(self.own_answers.data().fd().as_fd(), hashes, &values);

@@ -57,8 +57,7 @@ pub(super) fn fit(
     let room = limit.saturating_sub(other_memory(need));
     loop {
         let entries = |shape: &Shape| sizes.get(shape.name).copied().unwrap_or(shape.entries);
-        let taken: u64 = SHAPES.iter().map(|shape| shape.bytes(entries(shape))).sum();
-        if taken <= room {
+        if total(entries) <= room {
             return;
         }
         let may_shrink = |shape: &&Shape| {
@@ -79,8 +78,7 @@ pub(super) fn problem(
 ) -> Option<String> {
     let limit = limit?;
     let entries = |shape: &Shape| sizes.get(shape.name).copied().unwrap_or(shape.entries);
-    let taken: u64 = SHAPES.iter().map(|shape| shape.bytes(entries(shape))).sum();
-    let needed = taken.saturating_add(other_memory(need));
+    let needed = total(entries).saturating_add(other_memory(need));
     let mebibytes = |bytes: u64| bytes.div_ceil(1 << 20);
     (needed > limit).then(|| {
         format!(
@@ -90,6 +88,11 @@ pub(super) fn problem(
             mebibytes(needed)
         )
     })
+}
+
+/// Bytes of full maps with so many entries.
+fn total(entries: impl Fn(&Shape) -> u32) -> u64 {
+    SHAPES.iter().map(|shape| shape.bytes(entries(shape))).sum()
 }
 
 /// Bytes that are not for maps.
@@ -109,7 +112,7 @@ mod tests {
     }
 
     fn total(sizes: &BTreeMap<&'static str, u32>) -> u64 {
-        SHAPES.iter().map(|shape| shape.bytes(sizes[shape.name])).sum()
+        super::total(|shape| sizes[shape.name])
     }
 
     #[test]

@@ -13,8 +13,8 @@ use super::{Found, tiers};
 /// Flags of a packet that something must follow.
 pub(super) const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
 /// A RST or FIN is proven if its sequence number is at most so far ahead of the last known acknowledgement of the other
-/// end: a forger guesses one of 65,536, for a FIN one of 32,768. Receive windows are larger, but a sender that idles has had all its data
-/// acknowledged, and one in full flight shortens the life of its flow to a keep-alive interval only.
+/// end: a forger guesses one of 65,536, for a FIN one of 32,768. Receive windows are larger, but a sender that idles
+/// has had all its data acknowledged, and one in full flight shortens the life of its flow to a keep-alive interval only.
 const PROVEN: u32 = 1 << 16;
 /// Nanoseconds between a RST and a later packet of its sender that
 /// proves the RST forged: no segment is delayed so long by reordering.
