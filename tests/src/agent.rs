@@ -193,6 +193,14 @@ impl Agent {
         self.program.log_end(lines)
     }
 
+    /// Fails where the end of its log has a warning.
+    pub fn warned_of_nothing(&self) -> Result<()> {
+        let log = self.log_end(1_000);
+        let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
+        ensure!(warnings.is_empty(), "{warnings:#?}");
+        Ok(())
+    }
+
     fn healthz() -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], 10_256))
     }

@@ -98,7 +98,7 @@ fn pods_that_leave_are_no_fault(shape: Shape) -> Result<()> {
             traces(&rig, index, &device).is_ok_and(|traces| traces.is_empty()).then_some(())
         })?;
     }
-    warns_of_nothing(&rig)
+    rig.agent(0)?.warned_of_nothing()
 }
 
 /// Devices that are there for less than a millisecond: most are gone before it is their turn.
@@ -117,14 +117,7 @@ fn pods_that_leave_at_once_are_no_fault(shape: Shape) -> Result<()> {
     // A later pod is served after all of those were seen.
     drop(rig.add_pod(0)?.name().to_owned());
     until(rig.pod(0, 2)?, Ask::tcp(web.frontend(Family::V4)), Result::is_ok)?;
-    warns_of_nothing(&rig)
-}
-
-fn warns_of_nothing(rig: &Rig) -> Result<()> {
-    let log = rig.agent(0)?.log_end(300);
-    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
-    ensure!(warnings.is_empty(), "{warnings:#?}");
-    Ok(())
+    rig.agent(0)?.warned_of_nothing()
 }
 
 /// The traces of a device at the agent on node-a: two links, a row of `DEVICES`, a line of `status`.

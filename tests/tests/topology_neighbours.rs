@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use lb_agent::datapath::{Direction, LAYOUT, attached_programs};
+use lb_agent::datapath::{Direction, LAYOUT};
 use lb_tests::agent::{Agent, Source};
 use lb_tests::campaign;
 use lb_tests::differential::bpf::{attach_outermost, load_verdict};
@@ -166,7 +166,7 @@ fn repair_that_was_killed_halfway_leaves_one_program_of_ours_without_an_api_serv
     wait_until_ok(SOON, "each place has one link of ours", || {
         agent.ensure_running()?;
         for (index, direction, aside) in &halfway {
-            let order = links(&rig, *index, *direction)?;
+            let order = rig.node(0)?.links_at(*index, *direction)?;
             ensure!(order.len() == 1 && !aside.exists(), "{}: links {order:?}", aside.display());
         }
         Ok(())
@@ -202,16 +202,16 @@ fn leave_halfway(
     fs::rename(&pin, &aside)?;
     if is_made {
         let made = come(rig, &[device], NEXT, is_egress)?;
-        let newest = links(rig, index, direction)?.into_iter().max().context("a link")?.to_string();
+        let newest = rig
+            .node(0)?
+            .links_at(index, direction)?
+            .into_iter()
+            .max()
+            .context("a link")?
+            .to_string();
         let pin = pin.display().to_string();
         drop(node.netns().tool("bpftool", &["link", "pin", "id", &newest, &pin])?);
         drop(made);
     }
     Ok((index, direction, aside))
-}
-
-/// The numbers of the links at a place of node-a.
-fn links(rig: &Rig, index: u32, direction: Direction) -> Result<Vec<u32>> {
-    let hooked = rig.node(0)?.netns().run_in(|| attached_programs(index, direction))??;
-    Ok(hooked.into_iter().map(|hooked| hooked.link).collect())
 }

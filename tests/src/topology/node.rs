@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use lb_agent::datapath::{Direction, attached_programs};
 
 use super::address::{self, Addresses};
 use super::fabric::Fabric;
@@ -151,6 +152,12 @@ impl Node {
     /// Returns the mount point of its own bpf filesystem.
     pub fn bpf(&self) -> &Path {
         &self.bpf
+    }
+
+    /// The numbers of the links at a place of the node, in their order.
+    pub fn links_at(&self, index: u32, direction: Direction) -> Result<Vec<u32>> {
+        let hooked = self.netns().run_in(|| attached_programs(index, direction))??;
+        Ok(hooked.into_iter().map(|hooked| hooked.link).collect())
     }
 
     /// Returns the cgroup that holds its processes and its pods.

@@ -71,12 +71,7 @@ fn fin_that_nothing_proves_leaves_a_keep_alive_interval() {
         }
         let _challenges = (line.asks(tcp::ACK), line.answers(tcp::ACK));
         assert_eq!(line.protected(), 2, "{is_client} {is_server}");
-        line.wait(7_250);
-        assert_eq!(line.asks(tcp::SYN).0, FORWARD, "a connection in use is not moved");
-        assert_eq!(line.asks(tcp::ACK).0, FORWARD);
-        assert_eq!(line.answers(tcp::ACK), REPLY);
-        line.wait(7_270);
-        assert_eq!(line.answers(tcp::ACK), Verdict::Pass(PassReason::NotOurs));
+        lives_for_a_keep_alive_interval(&line);
     }
 }
 
@@ -158,6 +153,15 @@ fn reset_of_a_connection_that_one_end_alone_spoke_in_counts_at_any_number() {
     assert_eq!(line.entry(Kind::FORWARD).shown.rst, 1);
 }
 
+fn lives_for_a_keep_alive_interval(line: &Line) {
+    line.wait(7_250);
+    assert_eq!(line.asks(tcp::SYN).0, FORWARD, "a connection in use is not moved");
+    assert_eq!(line.asks(tcp::ACK).0, FORWARD);
+    assert_eq!(line.answers(tcp::ACK), REPLY);
+    line.wait(7_270);
+    assert_eq!(line.answers(tcp::ACK), Verdict::Pass(PassReason::NotOurs));
+}
+
 /// A genuine one in the middle of fast traffic looks alike: what it ends is gone after a keep-alive interval.
 #[test]
 fn reset_that_nothing_proves_leaves_a_keep_alive_interval() {
@@ -172,12 +176,7 @@ fn reset_that_nothing_proves_leaves_a_keep_alive_interval() {
         let kind = if is_client { Kind::FORWARD } else { Kind::REPLY };
         let shown = line.entry(kind).shown;
         assert_eq!((shown.rst, shown.claimed, line.protected()), (0, 1, 2));
-        line.wait(7_250);
-        assert_eq!(line.asks(tcp::SYN).0, FORWARD, "a connection in use is not moved");
-        assert_eq!(line.asks(tcp::ACK).0, FORWARD);
-        assert_eq!(line.answers(tcp::ACK), REPLY);
-        line.wait(7_270);
-        assert_eq!(line.answers(tcp::ACK), Verdict::Pass(PassReason::NotOurs));
+        lives_for_a_keep_alive_interval(&line);
     }
 }
 
