@@ -82,6 +82,16 @@ impl Lifetimes {
         }
     }
 
+    /// The longest time in seconds that a flow whose both ends have spoken may be idle.
+    #[inline(always)]
+    pub const fn longest(&self, protocol: Protocol) -> u32 {
+        match protocol {
+            Protocol::TCP => max(self.open, self.half_closed),
+            Protocol::SCTP => self.sctp,
+            _ => max(self.stream, self.unreplied),
+        }
+    }
+
     /// Whether the flow of an entry is over at a time of `CLOCK_MONOTONIC` in nanoseconds, given the entry of the other
     /// direction.
     #[inline(always)]
@@ -120,6 +130,10 @@ impl Lifetimes {
 
 const fn min(one: u32, other: u32) -> u32 {
     if one < other { one } else { other }
+}
+
+const fn max(one: u32, other: u32) -> u32 {
+    if one > other { one } else { other }
 }
 
 /// Steps of [`Flow::moment`] that last [`Lifetimes::STREAM`].
@@ -172,6 +186,15 @@ mod tests {
             let life = Life { forward: open, reply, is_stream };
             assert_eq!(of.seconds(protocol, life), seconds, "{protocol:?}");
         }
+    }
+
+    #[test]
+    fn longest_life_is_that_of_the_idlest_flow_that_was_answered() {
+        let of = Lifetimes { unreplied: 30, stream: 20, open: 50, half_closed: 60, sctp: 25 };
+        let longest = [Protocol::TCP, Protocol::SCTP, Protocol::UDP].map(|it| of.longest(it));
+        assert_eq!(longest, [60, 25, 30]);
+        let of = Lifetimes { stream: 40, open: 70, ..of };
+        assert_eq!([of.longest(Protocol::TCP), of.longest(Protocol::UDP)], [70, 40]);
     }
 
     #[test]

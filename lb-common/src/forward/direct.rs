@@ -17,7 +17,7 @@ use crate::hash;
 use crate::packet::Packet;
 use crate::scratch::Next;
 use crate::service::{Backend, Service};
-use crate::tables::{Clock, Filters, Flows};
+use crate::tables::{Clock, Filters, Flows, Node};
 use crate::wire::Headers;
 
 /// Finds the flow of a packet from a pod to what may be a backend, where it needs one; most need none. A shifted one
@@ -63,7 +63,7 @@ pub(super) fn find<P: Packet, T: Clock + Filters + Flows>(
 /// Takes note of a SYN from outside straight to what may be a backend. A flow through a service that is over gives
 /// its tuple up: the answer to the SYN would be translated as one of that flow, and never reach its socket.
 #[inline(never)]
-pub(super) fn note_outside<T: Clock + Filters + Flows>(
+pub(super) fn note_outside<T: Clock + Filters + Flows + Node>(
     tables: &T,
     headers: &Headers,
     found: &mut Found,

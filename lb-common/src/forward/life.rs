@@ -10,7 +10,7 @@ use crate::tables::{Clock, Flows};
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
 /// The shortest lifetime of all: an entry seen more recently needs no closer look.
-const SHORTEST: u64 = crate::flow::CLOSED as u64 * SECOND;
+pub(super) const SHORTEST: u64 = crate::flow::CLOSED as u64 * SECOND;
 
 /// Whether the flow of the entry that was found has been idle for longer than its lifetime.
 #[inline(always)]

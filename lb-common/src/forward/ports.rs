@@ -1,11 +1,13 @@
 //! Source ports of flows: the client's own if it is unique, else a reserved one.
 
 mod masquerade;
+mod over;
 #[cfg(test)]
 mod tests;
 
 pub(super) use self::masquerade::masquerade;
-use super::choose::SECOND;
+pub(super) use self::over::is_over;
+use self::over::{STALE, end_idle};
 use super::parts::{Part, Parts};
 use super::{Choice, Pair, Role, Step, direct, inherited, ready};
 use crate::addr::{Ip, Port, Protocol};
@@ -15,7 +17,7 @@ use crate::flow::{Entry, Flow, FlowKey, Kind, Tuple};
 use crate::hash;
 use crate::scratch::Scratch;
 use crate::service::{Backend, Flags, Frontend};
-use crate::tables::{Added, Clock, Filters, Flows, Tables};
+use crate::tables::{Added, Clock, Filters, Flows, Node, Tables};
 use crate::wire::Headers;
 
 /// Ports tried in one round, ...
@@ -28,8 +30,6 @@ const MOST: u32 = 8 * ROUND;
 const CALLS: u32 = MOST + 1;
 /// From one try to the next: odd, and far from any part of the range (2^32 by the golden ratio).
 const NEXT: u32 = 0x9e37_79b9;
-/// Nanoseconds of silence after which the port of a displaceable flow is free: no such flow lives longer unanswered.
-const STALE: u64 = 60 * SECOND;
 
 /// The outcome of a reservation of the key that a new flow needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,7 +129,7 @@ const fn reserved(pair: &mut Pair, reservation: Result<Reservation, DropReason>)
 
 /// Takes the reply tuple with the client's own port, or leaves it to a later try. Never [`Reservation::Taken`].
 #[inline(always)]
-fn keep<T: Flows + Filters>(
+fn keep<T: Flows + Filters + Node>(
     tables: &T,
     settings: &Settings,
     pair: &mut Pair,
@@ -195,7 +195,8 @@ fn take<T: Flows + Filters>(
     if inherited::has_answers(tables, settings, answers)
         || asks_own && direct::has_answers(tables, settings, answers)
     {
-        pair.occupant.flags = Flow::PROTECTED;
+        // No flow of ours: it is neither given away nor idle.
+        (pair.occupant.flags, pair.occupant.seen) = (Flow::PROTECTED, u64::MAX);
         return Ok(Reservation::Taken);
     }
     let reservation = stand(tables, pair)?;
@@ -218,29 +219,6 @@ pub(super) fn stand<T: Flows>(tables: &T, pair: &mut Pair) -> Result<Reservation
             Ok(if found { Reservation::Found } else { Reservation::Taken })
         }
     }
-}
-
-/// Whether a reply is of a flow that is over: displaceable, and closed by both ends, reset, or silent for long. A
-/// protected one is never given away. `forward`: room for the entry of its client's packets.
-#[inline(never)]
-pub(super) fn is_over<T: Flows>(
-    tables: &T,
-    (key, reply): (&FlowKey, &Flow),
-    now: u64,
-    forward: &mut Entry,
-) -> bool {
-    if reply.is_protected() {
-        return false;
-    }
-    if reply.shown.rst != 0 || now.saturating_sub(reply.seen) >= STALE {
-        return true;
-    }
-    if !reply.shown.ends() {
-        return false;
-    }
-    key.write_opposite(reply, &mut forward.key);
-    let has_forward = tables.flow(&forward.key, &mut forward.flow);
-    !has_forward || reply.shown.is_over(forward.flow.shown)
 }
 
 /// Tries one source port towards the backend for the client of `client`, for the forward entry and for the key of its
@@ -282,8 +260,10 @@ fn seek<T: Tables>(
             return Ok(reservation);
         }
         tables.count(Event::PortTaken);
-        let occupant = &pair.occupant;
-        if !occupant.is_protected() && occupant.seen < search.silent_since {
+        let Pair { reply, occupant, occupant_opposite, .. } = pair;
+        let may_go = !occupant.is_protected()
+            || end_idle(tables, (&reply.key, occupant), reply.flow.seen, occupant_opposite);
+        if may_go && occupant.seen < search.silent_since {
             (search.oldest, search.silent_since) = (port, occupant.seen);
         }
     }

@@ -150,6 +150,28 @@ fn answered_flows_keep_their_ports_and_a_new_one_leaves_nothing() {
     assert_eq!(tables.all_flows(), before);
 }
 
+/// As with an agent that is dead: nobody sweeps.
+#[test]
+fn answered_flows_that_are_idle_for_too_long_give_their_ports_up() {
+    let tables = crowded(Flow::PROTECTED);
+    for flow in tables.flows.borrow_mut().values_mut() {
+        (flow.begun, flow.shown) = (0, Shown::ESTABLISHED);
+    }
+    let newest = tables.flows.borrow().values().map(|flow| flow.seen).max().expect("flows");
+    tables.clock.set(newest + 115 * SECOND);
+    let before = tables.all_flows();
+    let (_, send) = masqueraded();
+    let come = Datagram::udp(world::CLIENT4, world::NODE4).build();
+    let (_, left) = run(&step(Hook::EdgeIngress, come), &tables);
+    let refused = run(&step(Hook::EdgeEgress, left), &tables).0;
+    assert_eq!(refused, Verdict::Drop(DropReason::PortsExhausted));
+    assert_eq!(tables.all_flows(), before);
+    tables.clock.set(newest + 121 * SECOND);
+    let _out = send(&tables);
+    assert_eq!(tables.counted(Event::PortDisplaced), 1);
+    assert_eq!(tables.all_flows().len(), before.len() + 4 - 2);
+}
+
 /// The kernel has displaced the answers to a flow's source, and another client has that source by now.
 #[test]
 fn a_flow_that_begins_anew_leaves_the_answers_of_another() {
