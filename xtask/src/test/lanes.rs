@@ -1,8 +1,9 @@
 //! Programs of tests side by side, and what failed once more at the end, with nothing beside it.
 //!
-//! The first lane takes programs from the front of the list, all others from its back: those
-//! whose names begin alike (control planes, the heaviest) so never meet. Some run in two lanes
-//! when all others are done. Files are the unit, not tests: tests of a file share a rig.
+//! The first lane takes programs from the front of the list, all others from its back. Control planes, the heaviest,
+//! stand in front, so that they meet each other only at the end; on either side the longest come first, so that no
+//! lane ends long after the others. Some run in two lanes when all others are done. Files are the unit, not tests:
+//! tests of a file share a rig.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
@@ -43,6 +44,8 @@ const QUIET: [&str; 3] =
     ["control_plane_contract", "control_plane_odd_server", "topology_restart_under_load"];
 /// The lanes of [`QUIET`].
 const QUIET_LANES: usize = 2;
+/// The beginning of the names of files that start a control plane.
+const CONTROL_PLANE: &str = "control_plane_";
 
 /// How files are run.
 pub(super) struct Lanes<'a> {
@@ -63,8 +66,8 @@ impl Lanes<'_> {
         let report = Mutex::new(Report::default());
         let is_quiet = |it: &Binary| QUIET.contains(&it.name.as_str());
         let (quiet, others): (Vec<_>, Vec<_>) = binaries.iter().partition(|it| is_quiet(it));
-        self.side_by_side(others, self.count, &report)?;
-        self.side_by_side(quiet, self.count.min(QUIET_LANES), &report)?;
+        self.side_by_side(arranged(others, self.times), self.count, &report)?;
+        self.side_by_side(arranged(quiet, self.times), self.count.min(QUIET_LANES), &report)?;
         self.retry(binaries, &report)?;
         Ok(report.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
@@ -174,6 +177,18 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Control planes, the longest first, and then all others, the longest last: lanes take from both ends.
+fn arranged<'a>(mut binaries: Vec<&'a Binary>, times: &Times) -> Vec<&'a Binary> {
+    binaries.sort_by(|one, other| {
+        let [one, other] = [one, other].map(|it| {
+            let seconds = budget::expected(times, &it.name);
+            if it.name.starts_with(CONTROL_PLANE) { (0, -seconds) } else { (1, seconds) }
+        });
+        one.0.cmp(&other.0).then(one.1.total_cmp(&other.1))
+    });
+    binaries
+}
+
 fn next<'a>(waiting: &Mutex<VecDeque<&'a Binary>>, is_first: bool) -> Option<&'a Binary> {
     let mut waiting = locked(waiting);
     if is_first { waiting.pop_front() } else { waiting.pop_back() }
@@ -188,17 +203,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_take_from_both_ends() {
-        let all = ["control_plane_a", "control_plane_b", "topology_a"].map(|name| Binary {
+    fn lanes_take_the_longest_from_both_ends() {
+        let seconds = [
+            ("topology_a", 9.0),
+            ("control_plane_a", 5.0),
+            ("topology_b", 70.0),
+            ("control_plane_b", 90.0),
+        ];
+        let all = seconds.map(|(name, _)| Binary {
             name: name.to_owned(),
             program: "".into(),
             directory: "/".into(),
         });
-        let waiting = Mutex::new(all.iter().collect());
-        let order = [true, false, true, false];
+        let times = seconds.map(|(name, seconds)| (name.to_owned(), seconds)).into();
+        let waiting = Mutex::new(arranged(all.iter().collect(), &times).into());
+        let order = [true, false, true, false, false];
         let taken = order.map(|first| next(&waiting, first).map(|it| it.name.as_str()));
-        let expected = [Some("control_plane_a"), Some("topology_a"), Some("control_plane_b"), None];
-        assert_eq!(taken, expected);
+        let expected = ["control_plane_b", "topology_b", "control_plane_a", "topology_a"].map(Some);
+        assert_eq!((&taken[..4], taken[4]), (&expected[..], None));
     }
 
     #[test]
