@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, Shared, TARGET, ask, matrix};
-use lb_tests::topology::{Family, Member, Shape};
-use lb_tests::traffic::{Ask, Protocol};
+use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::traffic::{Ask, Protocol, Tally};
+use lb_tests::wait::wait_until_ok;
 
 in_both_shapes!(
     pod_asks_two_services_of_one_backend_from_one_port,
@@ -21,6 +24,9 @@ in_both_shapes!(
     host_asks_a_backend_from_the_port_of_a_closed_flow,
     host_asks_a_backend_from_the_source_of_a_masqueraded_flow,
 );
+
+/// Questions of each client, where two ask at once.
+const ASKED: u32 = 200;
 
 /// A port that no earlier connection has left in `TIME_WAIT`.
 fn unused_port() -> u16 {
@@ -183,6 +189,40 @@ fn host_asks_a_backend_from_the_source_of_a_masqueraded_flow(shape: Shape) -> Re
         }
         let seen = [direct.ask()?.client, outside.ask()?.client];
         ensure!(seen[0] != seen[1], "the backend saw one client: {seen:?}");
+    }
+    Ok(())
+}
+
+/// The kernel gives the node's own connections any port there is: `status` says so, and neither side loses one.
+#[test]
+fn node_whose_own_connections_may_have_all_ports_says_so_and_serves() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed))?;
+    let backend = rig.pod(1, 1)?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(30_080).pods(&[backend]);
+    rig.manifests().apply(&web)?;
+    rig.node(0)?.netns().sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
+    rig.start_agents(&[])?;
+    let problem = "net.ipv4.ip_local_port_range is 1024 to 65535 and leaves no ports";
+    wait_until_ok(Duration::from_mins(1), "status tells of the ports", || {
+        let status = rig.agent(0)?.exit_said(&["status"])?;
+        let is_told = |it: &str| it.starts_with("Problem") && it.contains(problem);
+        ensure!(status.lines().any(is_told), "{status}");
+        Ok(())
+    })?;
+    let [node, backend] = [rig.node(0)?.addresses(), rig.pod(1, 1)?.addresses()];
+    for (family, protocol) in matrix() {
+        let through = Ask::new(protocol, node.socket(family, 30_080));
+        let direct = Ask::new(protocol, backend.socket(family, TARGET));
+        let (client, host) = (rig.client().peer(), rig.node(0)?.peer());
+        let tallies = thread::scope(|scope| -> Result<[Tally; 2]> {
+            let outside = scope.spawn(|| client.ask_many(through, ASKED));
+            let own = host.ask_many(direct, ASKED)?;
+            let outside = outside.join().map_err(|_panic| anyhow!("a client ended early"))?;
+            Ok([outside?, own])
+        })?;
+        for tally in tallies {
+            ensure!(tally.failed() == 0, "{family:?} {protocol}: {tally:?}");
+        }
     }
     Ok(())
 }

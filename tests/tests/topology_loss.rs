@@ -1,18 +1,22 @@
 //! Downloads over a path that loses packets: as many are whole as without us, for no segment that is sent again, and
-//! no end that one side has not heard of, finds its flow gone.
+//! no end that one side has not heard of, finds its flow gone. No packet comes by an address that its receiver did not
+//! ask, and no flow is left.
 
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::campaign;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask};
-use lb_tests::topology::{Family, Member, Node, Shape, Topology};
+use lb_tests::topology::{Addresses, Family, Member, Node, Shape, Topology};
 use lb_tests::traffic::Ask;
+use lb_tests::wait::wait_until_ok;
 
 in_both_shapes!(downloads_over_a_path_that_loses_packets_are_whole);
 
+const NAMES: [&str; 2] = ["near", "far"];
 /// `NodePort`s of a pod of this node, and of the other one.
 const NODE_PORTS: [u16; 2] = [30_080, 30_081];
 /// Bytes of a download: some windows.
@@ -25,6 +29,43 @@ fn lose(node: &Node) -> Result<()> {
     let rules = "table inet loss { chain forward { type filter hook forward priority 0; \
                  numgen random mod 50 == 0 counter drop; }; }";
     node.netns().tool_fed("nft", &["-f", "-"], rules).map(drop)
+}
+
+/// Counts what arrives from a backend's own address, which no client here has asked.
+fn watch(client: &Member, backends: &[Addresses]) -> Result<()> {
+    let count = |it: &Addresses| {
+        format!(
+            "ip saddr {} tcp sport {TARGET} counter; ip6 saddr {} tcp sport {TARGET} counter;",
+            it.v4, it.v6
+        )
+    };
+    let counts: String = backends.iter().map(count).collect();
+    let rules = format!(
+        "table inet foreign {{ chain c {{ type filter hook prerouting priority -300; {counts} }}; }}"
+    );
+    client.netns().tool_fed("nft", &["-f", "-"], &rules).map(drop)
+}
+
+fn nothing_foreign_came(client: &Member) -> Result<()> {
+    let counted = client.netns().tool("nft", &["list", "table", "inet", "foreign"])?;
+    let counters: Vec<_> = counted.lines().filter(|line| line.contains("counter")).collect();
+    ensure!(counters.len() == 2 * NODE_PORTS.len(), "{counted}");
+    let none = counters.iter().all(|line| line.contains("counter packets 0 "));
+    ensure!(none, "untranslated packets came to {}: {counted}", client.name());
+    Ok(())
+}
+
+/// Closed flows go within seconds.
+fn no_flow_is_left(rig: &Rig) -> Result<()> {
+    for service in NAMES {
+        wait_until_ok(Duration::from_mins(1), "closed flows are swept", || {
+            let flows = rig.agent(0)?.command(&["ct", "list", "--service", service])?;
+            let left = flows.lines().filter(|line| line.contains(&format!(":{TARGET}"))).count();
+            ensure!(left == 0, "{left} flows are left:\n{flows}");
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 fn download(from: &Member, asked: &[Ask]) -> Result<u32> {
@@ -43,8 +84,8 @@ fn download(from: &Member, asked: &[Ask]) -> Result<u32> {
 fn downloads_over_a_path_that_loses_packets_are_whole(shape: Shape) -> Result<()> {
     let mut rig = Rig::build(Topology::builder(shape))?;
     let mut services = Vec::new();
-    for ((number, port), node) in (10..).zip(NODE_PORTS).zip([0, 1]) {
-        let service = Service::new(&format!("web-{number}"), number)?.port(80, TARGET);
+    for (((name, number), port), node) in NAMES.into_iter().zip(10..).zip(NODE_PORTS).zip([0, 1]) {
+        let service = Service::new(name, number)?.port(80, TARGET);
         let service = service.node_port(port).pods(&[rig.pod(node, 1)?]);
         rig.manifests().apply(&service)?;
         services.push(service);
@@ -57,7 +98,9 @@ fn downloads_over_a_path_that_loses_packets_are_whole(shape: Shape) -> Result<()
     let of = |service: &Service| Family::ALL.map(|family| Ask::tcp(service.frontend(family)));
     let inside: Vec<Ask> = services.iter().flat_map(of).collect();
     lose(node)?;
-    let (client, pod) = (rig.client(), rig.pod(0, 0)?);
+    let (client, pod): (&Member, &Member) = (rig.client(), rig.pod(0, 0)?);
+    let backends = [rig.pod(0, 1)?.addresses(), rig.pod(1, 1)?.addresses()];
+    [client, pod].into_iter().try_for_each(|it| watch(it, &backends))?;
     let whole = thread::scope(|scope| -> Result<u32> {
         let one = scope.spawn(|| download(client, &outside));
         let whole = download(pod, &inside)?;
@@ -65,6 +108,8 @@ fn downloads_over_a_path_that_loses_packets_are_whole(shape: Shape) -> Result<()
     })?;
     let lost = node.netns().tool("nft", &["list", "table", "inet", "loss"])?;
     ensure!(!lost.contains("counter packets 0 "), "no packet was lost: {lost}");
+    [client, pod].into_iter().try_for_each(nothing_foreign_came)?;
+    no_flow_is_left(&rig)?;
     campaign::figure(&format!("whole downloads with 2 % loss, {shape:?} pods"), whole, "downloads");
     Ok(())
 }

@@ -153,13 +153,31 @@ fn random_masquerade_loses_no_connection_beside_hundreds_of_node_ports(shape: Sh
 }
 
 fn masqueraded_pods_talk_to_a_server_outside_from_node_ports(shape: Shape) -> Result<()> {
-    let rig = rig(shape)?;
+    masqueraded_pods_talk_from_node_ports(&rig(shape)?)
+}
+
+/// XDP sees the answers before netfilter gives them back to their pods.
+#[test]
+fn masqueraded_pods_talk_to_a_server_outside_from_node_ports_that_xdp_serves() -> Result<()> {
+    let builder = Topology::builder(Shape::Routed).without_checksum_offload().polling();
+    let rig = rig_of(builder, "native")?;
+    masqueraded_pods_talk_from_node_ports(&rig)?;
+    for flow in matrix() {
+        is_served(&rig, flow, TAKEN[1], rig.pod(1, 0)?)?;
+    }
+    let is_served =
+        rig.agent(0)?.metric(&["lb_datapath_packets_total", "edge_xdp", "translated"])?;
+    ensure!(is_served > 0.0, "XDP has served nothing");
+    Ok(())
+}
+
+fn masqueraded_pods_talk_from_node_ports(rig: &Rig) -> Result<()> {
     let node = rig.node(0)?;
     for port in TAKEN {
         // As a CNI with random ports does now and then.
-        masquerade(&rig, &port.to_string())?;
+        masquerade(rig, &port.to_string())?;
         for (family, protocol) in matrix() {
-            let flow = kept(&rig, rig.pod(0, 1)?, (family, protocol), None)?;
+            let flow = kept(rig, rig.pod(0, 1)?, (family, protocol), None)?;
             let client = flow.ask()?.client;
             ensure!(client == node.addresses().socket(family, port), "seen as {client}");
         }
