@@ -15,10 +15,12 @@ use crate::traffic::{Answer, Ask, Failure};
 use crate::wait::wait_until_ok;
 
 mod lasting;
+mod outage;
 mod service;
 mod traffic;
 
 pub use lasting::{Lasting, Sizes};
+pub use outage::{Outage, is_soon};
 pub use service::{Published, slices_of};
 pub use traffic::Traffic;
 

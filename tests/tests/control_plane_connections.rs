@@ -1,25 +1,31 @@
-//! Connections to the real API server that break: a wire that is cut for long, an address
-//! of the node that is gone, something on the way that has forgotten them, a server that
-//! is held. Changes are seen soon afterwards, and no answer is lost meanwhile.
+//! Connections to the real API server that break: a wire that is cut for long, packets that are dropped, an address
+//! of the node that is gone, something on the way that has forgotten them, a server that is held. Changes are seen soon
+//! afterwards, and no answer is lost meanwhile.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use lb_tests::cluster::{Cluster, Traffic, until_answered_by};
+use anyhow::{Result, ensure};
+use lb_tests::agent::{Agent, Source};
+use lb_tests::campaign;
+use lb_tests::cluster::{Cluster, Outage, Published, Traffic, is_soon, until_answered_by};
 use lb_tests::control_plane;
+use lb_tests::control_plane::kube_proxy::{KubeProxy, Mode, Options};
+use lb_tests::rig::answered_by;
 use lb_tests::topology::{Family, Node, Segment, Shape};
-use lb_tests::traffic::{Ask, Protocol};
+use lb_tests::traffic::{Ask, PAUSE, Protocol};
 use lb_tests::wait::{self, wait_until};
 
 /// How long an agent may take to notice that it is not told of changes.
 const NOTICE: Duration = Duration::from_mins(2);
-/// How soon a change is seen after each kind of outage: five seconds, and what compilers beside us take.
+/// How soon a change is seen after the node got another address: five seconds, and what compilers beside us take.
 const SOON: Duration = Duration::from_secs(15);
 /// How long a server is held: longer than pauses between requests grow.
 const HELD: Duration = Duration::from_secs(15);
 /// Failed requests after which pauses between two have grown: four kinds of objects, five doublings.
 const MANY: f64 = 20.0;
+/// Milliseconds of patience of a question that is asked again.
+const IMPATIENT: u64 = 500;
 const PORT: &str = "6443";
 
 #[test]
@@ -29,16 +35,9 @@ fn change_is_seen_soon_after_each_kind_of_outage() -> Result<()> {
     let (rig, control_plane) = (cluster.rig(), cluster.control_plane());
     let traffic = Traffic::start(rig, &web)?;
     let nodes = [rig.node(0)?, rig.node(1)?];
-    let mut servers = [(0, "pod-a2"), (1, "pod-b2")].into_iter().cycle();
-    let mut change_is_seen = |after: &str| -> Result<()> {
-        let (node, server) = servers.next().context("a server")?;
-        let began = Instant::now();
-        cluster.endpoints(&other, &[rig.pod(node, 1)?])?;
-        cluster.until_answered_by(&other, &[server])?;
-        let took = began.elapsed();
-        ensure!(took < SOON, "after {after} a change was seen after {} s", took.as_secs());
-        Ok(())
-    };
+    let pods = [rig.pod(0, 1)?, rig.pod(1, 1)?];
+    let over = |name| Outage { name, ended: Instant::now(), control_plane, rig };
+    let change = || cluster.endpoints(&other, &pods[..1]);
     // Connections end, and no other can be made.
     let agent = rig.agent(0)?;
     let failed = || agent.metric(&["rest_client_requests_total{", "code=\"<error>\""]);
@@ -48,8 +47,9 @@ fn change_is_seen_soon_after_each_kind_of_outage() -> Result<()> {
     wait_until(NOTICE, "pauses have grown", || (failed().ok()? > before + MANY).then_some(()))?;
     let is_stale = || (agent.metric(&["lb_source_stale_since_seconds"]).ok()? > 0.0).then_some(());
     wait_until(NOTICE, "the view is stale", is_stale)?;
+    change()?;
     nodes.into_iter().try_for_each(unfilter)?;
-    change_is_seen("a wire that was cut")?;
+    over("a wire that was cut").change_is_seen_soon(&other, pods)?;
     // Something on the way has forgotten them, and drops their packets; others can be made.
     for node in nodes {
         let ports = connections(node)?.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
@@ -57,14 +57,77 @@ fn change_is_seen_soon_after_each_kind_of_outage() -> Result<()> {
         let out = format!("tcp dport {PORT} tcp sport {{ {ports} }} drop");
         filter(node, [&out, &format!("tcp sport {PORT} tcp dport {{ {ports} }} drop")])?;
     }
-    change_is_seen("connections were forgotten")?;
+    let forgotten = over("connections were forgotten");
+    change()?;
+    forgotten.change_is_seen_soon(&other, pods)?;
     nodes.into_iter().try_for_each(unfilter)?;
     // The server is held, and its machine acknowledges what it is sent.
     control_plane.pause()?;
     wait::pass(HELD);
     control_plane.resume()?;
-    change_is_seen("a server was held")?;
+    let held = over("a server was held");
+    change()?;
+    held.change_is_seen_soon(&other, pods)?;
     traffic.finish()
+}
+
+/// Packets to and from the server are dropped, those of connections that are attempted too. The other node has
+/// kube-proxy, which asks the same server.
+#[test]
+fn change_is_seen_soon_after_packets_were_dropped_for_long() -> Result<()> {
+    let cluster = Cluster::without_agents(Shape::Routed)?;
+    let (rig, kubeconfig) = (cluster.rig(), cluster.control_plane().kubeconfig());
+    let nodes = [rig.node(0)?, rig.node(1)?];
+    let mut agent = Agent::start(nodes[0], Source::Kubeconfig(&kubeconfig), &[])?;
+    let _kube_proxy = KubeProxy::start(&Options::new(
+        nodes[1].netns().name(),
+        Mode::Nftables,
+        &kubeconfig,
+        nodes[1].name(),
+    ))?;
+    let [web, other] = cluster.publish_pair()?;
+    cluster.endpoints(&other, &[rig.pod(0, 1)?])?;
+    cluster.until_answered_by(&other, &["pod-a2"])?;
+    let (asker, web) = (rig.pod(0, 0)?.peer(), web.cluster_ip(Family::V4));
+    let loads = Protocol::ALL.map(|protocol| asker.load(Ask::new(protocol, web), true, PAUSE));
+    let failed = || agent.metric(&["rest_client_requests_total{", "code=\"<error>\""]);
+    let before = failed()?;
+    let rules = [format!("tcp dport {PORT} drop"), format!("tcp sport {PORT} drop")];
+    let began = Instant::now();
+    for node in nodes {
+        filter(node, rules.each_ref().map(String::as_str))?;
+    }
+    wait_until(NOTICE, "pauses have grown", || (failed().ok()? > before + MANY).then_some(()))?;
+    let long = campaign::size(Duration::ZERO, Duration::from_mins(1));
+    wait::pass(long.saturating_sub(began.elapsed()));
+    cluster.endpoints(&other, &[rig.pod(1, 1)?])?;
+    nodes.into_iter().try_for_each(unfilter)?;
+    let [took, beside] = both_follow(&cluster, &other, "pod-b2")?;
+    cluster.endpoints(&other, &[rig.pod(0, 1)?])?;
+    let [usual, _] = both_follow(&cluster, &other, "pod-a2")?;
+    campaign::figure("the same of kube-proxy", format!("{:.1}", beside.as_secs_f64()), "s");
+    is_soon("packets were dropped", took, usual)?;
+    for load in loads {
+        drop(load?.finish_without_loss()?);
+    }
+    agent.ensure_running()
+}
+
+/// Waits until packets of both nodes follow a change, and says how long each took.
+fn both_follow(cluster: &Cluster, service: &Published, server: &str) -> Result<[Duration; 2]> {
+    let began = Instant::now();
+    let question = Ask::tcp(service.cluster_ip(Family::V4)).within(IMPATIENT);
+    let pods = [cluster.rig().pod(0, 0)?, cluster.rig().pod(1, 0)?];
+    let (is_told, mut seen) = (answered_by(server), [None; 2]);
+    wait_until(NOTICE, "both nodes follow the change", || {
+        for (seen, pod) in seen.iter_mut().zip(pods) {
+            if seen.is_none() && is_told(&pod.peer().ask(question)) {
+                *seen = Some(began.elapsed());
+            }
+        }
+        let [ours, other] = seen;
+        Some([ours?, other?])
+    })
 }
 
 /// Rules for packets that go out and that come in.

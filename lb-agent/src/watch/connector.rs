@@ -21,14 +21,15 @@ use super::source_address::{Own, Sourced};
 /// Sends requests.
 pub(super) type Stack = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
 
-/// Longest time until a connection is made. Two SYNs fit; the next try comes sooner than the third.
-const CONNECT: Duration = Duration::from_secs(3);
+/// Longest time until a connection is made. Two SYNs fit; the third one would leave a second later, which an outage
+/// that ends meanwhile would add to the pause after this try.
+const CONNECT: Duration = Duration::from_secs(2);
 /// A connection on which nothing comes is asked after this whether it is still there, ...
 const IDLE: Duration = Duration::from_secs(2);
 /// ... and again after this, until nothing was acknowledged ...
 const AGAIN: Duration = Duration::from_secs(1);
 /// ... for so long: that ends it. The number of questions has no effect beside it (`tcp_keepalive_timer`).
-const UNANSWERED: Duration = Duration::from_secs(5);
+const UNANSWERED: Duration = Duration::from_secs(4);
 
 /// The client of this access. Blocks where it asks a credential plugin.
 pub(super) fn stack(access: &Access, own: Own) -> Result<Stack, kube::Error> {
@@ -85,4 +86,29 @@ where
         .map_err(BoxError::from)
         .service(client);
     Ok(BoxCloneSyncService::new(service))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::pace::Pace;
+
+    /// What kube-proxy needs is three seconds.
+    const BOUND: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn server_that_is_back_is_asked_within_the_bound() {
+        // The SYNs of a connection (RFC 6298: the first timeout is a second, and doubles).
+        let syns = [0, 1, 3, 7, 15, 31, 63].map(Duration::from_secs);
+        let last = syns.into_iter().filter(|at| *at < CONNECT).max().unwrap_or_default();
+        // The outage ends right after that one was lost.
+        let late = CONNECT.saturating_sub(last) + Pace::default().most;
+        assert!(late < BOUND, "{late:?}");
+    }
+
+    #[test]
+    fn connection_that_leads_nowhere_ends_within_the_bound() {
+        assert!(IDLE + AGAIN < UNANSWERED, "a lost probe ends no connection");
+        assert!(UNANSWERED < BOUND, "{UNANSWERED:?}");
+    }
 }
