@@ -128,7 +128,7 @@ impl Datapath {
         let sizes = sizes(options);
         bpffs::prepare(&options.bpf_dir)?;
         let lock = Lock::take(&options.bpf_dir)?;
-        elsewhere::refuse(&options.bpf_dir)?;
+        elsewhere::refuse(&options.bpf_dir, &options.cgroup)?;
         // From here on only this process writes. The last write of the previous run may have freed a row that a packet
         // is still reading: wait one grace period.
         crate::syscall::wait_for_programs();

@@ -22,7 +22,7 @@ pub(crate) use entries::{
 };
 pub(crate) use grace::wait_for_programs;
 pub use hooked::Hooked;
-pub(crate) use hooked::{attached_to_device, effective_in_cgroup};
+pub(crate) use hooked::{attached_to_cgroup, attached_to_device, effective_in_cgroup};
 pub(crate) use links::{
     LinkInfo, Order, detach_link, link_cgroup, link_info, link_tcx, link_xdp, load_idle, map_id,
     open_pin, pin, program_id, update_link,

@@ -1,17 +1,20 @@
-//! Finds programs of another lb-agent on interfaces of this namespace, with links pinned below another `--bpf-dir`:
-//! they would keep deciding by maps that no agent updates.
+//! Finds programs of another lb-agent that see this namespace's packets or sockets, with links pinned below another
+//! `--bpf-dir`: they would keep deciding by maps that no agent updates.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod hooks;
+
+use std::collections::BTreeSet;
 use std::fs;
-use std::io;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use aya::maps::MapInfo;
 use aya::programs::loaded_programs;
 
-use super::role::Direction;
-use super::{CLASSIFIERS, Error, L3, attached_programs, bpffs, cleanup};
+use self::hooks::{Hook, Kind};
+use super::{CLASSIFIERS, Error, L3, LAYOUT, bpffs, cleanup, lock};
+use crate::maps::Maps;
+use crate::node::settings::netns_cookie;
 use crate::syscall;
 
 /// How deep below a mount a `--bpf-dir` is looked for.
@@ -20,74 +23,121 @@ const DEPTH: usize = 4;
 const MAPS: [&str; 2] = ["SERVICES", "BACKEND_FILTER"];
 
 /// Refuses to begin beside another run's programs, and says where that one's pins are.
-pub(super) fn refuse(dir: &Path) -> Result<(), Error> {
-    let own = links_below(dir);
-    let own: BTreeSet<u32> = own.into_keys().collect();
-    let foreign: Vec<(String, u32, u32)> =
-        attached().into_iter().filter(|(_, link, _)| !own.contains(link)).collect();
+pub(super) fn refuse(dir: &Path, cgroup: &Path) -> Result<(), Error> {
+    let own = Pinned::below(dir);
+    let mut foreign = hooks::all(cgroup);
+    foreign.retain(|hook| !own.has(hook));
     if foreign.is_empty() {
         return Ok(());
     }
-    let mut pinned = BTreeMap::new();
+    let mut others = Vec::new();
     for mount in bpffs::mounts() {
-        walk(&mount, DEPTH, &mut pinned);
+        walk(&mount, DEPTH, &mut others);
     }
-    let of = |(device, link, _): &(String, u32, u32)| {
-        Some((device.clone(), Some(pinned.get(link)?.clone())))
+    let of = |hook: &Hook| {
+        let mut holders = others.iter().filter(|(_, pinned)| pinned.has(hook));
+        let (other, _) = holders.find(|(other, _)| !hook.is_of_sockets() || is_here(other))?;
+        Some(error(dir, hook, Some(other)))
     };
-    let by_name = || {
-        let is_ours = |(_, _, program): &&(String, u32, u32)| is_ours(*program);
-        foreign.iter().find(is_ours).map(|(device, ..)| (device.clone(), None))
-    };
-    match foreign.iter().find_map(of).or_else(by_name) {
-        Some((device, directory)) => {
-            Err(Error::Elsewhere { device, directory, dir: dir.to_owned() })
-        }
-        None => Ok(()),
-    }
+    // A socket hook does not tell whose sockets it serves: those of another namespace may be in the same cgroup. XDP of
+    // another owner is left alone, whatever its name is (ADR 0012).
+    let by_name =
+        |hook: &Hook| (hook.is_of_tc() && is_ours(hook.program)).then(|| error(dir, hook, None));
+    let found = foreign.iter().find_map(of).or_else(|| foreign.iter().find_map(by_name));
+    found.map_or(Ok(()), Err)
 }
 
-/// Every link at a device of this namespace: the device, the numbers of link and program.
-fn attached() -> Vec<(String, u32, u32)> {
-    let Ok(devices) = nix::net::if_::if_nameindex() else { return Vec::new() };
-    let mut all = Vec::new();
-    for device in &devices {
-        for direction in Direction::BOTH {
-            let hooked = attached_programs(device.index(), direction).unwrap_or_default();
-            let name = device.name().to_string_lossy();
-            let linked = hooked.into_iter().filter(|hooked| hooked.link != 0);
-            all.extend(linked.map(|hooked| (name.to_string(), hooked.link, hooked.program)));
-        }
-    }
-    all
+fn error(dir: &Path, hook: &Hook, other: Option<&PathBuf>) -> Error {
+    let pins = other.map_or_else(
+        || "not visible from here".to_owned(),
+        |other| format!("below {}", other.display()),
+    );
+    let (place, dir) = (hook.to_string(), dir.to_owned());
+    Error::Elsewhere { place, pins, dir, remedy: remedy(hook, other) }
 }
 
-/// Links that are pinned below a `--bpf-dir`, by number.
-fn links_below(dir: &Path) -> BTreeMap<u32, PathBuf> {
-    let mut pinned = BTreeMap::new();
-    for layout in cleanup::layouts(dir).unwrap_or_default() {
-        for path in cleanup::list(&layout.join("links")).unwrap_or_default() {
-            if let Ok(number) = number(&path) {
-                drop(pinned.insert(number, dir.to_owned()));
+fn remedy(hook: &Hook, other: Option<&PathBuf>) -> String {
+    if let Kind::Filter { device, direction, priority, handle } = &hook.kind {
+        // No agent attaches programs in this way, so no cleanup removes them.
+        let direction = direction.name();
+        return format!(
+            "remove it with `tc filter delete dev {device} {direction} pref {priority} handle {handle:#x} bpf`"
+        );
+    }
+    let Some(other) = other else {
+        return "stop that agent, then run `lb-agent cleanup` with its --bpf-dir where it ran"
+            .to_owned();
+    };
+    let first = lock::runs(other).map_or_else(String::new, |process| {
+        let process = process.map(|id| format!(" (process {id})")).unwrap_or_default();
+        format!("stop that agent{process}, then ")
+    });
+    format!(
+        "{first}run this agent with --bpf-dir {0}, or remove them with `lb-agent cleanup --bpf-dir {0}` (one agent \
+         serves a network namespace)",
+        other.display()
+    )
+}
+
+/// The numbers of what is pinned below a `--bpf-dir`.
+#[derive(Debug, Default)]
+struct Pinned {
+    links: BTreeSet<u32>,
+    programs: BTreeSet<u32>,
+}
+
+impl Pinned {
+    fn below(dir: &Path) -> Self {
+        let mut pinned = Self::default();
+        let list = |directory: PathBuf| cleanup::list(&directory).unwrap_or_default();
+        for layout in cleanup::layouts(dir).unwrap_or_default() {
+            for pin in list(layout.join("links")) {
+                let info =
+                    syscall::open_pin(&pin).and_then(|link| syscall::link_info(link.as_fd()));
+                let Ok(info) = info else { continue };
+                let _: bool = pinned.links.insert(info.id);
+                let _: bool = pinned.programs.insert(info.program);
+            }
+            // By the object that they are of.
+            for pin in list(layout.join("programs")).into_iter().flat_map(list) {
+                let number = syscall::open_pin(&pin).and_then(|it| syscall::program_id(it.as_fd()));
+                pinned.programs.extend(number);
             }
         }
+        pinned
     }
-    pinned
+
+    fn has(&self, hook: &Hook) -> bool {
+        match hook.link {
+            Some(link) => self.links.contains(&link),
+            None => self.programs.contains(&hook.program),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.links.is_empty() && self.programs.is_empty()
+    }
 }
 
-fn number(path: &Path) -> io::Result<u32> {
-    Ok(syscall::link_info(syscall::open_pin(path)?.as_fd())?.id)
-}
-
-/// Those of every `--bpf-dir` from a directory on.
-fn walk(directory: &Path, depth: usize, pinned: &mut BTreeMap<u32, PathBuf>) {
-    pinned.extend(links_below(directory));
+/// Every `--bpf-dir` from a directory on, with what is pinned there.
+fn walk(directory: &Path, depth: usize, found: &mut Vec<(PathBuf, Pinned)>) {
+    let pinned = Pinned::below(directory);
+    if !pinned.is_empty() {
+        found.push((directory.to_owned(), pinned));
+    }
     if depth == 0 {
         return;
     }
     let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
     let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    directories.for_each(|entry| walk(&entry.path(), depth - 1, pinned));
+    directories.for_each(|entry| walk(&entry.path(), depth - 1, found));
+}
+
+/// Whether the programs below a `--bpf-dir` serve this network namespace, as far as their settings can be read.
+fn is_here(dir: &Path) -> bool {
+    let maps = Maps::open(&dir.join(LAYOUT).join("maps"));
+    let settings = maps.and_then(|maps| maps.settings());
+    settings.is_ok_and(|settings| netns_cookie().is_ok_and(|own| own == settings.netns_cookie))
 }
 
 /// Whether a program is one of ours by its name and by the names of its maps. Only who may look programs up can tell.
@@ -95,8 +145,8 @@ fn is_ours(program: u32) -> bool {
     let Some(info) = loaded_programs().filter_map(Result::ok).find(|it| it.id() == program) else {
         return false;
     };
-    let names = CLASSIFIERS.iter().chain(&L3);
-    let is_named = info.name_as_str().is_some_and(|name| names.into_iter().any(|it| *it == name));
+    let mut names = CLASSIFIERS.iter().chain(&L3);
+    let is_named = info.name_as_str().is_some_and(|name| names.any(|it| *it == name));
     let maps = info.map_ids().ok().flatten().unwrap_or_default();
     let maps: Vec<MapInfo> = maps.into_iter().filter_map(|id| MapInfo::from_id(id).ok()).collect();
     let has = |name: &&str| maps.iter().any(|map| map.name_as_str() == Some(name));

@@ -37,27 +37,17 @@ pub enum Error {
     },
     /// Programs of ours are attached whose pins are below another directory.
     #[error(
-        "interface {device} has programs of another lb-agent, whose pins are {}: both would \
-         decide about each packet, theirs and those of {dir}; {}",
-        .directory.as_ref().map_or_else(|| "not visible from here".to_owned(), |directory| {
-            format!("below {}", directory.display())
-        }),
-        .directory.as_ref().map_or_else(
-            || "stop that agent, then run `lb-agent cleanup` with its --bpf-dir where it ran".to_owned(),
-            |directory| format!(
-                "run this agent with --bpf-dir {0}, or remove them with `lb-agent cleanup \
-                 --bpf-dir {0}` (one agent serves a network namespace)",
-                directory.display()
-            )
-        )
+        "{place} has programs of another lb-agent, whose pins are {pins}: both would decide about \
+         each packet, theirs and those of {dir}; {remedy}"
     )]
     Elsewhere {
-        /// The first such device.
-        device: String,
-        /// Where their pins are, if that can be seen.
-        directory: Option<PathBuf>,
+        /// The first hook that has one.
+        place: String,
+        /// Where their pins are.
+        pins: String,
         /// `--bpf-dir`.
         dir: PathBuf,
+        remedy: String,
     },
     /// A pin that is not what its name says.
     #[error(

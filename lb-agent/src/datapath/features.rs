@@ -64,10 +64,11 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 }
 
 /// The value of the first attribute of a kind.
-fn find(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
+pub(super) fn find(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
-        let found = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?);
+        // Without the flags `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`.
+        let found = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & 0x3fff;
         let value = rest.get(4..length)?;
         if found == kind {
             return Some(value);

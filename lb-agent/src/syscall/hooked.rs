@@ -57,11 +57,20 @@ pub(crate) fn attached_to_device(index: u32, kind: u32) -> io::Result<Vec<Hooked
 /// The programs that run for sockets of a cgroup at a place, those of its ancestors included.
 pub(crate) fn effective_in_cgroup(cgroup: BorrowedFd<'_>, kind: u32) -> io::Result<Vec<u32>> {
     const EFFECTIVE: u32 = 1;
+    in_cgroup(cgroup, kind, EFFECTIVE)
+}
+
+/// The programs that are attached to this cgroup at a place.
+pub(crate) fn attached_to_cgroup(cgroup: BorrowedFd<'_>, kind: u32) -> io::Result<Vec<u32>> {
+    in_cgroup(cgroup, kind, 0)
+}
+
+fn in_cgroup(cgroup: BorrowedFd<'_>, kind: u32, flags: u32) -> io::Result<Vec<u32>> {
     let mut programs = [0_u32; HOOKED];
     let count = query(QueryAttributes {
         target: number(cgroup),
         kind,
-        flags: EFFECTIVE,
+        flags,
         programs: programs.as_mut_ptr().addr() as u64,
         ..QueryAttributes::default()
     })?;

@@ -1,0 +1,173 @@
+//! Every program at a hook where programs of ours may be: tcx and XDP of the interfaces of this namespace, tc filters
+//! there, and the socket hooks of a cgroup. What cannot be read is not there.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+
+use super::super::features::find;
+use super::super::programs::attach_type;
+use super::super::role::Direction;
+use super::super::{SOCKET_HOOKS, attached_programs};
+use crate::netlink::{message, next};
+use crate::syscall;
+
+/// `RTM_NEWLINK`, `RTM_GETLINK`, the bytes of `struct ifinfomsg`, and the attributes `IFLA_IFNAME`, `IFLA_XDP` and
+/// `IFLA_XDP_PROG_ID`.
+const LINK: u16 = 16;
+const GET_LINK: u16 = 18;
+const OF_LINK: usize = 16;
+const NAME: u16 = 3;
+const XDP: u16 = 43;
+const XDP_PROGRAM: u16 = 4;
+/// `RTM_NEWTFILTER`, `RTM_GETTFILTER`, the bytes of `struct tcmsg`, and the attributes `TCA_OPTIONS` and `TCA_BPF_ID`.
+const FILTER: u16 = 44;
+const GET_FILTER: u16 = 46;
+const OF_FILTER: usize = 20;
+const OPTIONS: u16 = 2;
+const FILTER_PROGRAM: u16 = 11;
+/// `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)`, and the same of egress.
+const CLSACT: [(Direction, u32); 2] =
+    [(Direction::Ingress, 0xffff_fff2), (Direction::Egress, 0xffff_fff3)];
+const DUMP: u16 = 0x300;
+
+/// A program at a hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hook {
+    pub(super) kind: Kind,
+    /// Number of its link, where the kernel tells.
+    pub(super) link: Option<u32>,
+    pub(super) program: u32,
+}
+
+/// The kind of a hook, with what it is at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Tcx {
+        device: String,
+    },
+    Xdp {
+        device: String,
+    },
+    /// A filter of a clsact queueing discipline.
+    Filter {
+        device: String,
+        direction: Direction,
+        priority: u16,
+        handle: u32,
+    },
+    Socket {
+        name: &'static str,
+    },
+}
+
+impl Hook {
+    pub(super) const fn is_of_tc(&self) -> bool {
+        matches!(self.kind, Kind::Tcx { .. } | Kind::Filter { .. })
+    }
+
+    pub(super) const fn is_of_sockets(&self) -> bool {
+        matches!(self.kind, Kind::Socket { .. })
+    }
+}
+
+impl fmt::Display for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Kind::Tcx { device } => write!(f, "interface {device}"),
+            Kind::Xdp { device } => write!(f, "interface {device} (XDP)"),
+            Kind::Filter { device, .. } => write!(f, "interface {device} (tc filter)"),
+            Kind::Socket { name } => write!(f, "socket hook {name}"),
+        }
+    }
+}
+
+/// All of them.
+pub(super) fn all(cgroup: &Path) -> Vec<Hook> {
+    let mut all = Vec::new();
+    for (index, device, xdp) in devices().unwrap_or_default() {
+        for direction in Direction::BOTH {
+            let hooked = attached_programs(index, direction).unwrap_or_default();
+            all.extend(hooked.into_iter().map(|hooked| Hook {
+                kind: Kind::Tcx { device: device.clone() },
+                link: Some(hooked.link).filter(|link| *link != 0),
+                program: hooked.program,
+            }));
+        }
+        let kind = Kind::Xdp { device: device.clone() };
+        all.extend(xdp.map(|program| Hook { kind, link: None, program }));
+        for (direction, parent) in CLSACT {
+            let filter = |(priority, handle, program)| Hook {
+                kind: Kind::Filter { device: device.clone(), direction, priority, handle },
+                link: None,
+                program,
+            };
+            all.extend(filters(index, parent).unwrap_or_default().into_iter().map(filter));
+        }
+    }
+    let Ok(cgroup) = File::open(cgroup) else { return all };
+    for name in SOCKET_HOOKS {
+        let hooked = syscall::attached_to_cgroup(cgroup.as_fd(), attach_type(name));
+        let hook = |program| Hook { kind: Kind::Socket { name }, link: None, program };
+        all.extend(hooked.unwrap_or_default().into_iter().map(hook));
+    }
+    all
+}
+
+/// Index, name and XDP program of each interface.
+fn devices() -> io::Result<Vec<(u32, String, Option<u32>)>> {
+    let device = |body: &[u8]| {
+        let attributes = body.get(OF_LINK..)?;
+        let name = find(attributes, NAME)?.split(|byte| *byte == 0).next()?;
+        let xdp = find(attributes, XDP).and_then(|nested| find(nested, XDP_PROGRAM));
+        let name = String::from_utf8_lossy(name).into_owned();
+        Some((word(body, 4)?, name, xdp.and_then(|number| word(number, 0))))
+    };
+    Ok(dump(GET_LINK, LINK, &[0; OF_LINK])?.iter().filter_map(|body| device(body)).collect())
+}
+
+/// Priority, handle and program of each filter at a place of an interface.
+fn filters(index: u32, parent: u32) -> io::Result<Vec<(u16, u32, u32)>> {
+    let [index, parent] = [index, parent].map(u32::to_ne_bytes);
+    let body = [[0; 4], index, [0; 4], parent, [0; 4]].concat();
+    let filter = |body: &[u8]| {
+        let options = find(body.get(OF_FILTER..)?, OPTIONS)?;
+        let program = word(find(options, FILTER_PROGRAM)?, 0)?;
+        // The upper half of `tcm_info`.
+        Some(((word(body, 16)? >> 16) as u16, word(body, 8)?, program))
+    };
+    Ok(dump(GET_FILTER, FILTER, &body)?.iter().filter_map(|body| filter(body)).collect())
+}
+
+/// The bodies of all messages of a kind that answer a request.
+fn dump(request: u16, kind: u16, body: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    let _own: SocketAddr = socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.send(&message(request, DUMP, body), 0)?;
+    let mut found = Vec::new();
+    loop {
+        let (datagram, _from) = socket.recv_from_full()?;
+        let mut rest = datagram.as_slice();
+        let mut is_last = datagram.is_empty();
+        while let Some((it, body)) = next(&mut rest) {
+            // `NLMSG_DONE` and `NLMSG_ERROR` end the list.
+            is_last |= it != kind;
+            if it == kind {
+                found.push(body.to_vec());
+            }
+        }
+        if is_last {
+            return Ok(found);
+        }
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}

@@ -1,0 +1,173 @@
+//! Programs of another `--bpf-dir` at each hook where programs of ours may be: an agent does not begin beside them, and
+//! says what removes them. Afterwards nobody answers for a Service that was deleted.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_agent::datapath::{LAYOUT, SOCKET_HOOKS};
+use lb_tests::agent::{Agent, Source};
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, ask, until};
+use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::traffic::Ask;
+use nix::mount::{MsFlags, mount, umount};
+
+const NODE_PORT: u16 = 30_080;
+/// Every refusal says so.
+const REFUSED: &str = "has programs of another lb-agent";
+
+/// A node whose agent has served a Service, and the other directory that an agent is given next.
+fn start() -> Result<(Rig, Service, PathBuf)> {
+    let builder = Topology::builder(Shape::Routed).nodes(1).without_checksum_offload().polling();
+    let mut rig = Rig::build(builder)?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT);
+    let web = web.pods(&[rig.pod(0, 1)?]);
+    rig.manifests().apply(&web)?;
+    let config = rig.configuration("acceleration: native")?;
+    rig.start_agents(&[&config])?;
+    for (from, question) in askers(&rig, &web)? {
+        drop(ask(from, question)?);
+    }
+    let other = rig.node(0)?.bpf().join("other");
+    Ok((rig, web, other))
+}
+
+/// A packet of each of them meets another hook first: tcx, a socket hook, XDP.
+fn askers<'a>(rig: &'a Rig, web: &Service) -> Result<[(&'a Member, Ask); 3]> {
+    let (pod, node, client): (&Member, &Member, &Member) =
+        (rig.pod(0, 0)?, rig.node(0)?, rig.client());
+    let cluster_ip = Ask::tcp(web.frontend(Family::V4));
+    let node_port = Ask::tcp(rig.node(0)?.addresses().socket(Family::V4, NODE_PORT));
+    Ok([(pod, cluster_ip), (node, cluster_ip), (client, node_port)])
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().context("a path in UTF-8")
+}
+
+/// The agent refuses the other directory, and its message holds all of `parts`.
+fn is_refused(agent: &mut Agent, other: &Path, parts: &[&str]) -> Result<String> {
+    agent.set_flag("--bpf-dir", text(other)?);
+    agent.spawn_again(&[])?;
+    agent.refuses_to_run(parts)?;
+    Ok(agent.log_end(1))
+}
+
+/// The agent cleans `here` up, serves from the other directory, and a deleted Service is deleted for everybody.
+fn serves_alone(
+    rig: &Rig,
+    web: &Service,
+    agent: &mut Agent,
+    here: &Path,
+    other: &Path,
+) -> Result<()> {
+    agent.set_flag("--bpf-dir", text(here)?);
+    drop(agent.command(&["cleanup"])?);
+    agent.set_flag("--bpf-dir", text(other)?);
+    agent.start_again()?;
+    for (from, question) in askers(rig, web)? {
+        drop(ask(from, question)?);
+    }
+    rig.manifests().delete(web)?;
+    for (from, question) in askers(rig, web)? {
+        until(from, question.within(200), Result::is_err)?;
+        ensure!(from.peer().ask(question.within(200)).is_err(), "{} is answered", from.name());
+    }
+    agent.stop()?;
+    drop(agent.command(&["cleanup"])?);
+    Ok(())
+}
+
+#[test]
+fn programs_whose_pins_cannot_be_seen_are_refused_by_their_names() -> Result<()> {
+    let (mut rig, web, other) = start()?;
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    let here = rig.node(0)?.bpf().to_owned();
+    // As in another mount namespace, whose bpffs nobody sees here.
+    mount(Some("cover"), &here.join(LAYOUT), Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
+    let parts = [REFUSED, "not visible from here", "stop that agent, then run `lb-agent cleanup`"];
+    let refused = is_refused(&mut agent, &other, &parts);
+    umount(&here.join(LAYOUT))?;
+    drop(refused?);
+    serves_alone(&rig, &web, &mut agent, &here, &other)
+}
+
+#[test]
+fn programs_of_an_agent_that_runs_are_refused_by_its_process() -> Result<()> {
+    let (mut rig, web, other) = start()?;
+    let mut agent = rig.take_agent(0)?;
+    let here = rig.node(0)?.bpf().to_owned();
+    let source = Source::Manifests(rig.manifests().directory());
+    let mut second = Agent::spawn(rig.node(0)?, source, &[])?;
+    second.refuses_to_run(&["in use by another agent"])?;
+    let runs = format!("stop that agent (process {}), then run this agent with", agent.id());
+    drop(is_refused(&mut second, &other, &[REFUSED, text(&here)?, &runs])?);
+    for (from, question) in askers(&rig, &web)? {
+        drop(ask(from, question)?);
+    }
+    agent.stop()?;
+    serves_alone(&rig, &web, &mut second, &here, &other)
+}
+
+/// Somebody removed the other pins: only the XDP program is left.
+#[test]
+fn xdp_program_that_is_left_is_refused() -> Result<()> {
+    let place = format!("(XDP) {REFUSED}");
+    is_refused_with_links(|name| name.ends_with("-xdp"), &place)
+}
+
+/// The same for the hooks of sockets.
+#[test]
+fn socket_hooks_that_are_left_are_refused() -> Result<()> {
+    let place = format!("socket hook connect4 {REFUSED}");
+    is_refused_with_links(|name| SOCKET_HOOKS.contains(&name), &place)
+}
+
+fn is_refused_with_links(is_left: impl Fn(&str) -> bool, place: &str) -> Result<()> {
+    let (mut rig, web, other) = start()?;
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    let here = rig.node(0)?.bpf().to_owned();
+    let mut left = 0;
+    for link in fs::read_dir(here.join(LAYOUT).join("links"))? {
+        let link = link?.path();
+        let name = link.file_name().and_then(|name| name.to_str()).context("a name")?;
+        if is_left(name) {
+            left += 1;
+        } else {
+            fs::remove_file(&link)?;
+        }
+    }
+    ensure!(left > 0, "no such link");
+    let remedy = format!("`lb-agent cleanup --bpf-dir {}`", here.display());
+    drop(is_refused(&mut agent, &other, &[place, &remedy])?);
+    serves_alone(&rig, &web, &mut agent, &here, &other)
+}
+
+/// Somebody attached a program of ours as a filter: no cleanup removes that, so the message says what does.
+#[test]
+fn program_in_a_filter_is_refused_until_its_remedy_was_carried_out() -> Result<()> {
+    let (mut rig, web, other) = start()?;
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    let here = rig.node(0)?.bpf().to_owned();
+    let node = rig.node(0)?.netns();
+    let device = rig.pod(0, 0)?.device();
+    let objects = fs::read_dir(here.join(LAYOUT).join("programs"))?;
+    let program = objects.flatten().map(|object| object.path().join("pod_ingress"));
+    let program = program.into_iter().find(|pin| pin.exists()).context("the program's pin")?;
+    drop(node.tool("tc", &["qdisc", "add", "dev", device, "clsact"])?);
+    let filter =
+        ["filter", "add", "dev", device, "ingress", "bpf", "direct-action", "object-pinned"];
+    drop(node.tool("tc", &[&filter[..], &[text(&program)?]].concat())?);
+    fs::remove_dir_all(here.join(LAYOUT).join("links"))?;
+    let place = format!("interface {device} (tc filter) {REFUSED}");
+    let said = is_refused(&mut agent, &other, &[&place, "remove it with `tc filter delete"])?;
+    let remedy = said.split('`').find(|part| part.starts_with("tc ")).context(said.clone())?;
+    let mut words = remedy.split(' ');
+    let tool = words.next().context("a tool")?;
+    drop(node.tool(tool, &words.collect::<Vec<_>>())?);
+    serves_alone(&rig, &web, &mut agent, &here, &other)
+}
