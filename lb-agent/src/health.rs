@@ -33,6 +33,8 @@ struct Reported {
     unpinned_since: Option<Instant>,
     /// When the loop began its last turn; nothing before it runs.
     turned: Option<Instant>,
+    /// How many problems the node has, and how many kinds of objects are not followed.
+    troubles: [usize; 2],
     answers: BTreeMap<(&'static str, u16), u64>,
 }
 
@@ -59,6 +61,16 @@ struct Body {
     healthy: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status: BTreeMap<&'static str, FamilyBody>,
+    /// Not kube-proxy's: there only while `status` names something.
+    #[serde(skip_serializing_if = "is_zero")]
+    node_problems: usize,
+    #[serde(skip_serializing_if = "is_zero")]
+    stale_kinds: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+const fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 #[derive(Debug, Serialize)]
@@ -98,6 +110,12 @@ impl Health {
     /// mend that.
     pub fn unpinned(&self, since: Option<Instant>) {
         self.reported().unpinned_since = since;
+    }
+
+    /// So many problems does the node have, and so many kinds of objects are not followed. They change no verdict: a
+    /// restart, or traffic to another node, helps against none of them.
+    pub fn troubles(&self, problems: usize, stale_kinds: usize) {
+        self.reported().troubles = [problems, stale_kinds];
     }
 
     /// The loop begins a turn. From the first one on, none for as long as `patience` means that it hangs.
@@ -140,6 +158,7 @@ impl Health {
             Some((family.name(), FamilyBody { last_updated, healthy: is_fresh }))
         };
         let status = Family::ALL.into_iter().filter_map(family).collect();
+        let [node_problems, stale_kinds] = reported.troubles;
         let body = Body {
             // A healthy agent is up to date now, whether or not something changed.
             last_updated: if is_good {
@@ -151,6 +170,8 @@ impl Health {
             node_eligible: counts_node.then_some(is_eligible),
             healthy: is_fresh,
             status,
+            node_problems,
+            stale_kinds,
         };
         let code = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         *reported.answers.entry((path, code.as_u16())).or_default() += 1;

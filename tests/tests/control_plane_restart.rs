@@ -88,15 +88,17 @@ fn says_it_once(agent: &Agent) -> Result<()> {
     Ok(())
 }
 
-/// Metrics and `status` name the kinds of objects whose changes do not arrive.
+/// Metrics and `status` name the kinds of objects whose changes do not arrive, and `/healthz` counts them.
 fn says_that_its_view_is_old(agent: &Agent) -> Result<()> {
     for resource in ["services", "endpointslices", "nodes"] {
         let label = format!("resource=\"{resource}\"");
         wait_until(NOTICE, &format!("{resource} are old in metrics and status"), || {
             let is_counted = agent.metric(&[STALE, &label]).ok()? > 0.0;
+            let is_in_health = agent.health("/healthz").ok()?.1.contains("\"staleKinds\":");
             // It ends with 1 when not all is well: what it prints is part of the error then.
             let said = agent.command(&["status"]).unwrap_or_else(|error| error.to_string());
-            (is_counted && said.contains(&format!("{resource} since "))).then_some(())
+            let is_said = said.contains(&format!("{resource} since "));
+            (is_counted && is_in_health && is_said).then_some(())
         })?;
     }
     Ok(())

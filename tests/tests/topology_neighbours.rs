@@ -111,9 +111,8 @@ fn who_insists_on_our_place_is_a_problem_until_he_is_gone() -> Result<()> {
     is_displaced(&rig, 2.0)?;
     ensure!(problems(&rig)? > 0.5, "somebody who came twice is no problem");
     wait_until_ok(SOON, "status names who insists", || {
-        let (code, status) = rig.agent(0)?.ended(&["status"])?;
-        ensure!(code == 1 && is_named(&status), "{code}: {status}");
-        Ok(())
+        ensure!(is_named(&status()?), "{}", status()?);
+        rig.agent(0)?.has_problems(1)
     })?;
     drop(neighbours);
     if campaign::size(true, false) {

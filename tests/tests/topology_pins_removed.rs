@@ -192,6 +192,8 @@ fn names_the_cause(agent: &Agent) -> Result<()> {
         let said = agent.exit_said(&["status"])?;
         ensure!(said.contains("Problem        pins are missing: "), "{said}");
         ensure!(problems(agent)? > 0.5, "the metric counts none");
+        let (_, body) = agent.health("/healthz")?;
+        ensure!(body.contains("\"nodeProblems\":1"), "{body}");
         Ok(())
     })
 }

@@ -106,6 +106,18 @@ fn stale_status(body: &serde_json::Value) -> serde_json::Value {
 }
 
 #[tokio::test]
+async fn troubles_are_counted_and_change_no_verdict() {
+    let health = Health::new(PATIENCE);
+    health.node(NodeState::Eligible);
+    health.troubles(2, 1);
+    let troubled = body(&health).await;
+    assert_eq!((&troubled["nodeProblems"], &troubled["staleKinds"]), (&2.into(), &1.into()));
+    assert_eq!(code(&health, true), 200);
+    health.troubles(0, 0);
+    assert_eq!(body(&health).await.get("nodeProblems"), None, "as kube-proxy answers");
+}
+
+#[tokio::test]
 async fn other_paths_are_answered_as_by_go() {
     let not_found = elsewhere(Method::GET, Uri::from_static("/nothing")).await;
     assert_eq!(not_found.status().as_u16(), 404);

@@ -163,6 +163,11 @@ impl State {
         named
     }
 
+    /// How many kinds of objects are not followed at the moment.
+    pub(super) fn stale_kinds(&self) -> usize {
+        self.view.kinds().values().filter(|view| view.stale.is_some()).count()
+    }
+
     fn staleness(&self) -> BTreeMap<String, String> {
         let kinds = self.view.kinds().into_iter();
         let stale = kinds.filter_map(|(kind, view)| Some((kind, view.stale?)));

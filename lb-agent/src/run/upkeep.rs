@@ -128,6 +128,7 @@ impl Agent {
         problems.extend(self.memory_problem.clone());
         problems.extend(self.early_drops.problems(&self.reconciler));
         Numbers::set(&self.numbers.node_problems, problems.len());
+        self.health.troubles(problems.len(), self.state.stale_kinds());
         self.state.finds_on_node(problems);
     }
 

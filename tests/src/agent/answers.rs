@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::Agent;
 use crate::http;
+use crate::memory::MemoryLimit;
 use crate::process::{Program, output, run};
 
 impl Agent {
@@ -42,6 +43,22 @@ impl Agent {
     /// Returns status and body of a path of the health server.
     pub fn health(&self, path: &str) -> Result<(u16, String)> {
         http::get(&self.home, Self::healthz(), path)
+    }
+
+    /// Fails unless `status`, the metric and `/healthz`, which stays good, tell of so many problems of the node.
+    pub fn has_problems(&self, expected: usize) -> Result<()> {
+        let (code, said) = self.ended(&["status"])?;
+        let named = said.lines().filter(|line| line.starts_with("Problem")).count();
+        let is_bad = i32::from(expected > 0);
+        ensure!((named, code) == (expected, is_bad), "{expected} problems, {code}: {said}");
+        let counted = self.metric(&["lb_node_problems"])?;
+        ensure!((counted - expected as f64).abs() < 0.5, "the metric counts {counted}: {said}");
+        let (code, body) = self.health("/healthz")?;
+        let field = format!("\"nodeProblems\":{expected},");
+        let is_told = body.replace('}', ",").contains(&field);
+        let is_told = if expected > 0 { is_told } else { !body.contains("nodeProblems") };
+        ensure!(code == 200 && is_told, "{expected} problems, /healthz {code}: {body}");
+        Ok(())
     }
 
     /// Returns status and body of a path of the metrics server, in a form that `Accept` names.
@@ -77,7 +94,23 @@ impl Agent {
     /// Runs another command of the agent beside it, reads what it says, and returns how many lines that are and the
     /// most bytes of memory that it had meanwhile. Its last lines are in the pipe when that is read the last time.
     pub fn peak_memory(&self, arguments: &[&str]) -> Result<(usize, u64)> {
+        self.read_to_the_end(arguments, None)
+    }
+
+    /// The same for a command that is charged to the limit of the agent, as one in its container is; returns the lines.
+    pub fn lines_within(&self, limit: &MemoryLimit, arguments: &[&str]) -> Result<usize> {
+        Ok(self.read_to_the_end(arguments, Some(limit))?.0)
+    }
+
+    fn read_to_the_end(
+        &self,
+        arguments: &[&str],
+        limit: Option<&MemoryLimit>,
+    ) -> Result<(usize, u64)> {
         let mut child = self.prepared(arguments)?.stdout(Stdio::piped()).spawn()?;
+        if let Some(limit) = limit {
+            fs::write(limit.members(), child.id().to_string())?;
+        }
         let status = format!("/proc/{}/status", child.id());
         let mut said = child.stdout.take().context("a pipe")?;
         let (mut lines, mut peak, mut buffer) = (0, 0, vec![0; 64 << 10]);
