@@ -46,6 +46,12 @@ impl MemoryLimit {
         Ok(count.context("a line oom_kill")?.trim().parse()?)
     }
 
+    /// The largest number of bytes that were taken at a time.
+    pub fn peak(&self) -> Result<u64> {
+        let file = if self.is_v1 { "memory.max_usage_in_bytes" } else { "memory.peak" };
+        Ok(fs::read_to_string(self.directory.join(file))?.trim().parse()?)
+    }
+
     /// Bytes that are taken now.
     pub fn taken(&self) -> Result<u64> {
         let file = if self.is_v1 { "memory.usage_in_bytes" } else { "memory.current" };

@@ -125,6 +125,13 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         work: &[Work::Tests(&["topology_many_pods"])],
     },
     Campaign {
+        name: "memory",
+        proves: "full tables of the default sizes fit the limit of the manifest: agents that are killed beside them come \
+                 back, lists are answered, and the kernel kills nobody",
+        expected: "3 min",
+        work: &[Work::Tests(&["topology_memory"])],
+    },
+    Campaign {
         name: "cpus",
         proves: "packets of two CPUs find the old backends or the new ones, and begin a flow once",
         expected: "2 min",
