@@ -203,6 +203,11 @@ impl Reconciler {
         ranges.given().chain(singles).collect()
     }
 
+    /// Where ClusterIPs are.
+    pub fn cluster_networks(&self) -> BTreeSet<IpNet> {
+        self.frontends.ranges.of_cluster_ips()
+    }
+
     /// Counts the changes of [`Reconciler::names`].
     pub const fn naming(&self) -> u64 {
         self.naming

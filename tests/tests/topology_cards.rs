@@ -6,8 +6,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use lb_tests::agent::Agent;
 use lb_tests::kinds::Kind;
 use lb_tests::manifest::Service;
+use lb_tests::netns::Netns;
 use lb_tests::rig::{Rig, TARGET, ask, askers, matrix};
 use lb_tests::topology::{Addresses, Family, Member, Node, Segment, Shape, Topology};
 use lb_tests::traffic::{Ask, PAUSE};
@@ -290,23 +292,51 @@ mod card_of_a_pod_is_a_problem_that_names_it {
     }
 }
 
-/// No program of the host sees its packets as those of a pod, and nothing of it is on the host: the operator is told by
-/// name.
+/// No program of the host sees its packets as those of a pod, and nothing of it is on the host. Beside the pod's veth
+/// it is a second network of the pod, until the pod's packets to Services go by it. It is named while they do, and if
+/// it is the pod's only interface.
 fn is_a_problem_as_a_pods(kind: Kind, words: &str) -> Result<()> {
     if kind.is_skipped()? {
         return Ok(());
     }
     let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
-    let pod = rig.pod(0, 0)?.netns().name().to_owned();
-    let node = rig.node(0)?.netns();
-    node.ip(&format!("link add net1 link eth0 netns {pod} type {words}"))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
+    rig.manifests().apply(&web)?;
     rig.start_agents(&[])?;
-    let problem =
-        format!("interface net1 of pod network namespace {pod} is a macvlan, ipvlan or VLAN");
-    wait_until_ok(SOON, "status names device, namespace and remedy", || {
-        let status = rig.agent(0)?.exit_said(&["status"])?;
-        let told = status.lines().find(|line| line.contains(&problem)).context(status.clone())?;
-        ensure!(told.contains("over eth0") && told.contains("give the pod a veth"), "{told}");
+    let mut agent = rig.take_agent(0)?;
+    let both = (rig.pod(0, 0)?.netns(), "give the pod a route to them by its veth");
+    let node = rig.node(0)?.netns();
+    let alone = Netns::new(&format!("{}-alone", node.name()))?;
+    let alone = (&alone, "give the pod a veth");
+    for (netns, _) in [both, alone] {
+        node.ip(&format!("link add net1 link eth0 netns {} type {words}", netns.name()))?;
+        netns.ip("address add 172.30.0.2/24 dev net1\nlink set dev net1 up")?;
+    }
+    let is_told = |agent: &Agent, (netns, remedy): (&Netns, &str), expected: bool| {
+        let status = agent.exit_said(&["status"])?;
+        let start =
+            format!("interface net1 of pod network namespace {} is a macvlan", netns.name());
+        let told = status.lines().find(|line| line.contains(&start));
+        let is_whole = told.is_none_or(|it| it.contains("over eth0") && it.contains(remedy));
+        ensure!(told.is_some() == expected && is_whole, "told: {expected}, not: {status}");
         Ok(())
-    })
+    };
+    let question = Ask::tcp(web.frontend(Family::V4)).within(2_000);
+    // A private network around the addresses of Services.
+    let route = "route add 10.0.0.0/8 via 172.30.0.1 dev net1";
+    for (line, is_way) in
+        [(None, false), (Some(route), true), (Some("route delete 10.0.0.0/8"), false)]
+    {
+        line.map_or(Ok(()), |line| both.0.ip(line))?;
+        // An agent that starts looks at once.
+        agent.stop()?;
+        agent.start_again()?;
+        wait_until_ok(SOON, "status names device, namespace and remedy", || {
+            is_told(&agent, alone, true)?;
+            is_told(&agent, both, is_way)?;
+            agent.has_problems(1 + usize::from(is_way))
+        })?;
+        ensure!(ask(rig.pod(0, 0)?, question).is_ok() != is_way, "the route decides: {line:?}");
+    }
+    Ok(())
 }

@@ -1,33 +1,19 @@
 //! Interfaces of pods that no program of this host serves.
 //!
 //! They are macvlan, ipvlan and VLANs over one of its interfaces, network cards that were moved to a pod, and netkits
-//! in mode l3. They are visible, or known as a pod's, only inside the namespaces of pods, and are only reported.
+//! in mode l3. They are visible, or known as a pod's, only inside the namespaces of pods, and are only reported. Beside
+//! a veth they are a second network of the pod: they matter if the pod's route to a Service leads by them.
 
-use std::fs::{self, File};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd as _};
-use std::path::Path;
-use std::thread;
+mod look;
+mod routes;
 
-use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr};
-use nix::sched::{CloneFlags, setns};
+use std::collections::BTreeSet;
 
+use ipnet::IpNet;
+
+pub(super) use self::look::find;
+use self::routes::Routes;
 use super::{Link, LinkKind, View};
-use crate::netlink::message;
-
-/// Where namespaces have names: container runtimes put those of pods there.
-const DIRECTORY: &str = "/run/netns";
-/// `RTM_GETLINK` and the bytes of `struct ifinfomsg`; `RTM_GETNSID` and the bytes of `struct rtgenmsg`, filled up.
-const GET_LINK: u16 = 18;
-const LINK: usize = 16;
-const GET_NAMESPACE: u16 = 90;
-/// `NETNSA_FD` and `NETNSA_NSID`.
-const FD: u16 = 3;
-const NUMBER: u16 = 1;
-const DUMP: u16 = 0x300;
 
 /// A device of a pod that no program of this host serves.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +23,8 @@ pub struct Hidden {
     /// Name of the namespace.
     pub namespace: String,
     pub reason: Reason,
+    /// The routes of the namespace, where another interface of the pod is served.
+    pub(super) beside: Option<Routes>,
 }
 
 /// Why no program serves a device of a pod. Numbers are interface indices of the host.
@@ -50,100 +38,39 @@ pub enum Reason {
     NetkitL3(u32),
 }
 
-/// Looks into every named namespace. Where we may not, nothing is found. Blocks.
-pub(super) fn find() -> Vec<Hidden> {
-    let found = thread::Builder::new().name("namespaces".into()).spawn(|| {
-        // This thread never comes back to our namespace.
-        let mut all = Vec::new();
-        let Ok(own) = File::open("/proc/thread-self/ns/net") else { return all };
-        for entry in fs::read_dir(DIRECTORY).into_iter().flatten().filter_map(Result::ok) {
-            // One that is gone meanwhile, or that we may not enter, has nothing to tell.
-            all.extend(look_into(&entry.path(), &own).unwrap_or_default());
-        }
-        all.sort();
-        all
-    });
-    found.ok().and_then(|thread| thread.join().ok()).unwrap_or_default()
-}
-
-fn look_into(path: &Path, own: &File) -> io::Result<Vec<Hidden>> {
-    setns(File::open(path)?.as_fd(), CloneFlags::CLONE_NEWNET)?;
-    let mut view = View::default();
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    let _own: SocketAddr = socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    socket.send(&message(GET_LINK, DUMP, &[0; LINK]), 0)?;
-    while take(&mut view, &socket.recv_from_full()?.0) {}
-    let may_be_hidden =
-        |link: &Link| link.is_card || matches!(link.kind, LinkKind::Over | LinkKind::Netkit);
-    if !view.links.values().any(may_be_hidden) {
-        return Ok(Vec::new());
-    }
-    let number = number_of(&socket, own)?;
-    let namespace = path.file_name().unwrap_or_default().to_string_lossy();
-    Ok(hidden(&view, number, &namespace))
-}
-
-/// The hidden devices of a namespace that knows ours by a number. Beside a veth to us a card is a second network of
-/// the pod, which asks Services through the veth.
-fn hidden(view: &View, number: i32, namespace: &str) -> Vec<Hidden> {
+/// The hidden devices of a namespace that knows ours by a number.
+fn hidden(view: &View, number: i32, namespace: &str, routes: &[routes::Route]) -> Vec<Hidden> {
     let is_ours = |link: &&Link| link.elsewhere == Some(number);
     let is_served = |link: &Link| !matches!(link.kind, LinkKind::Over | LinkKind::Netkit);
     let has_veth = view.links.values().filter(is_ours).any(is_served);
-    let device = |link: &Link| {
+    let device = |(index, link): (&u32, &Link)| {
         let reason = if link.kind == LinkKind::Over && is_ours(&link) {
             Reason::Over(link.peer?)
         } else if link.kind == LinkKind::Netkit && is_ours(&link) {
             Reason::NetkitL3(link.peer?)
-        } else if link.is_card && link.is_up && !has_veth {
+        } else if link.is_card && link.is_up {
             Reason::Card
         } else {
             return None;
         };
-        Some(Hidden { name: link.name.clone(), namespace: namespace.to_owned(), reason })
+        // Each netkit leads to this host: its pod expects Services there.
+        let has_other = has_veth && !matches!(reason, Reason::NetkitL3(_));
+        let beside = has_other.then(|| Routes::by(*index, routes));
+        Some(Hidden { name: link.name.clone(), namespace: namespace.to_owned(), reason, beside })
     };
-    view.links.values().filter_map(device).collect()
+    view.links.iter().filter_map(device).collect()
 }
 
-/// Takes one datagram of a list. False when it was the last.
-fn take(view: &mut View, datagram: &[u8]) -> bool {
-    let mut rest = datagram;
-    while let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) {
-        let length = (message.header.length as usize).next_multiple_of(4);
-        if let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) = &message.payload {
-            view.put_link(link);
-        } else if matches!(message.payload, NetlinkPayload::Done(_) | NetlinkPayload::Error(_)) {
-            return false;
-        }
-        match rest.get(length..) {
-            Some(more) if !more.is_empty() && length > 0 => rest = more,
-            _ => return true,
-        }
-    }
-    !datagram.is_empty()
-}
-
-/// By which number the namespace that we are in knows another.
-fn number_of(socket: &Socket, namespace: &impl AsFd) -> io::Result<i32> {
-    let fd = namespace.as_fd().as_raw_fd().to_ne_bytes();
-    let body = [&[0; 4], &8_u16.to_ne_bytes()[..], &FD.to_ne_bytes(), &fd].concat();
-    socket.send(&message(GET_NAMESPACE, 0, &body), 0)?;
-    let (datagram, _from) = socket.recv_from_full()?;
-    let (_, body) =
-        crate::netlink::next(&mut datagram.as_slice()).ok_or(io::ErrorKind::UnexpectedEof)?;
-    // The first attribute of an answer; an error has none of that kind.
-    let kind = body.get(6..).and_then(|rest| rest.first_chunk().copied()).map(u16::from_ne_bytes);
-    let number = body.get(8..).and_then(|rest| rest.first_chunk().copied());
-    match (kind, number.map(i32::from_ne_bytes)) {
-        (Some(NUMBER), Some(number)) => Ok(number),
-        _ => Err(io::ErrorKind::NotFound.into()),
-    }
-}
-
-/// The problems that an operator is told of.
-pub fn problems(view: &View) -> Vec<String> {
+/// The problems that an operator is told of; `networks` are those of Services, asked for where they matter.
+pub fn problems(view: &View, networks: impl FnOnce() -> BTreeSet<IpNet>) -> Vec<String> {
+    let has_routes = view.hidden.iter().any(|hidden| hidden.beside.is_some());
+    let networks = if has_routes { networks() } else { BTreeSet::new() };
+    let leads = |hidden: &&Hidden| {
+        let leads_to = |routes: &Routes| networks.iter().any(|network| routes.lead_to(network));
+        hidden.beside.as_ref().is_none_or(leads_to)
+    };
     let problem = |hidden: &Hidden| {
-        let Hidden { name, namespace, reason } = hidden;
+        let Hidden { name, namespace, reason, beside } = hidden;
         let name_of =
             |index: u32| view.links.get(&index).map_or("an interface that is gone", |it| &it.name);
         let kind = match *reason {
@@ -157,12 +84,19 @@ pub fn problems(view: &View) -> Vec<String> {
                 );
             }
         };
+        let (cause, remedy) = match beside {
+            None => ("its packets bypass", "give the pod a veth or a netkit in mode l2"),
+            Some(_) => (
+                "the pod's route to Services leads by it and bypasses",
+                "give the pod a route to them by its veth",
+            ),
+        };
         format!(
-            "interface {name} of pod network namespace {namespace} is {kind}: its packets bypass the programs of this \
-             host, so Services do not work there; give the pod a veth or a netkit in mode l2"
+            "interface {name} of pod network namespace {namespace} is {kind}: {cause} the programs of this host, so \
+             Services do not work there; {remedy}"
         )
     };
-    view.hidden.iter().map(problem).collect()
+    view.hidden.iter().filter(leads).map(problem).collect()
 }
 
 #[cfg(test)]
@@ -178,9 +112,25 @@ mod tests {
     }
 
     fn told(links: Vec<Link>) -> Vec<String> {
+        told_by(links, &[])
+    }
+
+    /// The same with routes, each to a network by the device of a number. Services have 10.96.0.0/12.
+    fn told_by(links: Vec<Link>, routes: &[(&str, u32)]) -> Vec<String> {
         let inside = View { links: (1..).zip(links).collect(), ..View::default() };
-        let hidden = hidden(&inside, OURS, "blue");
-        problems(&View { hidden, ..View::default() })
+        let route = |(to, device): &(&str, u32)| routes::Route {
+            to: to.parse().expect("a network"),
+            metric: 0,
+            devices: vec![*device],
+        };
+        let routes: Vec<_> = routes.iter().map(route).collect();
+        let hidden = hidden(&inside, OURS, "blue", &routes);
+        let services = || [net("10.96.0.0/12")].into();
+        problems(&View { hidden, ..View::default() }, services)
+    }
+
+    fn net(text: &str) -> IpNet {
+        text.parse().expect("a network")
     }
 
     #[test]
@@ -211,7 +161,25 @@ mod tests {
         assert!(first.ends_with("; use mode l2"), "{first}");
         assert!(second.contains("is a network card"), "{second}");
         let inside = View { links: [(1, netkit())].into(), ..View::default() };
-        assert!(hidden(&inside, OURS + 1, "blue").is_empty(), "its other end is not here");
+        assert!(hidden(&inside, OURS + 1, "blue", &[]).is_empty(), "its other end is not here");
+    }
+
+    #[test]
+    fn macvlan_beside_a_veth_is_named_if_the_route_to_services_leads_by_it() {
+        let links = || {
+            let veth = link("eth0", LinkKind::Veth, Some(OURS));
+            vec![veth, link("net1", LinkKind::Over, Some(OURS))]
+        };
+        let (veth, macvlan) = (1, 2);
+        let default = ("0.0.0.0/0", veth);
+        assert!(told_by(links(), &[default, ("172.30.0.0/24", macvlan)]).is_empty());
+        let private = ("10.0.0.0/8", macvlan);
+        let told = told_by(links(), &[default, private]);
+        let [told] = told.as_slice() else { panic!("{told:?}") };
+        assert!(told.ends_with("; give the pod a route to them by its veth"), "{told}");
+        assert!(told_by(links(), &[default, private, ("10.96.0.0/12", veth)]).is_empty());
+        assert_eq!(told_by(links(), &[default, ("10.96.0.0/16", macvlan)]).len(), 1, "a part");
+        assert_eq!(told_by(links(), &[("0.0.0.0/0", macvlan)]).len(), 1, "by default");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The part of the settings that follows from the frontends: where `ClusterIP`s lie, which `NodePorts` are in
 //! use, whether other addresses are. A quick "not ours" for packets; wide is slow, narrow is wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use lb_common::addr::{Ip, Port};
@@ -47,6 +47,13 @@ impl Ranges {
     /// Whether one of them holds the address.
     pub(super) fn is_given(&self, ip: &Ip) -> bool {
         holds(&self.cidrs, ip)
+    }
+
+    /// The networks of ClusterIPs: the `ServiceCIDR`s, and single addresses beside them.
+    pub(super) fn of_cluster_ips(&self) -> BTreeSet<IpNet> {
+        let singles = self.cluster.keys().filter(|ip| !self.is_given(ip));
+        let singles = singles.map(|ip| IpNet::from(crate::show::words::ip(*ip)));
+        self.given().chain(singles).collect()
     }
 
     /// Counts on from an earlier run, which may have ended before it wrote its last count.

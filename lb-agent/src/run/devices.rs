@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ipnet::IpNet;
 use lb_common::addr::Ip;
 use lb_common::config::{Prefix, Settings};
 use tracing::{info, warn};
@@ -27,7 +28,7 @@ use crate::datapath::{Datapath, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::{
-    Assignment, ChangeSource, Identity, Primary, View, addresses, assignments, settings,
+    Assignment, ChangeSource, Identity, Primary, View, addresses, assignments, hidden, settings,
 };
 use crate::snapshot::NodeSpec;
 
@@ -218,8 +219,14 @@ impl Devices {
     pub(super) fn problems(&self) -> Vec<String> {
         let failed = self.failed.problems(Instant::now());
         let ports = settings::shared_ports();
-        let unserved = &self.reports.unserved;
-        [failed.as_slice(), &self.attachment_problems, unserved, ports.as_slice()].concat()
+        let Reports { unserved, hidden, .. } = &self.reports;
+        [failed.as_slice(), &self.attachment_problems, unserved, hidden, ports.as_slice()].concat()
+    }
+
+    /// Finds the interfaces of pods by which packets to these networks of Services bypass the programs.
+    pub(super) fn look_at_hidden(&mut self, networks: impl FnOnce() -> BTreeSet<IpNet>) {
+        let problems = self.view.as_ref().map(|view| hidden::problems(view, networks));
+        self.reports.hide(problems.unwrap_or_default());
     }
 
     /// Whether another layout's programs serve still.

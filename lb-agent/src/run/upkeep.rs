@@ -123,6 +123,7 @@ impl Agent {
             self.state.changed();
         }
         self.health.unpinned(self.devices.unpinned_since());
+        self.devices.look_at_hidden(|| self.reconciler.cluster_networks());
         let mut problems = self.devices.problems();
         problems.extend(self.takeover.problem());
         problems.extend(self.memory_problem.clone());

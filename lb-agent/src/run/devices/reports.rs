@@ -2,7 +2,7 @@
 
 use tracing::warn;
 
-use crate::node::{Identity, View, ambiguous, hidden, unreadable, unserved};
+use crate::node::{Identity, View, ambiguous, unreadable, unserved};
 
 /// Interfaces that an operator should look at.
 #[derive(Debug, Default)]
@@ -13,6 +13,8 @@ pub(super) struct Reports {
     unreadable: Vec<String>,
     /// Interfaces that routes use and that have no programs, each with the reason, as sentences.
     pub(super) unserved: Vec<String>,
+    /// Interfaces of pods by which their packets to Services bypass the programs, as sentences.
+    pub(super) hidden: Vec<String>,
 }
 
 impl Reports {
@@ -21,12 +23,14 @@ impl Reports {
         Self {
             ambiguous: ambiguous(view, identity),
             unreadable: unreadable(view, identity),
-            unserved: [unserved(view, identity), hidden::problems(view)].concat(),
+            unserved: unserved(view, identity),
+            hidden: Vec::new(),
         }
     }
 
     /// Takes the place of earlier reports, and logs those that are new.
-    pub(super) fn replace(self, earlier: &mut Self) {
+    pub(super) fn replace(mut self, earlier: &mut Self) {
+        self.hidden = std::mem::take(&mut earlier.hidden);
         for device in self.ambiguous.iter().filter(|it| !earlier.ambiguous.contains(it)) {
             warn!(
                 device,
@@ -40,9 +44,19 @@ impl Reports {
                 "not served: its packets start with neither an Ethernet nor an IP header"
             );
         }
-        for problem in self.unserved.iter().filter(|it| !earlier.unserved.contains(it)) {
-            warn!(problem, "Services are not served on an interface");
-        }
+        log_new(&self.unserved, &earlier.unserved);
         *earlier = self;
+    }
+
+    /// The same for interfaces of pods.
+    pub(super) fn hide(&mut self, hidden: Vec<String>) {
+        log_new(&hidden, &self.hidden);
+        self.hidden = hidden;
+    }
+}
+
+fn log_new(problems: &[String], earlier: &[String]) {
+    for problem in problems.iter().filter(|it| !earlier.contains(it)) {
+        warn!(problem, "Services are not served on an interface");
     }
 }

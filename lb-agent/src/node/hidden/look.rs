@@ -1,0 +1,131 @@
+//! Looks into the network namespaces of pods.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::thread;
+
+use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+use nix::sched::{CloneFlags, setns};
+
+use super::routes::{Route, route};
+use super::{Hidden, hidden};
+use crate::netlink::message;
+use crate::node::{Link, LinkKind, View};
+
+/// Where container runtimes name the namespaces of pods: containerd and CRI-O, and Docker.
+const DIRECTORIES: [&str; 2] = ["/run/netns", "/run/docker/netns"];
+/// `RTM_GETLINK` and the bytes of `struct ifinfomsg`; `RTM_GETROUTE` and those of `struct rtmsg`; `RTM_GETNSID` and
+/// those of `struct rtgenmsg`, filled up.
+const GET_LINK: u16 = 18;
+const LINK: usize = 16;
+const GET_ROUTE: u16 = 26;
+const ROUTE: usize = 12;
+const GET_NAMESPACE: u16 = 90;
+/// `NETNSA_FD` and `NETNSA_NSID`.
+const FD: u16 = 3;
+const NUMBER: u16 = 1;
+const DUMP: u16 = 0x300;
+
+/// Looks into every named namespace. Where we may not, nothing is found. Blocks.
+pub(in crate::node) fn find() -> Vec<Hidden> {
+    let found = thread::Builder::new().name("namespaces".into()).spawn(|| {
+        // This thread never comes back to our namespace.
+        let mut all = Vec::new();
+        let Ok(own) = File::open("/proc/thread-self/ns/net") else { return all };
+        // A namespace may have several names, and ours may have one too.
+        let mut seen: BTreeSet<u64> = own.metadata().iter().map(MetadataExt::ino).collect();
+        for directory in DIRECTORIES {
+            for entry in fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok) {
+                // One that is gone meanwhile, or that we may not enter, has nothing to tell.
+                all.extend(look_into(&entry.path(), &own, &mut seen).unwrap_or_default());
+            }
+        }
+        all.sort();
+        all
+    });
+    found.ok().and_then(|thread| thread.join().ok()).unwrap_or_default()
+}
+
+fn look_into(path: &Path, own: &File, seen: &mut BTreeSet<u64>) -> io::Result<Vec<Hidden>> {
+    let there = File::open(path)?;
+    if !seen.insert(there.metadata()?.ino()) {
+        return Ok(Vec::new());
+    }
+    setns(there.as_fd(), CloneFlags::CLONE_NEWNET)?;
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    let _own: SocketAddr = socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut view = View::default();
+    list(&socket, &message(GET_LINK, DUMP, &[0; LINK]), |message| {
+        if let RouteNetlinkMessage::NewLink(link) = message {
+            view.put_link(link);
+        }
+    })?;
+    let may_be_hidden =
+        |link: &Link| link.is_card || matches!(link.kind, LinkKind::Over | LinkKind::Netkit);
+    if !view.links.values().any(may_be_hidden) {
+        return Ok(Vec::new());
+    }
+    let mut routes: Vec<Route> = Vec::new();
+    list(&socket, &message(GET_ROUTE, DUMP, &[0; ROUTE]), |message| {
+        if let RouteNetlinkMessage::NewRoute(message) = message {
+            routes.extend(route(message));
+        }
+    })?;
+    let number = number_of(&socket, own)?;
+    let namespace = path.file_name().unwrap_or_default().to_string_lossy();
+    Ok(hidden(&view, number, &namespace, &routes))
+}
+
+/// Takes every message of a list.
+fn list(
+    socket: &Socket,
+    question: &[u8],
+    mut take: impl FnMut(&RouteNetlinkMessage),
+) -> io::Result<()> {
+    socket.send(question, 0)?;
+    loop {
+        let (datagram, _from) = socket.recv_from_full()?;
+        let (mut rest, mut is_last) = (datagram.as_slice(), datagram.is_empty());
+        while let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) {
+            let length = (message.header.length as usize).next_multiple_of(4);
+            if let NetlinkPayload::InnerMessage(message) = &message.payload {
+                take(message);
+            } else {
+                is_last |=
+                    matches!(message.payload, NetlinkPayload::Done(_) | NetlinkPayload::Error(_));
+            }
+            match rest.get(length..) {
+                Some(more) if !more.is_empty() && length > 0 => rest = more,
+                _ => break,
+            }
+        }
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+/// By which number the namespace that we are in knows another.
+fn number_of(socket: &Socket, namespace: &impl AsFd) -> io::Result<i32> {
+    let fd = namespace.as_fd().as_raw_fd().to_ne_bytes();
+    let body = [&[0; 4], &8_u16.to_ne_bytes()[..], &FD.to_ne_bytes(), &fd].concat();
+    socket.send(&message(GET_NAMESPACE, 0, &body), 0)?;
+    let (datagram, _from) = socket.recv_from_full()?;
+    let (_, body) =
+        crate::netlink::next(&mut datagram.as_slice()).ok_or(io::ErrorKind::UnexpectedEof)?;
+    // The first attribute of an answer; an error has none of that kind.
+    let kind = body.get(6..).and_then(|rest| rest.first_chunk().copied()).map(u16::from_ne_bytes);
+    let number = body.get(8..).and_then(|rest| rest.first_chunk().copied());
+    match (kind, number.map(i32::from_ne_bytes)) {
+        (Some(NUMBER), Some(number)) => Ok(number),
+        _ => Err(io::ErrorKind::NotFound.into()),
+    }
+}

@@ -1,0 +1,66 @@
+//! The routes of a pod: whether a device is the one by which it reaches a network.
+
+use std::cmp::Reverse;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType,
+};
+
+/// A route of the main table: others are for chosen sources, which sockets without an address do not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Route {
+    pub(super) to: IpNet,
+    pub(super) metric: u32,
+    pub(super) devices: Vec<u32>,
+}
+
+/// The routes of a namespace as one of its devices sees them: network, metric, and whether they lead by it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::node) struct Routes(Vec<(IpNet, u32, bool)>);
+
+impl Routes {
+    pub(super) fn by(device: u32, routes: &[Route]) -> Self {
+        let seen = |route: &Route| (route.to, route.metric, route.devices.contains(&device));
+        Self(routes.iter().map(seen).collect())
+    }
+
+    /// Whether packets to a network, or to a part of it, go by the device.
+    pub(super) fn lead_to(&self, network: &IpNet) -> bool {
+        let around = self.0.iter().filter(|(to, ..)| to.contains(network));
+        let chosen = around.max_by_key(|(to, metric, _)| (to.prefix_len(), Reverse(*metric)));
+        let is_part = |(to, _, is_its): &(IpNet, u32, bool)| *is_its && network.contains(to);
+        chosen.is_some_and(|(_, _, is_its)| *is_its) || self.0.iter().any(is_part)
+    }
+}
+
+/// The content of a route; nothing of other tables and kinds.
+pub(super) fn route(message: &RouteMessage) -> Option<Route> {
+    let header = &message.header;
+    if header.table != RouteHeader::RT_TABLE_MAIN || header.kind != RouteType::Unicast {
+        return None;
+    }
+    let mut ip = if header.address_family == AddressFamily::Inet6 {
+        IpAddr::from(Ipv6Addr::UNSPECIFIED)
+    } else {
+        IpAddr::from(Ipv4Addr::UNSPECIFIED)
+    };
+    let (mut metric, mut devices) = (0, Vec::new());
+    for attribute in &message.attributes {
+        if let RouteAttribute::Destination(RouteAddress::Inet(to)) = attribute {
+            ip = (*to).into();
+        } else if let RouteAttribute::Destination(RouteAddress::Inet6(to)) = attribute {
+            ip = (*to).into();
+        } else if let RouteAttribute::Priority(number) = attribute {
+            metric = *number;
+        } else if let RouteAttribute::Oif(device) = attribute {
+            devices.push(*device);
+        } else if let RouteAttribute::MultiPath(hops) = attribute {
+            devices.extend(hops.iter().map(|hop| hop.interface_index));
+        }
+    }
+    let to = IpNet::new(ip, header.destination_prefix_length).ok()?;
+    Some(Route { to, metric, devices })
+}
