@@ -172,6 +172,32 @@ fn isolated_ports_of_a_bridge_stay_isolated() -> Result<()> {
     Ok(())
 }
 
+/// The bridge's own table chooses the port of packets past the stack: an entry that an operator sets counts for them.
+#[test]
+fn bridge_chooses_the_port_by_its_own_table() -> Result<()> {
+    let (rig, services) = start(Topology::builder(Shape::Bridged))?;
+    let near = services.first().context("a near one")?;
+    let (pod, backend, node) = (rig.pod(0, 0)?, rig.pod(0, 1)?, rig.node(0)?.netns());
+    let line = backend.netns().tool("ip", &["-brief", "link", "show", "dev", "eth0"])?;
+    let address = line.split_whitespace().nth(2).context(line.clone())?;
+    // Sticky: it stays where it is when the backend sends.
+    let entry = ["fdb", "replace", address, "dev", pod.device(), "master", "static", "sticky"];
+    for family in Family::ALL {
+        let question = Ask::udp(near.frontend(family));
+        let kept = pod.peer().keep(question)?;
+        let hasty = pod.peer().keep(question.within(500))?;
+        for _ in 0..3 {
+            is_answered(&kept, question)?;
+            drop(hasty.ask());
+        }
+        drop(node.tool("bridge", &entry)?);
+        ensure!(hasty.ask().is_err(), "{question:?} went by another port than the table's");
+        drop(node.tool("bridge", &["fdb", "delete", address, "dev", pod.device(), "master"])?);
+        is_answered(&kept, question)?;
+    }
+    Ok(())
+}
+
 /// A firewall that trusts its connection tracking is loaded, again and again, while connections go past it. It has
 /// seen none of their packets but the first, and does not judge those that follow.
 #[test]
