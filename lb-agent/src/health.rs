@@ -218,9 +218,9 @@ async fn elsewhere(method: Method, uri: Uri) -> Response {
     let headers = [(header::LOCATION, &*to), (header::CONTENT_TYPE, "text/html; charset=utf-8")];
     let is_asked = method == Method::GET || method == Method::HEAD;
     // As Go writes it; the path was one of a request, so it has no quotation marks.
-    let page = format!("<a href=\"{to}\">Moved Permanently</a>.\n\n");
+    let page = format!("<a href=\"{to}\">Temporary Redirect</a>.\n\n");
     let page = if is_asked { page } else { String::new() };
-    (StatusCode::MOVED_PERMANENTLY, headers, page).into_response()
+    (StatusCode::TEMPORARY_REDIRECT, headers, page).into_response()
 }
 
 /// A path without empty parts, `.` and `..`; a slash at its end stays.

@@ -1,9 +1,10 @@
-//! One HTTP connection as Go's server serves it: keep-alive without a limit, and 400 for a request without `Host`.
+//! One HTTP connection as Go's server serves it: keep-alive without a limit, and 400 for what Go refuses.
 //!
 //! Anybody may connect. A client that sends no request is left after a while, and the number of connections is bounded
 //! (`Connections`), so that slow clients, or a thousand of them, keep no probe from its answer.
 
 pub(crate) mod connections;
+mod refusal;
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -12,8 +13,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::{CONNECTION, CONTENT_TYPE, HOST};
-use axum::http::{HeaderValue, Response, StatusCode, Version};
+use axum::http::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -39,12 +39,15 @@ pub(crate) async fn serve<F: Future<Output = Response<Body>>>(
 ) {
     let service = service_fn(|request| {
         progress.asks();
-        let answer = (!is_without_host(&request)).then(|| answer(request));
+        let answer = match refusal::of(&request) {
+            None => Ok(answer(request)),
+            Some(refused) => Err(refused),
+        };
         let progress = &progress;
         async move {
             let response = match answer {
-                Some(answer) => answer.await,
-                None => missing_host(),
+                Ok(answer) => answer.await,
+                Err(refused) => refused,
             };
             progress.is_answered();
             Ok::<_, Infallible>(response)
@@ -68,20 +71,4 @@ pub(crate) async fn serve<F: Future<Output = Response<Body>>>(
         },
         () = silence => trace!("connection without a request"),
     }
-}
-
-/// RFC 9112 3.2: a server must refuse it.
-fn is_without_host(request: &Request<Incoming>) -> bool {
-    request.version() == Version::HTTP_11 && !request.headers().contains_key(HOST)
-}
-
-/// As Go's `net/http` says it.
-fn missing_host() -> Response<Body> {
-    let mut response = Response::new(Body::from("400 Bad Request: missing required Host header"));
-    *response.status_mut() = StatusCode::BAD_REQUEST;
-    response.headers_mut().extend([
-        (CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8")),
-        (CONNECTION, HeaderValue::from_static("close")),
-    ]);
-    response
 }

@@ -128,7 +128,7 @@ async fn other_paths_are_answered_as_by_go() {
         let moved = elsewhere(Method::GET, path.parse().expect("a path")).await;
         assert_eq!(
             (moved.status().as_u16(), &moved.headers()[header::LOCATION]),
-            (301, &to.parse().expect("a header"))
+            (307, &to.parse().expect("a header"))
         );
     }
 }
