@@ -9,6 +9,7 @@ pub mod acceleration;
 pub mod hidden;
 pub mod host;
 mod leads;
+pub(crate) mod links;
 pub mod listeners;
 mod nexthops;
 pub mod open;

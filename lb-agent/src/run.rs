@@ -36,6 +36,7 @@ mod grace_clock;
 mod journal;
 mod kubernetes;
 mod memory;
+mod newcomers;
 mod open_connections;
 mod reload;
 mod servers;
@@ -165,9 +166,10 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
     maps.mark_endpoints(&actual.backends)?;
     let reconciler = Reconciler::adopt(maps.limits()?, actual, Duration::ZERO);
     let frontends = prepare_host_stack(&config).await;
-    let devices = Devices::new(datapath, Arc::clone(&config), &maps)?;
-    let shared = Arc::new(devices.maps()?);
     let numbers = Arc::new(Numbers::default());
+    let observed = (views.clone(), Arc::clone(&numbers));
+    let devices = Devices::new(datapath, Arc::clone(&config), &maps, observed)?;
+    let shared = Arc::new(devices.maps()?);
     let health = Health::new(config.patience());
     let mut agent = Agent {
         began,

@@ -29,7 +29,7 @@ pub(crate) use links::{
 };
 pub(crate) use net::{device_index, device_name, driver, netns_cookie};
 pub(crate) use once::Once;
-pub(crate) use process::{give_memory_back, raise_priority, unhurried};
+pub(crate) use process::{give_memory_back, raise_priority, raise_priority_most, unhurried};
 pub use process::{keep_one_heap, raise_open_files};
 pub(crate) use tables::packet_filter_entries;
 

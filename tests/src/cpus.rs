@@ -1,6 +1,6 @@
-//! CPUs that threads stay on.
+//! CPUs that threads stay on, and how they share them.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
@@ -17,4 +17,12 @@ pub fn stay_on(cpu: usize) -> Result<()> {
     let mut only = CpuSet::new();
     only.set(cpu)?;
     sched_setaffinity(Pid::from_raw(0), &only).with_context(|| format!("stay on CPU {cpu}"))
+}
+
+/// Gives the calling thread, and those that it starts from now on, another nice value.
+pub fn nice(value: i32) -> Result<()> {
+    // SAFETY: takes no pointers.
+    let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value) };
+    ensure!(result == 0, "nice value {value}: {}", std::io::Error::last_os_error());
+    Ok(())
 }

@@ -10,6 +10,7 @@ pub mod container;
 pub mod control_plane;
 pub mod cpus;
 pub mod differential;
+pub mod first_questions;
 pub mod http;
 pub mod interceptor;
 pub mod join_all;

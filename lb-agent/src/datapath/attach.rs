@@ -43,7 +43,6 @@ impl Datapath {
             drop(self.held.insert(path, link));
         }
         drop(self.attached.insert(index, (name.to_owned(), role)));
-        info!(device = name, index, role = role.name(), "programs attached");
         Ok(())
     }
 

@@ -19,7 +19,8 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, interval_at, sleep_until};
 use tracing::{debug, warn};
 
-use self::events::{apply, apply_route};
+use self::events::apply_route;
+pub(super) use self::events::{apply, is_whole};
 use super::ways::{Asks, Ways};
 use super::{View, hidden, nexthops};
 
@@ -124,7 +125,7 @@ async fn follow(views: &Sender<Shown>, seen: &mut Seen) -> Result<(), Error> {
 }
 
 /// Lets more events wait than `net.core.rmem_max` allows others.
-fn enlarge(socket: BorrowedFd<'_>) {
+pub(super) fn enlarge(socket: BorrowedFd<'_>) {
     if let Err(error) = setsockopt(&socket, sockopt::RcvBufForce, &BUFFER) {
         debug!(%error, "netlink receive buffer could not be raised");
     }

@@ -16,6 +16,7 @@ use std::time::Instant;
 use ipnet::IpNet;
 use lb_common::addr::Ip;
 use lb_common::config::{Prefix, Settings};
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use self::failures::Failures;
@@ -23,10 +24,12 @@ use self::flags::DeviceFlags;
 use self::reports::Reports;
 use super::Error;
 use super::accelerator::Accelerator;
+use super::newcomers::Newcomers;
 use crate::config::Config;
 use crate::datapath::{Datapath, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
+use crate::node::watch::Shown;
 use crate::node::{
     Assignment, ChangeSource, Identity, Primary, View, addresses, assignments, hidden, settings,
 };
@@ -48,6 +51,8 @@ pub(super) struct Devices {
     /// The source of the news of it.
     source: ChangeSource,
     attached: BTreeMap<u32, Assignment>,
+    /// Devices that another thread attaches before this one knows of them.
+    newcomers: Arc<Newcomers>,
     /// Devices that took no programs.
     failed: Failures,
     addresses: BTreeMap<Ip, u32>,
@@ -72,13 +77,19 @@ pub(super) struct Devices {
 
 impl Devices {
     /// Until the Node object is known, the node is what an earlier run took it for.
-    pub(super) fn new(datapath: Datapath, config: Arc<Config>, maps: &Maps) -> Result<Self, Error> {
+    pub(super) fn new(
+        mut datapath: Datapath,
+        config: Arc<Config>,
+        maps: &Maps,
+        (views, numbers): (watch::Receiver<Shown>, Arc<Numbers>),
+    ) -> Result<Self, Error> {
         let before = maps.settings()?;
         let primary = Primary { v4: address(before.node4), v6: address(before.node6) };
         let identity = config.identity(primary);
         Ok(Self {
             addresses: maps.addresses()?.into_iter().collect(),
             maps: datapath.maps()?,
+            newcomers: Newcomers::start(&mut datapath, views, numbers)?,
             is_held: datapath.is_upgrading(),
             accelerator: Accelerator::after(&datapath),
             datapath,
@@ -180,7 +191,7 @@ impl Devices {
         // New interfaces first: a pod without programs loses packets, a vanished one costs nothing.
         let indices: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
         for device in wanted {
-            if self.attached.get(&device.index) != Some(&device) {
+            if self.attached.get(&device.index) != Some(&device) && !self.newcomers.keeps(&device) {
                 self.attach(device, numbers);
             }
         }
@@ -191,7 +202,8 @@ impl Devices {
         }
         self.attach_made_anew(numbers);
         // One that vanished while it was being attached may have one of its two links.
-        for index in self.failed.take_others(&indices) {
+        let others = [self.failed.take_others(&indices), self.newcomers.take_others(&indices)];
+        for index in others.concat() {
             if let Err(error) = self.forget(index) {
                 warn!(index, error, "removing the interface failed");
             }
@@ -200,13 +212,16 @@ impl Devices {
         if is_known && !self.is_pruned {
             self.prune(&indices);
         }
+        if self.is_pruned && self.datapath.is_alone() {
+            self.newcomers.open(&self.identity);
+        }
         self.put_addresses(&own);
         reports.replace(&mut self.reports);
         self.accelerate();
         self.write_flags();
         let of = |role| self.attached.values().filter(|it| it.role == role).count();
         let [pods, edges] = &numbers.devices;
-        Numbers::set(pods, of(Role::Pod));
+        Numbers::set(pods, of(Role::Pod) + self.newcomers.count());
         Numbers::set(edges, of(Role::Edge) + of(Role::L3));
     }
 
@@ -252,7 +267,7 @@ impl Devices {
 
     /// Tries again what failed.
     pub(super) fn retry(&mut self, is_known: bool, numbers: &Numbers) {
-        if !self.failed.is_empty() || (is_known && !self.is_pruned) {
+        if self.newcomers.count() > 0 || !self.failed.is_empty() || (is_known && !self.is_pruned) {
             self.source = ChangeSource::Retry;
             self.apply(is_known, numbers);
         } else {

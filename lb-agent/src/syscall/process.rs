@@ -28,13 +28,20 @@ pub(crate) fn give_memory_back() {
     }
 }
 
-/// Nice value of the threads that attach programs: nine times the weight of other processes. A new pod loses packets
-/// until four wake-ups of this process had their turn (ADR 0030).
+/// Nice value of all threads: nine times the weight of other processes. An interface that is no new pod's waits for
+/// four wake-ups of this process (ADR 0030).
 const URGENT: i32 = -10;
+/// That of the thread that attaches the programs of new pods: nothing of the agent is before it.
+const MOST_URGENT: i32 = -20;
 
 /// Gives the calling thread, and those that it starts from now on, a higher weight. Needs `CAP_SYS_NICE`.
 pub(crate) fn raise_priority() -> io::Result<()> {
     set_priority(URGENT)
+}
+
+/// Gives the calling thread the highest weight of all. Needs `CAP_SYS_NICE`.
+pub(crate) fn raise_priority_most() -> io::Result<()> {
+    set_priority(MOST_URGENT)
 }
 
 /// Runs something long at the usual weight, and gives the calling thread its own weight back.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -116,11 +117,16 @@ impl World {
         })
     }
 
+    /// Returns the `ClusterIP`s of the first Service, which has a backend on each node.
+    pub fn first_service() -> Result<[SocketAddr; 2]> {
+        let first = address::cluster_ip(number(Policy::Cluster, State::Both))?;
+        Ok(Family::ALL.map(|family| first.socket(family, PORT)))
+    }
+
     /// Waits until both families of the first Service are answered.
     fn wait_until_programmed(&self) -> Result<()> {
-        let first = address::cluster_ip(number(Policy::Cluster, State::Both))?;
-        for family in Family::ALL {
-            let ask = Ask::tcp(first.socket(family, PORT)).within(500);
+        for first in Self::first_service()? {
+            let ask = Ask::tcp(first).within(500);
             let asker = self.member(Source::Pod)?;
             let answered = || asker.peer().ask(ask).ok().map(drop);
             wait_until(START, "the proxy answers its first Service", answered)

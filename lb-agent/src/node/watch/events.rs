@@ -10,7 +10,10 @@ use crate::node::ways::{Asks, Ways};
 
 /// Takes an event over. False when others were dropped before it, so that everything is to be asked for.
 #[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of message, four matter")]
-pub(super) fn apply(view: &mut View, message: NetlinkMessage<RouteNetlinkMessage>) -> bool {
+pub(in crate::node) fn apply(
+    view: &mut View,
+    message: NetlinkMessage<RouteNetlinkMessage>,
+) -> bool {
     match message.payload {
         NetlinkPayload::Overrun(_) => {
             debug!("netlink dropped events; listing all interfaces");
@@ -40,7 +43,8 @@ pub(super) fn apply_route(ways: &mut Ways, message: NetlinkMessage<RouteNetlinkM
     }
 }
 
-fn is_whole(link: &LinkMessage) -> bool {
+/// Whether a message tells of the link itself: a bridge tells of its ports by the same ones.
+pub(in crate::node) fn is_whole(link: &LinkMessage) -> bool {
     link.header.interface_family == AddressFamily::Unspec
 }
 

@@ -1,8 +1,9 @@
 //! Attaches programs to an interface, and handles changes that others made to them.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::Devices;
 use crate::datapath::Findings;
@@ -13,14 +14,22 @@ use crate::syscall::device_name;
 impl Devices {
     pub(super) fn attach(&mut self, device: Assignment, numbers: &Numbers) {
         self.flags.forget(device.index);
+        let newcomers = Arc::clone(&self.newcomers);
+        let taking = newcomers.take(device.index);
         let put = self.maps.put_device(device.index, &device.device);
         let attached = put
             .map_err(Into::into)
             .and_then(|()| self.datapath.attach(device.index, &device.name, device.role));
+        let was_early = taking.was_early;
+        drop(taking);
         match attached {
             Ok(()) => {
                 self.failed.forget(device.index);
-                numbers.attached(self.source);
+                if !was_early {
+                    let (name, index) = (&device.name, device.index);
+                    numbers.attached(self.source);
+                    info!(device = name, index, role = device.role.name(), "programs attached");
+                }
                 drop(self.attached.insert(device.index, device));
             }
             Err(error) => {

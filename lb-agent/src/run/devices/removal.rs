@@ -23,6 +23,7 @@ impl Devices {
         self.flags.forget(index);
         let detached = self.datapath.detach(index).map_err(|error| crate::chain(&error));
         let removed = self.maps.remove_device(index).map_err(|error| crate::chain(&error));
+        self.newcomers.release(index);
         detached.and(removed)
     }
 

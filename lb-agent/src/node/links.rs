@@ -1,0 +1,142 @@
+//! Links alone, followed by a socket that a thread of its own waits at: nothing else is in the way of the kernel's word
+//! of a new one.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+use nix::errno::Errno;
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::time::TimeVal;
+
+use super::View;
+use super::watch::{apply, enlarge, is_whole};
+use crate::netlink::message;
+
+/// `RTNLGRP_LINK`.
+const GROUP: u32 = 1;
+/// `RTM_GETLINK`, `NLM_F_DUMP`, and the bytes of `struct ifinfomsg`.
+const GET: u16 = 18;
+const DUMP: u16 = 0x300;
+const LINK: usize = 16;
+/// Bytes of a datagram at most: the kernel sends lists by half of them.
+const DATAGRAM: usize = 64 << 10;
+/// How long one look waits: whoever waits looks then whether it is needed any more.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The links of this network namespace. Addresses and routes are not in the view.
+#[derive(Debug)]
+pub(crate) struct Links {
+    socket: Socket,
+    pub(crate) view: View,
+}
+
+/// The links that events told of.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// These are new or others than before.
+    pub(crate) changed: BTreeSet<u32>,
+    /// These went; one may be among the others, too, made anew.
+    pub(crate) gone: BTreeSet<u32>,
+}
+
+impl Told {
+    fn note(&mut self, message: &RouteNetlinkMessage) {
+        if let RouteNetlinkMessage::NewLink(link) = message
+            && is_whole(link)
+        {
+            self.changed.insert(link.header.index);
+        } else if let RouteNetlinkMessage::DelLink(link) = message
+            && is_whole(link)
+        {
+            self.gone.insert(link.header.index);
+        }
+    }
+}
+
+impl Links {
+    /// Follows changes from now on, and lists the links that are there.
+    pub(crate) fn follow() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        let _own: SocketAddr = socket.bind_auto()?;
+        socket.add_membership(GROUP)?;
+        enlarge(socket.as_fd());
+        let seconds = TimeVal::new(PATIENCE.as_secs().cast_signed(), 0);
+        setsockopt(&socket, sockopt::ReceiveTimeout, &seconds)?;
+        let mut links = Self { socket, view: View::default() };
+        drop(links.list()?);
+        Ok(links)
+    }
+
+    /// Waits for changes, and returns those that are there; none if nothing came for a while. Where the kernel dropped
+    /// some, every link that it lists may be another.
+    pub(crate) fn next(&mut self) -> io::Result<Told> {
+        let (mut told, mut flags) = (Told::default(), 0);
+        loop {
+            match self.receive(flags) {
+                Ok(datagram) => drop(self.take(&datagram, &mut told)),
+                Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+                    Some(Errno::EAGAIN | Errno::EINTR) => return Ok(told),
+                    Some(Errno::ENOBUFS) => return self.list(),
+                    _ => return Err(error),
+                },
+            }
+            // Whatever else is there already is decided about with it.
+            flags = libc::MSG_DONTWAIT;
+        }
+    }
+
+    /// Lists all links: once more where events were dropped meanwhile, which the list may be older than.
+    fn list(&mut self) -> io::Result<Told> {
+        let mut told = Told::default();
+        let before: Vec<u32> = self.view.links.keys().copied().collect();
+        loop {
+            self.view.links.clear();
+            self.socket.send_to(&message(GET, DUMP, &[0; LINK]), &SocketAddr::new(0, 0), 0)?;
+            let mut is_whole = true;
+            loop {
+                match self.receive(0) {
+                    Ok(datagram) if self.take(&datagram, &mut told) => break,
+                    Ok(_) => {}
+                    Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => is_whole = false,
+                    Err(error) => return Err(error),
+                }
+            }
+            if is_whole {
+                told.gone.extend(before.iter().filter(|it| !self.view.links.contains_key(it)));
+                return Ok(told);
+            }
+        }
+    }
+
+    fn receive(&self, flags: libc::c_int) -> io::Result<Vec<u8>> {
+        let mut datagram = Vec::with_capacity(DATAGRAM);
+        let _length: usize = self.socket.recv(&mut datagram, flags)?;
+        Ok(datagram)
+    }
+
+    /// Takes the messages of one datagram over, and says whether it was the last one of a list.
+    fn take(&mut self, datagram: &[u8], told: &mut Told) -> bool {
+        let mut rest = datagram;
+        while let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) {
+            let length = (message.header.length as usize).next_multiple_of(4);
+            if let NetlinkPayload::InnerMessage(message) = &message.payload {
+                told.note(message);
+            } else if matches!(message.payload, NetlinkPayload::Done(_) | NetlinkPayload::Error(_))
+            {
+                return true;
+            }
+            let _told: bool = apply(&mut self.view, message);
+            match rest.get(length..) {
+                Some(more) if !more.is_empty() && length > 0 => rest = more,
+                _ => break,
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,203 @@
+//! Pods that come as a CNI plugin wires them, several at a time, and the first questions of each: a datagram that is
+//! sent once, as a resolver does, and a connection.
+//!
+//! There is no process in them: a thread of the test asks, so that nothing but the wire takes time.
+
+use std::hint::black_box;
+use std::io;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, ensure};
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::net::if_::InterfaceFlags;
+
+use crate::netns::Netns;
+use crate::topology::{Addresses, Node, address};
+use crate::wait;
+
+/// How long a resolver waits before it sends its question again.
+const LOST: Duration = Duration::from_secs(5);
+/// The kernel sends the first SYN again after a second: a connection that took this long has lost one.
+const LATE: Duration = Duration::from_millis(900);
+/// Between two looks at a wire.
+const LOOK: Duration = Duration::from_micros(200);
+/// Pods that are wired at a time, as a kubelet does.
+const AT_ONCE: usize = 4;
+/// The number of the first of them on its node; those of a topology are lower.
+const FIRST: u8 = 21;
+
+/// The pods that come, and what goes on beside them.
+#[derive(Debug, Clone, Copy)]
+pub struct Trial {
+    /// How many pods come.
+    pub pods: u8,
+    /// From an interface that is up to the first question.
+    pub delay: Duration,
+    /// Threads that compute meanwhile.
+    pub busy: usize,
+}
+
+/// The outcome of the first questions of all pods of a trial.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// Questions that were answered, each after this time, the shortest first.
+    pub answered: Vec<Duration>,
+    /// Questions that were not, by the number of the pod.
+    pub lost: Vec<(u8, String)>,
+    /// Connections whose first SYN was answered.
+    pub connected: usize,
+    /// Connections that needed a second SYN or failed, by the number of the pod.
+    pub late: Vec<(u8, String)>,
+}
+
+/// The end of both first questions of one pod.
+#[derive(Debug)]
+struct First {
+    question: io::Result<Duration>,
+    connection: io::Result<Duration>,
+}
+
+impl Trial {
+    /// Lets the pods come to a node. Each asks a Service by one family, in turn.
+    pub fn run(&self, node: &Node, service: [SocketAddr; 2]) -> Result<Ledger> {
+        let (is_over, next) = (AtomicBool::new(false), AtomicU8::new(0));
+        let come = || self.come_in_turn(&next, node, service);
+        let ended = thread::scope(|scope| {
+            for _ in 0..self.busy {
+                scope.spawn(|| compute(&is_over));
+            }
+            let threads: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(come)).collect();
+            let ended: Vec<_> = threads.into_iter().map(ScopedJoinHandle::join).collect();
+            is_over.store(true, Ordering::Relaxed);
+            ended
+        });
+        let (mut ledger, mut stay) = (Ledger::default(), Vec::new());
+        for ended in ended {
+            for (pod, first, netns) in ended.map_err(|_panic| anyhow!("a pod ended early"))?? {
+                ledger.take(pod, first);
+                stay.push(netns);
+            }
+        }
+        ledger.answered.sort_unstable();
+        // All pods stay until the last one has asked.
+        drop(stay);
+        Ok(ledger)
+    }
+
+    /// Lets one pod after the other come, until all are there.
+    fn come_in_turn(
+        &self,
+        next: &AtomicU8,
+        node: &Node,
+        service: [SocketAddr; 2],
+    ) -> Result<Vec<(u8, First, Netns)>> {
+        let mut all = Vec::new();
+        loop {
+            let pod = next.fetch_add(1, Ordering::Relaxed);
+            if pod >= self.pods {
+                return Ok(all);
+            }
+            let (first, netns) = self.come(node, FIRST + pod, service)?;
+            all.push((pod, first, netns));
+        }
+    }
+
+    fn come(&self, node: &Node, number: u8, service: [SocketAddr; 2]) -> Result<(First, Netns)> {
+        let pod = Netns::new(&format!("{}-new{number}", node.netns().name()))?;
+        wire(node, &pod, number)?;
+        let to = service[usize::from(number) % service.len()];
+        let first = pod.run_in(|| {
+            until_it_carries()?;
+            wait::pass(self.delay);
+            Ok::<_, anyhow::Error>(ask(to))
+        })??;
+        Ok((first, pod))
+    }
+}
+
+fn compute(is_over: &AtomicBool) {
+    while !is_over.load(Ordering::Relaxed) {
+        black_box((0..10_000_u64).sum::<u64>());
+    }
+}
+
+/// Wires a pod as plugins with routed pods do; its interface is up when this returns.
+fn wire(node: &Node, pod: &Netns, number: u8) -> Result<()> {
+    let (device, host) = (format!("new{number}"), node.netns());
+    let Addresses { v4, v6 } = address::pod(node.number(), number)?;
+    host.ip(&format!(
+        "link add {device} type veth peer name tmp{number}
+         link set tmp{number} netns {} name eth0
+         address add fe80::1/64 dev {device} nodad",
+        pod.name()
+    ))?;
+    // The node answers for 169.254.1.1 at once, in place of everything behind it.
+    host.sysctl(&format!("net.ipv4.conf.{device}.proxy_arp"), "1")?;
+    host.sysctl(&format!("net.ipv4.neigh.{device}.proxy_delay"), "0")?;
+    host.ip(&format!(
+        "link set {device} up
+         route add {v4}/32 dev {device} scope link
+         route add {v6}/128 dev {device}"
+    ))?;
+    pod.ip(&format!(
+        "address add {v4}/32 dev eth0
+         address add {v6}/128 dev eth0 nodad
+         link set eth0 up
+         route add 169.254.1.1 dev eth0 scope link
+         route add default via 169.254.1.1 dev eth0
+         route add default via fe80::1 dev eth0"
+    ))
+}
+
+/// The kernel opens a wire when it comes to it, and drops what is sent before: that has nothing to do with a proxy.
+fn until_it_carries() -> Result<()> {
+    let is_open = |device: InterfaceAddress| {
+        device.interface_name == "eth0" && device.flags.contains(InterfaceFlags::IFF_RUNNING)
+    };
+    let began = Instant::now();
+    while !getifaddrs()?.any(is_open) {
+        ensure!(began.elapsed() < LOST, "the wire of a pod does not carry");
+        wait::pass(LOOK);
+    }
+    Ok(())
+}
+
+/// Sends one datagram, opens one connection, and waits for the answer to the datagram.
+fn ask(to: SocketAddr) -> First {
+    let began = Instant::now();
+    let asked = send(to);
+    let opened = Instant::now();
+    let connection = TcpStream::connect_timeout(&to, LOST).map(|_stream| opened.elapsed());
+    let question = asked.and_then(|socket| {
+        let left = LOST.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
+        socket.set_read_timeout(Some(left))?;
+        socket.recv(&mut [0; 512])?;
+        Ok(began.elapsed())
+    });
+    First { question, connection }
+}
+
+fn send(to: SocketAddr) -> io::Result<UdpSocket> {
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(to)?;
+    socket.send(b"ask 0\n")?;
+    Ok(socket)
+}
+
+impl Ledger {
+    fn take(&mut self, pod: u8, First { question, connection }: First) {
+        match question {
+            Ok(took) => self.answered.push(took),
+            Err(error) => self.lost.push((pod, error.to_string())),
+        }
+        match connection {
+            Ok(took) if took < LATE => self.connected += 1,
+            Ok(took) => self.late.push((pod, format!("after {} ms", took.as_millis()))),
+            Err(error) => self.late.push((pod, error.to_string())),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! A new pod waits for nobody: neither for a long turn of the agent's main loop, nor because the kernel dropped the
+//! event that tells of it (ADR 0030).
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use lb_agent::datapath::{Direction, attached_programs};
+use lb_tests::campaign;
+use lb_tests::cpus::nice;
+use lb_tests::manifest::Service;
+use lb_tests::netns::Netns;
+use lb_tests::rig::{Rig, TARGET};
+use lb_tests::topology::{Family, Shape, Topology};
+use lb_tests::traffic::Ask;
+use lb_tests::wait::{self, wait_until_ok};
+use nix::net::if_::if_nametoindex;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+
+const SOON: Duration = Duration::from_mins(1);
+/// Changes of an interface at a time, and how often: more than any receive buffer of the agent holds.
+const CHANGES: usize = 2_000;
+const ROUNDS: usize = 20;
+/// Questions that a pod may ask in vain more than where nothing was dropped: each waits for half a second.
+const IN_VAIN: u32 = 8;
+/// Between two looks at a new interface.
+const LOOK: Duration = Duration::from_micros(500);
+
+/// The agent has no CPU while an interface changes so often that the kernel drops events, and a pod comes. Nothing
+/// tells of the pod but the list that the agent asks for.
+#[test]
+fn pod_that_came_among_dropped_events_is_served_at_once() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
+    rig.manifests().apply(&web)?;
+    rig.start_agents(&[])?;
+    let question = Ask::tcp(web.frontend(Family::V4)).within(500);
+    rig.node(0)?.netns().ip("link add spare type veth peer name spare-peer
+         link set spare up")?;
+    let quiet = asked_in_vain(&mut rig, question, |_| Ok(()))?;
+    let flooded = asked_in_vain(&mut rig, question, flood)?;
+    ensure!(flooded <= quiet + IN_VAIN, "{flooded} questions in vain, {quiet} where all was told");
+    Ok(())
+}
+
+/// Stops the agent while something happens and a pod comes, and returns how often that pod asks in vain afterwards.
+fn asked_in_vain(
+    rig: &mut Rig,
+    question: Ask,
+    meanwhile: impl FnOnce(&Rig) -> Result<()>,
+) -> Result<u32> {
+    let agent = Pid::from_raw(rig.agent(0)?.id().cast_signed());
+    kill(agent, Signal::SIGSTOP)?;
+    meanwhile(rig)?;
+    let pod = rig.add_pod(0)?;
+    kill(agent, Signal::SIGCONT)?;
+    let (mut count, began) = (0, Instant::now());
+    while let Err(failure) = pod.peer().ask(question) {
+        count += 1;
+        ensure!(began.elapsed() < SOON, "never answered: {failure}");
+        wait::pass(Duration::from_millis(100));
+    }
+    Ok(count)
+}
+
+/// Changes an interface until each socket of the agent that follows links has lost events.
+fn flood(rig: &Rig) -> Result<()> {
+    let netns = rig.node(0)?.netns();
+    let before = dropping(netns)?;
+    for _ in 0..ROUNDS {
+        let mut lines = String::new();
+        for number in 0..CHANGES {
+            writeln!(lines, "link set spare alias a{number}")?;
+        }
+        netns.ip(&lines)?;
+        let dropping = dropping(netns)?;
+        if dropping.iter().zip(&before).all(|(now, before)| now > before) {
+            return Ok(());
+        }
+    }
+    bail!("nothing was dropped: {:?}", dropping(netns)?)
+}
+
+/// The events that were dropped for each socket that follows links, as `/proc/net/netlink` counts them.
+fn dropping(netns: &Netns) -> Result<Vec<u64>> {
+    let text = netns.proc_net("netlink")?;
+    let rows = text.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    // Protocol 0 is routes and links, group 1 is links.
+    let follows = |row: &Vec<&str>| {
+        let groups = row.get(3).and_then(|groups| u32::from_str_radix(groups, 16).ok());
+        row.get(1) == Some(&"0") && groups.is_some_and(|groups| groups & 1 != 0)
+    };
+    rows.filter(follows).map(|row| Ok(row.get(8).context("drops")?.parse()?)).collect()
+}
+
+/// All Services get another backend at once, which the agent programs in one turn of its main loop.
+#[test]
+fn pods_do_not_wait_for_a_long_turn_of_the_main_loop() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
+    let services = campaign::size(3_000, 5_000);
+    many(&rig, services, 1)?;
+    rig.start_agents(&[])?;
+    let mut pods = Newcomers::new(rig.node(0)?.netns(), "peers-of-turns")?;
+    let passed = |what: &str| {
+        let name = format!("kubeproxy_sync_proxy_rules_duration_seconds_{what}");
+        rig.agent(0)?.metric(&[&name, "IPv4"])
+    };
+    let (turns, time) = (passed("count")?, passed("sum")?);
+    for round in 2..4 {
+        let before = passed("count")?;
+        many(&rig, services, round)?;
+        wait_until_ok(SOON, "the agent programs the other backends", || {
+            pods.come()?;
+            ensure!(passed("count")? > before, "not yet");
+            Ok(())
+        })?;
+    }
+    let (turns, time) = (passed("count")? - turns, passed("sum")? - time);
+    let longest = Duration::from_secs_f64(time / turns);
+    pods.waits.sort_unstable();
+    let (count, worst) = (pods.waits.len(), *pods.waits.last().context("a pod")?);
+    let of = format!("{services} Services change");
+    campaign::figure(&format!("turn of the main loop when {of}"), longest.as_millis(), "ms");
+    campaign::figure(
+        &format!("{count} pods meanwhile, from up to attached, worst"),
+        worst.as_micros(),
+        "us",
+    );
+    ensure!(worst < longest / 3, "a turn takes {longest:?}, and pods waited {:?}", pods.waits);
+    Ok(())
+}
+
+/// Writes so many Services, all with this backend.
+fn many(rig: &Rig, services: u32, backend: u8) -> Result<()> {
+    let objects = (0..services).flat_map(|number| {
+        let (name, [_, _, high, low]) = (format!("many-{number}"), number.to_be_bytes());
+        let address = format!("10.96.{}.{low}", 1 + high);
+        [
+            json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+                "spec": {"clusterIP": address, "ports": [{"port": 80}]},
+            }),
+            json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+                "metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}},
+                "ports": [{"port": TARGET}],
+                "endpoints": [{"addresses": [format!("10.244.9.{backend}")]}],
+            }),
+        ]
+    });
+    rig.manifests().write("many", &objects.collect::<Vec<_>>())
+}
+
+/// Pods that come one after the other, and how long each waited for its programs.
+struct Newcomers<'a> {
+    node: &'a Netns,
+    peers: Netns,
+    waits: Vec<Duration>,
+}
+
+impl<'a> Newcomers<'a> {
+    fn new(node: &'a Netns, peers: &str) -> Result<Self> {
+        // Else it would be turns of this thread that are measured.
+        nice(-19)?;
+        Ok(Self { node, peers: Netns::new(peers)?, waits: Vec::new() })
+    }
+
+    fn come(&mut self) -> Result<()> {
+        let (number, peers) = (self.waits.len(), self.peers.name());
+        self.node.ip(&format!(
+            "link add late{number} type veth peer name late{number} netns {peers}\n\
+             link set late{number} up"
+        ))?;
+        let waited = self.node.run_in(|| {
+            let began = Instant::now();
+            while let Err(error) = is_attached(number) {
+                ensure!(began.elapsed() < SOON, "late{number}: {error:#}");
+                wait::pass(LOOK);
+            }
+            Ok(began.elapsed())
+        })??;
+        self.waits.push(waited);
+        Ok(())
+    }
+}
+
+fn is_attached(pod: usize) -> Result<()> {
+    let index = if_nametoindex(format!("late{pod}").as_str())?;
+    for direction in [Direction::Ingress, Direction::Egress] {
+        ensure!(!attached_programs(index, direction)?.is_empty(), "{direction:?}");
+    }
+    Ok(())
+}
