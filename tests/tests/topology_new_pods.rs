@@ -1,11 +1,12 @@
-//! A new pod waits for nobody: neither for a long turn of the agent's main loop, nor because the kernel dropped the
-//! event that tells of it (ADR 0030).
+//! A new pod waits for nobody: neither for a long turn of the agent's main loop, nor for a long list of routes, nor
+//! because the kernel dropped the event that tells of it (ADR 0030).
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use lb_agent::datapath::{Direction, attached_programs};
+use lb_agent::node::watch::look;
 use lb_tests::campaign;
 use lb_tests::cpus::nice;
 use lb_tests::manifest::Service;
@@ -25,8 +26,14 @@ const CHANGES: usize = 2_000;
 const ROUNDS: usize = 20;
 /// Questions that a pod may ask in vain more than where nothing was dropped: each waits for half a second.
 const IN_VAIN: u32 = 8;
+/// Routes of a border gateway's neighbour.
+const ROUTES: u32 = 150_000;
+/// Pods that come while routes are listed.
+const PODS: usize = 5;
 /// Between two looks at a new interface.
 const LOOK: Duration = Duration::from_micros(500);
+/// The agent lists all routes at most this often.
+const EACH: Duration = Duration::from_secs(1);
 
 /// The agent has no CPU while an interface changes so often that the kernel drops events, and a pod comes. Nothing
 /// tells of the pod but the list that the agent asks for.
@@ -93,6 +100,36 @@ fn dropping(netns: &Netns) -> Result<Vec<u64>> {
         row.get(1) == Some(&"0") && groups.is_some_and(|groups| groups & 1 != 0)
     };
     rows.filter(follows).map(|row| Ok(row.get(8).context("drops")?.parse()?)).collect()
+}
+
+/// Routes are listed again and again, because one of them comes and goes: a list takes long, and no pod waits for it.
+#[test]
+fn pods_do_not_wait_for_a_long_list_of_routes() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
+    rig.start_agents(&[])?;
+    let mut pods = Newcomers::new(rig.node(0)?.netns(), "peers-of-routes")?;
+    let netns = pods.node;
+    let mut lines = String::new();
+    for number in 0..ROUTES {
+        let [_, a, b, c] = number.to_be_bytes();
+        writeln!(lines, "route add {}.{b}.{c}.0/24 via 192.168.50.1 dev eth0", 60 + a)?;
+    }
+    netns.ip(&lines)?;
+    let began = Instant::now();
+    drop(netns.run_in(look)??);
+    let list = began.elapsed();
+    for _ in 0..PODS {
+        wait::pass(EACH);
+        // Once the route is gone the agent lists all others, of which one may lead where it led.
+        netns.ip("route del 60.0.0.0/24\nroute add 60.0.0.0/24 via 192.168.50.1 dev eth0")?;
+        wait::pass(list / 10);
+        pods.come()?;
+    }
+    pods.waits.sort_unstable();
+    let (waits, middle) = (&pods.waits, pods.waits[PODS / 2]);
+    println!("a list of {ROUTES} routes takes {list:?}; pods waited {waits:?}");
+    ensure!(middle < list / 4, "pods waited {waits:?}, and a list takes {list:?}");
+    Ok(())
 }
 
 /// All Services get another backend at once, which the agent programs in one turn of its main loop.

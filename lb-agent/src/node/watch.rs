@@ -1,6 +1,7 @@
 //! Follows the links, addresses and routes of our network namespace.
 
 mod events;
+mod routes;
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
@@ -21,17 +22,18 @@ use tracing::{debug, warn};
 
 use self::events::apply_route;
 pub(super) use self::events::{apply, is_whole};
+use self::routes::Routes;
 use super::ways::{Asks, Ways};
 use super::{View, hidden, nexthops};
 
 /// Links and addresses are asked for again this often; the kernel says when it dropped events because we are slow.
 const AGAIN: Duration = Duration::from_secs(30);
-/// All routes are listed at most this often, of which a router may have a million.
-const ROUTES: Duration = Duration::from_secs(1);
 /// After a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Bytes of events that wait for us: those of thousands of pods that come while we have no CPU.
 const BUFFER: usize = 8 << 20;
+/// Events of routes that are taken in at once: thousands may come, and those of links do not wait for all of them.
+const AT_ONCE: usize = 1_000;
 
 const LINKS: [MulticastGroup; 3] =
     [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
@@ -95,8 +97,7 @@ pub fn look() -> Result<View, Error> {
 #[derive(Debug, Default)]
 struct Seen {
     view: View,
-    /// When all routes were listed last; before that, a device may be taken for another's.
-    listed: Option<Instant>,
+    routes: Routes,
 }
 
 /// Shows the namespace to `views` until nobody looks any more.
@@ -112,14 +113,16 @@ pub async fn run(views: Sender<Shown>) {
 
 /// Ends without an error where the kernel dropped events: those that wait still are older than the next list.
 async fn follow(views: &Sender<Shown>, seen: &mut Seen) -> Result<(), Error> {
-    // Apart, so that many routes cost no event of a link.
-    let (mut links, handle, mut of_links) = rtnetlink::new_multicast_connection(&LINKS)?;
-    let (mut routes, _, mut of_routes) = rtnetlink::new_multicast_connection(&ROUTE_GROUPS)?;
+    // Apart, so that many routes cost no event of a link, neither those that change nor those that are listed.
+    let (mut links, of_links_asks, mut of_links) = rtnetlink::new_multicast_connection(&LINKS)?;
+    let (mut routes, of_routes_asks, mut of_routes) =
+        rtnetlink::new_multicast_connection(&ROUTE_GROUPS)?;
     for connection in [&mut links, &mut routes] {
         enlarge(connection.socket_mut().socket_ref().as_fd());
     }
     let connections = [tokio::spawn(links), tokio::spawn(routes)];
-    let result = show(&handle, (&mut of_links, &mut of_routes), views, seen).await;
+    let handles = (&of_links_asks, &of_routes_asks);
+    let result = show(handles, (&mut of_links, &mut of_routes), views, seen).await;
     connections.iter().for_each(JoinHandle::abort);
     result
 }
@@ -132,31 +135,25 @@ pub(super) fn enlarge(socket: BorrowedFd<'_>) {
 }
 
 async fn show(
-    handle: &Handle,
+    (handle, of_route_lists): (&Handle, &Handle),
     (of_links, of_routes): (&mut Messages, &mut Messages),
     views: &Sender<Shown>,
-    Seen { view, listed }: &mut Seen,
+    Seen { view, routes }: &mut Seen,
 ) -> Result<(), Error> {
     let mut of_objects = nexthops::Changes::follow()?;
-    // Events of routes may have been missed before the sockets were there.
-    let mut routes_are_due = true;
+    routes.restart();
     loop {
         let mut again = interval_at(Instant::now() + AGAIN, AGAIN);
         View { links: view.links, addresses: view.addresses, .. } = dump(handle).await?;
         let mut hidden = Some(spawn_blocking(hidden::find));
         let mut source = ChangeSource::List;
         loop {
-            // Later on, nobody waits for a long list of routes.
-            if listed.is_some() {
+            if routes.is_known() {
                 publish(views, view, source);
             }
-            let may_be_listed = listed.map_or_else(Instant::now, |listed| listed + ROUTES);
-            if routes_are_due && may_be_listed <= Instant::now() {
-                (*listed, routes_are_due) = (Some(Instant::now()), false);
-                view.ways = Ways::list(handle).await?;
-                publish(views, view, source);
-            }
+            routes.begin(of_route_lists, &view.ways);
             source = ChangeSource::Event;
+            let (next, is_waiting) = (routes.next(), routes.is_waiting());
             tokio::select! {
                 biased;
                 message = of_links.next() => {
@@ -170,21 +167,27 @@ async fn show(
                 }
                 message = of_routes.next() => {
                     let mut asks = apply_route(&mut view.ways, message.ok_or(Error::Ended)?.0);
-                    while let Ok(message) = of_routes.try_recv() {
+                    for _ in 1..AT_ONCE {
+                        let Ok(message) = of_routes.try_recv() else { break };
                         asks = asks.max(apply_route(&mut view.ways, message.0));
                     }
-                    routes_are_due |= asks == Asks::List;
+                    if asks == Asks::List {
+                        routes.ask(ChangeSource::Event);
+                    }
                 }
-                changed = of_objects.next(), if !routes_are_due => {
+                changed = of_objects.next() => {
                     changed?;
-                    routes_are_due = true;
+                    routes.ask(ChangeSource::Event);
                 }
-                () = sleep_until(may_be_listed), if routes_are_due => {}
+                Some(listed) = routes.take(&mut view.ways) => {
+                    source = listed?;
+                }
+                () = sleep_until(next), if is_waiting => {}
                 Some(found) = OptionFuture::from(hidden.as_mut()) => {
                     (view.hidden, hidden) = (found.unwrap_or_default(), None);
                 }
                 _ = again.tick() => {
-                    routes_are_due = true;
+                    routes.ask(ChangeSource::List);
                     break;
                 }
                 () = views.closed() => return Ok(()),
