@@ -196,8 +196,8 @@ fn serves_by_nexthop_objects(home: &str) -> Result<()> {
     Ok(())
 }
 
-/// Cards without an address of a network: one gets a route to a network, one a nexthop object that a route names. An
-/// event tells of each, and no list has to.
+/// Cards without an address of a network: one gets a route to a network, one such a route in a table of its own, as a
+/// VRF has it, and one a nexthop object that a route names. An event tells of each, and no list has to.
 #[test]
 fn card_that_gets_a_way_later_is_served_at_once() -> Result<()> {
     if Kind::MacVlan.is_skipped()? {
@@ -210,13 +210,15 @@ fn card_that_gets_a_way_later_is_served_at_once() -> Result<()> {
     node.ip(&format!(
         "nexthop add id 7 via {gateway} dev eth0\nroute add 198.18.0.0/15 nhid 7
          link add card2 link eth0 type macvlan mode bridge\nlink set dev card2 up
-         link add card3 link eth0 type macvlan mode bridge\nlink set dev card3 up"
+         link add card3 link eth0 type macvlan mode bridge\nlink set dev card3 up
+         link add card4 link eth0 type macvlan mode bridge\nlink set dev card4 up"
     ))?;
     let attached =
         |by| rig.agent(0)?.metric(&["lb_devices_attached_total", &format!("told_by=\"{by}\"")]);
     let lists = attached("list")?;
     for (device, line) in [
         ("card2", "route add 198.51.100.0/24 dev card2".to_owned()),
+        ("card4", "route add 203.0.113.0/24 dev card4 table 10".to_owned()),
         ("card3", format!("nexthop replace id 7 via {gateway} dev card3 onlink")),
     ] {
         let events = attached("event")?;
