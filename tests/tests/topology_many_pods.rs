@@ -1,15 +1,18 @@
-//! Many pods come: each gets its programs, and an agent that starts beside all of them attaches to all of them.
+//! Many pods come: each gets its programs, and an agent that starts beside all of them attaches to all of them, in a
+//! time that a plain qdisc for each takes some times.
 //!
-//! The test prints its measurements: from an interface that is up to its programs, and from a start to the last
-//! interface. In a campaign, as many threads as there are CPUs compute beside it.
+//! The test prints its measurements: from an interface that is up to its programs, on a quiet machine and, in a
+//! campaign, beside two threads for each CPU that compute; and from a start to the last interface.
 
 use std::hint::black_box;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::{Direction, attached_programs};
+use lb_tests::agent::Agent;
 use lb_tests::campaign;
 use lb_tests::manifest::Service;
 use lb_tests::netns::Netns;
@@ -17,8 +20,9 @@ use lb_tests::rig::{Rig, TARGET};
 use lb_tests::topology::{Shape, Topology};
 use nix::net::if_::if_nametoindex;
 
-/// Pods that come one after the other.
-const ONE_BY_ONE: usize = 60;
+/// How many qdiscs may be added in the time that the programs of one interface take, beside another start without
+/// these interfaces.
+const QDISCS: u32 = 60;
 /// Pods that are there when an agent starts.
 const ALL: usize = 500;
 /// Between two looks: one that looks all the time takes the agent's turns.
@@ -33,10 +37,46 @@ fn pods_that_come_and_pods_that_are_there_get_programs() -> Result<()> {
     let mut rig = rig.start(&[&web])?;
     let mut agent = rig.take_agent(0)?;
     let peers = Netns::new("peers")?;
-    let busy = campaign::size(0, thread::available_parallelism()?.get());
-    let is_over = AtomicBool::new(false);
     // Else it would be turns of this thread that are measured.
     nice(-19);
+    let (each, loads) = campaign::size((60, &[0][..]), (200, &[0, 2]));
+    let (mut pods, cpus) = (0, thread::available_parallelism()?.get());
+    let at_start = campaign::size(0, cpus);
+    let without = beside(at_start, || started_anew(&mut agent))?;
+    for busy in loads.iter().map(|per_cpu| per_cpu * cpus) {
+        beside(busy, || one_by_one(&rig, &peers, (pods..pods + each, busy)))?;
+        pods += each;
+    }
+    beside(at_start, || {
+        add(&rig, &peers, pods..ALL)?;
+        let qdiscs = qdiscs(&peers)?;
+        let began = Instant::now();
+        let ready = started_anew(&mut agent)?;
+        until_attached(&rig, 0..ALL)?;
+        let all = began.elapsed();
+        let what = format!("start beside {ALL} pods and {at_start} busy threads");
+        campaign::figure(&format!("{what}, ready"), ready.as_millis(), "ms");
+        campaign::figure(&format!("{what}, all attached"), all.as_millis(), "ms");
+        campaign::figure(
+            &format!("{ALL} qdiscs beside {at_start} busy threads"),
+            qdiscs.as_millis(),
+            "ms",
+        );
+        let began = Instant::now();
+        agent.stop()?;
+        drop(agent.command(&["cleanup"])?);
+        println!(
+            "stopped and cleaned up after {:?}; without the pods {without:?}",
+            began.elapsed()
+        );
+        ensure!(all < without + qdiscs * QDISCS, "{all:?}; {without:?} without, qdiscs {qdiscs:?}");
+        Ok(())
+    })
+}
+
+/// Does something while so many threads compute.
+fn beside<T>(busy: usize, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..busy {
             scope.spawn(|| {
@@ -46,38 +86,44 @@ fn pods_that_come_and_pods_that_are_there_get_programs() -> Result<()> {
                 }
             });
         }
-        let result = (|| {
-            let mut waits = Vec::new();
-            for pod in 0..ONE_BY_ONE {
-                add(&rig, &peers, pod..pod + 1)?;
-                waits.push(until_attached(&rig, pod..pod + 1)?);
-            }
-            waits.sort_unstable();
-            let (middle, late) = (waits[waits.len() / 2], waits[waits.len() * 9 / 10]);
-            let worst = waits.last().context("a pod")?;
-            for (name, wait) in [("median", &middle), ("9 of 10", &late), ("worst", worst)] {
-                let name = format!("from up to attached beside {busy} busy threads, {name}");
-                campaign::figure(&name, wait.as_micros(), "us");
-            }
-            add(&rig, &peers, ONE_BY_ONE..ALL)?;
-            agent.stop()?;
-            drop(agent.command(&["cleanup"])?);
-            let began = Instant::now();
-            agent.start_again()?;
-            let ready = began.elapsed();
-            until_attached(&rig, 0..ALL)?;
-            let what = format!("start beside {ALL} pods and {busy} busy threads");
-            campaign::figure(&format!("{what}, ready"), ready.as_millis(), "ms");
-            campaign::figure(&format!("{what}, all attached"), began.elapsed().as_millis(), "ms");
-            let began = Instant::now();
-            agent.stop()?;
-            drop(agent.command(&["cleanup"])?);
-            println!("stopped and cleaned up after {:?}", began.elapsed());
-            Ok(())
-        })();
+        let result = work();
         is_over.store(true, Ordering::Relaxed);
         result
     })
+}
+
+/// Adds pods one after the other, each once the one before has its programs.
+fn one_by_one(rig: &Rig, peers: &Netns, (pods, busy): (Range<usize>, usize)) -> Result<()> {
+    let mut waits = Vec::new();
+    for pod in pods {
+        add(rig, peers, pod..pod + 1)?;
+        waits.push(until_attached(rig, pod..pod + 1)?);
+    }
+    waits.sort_unstable();
+    let at = |percent: usize| waits.get(waits.len() * percent / 100).or_else(|| waits.last());
+    for (name, wait) in [("median", at(50)), ("99 of 100", at(99)), ("worst", at(100))] {
+        let name = format!("from up to attached beside {busy} busy threads, {name}");
+        campaign::figure(&name, wait.context("a pod")?.as_micros(), "us");
+    }
+    Ok(())
+}
+
+/// Ends an agent and starts it where it left nothing, and says how long the start takes.
+fn started_anew(agent: &mut Agent) -> Result<Duration> {
+    agent.stop()?;
+    drop(agent.command(&["cleanup"])?);
+    let began = Instant::now();
+    agent.start_again()?;
+    Ok(began.elapsed())
+}
+
+/// Adds a qdisc for programs to the other end of each interface, and says how long that takes.
+fn qdiscs(peers: &Netns) -> Result<Duration> {
+    let lines: Vec<String> =
+        (0..ALL).map(|pod| format!("qdisc add dev peer{pod} clsact")).collect();
+    let began = Instant::now();
+    drop(peers.tool_fed("tc", &["-batch", "-"], &lines.join("\n"))?);
+    Ok(began.elapsed())
 }
 
 /// Gives the calling thread another nice value.
@@ -89,7 +135,7 @@ fn nice(value: i32) {
 }
 
 /// Adds interfaces as a CNI plugin does, and returns when they are up.
-fn add(rig: &Rig, peers: &Netns, pods: std::ops::Range<usize>) -> Result<()> {
+fn add(rig: &Rig, peers: &Netns, pods: Range<usize>) -> Result<()> {
     let commands = pods.map(|pod| {
         let peers = peers.name();
         format!(
@@ -101,7 +147,7 @@ fn add(rig: &Rig, peers: &Netns, pods: std::ops::Range<usize>) -> Result<()> {
 }
 
 /// Waits until all have programs in both directions, and says how long that took.
-fn until_attached(rig: &Rig, pods: std::ops::Range<usize>) -> Result<Duration> {
+fn until_attached(rig: &Rig, pods: Range<usize>) -> Result<Duration> {
     let began = Instant::now();
     let is_attached = |pod: usize| -> Result<bool> {
         let index = if_nametoindex(format!("many{pod}").as_str())?;
