@@ -1,6 +1,6 @@
 //! `cargo xtask test`: set-up, checks, build, and then the tests that need root.
 //!
-//! The files of root tests run in four lanes side by side, and by default one test at a time in each of them (a few
+//! The files of root tests run in three lanes side by side, and by default one test at a time in each of them (a few
 //! where all wait for a clock): every test has its own namespaces, and mostly waits for a kernel, an agent or a control
 //! plane. More at once would on two cores turn deadlines into luck. `--lanes` and `RUST_TEST_THREADS` override this.
 //! No test can stop the run: see `docs/testing.md`.
@@ -37,7 +37,7 @@ const IMAGE_TEST: &str = "control_plane_image";
 #[derive(Args)]
 pub(crate) struct Options {
     /// How many files of root tests run in parallel
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     lanes: u8,
     /// How long everything may take, such as 70m: what does not fit in is named, and the run fails
     #[arg(long, value_parser = budget::duration)]
