@@ -5,17 +5,15 @@
 use std::io;
 
 use lb_common::addr::Ip;
+use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
-use netlink_sys::{Socket, SocketAddr};
 
-use crate::netlink::{ERROR, message, next, verdict};
+use crate::netlink::{ERROR, attributes, connect, list, message, next, verdict};
+pub(crate) use crate::netlink::{attribute, find};
 
-/// `NLM_F_ACK`, `NLM_F_DUMP`, `NLM_F_CREATE`.
+/// `NLM_F_ACK`, `NLM_F_CREATE`.
 pub(crate) const ACK: u16 = 4;
-const DUMP: u16 = 0x300;
 pub(crate) const CREATE: u16 = 0x400;
-/// `NLMSG_DONE`.
-const DONE: u16 = 3;
 /// `NFNL_MSG_BATCH_BEGIN` and `NFNL_MSG_BATCH_END`.
 const BEGIN: u16 = 16;
 const END: u16 = 17;
@@ -23,17 +21,14 @@ const END: u16 = 17;
 pub(crate) const TABLES: u16 = 10 << 8;
 /// `NFT_MSG_GETCHAIN` of it.
 pub(crate) const CHAINS: u16 = TABLES | 4;
-/// `NLA_F_NESTED`, and the part of an attribute's type that says which it is.
+/// `NLA_F_NESTED`.
 const NESTED: u16 = 0x8000;
-const KIND: u16 = 0x3fff;
 /// Bytes of `struct nfgenmsg`.
 const HEAD: usize = 4;
 
 /// A netlink socket of netfilter. The kernel answers while it takes a message: nothing is waited for.
 pub(crate) fn open() -> io::Result<Socket> {
-    let mut socket = Socket::new(NETLINK_NETFILTER)?;
-    let _own: SocketAddr = socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
+    let socket = connect(NETLINK_NETFILTER)?;
     socket.set_non_blocking(true)?;
     Ok(socket)
 }
@@ -49,28 +44,11 @@ pub(crate) fn dump(
     (family, attributes): (u8, &[u8]),
     mut see: impl FnMut(u8, &[u8]),
 ) -> io::Result<()> {
-    let socket = open()?;
-    socket.send(&message(kind, DUMP, &body(family, attributes)), 0)?;
-    loop {
-        let (datagram, _from) = socket.recv_from_full()?;
-        let mut rest = datagram.as_slice();
-        let mut taken = 0;
-        while let Some((kind, body)) = next(&mut rest) {
-            taken += 1;
-            match kind {
-                DONE => return Ok(()),
-                ERROR => return verdict(body),
-                _ => {
-                    if let (Some(family), Some(attributes)) = (body.first(), body.get(HEAD..)) {
-                        see(*family, attributes);
-                    }
-                }
-            }
+    list(&open()?, kind, &body(family, attributes), |_, body| {
+        if let (Some(family), Some(attributes)) = (body.first(), body.get(HEAD..)) {
+            see(*family, attributes);
         }
-        if taken == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-    }
+    })
 }
 
 /// Sends one request and takes the kernel's verdict.
@@ -111,15 +89,6 @@ fn verdicts(socket: &Socket, count: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// `struct nlattr` and its value, filled up to four bytes.
-pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let mut attribute = Vec::from((4 + value.len() as u16).to_ne_bytes());
-    attribute.extend(kind.to_ne_bytes());
-    attribute.extend(value);
-    attribute.resize(attribute.len().next_multiple_of(4), 0);
-    attribute
-}
-
 /// An attribute that holds others.
 pub(crate) fn nested(kind: u16, inner: &[Vec<u8>]) -> Vec<u8> {
     attribute(kind | NESTED, &inner.concat())
@@ -133,22 +102,6 @@ pub(crate) fn name(kind: u16, name: &str) -> Vec<u8> {
 /// A number in network order.
 pub(crate) fn number(kind: u16, number: u32) -> Vec<u8> {
     attribute(kind, &number.to_be_bytes())
-}
-
-/// The attributes in their order: kind and value. One that is cut short ends them.
-fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
-        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & KIND;
-        let value = rest.get(4..length)?;
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, value))
-    })
-}
-
-/// The value of the first attribute of a kind.
-pub(crate) fn find(all: &[u8], kind: u16) -> Option<&[u8]> {
-    attributes(all).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
 /// The values of all attributes, in their order.

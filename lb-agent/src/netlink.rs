@@ -1,15 +1,33 @@
-//! The layer below every kind of netlink message: headers, and the kernel's verdict on a request (`linux/netlink.h`).
+//! The layer below every kind of netlink message: sockets, headers, attributes, lists, and the kernel's verdict on a
+//! request (`linux/netlink.h`).
 //!
 //! Numbers are in native order. Knows no message's meaning.
 
 use std::io;
 
+use netlink_sys::{Socket, SocketAddr};
+
 /// Bytes of `struct nlmsghdr`.
 pub(crate) const HEADER: usize = 16;
 /// `NLMSG_ERROR`: the kernel's verdict.
 pub(crate) const ERROR: u16 = 2;
+/// `NLMSG_DONE`: the end of a list.
+pub(crate) const DONE: u16 = 3;
 /// `NLM_F_REQUEST`.
 pub(crate) const REQUEST: u16 = 1;
+/// `NLM_F_DUMP`: asks for a list.
+pub(crate) const DUMP: u16 = 0x300;
+/// The part of an attribute's type that says which it is, beside flags.
+const KIND: u16 = 0x3fff;
+
+/// A socket to the kernel.
+pub(crate) fn connect(protocol: isize) -> io::Result<Socket> {
+    let mut socket = Socket::new(protocol)?;
+    let _own: SocketAddr = socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    Ok(socket)
+}
+
 /// A message: `struct nlmsghdr`, then `body`.
 pub(crate) fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     let mut message = Vec::with_capacity(HEADER + body.len());
@@ -28,6 +46,57 @@ pub(crate) fn next<'a>(rest: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
     let body = rest.get(HEADER..length)?;
     *rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
     Some((kind, body))
+}
+
+/// Asks for a list, and shows the type and the content of each message of it.
+pub(crate) fn list(
+    socket: &Socket,
+    kind: u16,
+    body: &[u8],
+    mut see: impl FnMut(u16, &[u8]),
+) -> io::Result<()> {
+    socket.send(&message(kind, DUMP, body), 0)?;
+    loop {
+        let (datagram, _from) = socket.recv_from_full()?;
+        let mut rest = datagram.as_slice();
+        let mut taken = 0;
+        while let Some((kind, body)) = next(&mut rest) {
+            taken += 1;
+            match kind {
+                DONE => return Ok(()),
+                ERROR => return verdict(body),
+                _ => see(kind, body),
+            }
+        }
+        if taken == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+/// `struct nlattr` and its value, filled up to four bytes.
+pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut attribute = Vec::from((4 + value.len() as u16).to_ne_bytes());
+    attribute.extend(kind.to_ne_bytes());
+    attribute.extend(value);
+    attribute.resize(attribute.len().next_multiple_of(4), 0);
+    attribute
+}
+
+/// The attributes in their order: kind and value. One that is cut short ends them.
+pub(crate) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
+        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & KIND;
+        let value = rest.get(4..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// The value of the first attribute of a kind.
+pub(crate) fn find(all: &[u8], kind: u16) -> Option<&[u8]> {
+    attributes(all).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
 /// `struct nlmsgerr`: zero acknowledges.
@@ -52,8 +121,18 @@ mod tests {
     }
 
     #[test]
+    fn attributes_are_found_among_others_and_cut_ones_are_none() {
+        let all = [attribute(7, b"abc"), attribute(3, &7_u64.to_ne_bytes())].concat();
+        assert_eq!(find(&all, 3), Some(7_u64.to_ne_bytes().as_slice()));
+        assert_eq!(find(&all, 7), Some(b"abc".as_slice()));
+        assert_eq!(find(&all, 1), None);
+        assert_eq!(find(all.get(..14).expect("longer"), 3), None);
+        assert_eq!(find(&[0; 8], 3), None);
+    }
+
+    #[test]
     fn messages_are_taken_one_by_one_and_a_cut_one_ends_the_walk() {
-        let message = message(20, 0x300, &[0; 40]);
+        let message = message(20, DUMP, &[0; 40]);
         let datagram = [message.as_slice(), message.as_slice(), &message[..20]].concat();
         let mut rest = datagram.as_slice();
         let taken: Vec<u16> =

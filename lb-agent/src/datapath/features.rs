@@ -5,10 +5,10 @@
 
 use std::io;
 
+use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_GENERIC;
-use netlink_sys::{Socket, SocketAddr};
 
-use crate::netlink::{ERROR, message, next, verdict};
+use crate::netlink::{ERROR, attribute, connect, find, message, next, verdict};
 
 /// `GENL_ID_CTRL`, `CTRL_CMD_GETFAMILY` and its attributes.
 const CONTROL: u16 = 16;
@@ -28,9 +28,7 @@ pub(super) const NO_FRAMES: &str =
 
 /// Whether a device sends frames of XDP programs, its own and those of others.
 pub(super) fn takes_frames(index: u32) -> io::Result<bool> {
-    let mut socket = Socket::new(NETLINK_GENERIC)?;
-    let _own: SocketAddr = socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
+    let socket = connect(NETLINK_GENERIC)?;
     let family = ask(&socket, CONTROL, GET_FAMILY, &attribute(FAMILY_NAME, b"netdev\0"))?;
     let family = find(&family, FAMILY_ID).and_then(|id| id.first_chunk().copied());
     let family = family.map(u16::from_ne_bytes).ok_or(io::ErrorKind::Unsupported)?;
@@ -54,42 +52,9 @@ fn ask(socket: &Socket, family: u16, command: u8, attributes: &[u8]) -> io::Resu
     }
 }
 
-/// `struct nlattr` and its value, filled up to four bytes.
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let mut attribute = Vec::from((4 + value.len() as u16).to_ne_bytes());
-    attribute.extend(kind.to_ne_bytes());
-    attribute.extend(value);
-    attribute.resize(attribute.len().next_multiple_of(4), 0);
-    attribute
-}
-
-/// The value of the first attribute of a kind.
-pub(super) fn find(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
-    loop {
-        let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
-        // Without the flags `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`.
-        let found = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & 0x3fff;
-        let value = rest.get(4..length)?;
-        if found == kind {
-            return Some(value);
-        }
-        rest = rest.get(length.next_multiple_of(4)..)?;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn attributes_are_found_among_others_and_cut_ones_are_none() {
-        let all = [attribute(7, b"abc"), attribute(FEATURES, &7_u64.to_ne_bytes())].concat();
-        assert_eq!(find(&all, FEATURES), Some(7_u64.to_ne_bytes().as_slice()));
-        assert_eq!(find(&all, 7), Some(b"abc".as_slice()));
-        assert_eq!(find(&all, INDEX), None);
-        assert_eq!(find(all.get(..14).expect("longer"), FEATURES), None);
-        assert_eq!(find(&[0; 8], FEATURES), None);
-    }
 
     #[test]
     fn the_loopback_device_takes_none_and_one_that_is_not_there_is_an_error() {

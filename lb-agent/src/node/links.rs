@@ -6,7 +6,6 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
@@ -15,14 +14,13 @@ use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 
 use super::View;
-use super::watch::{apply, enlarge, is_whole};
-use crate::netlink::message;
+use super::watch::{enlarge, is_whole, put, read};
+use crate::netlink::{DONE, DUMP, ERROR, message, next};
 
-/// `RTNLGRP_LINK`.
+/// Events of links (`RTNLGRP_LINK`).
 const GROUP: u32 = 1;
-/// `RTM_GETLINK`, `NLM_F_DUMP`, and the bytes of `struct ifinfomsg`.
+/// `RTM_GETLINK`, and the bytes of `struct ifinfomsg`.
 const GET: u16 = 18;
-const DUMP: u16 = 0x300;
 const LINK: usize = 16;
 /// Bytes of a datagram at most: the kernel sends lists by half of them.
 const DATAGRAM: usize = 64 << 10;
@@ -123,18 +121,13 @@ impl Links {
     /// Takes the messages of one datagram over, and says whether it was the last one of a list.
     fn take(&mut self, datagram: &[u8], told: &mut Told) -> bool {
         let mut rest = datagram;
-        while let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) {
-            let length = (message.header.length as usize).next_multiple_of(4);
-            if let NetlinkPayload::InnerMessage(message) = &message.payload {
-                told.note(message);
-            } else if matches!(message.payload, NetlinkPayload::Done(_) | NetlinkPayload::Error(_))
-            {
+        while let Some((kind, body)) = next(&mut rest) {
+            if kind == DONE || kind == ERROR {
                 return true;
             }
-            let _told: bool = apply(&mut self.view, message);
-            match rest.get(length..) {
-                Some(more) if !more.is_empty() && length > 0 => rest = more,
-                _ => break,
+            if let Some(message) = read(kind, body) {
+                told.note(&message);
+                put(&mut self.view, &message);
             }
         }
         false

@@ -5,16 +5,14 @@ use std::collections::BTreeMap;
 use std::io;
 
 use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{AsyncSocket as _, AsyncSocketExt as _, Socket, SocketAddr, TokioSocket};
+use netlink_sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket};
 use nix::errno::Errno;
 
-use crate::netlink::{ERROR, message, next, verdict};
+use crate::netlink;
 
-/// `RTM_NEWNEXTHOP`, `RTM_GETNEXTHOP`, `NLMSG_DONE`, `NLM_F_DUMP`.
+/// `RTM_NEWNEXTHOP`, `RTM_GETNEXTHOP`.
 const NEW: u16 = 104;
 const GET: u16 = 106;
-const DONE: u16 = 3;
-const DUMP: u16 = 0x300;
 /// `RTNLGRP_NEXTHOP` (Linux 5.3).
 const CHANGES: u32 = 32;
 /// Bytes of `struct nhmsg`, and its attributes.
@@ -63,23 +61,11 @@ impl Changes {
 
 /// Every object's ways, by its number. Blocks while the kernel answers.
 pub(super) fn list() -> io::Result<BTreeMap<u32, Vec<Hop>>> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    let _own: SocketAddr = socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    socket.send(&message(GET, DUMP, &[0; HEAD]), 0)?;
     let mut objects = BTreeMap::new();
-    loop {
-        let (datagram, _from) = socket.recv_from_full()?;
-        let mut rest = datagram.as_slice();
-        while let Some((kind, body)) = next(&mut rest) {
-            match kind {
-                NEW => objects.extend(object(body)),
-                ERROR => verdict(body)?,
-                DONE => return Ok(ways(&objects)),
-                _ => {}
-            }
-        }
-    }
+    netlink::list(&netlink::connect(NETLINK_ROUTE)?, GET, &[0; HEAD], |kind, body| {
+        objects.extend((kind == NEW).then(|| object(body)).flatten());
+    })?;
+    Ok(ways(&objects))
 }
 
 /// A group's ways are those of its members.
@@ -94,8 +80,7 @@ fn ways(objects: &BTreeMap<u32, Object>) -> BTreeMap<u32, Vec<Hop>> {
 fn object(body: &[u8]) -> Option<(u32, Object)> {
     let (mut number, mut device, mut has_gateway) = (None, None, false);
     let mut object = Object::default();
-    let mut rest = body.get(HEAD..)?;
-    while let Some((kind, value)) = attribute(&mut rest) {
+    for (kind, value) in netlink::attributes(body.get(HEAD..)?) {
         let word = value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
         match kind {
             ID => number = word,
@@ -110,15 +95,6 @@ fn object(body: &[u8]) -> Option<(u32, Object)> {
     }
     object.hop = device.map(|device| Hop { device, has_gateway });
     Some((number?, object))
-}
-
-/// `struct nlattr` and its value, without the flags of its type.
-fn attribute<'a>(rest: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
-    let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
-    let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?);
-    let value = rest.get(4..length)?;
-    *rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-    Some((kind & 0x3fff, value))
 }
 
 #[cfg(test)]

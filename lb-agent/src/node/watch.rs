@@ -20,8 +20,8 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, interval_at, sleep_until};
 use tracing::{debug, warn};
 
-use self::events::apply_route;
-pub(super) use self::events::{apply, is_whole};
+use self::events::{apply, apply_route};
+pub(super) use self::events::{is_whole, put, read};
 use self::routes::Routes;
 use super::ways::{Asks, Ways};
 use super::{View, hidden, nexthops};

@@ -1,5 +1,5 @@
 //! Every program at a hook where programs of ours may be: tcx and XDP of the interfaces of this namespace, tc filters
-//! there, and the socket hooks of a cgroup. What cannot be read is not there.
+//! there, and the socket hooks of a cgroup. A hook that cannot be read counts as empty.
 
 use std::fmt;
 use std::fs::File;
@@ -7,26 +7,22 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
+use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr};
 
-use super::super::features::find;
 use super::super::programs::attach_type;
 use super::super::role::Direction;
 use super::super::{SOCKET_HOOKS, attached_programs};
-use crate::netlink::{message, next};
+use crate::netlink::{connect, find, list};
 use crate::syscall;
 
-/// `RTM_NEWLINK`, `RTM_GETLINK`, the bytes of `struct ifinfomsg`, and the attributes `IFLA_IFNAME`, `IFLA_XDP` and
-/// `IFLA_XDP_PROG_ID`.
-const LINK: u16 = 16;
+/// `RTM_GETLINK`, the bytes of `struct ifinfomsg`, and the attributes `IFLA_IFNAME`, `IFLA_XDP`, `IFLA_XDP_PROG_ID`.
 const GET_LINK: u16 = 18;
 const OF_LINK: usize = 16;
 const NAME: u16 = 3;
 const XDP: u16 = 43;
 const XDP_PROGRAM: u16 = 4;
-/// `RTM_NEWTFILTER`, `RTM_GETTFILTER`, the bytes of `struct tcmsg`, and the attributes `TCA_OPTIONS` and `TCA_BPF_ID`.
-const FILTER: u16 = 44;
+/// `RTM_GETTFILTER`, the bytes of `struct tcmsg`, and the attributes `TCA_OPTIONS` and `TCA_BPF_ID`.
 const GET_FILTER: u16 = 46;
 const OF_FILTER: usize = 20;
 const OPTIONS: u16 = 2;
@@ -34,7 +30,6 @@ const FILTER_PROGRAM: u16 = 11;
 /// `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)`, and the same of egress.
 const CLSACT: [(Direction, u32); 2] =
     [(Direction::Ingress, 0xffff_fff2), (Direction::Egress, 0xffff_fff3)];
-const DUMP: u16 = 0x300;
 
 /// A program at a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,10 +82,22 @@ impl fmt::Display for Hook {
     }
 }
 
-/// All of them.
+/// Every program at the hooks of this namespace's interfaces and of a cgroup.
 pub(super) fn all(cgroup: &Path) -> Vec<Hook> {
+    let mut all = of_devices().unwrap_or_default();
+    let Ok(cgroup) = File::open(cgroup) else { return all };
+    for name in SOCKET_HOOKS {
+        let hooked = syscall::attached_to_cgroup(cgroup.as_fd(), attach_type(name));
+        let hook = |program| Hook { kind: Kind::Socket { name }, link: None, program };
+        all.extend(hooked.unwrap_or_default().into_iter().map(hook));
+    }
+    all
+}
+
+fn of_devices() -> io::Result<Vec<Hook>> {
+    let socket = connect(NETLINK_ROUTE)?;
     let mut all = Vec::new();
-    for (index, device, xdp) in devices().unwrap_or_default() {
+    for (index, device, xdp) in devices(&socket)? {
         for direction in Direction::BOTH {
             let hooked = attached_programs(index, direction).unwrap_or_default();
             all.extend(hooked.into_iter().map(|hooked| Hook {
@@ -107,20 +114,15 @@ pub(super) fn all(cgroup: &Path) -> Vec<Hook> {
                 link: None,
                 program,
             };
-            all.extend(filters(index, parent).unwrap_or_default().into_iter().map(filter));
+            let found = filters(&socket, index, parent).unwrap_or_default();
+            all.extend(found.into_iter().map(filter));
         }
     }
-    let Ok(cgroup) = File::open(cgroup) else { return all };
-    for name in SOCKET_HOOKS {
-        let hooked = syscall::attached_to_cgroup(cgroup.as_fd(), attach_type(name));
-        let hook = |program| Hook { kind: Kind::Socket { name }, link: None, program };
-        all.extend(hooked.unwrap_or_default().into_iter().map(hook));
-    }
-    all
+    Ok(all)
 }
 
 /// Index, name and XDP program of each interface.
-fn devices() -> io::Result<Vec<(u32, String, Option<u32>)>> {
+fn devices(socket: &Socket) -> io::Result<Vec<(u32, String, Option<u32>)>> {
     let device = |body: &[u8]| {
         let attributes = body.get(OF_LINK..)?;
         let name = find(attributes, NAME)?.split(|byte| *byte == 0).next()?;
@@ -128,11 +130,13 @@ fn devices() -> io::Result<Vec<(u32, String, Option<u32>)>> {
         let name = String::from_utf8_lossy(name).into_owned();
         Some((word(body, 4)?, name, xdp.and_then(|number| word(number, 0))))
     };
-    Ok(dump(GET_LINK, LINK, &[0; OF_LINK])?.iter().filter_map(|body| device(body)).collect())
+    let mut all = Vec::new();
+    list(socket, GET_LINK, &[0; OF_LINK], |_, body| all.extend(device(body)))?;
+    Ok(all)
 }
 
 /// Priority, handle and program of each filter at a place of an interface.
-fn filters(index: u32, parent: u32) -> io::Result<Vec<(u16, u32, u32)>> {
+fn filters(socket: &Socket, index: u32, parent: u32) -> io::Result<Vec<(u16, u32, u32)>> {
     let [index, parent] = [index, parent].map(u32::to_ne_bytes);
     let body = [[0; 4], index, [0; 4], parent, [0; 4]].concat();
     let filter = |body: &[u8]| {
@@ -141,31 +145,9 @@ fn filters(index: u32, parent: u32) -> io::Result<Vec<(u16, u32, u32)>> {
         // The upper half of `tcm_info`.
         Some(((word(body, 16)? >> 16) as u16, word(body, 8)?, program))
     };
-    Ok(dump(GET_FILTER, FILTER, &body)?.iter().filter_map(|body| filter(body)).collect())
-}
-
-/// The bodies of all messages of a kind that answer a request.
-fn dump(request: u16, kind: u16, body: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    let _own: SocketAddr = socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    socket.send(&message(request, DUMP, body), 0)?;
-    let mut found = Vec::new();
-    loop {
-        let (datagram, _from) = socket.recv_from_full()?;
-        let mut rest = datagram.as_slice();
-        let mut is_last = datagram.is_empty();
-        while let Some((it, body)) = next(&mut rest) {
-            // `NLMSG_DONE` and `NLMSG_ERROR` end the list.
-            is_last |= it != kind;
-            if it == kind {
-                found.push(body.to_vec());
-            }
-        }
-        if is_last {
-            return Ok(found);
-        }
-    }
+    let mut all = Vec::new();
+    list(socket, GET_FILTER, &body, |_, body| all.extend(filter(body)))?;
+    Ok(all)
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {

@@ -8,15 +8,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
 
-use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr};
 use nix::sched::{CloneFlags, setns};
 
 use super::routes::{Route, route};
 use super::{Hidden, hidden};
-use crate::netlink::message;
+use crate::netlink::{connect, list, message, next};
+use crate::node::watch::read;
 use crate::node::{Link, LinkKind, View};
 
 /// Where container runtimes name the namespaces of pods: containerd and CRI-O, and Docker.
@@ -28,10 +28,9 @@ const LINK: usize = 16;
 const GET_ROUTE: u16 = 26;
 const ROUTE: usize = 12;
 const GET_NAMESPACE: u16 = 90;
-/// `NETNSA_FD` and `NETNSA_NSID`.
+/// Attributes of a question about a namespace, `NETNSA_FD`, and of its answer, `NETNSA_NSID`.
 const FD: u16 = 3;
 const NUMBER: u16 = 1;
-const DUMP: u16 = 0x300;
 
 /// Looks into every named namespace. Where we may not, nothing is found. Blocks.
 pub(in crate::node) fn find() -> Vec<Hidden> {
@@ -59,13 +58,11 @@ fn look_into(path: &Path, own: &File, seen: &mut BTreeSet<u64>) -> io::Result<Ve
         return Ok(Vec::new());
     }
     setns(there.as_fd(), CloneFlags::CLONE_NEWNET)?;
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    let _own: SocketAddr = socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
+    let socket = connect(NETLINK_ROUTE)?;
     let mut view = View::default();
-    list(&socket, &message(GET_LINK, DUMP, &[0; LINK]), |message| {
-        if let RouteNetlinkMessage::NewLink(link) = message {
-            view.put_link(link);
+    list(&socket, GET_LINK, &[0; LINK], |kind, body| {
+        if let Some(RouteNetlinkMessage::NewLink(link)) = read(kind, body) {
+            view.put_link(&link);
         }
     })?;
     let may_be_hidden =
@@ -74,43 +71,14 @@ fn look_into(path: &Path, own: &File, seen: &mut BTreeSet<u64>) -> io::Result<Ve
         return Ok(Vec::new());
     }
     let mut routes: Vec<Route> = Vec::new();
-    list(&socket, &message(GET_ROUTE, DUMP, &[0; ROUTE]), |message| {
-        if let RouteNetlinkMessage::NewRoute(message) = message {
-            routes.extend(route(message));
+    list(&socket, GET_ROUTE, &[0; ROUTE], |kind, body| {
+        if let Some(RouteNetlinkMessage::NewRoute(message)) = read(kind, body) {
+            routes.extend(route(&message));
         }
     })?;
     let number = number_of(&socket, own)?;
     let namespace = path.file_name().unwrap_or_default().to_string_lossy();
     Ok(hidden(&view, number, &namespace, &routes))
-}
-
-/// Takes every message of a list.
-fn list(
-    socket: &Socket,
-    question: &[u8],
-    mut take: impl FnMut(&RouteNetlinkMessage),
-) -> io::Result<()> {
-    socket.send(question, 0)?;
-    loop {
-        let (datagram, _from) = socket.recv_from_full()?;
-        let (mut rest, mut is_last) = (datagram.as_slice(), datagram.is_empty());
-        while let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) {
-            let length = (message.header.length as usize).next_multiple_of(4);
-            if let NetlinkPayload::InnerMessage(message) = &message.payload {
-                take(message);
-            } else {
-                is_last |=
-                    matches!(message.payload, NetlinkPayload::Done(_) | NetlinkPayload::Error(_));
-            }
-            match rest.get(length..) {
-                Some(more) if !more.is_empty() && length > 0 => rest = more,
-                _ => break,
-            }
-        }
-        if is_last {
-            return Ok(());
-        }
-    }
 }
 
 /// By which number the namespace that we are in knows another.
@@ -119,8 +87,7 @@ fn number_of(socket: &Socket, namespace: &impl AsFd) -> io::Result<i32> {
     let body = [&[0; 4], &8_u16.to_ne_bytes()[..], &FD.to_ne_bytes(), &fd].concat();
     socket.send(&message(GET_NAMESPACE, 0, &body), 0)?;
     let (datagram, _from) = socket.recv_from_full()?;
-    let (_, body) =
-        crate::netlink::next(&mut datagram.as_slice()).ok_or(io::ErrorKind::UnexpectedEof)?;
+    let (_, body) = next(&mut datagram.as_slice()).ok_or(io::ErrorKind::UnexpectedEof)?;
     // The first attribute of an answer; an error has none of that kind.
     let kind = body.get(6..).and_then(|rest| rest.first_chunk().copied()).map(u16::from_ne_bytes);
     let number = body.get(8..).and_then(|rest| rest.first_chunk().copied());

@@ -1,6 +1,8 @@
 //! Takes the kernel's events over into a view.
 
-use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{
+    NetlinkDeserializable as _, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
 use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use tracing::debug;
@@ -9,27 +11,35 @@ use crate::node::View;
 use crate::node::ways::{Asks, Ways};
 
 /// Takes an event over. False when others were dropped before it, so that everything is to be asked for.
-#[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of message, four matter")]
-pub(in crate::node) fn apply(
-    view: &mut View,
-    message: NetlinkMessage<RouteNetlinkMessage>,
-) -> bool {
-    match message.payload {
-        NetlinkPayload::Overrun(_) => {
-            debug!("netlink dropped events; listing all interfaces");
-            return false;
-        }
-        // A bridge tells of its ports by the same messages, for its own family and with less in them.
-        NetlinkPayload::InnerMessage(message) => match message {
-            RouteNetlinkMessage::NewLink(link) if is_whole(&link) => view.put_link(&link),
-            RouteNetlinkMessage::DelLink(link) if is_whole(&link) => view.remove_link(&link),
-            RouteNetlinkMessage::NewAddress(address) => view.put_address(&address),
-            RouteNetlinkMessage::DelAddress(address) => view.remove_address(&address),
-            _ => {}
-        },
-        _ => {}
+pub(super) fn apply(view: &mut View, message: NetlinkMessage<RouteNetlinkMessage>) -> bool {
+    if let NetlinkPayload::Overrun(_) = message.payload {
+        debug!("netlink dropped events; listing all interfaces");
+        return false;
+    }
+    if let NetlinkPayload::InnerMessage(message) = message.payload {
+        put(view, &message);
     }
     true
+}
+
+/// Takes the content of an event, or of one message of a list, over.
+#[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of message, four matter")]
+pub(in crate::node) fn put(view: &mut View, message: &RouteNetlinkMessage) {
+    match message {
+        // A bridge tells of its ports by the same messages, for its own family and with less in them.
+        RouteNetlinkMessage::NewLink(link) if is_whole(link) => view.put_link(link),
+        RouteNetlinkMessage::DelLink(link) if is_whole(link) => view.remove_link(link),
+        RouteNetlinkMessage::NewAddress(address) => view.put_address(address),
+        RouteNetlinkMessage::DelAddress(address) => view.remove_address(address),
+        _ => {}
+    }
+}
+
+/// The content of a message, by its type; nothing of one that cannot be read.
+pub(in crate::node) fn read(kind: u16, body: &[u8]) -> Option<RouteNetlinkMessage> {
+    let mut header = NetlinkHeader::default();
+    header.message_type = kind;
+    RouteNetlinkMessage::deserialize(&header, body).ok()
 }
 
 /// Takes an event about a route over.
@@ -50,8 +60,6 @@ pub(in crate::node) fn is_whole(link: &LinkMessage) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use netlink_packet_core::NetlinkHeader;
-
     use super::*;
 
     #[test]
