@@ -16,7 +16,7 @@ use crate::datapath::Role;
 use crate::reconcile::wire;
 
 /// The facts about the node beside its links.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Identity {
     /// Addresses of the Node object; empty until it is known.
     pub addresses: Vec<IpAddr>,

@@ -63,14 +63,17 @@ impl Newcomers {
         let shared = Shared { programs, maps, numbers, identity, taken, early };
         let newcomers = Arc::new(Self(Mutex::new(shared)));
         let weak = Arc::downgrade(&newcomers);
-        let follow = move || follow(&weak, &views);
+        let follow = move || follow(&weak, views);
         drop(thread::Builder::new().name("newcomers".into()).spawn(follow)?);
         Ok(newcomers)
     }
 
     /// Lets the thread attach from now on, by these facts.
     pub(super) fn open(&self, identity: &Identity) {
-        self.shared().identity = Some(Arc::new(identity.clone()));
+        let known = &mut self.shared().identity;
+        if known.as_deref() != Some(identity) {
+            *known = Some(Arc::new(identity.clone()));
+        }
     }
 
     /// Whether an interface is the thread's for a while yet.
@@ -171,24 +174,29 @@ impl Shared {
 }
 
 /// Follows links until nobody needs it any more.
-fn follow(newcomers: &Weak<Newcomers>, views: &watch::Receiver<Shown>) {
+fn follow(newcomers: &Weak<Newcomers>, mut views: watch::Receiver<Shown>) {
     if let Err(error) = raise_priority_most() {
         debug!(%error, "priority not raised: it needs CAP_SYS_NICE");
     }
     while newcomers.strong_count() > 0 {
-        if let Err(error) = attach_each(newcomers, views) {
+        if let Err(error) = attach_each(newcomers, &mut views) {
             warn!(%error, "watching new interfaces failed; the main loop attaches them meanwhile");
             thread::park_timeout(PAUSE);
         }
     }
 }
 
-fn attach_each(newcomers: &Weak<Newcomers>, views: &watch::Receiver<Shown>) -> io::Result<()> {
+fn attach_each(newcomers: &Weak<Newcomers>, views: &mut watch::Receiver<Shown>) -> io::Result<()> {
     let mut links = Links::follow()?;
+    // Its view begins without addresses and routes.
+    views.mark_changed();
     loop {
         let told = links.next()?;
         let Some(newcomers) = newcomers.upgrade() else { return Ok(()) };
-        if let Some((shown, _)) = &*views.borrow() {
+        // Copied once for each view, and not for each event.
+        if views.has_changed().unwrap_or(false)
+            && let Some((shown, _)) = &*views.borrow_and_update()
+        {
             links.view.addresses.clone_from(&shown.addresses);
             links.view.ways.clone_from(&shown.ways);
         }
