@@ -1,5 +1,9 @@
 //! CPUs that threads stay on, and how they share them.
 
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
 use anyhow::{Context as _, Result, ensure};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -25,4 +29,23 @@ pub fn nice(value: i32) -> Result<()> {
     let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value) };
     ensure!(result == 0, "nice value {value}: {}", std::io::Error::last_os_error());
     Ok(())
+}
+
+/// Does something while so many threads of nice value 0 compute.
+pub fn beside_busy<T>(threads: usize, work: impl FnOnce() -> T) -> T {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                // Of a caller that has another value; to raise it is always allowed.
+                let _done: Result<()> = nice(0);
+                while !is_over.load(Ordering::Relaxed) {
+                    black_box((0..10_000_u64).sum::<u64>());
+                }
+            });
+        }
+        let result = work();
+        is_over.store(true, Ordering::Relaxed);
+        result
+    })
 }

@@ -3,10 +3,9 @@
 //!
 //! There is no process in them: a thread of the test asks, so that nothing but the wire takes time.
 
-use std::hint::black_box;
 use std::io;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,8 +13,9 @@ use anyhow::{Result, anyhow, ensure};
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 
+use crate::cpus::beside_busy;
 use crate::netns::Netns;
-use crate::topology::{Addresses, Node, address};
+use crate::topology::{Node, Shape, address};
 use crate::wait;
 
 /// How long a resolver waits before it sends its question again.
@@ -63,16 +63,13 @@ struct First {
 impl Trial {
     /// Lets the pods come to a node. Each asks a Service by one family, in turn.
     pub fn run(&self, node: &Node, service: [SocketAddr; 2]) -> Result<Ledger> {
-        let (is_over, next) = (AtomicBool::new(false), AtomicU8::new(0));
+        let next = AtomicU8::new(0);
         let come = || self.come_in_turn(&next, node, service);
-        let ended = thread::scope(|scope| {
-            for _ in 0..self.busy {
-                scope.spawn(|| compute(&is_over));
-            }
-            let threads: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(come)).collect();
-            let ended: Vec<_> = threads.into_iter().map(ScopedJoinHandle::join).collect();
-            is_over.store(true, Ordering::Relaxed);
-            ended
+        let ended: Vec<_> = beside_busy(self.busy, || {
+            thread::scope(|scope| {
+                let threads: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(come)).collect();
+                threads.into_iter().map(ScopedJoinHandle::join).collect()
+            })
         });
         let (mut ledger, mut stay) = (Ledger::default(), Vec::new());
         for ended in ended {
@@ -118,38 +115,16 @@ impl Trial {
     }
 }
 
-fn compute(is_over: &AtomicBool) {
-    while !is_over.load(Ordering::Relaxed) {
-        black_box((0..10_000_u64).sum::<u64>());
-    }
-}
-
 /// Wires a pod as plugins with routed pods do; its interface is up when this returns.
 fn wire(node: &Node, pod: &Netns, number: u8) -> Result<()> {
     let (device, host) = (format!("new{number}"), node.netns());
-    let Addresses { v4, v6 } = address::pod(node.number(), number)?;
     host.ip(&format!(
         "link add {device} type veth peer name tmp{number}
-         link set tmp{number} netns {} name eth0
-         address add fe80::1/64 dev {device} nodad",
+         link set tmp{number} netns {} name eth0",
         pod.name()
     ))?;
-    // The node answers for 169.254.1.1 at once, in place of everything behind it.
-    host.sysctl(&format!("net.ipv4.conf.{device}.proxy_arp"), "1")?;
-    host.sysctl(&format!("net.ipv4.neigh.{device}.proxy_delay"), "0")?;
-    host.ip(&format!(
-        "link set {device} up
-         route add {v4}/32 dev {device} scope link
-         route add {v6}/128 dev {device}"
-    ))?;
-    pod.ip(&format!(
-        "address add {v4}/32 dev eth0
-         address add {v6}/128 dev eth0 nodad
-         link set eth0 up
-         route add 169.254.1.1 dev eth0 scope link
-         route add default via 169.254.1.1 dev eth0
-         route add default via fe80::1 dev eth0"
-    ))
+    let addresses = address::pod(node.number(), number)?;
+    Shape::Routed.connect(host, number, pod, (&device, addresses))
 }
 
 /// The kernel opens a wire when it comes to it, and drops what is sent before: that has nothing to do with a proxy.

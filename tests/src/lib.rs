@@ -22,6 +22,7 @@ pub mod netns;
 pub mod playground;
 pub mod population;
 pub mod process;
+pub mod programs;
 pub mod rig;
 pub mod topology;
 pub mod traffic;

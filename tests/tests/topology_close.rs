@@ -13,7 +13,6 @@ use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::Rig;
 use lb_tests::topology::{Family, Member, Shape, Topology};
-use lb_tests::wait::wait_until_ok;
 
 in_both_shapes!(connections_end_well);
 
@@ -113,7 +112,7 @@ fn connections_end_well(shape: Shape) -> Result<()> {
     both_ends_close_at_once(&all, shape)?;
     patient_ends(&all, USUAL_PATIENCE)?;
     one_end_closes_long_before_the_other(&all, shape)?;
-    no_flow_is_left(&rig)
+    NAMES.iter().try_for_each(|name| rig.agent(0)?.until_no_flow(name, PORT))
 }
 
 /// Sockets from now on wait so long at least before they send a segment again (Linux 6.11). On a busy machine an end
@@ -199,18 +198,5 @@ fn one_end_closes_long_before_the_other(paths: &[Path<'_>], shape: Shape) -> Res
         ensure!(path.resets()? == before, "{}: somebody has sent resets", path.to);
     }
     campaign::figure(&format!("half-closed downloads, {shape:?} pods"), 24 * times, "downloads");
-    Ok(())
-}
-
-/// Closed flows go within seconds.
-fn no_flow_is_left(rig: &Rig) -> Result<()> {
-    for service in NAMES {
-        wait_until_ok(PATIENCE, "closed flows are swept", || {
-            let flows = rig.agent(0)?.command(&["ct", "list", "--service", service])?;
-            let left = flows.lines().filter(|line| line.contains(&format!(":{PORT}"))).count();
-            ensure!(left == 0, "{left} flows of {service} are left:\n{flows}");
-            Ok(())
-        })?;
-    }
     Ok(())
 }

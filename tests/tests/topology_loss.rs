@@ -3,7 +3,6 @@
 //! ask, and no flow is left.
 
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::campaign;
@@ -12,7 +11,6 @@ use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask};
 use lb_tests::topology::{Addresses, Family, Member, Node, Shape, Topology};
 use lb_tests::traffic::Ask;
-use lb_tests::wait::wait_until_ok;
 
 in_both_shapes!(downloads_over_a_path_that_loses_packets_are_whole);
 
@@ -52,19 +50,6 @@ fn nothing_foreign_came(client: &Member) -> Result<()> {
     ensure!(counters.len() == 2 * NODE_PORTS.len(), "{counted}");
     let none = counters.iter().all(|line| line.contains("counter packets 0 "));
     ensure!(none, "untranslated packets came to {}: {counted}", client.name());
-    Ok(())
-}
-
-/// Closed flows go within seconds.
-fn no_flow_is_left(rig: &Rig) -> Result<()> {
-    for service in NAMES {
-        wait_until_ok(Duration::from_mins(1), "closed flows are swept", || {
-            let flows = rig.agent(0)?.command(&["ct", "list", "--service", service])?;
-            let left = flows.lines().filter(|line| line.contains(&format!(":{TARGET}"))).count();
-            ensure!(left == 0, "{left} flows are left:\n{flows}");
-            Ok(())
-        })?;
-    }
     Ok(())
 }
 
@@ -109,7 +94,7 @@ fn downloads_over_a_path_that_loses_packets_are_whole(shape: Shape) -> Result<()
     let lost = node.netns().tool("nft", &["list", "table", "inet", "loss"])?;
     ensure!(!lost.contains("counter packets 0 "), "no packet was lost: {lost}");
     [client, pod].into_iter().try_for_each(nothing_foreign_came)?;
-    no_flow_is_left(&rig)?;
+    NAMES.iter().try_for_each(|name| rig.agent(0)?.until_no_flow(name, TARGET))?;
     campaign::figure(&format!("whole downloads with 2 % loss, {shape:?} pods"), whole, "downloads");
     Ok(())
 }

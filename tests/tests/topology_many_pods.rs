@@ -4,21 +4,19 @@
 //! The test prints its measurements: from an interface that is up to its programs, on a quiet machine and, in a
 //! campaign, beside two threads for each CPU that compute; and from a start to the last interface.
 
-use std::hint::black_box;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use lb_agent::datapath::{Direction, attached_programs};
 use lb_tests::agent::Agent;
 use lb_tests::campaign;
+use lb_tests::cpus::{beside_busy, nice};
 use lb_tests::manifest::Service;
 use lb_tests::netns::Netns;
+use lb_tests::programs;
 use lb_tests::rig::{Rig, TARGET};
 use lb_tests::topology::{Shape, Topology};
-use nix::net::if_::if_nametoindex;
 
 /// How many qdiscs may be added in the time that the programs of one interface take, beside another start without
 /// these interfaces.
@@ -38,16 +36,16 @@ fn pods_that_come_and_pods_that_are_there_get_programs() -> Result<()> {
     let mut agent = rig.take_agent(0)?;
     let peers = Netns::new("peers")?;
     // Else it would be turns of this thread that are measured.
-    nice(-19);
+    nice(-19)?;
     let (each, loads) = campaign::size((60, &[0][..]), (200, &[0, 2]));
     let (mut pods, cpus) = (0, thread::available_parallelism()?.get());
     let at_start = campaign::size(0, cpus);
-    let without = beside(at_start, || started_anew(&mut agent))?;
+    let without = beside_busy(at_start, || started_anew(&mut agent))?;
     for busy in loads.iter().map(|per_cpu| per_cpu * cpus) {
-        beside(busy, || one_by_one(&rig, &peers, (pods..pods + each, busy)))?;
+        beside_busy(busy, || one_by_one(&rig, &peers, (pods..pods + each, busy)))?;
         pods += each;
     }
-    beside(at_start, || {
+    beside_busy(at_start, || {
         add(&rig, &peers, pods..ALL)?;
         let qdiscs = qdiscs(&peers)?;
         let began = Instant::now();
@@ -71,24 +69,6 @@ fn pods_that_come_and_pods_that_are_there_get_programs() -> Result<()> {
         );
         ensure!(all < without + qdiscs * QDISCS, "{all:?}; {without:?} without, qdiscs {qdiscs:?}");
         Ok(())
-    })
-}
-
-/// Does something while so many threads compute.
-fn beside<T>(busy: usize, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for _ in 0..busy {
-            scope.spawn(|| {
-                nice(0);
-                while !is_over.load(Ordering::Relaxed) {
-                    black_box((0..10_000_u64).sum::<u64>());
-                }
-            });
-        }
-        let result = work();
-        is_over.store(true, Ordering::Relaxed);
-        result
     })
 }
 
@@ -126,14 +106,6 @@ fn qdiscs(peers: &Netns) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// Gives the calling thread another nice value.
-fn nice(value: i32) {
-    // SAFETY: takes no pointers.
-    unsafe {
-        libc::setpriority(libc::PRIO_PROCESS, 0, value);
-    }
-}
-
 /// Adds interfaces as a CNI plugin does, and returns when they are up.
 fn add(rig: &Rig, peers: &Netns, pods: Range<usize>) -> Result<()> {
     let commands = pods.map(|pod| {
@@ -149,14 +121,9 @@ fn add(rig: &Rig, peers: &Netns, pods: Range<usize>) -> Result<()> {
 /// Waits until all have programs in both directions, and says how long that took.
 fn until_attached(rig: &Rig, pods: Range<usize>) -> Result<Duration> {
     let began = Instant::now();
-    let is_attached = |pod: usize| -> Result<bool> {
-        let index = if_nametoindex(format!("many{pod}").as_str())?;
-        let both = [Direction::Ingress, Direction::Egress].map(|it| attached_programs(index, it));
-        Ok(both.into_iter().all(|found| found.is_ok_and(|found| !found.is_empty())))
-    };
     rig.node(0)?.netns().run_in(|| {
         for pod in pods {
-            while !is_attached(pod)? {
+            while !programs::are_on(&format!("many{pod}"))? {
                 ensure!(began.elapsed() < SOON, "many{pod} has no programs");
                 thread::park_timeout(LOOK);
             }

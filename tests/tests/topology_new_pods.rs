@@ -5,17 +5,16 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use lb_agent::datapath::{Direction, attached_programs};
 use lb_agent::node::watch::look;
 use lb_tests::campaign;
 use lb_tests::cpus::nice;
 use lb_tests::manifest::Service;
 use lb_tests::netns::Netns;
+use lb_tests::programs;
 use lb_tests::rig::{Rig, TARGET};
 use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::Ask;
 use lb_tests::wait::{self, wait_until_ok};
-use nix::net::if_::if_nametoindex;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
@@ -212,8 +211,8 @@ impl<'a> Newcomers<'a> {
         ))?;
         let waited = self.node.run_in(|| {
             let began = Instant::now();
-            while let Err(error) = is_attached(number) {
-                ensure!(began.elapsed() < SOON, "late{number}: {error:#}");
+            while !programs::are_on(&format!("late{number}"))? {
+                ensure!(began.elapsed() < SOON, "late{number} has no programs");
                 wait::pass(LOOK);
             }
             Ok(began.elapsed())
@@ -221,12 +220,4 @@ impl<'a> Newcomers<'a> {
         self.waits.push(waited);
         Ok(())
     }
-}
-
-fn is_attached(pod: usize) -> Result<()> {
-    let index = if_nametoindex(format!("late{pod}").as_str())?;
-    for direction in [Direction::Ingress, Direction::Egress] {
-        ensure!(!attached_programs(index, direction)?.is_empty(), "{direction:?}");
-    }
-    Ok(())
 }

@@ -142,6 +142,17 @@ fn a_forged_source_takes_the_stack(shape: Shape) -> Result<()> {
     Ok(())
 }
 
+/// Two flows of a pod that go past the stack by now: one that waits for an answer, and one that soon gives up.
+fn known(pod: &Member, question: Ask) -> Result<[Kept<'_>; 2]> {
+    let kept = pod.peer().keep(question)?;
+    let hasty = pod.peer().keep(question.within(500))?;
+    for _ in 0..3 {
+        is_answered(&kept, question)?;
+        drop(hasty.ask());
+    }
+    Ok([kept, hasty])
+}
+
 /// Ports of a bridge that are isolated from each other: their pods get no further past the stack than by it.
 #[test]
 fn isolated_ports_of_a_bridge_stay_isolated() -> Result<()> {
@@ -156,12 +167,7 @@ fn isolated_ports_of_a_bridge_stay_isolated() -> Result<()> {
     };
     for family in Family::ALL {
         let question = Ask::udp(near.frontend(family));
-        let kept = pod.peer().keep(question)?;
-        let hasty = pod.peer().keep(question.within(500))?;
-        for _ in 0..3 {
-            is_answered(&kept, question)?;
-            drop(hasty.ask());
-        }
+        let [kept, hasty] = known(pod, question)?;
         isolate("on")?;
         // The question is routed; its answer would go from one port to the other.
         dropped(pod, question)?;
@@ -184,12 +190,7 @@ fn bridge_chooses_the_port_by_its_own_table() -> Result<()> {
     let entry = ["fdb", "replace", address, "dev", pod.device(), "master", "static", "sticky"];
     for family in Family::ALL {
         let question = Ask::udp(near.frontend(family));
-        let kept = pod.peer().keep(question)?;
-        let hasty = pod.peer().keep(question.within(500))?;
-        for _ in 0..3 {
-            is_answered(&kept, question)?;
-            drop(hasty.ask());
-        }
+        let [kept, hasty] = known(pod, question)?;
         drop(node.tool("bridge", &entry)?);
         ensure!(hasty.ask().is_err(), "{question:?} went by another port than the table's");
         drop(node.tool("bridge", &["fdb", "delete", address, "dev", pod.device(), "master"])?);

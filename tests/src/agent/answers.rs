@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -12,6 +13,10 @@ use super::Agent;
 use crate::http;
 use crate::memory::MemoryLimit;
 use crate::process::{Program, output, run};
+use crate::wait::wait_until_ok;
+
+/// How long a closed flow may be listed: ten seconds, and until it is swept.
+const SWEPT: Duration = Duration::from_mins(1);
 
 impl Agent {
     /// Returns its metrics by name and labels, as they are written: `name{label="value"}`.
@@ -76,6 +81,16 @@ impl Agent {
         let output = self.outcome(arguments)?;
         let code = output.status.code().context("ended by a signal")?;
         Ok((code, String::from_utf8_lossy(&output.stderr).into_owned()))
+    }
+
+    /// Waits until no flow of a Service to a port of its backends is listed any more: closed ones go within seconds.
+    pub fn until_no_flow(&self, service: &str, port: u16) -> Result<()> {
+        wait_until_ok(SWEPT, "closed flows are swept", || {
+            let flows = self.command(&["ct", "list", "--service", service])?;
+            let left = flows.lines().filter(|line| line.contains(&format!(":{port}"))).count();
+            ensure!(left == 0, "{left} flows of {service} are left:\n{flows}");
+            Ok(())
+        })
     }
 
     /// Runs another command of the agent beside it, and returns what it said, however it ended.

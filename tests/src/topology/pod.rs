@@ -59,8 +59,11 @@ fn connect_routed(node: &Netns, pod: &Netns, device: &str, pod_has: Addresses) -
     node.sysctl(&format!("net.ipv4.neigh.{device}.proxy_delay"), "0")?;
     node.ip(&format!(
         "address add fe80::1/64 dev {device} nodad
-         link set {device} up"
+         link set {device} up
+         route add {v4}/32 dev {device} scope link
+         route add {v6}/128 dev {device}"
     ))?;
+    // Last, as a pod asks once its interface is up.
     pod.ip(&format!(
         "address add {v4}/32 dev eth0
          address add {v6}/128 dev eth0 nodad
@@ -68,10 +71,6 @@ fn connect_routed(node: &Netns, pod: &Netns, device: &str, pod_has: Addresses) -
          route add 169.254.1.1 dev eth0 scope link
          route add default via 169.254.1.1 dev eth0
          route add default via fe80::1 dev eth0"
-    ))?;
-    node.ip(&format!(
-        "route add {v4}/32 dev {device} scope link
-         route add {v6}/128 dev {device}"
     ))
 }
 
