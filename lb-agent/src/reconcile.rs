@@ -203,7 +203,7 @@ impl Reconciler {
         ranges.given().chain(singles).collect()
     }
 
-    /// Where ClusterIPs are.
+    /// The networks that the addresses of `ClusterIP`s are in.
     pub fn cluster_networks(&self) -> BTreeSet<IpNet> {
         self.frontends.ranges.of_cluster_ips()
     }

@@ -20,12 +20,12 @@ use serde_json::json;
 /// The health check port of a Service with an endpoint on node-a.
 const CHECK: u16 = 30_999;
 const SOON: Duration = Duration::from_mins(1);
-/// Stands for a time.
+/// The word in place of a time.
 const TIME: &str = "TIME";
 /// How long a server that keeps a connection open says nothing.
 const SILENCE: Duration = Duration::from_secs(4);
 
-/// Forms by name, as they go over the wire. `PATH` stands for one that is served. Of these nothing differs.
+/// Forms by name, as they go over the wire. `PATH` stands for one that is served. Their answers are alike.
 const ALIKE: &[(&str, &str)] = &[
     ("plain", "GET PATH HTTP/1.1\r\nHost: a\r\n\r\n"),
     ("close", "GET PATH HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
@@ -58,7 +58,8 @@ const ALIKE: &[(&str, &str)] = &[
     ("header of two kilobytes", "GET PATH HTTP/1.1\r\nHost: a\r\nCookie: LONG\r\n\r\n"),
 ];
 
-/// Of these only the status is alike: most are faults, which Go names in another text, with another header line.
+/// Forms whose answers have the same status only: most are faults, which Go names in another text, with another header
+/// line.
 const ALIKE_BY_STATUS: &[(&str, &str)] = &[
     ("HTTP/0.9", "GET PATH\r\n\r\n"),
     ("no version", "GET PATH HTTP\r\nHost: a\r\n\r\n"),
@@ -82,7 +83,7 @@ const ALIKE_BY_STATUS: &[(&str, &str)] = &[
     ("a TLS hello", "\u{16}\u{3}\u{1}\u{1}\u{0}\r\n\r\n"),
 ];
 
-/// Of these the status differs, too (docs/limits.md): no probe asks so.
+/// Forms whose status differs, too (docs/limits.md): no probe asks so.
 const UNLIKE: &[(&str, &str)] = &[
     ("HTTP/1.2", "GET PATH HTTP/1.2\r\nHost: a\r\n\r\n"),
     ("HTTP/2.0", "GET PATH HTTP/2.0\r\nHost: a\r\n\r\n"),

@@ -14,7 +14,7 @@ use lb_tests::traffic::Ask;
 use nix::mount::{MsFlags, mount, umount};
 
 const NODE_PORT: u16 = 30_080;
-/// Every refusal says so.
+/// The words that every refusal has.
 const REFUSED: &str = "has programs of another lb-agent";
 
 /// A node whose agent has served a Service, and the other directory that an agent is given next.

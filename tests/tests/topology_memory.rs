@@ -120,7 +120,7 @@ fn fit(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// What is taken beside full tables of flows is no less than they need, and leaves some of the limit.
+/// The memory that is taken beside full tables of flows is no less than they need, and leaves some of the limit.
 fn is_as_computed(limit: &MemoryLimit, bytes: u64, [room4, room6]: [u32; 2]) -> Result<()> {
     let size = |shape: &Shape| match shape.name {
         "FLOWS4" => shape.bytes(room4),

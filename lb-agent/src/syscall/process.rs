@@ -31,7 +31,7 @@ pub(crate) fn give_memory_back() {
 /// Nice value of all threads: nine times the weight of other processes. An interface that is no new pod's waits for
 /// four wake-ups of this process (ADR 0030).
 const URGENT: i32 = -10;
-/// That of the thread that attaches the programs of new pods: nothing of the agent is before it.
+/// The nice value of the thread that attaches the programs of new pods: nothing of the agent is before it.
 const MOST_URGENT: i32 = -20;
 
 /// Gives the calling thread, and those that it starts from now on, a higher weight. Needs `CAP_SYS_NICE`.

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use crate::watch::pace::Pace;
 
-    /// What kube-proxy needs is three seconds.
+    /// The longest time that a change may take after an outage; kube-proxy takes three seconds.
     const BOUND: Duration = Duration::from_secs(5);
 
     #[test]

@@ -18,7 +18,7 @@ const USUAL: u32 = 2;
 /// An outage that is over.
 #[derive(Debug)]
 pub struct Outage<'a> {
-    /// What it was, in words.
+    /// The words for it in messages.
     pub name: &'a str,
     /// The moment of its end.
     pub ended: Instant,
