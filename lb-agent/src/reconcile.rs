@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use lb_common::addr::Ip;
-use lb_common::config::{Prefix, Settings};
+use lb_common::config::{NodeSettings, Prefix, Settings};
 use lb_common::service::{Frontend, ServiceId};
 
 use crate::plan::{PortKey, PortPlan, ServiceName};
@@ -105,17 +105,15 @@ impl Reconciler {
     }
 
     /// Takes over the settings that do not follow from services (addresses, source ports, modes).
-    pub fn set_node(&mut self, node: &Settings) -> Vec<Op> {
-        let mut ops = Vec::new();
-        let mut settings = *node;
-        self.frontends.ranges.fill(&mut settings);
+    pub fn set_node(&mut self, node: &NodeSettings) -> Vec<Op> {
         let is_own = |ip: &Ip| node.may_be_own(ip);
-        settings.pods = node
-            .pods
-            .map(|pods| if self.rows.confirm(&pods, is_own) { pods } else { Prefix::default() });
-        if settings != self.settings {
-            self.settings = settings;
-            ops.push(Op::PutSettings(Box::new(settings)));
+        let confirmed =
+            |pods| if self.rows.confirm(&pods, is_own) { pods } else { Prefix::default() };
+        let node = NodeSettings { pods: node.pods.map(confirmed), ..*node };
+        let mut ops = Vec::new();
+        if node != self.settings.node {
+            self.settings.node = node;
+            ops.push(Op::PutSettings(Box::new(self.settings)));
         }
         ops
     }

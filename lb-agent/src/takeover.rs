@@ -156,12 +156,10 @@ impl<'a> Frontends<'a> {
     /// `NodePorts` on this node.
     fn has(&self, connection: &Connection) -> bool {
         let (ip, port) = (connection.original.destination, connection.original.destination_port);
-        let is_node_port = (self.settings.node_port_low..=self.settings.node_port_high)
-            .contains(&port)
-            && (self.own.contains(&ip) || ip.is_loopback());
-        is_node_port
-            || self.settings.ranges.iter().any(|range| range.contains(&ip))
-            || self.service(connection).is_some()
+        let ranges = &self.settings.services;
+        let is_node_port =
+            ranges.may_be_node_port(port) && (self.own.contains(&ip) || ip.is_loopback());
+        is_node_port || ranges.contain(&ip) || self.service(connection).is_some()
     }
 
     /// Makes netfilter forget datagrams of this host to frontends that our programs translated behind it. The next
@@ -187,7 +185,7 @@ impl<'a> Frontends<'a> {
     /// Whether a frontend seems to have begun a connection.
     fn is_of_frontend(&self, connection: &Connection) -> bool {
         let (ip, port) = (connection.original.source, connection.original.source_port);
-        self.settings.ranges.iter().any(|range| range.contains(&ip))
+        self.settings.services.contain(&ip)
             || self.service_of(ip, port, connection.protocol).is_some()
     }
 

@@ -8,6 +8,7 @@
 
 mod accelerated;
 mod begin;
+mod bypass;
 mod choose;
 mod classify;
 mod close;
@@ -29,11 +30,10 @@ mod next_hop;
 pub mod parts;
 mod ports;
 mod quoted;
+mod redirect;
 mod reject;
 mod rewrite;
 mod seek;
-mod send;
-mod short_cut;
 pub mod socket;
 #[cfg(test)]
 mod tests;

@@ -208,7 +208,7 @@ mod tests {
     /// The fixtures that are at tc alone, and through the stack: there are no short cuts without a link layer.
     fn at_tc() -> impl Iterator<Item = Fixture> {
         let is_tc = |fixture: &Fixture| {
-            !fixture.tables.settings.has(Settings::SHORT_CUTS)
+            !fixture.tables.settings.has(Settings::BYPASSES)
                 && fixture.steps.iter().all(|it| it.hook != Hook::EdgeXdp)
         };
         fixtures::all().into_iter().filter(is_tc)

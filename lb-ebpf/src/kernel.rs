@@ -299,7 +299,7 @@ impl Node for Kernel {
         let settings =
             unsafe { &*(&raw const (*pair).slots).byte_add(start as usize).cast::<Settings>() };
         // An unwritten element has no port range: not ready.
-        (settings.source_port_high.get() != 0).then_some(settings)
+        (settings.node.source_port_high.get() != 0).then_some(settings)
     }
 
     #[inline(always)]

@@ -62,7 +62,7 @@ fn plain(end: Endpoint) -> SocketAddr {
 /// Two services of two backends in both families, with a flavour.
 fn tables(cookie: u64, backends: &[&str], flavour: impl Fn(Service) -> Service) -> Fake {
     let mut tables = Fake::node();
-    tables.settings.netns_cookie = cookie;
+    tables.settings.node.netns_cookie = cookie;
     let families = [
         (0, world::CLUSTER4, world::NODE4, "10.96.0.11:80"),
         (4, world::CLUSTER6, world::NODE6, "[fd00:96::11]:80"),

@@ -51,7 +51,7 @@ fn tables() -> Fake {
     let mut tables = Fake::node();
     tables.flow_capacity = ROOM;
     // Three for each flow, so that none is without one.
-    tables.settings.source_port_low = Port::new(33_000);
+    tables.settings.node.source_port_low = Port::new(33_000);
     let [one, other] = [1, 2].map(|id| tables.add_service(id, &[(world::REMOTE4, false)]));
     tables.node_port(world::NODE4, Protocol::TCP, one);
     tables.cluster_ip(world::CLUSTER4, Protocol::TCP, one);

@@ -64,7 +64,7 @@ impl Config {
             (Settings::NO_DETECTOR, no_detector),
             (Settings::LOCAL_BY_PREFIX, self.is_local_by_prefix()),
             (Settings::LOCAL_BY_DEVICE, self.is_local_by_device()),
-            (Settings::SENDS, self.acceleration.value == Acceleration::Native),
+            (Settings::REDIRECTS, self.acceleration.value == Acceleration::Native),
         ];
         all.iter().filter(|(_, is_set)| *is_set).fold(0, |flags, (flag, _)| flags | flag)
     }

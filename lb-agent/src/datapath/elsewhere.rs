@@ -137,7 +137,7 @@ fn walk(directory: &Path, depth: usize, found: &mut Vec<(PathBuf, Pinned)>) {
 fn is_here(dir: &Path) -> bool {
     let maps = Maps::open(&dir.join(LAYOUT).join("maps"));
     let settings = maps.and_then(|maps| maps.settings());
-    settings.is_ok_and(|settings| netns_cookie().is_ok_and(|own| own == settings.netns_cookie))
+    settings.is_ok_and(|settings| netns_cookie().is_ok_and(|own| own == settings.node.netns_cookie))
 }
 
 /// Whether a program is one of ours by its name and by the names of its maps. Only who may look programs up can tell.

@@ -1,4 +1,4 @@
-//! The settings that follow from the machine: addresses, source ports, whose sockets.
+//! What the data path is told of this machine: ports for translated sources, its network namespace, a random number.
 
 use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
@@ -6,18 +6,15 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::os::unix::net::UnixDatagram;
 
-use lb_common::addr::{Ip, Port};
-use lb_common::config::{Settings, USUAL_NODE_PORTS};
+use lb_common::addr::Ip;
+use lb_common::config::USUAL_NODE_PORTS;
 
-use super::Primary;
-use crate::config::Config;
-use crate::reconcile::wire;
 use crate::syscall;
 
 /// Stands for a pod that reaches itself: the dummy address of RFC 7600, routed nowhere, on nobody's link.
-const HAIRPIN4: Ip = Ip::v4([192, 0, 0, 8]);
+pub const HAIRPIN4: Ip = Ip::v4([192, 0, 0, 8]);
 /// The same for IPv6: out of the discard-only prefix of RFC 6666.
-const HAIRPIN6: Ip = Ip::v6([1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8]);
+pub const HAIRPIN6: Ip = Ip::v6([1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8]);
 /// Lowest port for translated sources.
 const LOWEST: u16 = 1_024;
 /// The ports of local sockets by the kernel's default.
@@ -28,22 +25,9 @@ const SHARED: RangeInclusive<u16> = LOWEST..=29_999;
 /// With fewer free ports than this, translated sources share those of the host.
 const FEW: u16 = 1_024;
 
-/// The part of the settings that does not follow from services.
-pub fn settings(primary: Primary, netns_cookie: u64, config: &Config) -> Settings {
-    let ports = source_ports(&ephemeral_ports()).unwrap_or(SHARED);
-    Settings {
-        netns_cookie,
-        hairpin4: HAIRPIN4,
-        hairpin6: HAIRPIN6,
-        node4: primary.v4.map_or(Ip::UNSPECIFIED, wire),
-        node6: primary.v6.map_or(Ip::UNSPECIFIED, wire),
-        source_port_low: Port::new(*ports.start()),
-        source_port_high: Port::new(*ports.end()),
-        flags: config.flags(),
-        socket_mode: config.socket_mode(),
-        lifetimes: config.lifetimes(),
-        ..Settings::default()
-    }
+/// The ports for translated sources on this node.
+pub fn ports_of_translated_sources() -> RangeInclusive<u16> {
+    source_ports(&ephemeral_ports()).unwrap_or(SHARED)
 }
 
 /// A random number other than zero.

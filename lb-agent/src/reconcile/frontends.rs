@@ -38,7 +38,7 @@ impl Frontends {
         now: Duration,
     ) -> Self {
         let mut ranges = Ranges::default();
-        ranges.count_from(settings.removals);
+        ranges.count_from(settings.services.frontends_epoch);
         for (frontend, service) in written.iter().filter(|(_, service)| !is_mark(service)) {
             ranges.add(frontend, service);
         }
@@ -220,11 +220,10 @@ impl Frontends {
 
     /// Brings the settings up to date with the entries.
     pub(super) fn update(&mut self, settings: &mut Settings, ops: &mut Vec<Op>) {
-        let mut wanted = *settings;
-        self.ranges.fill(&mut wanted);
-        if wanted != *settings {
-            *settings = wanted;
-            ops.push(Op::PutSettings(Box::new(wanted)));
+        let services = self.ranges.derive();
+        if services != settings.services {
+            settings.services = services;
+            ops.push(Op::PutSettings(Box::new(*settings)));
         }
     }
 }

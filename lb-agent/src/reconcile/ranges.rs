@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use lb_common::addr::{Ip, Port};
-use lb_common::config::{Prefix, RANGES, Settings, other};
+use lb_common::config::{AddressFilter, Prefix, RANGES, ServiceRanges};
 use lb_common::service::{Flags, Frontend, Service};
 
 /// Computed prefixes a family gets at most; both families share [`RANGES`].
@@ -18,15 +18,15 @@ const LONGEST: u32 = 120;
 pub(super) struct Ranges {
     cluster: BTreeMap<Ip, u32>,
     node_ports: BTreeMap<u16, u32>,
-    /// By their bits in [`Settings::others`].
-    others: BTreeMap<u8, u32>,
+    /// By their bits in [`ServiceRanges::vip_filter`].
+    vips: BTreeMap<u8, u32>,
     given: Vec<IpNet>,
     /// The same as `current` has them.
     cidrs: Vec<(Ip, u32)>,
     current: Vec<(Ip, u32)>,
     known: bool,
-    /// Frontends that went or came to another service, see [`Settings::removals`].
-    removals: u32,
+    /// See [`ServiceRanges::frontends_epoch`].
+    epoch: u32,
     /// An address outside of `current` came, or one of its prefixes fell idle.
     stale: bool,
 }
@@ -57,13 +57,13 @@ impl Ranges {
     }
 
     /// Counts on from an earlier run, which may have ended before it wrote its last count.
-    pub(super) const fn count_from(&mut self, removals: u32) {
-        self.removals = removals.wrapping_add(1);
+    pub(super) const fn count_from(&mut self, epoch: u32) {
+        self.epoch = epoch.wrapping_add(1);
     }
 
     /// A frontend went, or came to another service.
     pub(super) const fn count_removal(&mut self) {
-        self.removals = self.removals.wrapping_add(1);
+        self.epoch = self.epoch.wrapping_add(1);
     }
 
     /// An entry came.
@@ -71,7 +71,7 @@ impl Ranges {
         if service.flags.has(Flags::NODE_PORT) {
             *self.node_ports.entry(frontend.port.get()).or_default() += 1;
         } else if service.flags.has(Flags::EXTERNAL) {
-            *self.others.entry(other(&frontend.ip)).or_default() += 1;
+            *self.vips.entry(AddressFilter::bit(&frontend.ip)).or_default() += 1;
         } else {
             *self.cluster.entry(frontend.ip).or_default() += 1;
             self.stale |= !holds(&self.current, &frontend.ip);
@@ -83,7 +83,7 @@ impl Ranges {
         if service.flags.has(Flags::NODE_PORT) {
             decrement(&mut self.node_ports, &frontend.port.get());
         } else if service.flags.has(Flags::EXTERNAL) {
-            decrement(&mut self.others, &other(&frontend.ip));
+            decrement(&mut self.vips, &AddressFilter::bit(&frontend.ip));
         } else {
             decrement(&mut self.cluster, &frontend.ip);
             let given = if self.known { self.cidrs.len() } else { 0 };
@@ -92,28 +92,30 @@ impl Ranges {
         }
     }
 
-    /// Writes the derived fields into `settings`.
-    pub(super) fn fill(&mut self, settings: &mut Settings) {
+    /// The part of the settings that follows from the entries.
+    pub(super) fn derive(&mut self) -> ServiceRanges {
         if self.stale {
             (self.current, self.known) = self.compute();
             self.stale = false;
         }
-        settings.ranges = [Prefix::default(); RANGES];
-        for (place, (ip, bits)) in settings.ranges.iter_mut().zip(&self.current) {
+        let mut ranges = [Prefix::default(); RANGES];
+        for (place, (ip, bits)) in ranges.iter_mut().zip(&self.current) {
             *place = Prefix { ip: *ip, mask: mask(*bits) };
         }
-        settings.cover = [self.cover_of(true), self.cover_of(false)];
-        settings.removals = self.removals;
         let low = self.node_ports.first_key_value().map_or(u16::MAX, |(port, _)| *port);
         let high = self.node_ports.last_key_value().map_or(0, |(port, _)| *port);
-        settings.node_port_low = Port::new(low);
-        settings.node_port_high = Port::new(high);
-        let derived = Settings::RANGES_KNOWN | Settings::OTHER_FRONTENDS;
-        settings.flags &= !derived;
-        settings.flags |= if self.known { Settings::RANGES_KNOWN } else { 0 };
-        settings.flags |= if self.others.is_empty() { 0 } else { Settings::OTHER_FRONTENDS };
-        settings.others = [0; 4];
-        self.others.keys().for_each(|bit| settings.add_other(*bit));
+        let mut vip_filter = AddressFilter::default();
+        self.vips.keys().for_each(|bit| vip_filter.add_bit(*bit));
+        ServiceRanges {
+            frontends_epoch: self.epoch,
+            node_port_low: Port::new(low),
+            node_port_high: Port::new(high),
+            vip_filter,
+            cluster_ip_cover: [self.cover_of(true), self.cover_of(false)],
+            ranges,
+            known: self.known.into(),
+            pad: 0,
+        }
     }
 
     /// The longest prefix of a family that holds its part of `current`.

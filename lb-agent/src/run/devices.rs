@@ -7,6 +7,7 @@ mod failures;
 mod flags;
 mod removal;
 mod reports;
+mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,7 +16,7 @@ use std::time::Instant;
 
 use ipnet::IpNet;
 use lb_common::addr::Ip;
-use lb_common::config::{Prefix, Settings};
+use lb_common::config::{AddressFilter, Prefix};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -31,7 +32,8 @@ use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::watch::Shown;
 use crate::node::{
-    Assignment, ChangeSource, Identity, Primary, View, addresses, assignments, hidden, settings,
+    Assignment, ChangeSource, Identity, Primary, View, addresses, assignments, hidden,
+    settings as node_settings,
 };
 use crate::snapshot::NodeSpec;
 
@@ -57,8 +59,8 @@ pub(super) struct Devices {
     failed: Failures,
     addresses: BTreeMap<Ip, u32>,
     /// The filter of addresses that are this node's, or were: flows may still have one of those as their source.
-    own: [u64; 4],
-    /// [`Settings::secret`]: as long as the maps are there, so that pieces of one datagram stay alike.
+    own: AddressFilter,
+    /// [`NodeSettings::secret`]: as long as the maps are there, so that pieces of one datagram stay alike.
     secret: u32,
     /// Another layout's programs serve: nothing is attached before ours have everything.
     is_held: bool,
@@ -83,8 +85,8 @@ impl Devices {
         maps: &Maps,
         (views, numbers): (watch::Receiver<Shown>, Arc<Numbers>),
     ) -> Result<Self, Error> {
-        let before = maps.settings()?;
-        let primary = Primary { v4: address(before.node4), v6: address(before.node6) };
+        let before = maps.settings()?.node;
+        let primary = Primary { v4: address(before.address4), v6: address(before.address6) };
         let identity = config.identity(primary);
         Ok(Self {
             addresses: maps.addresses()?.into_iter().collect(),
@@ -94,11 +96,11 @@ impl Devices {
             accelerator: Accelerator::after(&datapath),
             datapath,
             identity,
-            netns_cookie: settings::netns_cookie()?,
+            netns_cookie: node_settings::netns_cookie()?,
             local: before.local,
             pods: before.pods,
             own: before.own,
-            secret: if before.secret == 0 { settings::secret() } else { before.secret },
+            secret: if before.secret == 0 { node_settings::secret() } else { before.secret },
             config,
             view: None,
             source: ChangeSource::List,
@@ -136,29 +138,6 @@ impl Devices {
             self.local = self.config.local(Some(node));
             self.pods = self.config.pods(Some(node));
         }
-    }
-
-    /// The settings that follow from the node.
-    pub(super) fn settings(&self) -> Settings {
-        let settings = settings::settings(self.identity.primary, self.netns_cookie, &self.config);
-        let short_cuts = if self.has_short_cuts() { Settings::SHORT_CUTS } else { 0 };
-        let accelerated = if self.accelerator.may_be_on() { Settings::ACCELERATED } else { 0 };
-        let flags = settings.flags | short_cuts | accelerated;
-        let mut settings = Settings {
-            local: self.local,
-            pods: self.pods,
-            own: self.own,
-            secret: self.secret,
-            flags,
-            ..settings
-        };
-        // Before programs come that must know which answers are to this node.
-        if let Some(view) = &self.view {
-            for ip in addresses(view, &self.identity).keys() {
-                settings.add_own(ip);
-            }
-        }
-        settings
     }
 
     /// Whether every device that should has its programs, or has refused them for long, and nothing else has.
@@ -233,7 +212,7 @@ impl Devices {
     /// The problems of interfaces, attachments and source ports, for an operator.
     pub(super) fn problems(&self) -> Vec<String> {
         let failed = self.failed.problems(Instant::now());
-        let ports = settings::shared_ports();
+        let ports = node_settings::shared_ports();
         let Reports { unserved, hidden, .. } = &self.reports;
         [failed.as_slice(), &self.attachment_problems, unserved, hidden, ports.as_slice()].concat()
     }

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use lb_common::addr::Ip;
-use lb_common::config::{Settings, USUAL_NODE_PORTS};
+use lb_common::config::{NodeSettings, Settings, USUAL_NODE_PORTS};
 use lb_common::hash;
 use lb_common::service::{Flags, Frontend, Service};
 use tracing::{debug, warn};
@@ -24,7 +24,7 @@ use crate::reconcile::Op;
 pub(super) struct OpenConnections {
     maps: Arc<Maps>,
     known: BTreeSet<Frontend>,
-    /// Connections from [`USUAL_NODE_PORTS`] and [`Settings::is_shared_port`], which egress notes at any time, were
+    /// Connections from [`USUAL_NODE_PORTS`] and [`NodeSettings::is_shared_port`], which egress notes at any time, were
     /// looked for.
     has_begun: bool,
     /// The frontends of an earlier run were read from the maps.
@@ -90,7 +90,7 @@ impl OpenConnections {
         let is_meant = |own: &Frontend| {
             is_first
                 && (USUAL_NODE_PORTS.contains(&own.port.get())
-                    || Settings::is_shared_port(own.port))
+                    || NodeSettings::is_shared_port(own.port))
                 || new.contains(&Frontend::node_port(own.ip, own.port, own.protocol))
                 || new.contains(own)
         };

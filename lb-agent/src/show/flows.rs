@@ -44,7 +44,7 @@ pub fn list(
 ) -> Result<(), Error> {
     let maps = open(bpf_dir)?;
     let now = monotonic().as_nanos() as u64;
-    let lifetimes = maps.settings()?.lifetimes;
+    let lifetimes = maps.settings()?.node.lifetimes;
     let known = StateFile::read(bpf_dir);
     let service = |flow: &Flow| known.names.get(&flow.service);
     let is_shown = |key: &FlowKey, flow: &Flow| {

@@ -67,9 +67,9 @@ fn settings(text: &mut String, maps: &Maps) -> Result<(), Error> {
         .collect();
     accepting.sort();
     line(text, "NodePorts on", &accepting.join(" "));
-    let (low, high) = (settings.source_port_low.get(), settings.source_port_high.get());
+    let (low, high) = (settings.node.source_port_low.get(), settings.node.source_port_high.get());
     line(text, "Source ports", &format!("{low}-{high}"));
-    let sockets = match settings.socket_mode {
+    let sockets = match settings.node.socket_mode {
         Settings::SOCKETS_OFF => "none",
         Settings::SOCKETS_HOST => "host",
         _ => "all network namespaces",
@@ -104,7 +104,7 @@ fn mode(settings: &Settings) -> String {
     let pods = if settings.has(Settings::NO_DETECTOR) {
         "not detected".to_owned()
     } else if settings.has(Settings::LOCAL_BY_PREFIX) {
-        let set = settings.local.iter().filter(|prefix| prefix.is_set());
+        let set = settings.node.local.iter().filter(|prefix| prefix.is_set());
         let prefixes: Vec<String> = set.map(words::prefix).collect();
         format!("detected by prefix: {}", prefixes.join(" "))
     } else if settings.has(Settings::LOCAL_BY_DEVICE) {
@@ -195,13 +195,18 @@ fn findings(text: &mut String, known: &StateFile) {
 #[cfg(test)]
 mod tests {
     use lb_common::addr::Ip;
-    use lb_common::config::Prefix;
+    use lb_common::config::{NodeSettings, Prefix};
 
     use super::*;
 
     #[test]
     fn the_mode_names_every_way_to_tell_pods_from_others() {
-        let of = |flags| mode(&Settings { flags, ..Settings::default() });
+        let of = |flags| {
+            mode(&Settings {
+                node: NodeSettings { flags, ..NodeSettings::default() },
+                ..Settings::default()
+            })
+        };
         assert_eq!(of(0), "masquerade edge; local pods detected by interface");
         let all = Settings::MASQUERADE_KUBE_PROXY | Settings::MASQUERADE_ALL;
         assert_eq!(
@@ -214,11 +219,12 @@ mod tests {
         );
         let mask = Ip::v6([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         let six = Prefix { ip: Ip::v6([0xfd; 16]), mask };
-        let settings = Settings {
+        let node = NodeSettings {
             flags: Settings::LOCAL_BY_PREFIX,
             local: [Prefix::default(), six],
-            ..Settings::default()
+            ..NodeSettings::default()
         };
+        let settings = Settings { node, ..Settings::default() };
         assert_eq!(
             mode(&settings),
             "masquerade edge; local pods detected by prefix: \

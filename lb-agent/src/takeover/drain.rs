@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lb_common::addr::Protocol;
-use lb_common::config::Settings;
+use lb_common::config::{NodeSettings, Settings};
 use lb_common::flow::{Flow, FlowKey, Tuple};
 
 use super::Rules;
@@ -36,8 +36,9 @@ pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Err
     datapath::ensure_no_agent(dir)?;
     let mut maps = show::open(dir)?;
     let settings = maps.settings().map_err(super::Error::Maps)?;
-    let flags = settings.flags & !Settings::TAKE_OVER | Settings::DRAIN;
-    let drained = Settings { flags, ..settings };
+    let flags = settings.node.flags & !Settings::TAKE_OVER | Settings::DRAIN;
+    let node = NodeSettings { flags, ..settings.node };
+    let drained = Settings { node, ..settings };
     let mut reserved = Reserved::default();
     if options.after_rules {
         await_rules((dir, options.within), &maps, &mut reserved, out)?;
@@ -112,7 +113,7 @@ fn live(settings: &Settings, all: &BTreeMap<FlowKey, Flow>) -> Known {
     let now = u64::try_from(run::monotonic().as_nanos()).unwrap_or(u64::MAX);
     let is_live = |(key, flow): &(&FlowKey, &Flow)| {
         flow.is_forward()
-            && !settings.lifetimes.is_over(key, flow, all.get(&key.opposite(flow)), now)
+            && !settings.node.lifetimes.is_over(key, flow, all.get(&key.opposite(flow)), now)
     };
     all.iter().filter(is_live).map(|(key, _)| (key.protocol, key.tuple)).collect()
 }

@@ -90,7 +90,7 @@ fn written(
 ) -> Option<Written> {
     let FlowKey { protocol, tuple, side, .. } = *key;
     if flow.is_answer() {
-        let is_ours = side == Side::INGRESS && settings.may_be_own(&tuple.destination);
+        let is_ours = side == Side::INGRESS && settings.node.may_be_own(&tuple.destination);
         return is_ours.then(|| (protocol, tuple.reversed(), State::Unseen));
     }
     let is_of_host = flow.is_forward() && side == Side::EGRESS && protocol == Protocol::TCP;
@@ -111,7 +111,7 @@ mod tests {
         let (node, client, frontend, backend) =
             (end(1, 40_000), end(2, 40_001), end(3, 80), end(4, 8_080));
         let mut settings = Settings::default();
-        settings.add_own(&node.ip);
+        settings.node.own.add(&node.ip);
         let asked = Tuple::new(node, frontend);
         let known = BTreeSet::from([(Protocol::TCP, asked)]);
         let of = |tuple: Tuple, side, kind, flags| {

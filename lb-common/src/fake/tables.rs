@@ -199,7 +199,7 @@ impl Fragments for Fake {
 
 impl Node for Fake {
     fn settings(&self) -> Option<&Settings> {
-        (self.settings.source_port_high.get() != 0).then_some(&self.settings)
+        (self.settings.node.source_port_high.get() != 0).then_some(&self.settings)
     }
 
     fn address(&self, ip: &Ip) -> u32 {

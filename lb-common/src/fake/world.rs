@@ -6,7 +6,7 @@ use std::vec::Vec;
 use super::build::DEVICE_HARDWARE;
 use super::{Fake, KnownRoute, at, ip};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
-use crate::config::{Device, Prefix, Settings, address, other};
+use crate::config::{Device, NodeSettings, Prefix, ServiceRanges, Settings, address};
 use crate::hash;
 use crate::maglev;
 use crate::route::Route;
@@ -97,26 +97,30 @@ impl Fake {
     pub fn node() -> Self {
         let mut node = Self::default();
         let (node4, node6) = (at(NODE4).ip, at(NODE6).ip);
-        node.settings = Settings {
+        node.settings.node = NodeSettings {
             hairpin4: ip("192.0.0.8"),
             hairpin6: ip("100::8"),
-            node4,
-            node6,
+            address4: node4,
+            address6: node6,
             source_port_low: Port::new(61000),
             source_port_high: Port::new(65000),
+            flags: Settings::ANSWER_ECHO,
+            socket_mode: Settings::SOCKETS_ALL,
+            ..NodeSettings::default()
+        };
+        let cover = [prefix("10.96.0.0", 16), prefix("fd00:96::", 112)];
+        let services = &mut node.settings.services;
+        *services = ServiceRanges {
             node_port_low: Port::new(30000),
             node_port_high: Port::new(32767),
-            flags: Settings::ANSWER_ECHO | Settings::OTHER_FRONTENDS | Settings::RANGES_KNOWN,
-            socket_mode: Settings::SOCKETS_ALL,
-            ..Settings::default()
+            cluster_ip_cover: cover,
+            known: 1,
+            ..ServiceRanges::default()
         };
-        let [first, second, ..] = &mut node.settings.ranges;
-        *first = prefix("10.96.0.0", 16);
-        *second = prefix("fd00:96::", 112);
-        node.settings.cover = [*first, *second];
+        [services.ranges[0], services.ranges[1]] = cover;
         for own in [node4, node6] {
             node.addresses.insert(own, address::NODE | address::NODE_PORTS);
-            node.settings.add_own(&own);
+            node.settings.node.own.add(&own);
         }
         let own = Device {
             source4: node4,
@@ -214,7 +218,7 @@ impl Fake {
     pub fn external(&mut self, frontend: &str, protocol: Protocol, service: Service) {
         let Endpoint { ip, port, .. } = at(frontend);
         let flags = service.flags.with(Flags::EXTERNAL);
-        self.settings.add_other(other(&ip));
+        self.settings.services.vip_filter.add(&ip);
         let key = Frontend::new(ip, port, protocol);
         self.services.insert(key, Service { flags, ..service });
     }

@@ -120,14 +120,14 @@ fn write_forward(
     flow.begun = Flow::moment(begin.now);
     flow.shown = begin.shown;
     flow.expected = begin.expected;
-    flow.frontends_epoch = settings.removals;
+    flow.frontends_epoch = settings.services.frontends_epoch;
     flow.client_device = 0;
     let sticky = if choice.service.affinity != 0 { Flow::STICKY } else { 0 };
     flow.flags = sticky | if begin.masquerade { Flow::MASQUERADED } else { 0 };
     flow.to.destination = backend.ip;
     flow.to.destination_port = backend.port;
     if is_hairpin {
-        flow.to.source = hairpin_address(settings, backend.ip.is_v4());
+        flow.to.source = settings.node.hairpin(backend.ip.is_v4());
     } else if !begin.source.is_unspecified() {
         flow.to.source = begin.source;
     }
@@ -213,12 +213,6 @@ pub(super) fn make_reply<T: Flows>(
         tables.remove_flow(&found.key);
     }
     stands
-}
-
-/// The address that stands for a pod that reaches itself.
-#[inline(always)]
-pub(super) const fn hairpin_address(settings: &Settings, v4: bool) -> Ip {
-    if v4 { settings.hairpin4 } else { settings.hairpin6 }
 }
 
 /// Removes all entries of the flow whose forward entry is in `found`, but that one. Its reply comes last:

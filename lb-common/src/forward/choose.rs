@@ -1,7 +1,6 @@
 //! Which service a packet asks for, and which backend answers.
 
 use super::Refusal;
-use super::classify::is_node_port;
 use crate::addr::Ip;
 use crate::config::{Settings, address};
 use crate::event::{DropReason, Event, PassReason, Turn};
@@ -57,9 +56,9 @@ pub(super) fn locate<T: Clock + Node + Services>(
     tables: &T,
     settings: &Settings,
     choice: &mut Choice,
-    is_near: bool,
+    is_in_ranges: bool,
 ) -> Result<(), Refusal> {
-    if !is_near && !settings.may_be_other(&choice.frontend.ip) {
+    if !is_in_ranges && !settings.services.may_be_vip(&choice.frontend.ip) {
         return Err(Refusal::Pass(PassReason::NotOurs));
     }
     let ip = choice.frontend.ip;
@@ -75,10 +74,10 @@ pub(super) fn locate<T: Clock + Node + Services>(
     }
     // A removed frontend begins no flow, unless its address has another one.
     let rest = if is_leaving { Ok(()) } else { Err(Refusal::Pass(PassReason::NotOurs)) };
-    if !is_near {
+    if !is_in_ranges {
         return rest;
     }
-    if is_node_port(settings, choice.frontend.port)
+    if settings.services.may_be_node_port(choice.frontend.port)
         && tables.address(&ip) & address::NODE_PORTS != 0
     {
         choice.frontend.ip = ip.any_of_family();
@@ -96,7 +95,7 @@ pub(super) fn locate<T: Clock + Node + Services>(
         let is_hosts = choice.service.flags.has(Flags::HOST);
         let pass = Refusal::Pass(PassReason::NotOurs);
         Err(if is_hosts { pass } else { Refusal::Reject(Turn::UnknownPort) })
-    } else if settings.has(Settings::RANGES_KNOWN) {
+    } else if settings.services.are_known() {
         Err(Refusal::Drop(DropReason::UnallocatedAddress))
     } else {
         Err(Refusal::Pass(PassReason::NotOurs))
@@ -123,7 +122,7 @@ pub(super) fn locate_loopback<T: Clock + Node + Services>(
 /// VERIFIER: a function of its own, or each comparison doubles the paths of the program around it.
 #[inline(never)]
 pub(super) fn in_ranges(settings: &Settings, ip: &Ip) -> bool {
-    settings.ranges.iter().any(|range| range.contains(ip))
+    settings.services.contain(ip)
 }
 
 /// Chooses a backend of `choice.service` for a new flow (contract 2.4, 3.2, 4). Writes no table.

@@ -2,7 +2,7 @@
 //!
 //! Nothing here looks up a flow or a service. A packet for no Service passes at this cost.
 
-use super::{Role, begin};
+use super::Role;
 use crate::addr::{Ip, Port};
 use crate::config::Settings;
 use crate::flow::Tuple;
@@ -16,8 +16,8 @@ pub(super) enum Class {
     /// It comes in to a source that we made up: the answer of a backend.
     Answer,
     /// It is to an address where frontends may be. Out of the node: only if a process of this host made it.
-    /// `is_near`: a ClusterIP or a `NodePort`; other frontends are told by one look-up.
-    Frontend { is_near: bool },
+    /// `is_in_ranges`: its address or port lies in a range of ClusterIPs or NodePorts; otherwise one lookup decides.
+    Frontend { is_in_ranges: bool },
     /// It is to or from an address where backends are.
     Backend,
     /// It is for nobody.
@@ -77,28 +77,20 @@ pub(super) fn egress<P: Packet, T: Filters>(
 /// The class of a packet by its destination: what is no possible frontend is looked up nowhere.
 #[inline(always)]
 pub(super) fn frontend(settings: &Settings, tuple: &Tuple, v4: bool) -> Class {
-    let is_near = is_near(settings, &tuple.destination, tuple.destination_port, v4);
-    if is_near || settings.may_be_other(&tuple.destination) {
-        Class::Frontend { is_near }
+    let is_in_ranges = is_in_ranges(settings, &tuple.destination, tuple.destination_port, v4);
+    if is_in_ranges || settings.services.may_be_vip(&tuple.destination) {
+        Class::Frontend { is_in_ranges }
     } else {
         Class::NoService
     }
 }
 
-/// Whether a destination may be a ClusterIP or a `NodePort`. Other frontends are told by their address
-/// ([`Settings::may_be_other`]) and one look-up.
+/// Whether a destination may be a ClusterIP or a `NodePort`. Other frontends are found by the filter of their addresses
+/// ([`ServiceRanges::may_be_vip`](crate::config::ServiceRanges::may_be_vip)) and one lookup.
 #[inline(always)]
-pub(super) const fn is_near(settings: &Settings, ip: &Ip, port: Port, v4: bool) -> bool {
-    let [cover4, cover6] = &settings.cover;
-    let cover = if v4 { cover4 } else { cover6 };
-    cover.covers(ip) || is_node_port(settings, port)
-}
-
-/// Whether a port is one of those that `NodePorts` have.
-#[inline(always)]
-pub(super) const fn is_node_port(settings: &Settings, port: Port) -> bool {
-    let number = port.get();
-    number >= settings.node_port_low.get() && number <= settings.node_port_high.get()
+pub(super) const fn is_in_ranges(settings: &Settings, ip: &Ip, port: Port, v4: bool) -> bool {
+    let ranges = &settings.services;
+    ranges.may_be_cluster_ip(ip, v4) || ranges.may_be_node_port(port)
 }
 
 /// Whether packets leave by such a device under our address: to a pod only where it is done as kube-proxy does it.
@@ -138,7 +130,7 @@ pub(super) fn may_be_answer<P: Packet, T: Filters>(
     settings: &Settings,
     tuple: &Tuple,
 ) -> bool {
-    settings.has(Settings::SHORT_CUTS)
+    settings.has(Settings::BYPASSES)
         && !packet.is_frame()
         && tables.may_be_backend(&tuple.source, tuple.source_port)
 }
@@ -153,11 +145,11 @@ fn is_to_translated_source<T: Filters>(
     v4: bool,
     role: Role,
 ) -> bool {
-    if role == Role::Pod && tuple.destination == begin::hairpin_address(settings, v4) {
+    if role == Role::Pod && tuple.destination == settings.node.hairpin(v4) {
         return true;
     }
-    settings.is_source_port(tuple.destination_port)
-        && settings.may_be_own(&tuple.destination)
+    settings.node.is_source_port(tuple.destination_port)
+        && settings.node.may_be_own(&tuple.destination)
         && is_from_backend(tables, tuple)
 }
 

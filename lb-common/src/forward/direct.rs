@@ -10,7 +10,7 @@
 
 use super::{Begin, Choice, Found, Role, Step, begin, ports};
 use crate::addr::Protocol;
-use crate::config::Settings;
+use crate::config::{NodeSettings, Settings};
 use crate::event::{Event, PassReason, Verdict};
 use crate::flow::{Entry, Flow, FlowKey, Kind, Shown, Side, Tuple};
 use crate::hash;
@@ -116,7 +116,8 @@ pub(super) fn has_our_source<T: Clock + Filters + Flows>(
         return false;
     }
     let tuple = &headers.key.tuple;
-    if !settings.is_source_port(tuple.source_port) || !settings.may_be_own(&tuple.source) {
+    if !settings.node.is_source_port(tuple.source_port) || !settings.node.may_be_own(&tuple.source)
+    {
         return false;
     }
     let is_taken = found.find_answers(tables, headers, Side::INGRESS)
@@ -153,10 +154,10 @@ fn is_taken<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &m
 #[inline(always)]
 pub(super) fn may_be_own(settings: &Settings, tuple: &Tuple, role: Role) -> bool {
     role != Role::Host
-        && (settings.may_be_node_port(tuple.source_port)
-            || Settings::is_shared_port(tuple.source_port)
-            || settings.may_be_other(&tuple.source))
-        && settings.may_be_own(&tuple.source)
+        && (settings.may_become_node_port(tuple.source_port)
+            || NodeSettings::is_shared_port(tuple.source_port)
+            || settings.services.may_be_vip(&tuple.source))
+        && settings.node.may_be_own(&tuple.source)
 }
 
 /// Takes note of the answers to such a packet, unless they are questions of a flow through a service: a packet that
@@ -189,8 +190,8 @@ pub(super) fn note_own<T: Clock + Filters + Flows>(
 /// another port.
 #[inline(always)]
 pub(super) fn has_answers<T: Filters>(tables: &T, settings: &Settings, reply: &FlowKey) -> bool {
-    Settings::is_shared_port(reply.tuple.destination_port)
-        && settings.may_be_own(&reply.tuple.destination)
+    NodeSettings::is_shared_port(reply.tuple.destination_port)
+        && settings.node.may_be_own(&reply.tuple.destination)
         && is_own(tables, reply)
 }
 
@@ -207,7 +208,7 @@ pub(super) fn is_own_answer<T: Clock + Filters + Flows>(
     settings: &Settings,
     headers: &Headers,
 ) -> bool {
-    settings.may_be_own(&headers.key.tuple.destination)
+    settings.node.may_be_own(&headers.key.tuple.destination)
         && !headers.view.is_syn()
         && tables.is_own_answer(hash::whole(&headers.key.tuple, headers.key.protocol))
 }

@@ -21,7 +21,7 @@ pub enum ExitTo {
     StackAt,
 }
 
-/// The way out of a packet. Written by the stages that choose it (`seek`, `short_cut`, `send`, `host`, `icmp`), read by
+/// The way out of a packet. Written by the stages that choose it (`seek`, `bypass`, `redirect`, `host`, `icmp`), read by
 /// [`leave`] and by the program.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,7 +36,7 @@ pub struct Exit {
     pub may_bypass: bool,
     /// The hop limit that a packet came with for which one is looked for.
     pub hops: u8,
-    /// The tuple of an answer to the packet, by which the way to its source is looked up (`short_cut`) ...
+    /// The tuple of an answer to the packet, by which the way to its source is looked up (`bypass`) ...
     pub tuple_back: Tuple,
     /// ... and that way.
     pub route_back: Route,

@@ -6,7 +6,7 @@
 //! nothing here.
 
 use super::classify::{self, Class};
-use super::{Found, Role, accelerated, close, direct, flows, follow, rewrite, send};
+use super::{Found, Role, accelerated, close, direct, flows, follow, redirect, rewrite};
 use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{PassReason, Translation, Verdict};
@@ -52,11 +52,11 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
         Class::Answer | Class::Frontend { .. } => {}
     }
     // The way past the stack is asked of the kernel for each packet, and of the flows whether XDP has been there.
-    let sends = packet.is_frame() && settings.has(Settings::SENDS);
+    let sends = packet.is_frame() && settings.has(Settings::REDIRECTS);
     let is_asked = if packet.is_frame() {
         sends && is_answer
     } else {
-        settings.has(Settings::SHORT_CUTS)
+        settings.has(Settings::BYPASSES)
             || accelerated::may_be(packet, tables, settings, (tuple, class), role)
     };
     if is_asked || begins_or_ends(&view) {
@@ -81,7 +81,7 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
         Kind::UNMASQUERADE => Translation::Unmasquerade,
         _ => return None,
     };
-    if sends && send::may_leave(flow)
+    if sends && redirect::may_leave(flow)
         || !follow::is_current(tables, settings, flow, &view, is_answer)
     {
         return None;
@@ -126,7 +126,7 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
     }
     if !tables.flow_of::<V4>(key, flow) {
         let may_have_our_source = view.protocol != Protocol::TCP
-            && settings.is_source_port(key.tuple.source_port)
+            && settings.node.is_source_port(key.tuple.source_port)
             && packet.is_from_host();
         let may_be_noted = may_have_our_source || direct::may_be_own(settings, &key.tuple, role);
         return if may_be_noted { None } else { Some(NOT_OURS) };

@@ -71,7 +71,7 @@ fn is_pod<T: Tables>(
     (device, role): (u32, Role),
 ) -> bool {
     if settings.has(Settings::LOCAL_BY_PREFIX) {
-        let [local4, local6] = &settings.local;
+        let [local4, local6] = &settings.node.local;
         let source = &headers.key.tuple.source;
         return if headers.view.v4 { local4.contains(source) } else { local6.contains(source) };
     }
@@ -104,7 +104,7 @@ fn masquerades(
     let Choice { service, backend, .. } = choice;
     let is_far = backend.flags & Backend::LOCAL == 0;
     if !settings.has(Settings::MASQUERADE_KUBE_PROXY) {
-        return is_far && (role == Role::Edge || settings.is_pod(source) == Some(false));
+        return is_far && (role == Role::Edge || settings.node.is_pod(source) == Some(false));
     }
     let elsewhere = role == Role::Edge && is_far;
     if backend.ip == *source {

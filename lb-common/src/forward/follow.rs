@@ -33,7 +33,8 @@ pub(super) fn is_current<T: Clock + Flows + Services>(
     if view.protocol == Protocol::TCP {
         return !view.is_syn();
     }
-    flow.frontends_epoch == settings.removals && tables.epoch(flow.backend) == flow.epoch
+    flow.frontends_epoch == settings.services.frontends_epoch
+        && tables.epoch(flow.backend) == flow.epoch
 }
 
 /// Whether a packet may follow the flow found for it, or must pick again: UDP and SCTP whose backend or service
@@ -56,8 +57,8 @@ pub(super) fn still_good<T: Clock + Flows + Services>(
     let live = is_live(tables, flow, service.id);
     if !live {
         tables.count(Event::FlowRenewed);
-    } else if flow.frontends_epoch != settings.removals {
-        tables.confirm_flow(&found.key, settings.removals);
+    } else if flow.frontends_epoch != settings.services.frontends_epoch {
+        tables.confirm_flow(&found.key, settings.services.frontends_epoch);
     }
     live
 }

@@ -77,7 +77,7 @@ fn may_be_frontend<T: Clock + Fragments + Node + Services>(
 ) -> bool {
     let to = headers.key.tuple.destination;
     *frontend = Frontend::cluster_address(to);
-    settings.may_be_other(&to) || tables.knows(frontend) || tables.address(&to) != 0
+    settings.services.may_be_vip(&to) || tables.knows(frontend) || tables.address(&to) != 0
 }
 
 /// Keeps a fragment that came ahead of its first, behind `before` others. An end where it is kept.

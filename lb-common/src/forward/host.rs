@@ -117,8 +117,8 @@ fn locate<T: Tables>(
     if ip.is_loopback() {
         return choose::locate_loopback(tables, settings, choice);
     }
-    let is_near = classify::is_near(settings, &ip, port, view.v4);
-    choose::locate(tables, settings, choice, is_near)
+    let is_in_ranges = classify::is_in_ranges(settings, &ip, port, view.v4);
+    choose::locate(tables, settings, choice, is_in_ranges)
 }
 
 /// Chooses the backend of a packet that begins a flow. External policies do not bind processes of this host.
@@ -147,7 +147,7 @@ pub(super) fn first<P: Packet, T: Tables>(
     *to = *tuple;
     if source.is_loopback() {
         // Nobody answers that address but this host; nor has the kernel a route from it.
-        let own = tables.settings().map(|settings| settings.node(view.v4));
+        let own = tables.settings().map(|settings| settings.node.address(view.v4));
         let Some(own) = own.filter(|own| !own.is_unspecified()) else {
             return Err(Verdict::Drop(DropReason::NoSourceAddress));
         };
@@ -236,7 +236,7 @@ fn source_on_route<P: Packet, T: Tables>(
     into: &mut Ip,
 ) {
     let source = packet.source(to, protocol, device);
-    let is_own = |source: &Ip| tables.settings().is_some_and(|all| all.may_be_own(source));
+    let is_own = |source: &Ip| tables.settings().is_some_and(|all| all.node.may_be_own(source));
     if let Some(source) = source.filter(is_own) {
         *into = source;
     }

@@ -2,7 +2,7 @@
 
 use super::exit::{self, ExitTo};
 use super::parts::{Part, Parts, refuse, touch};
-use super::{Found, Role, Step, ports, send, short_cut, tiers};
+use super::{Found, Role, Step, bypass, ports, redirect, tiers};
 use crate::event::{PassReason, Translation, Verdict};
 use crate::flow::{Kind, Side};
 use crate::packet::Packet;
@@ -109,9 +109,9 @@ pub(super) fn bypass<P: Packet, T: Tables>(
     Scratch { headers, found, exit, .. }: &mut Scratch,
 ) {
     let bypasses = if packet.is_frame() {
-        send::prepare(packet, tables, headers, found, exit)
+        redirect::prepare(packet, tables, headers, found, exit)
     } else {
-        short_cut::prepare(packet, tables, headers, found, exit)
+        bypass::prepare(packet, tables, headers, found, exit)
     };
     if bypasses {
         exit.to = ExitTo::NextHop;

@@ -32,5 +32,5 @@ fn is_idle<T: Clock + Flows>(tables: &T, settings: &Settings, found: &mut Found)
     }
     let has_opposite = found.find_opposite(tables);
     let opposite = has_opposite.then_some(&found.opposite.flow);
-    settings.lifetimes.is_over(&found.key, &found.flow, opposite, now)
+    settings.node.lifetimes.is_over(&found.key, &found.flow, opposite, now)
 }

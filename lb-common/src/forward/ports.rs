@@ -176,7 +176,7 @@ fn is_pods_question(settings: &Settings, role: Role, source: &Ip, choice: &Choic
     role == Role::Edge
         && choice.service.flags.has(Flags::EXTERNAL)
         && choice.backend.flags & Backend::LOCAL != 0
-        && settings.is_pod(source) == Some(true)
+        && settings.node.is_pod(source) == Some(true)
 }
 
 /// Puts the reply where its key says, unless another flow is there: see [`stand`].
@@ -240,7 +240,7 @@ fn seek<T: Tables>(
         (search.oldest, search.silent_since) = (Port::NONE, u64::MAX);
     }
     search.tried = tried + 1;
-    let ports = settings.source_ports(client.tuple.source_port);
+    let ports = settings.node.source_ports(client.tuple.source_port);
     let wish = wish(&client.tuple, client.protocol);
     let port = source_port(ports, wish.wrapping_add(NEXT.wrapping_mul(tried)));
     pair.reply.key.tuple.destination_port = port;

@@ -53,7 +53,7 @@ fn renumber<P: Packet, T: Node>(
     if old.source == new.source && old.source_port == new.source_port {
         return Some(());
     }
-    let secret = tables.settings()?.secret;
+    let secret = tables.settings()?.node.secret;
     let other = hash::of_addresses(&old.source, &old.destination, secret);
     let Headers { id, view, .. } = headers;
     let (before, at) = (u32::from_ne_bytes(id.value), usize::from(id.at));

@@ -3,8 +3,7 @@
 use super::classify::{self, Class};
 use super::exit::ExitTo;
 use super::{
-    Found, Refusal, Role, Step, accelerated, choose, direct, follow, inherited, life, ready,
-    short_cut,
+    Found, Refusal, Role, Step, accelerated, bypass, choose, direct, follow, inherited, life, ready,
 };
 use crate::config::Settings;
 use crate::event::{PassReason, Verdict};
@@ -34,7 +33,7 @@ pub(super) fn ingress<P: Packet, T: Tables>(
     if class == Class::NoService {
         return NOT_OURS;
     }
-    if !is_answer && short_cut::is_answer(packet, tables, settings, headers, found, exit) {
+    if !is_answer && bypass::is_answer(packet, tables, settings, headers, found, exit) {
         exit.to = ExitTo::NextHop;
         return Ok(());
     }
@@ -48,7 +47,7 @@ pub(super) fn ingress<P: Packet, T: Tables>(
     begin.renews = is_there && found.flow.is_forward();
     let known = is_there && !life::is_expired(tables, settings, found);
     exit.may_bypass =
-        settings.has(if packet.is_frame() { Settings::SENDS } else { Settings::SHORT_CUTS });
+        settings.has(if packet.is_frame() { Settings::REDIRECTS } else { Settings::BYPASSES });
     if known && follow::is_current(tables, settings, &found.flow, view, is_answer) {
         return Ok(());
     }
@@ -57,14 +56,14 @@ pub(super) fn ingress<P: Packet, T: Tables>(
     }
     let (ip, port) = (&key.tuple.destination, key.tuple.destination_port);
     choice.frontend = Frontend::new(*ip, port, view.protocol);
-    let is_near = match class {
-        Class::Frontend { is_near } => is_near,
+    let is_in_ranges = match class {
+        Class::Frontend { is_in_ranges } => is_in_ranges,
         // A source of ours may be a frontend as well.
         Class::Answer | Class::Backend | Class::NoService => {
-            classify::is_near(settings, ip, port, view.v4)
+            classify::is_in_ranges(settings, ip, port, view.v4)
         }
     };
-    let located = choose::locate(tables, settings, choice, is_near);
+    let located = choose::locate(tables, settings, choice, is_in_ranges);
     if located == Err(Refusal::Pass(PassReason::NotOurs)) {
         return without_service(packet, tables, scratch);
     }

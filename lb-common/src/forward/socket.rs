@@ -73,8 +73,8 @@ pub fn peer_name<T: Clock + Node + Services>(
 /// Whether calls of this network namespace are answered at all: asked before any other function of this module.
 #[inline(always)]
 pub fn is_served<T: Clock + Node + Services>(tables: &T, call: &Call) -> bool {
-    tables.settings().is_some_and(|settings| match settings.socket_mode {
-        Settings::SOCKETS_HOST => settings.netns_cookie == call.netns,
+    tables.settings().is_some_and(|settings| match settings.node.socket_mode {
+        Settings::SOCKETS_HOST => settings.node.netns_cookie == call.netns,
         Settings::SOCKETS_ALL => true,
         _ => false,
     })
@@ -92,7 +92,7 @@ fn find<T: Clock + Node + Services>(
         return Err(Outcome::Leave);
     }
     let Endpoint { ip, port, .. } = call.remote;
-    let is_own = settings.netns_cookie == call.netns;
+    let is_own = settings.node.netns_cookie == call.netns;
     if has_port(call) || is_bound_elsewhere(settings, call) {
         return Err(Outcome::Leave);
     }
@@ -107,8 +107,8 @@ fn find<T: Clock + Node + Services>(
         }
     } else {
         choice.frontend = Frontend::new(ip, port, call.protocol);
-        let is_near = classify::is_near(settings, &ip, port, ip.is_v4());
-        choose::locate(tables, settings, choice, is_near)
+        let is_in_ranges = classify::is_in_ranges(settings, &ip, port, ip.is_v4());
+        choose::locate(tables, settings, choice, is_in_ranges)
             .map_err(|refusal| refused(tables, refusal))?;
     }
     if depends_on_address(settings, &choice.service, is_own) { Err(Outcome::Leave) } else { Ok(()) }
@@ -128,8 +128,8 @@ fn is_bound_elsewhere(settings: &Settings, call: &Call) -> bool {
     let local = &call.local.ip;
     !local.is_unspecified()
         && !local.is_loopback()
-        && *local != settings.node4
-        && *local != settings.node6
+        && *local != settings.node.address4
+        && *local != settings.node.address6
 }
 
 /// Whether the client's address decides what becomes of a call. Its socket need not have one yet: then its packets are
@@ -166,7 +166,7 @@ fn pick<T: Clock + Node + Services>(
     call: &Call,
 ) -> Result<(), Outcome> {
     let settings = tables.settings().ok_or(Outcome::Leave)?;
-    let source = settings.node(call.remote.ip.is_v4());
+    let source = settings.node.address(call.remote.ip.is_v4());
     let tuple = Tuple::new(Endpoint::new(Ip::cookie(call.socket), Port::NONE), call.remote);
     let hash = hash::tuple(&tuple, call.protocol);
     choice.asker = Asker { client: source, source, hash, local: 1 };

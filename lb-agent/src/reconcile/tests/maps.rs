@@ -95,15 +95,16 @@ impl Maps {
     pub(super) fn check_settings(&self) {
         for (frontend, service) in &self.services {
             if service.flags.has(Flags::NODE_PORT) {
-                let range = self.settings.node_port_low.get()..=self.settings.node_port_high.get();
+                let range = self.settings.services.node_port_low.get()
+                    ..=self.settings.services.node_port_high.get();
                 assert!(range.contains(&frontend.port.get()));
             } else if service.flags.has(Flags::EXTERNAL) {
-                assert!(self.settings.has(Settings::OTHER_FRONTENDS));
-                assert!(self.settings.may_be_other(&frontend.ip));
+                assert!(self.settings.services.may_be_vip(&frontend.ip));
             } else {
-                let cover = self.settings.cover[usize::from(!frontend.ip.is_v4())];
+                let cover =
+                    self.settings.services.cluster_ip_cover[usize::from(!frontend.ip.is_v4())];
                 assert!(cover.covers(&frontend.ip));
-                assert!(self.settings.ranges.iter().any(|range| range.contains(&frontend.ip)));
+                assert!(self.settings.services.contain(&frontend.ip));
             }
         }
     }

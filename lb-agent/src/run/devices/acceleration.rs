@@ -42,7 +42,7 @@ impl Devices {
         for (index, assignment) in &self.attached {
             let sends = if sending.contains(index) { Device::TAKES_FRAMES } else { 0 };
             let has_link = matches!(assignment.role, Role::Pod | Role::Edge);
-            let opens = if self.has_short_cuts() && has_link { Device::SHORT_CUT } else { 0 };
+            let opens = if self.has_short_cuts() && has_link { Device::BYPASS } else { 0 };
             self.flags.write(&mut self.maps, assignment, sends | opens);
         }
     }

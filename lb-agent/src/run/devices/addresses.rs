@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lb_common::addr::Ip;
-use lb_common::config::Settings;
 use tracing::warn;
 
 use super::Devices;
@@ -50,11 +49,9 @@ impl Devices {
         let changed = wanted.iter().filter(|(ip, bits)| self.addresses.get(ip) != Some(bits));
         let gone = self.addresses.keys().filter(|ip| !wanted.contains_key(ip)).map(|ip| (*ip, 0));
         let writes: Vec<(Ip, u32)> = changed.map(|(ip, bits)| (*ip, *bits)).chain(gone).collect();
-        let mut settings = Settings { own: self.own, ..Settings::default() };
         for ip in wanted.keys() {
-            settings.add_own(ip);
+            self.own.add(ip);
         }
-        self.own = settings.own;
         for (ip, bits) in writes {
             match self.maps.put_address(ip, bits) {
                 Ok(()) if bits == 0 => drop(self.addresses.remove(&ip)),

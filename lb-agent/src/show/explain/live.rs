@@ -184,7 +184,7 @@ impl Fragments for Live<'_> {
 
 impl Node for Live<'_> {
     fn settings(&self) -> Option<&Settings> {
-        (self.settings.source_port_high != Port::NONE).then_some(&self.settings)
+        (self.settings.node.source_port_high != Port::NONE).then_some(&self.settings)
     }
 
     fn address(&self, ip: &Ip) -> u32 {

@@ -56,8 +56,8 @@ impl Origin {
         }
         let device = route::to(to).map_err(|source| Error::NoRouteOut { to, source })?.device;
         let row = maps.device(device)?;
-        let is_connected =
-            question.protocol == Protocol::TCP && settings.socket_mode != Settings::SOCKETS_OFF;
+        let is_connected = question.protocol == Protocol::TCP
+            && settings.node.socket_mode != Settings::SOCKETS_OFF;
         // The hooks of sockets need no program on the way out.
         let row = row.or_else(|| is_connected.then(Device::default));
         let row = row.ok_or_else(|| Error::NotServed(name(device)))?;
@@ -66,7 +66,7 @@ impl Origin {
 
     /// Whether connect(2) chooses the backend of such a client's TCP sockets.
     pub(super) fn has_hooks(&self, settings: &Settings, service: Option<Service>) -> bool {
-        match (settings.socket_mode, self.is_node, self.role) {
+        match (settings.node.socket_mode, self.is_node, self.role) {
             (Settings::SOCKETS_OFF, ..) => false,
             (_, true, _) => {
                 service.is_none_or(|service| !depends_on_address(settings, &service, true))

@@ -11,8 +11,8 @@ use crate::flow::Tuple;
 use crate::tables::Filters as _;
 use crate::wire::{View, tcp};
 
-const NEAR: Class = Class::Frontend { is_near: true };
-const FAR: Class = Class::Frontend { is_near: false };
+const NEAR: Class = Class::Frontend { is_in_ranges: true };
+const FAR: Class = Class::Frontend { is_in_ranges: false };
 const VIP: &str = "198.51.100.1:443";
 /// An address that is nobody's.
 const NOBODY: &str = "203.0.113.200:9000";
@@ -81,7 +81,7 @@ fn an_address_that_stands_for_a_pod_is_one_only_where_pods_are() {
 #[test]
 fn answers_of_backends_are_of_interest_where_they_may_bypass_the_stack() {
     let mut node = node();
-    node.settings.flags |= Settings::SHORT_CUTS;
+    node.settings.node.flags |= Settings::BYPASSES;
     let classes = comes_in(&node, world::LOCAL4, world::POD4, tcp::ACK);
     assert_eq!(classes, [Class::Backend, Class::Backend, Class::NoService]);
 }
@@ -101,7 +101,7 @@ fn packets_that_go_out() {
         assert_eq!(goes_out(&node, from, to, from_host), classes, "{from} to {to}");
     }
     let mut masquerading = node;
-    masquerading.settings.flags |= Settings::MASQUERADE_KUBE_PROXY;
+    masquerading.settings.node.flags |= Settings::MASQUERADE_KUBE_PROXY;
     let classes = goes_out(&masquerading, world::CLIENT4, world::REMOTE4, false);
     assert_eq!(classes, [backend, backend, none]);
 }
@@ -109,10 +109,11 @@ fn packets_that_go_out() {
 #[test]
 fn a_node_without_services_has_no_classes() {
     let mut node = Fake::node();
-    node.settings.cover = [crate::config::Prefix::NOTHING; 2];
-    (node.settings.node_port_low, node.settings.node_port_high) = (Port::new(1), Port::NONE);
+    node.settings.services.cluster_ip_cover = [crate::config::Prefix::NOTHING; 2];
+    (node.settings.services.node_port_low, node.settings.services.node_port_high) =
+        (Port::new(1), Port::NONE);
     for to in [world::CLUSTER4, world::NODE4, VIP, world::REMOTE4] {
         assert_eq!(comes_in(&node, world::CLIENT4, to, tcp::SYN), [Class::NoService; 3], "{to}");
     }
-    assert!(!node.settings.may_be_other(&Ip::v4([198, 51, 100, 1])));
+    assert!(!node.settings.services.may_be_vip(&Ip::v4([198, 51, 100, 1])));
 }

@@ -112,7 +112,7 @@ fn ask_route<P: Packet, T: Clock>(
     into: &mut Ip,
 ) {
     let source = packet.source(&key.tuple, key.protocol, device);
-    match source.filter(|source| settings.may_be_own(source)) {
+    match source.filter(|source| settings.node.may_be_own(source)) {
         Some(source) => *into = source,
         None => tables.count(Event::SourceKept),
     }

@@ -63,7 +63,7 @@ pub(super) fn end_idle<T: Flows + Node>(
     let _found: bool = tables.flow(&other.key, &mut other.flow);
     let Some(settings) = tables.settings() else { return false };
     let idle = now.saturating_sub(reply.seen.max(other.flow.seen));
-    if idle < u64::from(settings.lifetimes.longest(key.protocol)) * SECOND {
+    if idle < u64::from(settings.node.lifetimes.longest(key.protocol)) * SECOND {
         return false;
     }
     tables.remove_flow(&other.key);

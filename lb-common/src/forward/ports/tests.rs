@@ -5,7 +5,7 @@ use std::format;
 
 use super::{source_port, wish};
 use crate::addr::{Endpoint, Port, Protocol};
-use crate::config::Settings;
+use crate::config::NodeSettings;
 use crate::event::{DropReason, Event, Hook, Translation, Verdict};
 use crate::fake::{Datagram, Fake, Step, at, run, world};
 use crate::flow::{FlowKey, Kind, Side, Tuple};
@@ -81,10 +81,10 @@ const EPHEMERAL: core::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 #[test]
 fn ports_of_one_client_become_as_many_others() {
-    let settings = Settings {
+    let settings = NodeSettings {
         source_port_low: Port::new(1_024),
         source_port_high: Port::new(29_999),
-        ..Settings::default()
+        ..NodeSettings::default()
     };
     for number in 0..8 {
         let backend = Endpoint::new(at("10.244.2.7:0").ip, Port::new(8_000 + number));

@@ -44,8 +44,8 @@ const FAMILIES: [Family; 2] = [
 /// A node whose one service has these backends, under both protocols and by all frontends of a family.
 fn node(family: &Family, backends: &[(&str, bool)], flavour: impl Fn(Service) -> Service) -> Fake {
     let mut tables = Fake::node();
-    tables.settings.netns_cookie = HOST;
-    tables.settings.flags |= Settings::LOOPBACK_NODE_PORTS;
+    tables.settings.node.netns_cookie = HOST;
+    tables.settings.node.flags |= Settings::LOOPBACK_NODE_PORTS;
     for (id, protocol) in [(1, Protocol::TCP), (2, Protocol::UDP)] {
         let service = flavour(tables.add_service(id, backends));
         tables.cluster_ip(family.cluster, protocol, service);
@@ -147,7 +147,7 @@ fn socket_that_is_bound_to_a_port_is_left_to_its_packets() {
 fn no_address_is_nobodys() {
     for (family, any) in FAMILIES.iter().zip(["0.0.0.0:30080", "[::]:30080"]) {
         let mut tables = plain(family);
-        tables.settings.socket_mode = Settings::SOCKETS_ALL;
+        tables.settings.node.socket_mode = Settings::SOCKETS_ALL;
         for protocol in [Protocol::TCP] {
             let own = call(any, protocol, SOCKET);
             for asked in [own, Call { netns: HOST + 1, ..own }] {

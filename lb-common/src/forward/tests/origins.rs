@@ -70,7 +70,7 @@ fn external_policy_local_masquerades_the_node_itself_alone() {
         (Hook::PodIngress, world::POD4, 2),
     ] {
         let mut tables = Fake::node();
-        tables.settings.flags |= Settings::MASQUERADE_KUBE_PROXY;
+        tables.settings.node.flags |= Settings::MASQUERADE_KUBE_PROXY;
         let service = tables.add_service(1, &[(world::LOCAL4, true)]);
         let flags = service.flags.with(Flags::LOCAL_POLICY);
         tables.external(VIP, Protocol::TCP, Service { flags, ..service });

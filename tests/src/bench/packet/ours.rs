@@ -49,11 +49,11 @@ fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
     }
     if pair.of == Of::Remote {
         // Clients in the ring are what the node's own sources are.
-        node.settings.source_port_low = Port::new(1);
-        node.settings.source_port_high = Port::new(u16::MAX);
+        node.settings.node.source_port_low = Port::new(1);
+        node.settings.node.source_port_high = Port::new(u16::MAX);
         for position in 0..ring::entries(flows) {
             let source = ring::client(position, flows, kind.family).ip;
-            node.settings.add_own(&source);
+            node.settings.node.own.add(&source);
         }
     }
     let mut positions: Vec<usize> = (0..ring::entries(flows)).collect();

@@ -129,7 +129,7 @@ fn let_out(kind: Kind) -> Result<(Fake, Vec<u8>)> {
         Family::V6 => (at(CLIENT6), at(NODE6), at(REMOTE6)),
     };
     let mut node = Fake::node();
-    node.settings.flags |= Settings::SENDS;
+    node.settings.node.flags |= Settings::REDIRECTS;
     let row = node.add_backend(remote, false, 1);
     let flags = Flags::ANYWHERE.with(Flags::EXTERNAL).with(Flags::NODE_PORT);
     let cluster = node.add_set(&[row]);
@@ -167,9 +167,9 @@ fn flow(kind: Kind, has_short_cuts: bool) -> Result<Fake> {
     let [pod, asked, remote] = far(kind);
     let mut node = Fake::node();
     if has_short_cuts {
-        node.settings.flags |= Settings::SHORT_CUTS;
+        node.settings.node.flags |= Settings::BYPASSES;
         for device in node.devices.values_mut() {
-            device.flags |= Device::SHORT_CUT;
+            device.flags |= Device::BYPASS;
         }
         // A port of the device by which the kernel would answer.
         node.devices.entry(IN).or_default().bridge = OUT;

@@ -14,9 +14,10 @@ use super::ends::{BACKENDS, CLIENTS, FRONTENDS, PIECES, PROTOCOLS};
 pub(super) fn tables(random: &mut Random, capacity: usize) -> Fake {
     let mut tables = Fake::node();
     tables.flow_capacity = capacity;
-    tables.settings.flags ^= random.next() as u32 & 0xff & random.next() as u32;
+    tables.settings.node.flags ^= random.next() as u32 & 0x7f & random.next() as u32;
+    tables.settings.services.known = u32::from(!random.one_in(4));
     if random.one_in(4) {
-        tables.settings.source_port_high = Port::new(61000 + random.below(4) as u16);
+        tables.settings.node.source_port_high = Port::new(61000 + random.below(4) as u16);
     }
     if random.one_in(5) {
         tables.devices.clear();
@@ -24,14 +25,14 @@ pub(super) fn tables(random: &mut Random, capacity: usize) -> Fake {
     if random.one_in(2) {
         add_networks(random, &mut tables);
     }
-    let [local4, local6] = &mut tables.settings.local;
+    let [local4, local6] = &mut tables.settings.node.local;
     *local4 = world::prefix("10.1.0.0", 16);
     *local6 = world::prefix("fd00:1::", 32);
     if random.one_in(40) {
-        tables.settings.source_port_high = Port::new(0);
+        tables.settings.node.source_port_high = Port::new(0);
     }
-    for flag in [Settings::SENDS, Settings::ACCELERATED] {
-        tables.settings.flags |= if random.one_in(2) { flag } else { 0 };
+    for flag in [Settings::REDIRECTS, Settings::ACCELERATED] {
+        tables.settings.node.flags |= if random.one_in(2) { flag } else { 0 };
     }
     hand_over(random, &mut tables);
     if random.one_in(2) {
@@ -88,12 +89,12 @@ fn chain(random: &mut Random, tables: &mut Fake) {
 /// Netfilter knows some of the conversations, or all is being given back.
 fn hand_over(random: &mut Random, tables: &mut Fake) {
     if random.one_in(16) {
-        tables.settings.flags |= Settings::DRAIN;
+        tables.settings.node.flags |= Settings::DRAIN;
     }
     if !random.one_in(8) {
         return;
     }
-    tables.settings.flags |= Settings::TAKE_OVER;
+    tables.settings.node.flags |= Settings::TAKE_OVER;
     for (clients, frontends) in CLIENTS.into_iter().zip(FRONTENDS) {
         for _ in 0..random.below(20) {
             let tuple = Tuple::new(at(random.of(clients)), at(random.of(frontends)));
@@ -104,10 +105,10 @@ fn hand_over(random: &mut Random, tables: &mut Fake) {
 
 /// Lets packets go past the stack at tc, by some devices.
 fn open(random: &mut Random, tables: &mut Fake) {
-    tables.settings.flags |= Settings::SHORT_CUTS;
+    tables.settings.node.flags |= Settings::BYPASSES;
     for device in tables.devices.values_mut() {
         if !random.one_in(4) {
-            device.flags |= Device::SHORT_CUT;
+            device.flags |= Device::BYPASS;
         }
     }
     if random.one_in(4)
@@ -128,7 +129,7 @@ fn add_networks(random: &mut Random, tables: &mut Fake) {
     }
     for v4 in [true, false] {
         if !random.one_in(4) {
-            tables.settings.add_own(&world::out_source(v4));
+            tables.settings.node.own.add(&world::out_source(v4));
         }
     }
 }
@@ -176,7 +177,7 @@ pub(super) fn lose_a_frontend(random: &mut Random, tables: &mut Fake) {
     for row in tables.backends.iter_mut().skip(1) {
         row.epoch += u32::from(random.one_in(3)) * 1_000;
     }
-    tables.settings.removals += 1;
+    tables.settings.services.frontends_epoch += 1;
     tables.events.borrow_mut().clear();
     // The differential test begins without.
     tables.fragments.borrow_mut().clear();

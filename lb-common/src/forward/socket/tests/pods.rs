@@ -19,7 +19,7 @@ fn sockets_of_other_namespaces_are_served_where_somebody_asks_for_it() {
         (Settings::SOCKETS_ALL, [true, true]),
         (Settings::SOCKETS_OFF, [false, false]),
     ] {
-        tables.settings.socket_mode = mode;
+        tables.settings.node.socket_mode = mode;
         assert_eq!([own, pods].map(|call| is_served(&tables, &call)), served);
     }
 }
@@ -32,7 +32,7 @@ fn what_depends_on_a_pods_address_is_left_to_its_packets() {
     let sticky = node(&V4, &V4.backends, |service| Service { affinity: 60, ..service });
     let local = node(&V4, &V4.backends, with(Flags::LOCAL_POLICY.with(Flags::ANYWHERE)));
     let mut hidden = plain(&V4);
-    hidden.settings.flags |= Settings::MASQUERADE_KUBE_PROXY;
+    hidden.settings.node.flags |= Settings::MASQUERADE_KUBE_PROXY;
     for (tables, frontend) in [
         (&sources, world::CLUSTER4),
         (&sticky, world::CLUSTER4),

@@ -82,7 +82,7 @@ fn is_found<P: Packet, T: Clock + Filters + Flows + Node>(
     exit: &mut Exit,
 ) -> bool {
     let Some(device) = tables.device(packet.device()) else { return false };
-    if device.flags & Device::SHORT_CUT == 0 {
+    if device.flags & Device::BYPASS == 0 {
         return false;
     }
     if !is_sources_own(packet, headers, &device, exit) {
@@ -143,5 +143,5 @@ fn leads_on<T: Clock + Filters + Flows + Node>(
     };
     // Masquerade happens where the packet leaves (`masquerade: kube-proxy`).
     *to_peer = if flow.flags & Flow::MASQUERADED == 0 { flags & Device::PEER } else { 0 };
-    flags & Device::SHORT_CUT != 0
+    flags & Device::BYPASS != 0
 }

@@ -1,0 +1,86 @@
+//! The settings that follow from Services: where frontends may be. Written by the agent's reconciler alone.
+
+use super::{AddressFilter, Prefix};
+use crate::addr::{Ip, Port};
+use crate::layout::plain;
+
+/// Number of service ranges the data path compares.
+pub const RANGES: usize = 8;
+
+/// A quick "packet for no Service": each field covers all frontends of its kind, and may cover other addresses too.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceRanges {
+    /// Counts the frontends that were removed or now belong to another Service. A flow with this number need not look
+    /// up its frontend; see [`crate::flow::Flow::frontends_epoch`].
+    pub frontends_epoch: u32,
+    /// Lowest `NodePort` in use; high < low means there is none.
+    pub node_port_low: Port,
+    /// Highest `NodePort` in use.
+    pub node_port_high: Port,
+    /// The external IPs and VIPs: addresses outside of `ranges` that have a frontend.
+    pub vip_filter: AddressFilter,
+    /// One prefix for each family, IPv4 first, around `ranges`: an address outside is no ClusterIP. Read by
+    /// [`Prefix::covers`].
+    pub cluster_ip_cover: [Prefix; 2],
+    /// Prefixes that hold the ClusterIPs.
+    pub ranges: [Prefix; RANGES],
+    /// Not 0: `ranges` are the cluster's `ServiceCIDR`s, and single ClusterIPs outside of them. A packet to an unused
+    /// address inside is then dropped; otherwise it passes.
+    pub known: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+plain!(ServiceRanges = 368 { frontends_epoch, node_port_low, node_port_high, vip_filter, cluster_ip_cover, ranges, known, pad });
+
+impl Default for ServiceRanges {
+    /// No frontend at all.
+    fn default() -> Self {
+        Self {
+            frontends_epoch: 0,
+            node_port_low: Port::new(u16::MAX),
+            node_port_high: Port::NONE,
+            vip_filter: AddressFilter::default(),
+            cluster_ip_cover: [Prefix::NOTHING; 2],
+            ranges: [Prefix::default(); RANGES],
+            known: 0,
+            pad: 0,
+        }
+    }
+}
+
+impl ServiceRanges {
+    /// Whether an unused address of `ranges` is known to belong to no Service.
+    #[inline(always)]
+    pub const fn are_known(&self) -> bool {
+        self.known != 0
+    }
+
+    /// Whether an address may be a ClusterIP. `v4`: its family.
+    #[inline(always)]
+    pub const fn may_be_cluster_ip(&self, ip: &Ip, v4: bool) -> bool {
+        let [cover4, cover6] = &self.cluster_ip_cover;
+        let cover = if v4 { cover4 } else { cover6 };
+        cover.covers(ip)
+    }
+
+    /// Whether an address lies in one of the service ranges.
+    #[inline(always)]
+    pub fn contain(&self, ip: &Ip) -> bool {
+        self.ranges.iter().any(|range| range.contains(ip))
+    }
+
+    /// Whether an address outside of `ranges` may have a frontend: an external IP or a VIP.
+    #[inline(always)]
+    pub fn may_be_vip(&self, ip: &Ip) -> bool {
+        self.vip_filter.may_hold(ip)
+    }
+
+    /// Whether a port lies between the lowest and the highest `NodePort` in use.
+    #[inline(always)]
+    pub const fn may_be_node_port(&self, port: Port) -> bool {
+        let number = port.get();
+        number >= self.node_port_low.get() && number <= self.node_port_high.get()
+    }
+}
