@@ -6,51 +6,33 @@
 //!
 //! [`fast`] comes first and decides about common packets; [`whole`] handles every packet, in parts ([`parts`]).
 
-mod accelerated;
 mod begin;
-mod bypass;
 mod choose;
 mod classify;
-mod close;
-mod direct;
 mod egress;
 mod exit;
 pub mod fast;
-mod first;
-mod flows;
-mod follow;
-mod found;
-mod fragments;
-mod host;
-mod icmp;
 mod ingress;
-mod inherited;
 mod life;
-mod next_hop;
 pub mod parts;
-mod ports;
-mod quoted;
-mod redirect;
-mod reject;
-mod rewrite;
+mod rare;
 mod seek;
 pub mod socket;
 #[cfg(test)]
 mod tests;
-mod tiers;
 
 use crate::config::Settings;
 use crate::event::{DropReason, PassReason, Turn, Verdict};
 use crate::scratch::Scratch;
 use crate::tables::{Node, Tables};
 
+pub use begin::ports::{Reservation, Search};
 pub use begin::{Begin, Pair};
 pub use choose::{Asker, Choice, is_local_only};
 pub use exit::{Exit, ExitTo};
-pub use found::Found;
 pub use parts::{Part, Parts};
-pub use ports::{Reservation, Search};
-pub use quoted::Quoted;
+pub use rare::quoted::Quoted;
+pub use seek::found::Found;
 
 /// The whole path, on which every packet can go.
 pub mod whole {

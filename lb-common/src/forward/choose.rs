@@ -1,10 +1,10 @@
 //! Which service a packet asks for, and which backend answers.
 
-use super::Refusal;
 use crate::addr::Ip;
 use crate::config::{Settings, address};
 use crate::event::{DropReason, Event, PassReason, Turn};
 use crate::flow::{Affinity, Client, Flow};
+use crate::forward::Refusal;
 use crate::maglev;
 use crate::service::{
     Backend, BackendId, Flags, Frontend, MEMBERS_PER_LINE, NARROW, Service, Set, Source,
@@ -49,7 +49,7 @@ pub struct Choice {
 /// Nanoseconds in a second.
 pub(super) const SECOND: u64 = 1_000_000_000;
 
-/// Finds the service of `choice.frontend`: the address itself, else, where it is near ([`super::classify`]), a
+/// Finds the service of `choice.frontend`: the address itself, else, where it is near ([`classify`](crate::forward::classify)), a
 /// `NodePort`, else the mark of a known ClusterIP or of a service range (contract 3.2, step 2).
 #[inline(never)]
 pub(super) fn locate<T: Clock + Node + Services>(

@@ -2,10 +2,10 @@
 //!
 //! Nothing here looks up a flow or a service. A packet for no Service passes at this cost.
 
-use super::Role;
 use crate::addr::{Ip, Port};
 use crate::config::Settings;
 use crate::flow::Tuple;
+use crate::forward::Role;
 use crate::packet::Packet;
 use crate::tables::Filters;
 use crate::wire::View;

@@ -1,9 +1,11 @@
 //! Packets that go out: answers to a client, flows that leave the node for a remote backend, and this host's own.
 
-use super::parts::{Part, Parts, refuse, touch};
-use super::{Role, Step, host, ports};
 use crate::event::{Translation, Verdict};
 use crate::flow::{Kind, Side};
+use crate::forward::begin::ports;
+use crate::forward::parts::{Part, Parts, refuse, touch};
+use crate::forward::rare::host;
+use crate::forward::{Role, Step};
 use crate::scratch::{Next, Scratch};
 use crate::tables::Tables;
 use crate::wire::Piece;

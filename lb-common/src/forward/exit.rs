@@ -1,6 +1,10 @@
 //! The way out of a packet that carries its new addresses: on, back by the same device, or past the stack.
 
-use super::next_hop;
+pub(super) mod bypass;
+pub(super) mod next_hop;
+pub(super) mod redirect;
+pub(super) mod rewrite;
+
 use crate::event::{DropReason, Sent, Translation, Turn, Verdict};
 use crate::flow::{Kind, Tuple};
 use crate::packet::Packet;

@@ -5,12 +5,19 @@
 //! a program of its own at tc (ADR 0040) and a function of its own at XDP: its use of the stack and of registers costs
 //! nothing here.
 
-use super::classify::{self, Class};
-use super::{Found, Role, accelerated, close, direct, flows, follow, redirect, rewrite};
 use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{PassReason, Translation, Verdict};
 use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
+use crate::forward::classify::{self, Class};
+use crate::forward::exit::redirect;
+use crate::forward::exit::rewrite;
+use crate::forward::life::close;
+use crate::forward::life::flows;
+use crate::forward::rare::direct;
+use crate::forward::seek::accelerated;
+use crate::forward::seek::follow;
+use crate::forward::{Found, Role};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::tables::Tables;

@@ -1,10 +1,14 @@
 //! Packets that come in: a client asks a frontend, or a backend answers one of our own addresses.
 
-use super::exit::{self, ExitTo};
-use super::parts::{Part, Parts, refuse, touch};
-use super::{Found, Role, Step, bypass, ports, redirect, tiers};
 use crate::event::{PassReason, Translation, Verdict};
 use crate::flow::{Kind, Side};
+use crate::forward::begin::ports;
+use crate::forward::exit::bypass;
+use crate::forward::exit::redirect;
+use crate::forward::exit::{self, ExitTo};
+use crate::forward::life::tiers;
+use crate::forward::parts::{Part, Parts, refuse, touch};
+use crate::forward::{Found, Role, Step};
 use crate::packet::Packet;
 use crate::scratch::{Next, Scratch};
 use crate::tables::Tables;

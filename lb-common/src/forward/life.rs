@@ -3,8 +3,12 @@
 //! Idle flows end without anybody's help: an entry that has not been seen for its lifetime is treated as absent,
 //! and the next flow that wants its place takes it. The agent's sweep only keeps the tables small.
 
-use super::Found;
+pub(super) mod close;
+pub(super) mod flows;
+pub(super) mod tiers;
+
 use crate::config::Settings;
+use crate::forward::Found;
 use crate::tables::{Clock, Flows};
 
 /// Nanoseconds in a second.

@@ -3,10 +3,17 @@
 //! In the kernel each part is a function of its own that the verifier walks once, by itself: neither the ways through
 //! the parts nor their stacks add up. A part finds its input in the working memory and leaves its result there.
 
-use super::{
-    Step, begin, first, flows, fragments, host, icmp, ingress, ports, reject, rewrite, seek, tiers,
-};
 use crate::event::{PassReason, Verdict};
+use crate::forward::begin::first;
+use crate::forward::begin::ports;
+use crate::forward::exit::rewrite;
+use crate::forward::life::flows;
+use crate::forward::life::tiers;
+use crate::forward::rare::fragments;
+use crate::forward::rare::host;
+use crate::forward::rare::icmp;
+use crate::forward::rare::reject;
+use crate::forward::{Step, begin, ingress, seek};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::tables::Tables;

@@ -1,13 +1,18 @@
 //! Finds the flow of a packet, or decides what becomes of the packet without one.
 
-use super::classify::{self, Class};
-use super::exit::ExitTo;
-use super::{
-    Found, Refusal, Role, Step, accelerated, bypass, choose, direct, follow, inherited, life, ready,
-};
+pub(super) mod accelerated;
+pub(super) mod follow;
+pub(super) mod found;
+pub(super) mod inherited;
+
 use crate::config::Settings;
 use crate::event::{PassReason, Verdict};
 use crate::flow::Kind;
+use crate::forward::classify::{self, Class};
+use crate::forward::exit::ExitTo;
+use crate::forward::exit::bypass;
+use crate::forward::rare::direct;
+use crate::forward::{Found, Refusal, Role, Step, choose, life, ready};
 use crate::packet::Packet;
 use crate::scratch::{Next, Scratch};
 use crate::service::Frontend;

@@ -2,14 +2,14 @@
 //!
 //! The same choice as for packets; the flow's source is the socket. A call whose packets would be dropped, one that
 //! depends on an address that its socket has or is yet to get (`ClientIP` affinity does), and one from a port that the
-//! process chose, are left to the packets ([`super::host`], `socketLB: all`). So are all datagrams: a socket that
+//! process chose, are left to the packets ([`host`](crate::forward::rare::host), `socketLB: all`). So are all datagrams: a socket that
 //! stays connected to the frontend follows every change of its backends.
 
-use super::{Asker, Choice, Refusal, choose, classify};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::config::Settings;
 use crate::event::Event;
 use crate::flow::{Peer, Tuple};
+use crate::forward::{Asker, Choice, Refusal, choose, classify};
 use crate::hash;
 use crate::service::{Flags, Frontend, Service};
 use crate::tables::{Clock, Node, Services};

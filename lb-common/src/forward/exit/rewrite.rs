@@ -1,10 +1,10 @@
 //! Changes addresses and ports of a packet, with every checksum that covers them.
 
-use super::Step;
 use crate::addr::{Port, Protocol};
 use crate::checksum::Difference;
 use crate::event::{DropReason, PassReason, Verdict};
 use crate::flow::Tuple;
+use crate::forward::Step;
 use crate::hash;
 use crate::packet::{Covered, Packet};
 use crate::scratch::Scratch;
@@ -21,13 +21,13 @@ const ADDRESSES_V6: usize = 8;
 /// Offset of the length of what follows in an IPv6 header.
 const LENGTH_V6: usize = 4;
 /// Offset of the checksum in a TCP header.
-pub(super) const TCP_CHECKSUM: usize = 16;
+pub(in crate::forward) const TCP_CHECKSUM: usize = 16;
 /// Offset of the checksum in a UDP header.
-pub(super) const UDP_CHECKSUM: usize = 6;
+pub(in crate::forward) const UDP_CHECKSUM: usize = 6;
 
 /// Makes a packet carry what the entry that it follows says.
 #[inline(always)]
-pub(super) fn part<P: Packet, T: Node>(
+pub(in crate::forward) fn part<P: Packet, T: Node>(
     packet: &mut P,
     tables: &T,
     Scratch { headers, found, .. }: &mut Scratch,
@@ -71,7 +71,12 @@ fn renumber<P: Packet, T: Node>(
 
 /// Makes the packet carry another tuple.
 #[inline(always)]
-pub(super) fn packet<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Step<()> {
+pub(in crate::forward) fn packet<P: Packet>(
+    packet: &mut P,
+    view: &View,
+    old: &Tuple,
+    to: &Tuple,
+) -> Step<()> {
     if packet.is_frame() && looks_partial(packet, view, old) {
         return Err(Verdict::Pass(PassReason::PartialChecksum));
     }
@@ -153,7 +158,7 @@ fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Op
 
 /// Whether a packet can get no other port: SCTP in pieces. Asked before a flow is begun for it.
 #[inline(always)]
-pub(super) fn port_stays<P: Packet>(packet: &P, view: &View) -> bool {
+pub(in crate::forward) fn port_stays<P: Packet>(packet: &P, view: &View) -> bool {
     !packet.is_frame() && view.protocol == Protocol::SCTP && !sctp::can_change(packet, view)
 }
 
@@ -179,15 +184,15 @@ fn sctp_packet<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) 
 
 /// Where an IP header is that gets other addresses.
 #[derive(Clone, Copy)]
-pub(super) struct Header {
-    pub(super) v4: bool,
-    pub(super) at: usize,
-    pub(super) checksum: [u8; 2],
+pub(in crate::forward) struct Header {
+    pub(in crate::forward) v4: bool,
+    pub(in crate::forward) at: usize,
+    pub(in crate::forward) checksum: [u8; 2],
 }
 
 /// Writes the addresses that change, and the IPv4 header checksum; says what that does to other checksums.
 #[inline(always)]
-pub(super) fn write_addresses<P: Packet>(
+pub(in crate::forward) fn write_addresses<P: Packet>(
     packet: &mut P,
     header: Header,
     old: &Tuple,
@@ -217,6 +222,6 @@ pub(super) fn write_addresses<P: Packet>(
 
 /// The packet's own IP header.
 #[inline(always)]
-pub(super) fn header<P: Packet>(packet: &P, view: &View) -> Header {
+pub(in crate::forward) fn header<P: Packet>(packet: &P, view: &View) -> Header {
     Header { v4: view.v4, at: view.network(packet), checksum: view.header_checksum }
 }

@@ -5,11 +5,12 @@
 //! can neither see that nor undo it: a device may still write a checksum where the client's was to be.
 //! So every answer is made to be right both as it is and completed.
 
-use super::{Refusal, Step, exit, next_hop};
 use crate::addr::{Port, Protocol};
 use crate::checksum::Difference;
 use crate::event::{DropReason, PassReason, Turn, Verdict};
 use crate::flow::{FlowKey, Tuple};
+use crate::forward::exit::next_hop;
+use crate::forward::{Refusal, Step, exit};
 use crate::hash;
 use crate::packet::Packet;
 use crate::scratch::Scratch;
@@ -47,7 +48,7 @@ const HOPS: u8 = 64;
 
 /// Ends the path of a packet that is refused, as `scratch.refusal` says.
 #[inline(always)]
-pub(super) fn part<P: Packet, T: Clock + Node>(
+pub(in crate::forward) fn part<P: Packet, T: Clock + Node>(
     packet: &mut P,
     tables: &T,
     Scratch { headers, exit, refusal, .. }: &mut Scratch,

@@ -1,10 +1,11 @@
 //! The first packet of a flow: who asks, which backend answers, and how the flow is made.
 
-use super::{Asker, Begin, Choice, Role, Step, choose, follow, ready};
 use crate::addr::Ip;
 use crate::config::{Device, Settings, address};
 use crate::event::{PassReason, Verdict};
 use crate::flow::{FlowKey, Tuple};
+use crate::forward::seek::follow;
+use crate::forward::{Asker, Begin, Choice, Role, Step, choose, ready};
 use crate::hash;
 use crate::packet::Packet;
 use crate::scratch::{Next, Scratch};
@@ -15,7 +16,7 @@ use crate::wire::Headers;
 /// Chooses the backend of a packet that begins a flow, and how to make that, into `scratch.begin`. Where it is refused,
 /// `scratch.next` says so.
 #[inline(always)]
-pub(super) fn part<P: Packet, T: Tables>(
+pub(in crate::forward) fn part<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,

@@ -5,11 +5,11 @@
 //! finds the ports of its datagram, after having sent in the next carrier. So each run of the program
 //! handles one packet, and no order is lost (ADR 0014).
 
-use super::{Step, ready};
 use crate::addr::Port;
 use crate::config::Settings;
 use crate::event::{DropReason, Event, PassReason, Turn, Verdict};
 use crate::flow::{FlowKey, Fragment, Held, Ports, Tuple};
+use crate::forward::{Step, ready};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::service::Frontend;
@@ -32,7 +32,7 @@ fn known<T: Clock + Fragments + Node + Services>(tables: &T, fragment: &Fragment
 /// Finds the place of a fragment that comes in: gives a later one the ports of its datagram, or holds it; an
 /// end for the packet where it is done with.
 #[inline(always)]
-pub(super) fn place<P: Packet, T: Clock + Fragments + Node + Services>(
+pub(in crate::forward) fn place<P: Packet, T: Clock + Fragments + Node + Services>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
@@ -124,7 +124,7 @@ fn carry<P: Packet, T: Clock + Fragments + Node + Services>(
 
 /// Gives a later fragment that goes out the ports of its datagram. Without them it is the stack's: never a guess.
 #[inline(always)]
-pub(super) fn recall<T: Clock + Fragments + Node + Services>(
+pub(in crate::forward) fn recall<T: Clock + Fragments + Node + Services>(
     tables: &T,
     Scratch { headers, .. }: &mut Scratch,
 ) -> Step<()> {
@@ -137,7 +137,7 @@ pub(super) fn recall<T: Clock + Fragments + Node + Services>(
 
 /// Remembers the ports of a first fragment that is being translated.
 #[inline(always)]
-pub(super) fn remember<T: Clock + Fragments + Node + Services>(
+pub(in crate::forward) fn remember<T: Clock + Fragments + Node + Services>(
     tables: &T,
     headers: &Headers,
     fragment: &mut Fragment,

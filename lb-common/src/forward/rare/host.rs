@@ -1,21 +1,25 @@
 //! Packets of this host's own processes.
 //!
-//! TCP sockets that the hooks serve are connected to a backend in the first place ([`super::socket`]). Every other
+//! TCP sockets that the hooks serve are connected to a backend in the first place ([`socket`](crate::forward::socket)). Every other
 //! packet to a frontend is translated where it leaves the stack: at an external interface, or at `lo` for frontends
 //! at addresses of this node. It goes on by the route of its backend, from an address of this node and a port of
 //! ours. The answer is shown to the stack at the interface by which the question left, so that the route back to the
 //! frontend is the one that it expects (`rp_filter`, ADR 0027). Netfilter sees the frontend on both ways.
 
-use super::exit::{self, ExitTo};
-use super::parts::{Part, Parts, refuse, touch};
-use super::{
-    Asker, Begin, Choice, Exit, Found, Refusal, Role, Step, choose, classify, follow, inherited,
-    life, next_hop, ports, ready, tiers,
-};
 use crate::addr::{Ip, Protocol};
 use crate::config::{Settings, address};
 use crate::event::{DropReason, PassReason, Translation, Turn, Verdict};
 use crate::flow::{Flow, FlowKey, Side, Tuple};
+use crate::forward::begin::ports;
+use crate::forward::exit::next_hop;
+use crate::forward::exit::{self, ExitTo};
+use crate::forward::life::tiers;
+use crate::forward::parts::{Part, Parts, refuse, touch};
+use crate::forward::seek::follow;
+use crate::forward::seek::inherited;
+use crate::forward::{
+    Asker, Begin, Choice, Exit, Found, Refusal, Role, Step, choose, classify, life, ready,
+};
 use crate::hash;
 use crate::packet::Packet;
 use crate::route::RouteResult;
@@ -26,7 +30,7 @@ use crate::wire::Headers;
 
 /// The path of a packet of a process of this host to a possible frontend.
 #[inline(always)]
-pub(super) fn path<P: Parts<T>, T: Tables>(
+pub(in crate::forward) fn path<P: Parts<T>, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
@@ -63,7 +67,7 @@ pub(super) fn path<P: Parts<T>, T: Tables>(
 
 /// Finds the flow of a packet of this host, or its service.
 #[inline(always)]
-pub(super) fn seek<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
+pub(in crate::forward) fn seek<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
     let settings = ready(tables)?;
     let Scratch { headers, found, choice, begin, next, refusal, .. } = scratch;
     if is_translated(tables, headers, found) {
@@ -123,7 +127,7 @@ fn locate<T: Tables>(
 
 /// Chooses the backend of a packet that begins a flow. External policies do not bind processes of this host.
 #[inline(always)]
-pub(super) fn first<P: Packet, T: Tables>(
+pub(in crate::forward) fn first<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
@@ -162,7 +166,7 @@ pub(super) fn first<P: Packet, T: Tables>(
 /// Finds the way to the backend of the packet's flow, found or in the making: to this host itself, or by
 /// [`Exit::route`]. For a packet that begins a flow also the address under which it goes there.
 #[inline(always)]
-pub(super) fn exit<P: Packet, T: Tables>(
+pub(in crate::forward) fn exit<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
@@ -244,7 +248,7 @@ fn source_on_route<P: Packet, T: Tables>(
 
 /// Finds the interface at which the stack is shown an answer to this host: see [`find_delivery`].
 #[inline(always)]
-pub(super) fn delivery<P: Packet, T: Tables>(
+pub(in crate::forward) fn delivery<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     Scratch { found, exit, role, .. }: &mut Scratch,
@@ -256,7 +260,7 @@ pub(super) fn delivery<P: Packet, T: Tables>(
 /// into [`Exit::route`], with its link-layer address. The packet goes on where it comes
 /// in by it anyway, or where it is gone: then the stack judges the packet as it is.
 #[inline(always)]
-pub(super) fn find_delivery<P: Packet, T: Tables>(
+pub(in crate::forward) fn find_delivery<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
     flow: &Flow,

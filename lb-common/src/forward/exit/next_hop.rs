@@ -1,12 +1,12 @@
 //! The next hop of a packet that bypasses the stack: asked of the kernel's routes before anything is written, with the
 //! changes that a router makes.
 
-use super::Exit;
 use crate::addr::Protocol;
 use crate::checksum::Difference;
 use crate::config::Device;
 use crate::event::Event;
 use crate::flow::{Side, Tuple};
+use crate::forward::Exit;
 use crate::packet::Packet;
 use crate::route::{Route, RouteResult, Traffic};
 use crate::tables::Node;
@@ -26,7 +26,7 @@ const TCP_LENGTH: usize = 12;
 ///
 /// VERIFIER: a function beside others that ask the kernel, not below them, for the question takes much of the stack.
 #[inline(never)]
-pub(super) fn find<P: Packet>(
+pub(in crate::forward) fn find<P: Packet>(
     packet: &P,
     headers: &Headers,
     tuple: &Tuple,
@@ -50,7 +50,7 @@ pub(super) fn find<P: Packet>(
 
 /// Takes a hop off the limit in the header checksum that [`crate::forward::rewrite`] goes on from.
 #[inline(always)]
-pub(super) const fn count_hop(view: &mut View, hops: u8) {
+pub(in crate::forward) const fn count_hop(view: &mut View, hops: u8) {
     if view.v4 {
         let protocol = view.protocol.0;
         let fewer = Difference::NONE.replace_u16([hops, protocol], [hops - 1, protocol]);
@@ -60,7 +60,11 @@ pub(super) const fn count_hop(view: &mut View, hops: u8) {
 
 /// Finishes a packet that has its addresses: the hop, and the link-layer addresses of the way.
 #[inline(always)]
-pub(super) fn write<P: Packet>(packet: &mut P, view: &View, route: &Route) -> Option<()> {
+pub(in crate::forward) fn write<P: Packet>(
+    packet: &mut P,
+    view: &View,
+    route: &Route,
+) -> Option<()> {
     let at = ETHERNET + if view.v4 { HOPS_V4 } else { HOPS_V6 };
     let [hops]: [u8; 1] = packet.read(at)?;
     let fewer = hops.wrapping_sub(1);
@@ -74,7 +78,11 @@ pub(super) fn write<P: Packet>(packet: &mut P, view: &View, route: &Route) -> Op
 /// Whether a frame that came in is for another machine, or for all: bridges and promiscuous devices see those as
 /// well. An answer from here would be one in another machine's name.
 #[inline(always)]
-pub(super) fn is_for_another<P: Packet, T: Node>(packet: &P, tables: &T, side: Side) -> bool {
+pub(in crate::forward) fn is_for_another<P: Packet, T: Node>(
+    packet: &P,
+    tables: &T,
+    side: Side,
+) -> bool {
     if side == Side::EGRESS {
         return false;
     }
@@ -86,7 +94,7 @@ pub(super) fn is_for_another<P: Packet, T: Node>(packet: &P, tables: &T, side: S
 
 /// Whether a router would take a packet that came in by a device: untagged, and sent to the router's own address.
 #[inline(always)]
-pub(super) fn is_for_us<P: Packet>(packet: &P, view: &View, device: &Device) -> bool {
+pub(in crate::forward) fn is_for_us<P: Packet>(packet: &P, view: &View, device: &Device) -> bool {
     let Some(to) = packet.read(0) else { return false };
     view.link == ETHERNET as u8 && !packet.is_tagged() && device.hardware == to
 }
@@ -108,7 +116,7 @@ fn header<P: Packet>(packet: &P, view: &View) -> Option<(u32, u8)> {
 
 /// The same of a packet with options or extension headers, too; 1 where it is cut into segments whose size is not told.
 #[inline(always)]
-pub(super) fn length_of_any<P: Packet>(packet: &P, view: &View) -> u16 {
+pub(in crate::forward) fn length_of_any<P: Packet>(packet: &P, view: &View) -> u16 {
     let is_known = view.plain && view.link == ETHERNET as u8 && view.piece == Piece::Whole;
     if packet.segment() == 0 {
         return (packet.length() - view.network(packet)) as u16;

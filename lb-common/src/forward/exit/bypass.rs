@@ -5,10 +5,11 @@
 //! behind which the kernel knows their source. The first of a flow goes through the stack; so does what finds no way,
 //! translated as ever: what leaves there is translated where it leaves.
 
-use super::{Exit, Found, classify, next_hop};
 use crate::config::{Device, Settings};
 use crate::event::Event;
 use crate::flow::{Flow, Kind, Side};
+use crate::forward::exit::next_hop;
+use crate::forward::{Exit, Found, classify};
 use crate::packet::Packet;
 use crate::route::{RouteResult, Traffic};
 use crate::tables::{Clock, Filters, Flows, Node};
@@ -19,7 +20,7 @@ const SENDER: usize = 6;
 
 /// Finds the way on of a packet of the flow that was found, whose client is behind this device.
 #[inline(never)]
-pub(super) fn prepare<P: Packet, T: Clock + Filters + Flows + Node>(
+pub(in crate::forward) fn prepare<P: Packet, T: Clock + Filters + Flows + Node>(
     packet: &P,
     tables: &T,
     headers: &mut Headers,
@@ -34,7 +35,7 @@ pub(super) fn prepare<P: Packet, T: Clock + Filters + Flows + Node>(
 /// Whether the packet is the answer of a backend to a client of this node, and has a way to it. If so, it follows the
 /// entry in `found`, whose key is that of where it would leave to the client.
 #[inline(always)]
-pub(super) fn is_answer<P: Packet, T: Clock + Filters + Flows + Node>(
+pub(in crate::forward) fn is_answer<P: Packet, T: Clock + Filters + Flows + Node>(
     packet: &P,
     tables: &T,
     settings: &Settings,

@@ -5,15 +5,17 @@ mod over;
 #[cfg(test)]
 mod tests;
 
-pub(super) use self::masquerade::masquerade;
-pub(super) use self::over::is_over;
+pub(in crate::forward) use self::masquerade::masquerade;
+pub(in crate::forward) use self::over::is_over;
 use self::over::{STALE, end_idle};
-use super::parts::{Part, Parts};
-use super::{Choice, Pair, Role, Step, direct, inherited, ready};
 use crate::addr::{Ip, Port, Protocol};
 use crate::config::Settings;
 use crate::event::{DropReason, Event, Verdict};
 use crate::flow::{Entry, Flow, FlowKey, Kind, Tuple};
+use crate::forward::parts::{Part, Parts};
+use crate::forward::rare::direct;
+use crate::forward::seek::inherited;
+use crate::forward::{Choice, Pair, Role, Step, ready};
 use crate::hash;
 use crate::scratch::Scratch;
 use crate::service::{Backend, Flags, Frontend};
@@ -64,7 +66,7 @@ pub struct Search {
 ///
 /// VERIFIER: each try is a call of its own. In a loop within the part the verifier would walk all of them.
 #[inline(always)]
-pub(super) fn tries<P: Parts<T>, T: Tables>(
+pub(in crate::forward) fn tries<P: Parts<T>, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
@@ -85,7 +87,7 @@ pub(super) fn tries<P: Parts<T>, T: Tables>(
 /// Takes the reply tuple of the flow in the making. Where it belongs to another live flow, or its client may use it to
 /// talk to the backend directly, the source port is shifted.
 #[inline(always)]
-pub(super) fn reserve<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
+pub(in crate::forward) fn reserve<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
     let settings = ready(tables)?;
     let Scratch { headers: Headers { key, .. }, choice, begin, pair, search, role, .. } = scratch;
     let is_first = !search.has_begun;
@@ -108,7 +110,7 @@ pub(super) fn reserve<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> 
 /// Takes a reply tuple for a flow of this host, whose source is an address of this node: always with a port of our
 /// range, for the process may use its own port to talk to the backend directly.
 #[inline(always)]
-pub(super) fn own<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
+pub(in crate::forward) fn own<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
     let settings = ready(tables)?;
     let Scratch { headers: Headers { key, .. }, pair, search, .. } = scratch;
     search.node_port = Frontend::node_port(pair.forward.to.source, Port::NONE, key.protocol);
@@ -209,7 +211,10 @@ fn take<T: Flows + Filters>(
 
 /// Sees to it that the reply stands where its key says, unless another flow is there, whose entry is the occupant then.
 #[inline(always)]
-pub(super) fn stand<T: Flows>(tables: &T, pair: &mut Pair) -> Result<Reservation, DropReason> {
+pub(in crate::forward) fn stand<T: Flows>(
+    tables: &T,
+    pair: &mut Pair,
+) -> Result<Reservation, DropReason> {
     let Pair { reply, occupant, .. } = pair;
     match tables.add_flow(&reply.key, &reply.flow) {
         Added::Yes => Ok(Reservation::Made),

@@ -3,25 +3,26 @@
 //! It refuses packets of flows that the stack has not forwarded before: the first packets of each direction pass the
 //! stack, its filters and its policies. A packet that is not redirected is translated as usual, and passed on.
 
-use super::{Exit, Found, next_hop};
 use crate::addr::Ip;
 use crate::config::Device;
 use crate::event::Event;
 use crate::flow::{Flow, Kind, Side, Tuple};
+use crate::forward::exit::next_hop;
+use crate::forward::{Exit, Found};
 use crate::packet::Packet;
 use crate::tables::{Clock, Flows, Node};
 use crate::wire::Headers;
 
 /// Whether packets of a flow may leave by another device: those to a backend of another node, and its answers.
 #[inline(always)]
-pub(super) const fn may_leave(flow: &Flow) -> bool {
+pub(in crate::forward) const fn may_leave(flow: &Flow) -> bool {
     matches!(flow.kind, Kind::UNMASQUERADE) || flow.flags & Flow::MASQUERADED != 0
 }
 
 /// Decides whether a packet leaves from here. If so, it follows from
 /// now on the entry that belongs to its way out, which is `exit.route`.
 #[inline(never)]
-pub(super) fn prepare<P: Packet, T: Clock + Flows + Node>(
+pub(in crate::forward) fn prepare<P: Packet, T: Clock + Flows + Node>(
     packet: &P,
     tables: &T,
     headers: &mut Headers,

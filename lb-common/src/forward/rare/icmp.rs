@@ -3,13 +3,17 @@
 //! An error travels in one direction of a flow and quotes a packet of the other. So its flow is found
 //! by the quoted tuple turned round, and what that entry becomes says what the quoted packet was.
 
-use super::exit::{self, ExitTo};
-use super::{Found, Quoted, Refusal, Role, Step, choose, host, next_hop, quoted, ready, rewrite};
 use crate::addr::Ip;
 use crate::checksum::Difference;
 use crate::config::Settings;
 use crate::event::{DropReason, PassReason, Translation, Turn, Verdict};
 use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
+use crate::forward::exit::next_hop;
+use crate::forward::exit::rewrite;
+use crate::forward::exit::{self, ExitTo};
+use crate::forward::rare::host;
+use crate::forward::rare::quoted;
+use crate::forward::{Found, Quoted, Refusal, Role, Step, choose, ready};
 use crate::packet::{Covered, Packet};
 use crate::scratch::Scratch;
 use crate::service::Frontend;
@@ -18,7 +22,7 @@ use crate::wire::{Headers, Piece, View};
 
 const NOT_OURS: Step<()> = Err(Verdict::Pass(PassReason::NotOurs));
 /// Where the checksum lies in an ICMP header.
-pub(super) const CHECKSUM: usize = 2;
+pub(in crate::forward) const CHECKSUM: usize = 2;
 
 /// The kind of an ICMP message.
 enum Message {
@@ -47,7 +51,7 @@ const fn message(view: &View) -> Message {
 /// ICMP, in either direction. Echo requests that go out count only if they are of this host's own processes. Where it
 /// does not end the path, the message is to be refused.
 #[inline(always)]
-pub(super) fn part<P: Packet, T: Tables>(
+pub(in crate::forward) fn part<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,

@@ -12,11 +12,11 @@ use crate::packet::Packet;
 use crate::scratch::{Next, Scratch};
 use crate::tables::{Added, Clock, Flows, Services};
 
-use super::{Found, begin, choose};
+use crate::forward::{Found, begin, choose};
 
 /// Whether [`mend`] must look at the flow that was found for a packet.
 #[inline(always)]
-pub(super) fn must_mend(next: Next, flow: &Flow) -> bool {
+pub(in crate::forward) fn must_mend(next: Next, flow: &Flow) -> bool {
     next == Next::Follow && flow.is_forward() && !flow.is_protected()
 }
 
@@ -24,7 +24,7 @@ pub(super) fn must_mend(next: Next, flow: &Flow) -> bool {
 /// by one, and the packet would leave by a tuple whose answers lead nowhere, or to another client that has the tuple
 /// by now. In that last case the flow is gone, and its packet begins it anew with another port ([`Next::Again`]).
 #[inline(always)]
-pub(super) fn mend<P: Packet, T: Clock + Flows>(
+pub(in crate::forward) fn mend<P: Packet, T: Clock + Flows>(
     packet: &mut P,
     tables: &T,
     Scratch { found, pair, next, .. }: &mut Scratch,
@@ -39,7 +39,11 @@ pub(super) fn mend<P: Packet, T: Clock + Flows>(
 /// Protects the flow of the forward entry that was found if both ends have spoken. A datagram flow must have lasted
 /// as well: question and answer are no proof that the client is where its address says.
 #[inline(never)]
-pub(super) fn raise<T: Clock + Flows + Services>(tables: &T, found: &mut Found, now: u64) {
+pub(in crate::forward) fn raise<T: Clock + Flows + Services>(
+    tables: &T,
+    found: &mut Found,
+    now: u64,
+) {
     if !found.find_opposite(tables) {
         return;
     }
@@ -93,7 +97,7 @@ fn has_answers<T: Clock + Flows>(tables: &T, found: &mut Found) -> bool {
 
 /// Makes all entries of the flow that was found, by either of its pair, displaceable.
 #[inline(never)]
-pub(super) fn release<T: Clock + Flows>(tables: &T, found: &mut Found) {
+pub(in crate::forward) fn release<T: Clock + Flows>(tables: &T, found: &mut Found) {
     let _all: bool = each(tables, found, expose);
 }
 

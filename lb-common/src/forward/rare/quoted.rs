@@ -3,16 +3,16 @@
 //! Where it lies and where its ports are is known only at run time: there may be options and extension headers in front
 //! of it and in it.
 
-use super::icmp::CHECKSUM;
-use super::rewrite::{TCP_CHECKSUM, UDP_CHECKSUM};
 use crate::addr::{Ip, Port, Protocol};
 use crate::checksum::Difference;
 use crate::flow::{Flow, FlowKey, Tuple};
+use crate::forward::exit::rewrite::{TCP_CHECKSUM, UDP_CHECKSUM};
+use crate::forward::rare::icmp::CHECKSUM;
 use crate::packet::{Covered, Packet};
 use crate::wire::{self, Headers, IPV4, IPV6, Identification, Piece, View};
 
 /// Bytes of the ICMP header in front of it.
-pub(super) const ICMP: usize = 8;
+pub(in crate::forward) const ICMP: usize = 8;
 /// Bytes of its ports.
 const PORTS: usize = 4;
 /// Offset of the checksum in an IPv4 header; the addresses follow.
@@ -39,7 +39,7 @@ pub struct Quoted {
 
 /// Reads the packet quoted at an offset. One without ports, such as a later fragment, is not told apart.
 #[inline(always)]
-pub(super) fn read<P: Packet>(
+pub(in crate::forward) fn read<P: Packet>(
     packet: &P,
     headers: &Headers,
     at: usize,
@@ -102,7 +102,7 @@ fn ipv6<P: Packet>(packet: &P, at: usize, Quoted { view, id, key, .. }: &mut Quo
 
 /// Translates the quoted packet back to what its sender sent. `flow`: the entry that the error follows.
 #[inline(always)]
-pub(super) fn write<P: Packet>(
+pub(in crate::forward) fn write<P: Packet>(
     packet: &mut P,
     headers: &Headers,
     flow: &Flow,

@@ -4,11 +4,11 @@
 //! turned round, is the key of the reply entry. A packet to that address as a frontend has no such entry, but where
 //! its client talks to both at once from one port.
 
-use super::classify::{self, Class};
-use super::{Found, Role};
 use crate::addr::Ip;
 use crate::config::Settings;
 use crate::flow::{Kind, Side, Tuple};
+use crate::forward::classify::{self, Class};
+use crate::forward::{Found, Role};
 use crate::packet::Packet;
 use crate::tables::{Filters, Flows};
 use crate::wire::Headers;
@@ -16,7 +16,7 @@ use crate::wire::Headers;
 /// Whether XDP may have made a packet to a possible frontend, or to a source of ours, what it is: it goes to what may
 /// be a backend, or comes from one whose answers go to another address than ours.
 #[inline(always)]
-pub(super) fn may_be<P: Packet, T: Filters + Flows>(
+pub(in crate::forward) fn may_be<P: Packet, T: Filters + Flows>(
     packet: &P,
     tables: &T,
     settings: &Settings,
@@ -32,7 +32,7 @@ pub(super) fn may_be<P: Packet, T: Filters + Flows>(
 
 /// Whether XDP has made such a packet what it is.
 #[inline(always)]
-pub(super) fn is<P: Packet, T: Filters + Flows>(
+pub(in crate::forward) fn is<P: Packet, T: Filters + Flows>(
     packet: &P,
     tables: &T,
     settings: &Settings,

@@ -24,15 +24,15 @@ pub struct Found {
 impl Found {
     /// Finds the entry of a key. Where there is none, the key stays, and the entry is a leftover.
     #[inline(always)]
-    pub(super) fn look_up<T: Flows>(&mut self, tables: &T, key: &FlowKey) -> bool {
+    pub(in crate::forward) fn look_up<T: Flows>(&mut self, tables: &T, key: &FlowKey) -> bool {
         self.key = *key;
         tables.flow(&self.key, &mut self.flow)
     }
 
     /// Finds the entry of the other direction of the flow, into `opposite`. False where it is gone or belongs to
-    /// another flow by now ([`super::ports::reserve`]).
+    /// another flow by now ([`ports::reserve`](crate::forward::begin::ports::reserve)).
     #[inline(never)]
-    pub(super) fn find_opposite<T: Flows>(&mut self, tables: &T) -> bool {
+    pub(in crate::forward) fn find_opposite<T: Flows>(&mut self, tables: &T) -> bool {
         self.key.write_opposite(&self.flow, &mut self.opposite.key);
         tables.flow(&self.opposite.key, &mut self.opposite.flow)
             && self.opposite.flow.to.is_reverse_of(&self.key.tuple)
@@ -40,7 +40,7 @@ impl Found {
 
     /// Finds the entry that answers to a packet would meet on a side, into `answers`.
     #[inline(always)]
-    pub(super) fn find_answers<T: Flows>(
+    pub(in crate::forward) fn find_answers<T: Flows>(
         &mut self,
         tables: &T,
         headers: &Headers,

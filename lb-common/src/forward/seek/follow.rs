@@ -1,12 +1,12 @@
 //! Whether a packet belongs to the flow that was found for it, or begins another one.
 
-use super::Found;
-use super::choose::SECOND;
-use super::flows::is_live;
 use crate::addr::Protocol;
 use crate::config::Settings;
 use crate::event::Event;
 use crate::flow::Flow;
+use crate::forward::Found;
+use crate::forward::choose::SECOND;
+use crate::forward::life::flows::is_live;
 use crate::service::Service;
 use crate::tables::{Clock, Flows, Services};
 use crate::wire::{View, tcp};
@@ -20,7 +20,7 @@ const ABANDONED: u64 = 120 * SECOND;
 /// A TCP connection goes on whatever becomes of its frontend. A flow of UDP or SCTP goes on if its backend is still
 /// there, and no frontend was removed since its own was looked up: else see [`still_good`]. A SYN answers nothing.
 #[inline(always)]
-pub(super) fn is_current<T: Clock + Flows + Services>(
+pub(in crate::forward) fn is_current<T: Clock + Flows + Services>(
     tables: &T,
     settings: &Settings,
     flow: &Flow,
@@ -40,7 +40,7 @@ pub(super) fn is_current<T: Clock + Flows + Services>(
 /// Whether a packet may follow the flow found for it, or must pick again: UDP and SCTP whose backend or service
 /// left; TCP where a SYN finds a connection that is over, or one that nobody answered and whose backend left.
 #[inline(always)]
-pub(super) fn still_good<T: Clock + Flows + Services>(
+pub(in crate::forward) fn still_good<T: Clock + Flows + Services>(
     tables: &T,
     settings: &Settings,
     view: &View,
@@ -96,7 +96,7 @@ fn takes_syn<T: Clock + Flows + Services>(
 /// picks up a connection whose entries were lost (as `nf_conntrack_tcp_loose` does), and Maglev finds the backend
 /// that it had. All else belongs to a connection that is over, or to none.
 #[inline(always)]
-pub(super) const fn may_begin(view: &View) -> bool {
+pub(in crate::forward) const fn may_begin(view: &View) -> bool {
     const CONTROL: u8 = tcp::SYN | tcp::FIN | tcp::RST | tcp::ACK;
     view.protocol.0 != Protocol::TCP.0 || matches!(view.tcp_flags & CONTROL, tcp::SYN | tcp::ACK)
 }

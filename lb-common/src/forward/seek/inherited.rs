@@ -4,11 +4,11 @@
 //! that it began would be another translation of the same connection. Datagrams tell nobody whether they begin
 //! something, so the agent writes down which tuples netfilter knows.
 
-use super::Step;
 use crate::addr::Protocol;
 use crate::config::Settings;
 use crate::event::{PassReason, Verdict};
 use crate::flow::FlowKey;
+use crate::forward::Step;
 use crate::hash;
 use crate::tables::Filters;
 use crate::wire::Headers;
@@ -16,7 +16,11 @@ use crate::wire::Headers;
 /// Ends the path of a packet to a frontend that has no flow and is not to begin one. One test of a bit where nothing is
 /// taken over and nothing is given back.
 #[inline(always)]
-pub(super) fn leaves<T: Filters>(tables: &T, settings: &Settings, headers: &Headers) -> Step<()> {
+pub(in crate::forward) fn leaves<T: Filters>(
+    tables: &T,
+    settings: &Settings,
+    headers: &Headers,
+) -> Step<()> {
     if settings.has(Settings::TAKE_OVER | Settings::DRAIN) {
         judge(tables, settings, headers)
     } else {
@@ -42,7 +46,11 @@ fn judge<T: Filters>(tables: &T, settings: &Settings, headers: &Headers) -> Step
 /// Whether answers of the key of a reply in the making belong to a connection that netfilter translates: its flow needs
 /// another port.
 #[inline(always)]
-pub(super) fn has_answers<T: Filters>(tables: &T, settings: &Settings, reply: &FlowKey) -> bool {
+pub(in crate::forward) fn has_answers<T: Filters>(
+    tables: &T,
+    settings: &Settings,
+    reply: &FlowKey,
+) -> bool {
     settings.has(Settings::TAKE_OVER) && is_taken(tables, reply)
 }
 

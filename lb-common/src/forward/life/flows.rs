@@ -1,8 +1,11 @@
 //! The marks that packets leave in the entries of their flows.
 
-use super::{Found, close, fragments, tiers};
 use crate::addr::Protocol;
 use crate::flow::{Flow, Shown};
+use crate::forward::Found;
+use crate::forward::life::close;
+use crate::forward::life::tiers;
+use crate::forward::rare::fragments;
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::tables::{Clock, Flows, Fragments, Node, Services, Touch};
@@ -11,7 +14,7 @@ use crate::wire::{Piece, View, tcp};
 /// Flags that a packet adds to [`Flow::shown`]. A RST is judged apart ([`close::reset`]), a FIN as well
 /// ([`close::is_end`]).
 #[inline(always)]
-pub(super) const fn shown(view: &View) -> Shown {
+pub(in crate::forward) const fn shown(view: &View) -> Shown {
     if view.protocol.0 != Protocol::TCP.0 {
         return Shown::ESTABLISHED;
     }
@@ -21,7 +24,7 @@ pub(super) const fn shown(view: &View) -> Shown {
 
 /// The acknowledgement number of a TCP packet in host byte order; 0 where it has none.
 #[inline(always)]
-pub(super) fn acknowledged<P: Packet>(packet: &P, view: &View) -> u32 {
+pub(in crate::forward) fn acknowledged<P: Packet>(packet: &P, view: &View) -> u32 {
     if view.tcp_flags & tcp::ACK == 0 {
         return 0;
     }
@@ -31,7 +34,7 @@ pub(super) fn acknowledged<P: Packet>(packet: &P, view: &View) -> u32 {
 /// Whether there is something to mark in an entry: once a tick, or
 /// when its packet shows something new, or ends its connection.
 #[inline(always)]
-pub(super) fn must_touch<T: Clock>(tables: &T, view: &View, flow: &Flow) -> bool {
+pub(in crate::forward) fn must_touch<T: Clock>(tables: &T, view: &View, flow: &Flow) -> bool {
     flow.shown != flow.shown.with(shown(view))
         || flow.tick() != tables.tick()
         || flow.shown.fin | flow.shown.rst != 0
@@ -42,7 +45,7 @@ pub(super) fn must_touch<T: Clock>(tables: &T, view: &View, flow: &Flow) -> bool
 /// Marks the entry that a packet follows as seen; the clock itself is asked only here. Where the packet ends its
 /// connection, or completes the proof that both ends are there, the flow changes its table.
 #[inline(always)]
-pub(super) fn touch_part<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
+pub(in crate::forward) fn touch_part<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
     packet: &mut P,
     tables: &T,
     Scratch { headers, found, fragment, .. }: &mut Scratch,
@@ -95,13 +98,13 @@ fn mark<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
 /// Whether a packet that neither begins nor ends anything leaves nothing to be marked in its entry, and no other
 /// entry of its flow may have been displaced ([`tiers::mend`]).
 #[inline(always)]
-pub(super) fn is_settled<T: Clock>(tables: &T, flow: &Flow) -> bool {
+pub(in crate::forward) fn is_settled<T: Clock>(tables: &T, flow: &Flow) -> bool {
     let is_whole = flow.is_protected() || !flow.is_forward();
     flow.shown.is_open() && flow.tick() == tables.tick() && is_whole
 }
 
 /// Whether the backend of a flow still serves the service it was chosen for.
 #[inline(always)]
-pub(super) fn is_live<T: Services>(tables: &T, flow: &Flow, service: u32) -> bool {
+pub(in crate::forward) fn is_live<T: Services>(tables: &T, flow: &Flow, service: u32) -> bool {
     flow.service == service && tables.epoch(flow.backend) == flow.epoch
 }

@@ -1,8 +1,8 @@
 //! Flows that give their tuple up to a new one.
 
-use super::super::choose::SECOND;
-use super::super::life;
 use crate::flow::{Entry, Flow, FlowKey};
+use crate::forward::choose::SECOND;
+use crate::forward::life;
 use crate::tables::{Flows, Node};
 
 /// Nanoseconds of silence after which the port of a displaceable flow is free: no such flow lives longer unanswered.

@@ -8,11 +8,12 @@
 //! Connections that this node began are noted as well, where their answers look like questions to a `NodePort` or an
 //! external IP.
 
-use super::{Begin, Choice, Found, Role, Step, begin, ports};
 use crate::addr::Protocol;
 use crate::config::{NodeSettings, Settings};
 use crate::event::{Event, PassReason, Verdict};
 use crate::flow::{Entry, Flow, FlowKey, Kind, Shown, Side, Tuple};
+use crate::forward::begin::ports;
+use crate::forward::{Begin, Choice, Found, Role, Step, begin};
 use crate::hash;
 use crate::packet::Packet;
 use crate::scratch::Next;
@@ -23,7 +24,7 @@ use crate::wire::Headers;
 /// Finds the flow of a packet from a pod to what may be a backend, where it needs one; most need none. A shifted one
 /// is a flow of service 0. Where it is to be begun, `choice` and `begin` say how.
 #[inline(always)]
-pub(super) fn find<P: Packet, T: Clock + Filters + Flows>(
+pub(in crate::forward) fn find<P: Packet, T: Clock + Filters + Flows>(
     packet: &P,
     tables: &T,
     headers: &Headers,
@@ -63,7 +64,7 @@ pub(super) fn find<P: Packet, T: Clock + Filters + Flows>(
 /// Takes note of a SYN from outside straight to what may be a backend. A flow through a service that is over gives
 /// its tuple up: the answer to the SYN would be translated as one of that flow, and never reach its socket.
 #[inline(never)]
-pub(super) fn note_outside<T: Clock + Filters + Flows + Node>(
+pub(in crate::forward) fn note_outside<T: Clock + Filters + Flows + Node>(
     tables: &T,
     headers: &Headers,
     found: &mut Found,
@@ -104,7 +105,7 @@ fn remove<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &mut
 ///
 /// VERIFIER: a function of its own, for the key of the answers fills a part of the stack.
 #[inline(never)]
-pub(super) fn has_our_source<T: Clock + Filters + Flows>(
+pub(in crate::forward) fn has_our_source<T: Clock + Filters + Flows>(
     tables: &T,
     settings: &Settings,
     headers: &Headers,
@@ -135,7 +136,10 @@ pub(super) fn has_our_source<T: Clock + Filters + Flows>(
 /// Whether the masquerade that was found is one of these, and its answers lead
 /// elsewhere by now: no flow through a service keeps its entries together.
 #[inline(always)]
-pub(super) fn is_stale<T: Clock + Filters + Flows>(tables: &T, found: &mut Found) -> bool {
+pub(in crate::forward) fn is_stale<T: Clock + Filters + Flows>(
+    tables: &T,
+    found: &mut Found,
+) -> bool {
     let is_direct = found.flow.kind == Kind::MASQUERADE && found.flow.service == 0;
     is_direct && !found.find_opposite(tables)
 }
@@ -152,7 +156,7 @@ fn is_taken<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &m
 ///
 /// All numbers of the usual range count: the `NodePort` may come while the connection is open.
 #[inline(always)]
-pub(super) fn may_be_own(settings: &Settings, tuple: &Tuple, role: Role) -> bool {
+pub(in crate::forward) fn may_be_own(settings: &Settings, tuple: &Tuple, role: Role) -> bool {
     role != Role::Host
         && (settings.may_become_node_port(tuple.source_port)
             || NodeSettings::is_shared_port(tuple.source_port)
@@ -164,7 +168,7 @@ pub(super) fn may_be_own(settings: &Settings, tuple: &Tuple, role: Role) -> bool
 /// another program of ours has translated (on a VLAN's upper interface) has the frontend for its source. While
 /// netfilter translates connections to frontends, its answers look the same.
 #[inline(never)]
-pub(super) fn note_own<T: Clock + Filters + Flows>(
+pub(in crate::forward) fn note_own<T: Clock + Filters + Flows>(
     tables: &T,
     settings: &Settings,
     headers: &Headers,
@@ -189,7 +193,11 @@ pub(super) fn note_own<T: Clock + Filters + Flows>(
 /// Whether answers of the key of a reply in the making belong to a connection that this node began: its flow needs
 /// another port.
 #[inline(always)]
-pub(super) fn has_answers<T: Filters>(tables: &T, settings: &Settings, reply: &FlowKey) -> bool {
+pub(in crate::forward) fn has_answers<T: Filters>(
+    tables: &T,
+    settings: &Settings,
+    reply: &FlowKey,
+) -> bool {
     NodeSettings::is_shared_port(reply.tuple.destination_port)
         && settings.node.may_be_own(&reply.tuple.destination)
         && is_own(tables, reply)
@@ -203,7 +211,7 @@ fn is_own<T: Filters>(tables: &T, reply: &FlowKey) -> bool {
 
 /// Whether a packet to a frontend without a flow answers a connection that this node began. A SYN answers nothing.
 #[inline(always)]
-pub(super) fn is_own_answer<T: Clock + Filters + Flows>(
+pub(in crate::forward) fn is_own_answer<T: Clock + Filters + Flows>(
     tables: &T,
     settings: &Settings,
     headers: &Headers,

@@ -1,11 +1,11 @@
 //! The source of a masqueraded flow: an address of this node, and a port of ours.
 
-use super::super::{Found, Pair, Step, ready};
 use super::{Reservation, Search, seek};
 use crate::addr::{Ip, Port};
 use crate::config::{Device, Settings};
 use crate::event::{DropReason, Event, Verdict};
 use crate::flow::{FlowKey, Kind, Side};
+use crate::forward::{Found, Pair, Step, ready};
 use crate::packet::Packet;
 use crate::scratch::Scratch;
 use crate::service::Frontend;

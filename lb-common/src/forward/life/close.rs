@@ -8,10 +8,11 @@ use crate::packet::Packet;
 use crate::tables::{Clock, Flows, Touch};
 use crate::wire::{View, tcp};
 
-use super::{Found, tiers};
+use crate::forward::Found;
+use crate::forward::life::tiers;
 
 /// Flags of a packet that something must follow.
-pub(super) const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
+pub(in crate::forward) const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
 /// A RST or FIN is proven if its sequence number is at most so far ahead of the last known acknowledgement of the other
 /// end: a forger guesses one of 65,536, for a FIN one of 32,768. Receive windows are larger, but a sender that idles
 /// has had all its data acknowledged, and one in full flight shortens the life of its flow to a keep-alive interval only.
@@ -23,7 +24,7 @@ const REFUTED: u64 = 1 << 27;
 /// Whether a FIN comes from the end that it names, as far as its sequence number says. A genuine one in the middle of
 /// fast traffic is not proven either; it counts if the other end closes, too ([`Shown::is_over`]).
 #[inline(never)]
-pub(super) fn is_end<P: Packet, T: Flows>(
+pub(in crate::forward) fn is_end<P: Packet, T: Flows>(
     packet: &P,
     tables: &T,
     view: &View,
@@ -38,7 +39,7 @@ pub(super) fn is_end<P: Packet, T: Flows>(
 
 /// Makes the flow that was found displaceable once both ends have sent FIN and this packet follows (RFC 9293 3.6).
 #[inline(always)]
-pub(super) fn after<T: Clock + Flows>(tables: &T, view: &View, found: &mut Found) {
+pub(in crate::forward) fn after<T: Clock + Flows>(tables: &T, view: &View, found: &mut Found) {
     let may_be_last = found.flow.shown.ends() && view.tcp_flags & NOT_LAST == 0;
     // The masquerade entry sees only one direction: the pair of forward and reply decides.
     if may_be_last && found.flow.is_protected() && !found.flow.is_masquerade() {
@@ -56,7 +57,7 @@ fn release_closed<T: Clock + Flows>(tables: &T, found: &mut Found) {
 
 /// Takes note of a RST of the flow that was found.
 #[inline(never)]
-pub(super) fn reset<P: Packet, T: Clock + Flows>(
+pub(in crate::forward) fn reset<P: Packet, T: Clock + Flows>(
     packet: &P,
     tables: &T,
     view: &View,
@@ -101,7 +102,11 @@ fn is_proven<P: Packet>(packet: &P, view: &View, found: &Found, behind: u32) -> 
 /// Whether both ends have gone on after the RST that the found entry has noted: it was forged. A genuine sender
 /// of a RST sends nothing more, and the other end nothing after it.
 #[inline(never)]
-pub(super) fn is_refuted<T: Clock + Flows>(tables: &T, found: &mut Found, now: u64) -> bool {
+pub(in crate::forward) fn is_refuted<T: Clock + Flows>(
+    tables: &T,
+    found: &mut Found,
+    now: u64,
+) -> bool {
     now.saturating_sub(found.flow.seen) > REFUTED
         && found.find_opposite(tables)
         && found.opposite.flow.seen > found.flow.seen
