@@ -47,7 +47,7 @@ pub use lock::{ensure_no_agent, runs};
 pub use newcomer::Newcomer;
 pub use packet_log::{PacketLog, Records};
 use programs::Programs;
-pub use programs::connect_paths;
+pub use programs::{connect_paths, connect_xdp_path};
 pub use role::{Direction, Role};
 pub use upgrade::is_of_another_build;
 use upgrade::{Previous, Replaced};
@@ -70,6 +70,9 @@ const L3: [&str; 2] = ["l3_ingress", "l3_egress"];
 
 /// The whole paths, which the programs of all roles go on to.
 pub const PATHS: [&str; 2] = ["ingress_path", "egress_path"];
+
+/// The whole path of the XDP program.
+pub const XDP_PATH: &str = "xdp_path";
 
 /// The compiled programs: the ELF object that `build.rs` made of `lb-ebpf`.
 pub const fn object() -> &'static [u8] {

@@ -66,6 +66,11 @@ pub(crate) static HELD_SCRATCH: PerCpuArray<Held, 1> = PerCpuArray::new();
 #[btf_map]
 pub(crate) static PATHS: ProgramArray<2> = ProgramArray::new();
 
+/// The program of the whole path at XDP, `xdp_path`: a map of its own, for an array holds programs of one type. Written
+/// as [`PATHS`], when the XDP program is loaded.
+#[btf_map]
+pub(crate) static XDP_PATH: ProgramArray<1> = ProgramArray::new();
+
 /// Working memory of the packet a CPU handles.
 #[btf_map]
 pub(crate) static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();

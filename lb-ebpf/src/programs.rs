@@ -3,15 +3,15 @@
 use aya_ebpf::macros::{cgroup_sock_addr, classifier, xdp};
 use aya_ebpf::programs::{SockAddrContext, TcContext, XdpContext};
 use lb_common::event::{DropReason, Hook, PassReason, Turn, Verdict};
-use lb_common::forward::{Role, fast, socket, whole};
+use lb_common::forward::{Exit, Role, fast, socket, whole};
 use lb_common::packet::Packet as _;
 use lb_common::scratch::Scratch;
 use lb_common::tables::Node as _;
 
 use crate::frame::Frame;
 use crate::kernel::{self, Kernel};
-use crate::maps::PATHS;
-use crate::report::{self, Direction};
+use crate::maps::{PATHS, XDP_PATH};
+use crate::report::{self, Direction, Target};
 use crate::skb::Skb;
 use crate::sock::{self, Family};
 
@@ -55,29 +55,29 @@ pub(crate) fn host_egress(context: TcContext) -> i32 {
 #[classifier]
 pub(crate) fn l3_ingress(context: TcContext) -> i32 {
     let mut skb = Skb::l3(&context);
-    let mut way = (skb.device(), 0);
+    let mut target = Target::device(skb.device());
     let verdict = with(|scratch| {
         let verdict = whole::ingress(&mut skb, &Kernel, scratch, Role::Edge);
-        finish_l3(&mut skb.0, scratch, verdict, &mut way)
+        finish_l3(&mut skb.0, scratch, verdict, &mut target)
     });
-    report::tc(Hook::EdgeIngress, Direction::L3Ingress, way, verdict)
+    report::tc(Hook::EdgeIngress, Direction::L3Ingress, target, verdict)
 }
 
 /// Packets to outside by such a device.
 #[classifier]
 pub(crate) fn l3_egress(context: TcContext) -> i32 {
     let mut skb = Skb::l3(&context);
-    let mut way = (skb.device(), 0);
+    let mut target = Target::device(skb.device());
     let verdict = with(|scratch| {
         let verdict = whole::egress(&mut skb, &Kernel, scratch, Role::Edge);
         // A packet that goes back up needs no header.
         if matches!(verdict, Verdict::TurnedRound(_)) {
             verdict
         } else {
-            finish_l3(&mut skb.0, scratch, verdict, &mut way)
+            finish_l3(&mut skb.0, scratch, verdict, &mut target)
         }
     });
-    report::tc(Hook::EdgeEgress, Direction::Egress, way, verdict)
+    report::tc(Hook::EdgeEgress, Direction::Egress, target, verdict)
 }
 
 /// Lays the link-layer header in front of a packet that leaves its device for another one, or that is turned round.
@@ -86,7 +86,7 @@ fn finish_l3(
     skb: &mut Skb<'_>,
     scratch: &Scratch,
     verdict: Verdict,
-    way: &mut (u32, u32),
+    target: &mut Target,
 ) -> Verdict {
     let to = match verdict {
         Verdict::TurnedRound(Turn::Fragment)
@@ -95,7 +95,7 @@ fn finish_l3(
         | Verdict::Drop(_) => return verdict,
         Verdict::TurnedRound(_) => [0; 6],
         Verdict::Sent(_) => {
-            *way = (scratch.exit.route.device, 0);
+            *target = Target::device(scratch.exit.route.device);
             Kernel.device(scratch.exit.route.device).map_or([0; 6], |device| device.hardware)
         }
     };
@@ -109,16 +109,19 @@ fn finish_l3(
 #[xdp]
 pub(crate) fn edge_xdp(context: XdpContext) -> u32 {
     let mut frame = Frame(&context);
-    let decided = kernel::scratch()
-        .and_then(|scratch| fast::ingress(&mut frame, &Kernel, scratch, Role::Edge));
-    match decided {
-        Some(verdict) => report::xdp(Hook::EdgeXdp, verdict, 0),
-        None => rest_of_xdp(context),
-    }
+    let verdict = with(|scratch| {
+        fast::ingress(&mut frame, &Kernel, scratch, Role::Edge).unwrap_or_else(|| {
+            // SAFETY: nothing of this program needs to be dropped, and its verdict is the other program's.
+            unsafe { XDP_PATH.tail_call(&context, 0) };
+            Verdict::Pass(PassReason::NotReady)
+        })
+    });
+    report::xdp(Hook::EdgeXdp, verdict, 0)
 }
 
-#[inline(never)]
-fn rest_of_xdp(context: XdpContext) -> u32 {
+/// The whole path of packets before the stack, reached from `edge_xdp`.
+#[xdp]
+pub(crate) fn xdp_path(context: XdpContext) -> u32 {
     let mut frame = Frame(&context);
     let mut to = 0;
     let verdict = with(|scratch| {
@@ -161,12 +164,12 @@ const fn hooks(role: Role) -> (Hook, Hook) {
 fn ingress<const AT: u8>(context: TcContext) -> i32 {
     let (role, hook, _) = const { place(AT) };
     let mut skb = Skb::new(&context);
-    let way = (skb.device(), 0);
+    let target = Target::device(skb.device());
     let verdict = with(|scratch| {
         let decided = fast::ingress(&mut skb, &Kernel, scratch, role);
         decided.unwrap_or_else(|| whole_path(&context, scratch, role, INGRESS_PATH))
     });
-    report::tc(hook, Direction::Ingress, way, verdict)
+    report::tc(hook, Direction::Ingress, target, verdict)
 }
 
 /// Packets that go out at tc.
@@ -174,12 +177,12 @@ fn ingress<const AT: u8>(context: TcContext) -> i32 {
 fn egress<const AT: u8>(context: TcContext) -> i32 {
     let (role, _, hook) = const { place(AT) };
     let mut skb = Skb::new(&context);
-    let way = (skb.device(), 0);
+    let target = Target::device(skb.device());
     let verdict = with(|scratch| {
         let decided = fast::egress(&mut skb, &Kernel, scratch, role);
         decided.unwrap_or_else(|| whole_path(&context, scratch, role, EGRESS_PATH))
     });
-    report::tc(hook, Direction::Egress, way, verdict)
+    report::tc(hook, Direction::Egress, target, verdict)
 }
 
 /// Places of the whole path's programs in `PATHS`.
@@ -200,34 +203,35 @@ fn whole_path(context: &TcContext, scratch: &mut Scratch, role: Role, path: u32)
 #[classifier]
 pub(crate) fn ingress_path(context: TcContext) -> i32 {
     let mut skb = Skb::again(&context);
-    let mut way = (skb.device(), 0);
+    let mut target = Target::device(skb.device());
     let mut role = Role::default();
     let verdict = with(|scratch| {
         role = scratch.role;
         let verdict = whole::ingress(&mut skb, &Kernel, scratch, role);
         if let Verdict::Sent(_) = verdict {
-            way = (scratch.exit.route.device, scratch.exit.to_peer);
+            let Exit { route, to_peer, .. } = &scratch.exit;
+            target = Target { device: route.device, to_peer: *to_peer };
         }
         verdict
     });
-    report::tc(hooks(role).0, Direction::Ingress, way, verdict)
+    report::tc(hooks(role).0, Direction::Ingress, target, verdict)
 }
 
 /// The whole path of packets that go out.
 #[classifier]
 pub(crate) fn egress_path(context: TcContext) -> i32 {
     let mut skb = Skb::again(&context);
-    let mut way = (skb.device(), 0);
+    let mut target = Target::device(skb.device());
     let mut role = Role::default();
     let verdict = with(|scratch| {
         role = scratch.role;
         let verdict = whole::egress(&mut skb, &Kernel, scratch, role);
         if let Verdict::Sent(_) = verdict {
-            way = (scratch.exit.route.device, 0);
+            target = Target::device(scratch.exit.route.device);
         }
         verdict
     });
-    report::tc(hooks(role).1, Direction::Egress, way, verdict)
+    report::tc(hooks(role).1, Direction::Egress, target, verdict)
 }
 
 /// Lends a program the working memory of its CPU.

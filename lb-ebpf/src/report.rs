@@ -20,11 +20,27 @@ pub(crate) enum Direction {
     L3Ingress,
 }
 
+/// Where a tc program sends a packet.
+#[derive(Clone, Copy)]
+pub(crate) struct Target {
+    /// The interface that the packet came by, or leaves by if it is sent.
+    pub(crate) device: u32,
+    /// Not 0: the packet goes to the other end of that interface, which is a pod's.
+    pub(crate) to_peer: u32,
+}
+
+impl Target {
+    /// The interface itself.
+    #[inline(always)]
+    pub(crate) const fn device(device: u32) -> Self {
+        Self { device, to_peer: 0 }
+    }
+}
+
 /// The verdict of a tc program. A packet that is not dropped, turned round or sent goes on to the next program.
-/// `way`: the device it came by, or is sent by, and whether it then goes to that device's other end.
 #[inline(always)]
-pub(crate) fn tc(hook: Hook, direction: Direction, way: (u32, u32), verdict: Verdict) -> i32 {
-    let (device, enters) = way;
+pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verdict) -> i32 {
+    let Target { device, to_peer } = target;
     let counter = verdict_counter(hook, verdict);
     add_one(counter);
     log(counter, device, verdict);
@@ -40,7 +56,7 @@ pub(crate) fn tc(hook: Hook, direction: Direction, way: (u32, u32), verdict: Ver
             bpf_redirect(device, u64::from(BPF_F_INGRESS)) as i32
         },
         // SAFETY: as above.
-        Verdict::Sent(_) if enters != 0 => unsafe { bpf_redirect_peer(device, 0) as i32 },
+        Verdict::Sent(_) if to_peer != 0 => unsafe { bpf_redirect_peer(device, 0) as i32 },
         // SAFETY: as above.
         Verdict::Sent(_) => unsafe { bpf_redirect(device, 0) as i32 },
         // A process that sends a datagram would be told of a drop where it leaves (ENOBUFS); of one on its way to

@@ -105,7 +105,7 @@ fn maps_of_a_replaced_load_go_with_its_programs() -> Result<()> {
             for pin in fs::read_dir(build?.path())? {
                 let pin = pin?;
                 let name = pin.file_name().to_string_lossy().into_owned();
-                if name.starts_with("PATHS") || name.starts_with("SCRATCH") {
+                if ["PATHS", "SCRATCH", "XDP_PATH"].iter().any(|map| name.starts_with(map)) {
                     found.insert(name, pin.metadata()?.ino());
                 }
             }
@@ -113,13 +113,13 @@ fn maps_of_a_replaced_load_go_with_its_programs() -> Result<()> {
         Ok(found)
     };
     let before = maps()?;
-    ensure!(before.keys().eq(["PATHS", "SCRATCH"]), "{before:?}");
+    ensure!(before.keys().eq(["PATHS", "SCRATCH", "XDP_PATH"]), "{before:?}");
     // Another size needs other programs, which go beside those that are attached.
     for size in ["FLOWS=1024", "FLOWS=2048"] {
         agent.set_flag("--map-size", size);
         agent.start_again()?;
         is_served(&rig, &web)?;
-        let is_alone = || maps().is_ok_and(|found| found.len() == 2).then_some(());
+        let is_alone = || maps().is_ok_and(|found| found.len() == 3).then_some(());
         wait_until(SOON, "the maps of the load that was replaced are gone", is_alone)?;
         let now = maps()?;
         ensure!(now.keys().eq(before.keys()) && now.values().ne(before.values()), "{now:?}");

@@ -20,7 +20,7 @@ use tracing::{debug, info};
 pub(super) use self::hooks::attach_type;
 use self::load::{Sources, is_usable, load, load_and_pin, load_apart, names};
 pub(super) use self::maps::MapPins;
-pub use self::paths::connect_paths;
+pub use self::paths::{connect_paths, connect_xdp_path};
 use super::links::remove_pin;
 use super::packet_log::{PacketLog, Records};
 use super::{Error, L3, cleanup, object};

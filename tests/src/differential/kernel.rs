@@ -138,6 +138,10 @@ impl Kernel {
             path.load().with_context(|| format!("load {name}"))?;
         }
         datapath::connect_paths(&mut ebpf)?;
+        let path: &mut Xdp =
+            ebpf.program_mut(datapath::XDP_PATH).context("the whole path of XDP")?.try_into()?;
+        path.load().context("load the whole path of XDP")?;
+        datapath::connect_xdp_path(&mut ebpf)?;
         let mut maps = BTreeMap::new();
         for Shape { name, .. } in SHAPES {
             let map = ebpf.map(name).with_context(|| format!("map {name}"))?;

@@ -12,10 +12,10 @@ use aya::maps::MapInfo;
 use aya::programs::{CgroupSockAddr, Program, ProgramError, ProgramInfo, SchedClassifier, Xdp};
 use tracing::debug;
 
-use super::paths::{self, connect_paths};
+use super::paths::{self, connect_paths, connect_xdp_path};
 use super::{XDP, pin};
 use crate::datapath::packet_log::PacketLog;
-use crate::datapath::{CLASSIFIERS, Error, L3, PATHS, SOCKET_HOOKS, object};
+use crate::datapath::{CLASSIFIERS, Error, L3, PATHS, SOCKET_HOOKS, XDP_PATH, object};
 use crate::maps::SHAPES;
 use crate::syscall;
 
@@ -26,14 +26,19 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 
 /// Whether every program is pinned there, and together they use every pinned map.
 ///
-/// Each map is used by one of them at least: one that was made anew would be missing among those they use.
+/// Each map is used by one of them at least: one that was recreated would be missing among those they use. The array of
+/// the XDP program is used by that program alone, which is pinned once it was asked for.
 pub(super) fn is_usable(directory: &Path, maps: &Path) -> bool {
     let id = |path: PathBuf| MapInfo::from_pin(path).map(|info| info.id());
+    let has_xdp = directory.join(XDP).exists();
+    let is_used = |name: &str| has_xdp || name != paths::XDP_ARRAY;
     let pins = SHAPES.iter().map(|shape| maps.join(shape.name));
-    let pins = pins.chain(paths::pins(directory).map(|(_, pin)| pin));
+    let of_programs = paths::pins(directory).into_iter();
+    let pins = pins.chain(of_programs.filter(|(name, _)| is_used(name)).map(|(_, pin)| pin));
     let ids: Result<BTreeSet<u32>, _> = pins.map(id).collect();
     let uses = |name: &str| ProgramInfo::from_pin(directory.join(name)).ok()?.map_ids().ok()?;
-    let used: Option<Vec<Vec<u32>>> = names().map(uses).collect();
+    let programs = names().chain(has_xdp.then_some(XDP));
+    let used: Option<Vec<Vec<u32>>> = programs.map(uses).collect();
     let (Ok(ids), Some(used)) = (ids, used) else { return false };
     ids.is_subset(&used.into_iter().flatten().collect())
 }
@@ -121,7 +126,9 @@ pub(super) fn load_and_pin(sources: &Sources<'_>, name: &'static str) -> Result<
 pub(super) fn load_apart(sources: &Sources<'_>, name: &'static str) -> Result<OwnedFd, Error> {
     let mut ebpf = object_over(sources)?;
     if name == XDP {
+        load_program(&mut ebpf, XDP_PATH, Xdp::load)?;
         load_program(&mut ebpf, name, Xdp::load)?;
+        connect_xdp_path(&mut ebpf)?;
     } else {
         load_program(&mut ebpf, name, SchedClassifier::load)?;
     }

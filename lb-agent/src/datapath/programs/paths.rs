@@ -1,8 +1,8 @@
-//! The maps by which the programs of all roles reach the two whole paths: the
-//! array of a tail call, and the working memory in which they leave their role.
+//! The maps by which the programs of all roles reach the whole paths: the arrays of tail calls,
+//! and the working memory in which they leave their role.
 //!
 //! They belong to the programs of one load and lie beside their pins, so that a program that is
-//! loaded apart later has the same. The kernel empties the array as soon as neither a pin nor a
+//! loaded apart later has the same. The kernel empties an array as soon as neither a pin nor a
 //! process holds it, whatever programs use it (`bpf_map_put_uref`, kernel/bpf/syscall.c). Those
 //! of an earlier load therefore stay pinned until no link uses its programs.
 
@@ -13,21 +13,23 @@ use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
 use aya::maps::{Map, MapError, ProgramArray};
-use aya::programs::{Program, SchedClassifier};
+use aya::programs::{Program, ProgramError, ProgramFd, SchedClassifier, Xdp};
 
 use super::pin;
 use crate::datapath::links::remove_pin;
-use crate::datapath::{Error, PATHS, cleanup};
+use crate::datapath::{Error, PATHS, XDP_PATH, cleanup};
 use crate::maps;
 use crate::syscall;
 
-/// The array, in the object and as a pin, ...
+/// The array of the tc programs, in the object and as a pin.
 const ARRAY: &str = "PATHS";
-/// ... and with it the working memory.
-const MAPS: [&str; 2] = [ARRAY, "SCRATCH"];
+/// The array of the XDP program, which no other program uses.
+pub(super) const XDP_ARRAY: &str = "XDP_PATH";
+/// The arrays, and the working memory.
+const MAPS: [&str; 3] = [ARRAY, XDP_ARRAY, "SCRATCH"];
 
-/// The names of both maps, and their pins beside those of the programs.
-pub(super) fn pins(directory: &Path) -> [(&'static str, PathBuf); 2] {
+/// The names of these maps, and their pins beside those of the programs.
+pub(super) fn pins(directory: &Path) -> [(&'static str, PathBuf); 3] {
     MAPS.map(|name| (name, directory.join(name)))
 }
 
@@ -36,21 +38,31 @@ fn aside(name: &str) -> String {
     format!("{name}-")
 }
 
-/// Writes the whole paths of a loaded object into its array: from then on every packet is served.
+/// Writes the whole paths of the tc programs into their array: from then on every packet is served.
 pub fn connect_paths(ebpf: &mut Ebpf) -> Result<(), Error> {
-    let failed = |source| Error::Maps(maps::Error::Map { map: ARRAY, source });
+    connect(ebpf, ARRAY, &PATHS, |program| <&SchedClassifier>::try_from(program)?.fd())
+}
+
+/// Writes the whole path of the XDP program into its array.
+pub fn connect_xdp_path(ebpf: &mut Ebpf) -> Result<(), Error> {
+    connect(ebpf, XDP_ARRAY, &[XDP_PATH], |program| <&Xdp>::try_from(program)?.fd())
+}
+
+/// Writes loaded programs into an array, in their order.
+fn connect(
+    ebpf: &mut Ebpf,
+    array: &'static str,
+    names: &[&'static str],
+    fd: fn(&Program) -> Result<&ProgramFd, ProgramError>,
+) -> Result<(), Error> {
+    let failed = |source| Error::Maps(maps::Error::Map { map: array, source });
     let mut programs = Vec::new();
-    for name in PATHS {
-        let program: Option<&Program> = ebpf.program(name);
-        let program: &SchedClassifier = program
-            .ok_or(Error::NoObject)?
-            .try_into()
-            .map_err(|source| Error::Program { name, source })?;
-        let fd = program.fd().map_err(|source| Error::Program { name, source })?;
-        let fd = fd.try_clone().map_err(pin(Path::new(name)))?;
-        programs.push(fd);
+    for &name in names {
+        let program = ebpf.program(name).ok_or(Error::NoObject)?;
+        let fd = fd(program).map_err(|source| Error::Program { name, source })?;
+        programs.push(fd.try_clone().map_err(pin(Path::new(name)))?);
     }
-    let map: &mut Map = ebpf.map_mut(ARRAY).ok_or(Error::NoObject)?;
+    let map: &mut Map = ebpf.map_mut(array).ok_or(Error::NoObject)?;
     let mut array: ProgramArray<_> = map.try_into().map_err(|source: MapError| failed(source))?;
     for (index, program) in (0..).zip(&programs) {
         array.set(index, program, 0).map_err(failed)?;
