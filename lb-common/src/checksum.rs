@@ -3,6 +3,8 @@
 //! Sums are taken over words in memory order, which is what the kernel's `__wsum` is: the result is
 //! right in either byte order as long as it is stored the way it was read.
 
+pub mod crc32c;
+
 /// The effect of changed bytes on a checksum: the one's complement sum of what came minus what went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Difference(u64);

@@ -155,7 +155,7 @@ pub struct Flow {
     pad: u16,
     /// Flags that packets of this direction have shown.
     pub shown: Shown,
-    /// Forward entries: [`crate::config::Settings::removals`] when the frontend was last looked up.
+    /// Forward entries: [`crate::config::ServiceRanges::frontends_epoch`] when the frontend was last looked up.
     pub frontends_epoch: u32,
     /// Reply entries: index of the device by which the client's packets came, where it is known.
     pub client_device: u32,

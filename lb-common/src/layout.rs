@@ -87,7 +87,7 @@ pub const fn named(hash: u64, name: &str) -> u64 {
 
 /// Goes on with a number.
 pub const fn number(hash: u64, number: u64) -> u64 {
-    crate::hash::mix(hash, number)
+    crate::mix::mix(hash, number)
 }
 
 #[cfg(test)]

@@ -2,9 +2,17 @@
 //!
 //! The same code is compiled for the kernel (`lb-ebpf`) and for the host (tests, `explain`). It
 //! holds no state, allocates nothing, calls no map and no kernel helper (`maps` only declares them);
-//! see `ARCHITECTURE.md` for the path of a packet. Entries of maps and headers are `addr`, `service`, `flow`, `config` and
-//! `wire`; the path asks its surroundings through `packet` (`l3`: without a link-layer header),
-//! `tables` and `route`; the path itself is `forward`, and what it says of a packet `event`.
+//! see `ARCHITECTURE.md` for the path of a packet.
+//!
+//! A module uses only modules of the lines above its own, or to the left of it:
+//!
+//! 1. `mix`, `layout`: what a type of a map must be
+//! 2. `addr`, `checksum`, `event`, `route`: values; how a packet can end
+//! 3. `service`, `flow`, `config`, `hash`, `maglev`, `maps`: the entries of the maps
+//! 4. `packet`, `tables`: the traits by which the path asks its surroundings
+//! 5. `wire`, `l3`, `sctp`: the headers of a packet
+//! 6. `forward`: the path itself
+//! 7. `bytes`, `fake`: packets and tables of tests
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -26,9 +34,9 @@ pub mod l3;
 pub mod layout;
 pub mod maglev;
 pub mod maps;
+mod mix;
 pub mod packet;
 pub mod route;
-pub mod scratch;
 pub mod sctp;
 pub mod service;
 pub mod tables;

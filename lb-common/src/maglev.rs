@@ -78,8 +78,8 @@ fn endpoint_hash(endpoint: &Endpoint) -> u64 {
     let [a, b, c, d] = endpoint.ip.words();
     let port = u32::from(endpoint.port.get());
     let left =
-        crate::hash::mix(u64::from(a) << 32 | u64::from(b), u64::from(c) << 32 | u64::from(d));
-    crate::hash::mix(left ^ u64::from(port), 0x9e37_79b9_7f4a_7c15)
+        crate::mix::mix(u64::from(a) << 32 | u64::from(b), u64::from(c) << 32 | u64::from(d));
+    crate::mix::mix(left ^ u64::from(port), 0x9e37_79b9_7f4a_7c15)
 }
 
 #[cfg(test)]
@@ -128,7 +128,7 @@ mod tests {
             (ends(["[fd00:1::6]:8080", "[fd00:1::7]:8080", "[fd00:2::7]:8080"]), FIRST6, SUM6),
         ] {
             let slots = table(&members);
-            let digest = slots.iter().fold(0, |sum, slot| crate::hash::mix(sum, (*slot).into()));
+            let digest = slots.iter().fold(0, |sum, slot| crate::mix::mix(sum, (*slot).into()));
             assert_eq!((&slots[..16], digest), (&first[..], sum), "{members:?}");
         }
     }

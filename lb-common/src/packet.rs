@@ -1,10 +1,9 @@
 //! Access to a packet: a trait with one adapter for each kind (skb, XDP frame, bytes).
 
 use crate::addr::{Ip, Protocol};
-use crate::checksum::Difference;
+use crate::checksum::{Difference, crc32c};
 use crate::flow::{Held, Tuple};
 use crate::route::{Route, RouteResult, Traffic};
-use crate::sctp;
 
 /// How a field takes part in a transport checksum, which decides what a device may still have to add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,10 +69,10 @@ pub trait Packet {
     fn summed(&mut self, change: Difference);
 
     /// The raw CRC32c of a word that so many zero bytes follow
-    /// ([`sctp::shifted`]): in the kernel a function that the verifier walks once.
+    /// ([`crc32c::shifted`]): in the kernel a function that the verifier walks once.
     #[inline(always)]
     fn shifted(&self, word: u32, behind: u16) -> u32 {
-        sctp::shifted(word, behind)
+        crc32c::shifted(word, behind)
     }
 
     /// [`Packet::checksum`] at an offset known only at run time. Slower.

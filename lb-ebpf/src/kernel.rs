@@ -8,8 +8,8 @@ use lb_common::event::{Event, event_counter};
 use lb_common::flow::{
     Affinity, Client, DIRECT_SEEN as DIRECTS, Flow, FlowKey, Fragment, Held, Ports,
 };
+use lb_common::forward::Scratch;
 use lb_common::hash;
-use lb_common::scratch::Scratch;
 use lb_common::service::{Backend, BackendId, Frontend, Service, Source};
 use lb_common::tables::{Added, Clock, Filters, Flows, Fragments, Node, Services, Touch};
 

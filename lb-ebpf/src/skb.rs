@@ -11,11 +11,11 @@ use aya_ebpf::helpers::generated::{
 use aya_ebpf::programs::TcContext;
 use lb_common::addr::{Ip, Protocol};
 use lb_common::checksum::Difference;
+use lb_common::checksum::crc32c;
 use lb_common::flow::{Held, Tuple};
 use lb_common::l3::{L3, Typed};
 use lb_common::packet::{Covered, Packet};
 use lb_common::route::{Route, RouteResult, Traffic};
-use lb_common::sctp;
 use lb_common::wire::ETHERNET;
 
 use crate::{fib, linear};
@@ -314,5 +314,5 @@ impl Packet for Skb<'_> {
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn sctp_shifted(word: u32, behind: u32) -> u32 {
-    sctp::shifted(word, behind as u16)
+    crc32c::shifted(word, behind as u16)
 }

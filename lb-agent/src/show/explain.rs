@@ -10,7 +10,7 @@ use lb_common::addr::Protocol;
 use lb_common::bytes::{Bytes, Home, KnownRoute};
 use lb_common::event::{DropReason, Verdict};
 use lb_common::forward::whole;
-use lb_common::scratch::{Next, Scratch};
+use lb_common::forward::{Next, Scratch};
 use lb_common::service::{Frontend, Service};
 
 use super::{Error, open, words};

@@ -44,7 +44,8 @@ pub struct NodeSettings {
     pub pad: u32,
 }
 
-plain!(NodeSettings = 272 { netns_cookie, flags, socket_mode, source_port_low, source_port_high, secret, hairpin4, hairpin6, own, lifetimes, local, address4, address6, pods, pad });
+plain!(NodeSettings = 272 { netns_cookie, flags, socket_mode, source_port_low, source_port_high, secret, hairpin4,
+    hairpin6, own, lifetimes, local, address4, address6, pods, pad });
 
 impl Default for NodeSettings {
     fn default() -> Self {

@@ -7,17 +7,17 @@ use crate::addr::Ip;
 use crate::config::Settings;
 use crate::event::{DropReason, Verdict};
 use crate::flow::{Entry, Flow, FlowKey, Kind, Shown, Side, Tuple};
+use crate::forward::Scratch;
 use crate::forward::begin::ports::Reservation;
 use crate::forward::exit::rewrite;
 use crate::forward::life::flows;
 use crate::forward::rare::fragments;
 use crate::forward::{Choice, Found, Step, choose, ready};
 use crate::packet::Packet;
-use crate::scratch::Scratch;
 use crate::tables::{Clock, Flows, Tables};
 use crate::wire::View;
 
-/// How a new flow is made, beside what [`Choice`](crate::forward::Choice) says of service and backend. Written by the part that
+/// How a new flow is made, beside what [`Choice`] says of service and backend. Written by the part that
 /// decides about the first packet (`first`, `direct`, `host`), read by `begin` and `ports`.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about one packet")]
@@ -86,7 +86,7 @@ pub struct Pair {
 }
 
 /// Writes the forward entry of the flow of `scratch.headers.key` that begins as `scratch.begin` says into
-/// `scratch.pair`, and its reply. Until both ends have spoken its entries may be displaced ([`tiers`](crate::forward::life::tiers)).
+/// `scratch.pair`, and its reply. Until both ends have spoken its entries may be displaced (`life/tiers`).
 #[inline(always)]
 pub(super) fn prepare<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
     let Scratch { headers, found, choice, begin, pair, .. } = scratch;

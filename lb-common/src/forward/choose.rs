@@ -49,8 +49,8 @@ pub struct Choice {
 /// Nanoseconds in a second.
 pub(super) const SECOND: u64 = 1_000_000_000;
 
-/// Finds the service of `choice.frontend`: the address itself, else, where it is near ([`classify`](crate::forward::classify)), a
-/// `NodePort`, else the mark of a known ClusterIP or of a service range (contract 3.2, step 2).
+/// Finds the service of `choice.frontend`: that of the address itself, else, for an address or port of a service range,
+/// that of a `NodePort`, else the entry of a known ClusterIP or a service range (contract 3.2, step 2).
 #[inline(never)]
 pub(super) fn locate<T: Clock + Node + Services>(
     tables: &T,

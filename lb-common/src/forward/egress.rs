@@ -5,8 +5,8 @@ use crate::flow::{Kind, Side};
 use crate::forward::begin::ports;
 use crate::forward::parts::{Part, Parts, refuse, touch};
 use crate::forward::rare::host;
+use crate::forward::{Next, Scratch};
 use crate::forward::{Role, Step};
-use crate::scratch::{Next, Scratch};
 use crate::tables::Tables;
 use crate::wire::Piece;
 

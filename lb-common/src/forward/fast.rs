@@ -9,6 +9,7 @@ use crate::addr::{Ip, Protocol};
 use crate::config::Settings;
 use crate::event::{PassReason, Translation, Verdict};
 use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
+use crate::forward::Scratch;
 use crate::forward::classify::{self, Class};
 use crate::forward::exit::redirect;
 use crate::forward::exit::rewrite;
@@ -19,7 +20,6 @@ use crate::forward::seek::accelerated;
 use crate::forward::seek::follow;
 use crate::forward::{Found, Role};
 use crate::packet::Packet;
-use crate::scratch::Scratch;
 use crate::tables::Tables;
 use crate::wire::{self, Headers, View};
 

@@ -9,8 +9,8 @@ use crate::forward::exit::{self, ExitTo};
 use crate::forward::life::tiers;
 use crate::forward::parts::{Part, Parts, refuse, touch};
 use crate::forward::{Found, Role, Step};
+use crate::forward::{Next, Scratch};
 use crate::packet::Packet;
-use crate::scratch::{Next, Scratch};
 use crate::tables::Tables;
 use crate::wire::Piece;
 

@@ -4,6 +4,7 @@
 //! the parts nor their stacks add up. A part finds its input in the working memory and leaves its result there.
 
 use crate::event::{PassReason, Verdict};
+use crate::forward::Scratch;
 use crate::forward::begin::first;
 use crate::forward::begin::ports;
 use crate::forward::exit::rewrite;
@@ -15,7 +16,6 @@ use crate::forward::rare::icmp;
 use crate::forward::rare::reject;
 use crate::forward::{Step, begin, ingress, seek};
 use crate::packet::Packet;
-use crate::scratch::Scratch;
 use crate::tables::Tables;
 use crate::wire;
 

@@ -2,8 +2,8 @@
 //!
 //! The same choice as for packets; the flow's source is the socket. A call whose packets would be dropped, one that
 //! depends on an address that its socket has or is yet to get (`ClientIP` affinity does), and one from a port that the
-//! process chose, are left to the packets ([`host`](crate::forward::rare::host), `socketLB: all`). So are all datagrams: a socket that
-//! stays connected to the frontend follows every change of its backends.
+//! process chose, are left to the packets (`rare/host`, `socketLB: all`). So are all datagrams: a socket that stays
+//! connected to the frontend follows every change of its backends.
 
 use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::config::Settings;

@@ -15,7 +15,7 @@ use crate::fake::{
     run_whole, world, wrong_checksums,
 };
 use crate::flow::{Flow, FlowKey, Tuple};
-use crate::scratch::Scratch;
+use crate::forward::Scratch;
 use crate::wire::tcp;
 
 mod lives;

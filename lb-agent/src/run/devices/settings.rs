@@ -20,7 +20,9 @@ impl Devices {
         let mut own = self.own;
         // An address is in the filter before programs come that must know which answers are to this node.
         if let Some(view) = &self.view {
-            addresses(view, &self.identity).keys().for_each(|ip| own.add(ip));
+            for ip in addresses(view, &self.identity).keys() {
+                own.add(ip);
+            }
         }
         NodeSettings {
             netns_cookie: self.netns_cookie,

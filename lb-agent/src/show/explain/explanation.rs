@@ -7,7 +7,7 @@ use lb_common::config::Settings;
 use lb_common::event::{Turn, Verdict};
 use lb_common::flow::Flow;
 use lb_common::forward::is_local_only;
-use lb_common::scratch::{Next, Scratch};
+use lb_common::forward::{Next, Scratch};
 use lb_common::service::{Backend, Flags, Frontend, Service};
 use serde::Serialize;
 

@@ -3,11 +3,11 @@
 use crate::addr::Protocol;
 use crate::flow::{Flow, Shown};
 use crate::forward::Found;
+use crate::forward::Scratch;
 use crate::forward::life::close;
 use crate::forward::life::tiers;
 use crate::forward::rare::fragments;
 use crate::packet::Packet;
-use crate::scratch::Scratch;
 use crate::tables::{Clock, Flows, Fragments, Node, Services, Touch};
 use crate::wire::{Piece, View, tcp};
 

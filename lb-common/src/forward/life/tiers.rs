@@ -8,8 +8,8 @@
 use crate::addr::{Ip, Protocol};
 use crate::event::Event;
 use crate::flow::{Entry, Flow, Kind, Side, Tuple, has_lasted};
+use crate::forward::{Next, Scratch};
 use crate::packet::Packet;
-use crate::scratch::{Next, Scratch};
 use crate::tables::{Added, Clock, Flows, Services};
 
 use crate::forward::{Found, begin, choose};

@@ -1,7 +1,7 @@
 //! Packets of this host's own processes.
 //!
-//! TCP sockets that the hooks serve are connected to a backend in the first place ([`socket`](crate::forward::socket)). Every other
-//! packet to a frontend is translated where it leaves the stack: at an external interface, or at `lo` for frontends
+//! TCP sockets that the hooks serve are connected to a backend in the first place ([`crate::forward::socket`]). Every
+//! other packet to a frontend is translated where it leaves the stack: at an external interface, or at `lo` for frontends
 //! at addresses of this node. It goes on by the route of its backend, from an address of this node and a port of
 //! ours. The answer is shown to the stack at the interface by which the question left, so that the route back to the
 //! frontend is the one that it expects (`rp_filter`, ADR 0027). Netfilter sees the frontend on both ways.
@@ -20,10 +20,10 @@ use crate::forward::seek::inherited;
 use crate::forward::{
     Asker, Begin, Choice, Exit, Found, Refusal, Role, Step, choose, classify, life, ready,
 };
+use crate::forward::{Next, Scratch};
 use crate::hash;
 use crate::packet::Packet;
 use crate::route::RouteResult;
-use crate::scratch::{Next, Scratch};
 use crate::service::{Backend, Frontend};
 use crate::tables::Tables;
 use crate::wire::Headers;

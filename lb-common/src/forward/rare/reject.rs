@@ -9,11 +9,11 @@ use crate::addr::{Port, Protocol};
 use crate::checksum::Difference;
 use crate::event::{DropReason, PassReason, Turn, Verdict};
 use crate::flow::{FlowKey, Tuple};
+use crate::forward::Scratch;
 use crate::forward::exit::next_hop;
 use crate::forward::{Refusal, Step, exit};
 use crate::hash;
 use crate::packet::Packet;
-use crate::scratch::Scratch;
 use crate::tables::{Clock, Node};
 use crate::wire::{self, Headers, IPV4, IPV6, View, tcp};
 

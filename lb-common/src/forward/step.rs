@@ -1,0 +1,48 @@
+//! What all steps of the path share: the role of an interface, refusals, and the verdict that ends a path.
+
+use crate::config::Settings;
+use crate::event::{DropReason, PassReason, Turn, Verdict};
+use crate::tables::Node;
+
+/// The kind of interface a program is attached to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// The host's side of a pod's veth: clients behind it are pods of this node.
+    #[default]
+    Pod,
+    /// A device that leads outside, or to other nodes.
+    Edge,
+    /// The loopback interface of this host.
+    Host,
+}
+
+impl Role {
+    /// Index of the loopback interface, the same in every network namespace (`LOOPBACK_IFINDEX`, `include/net/flow.h`).
+    pub const LOOPBACK: u32 = 1;
+}
+
+/// Why no backend was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Tell the client (contract 3.7).
+    Reject(Turn),
+    /// Say nothing.
+    Drop(DropReason),
+    /// Not for us after all.
+    Pass(PassReason),
+}
+
+impl Default for Refusal {
+    fn default() -> Self {
+        Self::Pass(PassReason::NotOurs)
+    }
+}
+
+/// A step of the path: an error is the verdict that ends it.
+pub type Step<T> = Result<T, Verdict>;
+
+/// The settings. Before the agent has written them, every packet is the stack's.
+#[inline(always)]
+pub(in crate::forward) fn ready<T: Node>(tables: &T) -> Step<&Settings> {
+    tables.settings().ok_or(Verdict::Pass(PassReason::NotReady))
+}
