@@ -8,6 +8,7 @@ use crate::addr::{Ip, Protocol};
 use crate::checksum::Difference;
 use crate::flow::{Held, Tuple};
 use crate::forward::Parts;
+use crate::hook::{Hooked, Point};
 use crate::l3::{L3, Typed};
 use crate::packet::{Covered, Packet};
 use crate::route::{Route, RouteResult, Traffic};
@@ -85,6 +86,59 @@ impl Typed for Bytes {
     }
 }
 
+impl Hooked for Bytes {
+    fn point(&self) -> Point {
+        if self.home == Home::Frame { Point::Xdp } else { Point::Tc }
+    }
+
+    fn again(&mut self) -> Option<()> {
+        self.copies += 1;
+        Some(())
+    }
+
+    fn route(&self, tuple: &Tuple, _: Protocol, traffic: Traffic, into: &mut Route) -> RouteResult {
+        match self.routes.get(&tuple.destination) {
+            _ if traffic.v4 != tuple.destination.is_v4() => RouteResult::None,
+            None => RouteResult::None,
+            Some(known) if traffic.length > known.mtu => RouteResult::TooBig,
+            Some(KnownRoute { route: None, .. }) => RouteResult::NoNeighbour,
+            Some(KnownRoute { route: Some(route), .. }) => {
+                *into = *route;
+                RouteResult::Known
+            }
+        }
+    }
+
+    fn route_of_host(
+        &self,
+        tuple: &Tuple,
+        _: Protocol,
+        length: u16,
+        into: &mut Route,
+    ) -> RouteResult {
+        let Some(known) = self.routes.get(&tuple.destination) else { return RouteResult::None };
+        into.device = known.device;
+        if length > known.mtu {
+            into.mtu = known.mtu.into();
+            return RouteResult::TooBig;
+        }
+        RouteResult::Known
+    }
+
+    fn source(&self, tuple: &Tuple, _: Protocol, device: u32) -> Option<Ip> {
+        let known = self.routes.get(&tuple.destination)?;
+        (known.device == device).then_some(known.source)
+    }
+
+    fn device(&self) -> u32 {
+        self.device
+    }
+
+    fn is_from_host(&self) -> bool {
+        self.from_host
+    }
+}
+
 impl Packet for Bytes {
     fn has_tags(&self) -> bool {
         self.home == Home::Frame
@@ -92,10 +146,6 @@ impl Packet for Bytes {
 
     fn is_tagged(&self) -> bool {
         false
-    }
-
-    fn is_frame(&self) -> bool {
-        self.home == Home::Frame
     }
 
     fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
@@ -202,59 +252,12 @@ impl Packet for Bytes {
         Some(())
     }
 
-    fn again(&mut self) -> Option<()> {
-        self.copies += 1;
-        Some(())
-    }
-
     fn length(&self) -> usize {
         self.data.len()
     }
 
     fn segment(&self) -> usize {
         0
-    }
-
-    fn route(&self, tuple: &Tuple, _: Protocol, traffic: Traffic, into: &mut Route) -> RouteResult {
-        match self.routes.get(&tuple.destination) {
-            _ if traffic.v4 != tuple.destination.is_v4() => RouteResult::None,
-            None => RouteResult::None,
-            Some(known) if traffic.length > known.mtu => RouteResult::TooBig,
-            Some(KnownRoute { route: None, .. }) => RouteResult::NoNeighbour,
-            Some(KnownRoute { route: Some(route), .. }) => {
-                *into = *route;
-                RouteResult::Known
-            }
-        }
-    }
-
-    fn route_of_host(
-        &self,
-        tuple: &Tuple,
-        _: Protocol,
-        length: u16,
-        into: &mut Route,
-    ) -> RouteResult {
-        let Some(known) = self.routes.get(&tuple.destination) else { return RouteResult::None };
-        into.device = known.device;
-        if length > known.mtu {
-            into.mtu = known.mtu.into();
-            return RouteResult::TooBig;
-        }
-        RouteResult::Known
-    }
-
-    fn source(&self, tuple: &Tuple, _: Protocol, device: u32) -> Option<Ip> {
-        let known = self.routes.get(&tuple.destination)?;
-        (known.device == device).then_some(known.source)
-    }
-
-    fn device(&self) -> u32 {
-        self.device
-    }
-
-    fn is_from_host(&self) -> bool {
-        self.from_host
     }
 }
 

@@ -6,6 +6,7 @@
 use crate::addr::{Ip, Protocol};
 use crate::checksum::Difference;
 use crate::flow::{Held, Tuple};
+use crate::hook::{Hooked, Point};
 use crate::packet::{Covered, Packet};
 use crate::route::{Route, RouteResult, Traffic};
 use crate::wire::ETHERNET;
@@ -45,6 +46,49 @@ const fn behind_link(at: usize) -> usize {
     at.wrapping_sub(ETHERNET)
 }
 
+impl<P: Typed> Hooked for L3<P> {
+    #[inline(always)]
+    fn point(&self) -> Point {
+        Point::Tc
+    }
+
+    #[inline(always)]
+    fn again(&mut self) -> Option<()> {
+        self.0.again()
+    }
+
+    #[inline(always)]
+    fn route(&self, _: &Tuple, _: Protocol, _: Traffic, _: &mut Route) -> RouteResult {
+        RouteResult::None
+    }
+
+    #[inline(always)]
+    fn route_of_host(
+        &self,
+        tuple: &Tuple,
+        protocol: Protocol,
+        length: u16,
+        into: &mut Route,
+    ) -> RouteResult {
+        self.0.route_of_host(tuple, protocol, length, into)
+    }
+
+    #[inline(always)]
+    fn source(&self, tuple: &Tuple, protocol: Protocol, device: u32) -> Option<Ip> {
+        self.0.source(tuple, protocol, device)
+    }
+
+    #[inline(always)]
+    fn device(&self) -> u32 {
+        self.0.device()
+    }
+
+    #[inline(always)]
+    fn is_from_host(&self) -> bool {
+        self.0.is_from_host()
+    }
+}
+
 impl<P: Typed> Packet for L3<P> {
     #[inline(always)]
     fn has_tags(&self) -> bool {
@@ -54,11 +98,6 @@ impl<P: Typed> Packet for L3<P> {
     #[inline(always)]
     fn is_tagged(&self) -> bool {
         self.0.is_tagged()
-    }
-
-    #[inline(always)]
-    fn is_frame(&self) -> bool {
-        false
     }
 
     #[inline(always)]
@@ -149,11 +188,6 @@ impl<P: Typed> Packet for L3<P> {
     }
 
     #[inline(always)]
-    fn again(&mut self) -> Option<()> {
-        self.0.again()
-    }
-
-    #[inline(always)]
     fn length(&self) -> usize {
         self.0.length() + ETHERNET
     }
@@ -161,37 +195,6 @@ impl<P: Typed> Packet for L3<P> {
     #[inline(always)]
     fn segment(&self) -> usize {
         self.0.segment()
-    }
-
-    #[inline(always)]
-    fn route(&self, _: &Tuple, _: Protocol, _: Traffic, _: &mut Route) -> RouteResult {
-        RouteResult::None
-    }
-
-    #[inline(always)]
-    fn route_of_host(
-        &self,
-        tuple: &Tuple,
-        protocol: Protocol,
-        length: u16,
-        into: &mut Route,
-    ) -> RouteResult {
-        self.0.route_of_host(tuple, protocol, length, into)
-    }
-
-    #[inline(always)]
-    fn source(&self, tuple: &Tuple, protocol: Protocol, device: u32) -> Option<Ip> {
-        self.0.source(tuple, protocol, device)
-    }
-
-    #[inline(always)]
-    fn device(&self) -> u32 {
-        self.0.device()
-    }
-
-    #[inline(always)]
-    fn is_from_host(&self) -> bool {
-        self.0.is_from_host()
     }
 }
 

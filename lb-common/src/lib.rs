@@ -9,7 +9,7 @@
 //! 1. `mix`, `layout`: what a type of a map must be
 //! 2. `addr`, `checksum`, `event`, `route`: values; how a packet can end
 //! 3. `service`, `flow`, `config`, `hash`, `maglev`, `maps`: the entries of the maps
-//! 4. `packet`, `tables`: the traits by which the path asks its surroundings
+//! 4. `hook`, `packet`, `tables`: the traits by which the path asks its surroundings
 //! 5. `wire`, `l3`, `sctp`: the headers of a packet
 //! 6. `forward`: the path itself
 //! 7. `bytes`, `fake`: packets and tables of tests
@@ -30,6 +30,7 @@ pub mod fake;
 pub mod flow;
 pub mod forward;
 pub mod hash;
+pub mod hook;
 pub mod l3;
 pub mod layout;
 pub mod maglev;

@@ -1,9 +1,8 @@
 //! Access to a packet: a trait with one adapter for each kind (skb, XDP frame, bytes).
 
-use crate::addr::{Ip, Protocol};
 use crate::checksum::{Difference, crc32c};
-use crate::flow::{Held, Tuple};
-use crate::route::{Route, RouteResult, Traffic};
+use crate::flow::Held;
+use crate::hook::Hooked;
 
 /// How a field takes part in a transport checksum, which decides what a device may still have to add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,16 +17,12 @@ pub enum Covered {
 ///
 /// Access at a constant offset sees the linear part of an skb, or the first buffer of an XDP frame: the packet's own
 /// headers lie there from the start. Functions that take an offset known only at run time see all of it.
-pub trait Packet {
+pub trait Packet: Hooked {
     /// Whether a VLAN tag lies in the bytes (XDP) and not in the packet's metadata (tc).
     fn has_tags(&self) -> bool;
 
     /// Whether a VLAN tag lies in the packet's metadata: it goes on to another device than it came by.
     fn is_tagged(&self) -> bool;
-
-    /// Whether it is not in the stack yet (XDP): it cannot be answered from here on every device, and nothing
-    /// tells a checksum that a device is still to complete from a whole one.
-    fn is_frame(&self) -> bool;
 
     /// Copies `N` bytes. `at` must be a constant on each path of the program (`VERIFIER:` packet
     /// pointers with a variable part lose their bounds when the compiler adds them up twice).
@@ -94,41 +89,9 @@ pub trait Packet {
     /// Becomes a packet that was kept.
     fn become_held(&mut self, held: &Held) -> Option<()>;
 
-    /// Lets a copy of the packet come in once more by the same device, behind what waits there.
-    fn again(&mut self) -> Option<()>;
-
     /// Bytes in all, link-layer header included. More than the MTU before segmentation.
     fn length(&self) -> usize;
 
     /// Bytes of payload of each packet that a device will make of this one; 0 where it is one already.
     fn segment(&self) -> usize;
-
-    /// Asks the kernel by which way a packet of this tuple goes on that came in by this one's device.
-    fn route(
-        &self,
-        tuple: &Tuple,
-        protocol: Protocol,
-        traffic: Traffic,
-        into: &mut Route,
-    ) -> RouteResult;
-
-    /// Asks the kernel by which way a packet of this tuple leaves
-    /// that this host has made. The next hop is not asked for.
-    fn route_of_host(
-        &self,
-        tuple: &Tuple,
-        protocol: Protocol,
-        length: u16,
-        into: &mut Route,
-    ) -> RouteResult;
-
-    /// Asks the kernel which of this node's addresses is the source of what goes out by `device` to the destination
-    /// of this tuple; nothing where it does not say.
-    fn source(&self, tuple: &Tuple, protocol: Protocol, device: u32) -> Option<Ip>;
-
-    /// Index of the device it came in by or goes out by.
-    fn device(&self) -> u32;
-
-    /// Whether this host's own stack made it (only asked on the way out).
-    fn is_from_host(&self) -> bool;
 }

@@ -7,6 +7,7 @@ use aya_ebpf::programs::XdpContext;
 use lb_common::addr::{Ip, Protocol};
 use lb_common::checksum::Difference;
 use lb_common::flow::{Held, Tuple};
+use lb_common::hook::{Hooked, Point};
 use lb_common::packet::{Covered, Packet};
 use lb_common::route::{Route, RouteResult, Traffic};
 
@@ -34,6 +35,52 @@ fn changed(old: [u8; 2], change: Difference, zero_is_none: bool) -> Option<[u8; 
     Some(if zero_is_none && new == [0; 2] { [0xff; 2] } else { new })
 }
 
+impl Hooked for Frame<'_> {
+    #[inline(always)]
+    fn point(&self) -> Point {
+        Point::Xdp
+    }
+
+    #[inline(always)]
+    fn again(&mut self) -> Option<()> {
+        None
+    }
+
+    #[inline(always)]
+    fn route(
+        &self,
+        tuple: &Tuple,
+        protocol: Protocol,
+        traffic: Traffic,
+        into: &mut Route,
+    ) -> RouteResult {
+        fib::look_up(self.0.ctx.cast(), self.device(), (tuple, protocol, traffic), into)
+    }
+
+    // XDP sees no packet of this host.
+    #[inline(always)]
+    fn route_of_host(&self, _: &Tuple, _: Protocol, _: u16, _: &mut Route) -> RouteResult {
+        RouteResult::None
+    }
+
+    // XDP masquerades nothing first: the stack has let the flow through before (ADR 0019).
+    #[inline(always)]
+    fn source(&self, _: &Tuple, _: Protocol, _: u32) -> Option<Ip> {
+        None
+    }
+
+    #[inline(always)]
+    fn device(&self) -> u32 {
+        // SAFETY: a field of the program's own context.
+        unsafe { (*self.0.ctx).ingress_ifindex }
+    }
+
+    #[inline(always)]
+    fn is_from_host(&self) -> bool {
+        false
+    }
+}
+
 impl Packet for Frame<'_> {
     linear::access!();
 
@@ -45,11 +92,6 @@ impl Packet for Frame<'_> {
     #[inline(always)]
     fn is_tagged(&self) -> bool {
         false
-    }
-
-    #[inline(always)]
-    fn is_frame(&self) -> bool {
-        true
     }
 
     #[inline(always)]
@@ -130,11 +172,6 @@ impl Packet for Frame<'_> {
     }
 
     #[inline(always)]
-    fn again(&mut self) -> Option<()> {
-        None
-    }
-
-    #[inline(always)]
     fn length(&self) -> usize {
         // VERIFIER: hidden, for the difference of two packet pointers is folded into arithmetic it refuses. A
         // frame in several buffers never gets here: the program does not declare that it takes them.
@@ -144,39 +181,5 @@ impl Packet for Frame<'_> {
     #[inline(always)]
     fn segment(&self) -> usize {
         0
-    }
-
-    #[inline(always)]
-    fn route(
-        &self,
-        tuple: &Tuple,
-        protocol: Protocol,
-        traffic: Traffic,
-        into: &mut Route,
-    ) -> RouteResult {
-        fib::look_up(self.0.ctx.cast(), self.device(), (tuple, protocol, traffic), into)
-    }
-
-    // XDP sees no packet of this host.
-    #[inline(always)]
-    fn route_of_host(&self, _: &Tuple, _: Protocol, _: u16, _: &mut Route) -> RouteResult {
-        RouteResult::None
-    }
-
-    // XDP masquerades nothing first: the stack has let the flow through before (ADR 0019).
-    #[inline(always)]
-    fn source(&self, _: &Tuple, _: Protocol, _: u32) -> Option<Ip> {
-        None
-    }
-
-    #[inline(always)]
-    fn device(&self) -> u32 {
-        // SAFETY: a field of the program's own context.
-        unsafe { (*self.0.ctx).ingress_ifindex }
-    }
-
-    #[inline(always)]
-    fn is_from_host(&self) -> bool {
-        false
     }
 }

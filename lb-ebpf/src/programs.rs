@@ -5,7 +5,7 @@ use aya_ebpf::programs::{SockAddrContext, TcContext, XdpContext};
 use lb_common::event::{DropReason, Hook, PassReason, Turn, Verdict};
 use lb_common::forward::Scratch;
 use lb_common::forward::{Exit, Role, fast, socket, whole};
-use lb_common::packet::Packet as _;
+use lb_common::hook::Hooked as _;
 use lb_common::tables::Node as _;
 
 use crate::frame::Frame;

@@ -10,9 +10,9 @@ use aya_ebpf::helpers::generated::{
 };
 use aya_ebpf::programs::TcContext;
 use lb_common::addr::{Ip, Protocol};
-use lb_common::checksum::Difference;
-use lb_common::checksum::crc32c;
+use lb_common::checksum::{Difference, crc32c};
 use lb_common::flow::{Held, Tuple};
+use lb_common::hook::{Hooked, Point};
 use lb_common::l3::{L3, Typed};
 use lb_common::packet::{Covered, Packet};
 use lb_common::route::{Route, RouteResult, Traffic};
@@ -117,6 +117,64 @@ impl Typed for Skb<'_> {
     }
 }
 
+impl Hooked for Skb<'_> {
+    #[inline(always)]
+    fn point(&self) -> Point {
+        Point::Tc
+    }
+
+    #[inline(always)]
+    fn again(&mut self) -> Option<()> {
+        let device = self.device();
+        // SAFETY: the skb is the program's own context; the helper leaves it its own data.
+        let result =
+            unsafe { bpf_clone_redirect(self.0.skb.skb, device, u64::from(BPF_F_INGRESS)) };
+        if result == 0 { Some(()) } else { None }
+    }
+
+    #[inline(always)]
+    fn route(
+        &self,
+        tuple: &Tuple,
+        protocol: Protocol,
+        traffic: Traffic,
+        into: &mut Route,
+    ) -> RouteResult {
+        fib::look_up(self.0.skb.skb.cast(), self.device(), (tuple, protocol, traffic), into)
+    }
+
+    #[inline(always)]
+    fn route_of_host(
+        &self,
+        tuple: &Tuple,
+        protocol: Protocol,
+        length: u16,
+        into: &mut Route,
+    ) -> RouteResult {
+        fib::look_up_of_host(self.0.skb.skb.cast(), (tuple, protocol, length), into)
+    }
+
+    #[inline(always)]
+    fn source(&self, tuple: &Tuple, protocol: Protocol, device: u32) -> Option<Ip> {
+        let skb = self.0.skb.skb;
+        // SAFETY: a field of the program's own context.
+        let mark = unsafe { (*skb).mark };
+        fib::source(skb.cast(), (device, mark), tuple, protocol)
+    }
+
+    #[inline(always)]
+    fn device(&self) -> u32 {
+        // SAFETY: a field of the program's own context.
+        unsafe { (*self.0.skb.skb).ifindex }
+    }
+
+    #[inline(always)]
+    fn is_from_host(&self) -> bool {
+        // SAFETY: a field of the program's own context; 0 for what this host's stack made.
+        unsafe { (*self.0.skb.skb).ingress_ifindex == 0 }
+    }
+}
+
 impl Packet for Skb<'_> {
     linear::access!();
 
@@ -129,11 +187,6 @@ impl Packet for Skb<'_> {
     fn is_tagged(&self) -> bool {
         // SAFETY: a field of the program's own context.
         unsafe { (*self.0.skb.skb).vlan_present != 0 }
-    }
-
-    #[inline(always)]
-    fn is_frame(&self) -> bool {
-        false
     }
 
     #[inline(always)]
@@ -247,15 +300,6 @@ impl Packet for Skb<'_> {
     }
 
     #[inline(always)]
-    fn again(&mut self) -> Option<()> {
-        let device = self.device();
-        // SAFETY: the skb is the program's own context; the helper leaves it its own data.
-        let result =
-            unsafe { bpf_clone_redirect(self.0.skb.skb, device, u64::from(BPF_F_INGRESS)) };
-        if result == 0 { Some(()) } else { None }
-    }
-
-    #[inline(always)]
     fn length(&self) -> usize {
         // SAFETY: a field of the program's own context.
         unsafe { (*self.0.skb.skb).len as usize }
@@ -265,48 +309,6 @@ impl Packet for Skb<'_> {
     fn segment(&self) -> usize {
         // SAFETY: a field of the program's own context.
         unsafe { (*self.0.skb.skb).gso_size as usize }
-    }
-
-    #[inline(always)]
-    fn route(
-        &self,
-        tuple: &Tuple,
-        protocol: Protocol,
-        traffic: Traffic,
-        into: &mut Route,
-    ) -> RouteResult {
-        fib::look_up(self.0.skb.skb.cast(), self.device(), (tuple, protocol, traffic), into)
-    }
-
-    #[inline(always)]
-    fn route_of_host(
-        &self,
-        tuple: &Tuple,
-        protocol: Protocol,
-        length: u16,
-        into: &mut Route,
-    ) -> RouteResult {
-        fib::look_up_of_host(self.0.skb.skb.cast(), (tuple, protocol, length), into)
-    }
-
-    #[inline(always)]
-    fn source(&self, tuple: &Tuple, protocol: Protocol, device: u32) -> Option<Ip> {
-        let skb = self.0.skb.skb;
-        // SAFETY: a field of the program's own context.
-        let mark = unsafe { (*skb).mark };
-        fib::source(skb.cast(), (device, mark), tuple, protocol)
-    }
-
-    #[inline(always)]
-    fn device(&self) -> u32 {
-        // SAFETY: a field of the program's own context.
-        unsafe { (*self.0.skb.skb).ifindex }
-    }
-
-    #[inline(always)]
-    fn is_from_host(&self) -> bool {
-        // SAFETY: a field of the program's own context; 0 for what this host's stack made.
-        unsafe { (*self.0.skb.skb).ingress_ifindex == 0 }
     }
 }
 

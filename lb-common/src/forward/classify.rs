@@ -131,7 +131,7 @@ pub(super) fn may_be_answer<P: Packet, T: Filters>(
     tuple: &Tuple,
 ) -> bool {
     settings.has(Settings::BYPASSES)
-        && !packet.is_frame()
+        && !packet.is_at_xdp()
         && tables.may_be_backend(&tuple.source, tuple.source_port)
 }
 

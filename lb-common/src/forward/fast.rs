@@ -59,8 +59,8 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
         Class::Answer | Class::Frontend { .. } => {}
     }
     // The way past the stack is asked of the kernel for each packet, and of the flows whether XDP has been there.
-    let sends = packet.is_frame() && settings.has(Settings::REDIRECTS);
-    let is_asked = if packet.is_frame() {
+    let sends = packet.is_at_xdp() && settings.has(Settings::REDIRECTS);
+    let is_asked = if packet.is_at_xdp() {
         sends && is_answer
     } else {
         settings.has(Settings::BYPASSES)
@@ -71,7 +71,7 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     }
     // VERIFIER: at tc there is no stack left for what is read of it.
     let copy;
-    let found = if packet.is_frame() {
+    let found = if packet.is_at_xdp() {
         copy = tables.copy_flow::<V4>(key);
         copy.as_ref()
     } else {

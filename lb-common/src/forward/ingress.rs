@@ -34,7 +34,7 @@ fn path<P: Parts<T>, T: Tables>(
 ) -> Step<Verdict> {
     packet.part(tables, scratch, Part::Parse)?;
     let view = &scratch.headers.view;
-    if packet.is_frame() && !view.is_for_xdp() {
+    if packet.is_at_xdp() && !view.is_for_xdp() {
         return Err(Verdict::Pass(PassReason::LeftToTc));
     }
     if view.is_icmp() {
@@ -86,7 +86,7 @@ fn follow<P: Parts<T>, T: Tables>(
         packet.part(tables, scratch, Part::Bypass)?;
     }
     packet.part(tables, scratch, Part::Rewrite)?;
-    if packet.is_frame() && scratch.exit.to == ExitTo::NextHop {
+    if packet.is_at_xdp() && scratch.exit.to == ExitTo::NextHop {
         // It counts for the entry that leaves, as for the one that came in.
         touch(packet, tables, scratch)?;
     }
@@ -112,7 +112,7 @@ pub(super) fn bypass<P: Packet, T: Tables>(
     tables: &T,
     Scratch { headers, found, exit, .. }: &mut Scratch,
 ) {
-    let bypasses = if packet.is_frame() {
+    let bypasses = if packet.is_at_xdp() {
         redirect::prepare(packet, tables, headers, found, exit)
     } else {
         bypass::prepare(packet, tables, headers, found, exit)

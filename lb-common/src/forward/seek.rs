@@ -52,7 +52,7 @@ pub(super) fn ingress<P: Packet, T: Tables>(
     begin.renews = is_there && found.flow.is_forward();
     let known = is_there && !life::is_expired(tables, settings, found);
     exit.may_bypass =
-        settings.has(if packet.is_frame() { Settings::REDIRECTS } else { Settings::BYPASSES });
+        settings.has(if packet.is_at_xdp() { Settings::REDIRECTS } else { Settings::BYPASSES });
     if known && follow::is_current(tables, settings, &found.flow, view, is_answer) {
         return Ok(());
     }

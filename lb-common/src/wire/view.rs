@@ -164,7 +164,7 @@ impl View {
             packet.summed(change);
         }
         let udp = self.protocol == Protocol::UDP;
-        if udp && covered == Covered::Payload && !packet.is_frame() {
+        if udp && covered == Covered::Payload && !packet.is_at_xdp() {
             let [.., high, low] = self.word(packet, at - 2)?.to_ne_bytes();
             // One that is left out makes up for nothing.
             if [high, low] == [0; 2] {

@@ -77,11 +77,11 @@ pub(in crate::forward) fn packet<P: Packet>(
     old: &Tuple,
     to: &Tuple,
 ) -> Step<()> {
-    if packet.is_frame() && looks_partial(packet, view, old) {
+    if packet.is_at_xdp() && looks_partial(packet, view, old) {
         return Err(Verdict::Pass(PassReason::PartialChecksum));
     }
     // XDP takes none.
-    if !packet.is_frame() && view.protocol == Protocol::SCTP {
+    if !packet.is_at_xdp() && view.protocol == Protocol::SCTP {
         return sctp_packet(packet, view, old, to);
     }
     fields(packet, view, old, to).ok_or(Verdict::Drop(DropReason::RewriteFailed))
@@ -146,7 +146,7 @@ fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Op
     if before != after {
         view.write(packet, 0, after.to_ne_bytes())?;
         let ports = Difference::NONE.word(before, after);
-        if packet.is_frame() {
+        if packet.is_at_xdp() {
             // Its checksum is whole: nothing of it is left to a device.
             change = change.and(ports);
         } else {
@@ -159,7 +159,7 @@ fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Op
 /// Whether a packet can get no other port: SCTP in pieces. Asked before a flow is begun for it.
 #[inline(always)]
 pub(in crate::forward) fn port_stays<P: Packet>(packet: &P, view: &View) -> bool {
-    !packet.is_frame() && view.protocol == Protocol::SCTP && !sctp::can_change(packet, view)
+    !packet.is_at_xdp() && view.protocol == Protocol::SCTP && !sctp::can_change(packet, view)
 }
 
 /// SCTP: its checksum covers no address, and every byte behind its ports, so that no piece of a packet gets another

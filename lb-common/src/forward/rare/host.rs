@@ -273,7 +273,7 @@ pub(in crate::forward) fn find_delivery<P: Packet, T: Tables>(
         return Ok(());
     }
     let Some(device) = tables.device(index) else { return Ok(()) };
-    if packet.is_frame() {
+    if packet.is_at_xdp() {
         return Err(Verdict::Pass(PassReason::LeftToTc));
     }
     let [a, b, c, d, e, f] = device.hardware;

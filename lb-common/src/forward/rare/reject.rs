@@ -56,7 +56,7 @@ pub(in crate::forward) fn part<P: Packet, T: Clock + Node>(
     let why = match *refusal {
         Refusal::Pass(reason) => return Err(Verdict::Pass(reason)),
         Refusal::Drop(reason) => return Err(Verdict::Drop(reason)),
-        Refusal::Reject(_) if packet.is_frame() => {
+        Refusal::Reject(_) if packet.is_at_xdp() => {
             return Err(Verdict::Pass(PassReason::LeftToTc));
         }
         Refusal::Reject(why) => why,

@@ -24,7 +24,7 @@ pub(in crate::forward) fn may_be<P: Packet, T: Filters + Flows>(
     role: Role,
 ) -> bool {
     role == Role::Edge
-        && !packet.is_frame()
+        && !packet.is_at_xdp()
         && settings.has(Settings::ACCELERATED)
         && (tables.is_in_use(&tuple.destination, tuple.destination_port)
             || class != Class::Answer && classify::is_from_backend(tables, tuple))
