@@ -190,7 +190,8 @@ fn costs_nobody_else_anything(shape: Shape, room: Option<u32>, flood: Flood) -> 
     }
     let mut answers = 0;
     for (who, kept, load) in loads {
-        let tally = load.finish_without_loss().with_context(|| who.clone())?;
+        let told = || format!("{who}; node-a has counted {:?}", rig.agent(0).map(counted));
+        let tally = load.finish_without_loss().with_context(told)?;
         ensure!(!kept || tally.servers.len() == 1, "{who}: {tally:?}");
         answers += tally.answered();
     }
