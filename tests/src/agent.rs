@@ -1,7 +1,8 @@
-//! `lb-agent` on a node of a topology: started, asked, killed and restarted as an operator would.
+//! A running `lb-agent` on a node of a topology: tests start, query, kill and restart it as an operator would.
 //!
-//! Build it first: `cargo build -p lb-agent` (`cargo xtask test` does). `LB_AGENT` names another binary, and
-//! `LB_AGENT_BEFORE` one that is started first: then tests that start an agent again are upgrades.
+//! The binary must be built first: `cargo build -p lb-agent` (`cargo xtask test` does it). `LB_AGENT` names another
+//! binary. `LB_AGENT_BEFORE` names one that is used for the first start: with it, a test that restarts an agent tests
+//! an upgrade.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! One API server for several topologies: its address exists in each of them, and behind it a process of ours hands
-//! every connection on to where the server lives.
+//! A relay that gives several topologies one API server: the server's address exists in each of them, and a process
+//! behind that address passes every connection on to the server's own namespace.
 
 use std::env;
 use std::fs::File;

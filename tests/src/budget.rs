@@ -1,6 +1,7 @@
-//! The cost of the programs in the kernel, against the numbers of `tests/budget.toml`.
+//! The cost of the programs in the kernel, compared with the numbers of `tests/budget.toml`.
 //!
-//! Instructions and sizes may drift by a tenth, for kernels differ; maps and stack may not grow at all.
+//! Instructions and sizes may exceed their number by a tenth, because kernels differ. Map sizes and stack depth may not
+//! grow.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! The two sizes of a test: short in every run, long in a
-//! campaign (`cargo xtask prove`), and the figures of a campaign.
+//! The two sizes of a test, short in every run and long in a campaign (`cargo xtask prove`), and the figures of a
+//! campaign.
 //!
 //! Only the amount of work differs: both sizes assert the same.
 #![expect(clippy::print_stdout, reason = "xtask reads figures from the output of tests")]

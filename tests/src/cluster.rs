@@ -1,7 +1,7 @@
-//! A rig whose Services come from a real API server: control plane, Node objects, an agent on every node.
+//! A rig whose Services come from a real API server: a control plane, Node objects, and an agent on every node.
 //!
-//! The control plane lives in the namespace of the segments, as a machine of its own would; agents reach
-//! it over the wire. Addresses and numbers are the API server's choice, read back after it made it.
+//! The control plane lives in the namespace of the segments, like a separate machine; agents reach it over the wire.
+//! The API server chooses addresses and port numbers, and the tests read them back.
 
 use std::time::Duration;
 

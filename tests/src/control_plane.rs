@@ -1,8 +1,8 @@
-//! A real Kubernetes control plane of one's own: etcd, kube-apiserver and kube-controller-manager.
+//! A real Kubernetes control plane for one test: etcd, kube-apiserver and kube-controller-manager.
 //!
-//! It lives in a network namespace and a directory of its own, answers within seconds, and is gone with
-//! the value, or with the thread that started it, whichever ends first. There are no kubelets: Node
-//! and Pod objects say what the test wants them to say, and the real controllers draw conclusions.
+//! It has its own network namespace and directory, and answers within seconds. It ends with its value or with the
+//! thread that started it, whichever comes first. There are no kubelets: the test writes Node and Pod objects, and the
+//! real controllers act on them.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};

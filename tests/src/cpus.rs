@@ -1,4 +1,4 @@
-//! CPUs that threads stay on, and how they share them.
+//! CPU affinity and nice values of threads, and threads that keep the CPUs busy.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};

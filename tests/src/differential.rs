@@ -1,6 +1,7 @@
-//! The differential test: the same packet and tables through the programs in the kernel and on this host.
+//! The differential test: the same packets and tables through the programs in the kernel and through the same code on
+//! this host.
 //!
-//! Verdict, bytes and state written must agree. The clocks differ a little, so times are not compared.
+//! Verdicts, packet bytes and written state must be equal. The two clocks differ a little, so times are not compared.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! Pods that come as a CNI plugin wires them, several at a time, and the first questions of each: a datagram that is
-//! sent once, as a resolver does, and a connection.
+//! New pods, wired as a CNI plugin does it, several at a time, and the first questions of each: one datagram that is
+//! sent once, as by a resolver, and one TCP connection.
 //!
-//! There is no process in them: a thread of the test asks, so that nothing but the wire takes time.
+//! The pods contain no process: a thread of the test sends the questions, so that only the wire takes time.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, UdpSocket};

@@ -1,4 +1,4 @@
-//! The smallest HTTP client that can ask an agent how it is.
+//! A minimal HTTP client for the pages of an agent.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -1,6 +1,6 @@
-//! Stands between agents and a real API server, and says something else than it where a test wants that.
+//! A proxy between agents and a real API server that replaces the server's answers on request of a test.
 //!
-//! Agents speak plain HTTP to it, it speaks TLS to the server. It lives in the namespace of the server, in a thread.
+//! Agents speak plain HTTP to it, and it speaks TLS to the server. It runs as a thread in the server's namespace.
 
 use std::fs::{self, File};
 use std::io;

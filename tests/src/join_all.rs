@@ -1,4 +1,4 @@
-//! Questions that do not depend on each other, asked side by side: each waits for its own answer only.
+//! Independent work on parallel threads: each piece waits for its own answer only.
 
 use std::panic::resume_unwind;
 use std::sync::{Mutex, MutexGuard, PoisonError};

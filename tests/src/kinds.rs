@@ -1,7 +1,7 @@
-//! Kinds of interfaces that a kernel may lack: each is known by trying to make one.
+//! Kinds of interfaces that a kernel may lack: each is detected by an attempt to create one.
 //!
-//! A test of a kind that is not there says so on standard output, where `cargo xtask test` counts it as ignored. It
-//! never looks at versions or configurations of kernels: a kernel that has the kind runs the test.
+//! A test that needs a missing kind says so on standard output, where `cargo xtask test` counts it as ignored. Versions
+//! and configurations of kernels are not consulted: a kernel that has the kind runs the test.
 
 use std::io::{self, Write as _};
 use std::process::Command;

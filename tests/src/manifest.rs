@@ -1,7 +1,7 @@
-//! Services, their endpoints and nodes as manifests: what a test says about the cluster.
+//! Manifests of Services, their endpoints and nodes: the cluster as a test declares it.
 //!
-//! The same objects go into a directory for `lb-agent run --manifests`, or to a real API server. They are
-//! written as JSON, which is YAML, and by rename, so that nobody reads half a file.
+//! The same objects go into a directory for `lb-agent run --manifests`, or to a real API server. They are written as
+//! JSON, which is YAML, and renamed into place, so that no reader sees half a file.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A memory cgroup with a limit, of either version.
+//! A cgroup with a memory limit, of cgroup v1 or v2.
 
 use std::fs;
 use std::path::{Path, PathBuf};

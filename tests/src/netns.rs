@@ -1,4 +1,4 @@
-//! Network namespaces, named so that `ip netns` shows them, and gone with the value.
+//! Network namespaces with names that `ip netns` shows; dropping the value deletes the namespace.
 
 use std::fs::{self, File};
 use std::panic::resume_unwind;

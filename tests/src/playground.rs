@@ -1,6 +1,6 @@
-//! A topology for people: one node, three pods and a client, under names that can be typed.
+//! A topology for people: one node, three pods and a client, with names that are easy to type.
 //!
-//! `cargo xtask demo` tells its story in it. It goes away with whoever asked for it, unless told to stay.
+//! `cargo xtask demo` runs in it. It ends with the process that started it, unless that process asks for it to stay.
 
 use std::fs;
 use std::io::{self, BufRead as _, Write as _};

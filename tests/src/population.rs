@@ -1,7 +1,8 @@
-//! Services in great number that nobody asks: what a cluster has beside the one that is looked at.
+//! Many Services that no client uses: the rest of a large cluster beside the Service under test.
 //!
-//! They are put where a real API server keeps its objects, as it would have written them, for to make 50,000 of them it
-//! takes more than twelve minutes. It reads them there and tells of them as of all others.
+//! They are written directly into the store of a real API server, in the form in which it would have written them,
+//! because creating 50,000 of them through the API takes more than twelve minutes. The API server reads and serves them
+//! like all others.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;

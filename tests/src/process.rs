@@ -1,8 +1,8 @@
-//! Child processes at home in a host: in its network namespace, in its cgroup, with all our mounts.
+//! Child processes of a host: in its network namespace and its cgroup, with all mounts of this process.
 //!
-//! `ip netns exec` would give them a fresh `/sys` and hide bpffs and cgroups; here the child moves
-//! itself before it becomes the program. The kernel kills it when the *thread* that started it ends,
-//! so nothing outlives its test.
+//! `ip netns exec` would mount a fresh `/sys` and hide bpffs and cgroups; here the child moves itself into the
+//! namespace before it executes the program. The kernel kills it when the *thread* that started it ends, so no process
+//! outlives its test.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

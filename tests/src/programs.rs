@@ -1,4 +1,4 @@
-//! Programs on interfaces.
+//! The eBPF programs on interfaces of a namespace.
 
 use anyhow::Result;
 use lb_agent::datapath::{Direction, attached_programs};

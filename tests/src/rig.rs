@@ -1,4 +1,4 @@
-//! A topology with an agent on every node and a server in every member: where most tests begin.
+//! A topology with an agent on every node and a server in every member: the start of most tests.
 
 use std::fs;
 

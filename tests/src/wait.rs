@@ -1,7 +1,7 @@
-//! Waiting for a condition, with a deadline.
+//! Waits for a condition, with a deadline.
 //!
-//! The one place of the harness where time passes without work: everything else polls through here.
-//! A wait returns the value that the condition found, so that a test asserts on it without asking again.
+//! This is the only place of the harness where time passes without work; all other code polls through it. A wait
+//! returns the value that the condition found, so that a test can assert on it without asking again.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Answers of an agent: its metrics and pages, and its commands run beside it.
+//! Queries to a running agent: its metrics, its HTTP pages, and the output of other `lb-agent` commands beside it.
 
 use std::collections::BTreeMap;
 use std::fs;

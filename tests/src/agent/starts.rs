@@ -1,4 +1,5 @@
-//! How later starts of an agent differ from its first one.
+//! Settings for the next start of an agent that differ from its first start: flags, capabilities, memory limit, log
+//! file.
 
 use std::path::Path;
 

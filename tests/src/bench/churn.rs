@@ -1,7 +1,8 @@
-//! From a change in the API to the first packet that obeys it, and from a start to the first answer: ours and the real
-//! kube-proxy, beside few services and many.
+//! The benchmark `churn`: the time from a change in the API to the first packet that follows it, and from a start to
+//! the first answer. It compares our agent with the real kube-proxy, with few and with many services.
 //!
-//! A time begins when the request to the API server does. Refuses a change that was there before it was made.
+//! A measurement begins when the request to the API server begins. An answer that comes before the change was made is
+//! an error.
 
 use std::io::Write;
 use std::net::SocketAddr;

@@ -1,8 +1,8 @@
-//! `bench compare OLD NEW`: what changed beyond noise, and whether any of ours became worse.
+//! The comparison `bench compare OLD NEW`: changes beyond the noise, and whether a figure of our agent became worse.
 //!
-//! Two figures differ when their quarters have no value in common and their middles are further apart than [`FLOOR`].
-//! Absolute rates are shown but not judged where a ratio to plain routing of the same run stands beside them: another
-//! machine, or another hour of the same one, is no regression.
+//! Two figures differ when their interquartile ranges do not overlap and their medians are further apart than
+//! [`FLOOR`]. An absolute rate is shown but not judged where the same run has its ratio to plain routing: another
+//! machine, or another hour on the same machine, is not a regression.
 
 use std::io::Write;
 use std::path::Path;

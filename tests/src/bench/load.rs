@@ -1,4 +1,5 @@
-//! The load of the machine: how busy its CPUs are, and how much of that is neither ours nor the kernel's.
+//! The load of the machine: how busy its CPUs are, and the share of other processes, which belong neither to the
+//! benchmark nor to the kernel.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! The machine that figures are from, and how busy it was with other things.
+//! The machine that figures come from, and its load before and after the measurement.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The memory of a process, and of the maps that it filled.
+//! The memory of a process, and the kernel memory of the maps that it filled.
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,7 @@
-//! Nanoseconds per packet by `BPF_PROG_TEST_RUN`, ours beside reference programs.
+//! The benchmark `packet`: nanoseconds per packet by `BPF_PROG_TEST_RUN`, for our programs and for reference programs.
 //!
-//! Refuses a figure that did not do its work: the verdict counters must say that each repeat was a packet
-//! translated, and the packets of the reference programs must end where their ring ends.
+//! A measurement whose work was not done is an error: the verdict counters must show that every repeat translated a
+//! packet, and a packet of a reference program must end where its ring ends.
 
 use std::fs;
 use std::io::Write;

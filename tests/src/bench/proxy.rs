@@ -1,4 +1,4 @@
-//! The proxy of a node: our agent, or the real kube-proxy.
+//! The proxy of a node in a benchmark: our agent, or the real kube-proxy.
 
 use std::path::Path;
 use std::time::Duration;

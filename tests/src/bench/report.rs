@@ -1,7 +1,8 @@
-//! The report for people: one page that needs nothing else, with a picture of every figure and a table of all.
+//! The report of benchmarks: one HTML page without external files, with a chart of every figure and one table of all
+//! rows.
 //!
-//! It shows what results hold and nothing more: a bench that did not run has no section. Dark where the reader's
-//! machine is.
+//! It shows only what the results hold: a benchmark that did not run has no section. It has dark colours where the
+//! reader's browser asks for them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

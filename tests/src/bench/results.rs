@@ -1,7 +1,7 @@
-//! The one form in which every bench writes what it found: `results.json` (`docs/bench/README.md`).
+//! The file format of all benchmark results: `results.json` (`docs/bench/README.md`).
 //!
-//! A row is one figure: labels say of what, a measure says which, a spread says how sure. Reports and comparisons
-//! read nothing else, so a figure without its spread cannot be shown.
+//! A row is one figure: its labels name the subject, its measure names the quantity, its spread gives the uncertainty.
+//! Reports and comparisons read nothing else, so a figure without a spread cannot be shown.
 
 use std::collections::BTreeMap;
 use std::env;

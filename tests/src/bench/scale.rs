@@ -1,6 +1,6 @@
-//! The cost of a large cluster for the agent that `LB_AGENT` names, on generated manifests.
+//! The benchmark `scale`: the cost of a large cluster for the agent that `LB_AGENT` names, with generated manifests.
 //!
-//! Memory, the time from complete lists to programmed maps, and the time from a change to the map it changes.
+//! It measures memory, the time from complete lists to programmed maps, and the time from a change to the changed map.
 
 use std::fs;
 use std::io::Write;

@@ -1,7 +1,7 @@
-//! Connections, requests and bytes a second through namespaces: plain routing, the real kube-proxy and ours, in turn,
-//! with few services and with many.
+//! The benchmark `traffic`: connections, requests and bytes per second through namespaces, with plain routing, the real
+//! kube-proxy and our agent in turn, with few and with many services.
 //!
-//! Refuses a figure of a path that does not answer: every generator ends with an error when an answer is missing.
+//! A path that does not answer gives no figure: every generator fails when an answer is missing.
 
 use std::io::Write;
 use std::path::Path;

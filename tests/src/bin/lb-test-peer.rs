@@ -1,4 +1,5 @@
-//! The program in every member of a topology: asks and answers, as the test or a person says.
+//! The program that runs in every member of a topology: it sends and answers questions, on orders of a test or a
+//! person.
 
 use std::io::{self, Write as _, stdin, stdout};
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
-//! How deep a loaded program's stack goes: the deepest chain of its functions, each as the verifier counts it.
+//! The stack depth of a loaded program: the deepest chain of its functions, each counted as the verifier counts it.
 //!
-//! Read from the translated instructions: bytes below the frame pointer (r10) that a function reaches, by
-//! itself or through a register that was made from it. The verifier allows 512 for a whole chain, and
-//! rounds each function up to 16 bytes, or to 32, those without any too, as Linux 6.6 does.
+//! The depth is computed from the translated instructions: the bytes below the frame pointer (r10) that a function
+//! reaches, directly or through a register derived from it. The verifier allows 512 bytes for a whole chain. It rounds
+//! each function up to 16 bytes, or to 32 on older kernels such as Linux 6.6, also a function that uses no stack.
 
 use std::collections::BTreeSet;
 

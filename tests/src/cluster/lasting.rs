@@ -1,6 +1,5 @@
-//! Connections and sockets of everybody who asks a Service, which stay open while
-//! the ones who serve it change. Half of them ask round after round, so that each
-//! change meets questions under way; the others are silent until they are asked.
+//! Connections and UDP sockets of all clients of a Service, which stay open while its backends change. Half of them ask
+//! continuously, so that each change meets questions under way; the others are silent until the test uses them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! How soon packets follow a change after an outage of the API server, beside the same change without one.
+//! The time until packets follow a change after an outage of the API server, compared with the same change without an
+//! outage.
 
 use std::time::{Duration, Instant};
 

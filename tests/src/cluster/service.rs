@@ -1,4 +1,4 @@
-//! Services that leave addresses and numbers to the API server, and what it chose.
+//! Services whose addresses and port numbers the API server chooses, and the values that it chose.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Everybody of a cluster asks one Service while something happens to agents or API server.
+//! Continuous questions of all clients of a cluster to one Service, while agents or the API server restart.
 
 use anyhow::{Context as _, Result, ensure};
 

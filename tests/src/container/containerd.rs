@@ -1,4 +1,4 @@
-//! A containerd with a root, a state and a socket of its own; what it started ends with it.
+//! A containerd with its own root, state directory and socket; its containers end with it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! An archive of the agent's image, read as a registry would: every blob by its digest.
+//! An archive of the agent's image, read as a registry would read it: every blob by its digest.
 
 use std::env;
 use std::path::{Path, PathBuf};

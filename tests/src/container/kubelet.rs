@@ -1,6 +1,7 @@
-//! A kubelet as far as the agent's pod needs one: init container, container, probes, all as the manifest says.
+//! The part of a kubelet that the agent's pod needs: init container, container and probes, as the manifest declares
+//! them.
 //!
-//! A field that it does not know is an error: what the manifest asks for is what is tested.
+//! An unknown field is an error, so that a test covers everything that the manifest asks for.
 
 use std::collections::BTreeMap;
 use std::fs;

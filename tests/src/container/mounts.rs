@@ -1,4 +1,4 @@
-//! Directories that stand for those of a machine, as mounts that pods and host share.
+//! Directories that replace those of a machine, with mounts that propagate between pods and host.
 
 use std::fs;
 use std::path::{Path, PathBuf};

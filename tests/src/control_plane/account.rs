@@ -1,4 +1,4 @@
-//! The files of a service account in a pod: three files, at a path that cannot be chosen, and two variables.
+//! The credentials of a service account in a pod: three files at a fixed path, and two environment variables.
 
 use std::fs;
 use std::net::SocketAddr;

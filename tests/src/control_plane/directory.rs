@@ -1,4 +1,4 @@
-//! The directory of one control plane, on the machine for as long as its owner.
+//! The directory of one control plane, removed when its owner ends.
 
 use std::env;
 use std::fs;

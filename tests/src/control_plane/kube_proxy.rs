@@ -1,4 +1,5 @@
-//! The real kube-proxy in a network namespace: an oracle for behaviour and the peer to measure.
+//! The real kube-proxy in a network namespace: the reference for behaviour, and the proxy to compare with in
+//! benchmarks.
 
 use std::fs;
 use std::net::SocketAddr;

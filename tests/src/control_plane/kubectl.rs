@@ -1,4 +1,4 @@
-//! kubectl as the client: what the tests say to the API server is what a person would say.
+//! kubectl as the client of the API server: a test changes objects as a person would.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

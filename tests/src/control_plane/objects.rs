@@ -1,4 +1,4 @@
-//! Node and Pod objects that claim what kubelets would report.
+//! Node and Pod objects, with the status that kubelets would report.
 
 use std::collections::BTreeMap;
 

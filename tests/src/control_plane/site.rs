@@ -1,4 +1,4 @@
-//! Where a control plane lives, and the command lines of the servers that live there.
+//! The site of a control plane: its namespace, its directory, and the command lines of its servers.
 
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

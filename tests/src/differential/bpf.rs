@@ -1,5 +1,5 @@
-//! The few raw calls that the differential test needs: maps in batches, test runs. aya has no batches, and its test
-//! run asks for more than two microseconds.
+//! The raw bpf(2) calls that the differential test needs: map batches and test runs. aya has no batches, and a test run
+//! through aya takes more than two microseconds longer.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};

@@ -1,4 +1,4 @@
-//! The socket hooks in the kernel, for the sockets of this process.
+//! The socket hooks in the kernel, attached for the sockets of this process.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The programs in the kernel, with maps of their own that nothing else sees.
+//! The programs in the kernel, with maps that no other program uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};

@@ -1,5 +1,6 @@
-//! The world around a node, for what asks the kernel's routes: the routes of `lb_common::fake::world`, in a network
-//! namespace that the calling thread enters for good. Test runs happen on the loopback device of their thread's.
+//! The routes around a node, for programs that query the kernel's routing table: those of `lb_common::fake::world`, in
+//! a network namespace that the calling thread enters for good. Test runs use the loopback interface of the thread's
+//! namespace.
 
 use std::cell::Cell;
 use std::fmt::Write as _;

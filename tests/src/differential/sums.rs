@@ -1,5 +1,5 @@
-//! Sums that devices make over all bytes of a packet that comes in (`CHECKSUM_COMPLETE`). Whoever changes bytes
-//! changes the sum with them, or the stack takes the packet for broken, says so in its log and sums it up itself.
+//! Checksums that interfaces compute over all bytes of a received packet (`CHECKSUM_COMPLETE`). A program that changes
+//! bytes must adjust this sum; otherwise the stack logs a hardware checksum failure and computes the sum itself.
 
 use anyhow::Result;
 use lb_common::event::{Hook, Verdict};

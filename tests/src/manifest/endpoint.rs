@@ -1,4 +1,4 @@
-//! One endpoint of a Service.
+//! One endpoint of a Service: its addresses, its node and its conditions.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! The account of many worlds: how many questions each proxy and setting answered as expected, and what went otherwise.
+//! The account of many worlds: the number of questions that each proxy and setting answered as expected, and the
+//! deviations.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -1,5 +1,5 @@
-//! The outcome that the contract expects of each question: its tables 2.4 and 3.3, and where we differ from them on
-//! purpose (ADR 0011).
+//! The outcome that the contract requires for each question: its tables 2.4 and 3.3, with our deliberate deviations
+//! (ADR 0011).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,5 +1,5 @@
-//! Statements of the contract besides its matrix: ranges, hints, slices in all their shapes, and changes of all
-//! of them (contract 1 to 4, 14).
+//! Statements of the contract besides its matrix: source ranges, hints, all forms of slices, and changes of all of
+//! these (contract 1 to 4, 14).
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Services and slices with what the usual ones do not have: hints, ranges, strange slices.
+//! Services and slices with unusual fields: hints, source ranges, unexpected forms of slices.
 
 use anyhow::Result;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! A question of the matrix: client, destination, state of the Service, and the possible outcomes.
+//! A question of the matrix (client, destination, state of the Service), and its possible outcomes.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The way of packets in a world: everything that is for a Service goes to `node-a`.
+//! The routes of a world: every packet for a Service goes to `node-a`.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! The Services that the matrix asks about, in every state that matters (contract 2.4).
+//! The Services of the matrix, in every state that matters (contract 2.4).
 
 use anyhow::Result;
 use serde_json::{Value, json};

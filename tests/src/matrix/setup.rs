@@ -1,4 +1,4 @@
-//! The parts of a world: the proxy, and the configuration that both kinds of proxy read.
+//! The choices that make a world: the proxy, its settings, and the configuration that both proxies read.
 
 use serde_json::{Value, json};
 

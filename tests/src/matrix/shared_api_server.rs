@@ -1,4 +1,4 @@
-//! The control plane of all worlds, and the wires to it.
+//! The control plane of all worlds, and the wires that connect them to it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

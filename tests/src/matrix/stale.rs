@@ -1,4 +1,4 @@
-//! The rows of contract 5: what becomes of UDP flows, and of a connection, whose endpoint or Service changes.
+//! The rows of contract 5: UDP flows, and one TCP connection, whose endpoint or Service changes.
 
 use anyhow::Result;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! A topology with one proxy on `node-a`: the real one or ours, with the same configuration file.
+//! A topology with one proxy on `node-a`: the real kube-proxy or our agent, with the same configuration file.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Objects as an API server keeps them: with what it fills in.
+//! Objects in the form in which an API server stores them, with the fields that it fills in.
 
 use std::net::Ipv4Addr;
 

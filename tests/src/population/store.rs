@@ -1,4 +1,4 @@
-//! The store of an API server, by the JSON that etcd speaks beside gRPC.
+//! A client of the API server's store, over the JSON gateway that etcd offers beside gRPC.
 
 use std::net::SocketAddr;
 

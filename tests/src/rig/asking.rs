@@ -1,4 +1,4 @@
-//! Questions to Services, and what tests expect of them.
+//! Questions to Services, and the answers that tests require.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

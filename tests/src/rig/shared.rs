@@ -1,7 +1,7 @@
-//! One rig for all tests of a file: agents start once, Services come and go with each test.
+//! One rig for all tests of a file: agents start once, and Services come and go with each test.
 //!
-//! The rig belongs to a thread of its own, since its processes end with the thread that started them.
-//! Nobody drops it: when the test process ends, the janitor of the topology removes everything.
+//! A thread of its own holds the rig, because its processes end with the thread that started them. The rig is never
+//! dropped: when the test process ends, the janitor of the topology removes everything.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -1,7 +1,7 @@
-//! The address plan of every topology: who has which address, in both families, as pure functions.
+//! The address plan of every topology: the addresses of each member, in both families, as pure functions.
 //!
-//! Numbers are the same digits in both families, so that a capture reads like a story: pod 11 of node
-//! 2 is 10.244.2.11 and `fd00:244:2::11`.
+//! Both families use the same digits, so that a capture is easy to read: pod 11 of node 2 is 10.244.2.11 and
+//! `fd00:244:2::11`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,4 +1,4 @@
-//! The network outside the nodes: one or two segments, each a bridge that is everyone's gateway.
+//! The network outside the nodes: one or two segments, each a bridge that is the default gateway of its members.
 
 use anyhow::Result;
 

@@ -1,8 +1,8 @@
 //! The resources of a topology besides memory, and their removal.
 //!
-//! Everything carries the process id of its owner in its name. It goes with the value; if the owner
-//! is killed or interrupted, a janitor (a process that only waits for the owner's end) removes it; and
-//! should both die, the next topology sweeps what belongs to dead processes.
+//! Every resource has the process id of its owner in its name. It is removed with its value. If the owner is killed or
+//! interrupted, a janitor (a process that only waits for the owner's end) removes it. If both die, the next topology
+//! removes the resources of dead processes.
 
 use std::fs;
 use std::io::{self, Read as _};

@@ -1,4 +1,5 @@
-//! Whoever can talk: a namespace with addresses, and in it a process that asks and answers for us.
+//! A member of a topology: a namespace with addresses, and in it a process that sends and answers questions for the
+//! test.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A node: a namespace that forwards, a cgroup, a bpf filesystem, and pods.
+//! A node: a namespace that forwards packets, a cgroup, a bpf filesystem, and pods.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
-//! Switches the checksum offload of a device off, as `ethtool -K DEVICE tx off` does, and the polling of a veth.
+//! Two offload settings of an interface: its transmit checksum offload (`ethtool -K INTERFACE tx off`), and the NAPI
+//! polling of a veth.
 //!
-//! Between namespaces the kernel never computes transport checksums on its own: packets carry a partial one.
-//! With the offload off, they carry a full one, as they would from a wire.
+//! Between namespaces the kernel does not compute transport checksums by default: packets carry a partial one. With the
+//! offload off they carry a complete one, as on a physical wire.
 
 use std::io;
 use std::os::fd::AsRawFd as _;

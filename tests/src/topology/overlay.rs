@@ -1,4 +1,4 @@
-//! A vxlan between the nodes, as flannel and others lay it: pods of other nodes are behind `vxlan0`.
+//! A vxlan between the nodes, as flannel and other CNI plugins create it: pods of other nodes are behind `vxlan0`.
 
 use anyhow::Result;
 

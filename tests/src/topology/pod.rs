@@ -1,4 +1,4 @@
-//! How a pod's pair of interfaces hangs on its node: routed, or as a port of a bridge.
+//! The connection of a pod's interface pair to its node: routed, or as a port of a bridge.
 
 use anyhow::Result;
 

@@ -1,10 +1,10 @@
-//! A tunnel between two nodes, as `WireGuard` or ipip lay it: pods of the
-//! other node are behind `tun0`, a device without a link-layer header.
+//! A tunnel between two nodes, as `WireGuard` or ipip create it: pods of the other node are behind `tun0`, an interface
+//! without a link-layer header.
 //!
-//! A thread of ours carries packets from one end to the other, as programs in user space do
-//! it: without a packet around it, and with the checksum and the segments that its sender
-//! left undone. On a kernel that has other tunnels, the environment variable `LB_TUNNEL` asks
-//! for one: `wireguard`, `gre`, `ip6tnl`, or `ipip` as Calico has it, with `sit` beside it.
+//! A thread of the test carries packets from one end to the other, like a tunnel program in user space: without an
+//! outer header, and with the checksums and segmentation that the sender left undone. On a kernel with other kinds of
+//! tunnel, the environment variable `LB_TUNNEL` selects one: `wireguard`, `gre`, `ip6tnl`, or `ipip` as Calico uses it,
+//! with `sit` for IPv6.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};

@@ -1,6 +1,7 @@
-//! The pair of interfaces between a node and a pod: a veth, or a netkit of either mode.
+//! The pair of interfaces between a node and a pod: a veth, or a netkit in mode l2 or l3.
 //!
-//! Netkits are made by netlink: ip-link(8) of many distributions does not know their mode, which is l3 by default.
+//! Netkits are created over netlink, because ip-link(8) of many distributions cannot set their mode, which is l3 by
+//! default.
 
 use std::os::fd::AsRawFd as _;
 

@@ -1,4 +1,4 @@
-//! One question to a server, as data: what is asked, what comes back, and the ways it can fail.
+//! One question to a server as data, the answer, and the possible failures.
 
 use std::error::Error;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Work on a thread of its own until it is told to stop, and its account.
+//! Work on a background thread until it is stopped, and the account that it keeps.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

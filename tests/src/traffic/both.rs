@@ -1,4 +1,5 @@
-//! One unconnected UDP socket with questions to two servers under way at once: an answer comes from whom it answers.
+//! One unconnected UDP socket with questions to two servers under way at once: each answer must come from the address
+//! that was asked.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

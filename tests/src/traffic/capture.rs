@@ -1,4 +1,4 @@
-//! Every frame of one device, from the moment the capture starts.
+//! A capture of every frame on one interface, from its start on.
 
 use std::io;
 use std::mem::zeroed;

@@ -1,4 +1,4 @@
-//! Asking and serving from a command line, for people and for `cargo xtask demo`.
+//! Commands to ask and to serve from a shell, for people and for `cargo xtask demo`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};

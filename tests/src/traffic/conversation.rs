@@ -1,4 +1,4 @@
-//! The socket that asks: opened as a question wants it, and asked through once or again.
+//! The socket of a client: opened as the question requires, and used for one or more questions.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::mem::zeroed;

@@ -1,6 +1,6 @@
-//! One captured frame, read as far as tests ask, and its checksums verified by computing them again.
+//! One captured frame, parsed as far as tests need it, with its checksums recomputed and verified.
 //!
-//! It shares no code with the data path on purpose: what it says is a second opinion.
+//! It deliberately shares no code with the data path: it is a second opinion.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

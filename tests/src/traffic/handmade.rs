@@ -1,6 +1,6 @@
-//! Questions as packets made by hand, from the IP header on: pieces in any order, options, odd headers.
+//! Questions as handmade packets, from the IP header on: fragments in any order, options, unusual headers.
 //!
-//! Answers come to an ordinary socket of the port that the packets name.
+//! Answers arrive at an ordinary socket that is bound to the source port of the packets.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

@@ -1,4 +1,4 @@
-//! Questions without pause on a thread of their own, and the account of how they went.
+//! Continuous questions on a background thread, and the account of their outcomes.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! The process of ours in a member, told what to do through its standard input.
+//! The process in a member (`lb-test-peer`), which takes orders on its standard input.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{IpAddr, SocketAddr};

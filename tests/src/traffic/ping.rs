@@ -1,4 +1,5 @@
-//! A ping by the kernel's own sockets for it: the answer is whole, from whom was asked, and carries what was sent.
+//! A ping through the kernel's ping sockets: the answer must be complete, come from the address that was pinged, and
+//! carry the payload that was sent.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};

@@ -1,4 +1,4 @@
-//! Frames made by hand, sent out of a device as they are.
+//! Handmade frames, sent unchanged out of an interface.
 
 use std::ffi::CString;
 use std::io;

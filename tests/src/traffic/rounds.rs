@@ -1,6 +1,6 @@
-//! Sockets that stay open and are asked round after round, on a thread of their own:
-//! what changes meanwhile meets questions under way. The ledger says of each question
-//! that it was answered, and whether by the server that answered the socket before.
+//! Sockets that stay open and ask round after round, on a background thread: changes meanwhile meet questions under
+//! way. The ledger records whether each question was answered, and whether by the server that answered the socket
+//! before.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -1,6 +1,6 @@
-//! SCTP by raw sockets: a kernel without sockets of it passes its packets on all the same.
+//! SCTP over raw sockets: a kernel without SCTP sockets forwards SCTP packets all the same.
 //!
-//! It shares no code with the data path on purpose: the checksum is computed here, bit by bit.
+//! It deliberately shares no code with the data path: the checksum is computed here, bit by bit.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,7 +1,7 @@
-//! Servers that say who they are and whom they saw.
+//! Servers that answer with their name and the client address that they saw.
 //!
-//! A question is a line: `ask SIZE ...`. The answer is a line: name, client, bytes received, and SIZE
-//! bytes of padding. A line of HTTP gets the same as an HTTP answer, so that a browser or curl can ask.
+//! A question is a line, `ask SIZE ...`. The answer is a line with name, client, number of received bytes, and SIZE
+//! bytes of padding. A line of HTTP gets the same content as an HTTP answer, so that a browser or curl can be a client.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};

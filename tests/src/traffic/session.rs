@@ -1,4 +1,4 @@
-//! The other end of [`super::peer::Peer`]: a process that does what it reads, line by line.
+//! The process's side of [`super::peer::Peer`]: it reads orders line by line and executes them.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};

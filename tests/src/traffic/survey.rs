@@ -1,5 +1,5 @@
-//! Many questions at once: each is asked until everything that is expected has come back, or often enough
-//! to know that it will not.
+//! Many questions at once: each is repeated until all expected outcomes have occurred, or often enough to show that
+//! they will not.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
-//! The one who changes things: a client of the API server that keeps its connection, so that a change costs a request.
+//! The client that makes the changes: it keeps its connection to the API server open, so that a change costs one
+//! request.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;

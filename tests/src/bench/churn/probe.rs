@@ -1,7 +1,8 @@
-//! The client of a change: asks again and again by UDP, each time from another port, until the expected server answers.
+//! The probe that sees a change: a UDP client that asks repeatedly, each time from a new port, until the expected
+//! server answers.
 //!
-//! A question goes out every millisecond whether the one before was answered or not: what waits for an answer that
-//! never comes would find the change later than it was there.
+//! A question is sent every millisecond, whether or not the one before was answered. A client that waited for an answer
+//! that never comes would see the change too late.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

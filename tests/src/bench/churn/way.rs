@@ -1,4 +1,4 @@
-//! The proxy on the node while things change: our agent, or the real kube-proxy.
+//! The proxies that `bench churn` compares: our agent, and the real kube-proxy.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The results of `bench packet`: as rows, and as a table for people.
+//! The results of `bench packet`, as rows for `results.json` and as a table for people.
 
 use super::super::figures::{Figure, Spread};
 use super::super::machine::Machine;

@@ -1,4 +1,5 @@
-//! Our programs and their tables: two ends, each what the other becomes, and a ring of flows between them.
+//! Our programs and their tables for `bench packet`: a ring of flows between two endpoints, each the translation of the
+//! other.
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::{Endpoint, Port};

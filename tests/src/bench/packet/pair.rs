@@ -1,4 +1,4 @@
-//! Between what a ring of our flows swings, and what its packets meet at each hook.
+//! The pairs of endpoints between which the packets of a ring alternate, and the verdict of these packets at each hook.
 
 use lb_common::addr::Endpoint;
 use lb_common::event::{Hook, Translation};

@@ -1,4 +1,4 @@
-//! The reference programs (`lb-ebpf/src/reference.rs`) and their tables.
+//! The reference programs (`lb-ebpf/src/reference.rs`), their tables and their measurements.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 

@@ -1,6 +1,6 @@
-//! Idempotent tables: `repeat` of a test run hands each packet on as the last repeat left it, so what a packet
-//! becomes is itself the packet of another flow, round a ring. Every repeat does the full work of an
-//! established packet, on another flow each time.
+//! Rings of flows, which make tables idempotent: the `repeat` of a test run passes each packet on as the last repeat
+//! left it, so the translation of a packet must itself be a packet of the next flow in the ring. Every repeat then does
+//! the full work for a packet of an established flow, each time of another flow.
 
 use lb_common::addr::{Endpoint, Ip, Port};
 use lb_common::fake::{Datagram, Transport};

@@ -1,7 +1,7 @@
-//! Packets that no ring can hold, one at a time: rejections, and what XDP or tc sends on itself.
+//! Packets that no ring can hold, measured one at a time: rejections, and packets that XDP or tc redirects.
 //!
-//! Each is a test run of its own, on a fresh packet; the value of a round is the middle of many. The cost of such a
-//! run by itself is measured alike, with the empty programs.
+//! Each measurement is a test run of its own on a fresh packet; the value of a round is the median of many. The fixed
+//! cost of such a run is measured in the same way with the empty programs.
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Endpoint;

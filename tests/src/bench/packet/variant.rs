@@ -1,4 +1,4 @@
-//! One thing that is measured: which program, on what, and how to run it once.
+//! One variant of `bench packet`: the program, the case, the kind of packet, and the function that measures it once.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Pictures of `bench churn`: from a change in the API to the first packet that obeys it, starts, and memory.
+//! Charts of `bench churn`: the time from a change in the API to the first packet that follows it, start times, and
+//! memory.
 
 use super::super::results::Row;
 use super::charts::{self, Series};

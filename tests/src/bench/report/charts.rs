@@ -1,6 +1,6 @@
-//! Three kinds of picture: bars beside each other, percentiles on a logarithmic axis, and lines against a size.
+//! Three kinds of chart: bars, percentiles on a logarithmic axis, and lines over a size.
 //!
-//! Every figure shows its spread: whiskers from quarter to quarter.
+//! Every figure shows its spread: whiskers from the first to the third quartile.
 
 use super::super::figures::Spread;
 use super::svg::{Anchor, Svg, number};

@@ -1,4 +1,4 @@
-//! Pictures of `bench packet`: nanoseconds of a packet, ours beside the reference programs.
+//! Charts of `bench packet`: nanoseconds per packet of our programs and of the reference programs.
 
 use super::super::results::Row;
 use super::charts::{self, Entry};

@@ -1,4 +1,4 @@
-//! Choosing rows for a picture, and what every picture says of a row in the same way.
+//! The choice of rows for a chart, and the texts that every chart has for a row.
 
 use super::super::figures::Spread;
 use super::super::results::Row;

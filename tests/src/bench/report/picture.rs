@@ -1,5 +1,4 @@
-//! The main picture as a file of its own, for those who only
-//! look: short connections in every way, beside plain routing.
+//! The main chart as an SVG file of its own, for documents: short connections in every mode, relative to plain routing.
 
 use super::super::results::Results;
 use super::STYLE;

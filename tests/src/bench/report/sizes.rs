@@ -1,4 +1,4 @@
-//! Pictures of `bench scale`: memory, start and changes against the size of the cluster.
+//! Charts of `bench scale`: memory, start and changes over the size of the cluster.
 
 use super::super::results::Row;
 use super::charts::{self, Entry};

@@ -1,4 +1,5 @@
-//! A drawing that stands inside of a page: shapes in, SVG text out. Colours come from the page's classes.
+//! A drawing that is embedded in an HTML page: shapes in, SVG text out. Its colours come from the CSS classes of the
+//! page.
 
 use std::fmt::Display;
 

@@ -1,4 +1,4 @@
-//! Pictures of `bench traffic`: throughput, latency and CPU of every way, and what the number of services does to it.
+//! Charts of `bench traffic`: throughput, latency and CPU time of every mode, and the effect of the number of services.
 
 use super::super::results::Row;
 use super::charts::{self, Entry};

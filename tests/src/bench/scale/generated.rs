@@ -1,4 +1,4 @@
-//! Manifests of many services, and of one that changes.
+//! Generated manifests of many services, and one service that changes.
 
 use std::fs;
 use std::net::Ipv4Addr;

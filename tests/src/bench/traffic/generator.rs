@@ -1,4 +1,4 @@
-//! The client of a measurement: asks for a while, and counts what it got, how long it took and what it cost.
+//! The client of a measurement: it sends requests for a given time and returns the rate, the latency and the CPU time.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};

@@ -1,5 +1,5 @@
-//! The least that a tc program can do for one `ClusterIP` with
-//! one backend: the ceiling of what translates at a pod's device.
+//! The smallest tc programs that serve one `ClusterIP` with one backend: an upper bound for every data path that
+//! translates at a pod's interface.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};

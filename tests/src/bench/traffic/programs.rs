@@ -1,7 +1,7 @@
-//! The cost of programs for an operation, by the kernel's own count
-//! (`BPF_ENABLE_STATS`): runs of each, and the time of a run.
+//! The cost of eBPF programs per operation, by the kernel's own statistics (`BPF_ENABLE_STATS`): the number of runs of
+//! each program, and the time of a run.
 //!
-//! Counting slows every run by some 25 ns, so nothing else is measured meanwhile.
+//! The statistics slow every run by some 25 ns, so no other figure is measured meanwhile.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! The server of a measurement: it only answers.
+//! The server of a measurement: it answers requests and does nothing else.
 //!
-//! The first byte of a connection says what it is for: [`ONCE`] is answered and closed by the server (so no client port
-//! waits for the end of a connection), [`KEPT`] goes on, [`BULK`] is read and thrown away.
+//! The first byte of a connection names its kind. [`ONCE`]: the server answers once and closes (so no port of a client
+//! stays in TIME_WAIT). [`KEPT`]: the connection stays open for more requests. [`BULK`]: the server reads and discards.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};

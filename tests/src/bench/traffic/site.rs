@@ -1,7 +1,8 @@
-//! A cluster for each way of serving Services, all alike but for that, and all told by one API server.
+//! A cluster for each mode of serving Services. The clusters differ in nothing else, and one API server serves all of
+//! them.
 //!
-//! Their proxy has ended before anything is measured (a data path goes on without its agent, rules without
-//! kube-proxy), and the API server is held: nothing runs beside client and server.
+//! The proxies have ended before a measurement begins (our data path stays active without its agent, rules stay without
+//! kube-proxy), and the API server is stopped (SIGSTOP): nothing runs beside client and server.
 
 use std::env;
 use std::net::SocketAddr;

@@ -1,7 +1,8 @@
-//! Measuring in turn: every way once, plain routing again at the end; A B C A, A B C A.
+//! The turns of a measurement: each turn measures every mode once, and plain routing again at its end (A B C A, A B C
+//! A).
 //!
-//! A turn does not count when something else had the machine, or when plain routing at its end was far from that at its
-//! beginning. It is done again, as long as that does not become the rule.
+//! A turn does not count when other processes used the CPUs, or when plain routing at its end differs too much from
+//! plain routing at its start. It is repeated as long as most turns are calm.
 
 use std::time::Duration;
 

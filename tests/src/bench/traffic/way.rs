@@ -1,4 +1,4 @@
-//! The ways that are measured: the proxy, the clients and their servers.
+//! The modes that `bench traffic` measures: the proxy, the routes between clients and servers, and the operations.
 
 use crate::control_plane::kube_proxy::Mode;
 use crate::topology::Family;

@@ -1,4 +1,4 @@
-//! A container of a manifest as flags of ctr: capabilities, mounts, privileges, environment.
+//! The `ctr` flags for a container of a manifest: capabilities, mounts, privileges, environment.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

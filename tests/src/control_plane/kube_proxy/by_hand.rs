@@ -1,5 +1,5 @@
-//! Rules under the names that kube-proxy gives them, written by
-//! hand: quicker than kube-proxy, and as few as a test wants.
+//! Rules with the names of kube-proxy's tables and chains, written by the test: faster than a real kube-proxy, and only
+//! as many as a test needs.
 
 use std::net::SocketAddr;
 

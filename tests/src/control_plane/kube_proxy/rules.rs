@@ -1,4 +1,4 @@
-//! Rules that kube-proxy leaves on a node: waited for, and removed as `docs/install.md` says it.
+//! The rules that kube-proxy leaves on a node: tests wait for them, and remove them as `docs/install.md` describes.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The tables of a node, put into the maps of the kernel.
+//! The tables of a node, written into the maps of the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 

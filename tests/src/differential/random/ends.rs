@@ -1,4 +1,4 @@
-//! Ends of random packets: few, so that they meet.
+//! The addresses and ports of random packets: few, so that packets often belong to the same flow.
 
 use lb_common::addr::Protocol;
 

@@ -1,4 +1,4 @@
-//! Numbers that look like chance and come again.
+//! A generator of pseudo-random numbers that a seed reproduces.
 
 /// A generator of numbers (`splitmix64`): equal seeds give equal packets.
 #[derive(Clone, Debug)]

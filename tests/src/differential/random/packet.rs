@@ -1,4 +1,4 @@
-//! Packets: valid, mutated, hostile; by themselves, and about others that were seen.
+//! Random packets: valid, mutated and hostile; independent ones, and ones that quote or follow earlier packets.
 
 use lb_common::addr::{Endpoint, Port, Protocol};
 use lb_common::fake::{Datagram, Piece, Transport, at};

@@ -1,4 +1,4 @@
-//! Packets at hooks, one after the other.
+//! Random sequences of packets at hooks.
 
 use lb_common::addr::{Endpoint, Port, Protocol};
 use lb_common::event::{Hook, PassReason, Verdict};

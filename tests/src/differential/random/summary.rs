@@ -1,4 +1,4 @@
-//! The results of many random packets.
+//! The summary of a run: equal packets, skipped packets, verdicts and events.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A node: its Services, endpoints and settings.
+//! Random tables of a node: its Services, endpoints and settings.
 
 use lb_common::addr::{Port, Protocol};
 use lb_common::config::{Device, Settings};

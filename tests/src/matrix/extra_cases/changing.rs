@@ -1,4 +1,4 @@
-//! Services that change while they are asked: their `NodePort`, port, type, ranges, external addresses.
+//! Services that change while clients use them: their `NodePort`, port, type, source ranges and external addresses.
 
 use anyhow::Result;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Statements about the Services as they are published.
+//! Statements about the Services as they are first published.
 
 use anyhow::Result;
 

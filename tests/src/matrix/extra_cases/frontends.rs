@@ -1,5 +1,5 @@
-//! Frontends that a Service has twice, or two Services have: load balancers with two addresses, and an external IP
-//! with a port that is another's `NodePort`.
+//! Services with two frontends of one kind, and Services that share a frontend: load balancers with two addresses, and
+//! an external IP with a port that is the `NodePort` of another Service.
 
 use anyhow::Result;
 use serde_json::{Value, json};

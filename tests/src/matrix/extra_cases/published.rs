@@ -1,4 +1,4 @@
-//! The Services and slices that are there from the start.
+//! The Services and slices that exist from the start.
 
 use anyhow::Result;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Things that a [`Peer`] holds open: a socket, a load, many sockets. Dropping any of them closes it.
+//! Resources that a [`Peer`] holds open: a socket, a load, many sockets. Dropping any of them closes it.
 
 use std::time::Duration;
 

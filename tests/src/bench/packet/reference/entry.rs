@@ -1,4 +1,4 @@
-//! Entries of the reference programs' maps, as `lb-ebpf/src/reference_packet.rs` lays them out.
+//! Entries of the reference programs' maps, in the layout of `lb-ebpf/src/reference_packet.rs`.
 
 use lb_common::addr::{Endpoint, Ip, Protocol};
 
