@@ -1,4 +1,4 @@
-//! The report of benchmarks in a real browser: what it measures of its own pictures, in light and in dark.
+//! The report of benchmarks in a real browser: the page measures its own charts, in light and in dark colours.
 
 use std::fs;
 use std::path::{Path, PathBuf};

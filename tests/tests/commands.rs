@@ -1,5 +1,5 @@
-//! The commands of the README as a person types them: the demo from its first line to its last, what somebody without
-//! root is told, and what a closed pipe is.
+//! The commands of the README as a person types them: the whole demo, the messages for a user without root, and a
+//! closed pipe.
 
 use std::env;
 use std::fs::{self, Permissions};

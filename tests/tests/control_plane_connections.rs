@@ -1,6 +1,6 @@
-//! Connections to the real API server that break: a wire that is cut for long, packets that are dropped, an address
-//! of the node that is gone, something on the way that has forgotten them, a server that is held. Changes are seen soon
-//! afterwards, and no answer is lost meanwhile.
+//! Connections to the real API server that break: a wire that is down for long, dropped packets, a node address that is
+//! removed, a middlebox that has forgotten the connections, a server that is stopped (SIGSTOP). Agents see changes soon
+//! afterwards, and no question stays unanswered meanwhile.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

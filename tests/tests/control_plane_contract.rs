@@ -1,5 +1,5 @@
-//! Statements of the contract besides its matrix, asked of the real kube-proxy and of ours: source ranges, hints,
-//! slices in all their shapes, affinity, health checks, `nodePortAddresses`, changes while they run.
+//! Statements of the contract besides its matrix, tested with the real kube-proxy and with our agent: source ranges,
+//! hints, all forms of slices, affinity, health checks, `nodePortAddresses`, and changes of these at run time.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,5 @@
-//! Events as `kubectl describe` shows them, by an agent that has the role of `deploy/daemonset.yaml` and nothing else.
+//! Kubernetes Events as `kubectl describe` shows them, written by an agent that has only the role of
+//! `deploy/daemonset.yaml`.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

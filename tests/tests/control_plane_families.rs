@@ -1,5 +1,6 @@
-//! A Service goes from one family to both and back, live: the real API server gives and takes addresses, the real
-//! controller makes and removes slices, and packets of each family follow. Those of the other one notice nothing.
+//! A Service that changes from one address family to both and back while clients use it: the real API server assigns
+//! and removes addresses, the real controller creates and removes slices, and packets of the added family follow.
+//! Packets of the other family are not affected.
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::cluster::{Cluster, until, until_answered_by};

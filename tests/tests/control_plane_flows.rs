@@ -1,4 +1,4 @@
-//! Flows whose endpoints change, row by row of contract 5, with the real kube-proxy and with ours.
+//! Flows whose endpoints change, row by row of contract 5, with the real kube-proxy and with our agent.
 
 use std::time::Duration;
 

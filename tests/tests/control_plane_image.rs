@@ -1,8 +1,8 @@
-//! The image of the agent as containerd and runc start it: the pod of `deploy/daemonset.yaml` on two nodes, with the
-//! privileges, mounts and probes that the manifest says and no others, serves traffic.
+//! The agent's image as containerd and runc run it: the pod of `deploy/daemonset.yaml` serves traffic on two nodes,
+//! with exactly the privileges, mounts and probes of the manifest.
 //!
-//! The image has the form of that of `cargo xtask image`, with the debug build that the other tests use. `LB_IMAGE`
-//! names another archive, such as the one of the release.
+//! The image has the form of the one that `cargo xtask image` builds, with the debug build that the other tests use.
+//! `LB_IMAGE` names another archive, such as that of a release.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

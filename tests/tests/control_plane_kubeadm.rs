@@ -1,5 +1,5 @@
-//! In the place of kube-proxy: its ConfigMap as kubeadm writes it is the `--config` file, its account the account, and
-//! `status` on two nodes is watched while Services come and go.
+//! The agent in place of kube-proxy: kube-proxy's ConfigMap as kubeadm writes it is the `--config` file, its service
+//! account is used, and the test reads `status` on two nodes while Services come and go.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! The same questions to the real kube-proxy and to ours, in a real cluster: contract 2.4 and 3.3 whole.
+//! The same questions to the real kube-proxy and to our agent in a real cluster: all of contract 2.4 and 3.3.
 //!
-//! `LB_MATRIX=OursMasquerading` in the environment asks only in worlds whose setup contains these words.
+//! `LB_MATRIX=OursMasquerading` in the environment restricts the run to worlds whose setup contains this text.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;

@@ -1,5 +1,5 @@
-//! Dashboards of kube-proxy find the same names and types here: compared with what a real kube-proxy
-//! serves beside us, in both of its modes. Each absence has its reason.
+//! The metrics that dashboards of kube-proxy use: their names and types are compared with those of a real kube-proxy
+//! beside the agent, in both of its modes. Each missing metric has its reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

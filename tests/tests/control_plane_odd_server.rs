@@ -1,4 +1,4 @@
-//! An API server that says something else than expected: what it costs, what goes on, and how soon watch works again.
+//! An API server with unexpected answers: their cost, the effect on traffic, and the time until the watches work again.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,4 @@
-//! Agents and the API server go away and come back under traffic: no question stays without an answer,
-//! and what is changed afterwards reaches packets.
+//! Restarts of agents and of the API server under traffic: every question is answered, and later changes reach packets.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! The agent as the pod of `deploy/daemonset.yaml` that it is: it finds the API server by what pods are told, and has
-//! exactly the rights of its role, or fewer, against the real authorizer.
+//! The agent with the credentials of the pod of `deploy/daemonset.yaml`: it finds the API server from a pod's
+//! environment, and has exactly the rights of its role, or fewer, with the real authorizer.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Ten thousand Services through a real API server: all of them are programmed, one of the last is answered, and
-//! the agent stays small.
+//! Ten thousand Services through a real API server: all of them are programmed, one of the last is answered, and the
+//! agent's memory stays small.
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The control plane of the harness does what the tests rely on. Needs root.
+//! The properties of the harness's control plane that other tests rely on. Needs root.
 
 use std::process;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The steps of `docs/install.md`, from the real kube-proxy to the agent and
-//! back, while clients ask without pause, and while connections stay open.
+//! The steps of `docs/install.md`, from the real kube-proxy to the agent and back, with clients that ask continuously
+//! and with connections that stay open.
 
 use std::path::Path;
 use std::time::Duration;

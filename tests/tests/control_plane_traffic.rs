@@ -1,5 +1,5 @@
-//! A Service made in a real API server is answered through eBPF: two nodes, two agents that learn of it
-//! from the server, real controllers, real sockets, both families, both transports.
+//! Services of a real API server, served by eBPF: two nodes whose agents watch the server, real controllers, real
+//! sockets, both families, TCP and UDP.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Watches that break in ways of their own, against the real API server: a place in time that it has forgotten, a token
-//! that it takes no more; and writes of objects that change nothing.
+//! Watches of the real API server that break in unusual ways: an expired resourceVersion, a token that is no longer
+//! valid, and updates of objects that change nothing.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The differential test: every fixture through `BPF_PROG_TEST_RUN` equals its run on this host. Needs root.
+//! The differential test of all fixtures: each through `BPF_PROG_TEST_RUN` equals its run on this host. Needs root.
 
 use std::collections::BTreeMap;
 

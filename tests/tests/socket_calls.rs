@@ -1,5 +1,5 @@
-//! Calls of real sockets through the hooks in the kernel, and the same calls on this host: equal in what the process
-//! gets, and in what `AFFINITY` remembers. `BPF_PROG_TEST_RUN` runs no program of this kind.
+//! System calls of real sockets through the hooks in the kernel, and the same calls on this host: the process gets the
+//! same result, and `AFFINITY` holds the same entries. `BPF_PROG_TEST_RUN` cannot run programs of this kind.
 
 use std::collections::BTreeMap;
 use std::io;

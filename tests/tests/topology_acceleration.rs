@@ -1,5 +1,5 @@
-//! XDP before tc on the devices to the outside: told to, since
-//! those of a topology are veths; and beside somebody else's.
+//! XDP before tc on the external interfaces: requested by a setting, because the interfaces of a topology are veths;
+//! and beside an XDP program of another owner.
 
 use std::fs;
 use std::net::SocketAddr;

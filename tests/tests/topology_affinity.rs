@@ -1,4 +1,4 @@
-//! `ClientIP` affinity: one client, one backend, by whatever frontend and hook it comes.
+//! `ClientIP` affinity: a client reaches the same backend through every frontend and every hook.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The agent on a node that changes, with input that is wrong, and asked what it does.
+//! The agent on a node that changes, with invalid input, and its answers to queries about its work.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;

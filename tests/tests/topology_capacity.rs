@@ -1,5 +1,5 @@
-//! Maps that are full: the newest service is refused by name, the others are served, everybody comes back; of clients
-//! that stick to their backends, the newest are remembered, and nobody is refused.
+//! Maps that are full: the newest service is refused by name, the others are served, and refused services are served
+//! once there is room. When the affinity map is full, the newest clients are remembered and no client is refused.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Every card of a node is served, not only the one with the Node's address: a second one that leads to other nodes'
-//! pods (macvlan, VLAN, bond), one that only a nexthop object or a direct route names; and a pod's second veth is a
-//! pod's.
+//! All network interfaces of a node, not only the one with the Node's address: a second one that leads to pods of other
+//! nodes (macvlan, VLAN, bond), and one that only a nexthop object or a direct route names. The second veth of a pod
+//! counts as a pod's interface.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

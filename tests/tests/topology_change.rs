@@ -1,4 +1,4 @@
-//! Endpoints, ports and services change while packets flow.
+//! Changes of endpoints, ports and Services while packets flow.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

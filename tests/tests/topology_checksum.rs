@@ -1,4 +1,5 @@
-//! Checksums are right on every wire, where the kernel leaves them for later and where it does not.
+//! Checksums on every wire: correct where the kernel leaves them for later (offload) and where it computes them at
+//! once.
 
 use anyhow::{Context as _, Result};
 use lb_tests::in_both_shapes;

@@ -1,5 +1,5 @@
-//! Thousands of changes of endpoints while everybody asks: an answer comes from a backend that the service has had, and
-//! no question is without one.
+//! Thousands of endpoint changes while all clients ask: every question is answered, and by a backend that the service
+//! has had.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

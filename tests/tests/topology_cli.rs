@@ -1,4 +1,5 @@
-//! The commands of an operator, with the real binary: lists with the agent running and with the agent dead, exit codes.
+//! The commands of an operator, with the real binary: lists while the agent runs and after it has ended, and exit
+//! codes.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! TCP connections end well, whoever closes first and whichever end of a direction is lost: both sides read all there
-//! is and no reset, nobody sends one, and no flow stays.
+//! The end of TCP connections, whichever side closes first and whichever FIN is lost: both sides read all data and no
+//! reset, no side sends a reset, and no flow stays.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,5 @@
-//! Pods ask a `ClusterIP`: backends here and there, on pod and host networks, and the asker itself.
+//! Questions of pods to a `ClusterIP`: backends on the same and on another node, on pod and host networks, and the
+//! client itself.
 
 use std::collections::BTreeSet;
 

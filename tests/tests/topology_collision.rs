@@ -1,4 +1,4 @@
-//! Flows that differ before translation differ after it, whatever ports their clients chose.
+//! Flows that differ before translation also differ after it, whichever ports their clients chose.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

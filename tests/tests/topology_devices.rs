@@ -1,4 +1,5 @@
-//! Somebody else changes devices and what is attached to them: it is put right, and others are left alone.
+//! Changes of interfaces and of attached programs by other software: the agent restores its own, and leaves others
+//! alone.
 
 use std::time::Duration;
 

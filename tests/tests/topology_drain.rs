@@ -1,7 +1,7 @@
-//! The way back to rules beside flows of ours: netfilter gives new connections no port that one of our flows has
-//! towards the same backend, or the answer would go to the client of that flow (ADR 0031).
+//! The way back to netfilter rules beside flows of ours: netfilter gives a new connection no port that one of our flows
+//! uses towards the same backend, because the answer would go to the client of that flow (ADR 0031).
 //!
-//! The rules are written by hand: they leave netfilter two ports to choose from, of which one is taken.
+//! The rules are written by the test and leave netfilter two ports to choose from, one of which is taken.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Programs of another `--bpf-dir` at each hook where programs of ours may be: an agent does not begin beside them, and
-//! says what removes them. Afterwards nobody answers for a Service that was deleted.
+//! Programs of another `--bpf-dir` at each hook that our programs use: an agent refuses to start beside them and names
+//! the command that removes them. Afterwards a deleted Service is no longer answered.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Beside others: a firewall that closes FORWARD and masquerades pods, an overlay, two outside devices.
+//! Nodes with other network software: a firewall that closes FORWARD and masquerades pods, an overlay, two external
+//! interfaces.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! `explain` says what the kernel does: the backend of each question before it is asked, and why one is refused.
+//! The command `explain` against the kernel: it names the backend of each question before the question is sent, and the
+//! reason for a refusal.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};

@@ -1,5 +1,5 @@
-//! Questions that nobody answers, from ever other clients, cost no flow in use and no new flow its service; and while
-//! no agent runs, what is over makes room by itself.
+//! Floods of questions that stay unanswered, from ever new clients: no flow in use is lost, and every new flow is
+//! served. While no agent runs, expired flows make room by themselves.
 
 use std::net::SocketAddr;
 use std::thread;

@@ -1,5 +1,5 @@
-//! Forged segments of open connections: RST and FIN with a guessed number and a SYN of the same ports end nothing and
-//! move nothing, also where the connection is idle afterwards and its backend has left the Service.
+//! Forged segments of open connections: an RST or FIN with a guessed sequence number and a SYN with the same ports end
+//! and move no connection, also when the connection is idle afterwards and its backend has left the Service.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Datagrams larger than the wire: fragments of questions and of answers find their way.
+//! Datagrams larger than the MTU: fragments of questions and of answers arrive.
 
 use std::thread;
 

@@ -1,5 +1,5 @@
-//! Clients behind the devices of pods that are none: a network that a pod routes for (a VPN), and a container of
-//! another engine. Nothing but this node knows the way back to them.
+//! Clients behind pod interfaces that are not pods: a network that a pod routes for (a VPN), and a container of another
+//! container engine. Only this node has a route back to them.
 
 use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;

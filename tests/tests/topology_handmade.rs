@@ -1,4 +1,4 @@
-//! Packets that ordinary sockets do not send: pieces in any order, options, odd headers, impossible sources.
+//! Packets that ordinary sockets do not send: fragments in any order, options, unusual headers, impossible sources.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};

@@ -1,4 +1,4 @@
-//! The harness itself: by plain routing everybody reaches everybody, and nothing stays behind.
+//! The harness itself: with plain routing every member reaches every other one, and a topology leaves nothing behind.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};

@@ -1,5 +1,5 @@
-//! Processes on a node itself ask a `ClusterIP` and a `NodePort`:
-//! TCP through the socket hooks, UDP through its packets.
+//! Questions of processes on a node to a `ClusterIP` and a `NodePort`: TCP through the socket hooks, UDP by translated
+//! packets.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,5 +1,5 @@
-//! Processes of a node that no socket hook serves, outside of `--cgroup` or with `socketLB: off`: their packets
-//! are translated where they leave (ADR 0027).
+//! Processes of a node that no socket hook serves, outside `--cgroup` or with `socketLB: off`: their packets are
+//! translated where they leave the node (ADR 0027).
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};

@@ -1,4 +1,5 @@
-//! Errors on the way back: a backend that does not listen, a hop that gives up, each seen by the client.
+//! ICMP errors on the way back to the client: from a backend without a listener, and from a router that drops the
+//! packet.
 
 use std::net::SocketAddr;
 

@@ -1,5 +1,5 @@
-//! Traces of an agent on its node: it ends within a second of SIGTERM, no sysctl is another, a start over what
-//! is there writes no service, and after `cleanup` the kernel has nothing of it.
+//! The agent's traces on its node: it ends within a second of SIGTERM, changes no sysctl, writes no service again when
+//! it starts over existing maps, and leaves nothing in the kernel after `cleanup`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! Load balancer addresses and external IPs: served where they arrive, for whom they are meant.
+//! Load balancer addresses and external IPs: served on the node that the packets reach, for the permitted clients.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! A log that cannot be written: the agent starts, serves, is alive, and counts the lines that are lost.
+//! A log that cannot be written: the agent starts, serves, stays alive, and counts the lost lines.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};

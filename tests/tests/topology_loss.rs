@@ -1,6 +1,6 @@
-//! Downloads over a path that loses packets: as many are whole as without us, for no segment that is sent again, and
-//! no end that one side has not heard of, finds its flow gone. No packet comes by an address that its receiver did not
-//! ask, and no flow is left.
+//! Downloads over a path that loses packets: as many complete as without our programs, because a retransmitted segment,
+//! and a FIN that one side has missed, still find their flow. No packet arrives from an address that its receiver did
+//! not ask, and no flow stays.
 
 use std::thread;
 

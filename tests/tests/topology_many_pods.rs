@@ -1,8 +1,8 @@
-//! Many pods come: each gets its programs, and an agent that starts beside all of them attaches to all of them, in a
-//! time that a plain qdisc for each takes some times.
+//! Many new pods: each gets its programs, and an agent that starts beside all of them attaches to all of them within a
+//! small multiple of the time that adding a plain qdisc to each takes.
 //!
-//! The test prints its measurements: from an interface that is up to its programs, on a quiet machine and, in a
-//! campaign, beside two threads for each CPU that compute; and from a start to the last interface.
+//! The test prints its measurements: the time from an interface that is up to its programs, on a quiet machine and, in
+//! a campaign, beside two computing threads for each CPU; and the time from a start to the last interface.
 
 use std::ops::Range;
 use std::thread;

@@ -1,4 +1,5 @@
-//! An agent with a memory limit: the kernel charges full tables to it, and that kills neither it nor the one after it.
+//! An agent with a memory limit: the kernel charges full tables to it, and neither this agent nor its successor is
+//! killed.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Programs of others outside of ours: our place is taken back without a packet being lost, and who insists is named.
+//! Programs of other owners outside ours: the agent takes its place back without packet loss, and names an owner that
+//! insists.
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};

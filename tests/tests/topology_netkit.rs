@@ -1,4 +1,5 @@
-//! Pods behind netkit: in mode l2 they ask and answer as behind a veth, in mode l3 the operator is told.
+//! Pods behind netkit: in mode l2 they ask and answer as behind a veth, in mode l3 the agent reports the problem to the
+//! operator.
 
 use std::time::Duration;
 

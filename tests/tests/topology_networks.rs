@@ -1,5 +1,5 @@
-//! A device with addresses of several networks: what is masqueraded leaves under the one that its route names, as with
-//! netfilter's MASQUERADE, which kube-proxy's rules end in.
+//! An interface with addresses of several networks: a masqueraded packet leaves with the address that its route names,
+//! as with netfilter's MASQUERADE, which kube-proxy's rules use.
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::manifest::{Endpoint, Service};

@@ -1,5 +1,5 @@
-//! A new pod waits for nobody: neither for a long turn of the agent's main loop, nor for a long list of routes, nor
-//! because the kernel dropped the event that tells of it (ADR 0030).
+//! New pods, whose programs are attached without delay: neither a long iteration of the agent's main loop, nor a long
+//! list of routes, nor an event that the kernel dropped makes a pod wait (ADR 0030).
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The node changes while the agent runs: addresses come and go, its object changes and vanishes.
+//! Changes of the node while the agent runs: addresses come and go, and the Node object changes and is deleted.
 
 use std::fs;
 use std::time::Duration;

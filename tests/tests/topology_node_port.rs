@@ -1,4 +1,4 @@
-//! Clients outside, pods and neighbours ask a `NodePort`.
+//! Questions of external clients, pods and other nodes to a `NodePort`.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Connections of a node and of its masqueraded pods that are open, and silent,
-//! when their port becomes a `NodePort`: what their servers send arrives.
+//! Open, idle connections of a node and of its masqueraded pods whose port becomes a `NodePort`: the packets of their
+//! servers still arrive.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -1,5 +1,5 @@
-//! Connections that a node begins, or that it masquerades for its pods, from ports that `NodePorts` have: their answers
-//! come to a frontend and are no questions to its Service.
+//! Connections that a node opens, or masquerades for its pods, from ports that are also `NodePorts`: the answers arrive
+//! at a frontend and are not taken for questions to its Service.
 
 use std::thread;
 

@@ -1,4 +1,5 @@
-//! Where pins lie, and pins that are not what they should be: refused by name with the remedy, packets go on.
+//! The location of pins, and pins that are not as expected: the agent refuses them by name with a remedy, and packets
+//! still flow.
 
 use std::collections::BTreeMap;
 use std::fs;

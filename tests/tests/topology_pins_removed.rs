@@ -1,4 +1,4 @@
-//! Somebody removes pins while the agent runs: nothing is lost, and they come back.
+//! Pins that are removed while the agent runs: no packet is lost, and the agent restores the pins.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! `socketLB: all`: the sockets of pods are served by the socket hooks, as far as no address of theirs is needed.
+//! The setting `socketLB: all`: socket hooks also serve the sockets of pods, unless the pod's source address matters.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Traffic policies `Local`: who is kept on its node, who is dropped, and who is let through anyway.
+//! The traffic policies `Local`: clients that stay on their node, packets that are dropped, and clients that are served
+//! anyway.
 
 use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;

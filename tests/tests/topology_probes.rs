@@ -1,4 +1,4 @@
-//! Health check ports answer good probes while many bad clients hold connections to them and come back.
+//! Health check ports that answer good probes while many bad clients hold connections open and reconnect.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! Packets without endpoint, port or Service are refused at once, or dropped where they must be.
+//! Packets without endpoint, port or Service: refused at once, or dropped where the contract requires it.
 
 use std::thread;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The agent begins anew in its own process, or somewhere else: `status` knows who runs and what devices are, and two
-//! runs never decide beside each other.
+//! Reloads of the agent, in its own process or in another one: `status` shows the running process and the roles of
+//! interfaces, and two runs never make decisions at the same time.
 
 use std::time::Duration;
 

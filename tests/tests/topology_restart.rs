@@ -1,4 +1,4 @@
-//! The agent ends, crashes, comes back and is cleaned up, under traffic.
+//! The end, crash, restart and cleanup of an agent under traffic.
 
 use std::thread;
 use std::time::{Duration, Instant};

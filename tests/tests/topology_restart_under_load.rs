@@ -1,5 +1,6 @@
-//! Thousands of questions, a hundred thousand in a campaign, while one node's agent is stopped, killed at any moment,
-//! resized and replaced by another build's: every one is answered, and no TCP segment is lost.
+//! Thousands of questions, a hundred thousand in a campaign, while the agent of one node is stopped, killed at random
+//! times, restarted with other map sizes and replaced by another build: every question is answered, and no TCP segment
+//! is lost.
 
 use std::time::{Duration, Instant};
 

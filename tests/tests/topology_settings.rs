@@ -1,5 +1,5 @@
-//! Each documented setting answers what the default answers: one list of questions from every place to every kind of
-//! frontend, with the source that the backend sees, and what changes may do to sockets that stay.
+//! Every documented setting answers as the default does: one list of questions from every client to every kind of
+//! frontend, the source address that the backend sees, and the permitted effects of changes on sockets that stay open.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! With `shortCuts: on`, packets of known flows bypass the stack; what is forged, or too large, does not (ADR 0021).
+//! The setting `shortCuts: on`: packets of established flows bypass the stack; forged and oversized packets do not (ADR
+//! 0021).
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::fake::{Datagram, Transport, at};

@@ -1,5 +1,5 @@
-//! A policy that drops is silent, to every kind of socket; and
-//! a process that has the VIP it asks for as its own address.
+//! A traffic policy that drops stays silent towards every kind of socket, also for a process on a node that has the
+//! load balancer address as its own.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! The view of an operator: the whole screen of `status`, and names as soon as there are rows.
+//! The operator's view: the complete output of `status`, and the names of Services as soon as their rows exist.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,5 +1,4 @@
-//! The view of an operator where something is wrong: links that lead nowhere, a main loop that hangs, and files that
-//! somebody removed.
+//! The operator's view of faults: links that lead nowhere, a main loop that hangs, and files that were removed.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;

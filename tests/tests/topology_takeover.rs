@@ -1,4 +1,4 @@
-//! The data path of another layout is taken over where that is hard: after an attempt that ended halfway, and by XDP.
+//! Upgrades from a data path of another layout in difficult cases: after an attempt that stopped halfway, and with XDP.
 
 use std::ffi::OsString;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Connections beside a take-over from kube-proxy: those whose backend left their Service and serves another one, and
-//! those from the port of a connection that has ended. The rules are written by hand.
+//! Connections during a take-over from kube-proxy: connections whose backend has left their Service and serves another
+//! one, and connections from the port of one that has ended. The test writes the rules.
 
 use std::time::Duration;
 

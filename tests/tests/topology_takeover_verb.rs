@@ -1,5 +1,5 @@
-//! `lb-agent takeover`: what it says, how it ends, and what an agent finds of kube-proxy. The rules are written by
-//! hand, under the names that kube-proxy gives them.
+//! The command `lb-agent takeover`: its output, its exit codes, and the parts of kube-proxy that an agent detects. The
+//! test writes the rules with the names that kube-proxy gives them.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Devices without a link-layer header, as `WireGuard` and ipip have them: clients and backends behind a tunnel.
+//! Interfaces without a link-layer header, such as those of `WireGuard` and ipip: clients and backends behind a tunnel.
 
 use std::fs;
 use std::time::Duration;

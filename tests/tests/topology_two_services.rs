@@ -1,5 +1,5 @@
-//! One unconnected UDP socket asks two Services with a common backend, with questions to both under way at once: only
-//! the translation can tell whose answer it is.
+//! One unconnected UDP socket that asks two Services with a common backend, with questions to both under way at once:
+//! only the translation can tell which Service an answer belongs to.
 
 use std::net::SocketAddr;
 

@@ -1,5 +1,5 @@
-//! Backends change while packets of two CPUs ask for them, through the programs in the kernel: every packet
-//! finds the old set or the new one, and the new one once the change stands.
+//! Changes of backends while packets on two CPUs look them up, through the programs in the kernel: every packet finds
+//! the old set or the new one, and only the new one once the change is complete.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};

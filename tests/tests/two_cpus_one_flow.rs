@@ -1,5 +1,5 @@
-//! Two CPUs handle packets of one flow at once, through the programs in the kernel: whatever they begin, the flow has
-//! one source and each of its entries once, and whatever they end is noted.
+//! Two CPUs that handle packets of one flow at once, through the programs in the kernel: however the flow begins, it
+//! has one source and each of its entries once; however it ends, the end is recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;

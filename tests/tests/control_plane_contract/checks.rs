@@ -1,4 +1,4 @@
-//! Statements about a world that are more than one question: affinity, SCTP, health checks.
+//! Checks of a world that need more than one question: affinity, SCTP, health checks.
 
 use std::time::{Duration, Instant};
 

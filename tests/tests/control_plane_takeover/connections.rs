@@ -1,4 +1,4 @@
-//! Connections and sockets that stay open, on the way to the agent and on the way back.
+//! Connections and UDP sockets that stay open, on the way to the agent and on the way back.
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::fake::{Datagram, Transport, at};

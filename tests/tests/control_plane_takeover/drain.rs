@@ -1,4 +1,5 @@
-//! `cleanup --drain --after-rules` of a node: started before kube-proxy, it ends when kube-proxy serves alone.
+//! The command `cleanup --drain --after-rules` on a node: it starts before kube-proxy, and ends when kube-proxy serves
+//! alone.
 
 use std::fs;
 use std::path::PathBuf;

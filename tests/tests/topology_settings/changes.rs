@@ -1,4 +1,4 @@
-//! Sockets that stay: datagrams follow their Service through every change, connections stay with their backend.
+//! Sockets that stay open: datagrams follow every change of their Service, connections stay with their backend.
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::join_all::join_all;

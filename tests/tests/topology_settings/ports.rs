@@ -1,4 +1,4 @@
-//! Flows that differ before translation differ after it, also where their clients chose the same port.
+//! Flows that differ before translation also differ after it, even where their clients chose the same port.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Protocols beside TCP and UDP: pings of a `ClusterIP`, and associations of SCTP.
+//! Protocols besides TCP and UDP: pings of a `ClusterIP`, and associations of SCTP.
 
 use anyhow::{Result, ensure};
 use lb_tests::manifest::Service;

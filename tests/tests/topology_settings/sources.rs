@@ -1,4 +1,4 @@
-//! Everybody asks every frontend that is theirs to ask; the backend sees the source that it should.
+//! Questions of every client to every frontend that it may use; the backend sees the expected source address.
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::join_all::join_all;

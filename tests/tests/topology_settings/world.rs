@@ -1,4 +1,4 @@
-//! One rig with one setting: Services with one backend each, so that whoever answers is known before.
+//! One rig with one setting: every Service has one backend, so that the expected server is known before the question.
 
 use std::net::{IpAddr, SocketAddr};
 
