@@ -1,4 +1,4 @@
-//! `cargo xtask check`: what a change must pass before anything is run as root.
+//! `cargo xtask check`: the checks that a change must pass before any command runs as root.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -1,7 +1,7 @@
-//! `cargo xtask demo`: packets to a `ClusterIP` and a `NodePort`, answered before your eyes.
+//! `cargo xtask demo`: packets to a `ClusterIP` and a `NodePort`, answered while the user watches.
 //!
-//! A playground of network namespaces (one node, three pods, a client outside), the agent on the
-//! manifests of `deploy/demo/`, and real sockets. Nothing of it touches the machine's own network.
+//! A playground of network namespaces (one node, three pods, an external client), the agent with the manifests of
+//! `deploy/demo/`, and real sockets. The demo does not touch the machine's own network.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! Holds the documents to the tree: tests, files, decisions, functions, and where `unsafe` is.
+//! Checks of the documents against the tree: the tests, files, decisions and functions that they name, and the use of
+//! `unsafe`.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,7 +1,7 @@
 //! `cargo xtask image`: the agent as an OCI image, written without a container daemon.
 //!
-//! People get a release build. Tests get an image of the same form, one static file, of the debug build that they share
-//! with all other tests: a release build of every dependency takes minutes (ADR 0036).
+//! Users get a release build. Tests get an image of the same form, one static file, with the debug build that they
+//! share with all other tests: a release build of every dependency takes minutes (ADR 0036).
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,7 +1,7 @@
-//! `cargo xtask kernels`: the programs and a short topology on other kernels than this machine's.
+//! `cargo xtask kernels`: the programs and a short topology on kernels other than this machine's.
 //!
-//! Debian's packaged kernels are booted in emulation, each with a file system in memory that holds nothing but this
-//! clone's binaries and what they call. A kernel without tcx links only verifies the programs.
+//! Debian's packaged kernels boot in emulation, each with an in-memory file system that holds only this clone's
+//! binaries and the tools that they call. On a kernel without tcx links the run only verifies the programs.
 
 use std::time::Instant;
 

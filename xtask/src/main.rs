@@ -1,7 +1,7 @@
-//! `cargo xtask`: everything one does with this repository, by name.
+//! `cargo xtask`: all tasks of this repository, by name.
 //!
-//! Each command is a function of one module; this file only names them. It knows none of our crates:
-//! it drives cargo, apt, go and rustup as a person would, and tells what it does while it does it.
+//! Each command is a function of one module; this file only names them. xtask depends on none of our crates: it drives
+//! cargo, apt, go and rustup as a person would, and reports its progress.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "it talks to people")]
 
 use std::process::ExitCode;

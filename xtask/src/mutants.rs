@@ -1,8 +1,9 @@
-//! `cargo xtask mutants`: changes the data path in one small way at a time, and asks whether a host test notices.
+//! `cargo xtask mutants`: changes of the data path, one small change at a time, and whether a host test detects each of
+//! them.
 //!
-//! cargo-mutants lists the changes. All of them are woven into one copy of lb-common, of which the environment chooses
-//! one when the tests run: so 1,500 mutants cost one build. Which of them no test can notice, and why, stands in
-//! `.cargo/mutants.toml`; figures are in `docs/proofs.md`.
+//! cargo-mutants lists the changes. All of them are woven into one copy of lb-common, and an environment variable
+//! selects one when the tests run, so 1,500 mutants cost one build. `.cargo/mutants.toml` names the mutants that no
+//! test can detect, with the reasons; figures are in `docs/proofs.md`.
 
 mod copy;
 mod listed;

@@ -1,7 +1,7 @@
-//! `cargo xtask prove`: campaigns, which are long, and their figures in `docs/proof.md`.
+//! `cargo xtask prove`: campaigns (long runs), and their figures in `docs/proof.md`.
 //!
-//! A campaign runs what `cargo xtask test` runs in a short form, with `LB_PROVE` set, or a command that is too long
-//! for every run. It never writes a figure of a campaign that failed: the rows of its last success stay.
+//! A campaign runs the tests of `cargo xtask test` in their long form, with `LB_PROVE` set, or a command that is too
+//! long for every run. A campaign that fails writes no figure: the rows of its last success stay.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! `cargo xtask schema`: the fields of the objects that the control plane serves, as one table.
 //!
-//! Read out of the struct tags of the Go modules that `tests/control-plane/go.mod` names: name in JSON, type, number in
-//! protobuf, whether a zero value is left out, and how a strategic patch merges it. The table is committed; it changes
-//! only with the version of Kubernetes.
+//! The table is read from the struct tags of the Go modules that `tests/control-plane/go.mod` names: name in JSON,
+//! type, number in protobuf, whether a zero value is omitted, and the merge strategy of a strategic patch. It is
+//! committed, and changes only with the version of Kubernetes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: brings what is missing, leaves what is there, and says which is which.
+//! `cargo xtask setup`: the tools that this repository needs, installed where they are missing, with a report of each.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! Other programs: run them, and when one fails say which one, and what a person can do about it.
+//! Other programs: their execution, and for a failure the name of the program and a remedy.
 
 use std::env;
 use std::ffi::OsStr;

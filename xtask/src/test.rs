@@ -1,9 +1,9 @@
 //! `cargo xtask test`: set-up, checks, build, and then the tests that need root.
 //!
-//! The files of root tests run in three lanes side by side, and by default one test at a time in each of them (a few
-//! where all wait for a clock): every test has its own namespaces, and mostly waits for a kernel, an agent or a control
-//! plane. More at once would on two cores turn deadlines into luck. `--lanes` and `RUST_TEST_THREADS` override this.
-//! No test can stop the run: see `docs/testing.md`.
+//! The files of root tests run in three parallel lanes, and by default one test at a time in each lane (a few files
+//! whose tests all wait for a clock run several): every test has its own namespaces, and mostly waits for a kernel, an
+//! agent or a control plane. With more at once on two cores, deadlines would depend on luck. `--lanes` and
+//! `RUST_TEST_THREADS` override this. No test can stop the run: see `docs/testing.md`.
 
 use std::env;
 use std::time::Duration;

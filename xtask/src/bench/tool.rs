@@ -1,4 +1,4 @@
-//! Builds and runs `lb-test-bench`.
+//! The build of `lb-test-bench`, and the commands that run it.
 
 use std::env;
 use std::path::{Path, PathBuf};

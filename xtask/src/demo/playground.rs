@@ -1,4 +1,4 @@
-//! The playground as its own program makes it, and how to run something as one of its members.
+//! The playground of the demo, which `lb-test-peer` builds, and commands that run as one of its members.
 
 use std::collections::BTreeMap;
 use std::fs::File;

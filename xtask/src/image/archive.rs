@@ -1,6 +1,6 @@
-//! An OCI archive of an image: one layer with one file for each platform, and one index of them.
+//! The OCI archive of an image: one layer with one file for each platform, and one index of all platforms.
 //!
-//! It is a pure function of the binaries: no times, no owners.
+//! The archive is a pure function of the binaries: it holds no times and no owners.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A guest: a kernel, a file system in memory with this clone's binaries at their own paths, and what it says on its
+//! A guest: a kernel, an in-memory file system with this clone's binaries at their own paths, and the output on its
 //! console.
 
 use std::collections::BTreeSet;

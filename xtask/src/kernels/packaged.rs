@@ -1,4 +1,4 @@
-//! A packaged kernel: its image, and its modules in the order in which they can be loaded.
+//! A packaged kernel: its image, and its modules in an order in which they can be loaded.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Added to the copy of lb-common that `cargo xtask mutants` builds: which of the mutants in its code is the one.
+//! The selection of a mutant, added to the copy of lb-common that `cargo xtask mutants` builds.
 
 use core::intrinsics::const_eval_select;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! A copy of the clone whose lb-common has all mutants in it, built once.
+//! A copy of the clone whose lb-common contains all mutants, built once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! Which mutants there are: what cargo-mutants says, read from its JSON.
+//! The list of mutants, read from the JSON of cargo-mutants.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Runs the tests once for each mutant.
+//! The trials: one run of the tests for each mutant.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};

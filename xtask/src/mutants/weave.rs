@@ -1,5 +1,5 @@
-//! Weaves mutants into the code of a file: each stands beside
-//! what it replaces, and a number chooses it when the tests run.
+//! The weaving of mutants into the code of a file: each mutant stands beside the code that it replaces, and a number
+//! selects it when the tests run.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! The table of campaigns: names, what each proves, and what it runs.
+//! The table of campaigns: their names, the claims that they prove, and the commands that they run.
 
 use anyhow::{Result, bail};
 

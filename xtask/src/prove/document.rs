@@ -1,4 +1,4 @@
-//! The rows of `docs/proof.md`: those of one campaign are replaced, the rest stays as it is.
+//! The rows of `docs/proof.md`: a campaign replaces its own rows and leaves the others unchanged.
 
 use anyhow::{Context as _, Result, ensure};
 

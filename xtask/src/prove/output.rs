@@ -1,4 +1,4 @@
-//! The output of a command: shown while it comes, kept, and read for figures.
+//! The output of a command: shown as it comes, kept, and searched for figures.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, ExitStatus, Stdio};

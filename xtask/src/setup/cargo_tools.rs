@@ -1,4 +1,4 @@
-//! Tools of cargo at a known version: as a program that somebody built where there is one, else by `cargo install`.
+//! Cargo tools of a fixed version: a prebuilt program where one exists, else `cargo install`.
 
 use std::env;
 use std::path::PathBuf;

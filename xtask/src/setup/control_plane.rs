@@ -1,8 +1,7 @@
 //! The Kubernetes control plane of the tests, built from Go modules (`tests/control-plane`).
 //!
-//! The binaries go to a cache outside the clone, in a directory named after what they are built from;
-//! `tests/control-plane/bin` links to it. A binary that `KUBEBUILDER_ASSETS` holds is not built: the
-//! tests take it from there.
+//! The binaries go to a cache outside the clone, in a directory named after their sources; `tests/control-plane/bin`
+//! links to it. A binary that `KUBEBUILDER_ASSETS` holds is not built: the tests use it from there.
 
 use std::env;
 use std::fs;

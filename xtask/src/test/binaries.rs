@@ -1,4 +1,4 @@
-//! The programs that cargo makes of the files of root tests: built here, run by whoever likes to.
+//! The programs that cargo builds from the files of root tests.
 
 use std::path::{Path, PathBuf};
 

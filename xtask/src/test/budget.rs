@@ -1,4 +1,4 @@
-//! The time that the whole run may take, and the seconds of each file of tests in its last run.
+//! The time limit of the whole run, and the seconds that each file of tests took in its last run.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,7 @@
-//! The events of libtest (`--format json`): which tests of a process have begun, and how they ended.
+//! The events of libtest (`--format json`): the tests of a process that have begun, and how they ended.
 //!
-//! A log holds these lines among whatever tests and their children print; a line that is no event is kept for people.
+//! A log holds these lines among the output of tests and their children; a line that is not an event is kept for
+//! people.
 
 use serde::Deserialize;
 

@@ -1,9 +1,9 @@
-//! Programs of tests side by side, and what failed once more at the end, with nothing beside it.
+//! The lanes, which run test programs in parallel, and the second run of failed tests at the end, alone.
 //!
 //! The first lane takes programs from the front of the list, all others from its back. Control planes, the heaviest,
-//! stand in front, so that they meet each other only at the end; on either side the longest come first, so that no
-//! lane ends long after the others. Some run in two lanes when all others are done. Files are the unit, not tests:
-//! tests of a file share a rig.
+//! are at the front, so that two of them meet only at the end; on both sides the longest come first, so that no lane
+//! ends long after the others. Some programs run in two lanes when all others are done. Files are the unit, not tests,
+//! because the tests of a file share a rig.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;

@@ -1,5 +1,4 @@
-//! How long a test with root may take on a quiet machine. Nothing that a
-//! test does can stop the run: past its limit it is ended from outside.
+//! The time limits of root tests on a quiet machine. No test can stop the run: a test that exceeds its limit is killed.
 
 use std::time::Duration;
 

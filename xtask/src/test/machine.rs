@@ -1,4 +1,5 @@
-//! How slow this machine is now, beside a quiet one with two CPUs: deadlines are multiplied by it.
+//! The slowness of this machine at the moment, compared with a quiet machine with two CPUs: limits are multiplied by
+//! it.
 
 use std::fs;
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! A picture of a test that does not end: its processes and where
-//! they wait, what its agents logged, the counters of its interfaces.
+//! A description of a test that does not end: its processes and the places where they wait, the logs of its agents, the
+//! counters of its interfaces.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The last lines of a run: how many tests passed, which did not, what took long.
+//! The last lines of a run: the number of passed tests, the failed ones, and the slowest files.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The runner with programs of tests that hang, fail once, fail
-//! twice, or have no time: each with the line that it prints.
+//! Tests of the runner with test programs that hang, fail once, fail twice, or run out of time: each with the line that
+//! the runner prints.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,4 @@
-//! A process and everything it has started: what there is, what it used, and its end from outside.
+//! A process and all its descendants: their list, their resource use, and their end from outside.
 
 use std::fs;
 use std::path::Path;
