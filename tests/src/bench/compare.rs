@@ -11,21 +11,21 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::results::{Better, Results, Row};
 
-/// Differences smaller than this share are nobody's concern, however narrow the spread.
+/// Differences below this share do not count, however small the spread.
 const FLOOR: f64 = 0.05;
 
-/// How a figure stands to an older one.
+/// The relation of a figure to an older one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Change {
-    /// Inside the noise, or too small.
+    /// The difference is within the noise, or below [`FLOOR`].
     None,
-    /// By this share of the old figure.
+    /// Better by this share of the old figure.
     Improved(f64),
-    /// By this share of the old figure.
+    /// Worse by this share of the old figure.
     Worsened(f64),
 }
 
-/// Prints what changed; `false` when something of ours became worse.
+/// Prints the changes; returns `false` when a figure of our agent became worse.
 pub fn compare(old: &Path, new: &Path, out: &mut impl Write) -> Result<bool> {
     let (old, new) = (Results::read(old)?, Results::read(new)?);
     let benches = (&old.bench, &new.bench);

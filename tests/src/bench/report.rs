@@ -23,8 +23,7 @@ use svg::{escape, number};
 
 const STYLE: &str = include_str!("report/page.css");
 
-/// Writes one report of several results (files, or directories
-/// that hold them) to a file, and the main picture beside it.
+/// Writes one report of several results (files, or directories that hold them) to a file, and the main chart beside it.
 pub fn write(from: &[PathBuf], to: &Path) -> Result<()> {
     ensure!(!from.is_empty(), "no results to report\nremedy: cargo xtask bench traffic");
     let results: Vec<Results> =
@@ -85,7 +84,7 @@ fn section(results: &Results) -> String {
     )
 }
 
-/// Every row as it is.
+/// A table of all rows, unchanged.
 fn table(rows: &[Row]) -> String {
     let line = |row: &Row| {
         let spread = row.spread;
@@ -115,16 +114,17 @@ fn table(rows: &[Row]) -> String {
     )
 }
 
-/// A picture with its caption.
+/// A chart with its caption.
 fn figure(caption: &str, small: &str, drawing: &str) -> String {
     let (caption, small) = (escape(caption), escape(small));
     format!("<figure><figcaption>{caption} <small>{small}</small></figcaption>{drawing}</figure>")
 }
 
-/// Seconds since 1970 as a day and a time.
+/// Seconds since 1970 as date and time in UTC.
 fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Howard Hinnant's civil_from_days, for days after 1970: years begin in March, so that leap days are last.
+    // The algorithm is Howard Hinnant's civil_from_days, for days after 1970: its years begin in March, so that leap
+    // days come last.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era =

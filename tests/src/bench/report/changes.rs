@@ -34,10 +34,10 @@ pub(super) fn pictures(all: &[Row]) -> String {
     text
 }
 
-/// The slow end: of many changes the slowest hundredth, of few the slowest.
+/// The slow end of the distribution: the slowest hundredth of many changes, the slowest one of few.
 const LATE: [(&str, &str); 2] = [("latency 99 %", "99 %"), ("latency slowest", "slowest")];
 
-/// The middle as a whole line, what is slow as a broken one.
+/// The median as a solid line, the slow end as a dashed line.
 fn latency(all: &[Row], change: &str) -> String {
     let labels = [("change", change)];
     let mut series = by_services(all, &labels, "latency 50 %");

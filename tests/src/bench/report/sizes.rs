@@ -6,7 +6,7 @@ use super::figure;
 use super::pick::{class, rows};
 use super::svg::number;
 
-/// Measures, a picture each.
+/// The measures of `bench scale`, one chart each.
 const MEASURES: [&str; 7] = [
     "anonymous memory",
     "peak memory",
