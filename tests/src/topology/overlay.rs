@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::address;
 use super::node::Node;
 
-/// Gives the node its end of the overlay, with every other node known by its address outside.
+/// Creates the node's end of the overlay, with the external addresses of all other nodes.
 pub(crate) fn install(node: &Node, others: &[&Node]) -> Result<()> {
     let inside = address::overlay(node.number())?;
     node.netns().ip(&format!(
