@@ -17,7 +17,7 @@ thread_local! {
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Takes this thread where the routes are.
+/// Moves this thread into a network namespace with these routes, once.
 pub(super) fn enter() -> Result<()> {
     if IS_INSIDE.get() {
         return Ok(());
