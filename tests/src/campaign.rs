@@ -7,9 +7,9 @@
 use std::env;
 use std::fmt::Display;
 
-/// Set and not empty in a campaign.
+/// The environment variable that is set and not empty in a campaign.
 const VARIABLE: &str = "LB_PROVE";
-/// The beginning of a line with a figure: name, value and unit follow.
+/// The prefix of an output line with a figure; name, value and unit follow.
 const FIGURE: &str = "figure:";
 
 /// Returns `long` in a campaign and `short` in any other run.
@@ -21,7 +21,7 @@ pub fn size<T>(short: T, long: T) -> T {
 ///
 /// # Panics
 ///
-/// If value or unit is not one word.
+/// If value or unit is not exactly one word.
 pub fn figure(name: &str, value: impl Display, unit: &str) {
     println!("{}", line(name, &value.to_string(), unit));
 }
