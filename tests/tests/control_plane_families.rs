@@ -37,7 +37,7 @@ fn one_service(cluster: &Cluster, first: Family, second: Family) -> Result<()> {
         addresses(cluster, &name)?.try_into().map_err(|all| anyhow::anyhow!("{all:?}"))?;
     is_answered(cluster, &name, first, &own)?;
     is_not_answered(cluster, &name, second, None)?;
-    // Those of the first family go on through all of it.
+    // A load in the first family, which must lose nothing in all of the following.
     let question = Ask::tcp(socket(&own)?);
     let loads = [true, false]
         .map(|kept| rig.pod(0, 0)?.peer().load(question, kept, 5).map_err(anyhow::Error::from));
@@ -66,7 +66,7 @@ fn set(cluster: &Cluster, name: &str, policy: &str) -> Result<()> {
     cluster.control_plane().kubectl(&["patch", "service", name, "-p", &patch]).map(drop)
 }
 
-/// The addresses that the server has given the Service, in its order.
+/// The addresses that the API server has given to the Service, in its order.
 fn addresses(cluster: &Cluster, name: &str) -> Result<Vec<String>> {
     let said = field(cluster, name, "{.spec.clusterIPs[*]}")?;
     Ok(said.split_whitespace().map(str::to_owned).collect())
@@ -81,7 +81,7 @@ fn socket(address: &str) -> Result<std::net::SocketAddr> {
     Ok(std::net::SocketAddr::new(address.parse()?, PORT))
 }
 
-/// A pod by the `ClusterIP`, and the client outside by the `NodePort` of both nodes.
+/// Checks the `ClusterIP` from a pod, and the `NodePort` of both nodes from the external client.
 fn is_answered(cluster: &Cluster, name: &str, family: Family, address: &str) -> Result<()> {
     let rig = cluster.rig();
     for protocol in Protocol::ALL {

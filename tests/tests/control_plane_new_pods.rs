@@ -10,7 +10,7 @@ use lb_tests::control_plane::kube_proxy::Mode;
 use lb_tests::first_questions::{Ledger, Trial};
 use lb_tests::matrix::{Detector, Proxy, Setup, SharedApiServer, World, services};
 
-/// One of so many first questions may be lost more than beside kube-proxy; with fewer pods, none.
+/// One of this number of first questions may be lost more than beside kube-proxy; with fewer pods, none.
 const LOST: usize = 100;
 
 #[test]

@@ -13,17 +13,17 @@ use lb_tests::wait::{try_wait_until, wait_until_ok};
 
 use super::SOON;
 
-/// How long flows may take to end.
+/// The deadline for flows to end.
 const LONG: Duration = Duration::from_mins(3);
 
-/// The command, under way.
+/// A running `cleanup --drain` command.
 pub(crate) struct Drain {
     program: Program,
     log: PathBuf,
 }
 
 impl Drain {
-    /// Starts it, and returns when netfilter knows of every flow.
+    /// Starts the command, and returns when netfilter knows all flows.
     pub(crate) fn start(agent: &Agent, node: &Node) -> Result<Self> {
         let log = node.directory().join("drain.log");
         let program = agent.beside(&["cleanup", "--drain", "--after-rules"], &log)?;
@@ -36,12 +36,12 @@ impl Drain {
         Ok(drain)
     }
 
-    /// Whether it waits for flows.
+    /// Whether the command still waits for flows.
     pub(crate) fn is_under_way(&mut self) -> bool {
         self.program.ensure_running().is_ok()
     }
 
-    /// Waits until it has ended, and fails unless no flow and no program is left.
+    /// Waits for the end of the command, and fails unless no flow and no program is left.
     pub(crate) fn end(mut self) -> Result<()> {
         try_wait_until(LONG, "a drained node", || Ok((!self.is_under_way()).then_some(())))?;
         let (status, said) = (self.program.wait_end()?, self.said()?);
@@ -56,7 +56,7 @@ impl Drain {
     }
 }
 
-/// Starts it on every node.
+/// Starts the command on every node.
 pub(crate) fn start_all(agents: &[Agent], nodes: &[Node]) -> Result<Vec<Drain>> {
     agents.iter().zip(nodes).map(|(agent, node)| Drain::start(agent, node)).collect()
 }
