@@ -13,7 +13,7 @@ use lb_tests::topology::{Addresses, Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Protocol};
 
 const NODE_PORT: u16 = 30_080;
-/// Questions of each client, each from a port of its own.
+/// The number of questions of each client, each from another port.
 const QUESTIONS: u16 = 12;
 
 in_both_shapes!(
@@ -48,7 +48,7 @@ fn named(
     said.trim().parse().with_context(|| format!("{arguments:?}: {said:?}"))
 }
 
-/// A Service with backends everywhere, in a pod and in the network of a node.
+/// A Service with backends on both nodes, in pods and on host networks.
 fn web(rig: &Rig) -> Result<Service> {
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT);
     let pods = rig.pods().into_iter().map(Endpoint::pod);
