@@ -16,15 +16,15 @@ use serde_json::json;
 
 const CHECK: u16 = 30_999;
 const SOON: Duration = Duration::from_mins(1);
-/// Beginnings of requests that never end, and what is no request.
+/// Prefixes of requests that never end, and bytes that are not a request.
 const BEGINNINGS: [&[u8]; 4] =
     [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\nX: ", b"\x16\x03\x01"];
 
-/// Bad clients of one address: they hold their connections, and come back where one is ended.
+/// Bad clients with one address: they hold their connections open, and reconnect when one is closed.
 #[derive(Default)]
 struct Crowd {
     is_over: AtomicBool,
-    /// Connections that were made.
+    /// The number of connections so far.
     made: AtomicU64,
 }
 

@@ -11,9 +11,9 @@ use lb_tests::wait::wait_until;
 use super::SOON;
 use super::world::World;
 
-/// Another port of the backend.
+/// A second target port of the backend.
 const OTHER: u16 = 9_090;
-/// Milliseconds of patience of one question: it is asked again.
+/// The timeout in milliseconds of one question, which is repeated.
 const IMPATIENT: u64 = 300;
 
 type Outcome = Result<Answer, Failure>;
@@ -25,7 +25,7 @@ struct Sockets<'a> {
 }
 
 impl<'a> Sockets<'a> {
-    /// Connects them to a Service that has no endpoint.
+    /// Connects the sockets to a Service without endpoints.
     fn open(member: &'a Member, to: &Service) -> Result<Self> {
         let mut kept = Vec::new();
         for family in Family::ALL {
@@ -36,7 +36,7 @@ impl<'a> Sockets<'a> {
         Ok(Self { member, kept })
     }
 
-    /// Opens connections beside them.
+    /// Opens a TCP connection for each family.
     fn connect(&self) -> Result<Vec<Kept<'a>>> {
         let mut open = Vec::new();
         for (question, _) in &self.kept {
@@ -48,7 +48,7 @@ impl<'a> Sockets<'a> {
         Ok(open)
     }
 
-    /// Asks through each of them until it is told what it should be.
+    /// Asks repeatedly through each of the sockets until the outcome satisfies `expected`.
     fn ask(&self, what: &str, expected: impl Fn(&Outcome) -> bool) -> Result<()> {
         for (question, kept) in &self.kept {
             let mut last = None;
@@ -59,7 +59,7 @@ impl<'a> Sockets<'a> {
     }
 }
 
-/// All of them, side by side.
+/// Runs [`Sockets::ask`] for all members in parallel.
 fn each(all: &[Sockets<'_>], what: &str, expected: impl Fn(&Outcome) -> bool + Sync) -> Result<()> {
     join_all(all.iter().map(|sockets| || sockets.ask(what, &expected))).map(drop)
 }
