@@ -54,16 +54,16 @@ enum Command {
     ///
     /// Loads every program, attaches none. Needs root.
     Verify(twin::Verify),
-    /// Run random packets through the programs in the kernel and
-    /// through the same code on the host (cold 6 min, warm 10 s)
+    /// Run random packets through the programs in the kernel and through the same code on the host (cold 6 min, warm 10
+    /// s)
     ///
     /// Verdict, bytes and state must be equal; the smallest difference is printed as a fixture. Needs root.
     FuzzTwin(twin::Fuzz),
-    /// Mutation test of the data path: does a host test notice each small change? (cold 25 min, warm 20 min)
+    /// Mutation test of the data path: does a host test detect each small change? (cold 25 min, warm 20 min)
     ///
-    /// Mutants that no test can notice are listed with a reason in .cargo/mutants.toml; figures are in docs/proofs.md.
+    /// Mutants that no test can detect are listed with a reason in .cargo/mutants.toml; figures are in docs/proofs.md.
     Mutants(mutants::Options),
-    /// Benchmark the agent beside plain routing, kube-proxy and reference programs (all: cold 60 min, warm 40 min)
+    /// Benchmark the agent against plain routing, kube-proxy and reference programs (all: cold 60 min, warm 40 min)
     ///
     /// Rounds are interleaved. Needs root.
     #[command(subcommand)]
@@ -102,7 +102,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The chain of causes, without the backtrace that `Debug` would add for a person.
+            // The chain of causes, without the backtrace that `Debug` would add.
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }

@@ -21,7 +21,7 @@ use self::trial::Outcome;
 use crate::setup::cargo_tools;
 use crate::step::step;
 
-/// Which mutants to try.
+/// The selection of mutants.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Try only every N-th mutant
@@ -36,7 +36,7 @@ pub(crate) struct Options {
     jobs: u8,
 }
 
-/// Tries the mutants; one that no test notices is a failure.
+/// Tries the mutants; fails if no test detects one of them.
 pub(crate) fn run(options: &Options) -> Result<()> {
     cargo_tools::ensure(&cargo_tools::CARGO_MUTANTS)?;
     let mutants: BTreeMap<u32, Mutant> = (1..).zip(listed::list(&arguments(options))?).collect();
@@ -68,7 +68,7 @@ fn report(mutants: &BTreeMap<u32, Mutant>, outcomes: &BTreeMap<u32, Outcome>) ->
         counts.iter().map(|(outcome, count)| format!("{count} {}", outcome.word())).collect();
     println!("{} mutants: {}", mutants.len(), counts_said.join(", "));
     for (outcome, count) in &counts {
-        // For `cargo xtask prove`.
+        // `cargo xtask prove` reads these lines.
         println!("figure: mutants that are {} {count} mutants", outcome.word());
     }
     ensure!(
@@ -83,7 +83,7 @@ fn report(mutants: &BTreeMap<u32, Mutant>, outcomes: &BTreeMap<u32, Outcome>) ->
 fn arguments(options: &Options) -> Vec<String> {
     let mut all = Vec::new();
     if options.sample > 1 {
-        // The first of N shares that are dealt in turn.
+        // The first of N shards, to which mutants are dealt in turn.
         all.extend(["--shard".to_owned(), format!("0/{}", options.sample)]);
         all.extend(["--sharding".to_owned(), "round-robin".to_owned()]);
     }

@@ -28,9 +28,9 @@ mod report;
 mod tests;
 mod tree;
 
-/// The beginning of the line of a test that its kernel has nothing for (`lb_tests::kinds`).
+/// The prefix of the line that a test prints if its kernel lacks what it needs (`lb_tests::kinds`).
 pub(crate) const SKIPPED: &str = "skipped: ";
-/// The file of tests that starts the image.
+/// The test file that runs the image.
 const IMAGE_TEST: &str = "control_plane_image";
 
 /// The selection of tests.
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     selection: Vec<String>,
 }
 
-/// Runs everything, or with a selection only what the selected root tests need.
+/// Runs everything, or with a selection only the selected root tests and what they need.
 pub(crate) fn run(options: &Options) -> Result<()> {
     shell::need_root(
         "tests create network namespaces and load eBPF programs",
@@ -66,7 +66,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return step("selected tests with root", "depends", || selected(&options.selection));
     }
     check::lints()?;
-    // All at once: while one crate is compiled that others wait for, the other CPU has work.
+    // Built together: while one crate is compiled that others wait for, the other CPU has work.
     shell::build(&["--workspace", "--all-targets"])?;
     check::tests().inspect_err(|_| said_by_nextest())?;
     step("arm64", "cold 2 min, warm 1 s", image::check_arm64)?;
@@ -78,7 +78,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     step("tests with root", "10 min", || with_root(options, budget, &binaries))
 }
 
-/// Runs files of root tests; the last lines of the output say how everything ended.
+/// Runs test files with root; the last lines of the output summarise the run.
 fn with_root(
     options: &Options,
     budget: budget::Budget,
@@ -106,7 +106,7 @@ fn with_root(
     Ok(())
 }
 
-/// The last line of a run that ends with its tests without root.
+/// The last lines of a run that ends with its tests without root.
 fn said_by_nextest() {
     if let Some((passed, failed)) = junit::numbers(&check::junit()) {
         println!("no test with root was run\n{passed} passed, {failed} failed");
@@ -127,7 +127,7 @@ fn selected(selection: &[String]) -> Result<()> {
     )
 }
 
-/// Tests at once within one file, if somebody says how many.
+/// The number of parallel tests within one file, if `RUST_TEST_THREADS` sets it.
 fn threads() -> Option<String> {
     env::var("RUST_TEST_THREADS").ok()
 }
