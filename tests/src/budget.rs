@@ -23,7 +23,7 @@ mod stack;
 const DRIFT: u64 = 10;
 
 const HEAD: &str = "\
-# What each program and each map costs the kernel: `cargo xtask verify` compares, `--bless` writes.
+# The cost of each program and map in the kernel: `cargo xtask verify` compares it, `--bless` writes it.
 # verified: instructions the verifier walked. translated, jitted: bytes of the program.
 # stack: bytes of the deepest chain of calls (the verifier allows 512).
 # entry_bytes: key and value of one entry; full_kib: all entries (per CPU where
@@ -67,7 +67,9 @@ pub fn survey(out: &mut impl Write) -> Result<()> {
             Ok((walked, stack)) => {
                 writeln!(out, "{name:<16}{walked:>10}{stack:>8}")?;
                 if walked > MOST_WALKED || stack > DEEPEST {
-                    problems.push(format!("{name} exceeds {MOST_WALKED} walked instructions or {DEEPEST} bytes of stack"));
+                    problems.push(format!(
+                        "{name} exceeds {MOST_WALKED} instructions or {DEEPEST} stack bytes"
+                    ));
                 }
             }
             Err(error) => {

@@ -50,7 +50,7 @@ fn change_is_seen_soon_after_each_kind_of_outage() -> Result<()> {
     wait_until(NOTICE, "the view is stale", is_stale)?;
     change()?;
     nodes.into_iter().try_for_each(unfilter)?;
-    over("a wire that was cut").change_is_seen_soon(&other, pods)?;
+    over("connections were reset").change_is_seen_soon(&other, pods)?;
     // Second kind: a middlebox has forgotten the connections and drops their packets; new connections work.
     for node in nodes {
         let ports = connections(node)?.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
@@ -66,7 +66,7 @@ fn change_is_seen_soon_after_each_kind_of_outage() -> Result<()> {
     control_plane.pause()?;
     wait::pass(HELD);
     control_plane.resume()?;
-    let held = over("a server was held");
+    let held = over("the server was stopped");
     change()?;
     held.change_is_seen_soon(&other, pods)?;
     traffic.finish()

@@ -15,7 +15,7 @@ use lb_tests::container::{Containerd, Image, Kubelet, Pod};
 use lb_tests::topology::Shape;
 use lb_tests::wait::wait_until_ok;
 
-/// CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN as bits (`capabilities(7)`).
+/// `CAP_BPF`, `CAP_PERFMON` and `CAP_NET_ADMIN` as bits (`capabilities(7)`).
 const CAPABILITIES: u64 = 1 << 39 | 1 << 38 | 1 << 12;
 const SOON: Duration = Duration::from_secs(30);
 /// A name in the certificate of the API server. Connections by name must work, because with several API servers the

@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_mins(1);
 /// The number of frontends of a Service: `ClusterIP` and `NodePort`, with two transports in two families.
 const FRONTENDS: u32 = 8;
 
-/// The objects that kubeadm creates besides the ConfigMap. The ClusterRole exists on every API server.
+/// The objects that kubeadm creates besides the ConfigMap. The role exists on every API server.
 const ACCOUNT: &str = "
 apiVersion: v1
 kind: ServiceAccount

@@ -1,5 +1,7 @@
 //! The benchmark `churn`: the time from a change in the API to the first packet that follows it, and from a start to
-//! the first answer. It compares our agent with the real kube-proxy, with few and with many services.
+//! the first answer.
+//!
+//! It compares our agent with the real kube-proxy, with few and with many services.
 //!
 //! A measurement begins when the request to the API server begins. An answer that comes before the change was made is
 //! an error.

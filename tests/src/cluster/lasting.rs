@@ -1,5 +1,7 @@
-//! Connections and UDP sockets of all clients of a Service, which stay open while its backends change. Half of them ask
-//! continuously, so that each change meets questions under way; the others are silent until the test uses them.
+//! Connections and UDP sockets of all clients of a Service, which stay open while its backends change.
+//!
+//! Half of them ask continuously, so that each change meets questions under way; the others are silent until the test
+//! uses them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -302,8 +302,9 @@ fn load_tc(code: &[[u8; 8]]) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Attaches a tc program at the place that ours has: before all others at the ingress of an interface of the caller's
-/// namespace, or after all others at its egress. It stays as long as the link is held.
+/// Attaches a tc program at the place that ours has, as long as the link is held.
+///
+/// At the ingress of an interface of the caller's namespace it comes before all others, at its egress after all others.
 pub fn attach_outermost(
     program: BorrowedFd<'_>,
     device: u32,

@@ -1,6 +1,7 @@
-//! The routes around a node, for programs that query the kernel's routing table: those of `lb_common::fake::world`, in
-//! a network namespace that the calling thread enters for good. Test runs use the loopback interface of the thread's
-//! namespace.
+//! The routes around a node, for programs that query the kernel's routing table.
+//!
+//! They are those of `lb_common::fake::world`, in a network namespace that the calling thread enters for good. Test
+//! runs use the loopback interface of the thread's namespace.
 
 use std::cell::Cell;
 use std::fmt::Write as _;

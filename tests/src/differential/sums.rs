@@ -1,5 +1,7 @@
-//! Checksums that interfaces compute over all bytes of a received packet (`CHECKSUM_COMPLETE`). A program that changes
-//! bytes must adjust this sum; otherwise the stack logs a hardware checksum failure and computes the sum itself.
+//! Checksums that interfaces compute over all bytes of a received packet (`CHECKSUM_COMPLETE`).
+//!
+//! A program that changes bytes must adjust this sum; otherwise the stack logs a hardware checksum failure and computes
+//! the sum itself.
 
 use anyhow::Result;
 use lb_common::event::{Hook, Verdict};

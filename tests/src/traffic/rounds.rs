@@ -1,6 +1,7 @@
 //! Sockets that stay open and ask round after round, on a background thread: changes meanwhile meet questions under
-//! way. The ledger records whether each question was answered, and whether by the server that answered the socket
-//! before.
+//! way.
+//!
+//! The ledger records whether each question was answered, and whether by the server that answered the socket before.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

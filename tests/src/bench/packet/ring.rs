@@ -1,6 +1,8 @@
-//! Rings of flows, which make tables idempotent: the `repeat` of a test run passes each packet on as the last repeat
-//! left it, so the translation of a packet must itself be a packet of the next flow in the ring. Every repeat then does
-//! the full work for a packet of an established flow, each time of another flow.
+//! Rings of flows, which make tables idempotent.
+//!
+//! The `repeat` of a test run passes each packet on as the last repeat left it, so the translation of a packet must
+//! itself be a packet of the next flow in the ring. Every repeat then does the full work for a packet of an established
+//! flow, each time of another flow.
 
 use lb_common::addr::{Endpoint, Ip, Port};
 use lb_common::fake::{Datagram, Transport};

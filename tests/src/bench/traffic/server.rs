@@ -1,7 +1,8 @@
 //! The server of a measurement: it answers requests and does nothing else.
 //!
 //! The first byte of a connection names its kind. [`ONCE`]: the server answers once and closes (so no port of a client
-//! stays in TIME_WAIT). [`KEPT`]: the connection stays open for more requests. [`BULK`]: the server reads and discards.
+//! stays in `TIME_WAIT`). [`KEPT`]: the connection stays open for more requests. [`BULK`]: the server reads and
+//! discards.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
