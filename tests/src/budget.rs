@@ -192,7 +192,7 @@ fn parse(text: &str) -> Result<Figures> {
 
 fn differences(budget: &Figures, figures: &Figures) -> Vec<String> {
     let gone = budget.keys().filter(|name| !figures.contains_key(*name));
-    let gone = gone.map(|name| format!("{name} is no more"));
+    let gone = gone.map(|name| format!("{name} no longer exists"));
     let moved = figures.iter().filter_map(|(name, number)| match budget.get(name) {
         None => Some(format!("{name} is new: {number}")),
         Some(wanted) if is_fixed(name) && number > wanted => {

@@ -1,7 +1,7 @@
 //! The two sizes of a test, short in every run and long in a campaign (`cargo xtask prove`), and the figures of a
 //! campaign.
 //!
-//! Only the amount of work differs: both sizes assert the same.
+//! Only the amount of work differs: both sizes make the same assertions.
 #![expect(clippy::print_stdout, reason = "xtask reads figures from the output of tests")]
 
 use std::env;
@@ -12,7 +12,7 @@ const VARIABLE: &str = "LB_PROVE";
 /// The prefix of an output line with a figure; name, value and unit follow.
 const FIGURE: &str = "figure:";
 
-/// Returns `long` in a campaign and `short` in any other run.
+/// Returns `long` in a campaign, and `short` in any other run.
 pub fn size<T>(short: T, long: T) -> T {
     if env::var_os(VARIABLE).is_some_and(|value| !value.is_empty()) { long } else { short }
 }

@@ -18,7 +18,7 @@ const UNKNOWN: &str = "Unknown device type";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     MacVlan,
-    /// IEEE 802.1Q.
+    /// VLAN of IEEE 802.1Q.
     Vlan,
     Bond,
     Dummy,

@@ -34,7 +34,7 @@ impl Manifests {
         Ok(Self { directory, staging })
     }
 
-    /// Returns the directory.
+    /// Returns the directory of the manifests.
     pub fn directory(&self) -> &Path {
         &self.directory
     }

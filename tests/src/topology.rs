@@ -1,4 +1,4 @@
-//! A cluster in network namespaces: nodes with pods, a client outside, and a segment between them.
+//! A cluster in network namespaces: nodes with pods, an external client, and a segment between them.
 //!
 //! ```text
 //!            segment1: 192.168.50.0/24, fd00:50::/64          (and segment2, if asked for)
@@ -8,8 +8,8 @@
 //!                pod-a1 pod-a2   pod-b1 pod-b2       10.244.<node>.<10+pod>, fd00:244:<node>::<10+pod>
 //! ```
 //!
-//! Every node is a machine of its own to an agent: namespace, cgroup and bpf filesystem are its own.
-//! In every member lives a process that asks and answers for the test ([`Member::peer`]).
+//! To its agent, every node is a separate machine: it has its own namespace, cgroup and bpf filesystem. Every member
+//! contains a process that sends and answers questions for the test ([`Member::peer`]).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -102,7 +102,7 @@ impl Topology {
         self.nodes.get(index).with_context(|| format!("the topology has no node {index}"))
     }
 
-    /// Returns the nodes.
+    /// Returns all nodes, in order.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }

@@ -96,7 +96,7 @@ fn topology_is_made() -> Result<()> {
 fn test_that_needs_root_fails_without_it_and_says_so() -> Result<()> {
     let output = as_nobody(&env::current_exe()?, &["--exact", "topology_is_made"])?;
     let said = said(&output);
-    ensure!(!output.status.success(), "it passed without root: {said}");
+    ensure!(!output.status.success(), "the test passed without root: {said}");
     ensure!(said.contains("run the tests as root"), "{said}");
     Ok(())
 }
@@ -129,7 +129,7 @@ fn a_failed_command_ends_though_nobody_reads_its_message() -> Result<()> {
     let mut command = Command::new(workspace_binary("lb-agent", "LB_AGENT")?);
     let command = command.args(["status", "--bpf-dir", "/nowhere/bpf"]).stderr(writer);
     let mut child = command.stdout(Stdio::null()).spawn()?;
-    let ended = wait_until(SOON, "it ends", || child.try_wait().ok().flatten());
+    let ended = wait_until(SOON, "the command ends", || child.try_wait().ok().flatten());
     drop(reader);
     let ended = ended?;
     ensure!(ended.code() == Some(3), "{ended}");

@@ -85,7 +85,8 @@ fn the_younger_of_two_services_hears_who_has_its_address(cluster: &Cluster) -> R
     let uid =
         control_plane.kubectl(&["get", "service", "b-second", "-o", "jsonpath={.metadata.uid}"])?;
     for event in &events {
-        let node = event["reportingInstance"].as_str().context("nobody reports")?;
+        let node =
+            event["reportingInstance"].as_str().context("an Event without reporting instance")?;
         is_as_it_should_be(event, "Program", node)?;
         let about = &event["regarding"];
         ensure!(about["uid"] == uid && about["namespace"] == "default", "{about}, not {uid}");
@@ -230,16 +231,17 @@ fn until_told<const N: usize>(
         let mut list: Value = serde_json::from_str(&said).context("kubectl printed no JSON")?;
         let items = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
         let found = items.len();
-        items.try_into().ok().with_context(|| format!("{found} are told"))
+        items.try_into().ok().with_context(|| format!("{found} Events exist"))
     })
 }
 
 /// The notes of the Events of an action, from all nodes.
 fn notes<'e>(events: &'e [Value], action: &str) -> Result<Vec<&'e str>> {
     let note = |event: &'e Value| {
-        let node = event["reportingInstance"].as_str().context("nobody reports")?;
+        let node =
+            event["reportingInstance"].as_str().context("an Event without reporting instance")?;
         is_as_it_should_be(event, action, node)?;
-        event["note"].as_str().context("nothing is told")
+        event["note"].as_str().context("an Event without note")
     };
     events.iter().map(note).collect()
 }

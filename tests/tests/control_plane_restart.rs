@@ -80,9 +80,9 @@ fn no_question_is_lost_while_the_api_server_is_killed_and_started() -> Result<()
 /// The agent logs the failed watch and its consequence; the client library must log nothing in addition.
 fn says_it_once(agent: &Agent) -> Result<()> {
     let log = agent.log_end(1_000);
-    ensure!(log.contains("watch failed; keeping the last known state"), "not said:\n{log}");
+    ensure!(log.contains("watch failed; keeping the last known state"), "not in the log:\n{log}");
     for noise in ["failed with error", "eof in poll"] {
-        ensure!(!log.contains(noise), "{noise:?} is said:\n{log}");
+        ensure!(!log.contains(noise), "{noise:?} is in the log:\n{log}");
     }
     Ok(())
 }
@@ -151,7 +151,7 @@ fn no_question_is_lost_while_etcd_is_restored_from_an_older_snapshot() -> Result
         )?;
         let traffic = Traffic::start(rig, &web)?;
         control_plane.restore_store()?;
-        wait_until(BACK, "both agents say that the state went back", || {
+        wait_until(BACK, "both agents report that the state went back", || {
             (0..2)
                 .all(|index| {
                     rig.agent(index).is_ok_and(|agent| agent.log_end(1_000).contains(PAST))

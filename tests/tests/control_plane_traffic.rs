@@ -46,7 +46,10 @@ fn shows_the_right_addresses(cluster: &Cluster, web: &Published, backend: &Pod) 
             let outside = ask(rig.client(), Ask::new(protocol, to))?;
             ensure!(outside.peer == to, "the client outside asks: {outside:?}");
             let seen = if backend.node() == node.name() { rig.client() } else { node.host() };
-            ensure!(outside.client.ip() == seen.ip(family), "whom the backend saw: {outside:?}");
+            ensure!(
+                outside.client.ip() == seen.ip(family),
+                "the backend saw another client: {outside:?}"
+            );
         }
     }
     Ok(())

@@ -60,7 +60,10 @@ fn everything_is_answered(rig: &Rig) -> Result<()> {
                 let answer = kept.ask().with_context(|| format!("{question:?}"))?;
                 ensure!(answer.server == server && answer.peer == question.to, "{answer:?}");
                 let sees_client = answer.client.ip() == rig.client().ip(family);
-                ensure!(sees_client == (port == 30_080), "whom the backend saw: {answer:?}");
+                ensure!(
+                    sees_client == (port == 30_080),
+                    "the backend saw another client: {answer:?}"
+                );
             }
         }
         refused(rig.client(), Ask::new(protocol, node.socket(family, 30_082)))?;
@@ -233,7 +236,7 @@ apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 nodePortAddresses: [0.0.0.0/0, '::/0']",
     )?;
-    wait_until_ok(SOON, "both devices send", || {
+    wait_until_ok(SOON, "XDP redirects on both interfaces", || {
         let status = rig.agent(0)?.command(&["status"])?;
         let sending = status.lines().filter(|line| line.ends_with("redirects")).count();
         ensure!(sending == 2, "{status}");

@@ -73,7 +73,7 @@ fn device_that_vanishes_leaves_the_others_served(shape: Shape) -> Result<()> {
     let device = rig.pod(0, 1)?.device().to_owned();
     let index = rig.node(0)?.home().run_in(|| if_nametoindex(device.as_str()))??;
     let before = traces(&rig, index, &device)?;
-    ensure!(before.len() == 4, "while it is there: {before:?}");
+    ensure!(before.len() == 4, "traces before its removal: {before:?}");
     rig.node(0)?.netns().ip(&format!("link delete {device}"))?;
     wait_until(SOON, "no state of the interface is left", || {
         traces(&rig, index, &device).is_ok_and(|traces| traces.is_empty()).then_some(())
@@ -143,7 +143,7 @@ fn only_devices_that_are_named_are_those_of_pods(shape: Shape) -> Result<()> {
         let question = Ask::new(protocol, web.frontend(family));
         drop(ask(rig.pod(0, 0)?, question)?);
         let unserved = rig.pod(0, 1)?.peer().ask(question.within(300));
-        ensure!(unserved.is_err(), "a pod of another device is served: {unserved:?}");
+        ensure!(unserved.is_err(), "a pod of another interface is served: {unserved:?}");
     }
     let status = rig.agent(0)?.command(&["status"])?;
     ensure!(status.contains("veth-a1 "), "{status}");
@@ -206,7 +206,7 @@ fn agent_that_must_listen_and_cannot_ends(shape: Shape) -> Result<()> {
     let log = agent.log_end(5);
     ensure!(
         log.contains("cannot listen on 127.0.0.1:10256 (health)"),
-        "it does not say why: {log}"
+        "the log does not name the reason: {log}"
     );
     Ok(())
 }
@@ -224,7 +224,7 @@ fn verdicts_and_entries_are_counted(shape: Shape) -> Result<()> {
     ensure!(names.iter().any(|name| name.starts_with("lb_drops_total{reason=")), "{names:?}");
     // Closed connections are forgotten, so one stays open; the agent counts the entries once a second.
     let _kept = rig.pod(0, 0)?.peer().keep(Ask::tcp(web.frontend(Family::V4)))?;
-    wait_until_ok(SOON, "entries and capacity of maps are told", || {
+    wait_until_ok(SOON, "metrics show entries and capacity of maps", || {
         for map in ["SERVICES", "MAGLEV", "BACKENDS", "FLOWS4"] {
             let of = |name| agent.metric(&[name, &format!("map=\"{map}\"")]);
             let (used, room) = (of("lb_map_entries")?, of("lb_map_capacity")?);

@@ -231,7 +231,7 @@ fn card_that_gets_a_way_later_is_served_at_once() -> Result<()> {
             ensure!(words.any(|words| words.starts_with(&expected)), "{status}");
             Ok(())
         })?;
-        ensure!(attached("event")? > events, "no event told of {device}");
+        ensure!(attached("event")? > events, "{device} was not attached by an event");
     }
     ensure!((attached("list")? - lists).abs() < 0.5, "an interface was attached by a list");
     Ok(())
@@ -319,7 +319,10 @@ fn is_a_problem_as_a_pods(kind: Kind, words: &str) -> Result<()> {
             format!("interface net1 of pod network namespace {} is a macvlan", netns.name());
         let told = status.lines().find(|line| line.contains(&start));
         let is_whole = told.is_none_or(|it| it.contains("over eth0") && it.contains(remedy));
-        ensure!(told.is_some() == expected && is_whole, "told: {expected}, not: {status}");
+        ensure!(
+            told.is_some() == expected && is_whole,
+            "expected in status: {expected}, not: {status}"
+        );
         Ok(())
     };
     let question = Ask::tcp(web.frontend(Family::V4)).within(2_000);

@@ -172,7 +172,7 @@ fn exit_codes_say_what_happened(shape: Shape) -> Result<()> {
         &["affinity", "list"],
         &["map", "list"],
     ];
-    try_wait_until(Duration::from_secs(30), "nothing is there", || {
+    try_wait_until(Duration::from_secs(30), "no data path is left", || {
         let (code, _) = agent.exit_code(&["lb", "list"])?;
         Ok((code == 3).then_some(()))
     })?;
@@ -230,9 +230,9 @@ fn maps_that_lag_behind_the_source_are_a_finding(shape: Shape) -> Result<()> {
     says(&agent, &diff, &["no differences"])?;
     rig.manifests().apply(&web.pods(&[rig.pod(1, 1)?]))?;
     let (code, text) = agent.exit_code(&diff)?;
-    ensure!(code == 1, "a source that went on: {code}, {text}");
+    ensure!(code == 1, "a source with a change: {code}, {text}");
     let (code, _) = agent.exit_code(&["lb", "diff", "--manifests", "/nowhere"])?;
-    ensure!(code == 3, "a source that is not there: {code}");
+    ensure!(code == 3, "a source that does not exist: {code}");
     rig.manifests().write_text("broken", "kind: [Service\n")?;
     let (code, text) = agent.exit_code(&diff)?;
     ensure!(code == 3, "a manifest that cannot be read: {code}, {text}");

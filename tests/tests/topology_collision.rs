@@ -204,7 +204,7 @@ fn node_whose_own_connections_may_have_all_ports_says_so_and_serves() -> Result<
     rig.node(0)?.netns().sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
     rig.start_agents(&[])?;
     let problem = "net.ipv4.ip_local_port_range is 1024 to 65535 and leaves no ports";
-    wait_until_ok(Duration::from_mins(1), "status tells of the ports", || {
+    wait_until_ok(Duration::from_mins(1), "status reports the missing ports", || {
         let status = rig.agent(0)?.exit_said(&["status"])?;
         let is_told = |it: &str| it.starts_with("Problem") && it.contains(problem);
         ensure!(status.lines().any(is_told), "{status}");

@@ -118,13 +118,13 @@ fn device_that_is_renamed_moved_and_made_anew_is_served(shape: Shape) -> Result<
     let moved = index(&rig, &second)?;
     let pin = rig.node(0)?.bpf().join(LAYOUT).join("links").join(format!("{moved}-ingress"));
     netns.ip(&format!("link set dev {second} netns {}", elsewhere.name()))?;
-    wait_until_ok(SOON, "the device that left is let go", || {
-        ensure!(!pin.exists(), "{} is there", pin.display());
+    wait_until_ok(SOON, "the pin of the moved interface is removed", || {
+        ensure!(!pin.exists(), "{} still exists", pin.display());
         Ok(())
     })?;
     elsewhere.ip(&format!("link set dev {second} netns {}", netns.name()))?;
     netns.ip(&format!("link set dev {second} up"))?;
-    wait_until_ok(SOON, "the device that came back is served", || {
+    wait_until_ok(SOON, "the returned interface has programs", || {
         let back = index(&rig, &second)?;
         ensure!(rig.node(0)?.links_at(back, Direction::Egress)?.len() == 1, "no program");
         Ok(())

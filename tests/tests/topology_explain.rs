@@ -71,7 +71,8 @@ fn backend_is_named_before_the_question_is_asked(shape: Shape) -> Result<()> {
                 let backend = named(agent, source, to, protocol)?;
                 let answer = ask(from, Ask::new(protocol, to).from_port(source.port()))?;
                 let expected = members.iter().find(|it| it.ip(family) == backend.ip());
-                let expected = expected.with_context(|| format!("nobody is {backend}"))?;
+                let expected =
+                    expected.with_context(|| format!("no member has the address of {backend}"))?;
                 ensure!(answer.server == expected.name(), "{backend} was named: {answer:?}");
             }
         }

@@ -193,7 +193,7 @@ fn nothing_stays_behind() -> Result<()> {
     assert!(traces.iter().all(|trace| trace.exists()));
     drop(topology);
     for trace in traces {
-        ensure!(!trace.exists(), "{} is still there", trace.display());
+        ensure!(!trace.exists(), "{} still exists", trace.display());
     }
     Ok(())
 }

@@ -40,12 +40,12 @@ fn cluster_ip_answers_and_shows_itself_as_peer(shape: Shape) -> Result<()> {
     for (family, protocol) in matrix() {
         let question = Ask::new(protocol, web.frontend(family));
         let answer = ask(rig.node(0)?, question)?;
-        ensure!(answer.peer == question.to, "getpeername tells the backend: {answer:?}");
+        ensure!(answer.peer == question.to, "getpeername returns the backend: {answer:?}");
         if protocol == Protocol::Tcp {
             ensure!(answer.client.port() == answer.local.port(), "{answer:?}");
         }
         let answer = ask(rig.node(0)?, question.unconnected())?;
-        ensure!(answer.peer == question.to, "recvmsg tells the backend: {answer:?}");
+        ensure!(answer.peer == question.to, "recvmsg returns the backend: {answer:?}");
     }
     Ok(())
 }

@@ -151,7 +151,7 @@ fn datagrams_move_on_when_their_endpoint_leaves(shape: Shape) -> Result<()> {
                 answered_by("pod-b2")(&kept.ask()).then_some(())
             })?;
             let stayed = open.ask()?.server;
-            ensure!(stayed == "pod-a2", "a connection went over to {stayed}");
+            ensure!(stayed == "pod-a2", "a connection moved to {stayed}");
         }
     }
     Ok(())

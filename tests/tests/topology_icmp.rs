@@ -65,7 +65,7 @@ fn router_that_gives_up_names_itself_and_quotes_what_was_sent(shape: Shape) -> R
                 let error = capture.wait_for(&what, |frame| frame.icmp() == Some(exceeded))?;
                 let router = error.source().map(|source| source.ip());
                 let cluster = far.cluster().of(family);
-                ensure!(router != Some(cluster), "{what}: the frontend shows as a hop");
+                ensure!(router != Some(cluster), "{what}: the frontend appears as a router");
                 let quoted = error.quoted().with_context(|| format!("{what}: no quote"))?;
                 let ends = (quoted.source(), quoted.destination());
                 ensure!(ends == (Some(own), Some(to)), "{what}: quotes {ends:?}");

@@ -43,7 +43,7 @@ fn a_start_over_what_is_there_writes_only_that_it_began() -> Result<()> {
     agent.kill9()?;
     agent.start_again()?;
     let again = agent.metric(&["lb_map_operations"])?;
-    ensure!(again < 1.5, "{again} writes, and nothing had changed");
+    ensure!(again < 1.5, "{again} writes without a change");
     drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
     Ok(())
 }

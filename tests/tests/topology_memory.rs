@@ -161,7 +161,7 @@ fn a_limit_below_the_chosen_maps_is_a_problem() -> Result<()> {
 /// Waits until `status` names the memory limit as too small, and metric and health count it; or until none of these
 /// does.
 fn has_problem(agent: &Agent, expected: bool) -> Result<()> {
-    wait_until_ok(SWEEP, "what status says of the memory limit", || {
+    wait_until_ok(SWEEP, "status about the memory limit", || {
         let said = agent.exit_said(&["status"])?;
         let is_named = said.contains("Problem        memory limit of the agent is 128 MiB");
         ensure!(is_named == expected, "expected: {expected}, not {said}");
@@ -225,6 +225,6 @@ fn fill(maps: &Maps, room: u32, v4: bool) -> Result<()> {
     let mut found = 0;
     maps.flows(Table::Protected, |key, _| found += u32::from(key.is_v4() == v4))?;
     // Connections of the loads take some of the entries.
-    ensure!(found >= room / 10 * 9, "{found} of {room} entries are there");
+    ensure!(found >= room / 10 * 9, "{found} of {room} entries exist");
     Ok(())
 }

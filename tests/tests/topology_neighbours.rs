@@ -75,9 +75,9 @@ fn neighbours_that_come_every_three_seconds_cost_no_question() -> Result<()> {
         }
         pass(EVERY);
     }
-    wait_until_ok(SOON, "each device is repaired again and again", || {
+    wait_until_ok(SOON, "each interface is repaired repeatedly", || {
         let repairs = rig.agent(0)?.metric(&["lb_attachment_repairs_total", "displaced"])?;
-        ensure!(repairs > 11.5, "{repairs} repairs of three devices, each at both ends");
+        ensure!(repairs > 11.5, "{repairs} repairs of three interfaces, each in both directions");
         Ok(())
     })?;
     // To the second of two programs of ours, a packet looks like one of a pod straight to a backend (ADR 0026).
@@ -111,7 +111,7 @@ fn who_insists_on_our_place_is_a_problem_until_he_is_gone() -> Result<()> {
     // After a second displacement the agent pauses before its repair, and reports the problem before that.
     is_displaced(&rig, 2.0)?;
     ensure!(problems(&rig)? > 0.5, "a program that was attached twice is not reported");
-    wait_until_ok(SOON, "status names who insists", || {
+    wait_until_ok(SOON, "status names the displacing program", || {
         ensure!(is_named(&status()?), "{}", status()?);
         rig.agent(0)?.has_problems(1)
     })?;
@@ -120,7 +120,7 @@ fn who_insists_on_our_place_is_a_problem_until_he_is_gone() -> Result<()> {
         // The problem ends after a minute; a unit test of `datapath::displaced` covers that without waiting.
         return Ok(());
     }
-    wait_until_ok(SOON * 4, "nobody insists any more", || {
+    wait_until_ok(SOON * 4, "the problem has ended", || {
         let status = status()?;
         ensure!(!is_named(&status) && problems(&rig)? < 0.5, "{status}");
         Ok(())

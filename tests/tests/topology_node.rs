@@ -133,7 +133,7 @@ fn flows_to_the_other_node_outlive_the_address_that_stood_for_their_client(
     for family in [Family::V4, Family::V6] {
         until(rig.client(), question(family), Result::is_ok)?;
         let seen = ask(rig.client(), question(family))?.client.ip();
-        ensure!(seen == goes.of(family), "{seen} is shown, not the first of {goes:?}");
+        ensure!(seen == goes.of(family), "the backend saw {seen}, not the first of {goes:?}");
     }
     node.netns().ip(&format!(
         "address change {}/64 dev eth0 nodad preferred_lft forever

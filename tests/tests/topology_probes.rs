@@ -87,7 +87,7 @@ fn bad_clients_that_come_back_keep_no_probe_from_its_answer() -> Result<()> {
             let home = rig.client().home();
             let bad = scope.spawn(|| home.run_in(|| crowd.stay(server, clients)));
             let good = (|| {
-                wait_until_ok(SOON, "the bad clients are there", || {
+                wait_until_ok(SOON, "the bad clients are connected", || {
                     ensure!(crowd.made.load(Ordering::Relaxed) >= clients as u64, "not all yet");
                     Ok(())
                 })?;

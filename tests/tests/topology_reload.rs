@@ -51,7 +51,7 @@ fn status_says_what_devices_are_served_as_whoever_counts_as_a_pod() -> Result<()
         "--pod-interface-name-prefix=eth",
     ])?;
     let pod = rig.pod(0, 0)?.device().to_owned();
-    wait_until_ok(SOON, "status tells the roles of both", || {
+    wait_until_ok(SOON, "status shows the roles of all interfaces", || {
         let status = rig.agent(0)?.command(&["status"])?;
         for (device, role) in [("eth0", "external"), (&*pod, "pod"), ("lo", "host")] {
             let mut lines = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());

@@ -134,9 +134,9 @@ fn a_forged_source_takes_the_stack(shape: Shape) -> Result<()> {
         // The forged packet was processed before this answer arrives.
         is_answered(&kept, question)?;
         rig.until_closed()?;
-        ensure!(kept_source()? > before, "nothing was kept for its source");
+        ensure!(kept_source()? > before, "no packet was kept from the bypass for its source");
         let answers = capture.count(|frame| frame.source() == Some(to));
-        ensure!(answers == 0, "{answers} answers of {to} came to who had forged the question");
+        ensure!(answers == 0, "{answers} answers of {to} reached the forger");
         let is_forged = |frame: &Frame| !frame.outgoing && frame.bytes.ends_with(b"forged");
         ensure!(arrived.count(is_forged) == 0, "a forged answer arrived");
     }
@@ -194,7 +194,7 @@ fn bridge_chooses_the_port_by_its_own_table() -> Result<()> {
         let question = Ask::udp(near.frontend(family));
         let [kept, hasty] = known(pod, question)?;
         drop(node.tool("bridge", &entry)?);
-        ensure!(hasty.ask().is_err(), "{question:?} went by another port than the table's");
+        ensure!(hasty.ask().is_err(), "{question:?} left by another port than the table's");
         drop(node.tool("bridge", &["fdb", "delete", address, "dev", pod.device(), "master"])?);
         is_answered(&kept, question)?;
     }

@@ -114,7 +114,7 @@ fn status_is_one_screen_with_the_agent_running_and_dead() -> Result<()> {
 fn shows(rig: &Rig, agent: &Agent, expected: &str) -> Result<()> {
     wait_until_ok(SOON, "the screen of status", || {
         let said = screen(rig, agent)?;
-        ensure!(said == expected, "it says:\n{said}instead of:\n{expected}");
+        ensure!(said == expected, "status prints:\n{said}instead of:\n{expected}");
         Ok(())
     })
 }
@@ -139,7 +139,7 @@ fn fields_that_cannot_be_used_are_named_and_counted_until_they_are_corrected() -
     let rig = start()?;
     let (node, agent) = (rig.node(0)?, rig.agent(0)?);
     let found = |problems: &[&str]| {
-        wait_until_ok(SOON, "what status and metrics say of objects", || {
+        wait_until_ok(SOON, "status and metrics about objects", || {
             let said = agent.exit_said(&["status"])?;
             let counted = agent.metric(&["lb_findings"])?;
             let lines: Vec<_> = said.lines().filter(|line| line.starts_with("Problem")).collect();
@@ -167,7 +167,7 @@ fn fields_that_cannot_be_used_are_named_and_counted_until_they_are_corrected() -
     rig.manifests().write("late", &[service("127.0.0.7")])?;
     found(&[node_problem, service_problem])?;
     for told in ["Node has a problem", "Service is only partly served"] {
-        ensure!(agent.log_end(1_000).matches(told).count() == 1, "{told:?} is not said once");
+        ensure!(agent.log_end(1_000).matches(told).count() == 1, "{told:?} is not in the log once");
     }
     rig.manifests().write("late", &[service("203.0.113.77")])?;
     rig.manifests().node(node)?;

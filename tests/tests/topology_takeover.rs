@@ -83,7 +83,7 @@ fn a_device_that_takes_no_programs_does_not_hold_the_others_up() -> Result<()> {
     let named = format!("Problem        interface {device}: programs cannot be attached");
     is_problem(&agent, &named, true)?;
     fs::remove_dir(&pin)?;
-    wait_until_ok(SOON, "the device is served", || {
+    wait_until_ok(SOON, "the interface is served", || {
         ensure!(pin.is_file(), "{} is no link", pin.display());
         drop(ask(rig.pod(0, 1)?, Ask::tcp(web.frontend(Family::V4)).within(500))?);
         Ok(())
@@ -94,7 +94,7 @@ fn a_device_that_takes_no_programs_does_not_hold_the_others_up() -> Result<()> {
 /// Waits until `status` names a problem with this line and ends with 1, and the metric counts it; or until none of this
 /// holds.
 fn is_problem(agent: &Agent, line: &str, expected: bool) -> Result<()> {
-    wait_until_ok(SOON, "what status says of a problem", || {
+    wait_until_ok(SOON, "status about the problem", || {
         let (code, said) = agent.ended(&["status"])?;
         let counted = agent.metric(&["lb_node_problems"])?;
         let found = (said.contains(line), code, counted > 0.5);
@@ -129,11 +129,11 @@ fn end_halfway(node: &Node, layout: &str) -> Result<()> {
 /// Checks that no pin of another layout and no old link is left.
 fn is_alone(node: &Node) -> Result<()> {
     for layout in [OTHER, THIRD] {
-        ensure!(!node.bpf().join(layout).exists(), "{layout} is still there");
+        ensure!(!node.bpf().join(layout).exists(), "{layout} still exists");
     }
     for link in fs::read_dir(node.bpf().join(LAYOUT).join("links"))? {
         let name = link?.file_name().display().to_string();
-        ensure!(!name.ends_with("-old"), "{name} is still there");
+        ensure!(!name.ends_with("-old"), "{name} still exists");
     }
     Ok(())
 }

@@ -176,7 +176,7 @@ fn connections_that_find_no_room_are_told_and_cost_no_other() -> Result<()> {
 /// Waits until `status` reports this number of connections, and of tuples without room.
 fn says_problem(agent: &Agent, connections: usize, lacking: usize) -> Result<()> {
     let lacking = format!("INHERITED is full and lacks {lacking} tuples");
-    wait_until_ok(SOON, "the problem is told", || {
+    wait_until_ok(SOON, "the problem is reported", || {
         let (code, status) = agent.ended(&["status"])?;
         ensure!(status.contains("Problem") && status.contains(&lacking), "{status}");
         ensure!(status.contains(&left(connections, "none")), "{status}");

@@ -10,7 +10,7 @@ mod tool;
 
 use crate::shell;
 
-/// The measurement to make, or the action on earlier ones.
+/// The benchmark to run, or the action on existing results.
 #[derive(Subcommand)]
 pub(crate) enum Bench {
     /// Nanoseconds per packet in test runs, compared with reference programs (cold 12 min, warm 6 min; --quick: warm 85
@@ -98,7 +98,7 @@ fn all(quick: bool) -> Result<()> {
     let (mut directories, mut failed) = (Vec::new(), Vec::new());
     for (name, bench) in benches {
         let results = tool::directory(name).join("results.json");
-        // Results of an earlier run do not belong into this report.
+        // Results of an earlier run do not belong in this report.
         if results.is_file() {
             fs::remove_file(&results)?;
         }

@@ -48,7 +48,7 @@ enum Command {
     Test(test::Options),
     /// Run campaigns, the long forms of tests, and write their figures to docs/proof.md (all: hours)
     ///
-    /// One that fails is named, and the others go on. Most need root.
+    /// A campaign that fails is named, and the others continue. Most need root.
     Prove(prove::Options),
     /// Compare verifier cost and size of each program with tests/budget.toml (cold 6 min, warm 2 s)
     ///
@@ -75,8 +75,8 @@ enum Command {
     Demo(demo::Options),
     /// Boot Debian's kernels from 6.1 to the newest in emulation (cold 20 min, warm 15 min)
     ///
-    /// Each verifies every program; those with tcx links also run
-    /// the fixtures and pods that ask a ClusterIP. Needs root.
+    /// Each verifies every program; those with tcx links also run the fixtures, and pods that use a ClusterIP. Needs
+    /// root.
     Kernels(kernels::Options),
     /// Build the agent as an OCI image in target/image, without a container daemon (cold 8 min, warm 10 s)
     Image(image::Options),

@@ -120,7 +120,7 @@ fn done(work: &Work) -> Result<(String, Duration)> {
     let began = Instant::now();
     let (status, said) = output::shown(&mut command).context(remedy)?;
     if !status.success() {
-        bail!("it ended with {status}\nremedy: {remedy}");
+        bail!("the command ended with {status}\nremedy: {remedy}");
     }
     Ok((said, began.elapsed()))
 }

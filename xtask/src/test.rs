@@ -39,7 +39,7 @@ pub(crate) struct Options {
     /// How many files of root tests run in parallel
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     lanes: u8,
-    /// How long everything may take, such as 70m: what does not fit in is named, and the run fails
+    /// Time limit of the run, such as 70m: files that do not fit are named, and the run fails
     #[arg(long, value_parser = budget::duration)]
     within: Option<Duration>,
     /// Passed to cargo test in place of "all root tests", such as `--test control_plane_smoke`

@@ -13,7 +13,7 @@ pub(super) struct Machine {
     pub(super) cpus: usize,
     /// The CPU that programs were pinned to, if they were.
     pub(super) cpu: Option<usize>,
-    /// Memory, in MB.
+    /// The machine's memory, in MB.
     pub(super) megabytes: u64,
     /// The load average of the last minute (`/proc/loadavg`), before and after the measurement.
     pub(super) load: [f64; 2],

@@ -117,7 +117,7 @@ impl Row {
     }
 }
 
-/// The results of one run of one bench.
+/// The results of one run of one benchmark.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Results {
     schema: u32,

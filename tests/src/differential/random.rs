@@ -79,6 +79,6 @@ fn smallest(kernel: &mut Kernel, tables: &Fake, mut steps: Vec<Step>) -> Result<
         }
     }
     let what = compare(kernel, tables, &steps, true)?.difference.map(|difference| difference.what);
-    let what = what.unwrap_or_else(|| String::from("it does not differ when run again"));
+    let what = what.unwrap_or_else(|| String::from("no difference when run again"));
     Ok(format!("{what}\nFixture {{ tables: {tables:#?}, steps: {steps:#?} }}"))
 }

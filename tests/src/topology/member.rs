@@ -123,7 +123,7 @@ impl Member {
     fn device_file(&self, device: &str, file: &str) -> Result<String> {
         let json = self.netns.tool("ip", &["-json", "link", "show", "dev", device])?;
         let links: serde_json::Value = serde_json::from_str(&json)?;
-        let link = links.get(0).with_context(|| format!("device {device} of {}", self.name))?;
+        let link = links.get(0).with_context(|| format!("interface {device} of {}", self.name))?;
         let value = link.get(file).with_context(|| format!("{file} of {device}"))?;
         Ok(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
     }

@@ -36,7 +36,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// A question.
+/// A question to a server: one request and one answer.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Ask {
     /// The transport of the question.
@@ -162,7 +162,7 @@ pub enum Failure {
     Reset,
     /// `ECONNABORTED` or `EDESTADDRREQ`: another process has closed or disconnected the socket.
     Ended,
-    /// `EHOSTUNREACH` or `ENETUNREACH`.
+    /// `EHOSTUNREACH` or `ENETUNREACH`, for example from an ICMP error of a router.
     Unreachable,
     /// `EPERM` or `EACCES`: a hook or a firewall denied the call.
     NotPermitted,

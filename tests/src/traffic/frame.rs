@@ -9,13 +9,13 @@ const FRAGMENT: u8 = 44;
 /// IPv6 extension headers that may precede a transport header: hop-by-hop options, routing, fragment, destination
 /// options.
 const EXTENSIONS: [u8; 4] = [0, 43, FRAGMENT, 60];
-/// IP protocol numbers.
+/// IP protocol number of ICMP, as in the headers of IPv4 and IPv6.
 pub const ICMP: u8 = 1;
-/// See [`ICMP`].
+/// IP protocol number of TCP.
 pub const TCP: u8 = 6;
-/// See [`ICMP`].
+/// IP protocol number of UDP.
 pub const UDP: u8 = 17;
-/// See [`ICMP`].
+/// IP protocol number of `ICMPv6`.
 pub const ICMPV6: u8 = 58;
 
 /// A captured frame with the kernel's metadata.

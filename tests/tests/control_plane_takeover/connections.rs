@@ -117,7 +117,10 @@ fn given_back(
     all_are_answered(cluster, web).context("new ones while draining")?;
     port_is_free(cluster, web)?;
     tell(&kept, mode, "back")?;
-    ensure!(drains.iter_mut().all(Drain::is_under_way), "the programs went before the last flow");
+    ensure!(
+        drains.iter_mut().all(Drain::is_under_way),
+        "the programs were removed before the last flow ended"
+    );
     drop(kept);
     drains.into_iter().try_for_each(Drain::end)?;
     all_are_answered(cluster, web).context("with kube-proxy alone again")

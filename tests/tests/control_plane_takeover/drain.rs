@@ -45,7 +45,7 @@ impl Drain {
     pub(crate) fn end(mut self) -> Result<()> {
         try_wait_until(LONG, "a drained node", || Ok((!self.is_under_way()).then_some(())))?;
         let (status, said) = (self.program.wait_end()?, self.said()?);
-        ensure!(status.success(), "it ended with {status}: {said}");
+        ensure!(status.success(), "cleanup exited with {status}: {said}");
         ensure!(said.contains("0 flows left") && said.contains("removed"), "{said}");
         ensure!(!said.contains("warning"), "{said}");
         Ok(())

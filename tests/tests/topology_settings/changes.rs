@@ -95,20 +95,20 @@ pub(crate) fn sockets_that_stay_see_changes(world: &mut World) -> Result<()> {
         far.peer().serve(protocol, &far.addresses().both(), TARGET)?;
     }
     rig.manifests().apply(&none)?;
-    each(&all, "nobody is there", |outcome| *outcome == Err(Failure::Refused))?;
+    each(&all, "no endpoint is left", |outcome| *outcome == Err(Failure::Refused))?;
     change(&at_near, "pod-a2")?;
     rig.manifests().delete(&none)?;
-    each(&all, "the Service is gone", Result::is_err)?;
+    each(&all, "the Service is deleted", Result::is_err)?;
     change(&at_far, "pod-b2")?;
     agent.stop()?;
-    each(&all, "the agent is gone", answered_by("pod-b2"))?;
+    each(&all, "the agent is stopped", answered_by("pod-b2"))?;
     agent.start_again()?;
-    each(&all, "the agent is back", answered_by("pod-b2"))?;
+    each(&all, "the agent is restarted", answered_by("pod-b2"))?;
     change(&at_near, "pod-a2")?;
     for (sockets, open) in all.iter().zip(&connections) {
         for connection in open {
             let (name, stayed) = (sockets.member.name(), connection.ask()?.server);
-            ensure!(stayed == "pod-a2", "{name}: a connection went over to {stayed}");
+            ensure!(stayed == "pod-a2", "{name}: a connection moved to {stayed}");
         }
     }
     Ok(())

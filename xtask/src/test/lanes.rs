@@ -61,7 +61,7 @@ pub(super) struct Lanes<'a> {
 impl Lanes<'_> {
     /// Runs all test files, and then the failed tests again, alone; the report contains all outcomes.
     pub(super) fn run(&self, binaries: &[Binary]) -> Result<Report> {
-        println!("    this machine is {:.1} times slower than a quiet one", machine::slowness());
+        println!("    this machine is {:.1} times as slow as a quiet one", machine::slowness());
         fs::create_dir_all(self.logs).with_context(|| format!("{}", self.logs.display()))?;
         let report = Mutex::new(Report::default());
         let is_quiet = |it: &Binary| QUIET.contains(&it.name.as_str());

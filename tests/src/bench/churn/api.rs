@@ -19,7 +19,7 @@ use crate::rig::TARGET;
 
 /// The port of the services that change.
 const PORT: u16 = 80;
-/// The address of the probe Service. Of a large range, an API server assigns the first 256 addresses only to a Service
+/// The address of the probe Service. An API server assigns the first 256 addresses of a large range only to a Service
 /// that requests one, so this address is free.
 const PROBE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 20);
 /// The number of addresses after [`PROBE`] that new Services use in turn.

@@ -60,8 +60,8 @@ impl Way {
         (newest, server): (SocketAddr, &str),
     ) -> Result<(Running<'a>, Duration)> {
         let (node, pod) = (rig.node(0)?, rig.pod(0, 0)?);
-        // The kernel detaches the programs of the proxy before asynchronously.
-        wait_until_ok(PATIENCE, "the proxy before no longer answers", || {
+        // The kernel detaches the programs of the previous proxy asynchronously.
+        wait_until_ok(PATIENCE, "the previous proxy no longer answers", || {
             ensure!(!pod.home().run_in(|| probe::is_answered(newest))??, "{newest} is answered");
             Ok(())
         })?;

@@ -97,9 +97,9 @@ impl Measured {
 /// The rounds that the figures come from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kept {
-    /// Rounds that count.
+    /// The number of rounds that count.
     pub(super) rounds: usize,
-    /// Rounds that were left out because other work disturbed them.
+    /// The number of rounds that were left out because other work disturbed them.
     pub(super) dropped: usize,
     /// Whether too few rounds were calm, so that all of them count.
     pub(super) disturbed: bool,

@@ -35,7 +35,7 @@ pub(super) enum Way {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Agent {
     None,
-    /// The real kube-proxy.
+    /// The real kube-proxy in one of its modes.
     KubeProxy(Mode),
     /// Our agent, with these lines in its configuration.
     Ours(&'static str),
@@ -124,9 +124,9 @@ impl Way {
     /// The reason why larger numbers are not measured.
     pub(super) const fn why_no_more(self) -> &'static str {
         match self.agent() {
-            Agent::KubeProxy(_) => "programming them takes it longer than this run",
+            Agent::KubeProxy(_) => "programming takes longer than the rest of the run",
             Agent::None | Agent::Ours(_) | Agent::Minimal { .. } => {
-                "time; `ours` as it comes shows what their number does"
+                "to save time; `ours` with default settings shows the effect of the number"
             }
         }
     }

@@ -25,7 +25,7 @@ impl Mode {
 
     /// Waits until a node has rules for a Service in both families: kube-proxy writes all rules of a family at once.
     pub fn until_rules_are_there(self, node: &Netns, service: &Published) -> Result<()> {
-        wait_until_ok(SOON, "kube-proxy's rules are there", || {
+        wait_until_ok(SOON, "kube-proxy's rules exist", || {
             let rules = self.rules(node)?;
             for (family, _) in matrix() {
                 let ip = service.cluster_ip(family).ip();

@@ -83,7 +83,7 @@ impl Kernel {
         }
         let flows = tables.flows.borrow();
         for key in order {
-            let flow = flows.get(key).context("a flow that is not there")?;
+            let flow = flows.get(key).context("a flow that is not in the tables")?;
             self.put_flow(["FLOWS4", "FLOWS6"], key, flow)?;
         }
         for (key, flow) in &*tables.transient.borrow() {

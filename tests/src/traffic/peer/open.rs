@@ -24,7 +24,7 @@ pub struct Kept<'a> {
 }
 
 impl Kept<'_> {
-    /// Asks again.
+    /// Asks the same question again, through the same socket.
     pub fn ask(&self) -> Result<Answer, Failure> {
         self.ask_as(self.ask)
     }
