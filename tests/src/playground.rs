@@ -47,7 +47,7 @@ pub fn remove() -> Result<()> {
 pub fn enter(member: &str) -> Result<()> {
     let netns = Path::new(NAMES).join(format!("{NAME}-{member}"));
     let handle = fs::File::open(&netns).with_context(|| {
-        format!("namespace {}\nremedy: cargo xtask demo --keep makes it", netns.display())
+        format!("namespace {}\nremedy: cargo xtask demo --keep creates it", netns.display())
     })?;
     if let Some(cgroup) = cgroup_of(member)? {
         let members = cgroup.join("cgroup.procs");

@@ -80,7 +80,7 @@ fn until_known(control_plane: &ControlPlane, last: u32) -> Result<()> {
         // Resource version 0 reads from the server's cache, from which a watch would begin as well.
         let object =
             format!("/{group}/namespaces/{NAMESPACE}/{kind}/service-{last}?resourceVersion=0");
-        wait_until_ok(PATIENCE, &format!("the API server knows {object}"), || {
+        wait_until_ok(PATIENCE, &format!("the API server serves {object}"), || {
             control_plane.kubectl(&["get", "--raw", &object]).map(drop)
         })?;
     }

@@ -100,9 +100,9 @@ pub fn churn(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
         let so_far = machine.clone().afterwards()?;
         let results = Results::new("churn", options.commit, so_far, rows);
         let notes = vec![format!(
-            "{} rounds, each a start and {} changes of each kind (with a rest before: a quarter), {} of ours; kube-proxy with its \
-             defaults, which wait a second between two writes. Every service beside has {ENDPOINTS} endpoints. The time of the \
-             request to the API server is part of a figure. No round is dropped: a figure says when some round was disturbed.",
+            "{} rounds, each with a start and {} changes of each kind (a quarter of these with a pause before), {} for lb-agent; \
+             kube-proxy with its defaults, which wait a second between two syncs. All other services have {ENDPOINTS} \
+             endpoints. The request to the API server is part of a time. No round is dropped: disturbed rounds are marked.",
             options.rounds,
             options.changes,
             options.changes.max(of_a_hundred(options.rounds))

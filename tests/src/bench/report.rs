@@ -41,9 +41,9 @@ pub(super) fn page(results: &[Results]) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\"><title>{}</title>\
-         <style>\n{STYLE}</style></head>\n<body><main><h1>What lb-agent costs, and what others do</h1>\
-         <p class=\"faint\">A figure is the middle of its rounds; whiskers and brackets reach from quarter to quarter. \
-         Ways are measured in turn, so that what disturbs one disturbs its neighbours.</p>\n{sections}</main></body></html>\n",
+         <style>\n{STYLE}</style></head>\n<body><main><h1>Cost of lb-agent and of alternatives</h1>\
+         <p class=\"faint\">A figure is the median of its rounds; whiskers and brackets reach from the first to the third quartile. \
+         Modes are measured in turn, so that a disturbance affects neighbouring modes alike.</p>\n{sections}</main></body></html>\n",
         escape(&title)
     )
 }
@@ -64,7 +64,7 @@ fn section(results: &Results) -> String {
     let warning = if disturbed > 0 {
         format!(
             "<p class=\"warning\">{disturbed} of {} figures come from rounds that other work on the machine disturbed, \
-             for want of calm ones: they say little.</p>",
+             because too few rounds were calm: they are unreliable.</p>",
             rows.len()
         )
     } else if dropped > 0 {
@@ -108,7 +108,7 @@ fn table(rows: &[Row]) -> String {
     };
     let lines: String = rows.iter().map(line).collect();
     format!(
-        "<details><summary>All {} figures</summary><table><tr><th>of</th><th>figure</th><th>middle</th><th>quarters</th>\
+        "<details><summary>All {} figures</summary><table><tr><th>subject</th><th>figure</th><th>median</th><th>quartiles</th>\
          <th>unit</th><th>rounds</th><th>values</th><th></th></tr>{lines}</table></details>",
         rows.len()
     )

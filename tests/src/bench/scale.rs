@@ -111,8 +111,8 @@ pub fn run(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
         let rows = rows.chain(options.grows.then(|| growth.growth())).collect();
         let results = Results::new("scale", options.commit, machine.clone().afterwards()?, rows);
         let mut notes = vec![format!(
-            "{} rounds, each with a start and {CHANGES} changes at every size. No round is dropped: a time says when some round \
-             was disturbed.",
+            "{} rounds, each with a start and {CHANGES} changes at every size. No round is dropped: times of \
+             disturbed rounds are marked.",
             options.rounds
         )];
         if !options.grows {

@@ -135,7 +135,7 @@ impl<'a> Kubelet<'a> {
         let pod = Pod { kubelet: self, id, spec: container.clone(), _account: account };
         for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
             pod.probe(probe)
-                .with_context(|| format!("{probe}; the log ends so:\n{}", pod.log()))?;
+                .with_context(|| format!("{probe}; the end of the log:\n{}", pod.log()))?;
         }
         Ok(pod)
     }

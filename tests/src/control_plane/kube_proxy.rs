@@ -140,7 +140,7 @@ impl KubeProxy {
             let answer = http::get(home, health, "/healthz");
             Ok(answer.is_ok_and(|(status, _)| status == 200).then_some(()))
         });
-        ready.with_context(|| format!("kube-proxy's log ends so:\n{}", self.process.log_end(20)))
+        ready.with_context(|| format!("the end of kube-proxy's log:\n{}", self.process.log_end(20)))
     }
 
     /// Returns the page `/metrics` as text.

@@ -232,7 +232,7 @@ impl<'a> Cases<'a> {
     }
 }
 
-/// Replaces the addresses in an outcome by [`ANY`], for cases that do not prescribe them.
+/// Replaces the addresses in an outcome by `ANY`, for cases that do not prescribe them.
 pub fn without_addresses(outcome: &Outcome) -> Outcome {
     let bare = |seen: &Seen| {
         if let Seen::Answer(server, _) = seen {

@@ -89,7 +89,7 @@ impl Member {
             };
             Ok(!flags.into_iter().any(is_shut))
         };
-        wait_until(SOON, &format!("wires of {} carry", self.name), || {
+        wait_until(SOON, &format!("wires of {} carry packets", self.name), || {
             self.netns.run_in(carry).ok()?.unwrap_or(false).then_some(())
         })
     }

@@ -83,7 +83,7 @@ fn question(protocol: &str, to: &str) -> Result<Ask> {
     let protocol = match protocol {
         "tcp" => Protocol::Tcp,
         "udp" => Protocol::Udp,
-        other => bail!("transport {other}: it is tcp or udp"),
+        other => bail!("transport {other}: use tcp or udp"),
     };
     Ok(Ask::new(protocol, to.parse().with_context(|| format!("address and port {to}"))?))
 }

@@ -130,7 +130,7 @@ impl Packets {
         let calm = if *disturbed { "too few of them calm" } else { "all calm" };
         let mut text = format!(
             "{}, on CPU {}, commit {commit}, {rounds} rounds, {calm}, {dropped} dropped.\n\
-             Nanoseconds per packet (quarter to quarter); x: times the reference, by column; net: both less `empty`.\n\n\
+             Nanoseconds per packet (first to third quartile); x: multiple of the reference, by column; net: both minus `empty`.\n\n\
              | program | case | flows | v4 tcp | v4 udp | v6 tcp | v6 udp | x reference |\n\
              | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |\n",
             machine.words(),

@@ -47,7 +47,7 @@ fn latency(all: &[Row], change: &str) -> String {
     series.extend(late.map(|one| Series { class: one.class + " late", ..one }));
     let title = format!("{change}: change to packet");
     let drawing = charts::lines(&title, "ms", &series, true);
-    figure(&title, &format!("middle, and the slowest broken. {}", said.join("; ")), &drawing)
+    figure(&title, &format!("median, and the slow end dashed. {}", said.join("; ")), &drawing)
 }
 
 fn said(one: &Series, late: &[(&str, Vec<Series>)]) -> String {

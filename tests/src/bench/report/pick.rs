@@ -7,17 +7,17 @@ use super::svg::{escape, number};
 
 /// The modes in the order of charts: name, CSS class of the colour, description.
 const WAYS: [(&str, &str, &str); 11] = [
-    ("generator", "plain", "client and server in one namespace: what the generator itself can do"),
+    ("generator", "plain", "client and server in one namespace: the limit of the generator"),
     ("plain", "plain", "plain routing: no Service"),
     ("kube-proxy-nftables", "nftables", "kube-proxy, nftables"),
     ("kube-proxy-iptables", "iptables", "kube-proxy, iptables"),
-    ("ours", "ours", "ours, tc"),
-    ("ours-stack", "stack", "ours, tc, every packet through the stack"),
-    ("ours-sockets", "sockets", "ours, sockets of pods too"),
-    ("minimal", "minimal", "the least a tc program can do for one ClusterIP, past the stack"),
-    ("minimal-stack", "minimal", "the same, every packet through the stack"),
-    ("plain-whole", "plain", "plain routing, whole checksums"),
-    ("ours-xdp", "xdp", "ours, XDP at the edge, whole checksums"),
+    ("ours", "ours", "lb-agent, tc"),
+    ("ours-stack", "stack", "lb-agent, tc, every packet through the stack"),
+    ("ours-sockets", "sockets", "lb-agent, socket hooks for pods as well"),
+    ("minimal", "minimal", "minimal tc programs for one ClusterIP, with stack bypass"),
+    ("minimal-stack", "minimal", "minimal tc programs, every packet through the stack"),
+    ("plain-whole", "plain", "plain routing, complete checksums"),
+    ("ours-xdp", "xdp", "lb-agent, XDP on external interfaces, complete checksums"),
 ];
 
 /// The CSS class of a mode's colour.
