@@ -1,6 +1,7 @@
-//! Connections to the real API server that break: a wire that is down for long, dropped packets, a node address that is
-//! removed, a middlebox that has forgotten the connections, a server that is stopped (SIGSTOP). Agents see changes soon
-//! afterwards, and no question stays unanswered meanwhile.
+//! Connections to the real API server that break: resets while no new connection can be made, dropped packets, a node
+//! address that is removed, a middlebox that has forgotten the connections, a server that is stopped (SIGSTOP).
+//!
+//! Agents see changes soon afterwards, and no question stays unanswered meanwhile.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
 //! A Service that changes from one address family to both and back while clients use it: the real API server assigns
 //! and removes addresses, the real controller creates and removes slices, and packets of the added family follow.
+//!
 //! Packets of the other family are not affected.
 
 use anyhow::{Context as _, Result, ensure};

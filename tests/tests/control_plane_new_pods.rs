@@ -1,5 +1,7 @@
 //! The first questions of new pods on a node with busy threads: no question is lost because an interface still waits
-//! for its programs. The same pods ask beside the real kube-proxy, whose rules exist before any interface does.
+//! for its programs.
+//!
+//! The same pods ask beside the real kube-proxy, whose rules exist before any interface does.
 
 use std::thread;
 use std::time::Duration;

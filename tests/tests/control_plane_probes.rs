@@ -1,6 +1,7 @@
 //! Requests in 47 forms to a health check port and to `/healthz`: the agent's answers equal those of the real
-//! kube-proxy byte by byte, except for dates and the order of header lines. Answers to faulty requests are compared by
-//! their status.
+//! kube-proxy byte by byte, except for dates and the order of header lines.
+//!
+//! Answers to faulty requests are compared by their status.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,5 +1,7 @@
 //! System calls of real sockets through the hooks in the kernel, and the same calls on this host: the process gets the
-//! same result, and `AFFINITY` holds the same entries. `BPF_PROG_TEST_RUN` cannot run programs of this kind.
+//! same result, and `AFFINITY` holds the same entries.
+//!
+//! `BPF_PROG_TEST_RUN` cannot run programs of this kind.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,5 +1,7 @@
 //! Maps that are full: the newest service is refused by name, the others are served, and refused services are served
-//! once there is room. When the affinity map is full, the newest clients are remembered and no client is refused.
+//! once there is room.
+//!
+//! When the affinity map is full, the newest clients are remembered and no client is refused.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! All network interfaces of a node, not only the one with the Node's address: a second one that leads to pods of other
-//! nodes (macvlan, VLAN, bond), and one that only a nexthop object or a direct route names. The second veth of a pod
-//! counts as a pod's interface.
+//! nodes (macvlan, VLAN, bond), and one that only a nexthop object or a direct route names.
+//!
+//! The second veth of a pod counts as a pod's interface.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Programs of another `--bpf-dir` at each hook that our programs use: an agent refuses to start beside them and names
-//! the command that removes them. Afterwards a deleted Service is no longer answered.
+//! the command that removes them.
+//!
+//! Afterwards a deleted Service is no longer answered.
 
 use std::fs;
 use std::path::{Path, PathBuf};

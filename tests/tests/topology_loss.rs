@@ -1,6 +1,7 @@
 //! Downloads over a path that loses packets: as many complete as without our programs, because a retransmitted segment,
-//! and a FIN that one side has missed, still find their flow. No packet arrives from an address that its receiver did
-//! not ask, and no flow stays.
+//! and a FIN that one side has missed, still find their flow.
+//!
+//! No packet arrives from an address that its receiver did not ask, and no flow stays.
 
 use std::thread;
 

@@ -1,5 +1,6 @@
-//! Path MTU discovery: the path through a router between the nodes has a smaller MTU than the wires that end at it. The
-//! router's ICMP errors are about translated packets, and must reach the original senders as errors about what they
+//! Path MTU discovery: the path through a router between the nodes has a smaller MTU than the wires that end at it.
+//!
+//! The router's ICMP errors are about translated packets, and must reach the original senders as errors about what they
 //! sent.
 
 use std::net::SocketAddr;

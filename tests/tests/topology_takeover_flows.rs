@@ -1,5 +1,7 @@
 //! Connections during a take-over from kube-proxy: connections whose backend has left their Service and serves another
-//! one, and connections from the port of one that has ended. The test writes the rules.
+//! one, and connections from the port of one that has ended.
+//!
+//! The test writes the rules.
 
 use std::time::Duration;
 
