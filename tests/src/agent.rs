@@ -1,7 +1,8 @@
-//! `lb-agent` on a node of a topology: started, asked, killed and restarted as an operator would.
+//! A running `lb-agent` on a node of a topology: tests start, query, kill and restart it as an operator would.
 //!
-//! Build it first: `cargo build -p lb-agent` (`cargo xtask test` does). `LB_AGENT` names another binary, and
-//! `LB_AGENT_BEFORE` one that is started first: then tests that start an agent again are upgrades.
+//! The binary must be built first: `cargo build -p lb-agent` (`cargo xtask test` does it). `LB_AGENT` names another
+//! binary. `LB_AGENT_BEFORE` names one that is used for the first start: with it, a test that restarts an agent tests
+//! an upgrade.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,25 +20,25 @@ use crate::wait::try_wait_until;
 mod answers;
 mod starts;
 
-/// How long a start may take: it loads programs and reads every object first.
+/// The deadline for a start: the agent loads its programs and reads every object first.
 const START: Duration = Duration::from_mins(1);
-/// How much of its log a failed test shows.
+/// The number of log lines that a failed test shows.
 const SHOWN_LINES: usize = 120;
 
-/// Where an agent learns of Services.
+/// The source of an agent's Services and other objects.
 #[derive(Debug, Clone, Copy)]
 pub enum Source<'a> {
     /// A directory of manifests.
     Manifests(&'a Path),
-    /// An API server.
+    /// The API server that a kubeconfig names.
     Kubeconfig(&'a Path),
-    /// An API server that it finds as a pod does.
+    /// The API server that the environment of a pod names, with the credentials of this service account.
     InPod(&'a ServiceAccount),
-    /// The API server that a file of `--config` names, read as a pod of this account.
+    /// The API server that a `--config` file names, with the credentials of this service account.
     Config(&'a Path, &'a ServiceAccount),
 }
 
-/// An agent that runs, or ran, on a node.
+/// An agent that runs, or has run, on a node.
 #[derive(Debug)]
 pub struct Agent {
     program: Program,
@@ -47,13 +48,13 @@ pub struct Agent {
     environment: Vec<(String, String)>,
     node: String,
     log: PathBuf,
-    /// A program with its arguments that later starts go through.
+    /// A program with its arguments through which later starts run the binary; empty for a direct start.
     before: Vec<String>,
     is_hushed: bool,
 }
 
 impl Agent {
-    /// Starts an agent and returns when it has programmed everything it knows of.
+    /// Starts an agent and returns when every object that it knows is programmed.
     pub fn start(node: &Node, source: Source<'_>, more: &[&str]) -> Result<Self> {
         let mut agent = Self::spawn(node, source, more)?;
         agent.wait_ready()?;
@@ -108,7 +109,7 @@ impl Agent {
         })
     }
 
-    /// Waits until it has programmed everything it knows of.
+    /// Waits until every object that the agent knows is programmed (`/readyz`).
     pub fn wait_ready(&mut self) -> Result<()> {
         let (program, home) = (&mut self.program, &self.home);
         try_wait_until(START, &format!("lb-agent of {} is ready", self.node), || {
@@ -118,50 +119,51 @@ impl Agent {
         })
     }
 
-    /// Ends it as a crash would; its data path goes on.
+    /// Kills the agent with SIGKILL, as a crash would; its data path stays active.
     pub fn kill9(&mut self) -> Result<()> {
         self.program.kill9().map(drop)
     }
 
-    /// Asks it to end as an operator would; its data path goes on. Fails unless it ends well.
+    /// Stops the agent with SIGTERM; its data path stays active. Fails unless the exit code is 0.
     pub fn stop(&mut self) -> Result<()> {
         let status = self.program.terminate()?;
         ensure!(status.success(), "lb-agent of {} ended with {status}", self.node);
         Ok(())
     }
 
-    /// The same where no test runner hides what a test prints: its log is not shown when it ended well.
+    /// Stops the agent as [`Agent::stop`] does, and does not print its log. For programs whose output no test runner
+    /// hides.
     pub fn stop_quietly(&mut self) -> Result<()> {
         self.stop()?;
         self.is_hushed = true;
         Ok(())
     }
 
-    /// Waits until it ends by itself, and fails unless that is with exit code 1 and a message, its last
-    /// line, that holds all of `parts`.
+    /// Waits until the agent ends by itself. Fails unless its exit code is 1 and the last line of its log contains all
+    /// of `parts`.
     pub fn refuses_to_run(&mut self, parts: &[&str]) -> Result<()> {
         let status = self.program.wait_end()?;
         let said = self.log_end(1);
-        ensure!(status.code() == Some(1), "it ended with {status}: {said}");
+        ensure!(status.code() == Some(1), "the agent ended with {status}: {said}");
         for part in parts {
-            ensure!(said.contains(part), "it does not say {part:?}: {said}");
+            ensure!(said.contains(part), "the agent does not say {part:?}: {said}");
         }
         Ok(())
     }
 
-    /// Starts it again after it ended, and returns when it is ready.
+    /// Restarts the agent after it has ended, and returns when it is ready.
     pub fn start_again(&mut self) -> Result<()> {
         self.spawn_again(&[])?;
         self.wait_ready()
     }
 
-    /// Starts it again after it ended, with more of an environment, and returns when it is ready.
+    /// Restarts the agent after it has ended, with additional environment variables, and returns when it is ready.
     pub fn start_again_with(&mut self, environment: &[(&str, &str)]) -> Result<()> {
         self.spawn_again(environment)?;
         self.wait_ready()
     }
 
-    /// Starts it again after it ended, with more of an environment, and returns at once.
+    /// Restarts the agent after it has ended, with additional environment variables, and returns at once.
     pub fn spawn_again(&mut self, environment: &[(&str, &str)]) -> Result<()> {
         let binary = existing(&self.binary)?;
         let command = match self.before.split_first() {
@@ -178,22 +180,22 @@ impl Agent {
         Ok(())
     }
 
-    /// Returns the process id of its last run.
+    /// Returns the process id of the last run.
     pub fn id(&self) -> u32 {
         self.program.id()
     }
 
-    /// Fails, with the end of its log, when it has ended.
+    /// Fails, with the end of the log, if the agent has ended.
     pub fn ensure_running(&mut self) -> Result<()> {
         self.program.ensure_running()
     }
 
-    /// Returns the last lines of its log.
+    /// Returns the last lines of the agent's log.
     pub fn log_end(&self, lines: usize) -> String {
         self.program.log_end(lines)
     }
 
-    /// Fails where the end of its log has a warning.
+    /// Fails if the last 1,000 lines of the log contain a warning.
     pub fn warned_of_nothing(&self) -> Result<()> {
         let log = self.log_end(1_000);
         let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
@@ -231,7 +233,7 @@ fn launch(
     log: &Path,
     environment: &[(String, String)],
 ) -> Result<Program> {
-    // It logs what it logs where nobody says otherwise.
+    // The agent logs at its default level, whatever RUST_LOG of the test run is.
     command.args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1");
     command.envs(environment.iter().cloned());
     Program::spawn("lb-agent", command, log)

@@ -1,5 +1,5 @@
-//! One API server for several topologies: its address exists in each of them, and behind it a process of ours hands
-//! every connection on to where the server lives.
+//! A relay that gives several topologies one API server: the server's address exists in each of them, and a process
+//! behind that address passes every connection on to the server's own namespace.
 
 use std::env;
 use std::fs::File;
@@ -16,23 +16,23 @@ use crate::netns::NAMES;
 use crate::process::Program;
 use crate::topology::Topology;
 
-/// Lets `topology` reach the API server at `address`, which it has in the namespace `netns`.
+/// Starts a relay through which `topology` reaches the API server at `address` in the namespace `netns`.
 pub(crate) fn start(topology: &Topology, address: SocketAddr, netns: &str) -> Result<Program> {
     let mut command = home(Some(topology.fabric().name()))?.command(&env::current_exe()?)?;
     command.args(["relay", &address.to_string(), netns]);
     Program::spawn("relay", command, &topology.directory("relay")?.join("relay.log"))
 }
 
-/// Hands connections to `address` here on to the same address in the namespace `netns`, until it is killed.
+/// Passes connections to `address` in this namespace on to the same address in the namespace `netns`, until killed.
 pub fn run(address: SocketAddr, netns: &str) -> Result<()> {
     let listener = TcpListener::bind(address).with_context(|| format!("listen at {address}"))?;
     let file = Path::new(NAMES).join(netns);
     let there = File::open(&file).with_context(|| format!("namespace {}", file.display()))?;
-    // Sockets belong to the namespace in which they are made; the listener stays where it is.
+    // A socket belongs to the namespace in which it is created; the listener stays in this one.
     setns(&there, CloneFlags::CLONE_NEWNET).with_context(|| format!("enter namespace {netns}"))?;
     loop {
         let (client, _) = listener.accept().context("accept")?;
-        // A server that is away is what its client would have seen: a connection that ends.
+        // If the server is unreachable, the client's connection ends, as it would without a relay.
         drop(thread::spawn(move || connect(client, address)));
     }
 }

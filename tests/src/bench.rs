@@ -1,4 +1,4 @@
-//! Measuring: each bench in its module, and what they share; see `docs/bench/README.md`.
+//! The benchmarks, one module each, and the modules that they share; see `docs/bench/README.md`.
 
 pub mod churn;
 pub mod compare;

@@ -1,6 +1,7 @@
-//! The cost of the programs in the kernel, against the numbers of `tests/budget.toml`.
+//! The cost of the programs in the kernel, compared with the numbers of `tests/budget.toml`.
 //!
-//! Instructions and sizes may drift by a tenth, for kernels differ; maps and stack may not grow at all.
+//! Instructions and sizes may exceed their number by a tenth, because kernels differ. Map sizes and stack depth may not
+//! grow.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,25 +19,25 @@ use crate::differential::bpf;
 
 mod stack;
 
-/// Hundredths by which instructions and sizes may exceed their number.
+/// The percentage by which instructions and sizes may exceed their number.
 const DRIFT: u64 = 10;
 
 const HEAD: &str = "\
-# What each program and each map costs the kernel: `cargo xtask verify` compares, `--bless` writes.
+# The cost of each program and map in the kernel: `cargo xtask verify` compares it, `--bless` writes it.
 # verified: instructions the verifier walked. translated, jitted: bytes of the program.
 # stack: bytes of the deepest chain of calls (the verifier allows 512).
 # entry_bytes: key and value of one entry; full_kib: all entries (per CPU where
 # they are per CPU), with the sizes an agent gives them by default.
 ";
 
-/// Instructions that the verifier of any kernel may walk for one program; a kernel gives up after a million.
+/// The limit for the instructions that any kernel's verifier walks for one program; a kernel gives up after a million.
 const MOST_WALKED: u32 = 400_000;
-/// Bytes of stack that a program may take on any kernel, of the 512 that there are.
+/// The limit for the stack bytes of a program on any kernel, of the 512 that exist.
 const DEEPEST: u32 = 448;
 
 type Figures = BTreeMap<String, u64>;
 
-/// Loads every program, prints its figures, and compares them with `file` or writes them there.
+/// Loads every program, prints its figures, and compares them with `file`, or writes them there if `bless`.
 pub fn verify(file: &Path, bless: bool, out: &mut impl Write) -> Result<()> {
     let mut ebpf = PacketLog::Off.loader().load(datapath::object()).context("load the object")?;
     let mut figures = programs(&mut ebpf, out)?;
@@ -52,10 +53,10 @@ pub fn verify(file: &Path, bless: bool, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Loads every program into a kernel without committed figures and prints its verifier's figures.
+/// Loads every program into a kernel without committed figures, and prints the figures of its verifier.
 ///
-/// A refused program does not keep the others from being loaded. The error names every program that
-/// was refused, or that exceeds what any kernel may be asked for.
+/// A refused program does not stop the others from being loaded. The error names every program that was refused or that
+/// exceeds the limits for any kernel.
 pub fn survey(out: &mut impl Write) -> Result<()> {
     let mut ebpf = PacketLog::Off.loader().load(datapath::object()).context("load the object")?;
     let mut names: Vec<String> = ebpf.programs().map(|(name, _)| name.to_owned()).collect();
@@ -66,7 +67,9 @@ pub fn survey(out: &mut impl Write) -> Result<()> {
             Ok((walked, stack)) => {
                 writeln!(out, "{name:<16}{walked:>10}{stack:>8}")?;
                 if walked > MOST_WALKED || stack > DEEPEST {
-                    problems.push(format!("{name} is over {MOST_WALKED} walked or {DEEPEST} deep"));
+                    problems.push(format!(
+                        "{name} exceeds {MOST_WALKED} instructions or {DEEPEST} stack bytes"
+                    ));
                 }
             }
             Err(error) => {
@@ -79,14 +82,14 @@ pub fn survey(out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Instructions walked for one program, and bytes of its stack.
+/// Walked instructions and stack bytes of one program.
 fn weigh(program: &mut Program) -> Result<(u32, u32)> {
     let info = load(program)?;
     let walked = info.verified_instruction_count().context("a kernel that counts")?;
     Ok((walked, stack::depth(&bpf::instructions(program.fd()?.as_fd())?)))
 }
 
-/// The last lines of what a verifier said.
+/// The last lines of a verifier log.
 fn end_of(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines.get(lines.len().saturating_sub(30)..).unwrap_or_default().join("\n")
@@ -128,7 +131,7 @@ fn load(program: &mut Program) -> Result<ProgramInfo> {
         Program::Xdp(xdp) => xdp.load()?,
         Program::SchedClassifier(classifier) => classifier.load()?,
         Program::CgroupSockAddr(socket) => socket.load()?,
-        _ => bail!("a kind of program that is not known here"),
+        _ => bail!("unknown kind of program"),
     }
     Ok(program.info()?)
 }
@@ -139,7 +142,7 @@ fn maps(ebpf: &Ebpf, out: &mut impl Write) -> Result<Figures> {
     writeln!(out, "{:<16}{:>10}{:>12}{:>10}", "map", "bytes", "entries", "KiB full")?;
     let mut found: Vec<(&str, MapInfo)> = Vec::new();
     for (name, map) in ebpf.maps() {
-        // The sections of constants are part of the programs.
+        // Maps with these names are sections of constants, which are part of the programs.
         if !name.starts_with('.') {
             found.push((name, data(map).with_context(|| format!("map {name}"))?.info()?));
         }
@@ -149,7 +152,8 @@ fn maps(ebpf: &Ebpf, out: &mut impl Write) -> Result<Figures> {
         let entries = u64::from(info.max_entries());
         let (key, value) = (u64::from(info.key_size()), u64::from(info.value_size()));
         let (bytes, full) = match info.map_type()? {
-            // A ring has no entries: its capacity counts bytes. A socket's storage has one for each call.
+            // The capacity of a ring buffer counts bytes, not entries. A socket storage map has one entry for each
+            // call.
             MapType::RingBuf => (0, entries),
             _ => (key + value, (key + value) * entries),
         };
@@ -172,7 +176,7 @@ fn data(map: &Map) -> Result<&MapData> {
         | Map::ProgramArray(data)
         | Map::RingBuf(data)
         | Map::SkStorage(data) => Ok(data),
-        _ => bail!("a kind of map that is not known here"),
+        _ => bail!("unknown kind of map"),
     }
 }
 
@@ -188,7 +192,7 @@ fn parse(text: &str) -> Result<Figures> {
 
 fn differences(budget: &Figures, figures: &Figures) -> Vec<String> {
     let gone = budget.keys().filter(|name| !figures.contains_key(*name));
-    let gone = gone.map(|name| format!("{name} is no more"));
+    let gone = gone.map(|name| format!("{name} no longer exists"));
     let moved = figures.iter().filter_map(|(name, number)| match budget.get(name) {
         None => Some(format!("{name} is new: {number}")),
         Some(wanted) if is_fixed(name) && number > wanted => {
@@ -202,7 +206,7 @@ fn differences(budget: &Figures, figures: &Figures) -> Vec<String> {
     gone.chain(moved).collect()
 }
 
-/// Whether a figure may not grow unless somebody allows it.
+/// Whether a figure may not grow without `--bless`.
 fn is_fixed(name: &str) -> bool {
     [".entry_bytes", ".full_kib", ".stack"].iter().any(|end| name.ends_with(end))
 }

@@ -1,18 +1,18 @@
-//! The two sizes of a test: short in every run, long in a
-//! campaign (`cargo xtask prove`), and the figures of a campaign.
+//! The two sizes of a test, short in every run and long in a campaign (`cargo xtask prove`), and the figures of a
+//! campaign.
 //!
-//! Only the amount of work differs: both sizes assert the same.
+//! Only the amount of work differs: both sizes make the same assertions.
 #![expect(clippy::print_stdout, reason = "xtask reads figures from the output of tests")]
 
 use std::env;
 use std::fmt::Display;
 
-/// Set and not empty in a campaign.
+/// The environment variable that is set and not empty in a campaign.
 const VARIABLE: &str = "LB_PROVE";
-/// The beginning of a line with a figure: name, value and unit follow.
+/// The prefix of an output line with a figure; name, value and unit follow.
 const FIGURE: &str = "figure:";
 
-/// Returns `long` in a campaign and `short` in any other run.
+/// Returns `long` in a campaign, and `short` in any other run.
 pub fn size<T>(short: T, long: T) -> T {
     if env::var_os(VARIABLE).is_some_and(|value| !value.is_empty()) { long } else { short }
 }
@@ -21,7 +21,7 @@ pub fn size<T>(short: T, long: T) -> T {
 ///
 /// # Panics
 ///
-/// If value or unit is not one word.
+/// If value or unit is not exactly one word.
 pub fn figure(name: &str, value: impl Display, unit: &str) {
     println!("{}", line(name, &value.to_string(), unit));
 }

@@ -1,7 +1,7 @@
-//! A rig whose Services come from a real API server: control plane, Node objects, an agent on every node.
+//! A rig whose Services come from a real API server: a control plane, Node objects, and an agent on every node.
 //!
-//! The control plane lives in the namespace of the segments, as a machine of its own would; agents reach
-//! it over the wire. Addresses and numbers are the API server's choice, read back after it made it.
+//! The control plane lives in the namespace of the segments, like a separate machine; agents reach it over the wire.
+//! The API server chooses addresses and port numbers, and the tests read them back.
 
 use std::time::Duration;
 
@@ -24,21 +24,23 @@ pub use outage::{Outage, is_soon};
 pub use service::{Published, slices_of};
 pub use traffic::Traffic;
 
-/// How long a change may take from kubectl through controllers and agents to packets, beside compilers.
+/// The deadline for a change to reach packets from kubectl through controllers and agents, on a machine that also
+/// compiles.
 const SOON: Duration = Duration::from_secs(90);
-/// Questions that show who answers: of three servers, each is seen but once in a hundred thousand times.
+/// The number of questions that shows all servers: of three servers, one is missed about once in a hundred thousand
+/// times.
 const QUESTIONS: u32 = 30;
 
 /// A cluster with a real control plane.
 #[derive(Debug)]
 pub struct Cluster {
-    // Dropped in this order: who lives in a namespace, then the namespaces.
+    // Dropped in this order: the processes in a namespace before the namespaces.
     control_plane: ControlPlane,
     rig: Rig,
 }
 
 impl Cluster {
-    /// Starts a control plane, tells it of the nodes, and starts an agent on each.
+    /// Starts a control plane, creates the Node objects, and starts an agent on each node.
     pub fn start(shape: Shape) -> Result<Self> {
         let mut cluster = Self::without_agents(shape)?;
         let kubeconfig = cluster.control_plane.kubeconfig();
@@ -46,7 +48,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts a control plane and tells it of the nodes, which answer no Service yet.
+    /// Starts a control plane and creates the Node objects; no node serves Services yet.
     pub fn without_agents(shape: Shape) -> Result<Self> {
         let rig = Rig::build(Topology::builder(shape))?;
         let control_plane = ControlPlane::start(Options {
@@ -63,40 +65,40 @@ impl Cluster {
         &self.control_plane
     }
 
-    /// Returns who asks and answers.
+    /// Returns the topology with its members and agents.
     pub const fn rig(&self) -> &Rig {
         &self.rig
     }
 
-    /// Returns who asks and answers, to take an agent from it.
+    /// Returns the topology with its members and agents, mutably, so that an agent can be taken out.
     pub const fn rig_mut(&mut self) -> &mut Rig {
         &mut self.rig
     }
 
-    /// Returns both apart; the control plane must go before the namespaces that it lives in.
+    /// Returns both parts. The control plane must be dropped before the rig, whose namespaces it lives in.
     pub fn into_parts(self) -> (ControlPlane, Rig) {
         (self.control_plane, self.rig)
     }
 
-    /// Returns both, so that the control plane may come and go while the others talk.
+    /// Borrows both parts, so that a test can stop and start the control plane while the members talk.
     pub const fn split(&mut self) -> (&mut ControlPlane, &Rig) {
         (&mut self.control_plane, &self.rig)
     }
 
-    /// Returns everybody who asks a Service, and what: a pod and the host of node-a ask the `ClusterIP`,
-    /// the client outside asks the `NodePort` of both nodes; every transport, both families.
+    /// Returns all clients of a Service with their questions: a pod and the host of node-a use the `ClusterIP`, the
+    /// external client uses the `NodePort` of both nodes; with every transport and both families.
     pub fn askers(&self, service: &Published) -> Result<Vec<(&Member, Ask)>> {
         askers(&self.rig, service)
     }
 
-    /// Waits until everybody who asks a Service is answered by these servers, each of them and nobody else.
+    /// Waits until every client of a Service gets answers from exactly these servers.
     pub fn until_answered_by(&self, service: &Published, expected: &[&str]) -> Result<()> {
         let askers = self.askers(service)?;
         askers.into_iter().try_for_each(|(from, ask)| until_answered_by(from, ask, expected))
     }
 }
 
-/// The same as [`Cluster::askers`], of a rig alone.
+/// As [`Cluster::askers`], for a rig without its cluster.
 pub fn askers<'a>(rig: &'a Rig, service: &Published) -> Result<Vec<(&'a Member, Ask)>> {
     let mut askers: Vec<(&Member, Ask)> = Vec::new();
     for (family, protocol) in matrix() {
@@ -111,12 +113,12 @@ pub fn askers<'a>(rig: &'a Rig, service: &Published) -> Result<Vec<(&'a Member, 
     Ok(askers)
 }
 
-/// Waits until `from` is answered by these servers, each of them and nobody else.
+/// Waits until `from` gets answers from exactly these servers.
 pub fn until_answered_by(from: &Member, ask: Ask, expected: &[&str]) -> Result<()> {
     let what = format!("{} asks {} by {}: {expected:?}", from.name(), ask.to, ask.protocol);
     wait_until_ok(SOON, &what, || {
         let question = ask.within(IMPATIENT);
-        // One first: thirty that wait in vain take long.
+        // One question before the others: thirty questions that time out would take long.
         drop(from.peer().ask(question)?);
         let found = servers(from, question, QUESTIONS)?;
         ensure!(found.iter().eq(expected), "{found:?} answered");
@@ -124,7 +126,7 @@ pub fn until_answered_by(from: &Member, ask: Ask, expected: &[&str]) -> Result<(
     })
 }
 
-/// Waits until what `from` is told satisfies `expected`.
+/// Waits until the outcome of a question of `from` satisfies `expected`.
 pub fn until(
     from: &Member,
     ask: Ask,

@@ -1,4 +1,5 @@
-//! The agent's image as nodes run it: an OCI archive, a containerd of its own, and what a kubelet makes of a pod.
+//! The agent's image as nodes run it: an OCI archive, a private containerd, and the part of a kubelet that runs the
+//! pod.
 
 mod containerd;
 mod image;

@@ -1,8 +1,8 @@
-//! A real Kubernetes control plane of one's own: etcd, kube-apiserver and kube-controller-manager.
+//! A real Kubernetes control plane for one test: etcd, kube-apiserver and kube-controller-manager.
 //!
-//! It lives in a network namespace and a directory of its own, answers within seconds, and is gone with
-//! the value, or with the thread that started it, whichever ends first. There are no kubelets: Node
-//! and Pod objects say what the test wants them to say, and the real controllers draw conclusions.
+//! It has its own network namespace and directory, and answers within seconds. It ends with its value or with the
+//! thread that started it, whichever comes first. There are no kubelets: the test writes Node and Pod objects, and the
+//! real controllers act on them.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -31,26 +31,26 @@ pub(crate) use site::home;
 use crate::process::{Home, Program, run};
 use crate::wait::{try_wait_until, wait_until_ok};
 
-/// The longest that a start may take: 3 s alone, many times that beside a compiler on two cores.
+/// The deadline for a start: 3 s alone, many times that beside a compiler on two cores.
 const START: Duration = Duration::from_mins(3);
-/// How long a connection may take that somebody takes.
+/// The deadline for a TCP connection to a server that listens.
 const KNOCK: Duration = Duration::from_secs(1);
 
-/// Where and how a control plane runs.
+/// The parameters of a control plane.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Network namespace by name; without one, that of the caller. Its loopback device must be up.
+    /// The name of the network namespace; `None` for that of the caller. Its loopback interface must be up.
     pub netns: Option<String>,
-    /// Address that the API server listens on: one that the namespace has, of the primary family.
-    /// The address; not a loopback address where programs of other namespaces need a route to it.
+    /// The address that the API server listens on: an address of the namespace, of the primary family. Not a loopback
+    /// address if programs of other namespaces need a route to it.
     pub address: IpAddr,
-    /// Port of the API server; etcd takes the two above it on 127.0.0.1.
+    /// The port of the API server; etcd uses the two ports above it on 127.0.0.1.
     pub port: u16,
-    /// `ClusterIP` ranges, the first of them of the primary family.
+    /// The `ClusterIP` ranges; the first one is of the primary family.
     pub service_cidrs: String,
-    /// More flags for kube-apiserver; a later flag wins over ours.
+    /// More flags for kube-apiserver; a later flag overrides an earlier one.
     pub api_server_flags: Vec<String>,
-    /// More flags for kube-controller-manager; a later flag wins over ours.
+    /// More flags for kube-controller-manager; a later flag overrides an earlier one.
     pub controller_manager_flags: Vec<String>,
 }
 
@@ -79,7 +79,7 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts a control plane and returns when it can take objects.
+    /// Starts a control plane, and returns when it accepts objects.
     pub fn start(options: Options) -> Result<Self> {
         let site = Site::new(options)?;
         let kubectl =
@@ -90,13 +90,13 @@ impl ControlPlane {
         Ok(Self { controller_manager, api_server: Some(api_server), etcd, kubectl, site })
     }
 
-    /// Returns the kubeconfig of a user who may do everything; valid in any namespace that has a
-    /// route to the API server's address.
+    /// Returns the kubeconfig of a user with all rights; it works in any namespace with a route to the API server's
+    /// address.
     pub fn kubeconfig(&self) -> PathBuf {
         self.site.path("kubeconfig.yaml")
     }
 
-    /// Returns a service account as its pods find it.
+    /// Returns the credentials of a service account, in the form in which its pods find them.
     pub fn service_account(&self, namespace: &str, name: &str) -> Result<ServiceAccount> {
         let token = self.kubectl(&["create", "token", name, "-n", namespace])?;
         let authority = self.site.authority()?;
@@ -104,7 +104,7 @@ impl ControlPlane {
         ServiceAccount::new(&self.site.path(&format!("account-{name}")), self.address(), files)
     }
 
-    /// Returns the variables by which the kubelet tells every pod of the API server: its `ClusterIP`.
+    /// Returns the environment variables by which the kubelet tells every pod the API server's `ClusterIP` and port.
     pub fn environment_of_pods(&self) -> Result<[(String, String); 2]> {
         let address = ["get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"];
         let port = ["get", "service", "kubernetes", "-o", "jsonpath={.spec.ports[0].port}"];
@@ -119,30 +119,30 @@ impl ControlPlane {
         SocketAddr::new(self.site.options.address, self.site.options.port)
     }
 
-    /// Returns the address and port of its store, in the namespace that it lives in.
+    /// Returns the address and port of etcd, in the control plane's namespace.
     pub(crate) const fn store(&self) -> SocketAddr {
         self.site.store()
     }
 
-    /// Returns where its processes live.
+    /// Returns the home of the control plane's processes.
     pub(crate) const fn home(&self) -> &Home {
         &self.site.home
     }
 
-    /// Holds its processes: a measurement has the machine for itself, and whoever asks waits.
+    /// Stops its processes (SIGSTOP): a measurement has the machine for itself, and clients wait.
     ///
     /// # Errors
     ///
-    /// If one of them is gone.
+    /// If one of the processes has ended.
     pub fn pause(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)
     }
 
-    /// Lets them go on.
+    /// Continues its processes (SIGCONT).
     ///
     /// # Errors
     ///
-    /// If one of them is gone.
+    /// If one of the processes has ended.
     pub fn resume(&self) -> Result<()> {
         self.signal(Signal::SIGCONT)
     }
@@ -152,12 +152,12 @@ impl ControlPlane {
         servers.into_iter().chain(&self.api_server).try_for_each(|server| server.signal(signal))
     }
 
-    /// Returns the client of this control plane.
+    /// Returns the kubectl client of this control plane.
     pub const fn client(&self) -> &Kubectl {
         &self.kubectl
     }
 
-    /// Runs kubectl and returns what it printed.
+    /// Runs kubectl and returns its output.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.kubectl.run(arguments)
     }
@@ -167,18 +167,18 @@ impl ControlPlane {
         self.kubectl.apply(manifests)
     }
 
-    /// Has the API server look at `manifests` as if it should create the objects: by their schemas, with no
-    /// field that it does not know and none twice, through admission and authorisation; nothing is kept.
+    /// Validates `manifests` with a server-side dry run: by the schemas, without unknown or duplicate fields, through
+    /// admission and authorisation; no object is stored.
     pub fn check(&self, manifests: &str) -> Result<String> {
         self.kubectl.check(manifests)
     }
 
-    /// Kills the API server as a crash would; the others stay and wait for it.
+    /// Kills the API server as a crash would; the other processes stay and wait for it.
     pub fn stop_api_server(&mut self) {
         drop(self.api_server.take());
     }
 
-    /// Kills the API server if it runs, starts it, and returns when it can take objects again.
+    /// Kills the API server if it runs, starts it, and returns when it accepts objects again.
     pub fn restart_api_server(&mut self) -> Result<()> {
         self.stop_api_server();
         self.api_server = Some(start_api_server(&self.site, &self.kubectl, &mut self.etcd)?);
@@ -186,14 +186,14 @@ impl ControlPlane {
     }
 }
 
-/// Copies of what the store holds.
+/// Snapshots of the store.
 impl ControlPlane {
-    /// Keeps a copy of the store; the servers are away meanwhile.
+    /// Makes a snapshot of the store; the servers are stopped meanwhile.
     pub fn save_store(&mut self) -> Result<()> {
         self.without_store(|site| copy(&site.path("etcd"), &site.path("etcd.saved")))
     }
 
-    /// Has the store hold what it held then, as an operator does who restores a snapshot of etcd.
+    /// Restores the last snapshot, as an operator restores a snapshot of etcd.
     pub fn restore_store(&mut self) -> Result<()> {
         self.without_store(|site| copy(&site.path("etcd.saved"), &site.path("etcd")))
     }
@@ -207,7 +207,7 @@ impl ControlPlane {
     }
 }
 
-/// Makes a directory the copy of another.
+/// Replaces a directory by a copy of another.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     if to.exists() {
         fs::remove_dir_all(to)?;
@@ -221,11 +221,11 @@ fn start_api_server(site: &Site, kubectl: &Kubectl, etcd: &mut Program) -> Resul
     try_wait_until(START, "API server /readyz", || {
         etcd.ensure_running()?;
         api_server.ensure_running()?;
-        // kubectl takes much of a CPU, which the server needs for its start: not before somebody listens.
+        // kubectl uses much CPU time, which the server needs for its start, so it runs only once the port is open.
         let is_ready = listens(site)? && kubectl.run(&["get", "--raw", "/readyz"]).is_ok();
         Ok(is_ready.then_some(()))
     })?;
-    // The server makes this object itself, when namespaces and address allocation work.
+    // The server creates this object itself, once namespaces and address allocation work.
     wait_until_ok(START, "service default/kubernetes", || {
         kubectl.run(&["get", "service", "kubernetes"]).map(drop)
     })?;

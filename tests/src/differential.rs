@@ -1,6 +1,7 @@
-//! The differential test: the same packet and tables through the programs in the kernel and on this host.
+//! The differential test: the same packets and tables through the programs in the kernel and through the same code on
+//! this host.
 //!
-//! Verdict, bytes and state written must agree. The clocks differ a little, so times are not compared.
+//! Verdicts, packet bytes and written state must be equal. The two clocks differ a little, so times are not compared.
 
 use std::collections::BTreeMap;
 
@@ -19,22 +20,22 @@ mod sums;
 pub use kernel::{Kernel, Run};
 pub use sums::sums;
 
-/// Where host and kernel disagree.
+/// A difference between host and kernel.
 #[derive(Debug)]
 pub struct Difference {
     pub what: String,
 }
 
-/// The result of packets that went through both.
+/// The result of a sequence of packets in host and kernel.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// The first disagreement.
+    /// The first difference, if there is one.
     pub difference: Option<Difference>,
-    /// How each packet ended on this host; nothing where the kernel runs no program on it.
+    /// The hook and the host's verdict of each packet; `None` for a packet on which the kernel runs no program.
     pub verdicts: Vec<Option<(Hook, Verdict)>>,
-    /// The verdicts of the fast path, and how often they came.
+    /// The verdicts of the fast path, with their numbers.
     pub fast: BTreeMap<(Hook, Verdict), u64>,
-    /// The events that were counted on the way.
+    /// The events that were counted, with their numbers.
     pub events: BTreeMap<Event, u64>,
 }
 
@@ -45,10 +46,11 @@ impl Outcome {
     }
 }
 
-/// How often packets are run again between which the kernel's clock has gone on at a bad moment.
+/// The number of attempts to run a sequence of packets without the kernel's tick changing during a packet.
 const TURNS: usize = 8;
 
-/// Runs packets through both and compares after each; state at the end, or after each if `careful`.
+/// Runs packets through both and compares after each packet. State is compared at the end, or after each packet if
+/// `careful`.
 pub fn compare(
     kernel: &mut Kernel,
     tables: &Fake,
@@ -60,10 +62,10 @@ pub fn compare(
             return Ok(outcome);
         }
     }
-    bail!("a packet takes longer than the clock stands still")
+    bail!("a packet takes longer than a tick of the clock")
 }
 
-/// The same; nothing if the kernel's clock went on while a packet was under way.
+/// One attempt of [`compare`]; `None` if the kernel's tick changed during a packet.
 fn compare_once(
     kernel: &mut Kernel,
     tables: &Fake,
@@ -122,7 +124,7 @@ fn compare_once(
     }
     match state(&host, kernel)? {
         None => Ok(Some(outcome)),
-        // Once more, to find the packet that did it.
+        // Run again with a comparison after each packet, to find the packet that causes the difference.
         Some(what) => {
             let again = compare(kernel, tables, steps, true)?;
             if again.difference.is_none() {
@@ -141,7 +143,7 @@ const fn code(hook: Hook, verdict: Verdict) -> u32 {
         // `XDP_REDIRECT`.
         (Hook::EdgeXdp, Verdict::Sent(_)) => 4,
         (_, Verdict::Pass(_) | Verdict::Translated(_)) => u32::MAX,
-        // `TC_ACT_REDIRECT`; where packets leave, a drop is one to a device that is not there.
+        // `TC_ACT_REDIRECT`. At egress hooks, a drop is a redirect to an interface that does not exist.
         (_, Verdict::TurnedRound(_) | Verdict::Sent(_))
         | (Hook::PodEgress | Hook::EdgeEgress | Hook::HostEgress, Verdict::Drop(_)) => 7,
         (_, Verdict::Drop(_)) => 2,
@@ -181,9 +183,9 @@ fn differ(here: &Run, there: &Run) -> Option<String> {
     None
 }
 
-/// Checksums that were right and are not any more: host and kernel may be wrong alike.
+/// Checksums that were correct before and are wrong afterwards: host and kernel may be wrong in the same way.
 fn spoilt(step: &Step, verdict: Verdict, bytes: &[u8]) -> Option<String> {
-    // A carrier becomes another packet, as that came.
+    // A carrier becomes a held fragment, with the checksums that this fragment arrived with.
     let is_other = matches!(verdict, Verdict::Drop(_) | Verdict::TurnedRound(Turn::Fragment));
     if is_other || !wrong_checksums(&step.packet).is_empty() {
         return None;

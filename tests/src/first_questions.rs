@@ -1,7 +1,7 @@
-//! Pods that come as a CNI plugin wires them, several at a time, and the first questions of each: a datagram that is
-//! sent once, as a resolver does, and a connection.
+//! New pods, wired as a CNI plugin does it, several at a time, and the first questions of each: one datagram that is
+//! sent once, as by a resolver, and one TCP connection.
 //!
-//! There is no process in them: a thread of the test asks, so that nothing but the wire takes time.
+//! The pods contain no process: a thread of the test sends the questions, so that only the wire takes time.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -18,42 +18,42 @@ use crate::netns::Netns;
 use crate::topology::{Node, Shape, address};
 use crate::wait;
 
-/// How long a resolver waits before it sends its question again.
+/// The time that a resolver waits before it repeats its question.
 const LOST: Duration = Duration::from_secs(5);
-/// The kernel sends the first SYN again after a second: a connection that took this long has lost one.
+/// The limit for a connection whose first SYN was answered: the kernel repeats a SYN after a second.
 const LATE: Duration = Duration::from_millis(900);
-/// Between two looks at a wire.
+/// The time between two checks of an interface.
 const LOOK: Duration = Duration::from_micros(200);
-/// Pods that are wired at a time, as a kubelet does.
+/// The number of pods that are wired at a time, as by a kubelet.
 const AT_ONCE: usize = 4;
-/// The number of the first of them on its node; those of a topology are lower.
+/// The number of the first pod on its node; the pods of a topology have lower numbers.
 const FIRST: u8 = 21;
 
-/// The pods that come, and what goes on beside them.
+/// The new pods of a trial, and the load beside them.
 #[derive(Debug, Clone, Copy)]
 pub struct Trial {
-    /// How many pods come.
+    /// The number of new pods.
     pub pods: u8,
-    /// From an interface that is up to the first question.
+    /// The delay between an interface that is up and the pod's first question.
     pub delay: Duration,
-    /// Threads that compute meanwhile.
+    /// The number of computing threads meanwhile.
     pub busy: usize,
 }
 
-/// The outcome of the first questions of all pods of a trial.
+/// The outcomes of the first questions of all pods.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// Questions that were answered, each after this time, the shortest first.
+    /// The times to the answers of the datagrams, the shortest first.
     pub answered: Vec<Duration>,
-    /// Questions that were not, by the number of the pod.
+    /// The unanswered datagrams: number of the pod, and failure.
     pub lost: Vec<(u8, String)>,
-    /// Connections whose first SYN was answered.
+    /// The number of connections whose first SYN was answered.
     pub connected: usize,
-    /// Connections that needed a second SYN or failed, by the number of the pod.
+    /// The connections that needed a second SYN or failed: number of the pod, and reason.
     pub late: Vec<(u8, String)>,
 }
 
-/// The end of both first questions of one pod.
+/// The outcomes of the first questions of one pod.
 #[derive(Debug)]
 struct First {
     question: io::Result<Duration>,
@@ -61,7 +61,7 @@ struct First {
 }
 
 impl Trial {
-    /// Lets the pods come to a node. Each asks a Service by one family, in turn.
+    /// Adds the pods to a node. Each pod asks a Service in one family, alternately IPv4 and IPv6.
     pub fn run(&self, node: &Node, service: [SocketAddr; 2]) -> Result<Ledger> {
         let next = AtomicU8::new(0);
         let come = || self.come_in_turn(&next, node, service);
@@ -79,12 +79,12 @@ impl Trial {
             }
         }
         ledger.answered.sort_unstable();
-        // All pods stay until the last one has asked.
+        // All pods stay until the last one has asked, so that no removal disturbs the others.
         drop(stay);
         Ok(ledger)
     }
 
-    /// Lets one pod after the other come, until all are there.
+    /// Adds one pod after the other, until all exist.
     fn come_in_turn(
         &self,
         next: &AtomicU8,
@@ -115,7 +115,7 @@ impl Trial {
     }
 }
 
-/// Wires a pod as plugins with routed pods do; its interface is up when this returns.
+/// Wires a pod as CNI plugins with routed pods do; its interface is up when this returns.
 fn wire(node: &Node, pod: &Netns, number: u8) -> Result<()> {
     let (device, host) = (format!("new{number}"), node.netns());
     host.ip(&format!(
@@ -127,7 +127,8 @@ fn wire(node: &Node, pod: &Netns, number: u8) -> Result<()> {
     Shape::Routed.connect(host, number, pod, (&device, addresses))
 }
 
-/// The kernel opens a wire when it comes to it, and drops what is sent before: that has nothing to do with a proxy.
+/// Waits until the wire carries packets. The kernel enables a new wire asynchronously and drops earlier packets,
+/// whatever proxy there is.
 fn until_it_carries() -> Result<()> {
     let is_open = |device: InterfaceAddress| {
         device.interface_name == "eth0" && device.flags.contains(InterfaceFlags::IFF_RUNNING)

@@ -1,4 +1,4 @@
-//! The smallest HTTP client that can ask an agent how it is.
+//! A minimal HTTP client for the pages of an agent.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -8,20 +8,20 @@ use anyhow::{Context as _, Result};
 
 use crate::process::Home;
 
-/// How long one answer may take.
+/// The deadline for one answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Gets `path` from a server that is reachable from `home`; returns status and body.
+/// Gets `path` from a server that is reachable from `home`; returns status code and body.
 pub fn get(home: &Home, server: SocketAddr, path: &str) -> Result<(u16, String)> {
     home.run_in(|| fetch(server, path))?
 }
 
-/// Gets `path` in a form that `Accept` names; returns status and body.
+/// Gets `path` with this `Accept` header; returns status code and body.
 pub fn get_as(home: &Home, server: SocketAddr, path: &str, accept: &str) -> Result<(u16, String)> {
     home.run_in(|| parsed(server, path, &format!("Accept: {accept}\r\n")))?
 }
 
-/// Gets `path` from a server; returns status and body.
+/// Gets `path` from a server; returns status code and body.
 pub fn fetch(server: SocketAddr, path: &str) -> Result<(u16, String)> {
     parsed(server, path, "")
 }
@@ -37,7 +37,7 @@ fn parsed(server: SocketAddr, path: &str, headers: &str) -> Result<(u16, String)
 fn exchange(server: SocketAddr, path: &str, headers: &str) -> Result<String> {
     let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    // Version 1.0: the answer is not in chunks and ends with the connection.
+    // With version 1.0 the answer is not chunked and ends with the connection.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {server}\r\n{headers}\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;

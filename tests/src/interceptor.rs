@@ -1,6 +1,6 @@
-//! Stands between agents and a real API server, and says something else than it where a test wants that.
+//! A proxy between agents and a real API server that replaces the server's answers on request of a test.
 //!
-//! Agents speak plain HTTP to it, it speaks TLS to the server. It lives in the namespace of the server, in a thread.
+//! Agents speak plain HTTP to it, and it speaks TLS to the server. It runs as a thread in the server's namespace.
 
 use std::fs::{self, File};
 use std::io;
@@ -26,18 +26,18 @@ use tokio::sync::watch;
 use crate::control_plane::ControlPlane;
 use crate::netns::NAMES;
 
-/// The answers in place of the server's.
+/// The answers that replace the server's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Says {
     #[default]
     TheSame,
-    /// This status, and to come again after a second.
+    /// This status code with `Retry-After: 1`.
     Busy(u16),
-    /// A page for people, with status 200 and many lines.
+    /// An HTML page of many lines with status 200.
     Page,
-    /// Nothing, with status 200: each watch ends as soon as it begins.
+    /// An empty body with status 200: each watch ends as soon as it begins.
     Nothing,
-    /// The same, but the spec of the objects of this name is none.
+    /// The server's own answer, in which the spec of objects with this name is invalid.
     Spoilt(&'static str),
 }
 
@@ -52,7 +52,7 @@ pub struct Interceptor {
 struct Shared {
     says: Mutex<Says>,
     requests: AtomicU64,
-    /// Bodies under way end when this changes.
+    /// A change of this value ends the bodies that are being sent.
     turn: watch::Sender<u64>,
 }
 
@@ -81,18 +81,18 @@ impl Interceptor {
         Ok(Self { kubeconfig, shared })
     }
 
-    /// Returns the kubeconfig by which agents reach it.
+    /// Returns the kubeconfig with which agents connect to the interceptor.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// Says this from now on, and ends what is under way.
+    /// Replaces the answers from now on, and ends those under way.
     pub fn says(&self, says: Says) {
         *self.shared.says() = says;
         self.shared.turn.send_modify(|turn| *turn += 1);
     }
 
-    /// Returns how many requests came.
+    /// Returns the number of requests so far.
     pub fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::Relaxed)
     }
@@ -113,7 +113,7 @@ fn serve(
 ) -> Result<()> {
     let there = File::open(netns).with_context(|| netns.display().to_string())?;
     setns(&there, CloneFlags::CLONE_NEWNET)?;
-    // One thread only: sockets belong to the namespace of the thread that makes them.
+    // One thread only: a socket belongs to the namespace of the thread that creates it.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let server = Server { kubeconfig: Some(kubeconfig.to_owned()), master: None };
@@ -171,7 +171,7 @@ fn response(code: u16, (name, value): (&str, &str), body: String) -> Response {
     built.unwrap_or_default()
 }
 
-/// A body line by line, so that no object is cut in two.
+/// Splits a body into lines, so that no object is cut in two.
 fn lines(body: Body) -> impl futures::Stream<Item = io::Result<Vec<u8>>> {
     let begin = (body.into_data_stream(), Vec::new());
     stream::unfold(begin, |(mut data, mut held): (_, Vec<u8>)| async move {

@@ -1,4 +1,4 @@
-//! Questions that do not depend on each other, asked side by side: each waits for its own answer only.
+//! Independent work on parallel threads: each piece waits for its own answer only.
 
 use std::panic::resume_unwind;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,9 +6,9 @@ use std::thread;
 
 use anyhow::Result;
 
-/// Does all, each on a thread of its own, and returns what came of them in their order; else the first error.
+/// Runs all closures, each on a thread of its own. Returns their results in order, or the first error.
 ///
-/// A process that is started in there ends with its thread: start none.
+/// The closures must not start processes, because a process ends with the thread that started it.
 pub fn join_all<T: Send>(
     all: impl IntoIterator<Item = impl FnOnce() -> Result<T> + Send>,
 ) -> Result<Vec<T>> {
@@ -20,7 +20,7 @@ pub fn join_all<T: Send>(
     })
 }
 
-/// Locks a value that threads share, also after one of them has panicked.
+/// Locks a value that threads share, also if one of them has panicked.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The test harness: namespaces as hosts, a real control plane, waiting with a deadline.
+//! The test harness: namespaces as hosts, a real control plane, and waits with a deadline.
 
 pub mod agent;
 pub mod api_relay;

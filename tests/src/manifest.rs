@@ -1,7 +1,7 @@
-//! Services, their endpoints and nodes as manifests: what a test says about the cluster.
+//! Manifests of Services, their endpoints and nodes: the cluster as a test declares it.
 //!
-//! The same objects go into a directory for `lb-agent run --manifests`, or to a real API server. They are
-//! written as JSON, which is YAML, and by rename, so that nobody reads half a file.
+//! The same objects go into a directory for `lb-agent run --manifests`, or to a real API server. They are written as
+//! JSON, which is YAML, and renamed into place, so that no reader sees half a file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub struct Manifests {
 }
 
 impl Manifests {
-    /// Begins below `parent`, with nothing in it.
+    /// Makes an empty directory of manifests below `parent`.
     pub fn new(parent: &Path) -> Result<Self> {
         let (directory, staging) = (parent.join("manifests"), parent.join("staging"));
         for path in [&directory, &staging] {
@@ -34,12 +34,12 @@ impl Manifests {
         Ok(Self { directory, staging })
     }
 
-    /// Returns the directory.
+    /// Returns the directory of the manifests.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Creates or changes a Service and its `EndpointSlice`s, both at once.
+    /// Creates or changes a Service and its `EndpointSlice`s, all in one file.
     pub fn apply(&self, service: &Service) -> Result<()> {
         self.write(&format!("service-{}", service.name), &service.objects())
     }
@@ -50,25 +50,25 @@ impl Manifests {
         fs::remove_file(&file).with_context(|| format!("manifest {}", file.display()))
     }
 
-    /// Deletes a node's object.
+    /// Deletes the Node object of a node.
     pub fn delete_node(&self, node: &Node) -> Result<()> {
         let file = self.directory.join(format!("{}.yaml", node.name()));
         fs::remove_file(&file).with_context(|| format!("manifest {}", file.display()))
     }
 
-    /// Creates or changes a node.
+    /// Creates or changes the Node object of a node.
     pub fn node(&self, node: &Node) -> Result<()> {
         self.write(node.name(), &[node_object(node)])
     }
 
-    /// Writes documents into one file.
+    /// Writes objects into one file.
     pub fn write(&self, name: &str, objects: &[Value]) -> Result<()> {
         let documents: Vec<String> =
             objects.iter().map(serde_json::to_string_pretty).collect::<Result<_, _>>()?;
         self.write_text(name, &documents.join("\n---\n"))
     }
 
-    /// Writes any text as a manifest, also a broken one.
+    /// Writes any text as a manifest, which may be invalid.
     pub fn write_text(&self, name: &str, text: &str) -> Result<()> {
         let staged = self.staging.join(name);
         let file = self.directory.join(format!("{name}.yaml"));
@@ -77,7 +77,7 @@ impl Manifests {
     }
 }
 
-/// Returns the Node object as a kubelet would keep it.
+/// Returns the Node object of a node, as a kubelet would write it.
 pub fn node_object(node: &Node) -> Value {
     let addresses = node.addresses().both();
     json!({

@@ -1,8 +1,8 @@
-//! The same Services, the same questions: asked of the real kube-proxy and of ours, and compared with
-//! what the contract says (contract 2.4 and 3.3).
+//! The same questions to the same Services, sent through the real kube-proxy and through our agent, and compared with
+//! the contract (contract 2.4 and 3.3).
 //!
-//! One API server serves many *worlds*: topologies of the same names and addresses, each with a proxy of its own
-//! on `node-a`. `node-b` is the other node and has none, so that every decision is one of `node-a`.
+//! One API server serves many *worlds*: topologies with the same names and addresses, each with its own proxy on
+//! `node-a`. `node-b` is the other node and has no proxy, so `node-a` makes every decision.
 
 mod account;
 mod contract;

@@ -1,16 +1,16 @@
-//! A memory cgroup with a limit, of either version.
+//! A cgroup with a memory limit, of cgroup v1 or v2.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// Where cgroup v1 has its memory controller, and where cgroup v2 is.
+/// The mount points of the memory controller of cgroup v1, and of cgroup v2.
 const V1: &str = "/sys/fs/cgroup/memory";
 const V2: &str = "/sys/fs/cgroup";
 
-/// A cgroup whose processes may take so much memory, with the maps that
-/// they make. Dropping it removes it; its processes must have ended before.
+/// A cgroup that limits the memory of its processes, including the maps that they create. Dropping it removes it; its
+/// processes must have ended before.
 #[derive(Debug)]
 pub struct MemoryLimit {
     directory: PathBuf,
@@ -18,7 +18,7 @@ pub struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Makes one. `name` is part of a file name.
+    /// Makes a cgroup with a limit in bytes. `name` is part of its directory's name.
     pub fn new(name: &str, bytes: u64) -> Result<Self> {
         let is_v1 = Path::new(V1).join("memory.limit_in_bytes").exists();
         let root = Path::new(if is_v1 { V1 } else { V2 });
@@ -38,7 +38,7 @@ impl MemoryLimit {
         self.directory.join("cgroup.procs")
     }
 
-    /// How many processes the kernel has killed because the limit was reached.
+    /// The number of processes that the kernel has killed because of the limit.
     pub fn killed(&self) -> Result<u64> {
         let file = if self.is_v1 { "memory.oom_control" } else { "memory.events" };
         let text = fs::read_to_string(self.directory.join(file))?;
@@ -46,13 +46,13 @@ impl MemoryLimit {
         Ok(count.context("a line oom_kill")?.trim().parse()?)
     }
 
-    /// The largest number of bytes that were taken at a time.
+    /// The peak of the charged memory, in bytes.
     pub fn peak(&self) -> Result<u64> {
         let file = if self.is_v1 { "memory.max_usage_in_bytes" } else { "memory.peak" };
         Ok(fs::read_to_string(self.directory.join(file))?.trim().parse()?)
     }
 
-    /// Bytes that are taken now.
+    /// The charged memory now, in bytes.
     pub fn taken(&self) -> Result<u64> {
         let file = if self.is_v1 { "memory.usage_in_bytes" } else { "memory.current" };
         Ok(fs::read_to_string(self.directory.join(file))?.trim().parse()?)

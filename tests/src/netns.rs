@@ -1,4 +1,4 @@
-//! Network namespaces, named so that `ip netns` shows them, and gone with the value.
+//! Network namespaces with names that `ip netns` shows; dropping the value deletes the namespace.
 
 use std::fs::{self, File};
 use std::panic::resume_unwind;
@@ -12,10 +12,10 @@ use nix::sched::{CloneFlags, setns};
 
 use crate::process::{ensure_root, run};
 
-/// Where `ip netns` keeps names.
+/// The directory where `ip netns` keeps names.
 pub(crate) const NAMES: &str = "/run/netns";
 
-/// A network namespace of our own, with its loopback device up.
+/// A network namespace of a test, with its loopback interface up.
 #[derive(Debug)]
 pub struct Netns {
     name: String,
@@ -24,7 +24,7 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Makes a namespace; a leftover of the same name is replaced.
+    /// Makes a namespace; a leftover with the same name is replaced.
     pub fn new(name: &str) -> Result<Self> {
         ensure_root()?;
         let path = PathBuf::from(NAMES).join(name);
@@ -34,14 +34,14 @@ impl Netns {
         drop(run(Command::new("ip").args(["netns", "add", name]), "")?);
         let handle = File::open(&path).with_context(|| format!("namespace {}", path.display()))?;
         let netns = Self { name: name.to_owned(), handle: Arc::new(handle), kept: false };
-        // Before any device exists, so that every device starts with it: addresses usable at once.
+        // Set before any interface exists, so that every interface inherits it and addresses are usable at once.
         netns.sysctl("net.ipv6.conf.all.accept_dad", "0")?;
         netns.sysctl("net.ipv6.conf.default.accept_dad", "0")?;
         netns.ip("link set lo up")?;
         Ok(netns)
     }
 
-    /// Leaves the namespace in place when the value goes.
+    /// Keeps the namespace when the value is dropped.
     pub(crate) const fn keep(&mut self) {
         self.kept = true;
     }
@@ -56,30 +56,30 @@ impl Netns {
         Arc::clone(&self.handle)
     }
 
-    /// Does `work` inside, on a thread of its own; a panic there is a panic here.
+    /// Runs `work` inside, on a thread of its own; a panic there becomes a panic here.
     pub fn run_in<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         run_in(&self.handle, work).with_context(|| format!("enter namespace {}", self.name))
     }
 
-    /// Reads a file of `/proc/net` as it is in here, such as `tcp` or `snmp`.
+    /// Reads a file of `/proc/net`, such as `tcp` or `snmp`, inside the namespace.
     pub fn proc_net(&self, file: &str) -> Result<String> {
         self.run_in(|| fs::read_to_string(format!("/proc/thread-self/net/{file}")))?
             .with_context(|| format!("{file} of the network of {}", self.name))
     }
 
-    /// Runs `ip` commands inside, one a line, stopping at the first that fails.
+    /// Runs `ip` commands inside, one for each line; stops at the first that fails.
     pub fn ip(&self, commands: &str) -> Result<()> {
         let lines: Vec<&str> = commands.lines().map(str::trim).collect();
         let mut ip = Command::new("ip");
         run(ip.args(["-n", &self.name, "-batch", "-"]), &lines.join("\n")).map(drop)
     }
 
-    /// Runs one tool inside and returns what it printed.
+    /// Runs a tool inside and returns its output.
     pub fn tool(&self, program: &str, arguments: &[&str]) -> Result<String> {
         self.tool_fed(program, arguments, "")
     }
 
-    /// Runs one tool inside, which reads `input`.
+    /// Runs a tool inside with `input` as its standard input.
     pub fn tool_fed(&self, program: &str, arguments: &[&str], input: &str) -> Result<String> {
         let mut nsenter = Command::new("nsenter");
         let namespace = format!("--net={NAMES}/{}", self.name);
@@ -87,15 +87,15 @@ impl Netns {
         run(&mut nsenter, input)
     }
 
-    /// Lets netfilter remember datagrams that come from now on for so many seconds.
+    /// Sets the time for which conntrack remembers datagrams that arrive from now on, in seconds.
     pub fn remember_datagrams(&self, seconds: u32) -> Result<()> {
         ["udp_timeout", "udp_timeout_stream"].into_iter().try_for_each(|name| {
             self.sysctl(&format!("net.netfilter.nf_conntrack_{name}"), &seconds.to_string())
         })
     }
 
-    /// Lets the kernel send every ICMP error. By default it is one
-    /// a second to one client after a few, and so many in all.
+    /// Disables the rate limits of ICMP errors. The default is one a second to a client after a few, and a limit for
+    /// all clients together.
     pub(crate) fn tell_every_error(&self) -> Result<()> {
         for (setting, value) in [
             ("net.ipv4.icmp_ratelimit", "0"),
@@ -108,9 +108,9 @@ impl Netns {
         Ok(())
     }
 
-    /// Sets a kernel setting of the namespace, such as `net.ipv4.ip_forward`.
+    /// Sets a sysctl of the namespace, such as `net.ipv4.ip_forward`.
     pub fn sysctl(&self, name: &str, value: &str) -> Result<()> {
-        // A device name may hold a dot, written as a slash in the name of a setting.
+        // An interface name may contain a dot, which is written as a slash in the name of a sysctl.
         let path: String = name
             .chars()
             .map(|c| match c {
@@ -125,12 +125,12 @@ impl Netns {
     }
 }
 
-/// Does `work` in an open namespace, on a thread of its own; a panic there is a panic here.
+/// Runs `work` in an open namespace, on a thread of its own; a panic there becomes a panic here.
 pub(crate) fn run_in<T: Send>(netns: &File, work: impl FnOnce() -> T + Send) -> Result<T> {
     run_after(|| setns(netns, CloneFlags::CLONE_NEWNET), work)
 }
 
-/// Does `work` on a thread that `enter` has put into a namespace; a panic there is a panic here.
+/// Runs `work` on a thread that `enter` has moved into a namespace; a panic there becomes a panic here.
 pub(crate) fn run_after<T: Send>(
     enter: impl FnOnce() -> nix::Result<()> + Send,
     work: impl FnOnce() -> T + Send,
@@ -148,7 +148,7 @@ pub(crate) fn run_after<T: Send>(
 impl Drop for Netns {
     fn drop(&mut self) {
         if !self.kept {
-            // Nothing to be done about a failure here; the next run sweeps what is left.
+            // A failure has no remedy here; the next run removes leftovers.
             drop(run(Command::new("ip").args(["netns", "delete", &self.name]), ""));
         }
     }

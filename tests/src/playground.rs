@@ -1,6 +1,6 @@
-//! A topology for people: one node, three pods and a client, under names that can be typed.
+//! A topology for people: one node, three pods and a client, with names that are easy to type.
 //!
-//! `cargo xtask demo` tells its story in it. It goes away with whoever asked for it, unless told to stay.
+//! `cargo xtask demo` runs in it. It ends with the process that started it, unless that process asks for it to stay.
 
 use std::fs;
 use std::io::{self, BufRead as _, Write as _};
@@ -14,10 +14,11 @@ use nix::sched::{CloneFlags, setns};
 use crate::netns::NAMES;
 use crate::topology::{Shape, Topology, leftovers};
 
-/// Prefix of its namespaces, name of its directory in `/run` and of its cgroup.
+/// The prefix of its namespaces, and the name of its directory in `/run` and of its cgroup.
 pub const NAME: &str = "lb-demo";
 
-/// Builds it, says who is who, and removes it when the input ends; the line `keep` leaves it in place.
+/// Builds the playground, prints its members, and removes it when the input ends; the line `keep` on the input keeps
+/// it.
 pub fn hold() -> Result<()> {
     let topology = Topology::builder(Shape::Routed).nodes(1).pods(3).kept_as(NAME).build()?;
     let mut output = io::stdout().lock();
@@ -37,16 +38,16 @@ pub fn hold() -> Result<()> {
     if order.trim() == "keep" { Ok(()) } else { remove() }
 }
 
-/// Removes it, with every process in it.
+/// Removes the playground, with every process in it.
 pub fn remove() -> Result<()> {
     leftovers::remove_named(NAME)
 }
 
-/// Makes this process one of `member`'s.
+/// Moves this process into the namespace and cgroup of `member`.
 pub fn enter(member: &str) -> Result<()> {
     let netns = Path::new(NAMES).join(format!("{NAME}-{member}"));
     let handle = fs::File::open(&netns).with_context(|| {
-        format!("namespace {}\nremedy: cargo xtask demo --keep makes it", netns.display())
+        format!("namespace {}\nremedy: cargo xtask demo --keep creates it", netns.display())
     })?;
     if let Some(cgroup) = cgroup_of(member)? {
         let members = cgroup.join("cgroup.procs");
@@ -55,14 +56,14 @@ pub fn enter(member: &str) -> Result<()> {
     setns(handle, CloneFlags::CLONE_NEWNET).with_context(|| netns.display().to_string())
 }
 
-/// Becomes `program`; returns only when it could not.
+/// Executes a program in place of this process; returns only on failure.
 pub fn become_program(words: &[&str]) -> Result<()> {
     let [program, arguments @ ..] = words else { bail!("no program was named") };
     let error = Command::new(program).args(arguments).exec();
     Err(error).with_context(|| format!("program {program}"))
 }
 
-/// Pods and hosts live in the cgroup of their node, the client in none of ours.
+/// The cgroup of a member: pods and hosts live in the cgroup of their node, the client in none of the playground.
 fn cgroup_of(member: &str) -> Result<Option<PathBuf>> {
     let (kind, letter) = match member.split_once('-') {
         Some(("pod", rest)) => ("pods", rest.chars().next()),

@@ -1,7 +1,8 @@
-//! Services in great number that nobody asks: what a cluster has beside the one that is looked at.
+//! Many Services that no client uses: the rest of a large cluster beside the Service under test.
 //!
-//! They are put where a real API server keeps its objects, as it would have written them, for to make 50,000 of them it
-//! takes more than twelve minutes. It reads them there and tells of them as of all others.
+//! They are written directly into the store of a real API server, in the form in which it would have written them,
+//! because creating 50,000 of them through the API takes more than twelve minutes. The API server reads and serves them
+//! like all others.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
@@ -23,12 +24,12 @@ use store::Store;
 
 pub const NAMESPACE: &str = "scale";
 const PORT: u16 = 80;
-/// Requests on their way at a time.
+/// The number of concurrent requests.
 const AT_ONCE: usize = 32;
-/// How long the API server may take to hear of all.
+/// The deadline for the API server to see all objects.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// The Services that were made so far: `service-0` and on, `ClusterIP`, one TCP port.
+/// The Services that exist so far: `service-0` and on, type `ClusterIP`, one TCP port each.
 #[derive(Debug, Default)]
 pub struct Population {
     made: u32,
@@ -36,7 +37,7 @@ pub struct Population {
 }
 
 impl Population {
-    /// Makes more until there are `services`, each with all `backends`; returns where the newest is asked.
+    /// Creates Services until there are `services`, each with all `backends`; returns the frontend of the newest.
     pub fn grow(
         &mut self,
         control_plane: &ControlPlane,
@@ -61,7 +62,7 @@ impl Population {
     }
 }
 
-/// Makes Services and slices, the last at the end; returns its address.
+/// Creates Services and slices, the last one at the end; returns its address.
 async fn fill(store: &Store, numbers: Range<u32>, backends: &[String]) -> Result<Ipv4Addr> {
     let last = numbers.end - 1;
     let one = |number| objects::put(store, number, backends);
@@ -73,20 +74,20 @@ async fn fill(store: &Store, numbers: Range<u32>, backends: &[String]) -> Result
     objects::put(store, last, backends).await
 }
 
-/// Waits until the API server tells of the last that was made, and so of all: it hears of them in their order.
+/// Waits until the API server serves the last object, and so all of them: it sees them in their order.
 fn until_known(control_plane: &ControlPlane, last: u32) -> Result<()> {
     for (group, kind) in [("api/v1", "services"), ("apis/discovery.k8s.io/v1", "endpointslices")] {
-        // Version 0: the list that a watch would begin with.
+        // Resource version 0 reads from the server's cache, from which a watch would begin as well.
         let object =
             format!("/{group}/namespaces/{NAMESPACE}/{kind}/service-{last}?resourceVersion=0");
-        wait_until_ok(PATIENCE, &format!("the API server knows {object}"), || {
+        wait_until_ok(PATIENCE, &format!("the API server serves {object}"), || {
             control_plane.kubectl(&["get", "--raw", &object]).map(drop)
         })?;
     }
     Ok(())
 }
 
-/// The slice of a Service without selector, as somebody without a controller writes it.
+/// A slice of a Service without selector, as a client writes it without the controller.
 pub(crate) fn slice(
     service: &str,
     (port, protocol): (&str, &str),

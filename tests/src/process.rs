@@ -1,8 +1,8 @@
-//! Child processes at home in a host: in its network namespace, in its cgroup, with all our mounts.
+//! Child processes of a host: in its network namespace and its cgroup, with all mounts of this process.
 //!
-//! `ip netns exec` would give them a fresh `/sys` and hide bpffs and cgroups; here the child moves
-//! itself before it becomes the program. The kernel kills it when the *thread* that started it ends,
-//! so nothing outlives its test.
+//! `ip netns exec` would mount a fresh `/sys` and hide bpffs and cgroups; here the child moves itself into the
+//! namespace before it executes the program. The kernel kills it when the *thread* that started it ends, so no process
+//! outlives its test.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -27,12 +27,12 @@ use crate::control_plane::SERVICE_ACCOUNT;
 use crate::netns::run_in;
 use crate::wait::wait_until;
 
-/// How long a process may take to end after it was asked to.
+/// The deadline for the end of a process after SIGTERM.
 const FAREWELL: Duration = Duration::from_secs(30);
-/// How long a command may take that ends by itself.
+/// The deadline for a command that ends by itself.
 const LONGEST: Duration = Duration::from_mins(5);
 
-/// Where a process of a host lives.
+/// The namespaces and cgroup of a host's processes.
 #[derive(Debug, Clone)]
 pub struct Home {
     netns: Arc<File>,
@@ -47,19 +47,19 @@ impl Home {
         Self { netns, cgroup, outlives_us, service_account: None }
     }
 
-    /// The same home, whose processes see a directory where pods have their service account.
+    /// The same home, with a directory mounted where pods have their service account.
     #[must_use]
     pub(crate) fn with_service_account(mut self, directory: &Path) -> Self {
         self.service_account = Some(directory.to_owned());
         self
     }
 
-    /// Does `work` in the network namespace, on a thread of its own.
+    /// Runs `work` in the network namespace, on a thread of its own.
     pub fn run_in<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         run_in(&self.netns, work)
     }
 
-    /// Returns a command that runs `program` there.
+    /// Returns a command that runs `program` in this home.
     pub fn command(&self, program: &Path) -> Result<Command> {
         let mut command = Command::new(program);
         let netns = Arc::clone(&self.netns);
@@ -75,7 +75,7 @@ impl Home {
             setns(&*netns, CloneFlags::CLONE_NEWNET)?;
             service_account.as_deref().map_or(Ok(()), mount_service_account)
         };
-        // SAFETY: between fork and exec it only makes system calls; it neither allocates nor locks.
+        // SAFETY: between fork and exec the closure only makes system calls; it neither allocates nor locks.
         unsafe {
             command.pre_exec(move_in);
         }
@@ -83,7 +83,7 @@ impl Home {
     }
 }
 
-/// Gives this process mounts of its own, which still follow the machine's, and one more among them.
+/// Gives this process its own mount namespace, which still receives the machine's mounts, and adds one mount.
 fn mount_service_account(directory: &Path) -> io::Result<()> {
     let follow = MsFlags::MS_SLAVE | MsFlags::MS_REC;
     unshare(CloneFlags::CLONE_NEWNS)?;
@@ -92,13 +92,13 @@ fn mount_service_account(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens the file that a process writes itself into to become a member of the cgroup.
+/// Opens the file to which a process writes its id to become a member of the cgroup.
 fn members_of(cgroup: &Path) -> Result<File> {
     let file = cgroup.join("cgroup.procs");
     File::options().write(true).open(&file).with_context(|| format!("cgroup {}", cgroup.display()))
 }
 
-/// A running program whose output goes to a file; dropping it kills it and waits until it is gone.
+/// A running program whose output goes to a file; dropping it kills it and waits for its end.
 #[derive(Debug)]
 pub struct Program {
     name: String,
@@ -107,7 +107,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts `command`; what it prints goes to the end of the file `log`.
+    /// Starts `command`; its output is appended to the file `log`.
     pub fn spawn(name: &str, mut command: Command, log: &Path) -> Result<Self> {
         let output = File::options()
             .create(true)
@@ -128,7 +128,7 @@ impl Program {
         self.child.id()
     }
 
-    /// Fails, with the end of its log, when the process has ended.
+    /// Fails, with the end of the log, if the process has ended.
     pub fn ensure_running(&mut self) -> Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -136,21 +136,21 @@ impl Program {
         }
     }
 
-    /// Ends it as a crash would.
+    /// Kills the process with SIGKILL.
     pub fn kill9(&mut self) -> Result<ExitStatus> {
         self.child.kill()?;
         Ok(self.child.wait()?)
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal)
             .with_context(|| format!("{signal} to {}", self.name))
     }
 
-    /// Asks it to end and waits until it has.
+    /// Sends SIGTERM and waits for the end of the process.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
-        // The number of one that has ended, and was waited for, may be another process's by now.
+        // After a process has been waited for, its id may belong to another process.
         if let Some(status) = self.child.try_wait()? {
             return Ok(status);
         }
@@ -161,13 +161,13 @@ impl Program {
         })
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process has ended by itself.
     pub fn wait_end(&mut self) -> Result<ExitStatus> {
         let child = &mut self.child;
         wait_until(FAREWELL, &format!("{} ends", self.name), || child.try_wait().ok().flatten())
     }
 
-    /// Returns the last lines of what it printed.
+    /// Returns the last lines of its output.
     pub fn log_end(&self, lines: usize) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let all: Vec<&str> = log.lines().collect();
@@ -178,13 +178,13 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Either fails only when the process is gone already, which is what is wanted.
+        // Either call fails only if the process has already ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// Finds a binary of this workspace beside the test that runs, or where `variable` says.
+/// Finds a binary of this workspace beside the running test, or at the path in the environment variable `variable`.
 pub fn workspace_binary(name: &str, variable: &str) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(variable) {
         return Ok(path.into());
@@ -196,7 +196,7 @@ pub fn workspace_binary(name: &str, variable: &str) -> Result<PathBuf> {
     })
 }
 
-/// Namespaces, mounts and BPF are root's: says so before anything else fails for want of it.
+/// Fails with a clear message without root: namespaces, mounts and BPF need it, and would fail with obscure errors.
 pub(crate) fn ensure_root() -> Result<()> {
     ensure!(
         geteuid().is_root(),
@@ -206,8 +206,8 @@ pub(crate) fn ensure_root() -> Result<()> {
     Ok(())
 }
 
-/// Runs a tool to its end, however it ends; one that takes longer than
-/// `LONGEST` is killed, which is an error. `input` is what it reads.
+/// Runs a tool to its end, whatever its exit code. A tool that takes longer than `LONGEST` is killed, which is an
+/// error. `input` is its standard input.
 pub(crate) fn output(command: &mut Command, input: &str) -> Result<Output> {
     ended_within(LONGEST, command, input)
 }
@@ -218,7 +218,7 @@ fn ended_within(longest: Duration, command: &mut Command, input: &str) -> Result
     let id = Pid::from_raw(child.id().cast_signed());
     let (is_over, over) = mpsc::channel::<()>();
     thread::scope(|scope| {
-        // The child stays a zombie, and its number its own, until it is waited for below.
+        // Until it is waited for below, the child is a zombie at least, so its process id is not reused.
         let watching = scope.spawn(move || {
             let is_late = over.recv_timeout(longest) == Err(RecvTimeoutError::Timeout);
             is_late && kill(id, Signal::SIGKILL).is_ok()
@@ -237,7 +237,7 @@ fn ended_within(longest: Duration, command: &mut Command, input: &str) -> Result
     })
 }
 
-/// Runs a tool to its end; all that it said is part of the error. `input` is what it reads.
+/// Runs a tool to its end; the error of a failure contains its whole output. `input` is its standard input.
 pub(crate) fn run(command: &mut Command, input: &str) -> Result<String> {
     let output = output(command, input)?;
     let said = String::from_utf8_lossy(&output.stdout);
@@ -249,7 +249,7 @@ pub(crate) fn run(command: &mut Command, input: &str) -> Result<String> {
     Ok(said.into_owned())
 }
 
-/// The program and its arguments, for a message.
+/// The program and its arguments as one line, for a message.
 fn spelled(command: &Command) -> String {
     let arguments = command.get_args().map(|argument| argument.to_string_lossy());
     let words: Vec<_> =

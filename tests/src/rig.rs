@@ -1,4 +1,4 @@
-//! A topology with an agent on every node and a server in every member: where most tests begin.
+//! A topology with an agent on every node and a server in every member: the start of most tests.
 
 use std::fs;
 
@@ -23,17 +23,17 @@ pub use shared::Shared;
 /// The port that every server of a rig listens at.
 pub const TARGET: u16 = 8_080;
 
-/// A cluster that answers Services.
+/// A topology with agents that serve Services.
 #[derive(Debug)]
 pub struct Rig {
-    // Dropped in this order: agents before the nodes that they are on.
+    // Dropped in this order: agents before the nodes that they run on.
     agents: Vec<Agent>,
     topology: Topology,
     manifests: Manifests,
 }
 
 impl Rig {
-    /// Builds a cluster without an agent yet.
+    /// Builds the topology and starts the servers, without agents.
     pub fn build(builder: Builder) -> Result<Self> {
         let topology = builder.build()?;
         let manifests = Manifests::new(&topology.directory("rig")?)?;
@@ -44,28 +44,28 @@ impl Rig {
         Ok(Self { agents: Vec::new(), topology, manifests })
     }
 
-    /// Starts an agent on every node, which knows of `services` when this returns.
+    /// Starts an agent on every node; each has programmed `services` when this returns.
     pub fn start(mut self, services: &[&Service]) -> Result<Self> {
         services.iter().try_for_each(|service| self.manifests.apply(service))?;
         self.start_agents(&[])?;
         Ok(self)
     }
 
-    /// Starts an agent on every node with more flags.
+    /// Starts an agent with additional flags on every node.
     pub fn start_agents(&mut self, flags: &[&str]) -> Result<()> {
         let directory = self.manifests.directory().to_owned();
         self.start_agents_from(Source::Manifests(&directory), flags)
     }
 
-    /// Starts an agent on every node that learns of Services from `source`, with more flags.
+    /// Starts an agent with additional flags on every node, with `source` as the source of its objects.
     pub fn start_agents_from(&mut self, source: Source<'_>, flags: &[&str]) -> Result<()> {
         let nodes = self.topology.nodes().iter();
-        // All at once: they do not know each other.
+        // Started together, because agents are independent of each other.
         self.agents = nodes.map(|node| Agent::spawn(node, source, flags)).collect::<Result<_>>()?;
         self.agents.iter_mut().try_for_each(Agent::wait_ready)
     }
 
-    /// Returns the client outside.
+    /// Returns the external client.
     pub const fn client(&self) -> &Member {
         self.topology.client()
     }
@@ -90,18 +90,18 @@ impl Rig {
         self.agents.get(index).with_context(|| format!("no agent {index}"))
     }
 
-    /// Hands over the agent of node `index`, counted from 0, to be ended and started again.
+    /// Removes the agent of node `index` (counted from 0) from the rig, so that a test can stop and restart it.
     pub fn take_agent(&mut self, index: usize) -> Result<Agent> {
         ensure!(index < self.agents.len(), "no agent {index}");
         Ok(self.agents.remove(index))
     }
 
-    /// Returns the cluster.
+    /// Returns the topology.
     pub const fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// Adds a pod with its servers to node `index`, counted from 0, while everything runs.
+    /// Adds a pod with its servers to node `index` (counted from 0) at run time.
     pub fn add_pod(&mut self, index: usize) -> Result<&Pod> {
         let pod = self.topology.add_pod(index)?;
         serve(pod)?;
@@ -113,7 +113,7 @@ impl Rig {
         &self.manifests
     }
 
-    /// Writes a configuration of the agent with these lines, and returns the flag that names it.
+    /// Writes an `AgentConfiguration` with these lines, and returns the flag that names its file.
     pub fn configuration(&self, lines: &str) -> Result<String> {
         let file = self.topology.directory("configuration")?.join("agent.yaml");
         let text = format!("apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\n{lines}\n");
@@ -121,8 +121,8 @@ impl Rig {
         Ok(format!("--config={}", file.display()))
     }
 
-    /// Waits until the maps of every agent are what the manifests say: who was seen to follow a change may be in the
-    /// middle of it.
+    /// Waits until the maps of every agent agree with the manifests. Packets may follow a change before the agent has
+    /// finished it.
     pub fn until_programmed(&self) -> Result<()> {
         let directory = self.manifests.directory().display().to_string();
         self.agents.iter().try_for_each(|agent| {
@@ -132,8 +132,8 @@ impl Rig {
         })
     }
 
-    /// Waits until nobody is about to close a connection: servers do so when they come to it, and packets of that are
-    /// counted as others are.
+    /// Waits until no TCP connection is being closed: servers close asynchronously, and the packets of that would
+    /// change the counters.
     pub fn until_closed(&self) -> Result<()> {
         let members = self.topology.members();
         wait_until(asking::CHANGE, "connections are closed", || {
@@ -141,7 +141,7 @@ impl Rig {
         })
     }
 
-    /// Changes a service, and waits until what `from` is answered satisfies `expected`.
+    /// Changes a Service, and waits until the answer to `from` satisfies `expected`.
     pub fn change(
         &self,
         service: &Service,
@@ -160,7 +160,7 @@ fn serve(member: &Member) -> Result<()> {
     Ok(())
 }
 
-/// Makes two tests of each function: with routed pods and with bridged pods.
+/// Makes two tests of each function: one with routed pods and one with bridged pods.
 #[macro_export]
 macro_rules! in_both_shapes {
     ($($name:ident),+ $(,)?) => {$(

@@ -1,4 +1,4 @@
-//! A cluster in network namespaces: nodes with pods, a client outside, and a segment between them.
+//! A cluster in network namespaces: nodes with pods, an external client, and a segment between them.
 //!
 //! ```text
 //!            segment1: 192.168.50.0/24, fd00:50::/64          (and segment2, if asked for)
@@ -8,8 +8,8 @@
 //!                pod-a1 pod-a2   pod-b1 pod-b2       10.244.<node>.<10+pod>, fd00:244:<node>::<10+pod>
 //! ```
 //!
-//! Every node is a machine of its own to an agent: namespace, cgroup and bpf filesystem are its own.
-//! In every member lives a process that asks and answers for the test ([`Member::peer`]).
+//! To its agent, every node is a separate machine: it has its own namespace, cgroup and bpf filesystem. Every member
+//! contains a process that sends and answers questions for the test ([`Member::peer`]).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -41,10 +41,10 @@ use crate::netns::Netns;
 /// The number of the first node.
 const FIRST: u8 = 1;
 
-/// A cluster without an agent: everything routes, no Service is answered.
+/// A cluster without agents: all members are routed to each other, and no Service is served.
 #[derive(Debug)]
 pub struct Topology {
-    // Dropped in this order: those who talk, what connects them, the names they took.
+    // Dropped in this order: the members, the network between them, and the names that they use.
     client: Member,
     tunnel: Option<Tunnel>,
     nodes: Vec<Node>,
@@ -53,7 +53,7 @@ pub struct Topology {
     builder: Builder,
 }
 
-/// The plan of a topology.
+/// The parameters of a topology.
 #[derive(Debug, Clone)]
 pub struct Builder {
     pub(crate) shape: Shape,
@@ -70,16 +70,16 @@ pub struct Builder {
     name: Option<String>,
 }
 
-/// The way that packets for the pods of other nodes take.
+/// The path of packets between pods of different nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Overlay {
     Vxlan,
-    /// A tunnel without a link-layer header.
+    /// A tunnel between interfaces without a link-layer header.
     Tunnel,
 }
 
 impl Topology {
-    /// Starts from two nodes with two pods each.
+    /// Starts with two nodes with two pods each.
     pub const fn builder(shape: Shape) -> Builder {
         Builder {
             shape,
@@ -102,12 +102,12 @@ impl Topology {
         self.nodes.get(index).with_context(|| format!("the topology has no node {index}"))
     }
 
-    /// Returns the nodes.
+    /// Returns all nodes, in order.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// Returns the client outside.
+    /// Returns the external client.
     pub const fn client(&self) -> &Member {
         &self.client
     }
@@ -117,7 +117,7 @@ impl Topology {
         self.fabric.netns()
     }
 
-    /// Makes the other end of a node's device poll, or no longer: see [`Builder::polling`].
+    /// Enables or disables polling at the other end of a node's interface: see [`Builder::polling`].
     pub fn poll(&self, node: &Node, device: &str, polls: bool) -> Result<()> {
         offload::switch_polling(self.fabric(), &format!("{device}-{}", node.name()), polls)
     }
@@ -127,7 +127,7 @@ impl Topology {
         self.territory.directory(name)
     }
 
-    /// Adds a pod to node `index`, counted from 0, as a CNI would while everything runs.
+    /// Adds a pod to node `index` (counted from 0) at run time, as a CNI plugin does.
     pub fn add_pod(&mut self, index: usize) -> Result<&Pod> {
         let node = self.nodes.get_mut(index).with_context(|| format!("no node {index}"))?;
         node.add_pod(&self.territory, &self.builder)?;
@@ -135,15 +135,15 @@ impl Topology {
         node.pods().last().context("the pod that was added")
     }
 
-    /// Makes the wire of pod `pod` of node `node` anew, as a CNI does where a pod comes back: with the same names, and
-    /// with this interface index if one is given.
+    /// Recreates the wire of pod `pod` of node `node` (both counted from 0), as a CNI plugin does for a pod that
+    /// restarts: with the same names, and with this interface index if one is given.
     pub fn rewire(&self, node: usize, pod: usize, number: Option<u32>) -> Result<()> {
         let node = self.nodes.get(node).with_context(|| format!("no node {node}"))?;
         node.rewire(pod, number, &self.builder)?;
         node.until_wired()
     }
 
-    /// Lets everybody reach the pods of every node.
+    /// Adds routes to the pods of every node on all members.
     fn connect_pod_ranges(&mut self) -> Result<()> {
         if self.builder.overlay == Some(Overlay::Tunnel) {
             self.tunnel = Some(Tunnel::between(&self.nodes)?);
@@ -169,7 +169,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Returns everybody: the client, then each node followed by its pods.
+    /// Returns all members: the client, then each node followed by its pods.
     pub fn members(&self) -> Vec<&Member> {
         let of_node = |node| -> Vec<&Member> {
             let node: &Node = node;
@@ -181,43 +181,43 @@ impl Topology {
 }
 
 impl Builder {
-    /// Sets the number of nodes, called `node-a`, `node-b` and so on.
+    /// Sets the number of nodes, which are named `node-a`, `node-b` and so on.
     #[must_use]
     pub const fn nodes(mut self, nodes: u8) -> Self {
         self.nodes = nodes;
         self
     }
 
-    /// Sets the number of pods on each node, called `pod-a1`, `pod-a2` and so on.
+    /// Sets the number of pods on each node, which are named `pod-a1`, `pod-a2` and so on.
     #[must_use]
     pub const fn pods(mut self, pods: u8) -> Self {
         self.pods = pods;
         self
     }
 
-    /// Connects pods by another pair than a veth.
+    /// Connects pods by another kind of interface pair than a veth.
     #[must_use]
     pub const fn wire(mut self, wire: Wire) -> Self {
         self.wire = wire;
         self
     }
 
-    /// Gives nodes and client a second device on a segment of its own.
+    /// Gives nodes and client a second interface, on a second segment.
     #[must_use]
     pub fn two_segments(mut self) -> Self {
         self.segments = vec![Segment::First, Segment::Second];
         self
     }
 
-    /// Puts all nodes but the first on the second segment, behind a router that takes no packet larger than `mtu`:
-    /// less than every wire that ends at it.
+    /// Puts all nodes but the first on the second segment, behind a router with this MTU, which is smaller than that of
+    /// every wire.
     #[must_use]
     pub fn narrow_between(mut self, mtu: u16) -> Self {
         self.mtu_between = Some(mtu);
         self.two_segments()
     }
 
-    /// The segments that node `number` is on, its own first.
+    /// The segments of node `number`, its main one first.
     pub(crate) fn segments_of(&self, number: u8) -> &[Segment] {
         match self.mtu_between {
             None => &self.segments,
@@ -226,63 +226,66 @@ impl Builder {
         }
     }
 
-    /// The segment of node `from` whose gateway leads to node `to`, where these are apart.
+    /// The segment of node `from` whose gateway leads to node `to`, if the nodes are on different segments.
     pub(crate) fn segment_between(&self, from: u8, to: u8) -> Option<Segment> {
         let (from, to) = (self.segments_of(from).first()?, self.segments_of(to).first()?);
         (from != to).then_some(*from)
     }
 
-    /// Routes pod traffic between nodes through a vxlan. Packets of pods to nodes go around it, so
-    /// it needs the masquerading of [`Builder::firewall`], or its answers return where nobody asked.
+    /// Routes packets of pods between nodes through a vxlan. Packets of pods to nodes do not use it, so it needs the
+    /// masquerade of [`Builder::firewall`]; otherwise answers would arrive on another interface than the one that the
+    /// question left by.
     #[must_use]
     pub const fn overlay(mut self) -> Self {
         self.overlay = Some(Overlay::Vxlan);
         self.firewall()
     }
 
-    /// Routes it through a tunnel, by devices without a link-layer header; the same goes for it.
+    /// Routes packets of pods between nodes through a tunnel without link-layer headers. It needs [`Builder::firewall`]
+    /// for the same reason.
     #[must_use]
     pub const fn tunnel(mut self) -> Self {
         self.overlay = Some(Overlay::Tunnel);
         self.firewall()
     }
 
-    /// Sets the reverse path filter of the nodes: 0 off, 1 strict (the default), 2 loose.
+    /// Sets the reverse path filter of the nodes (`rp_filter`): 0 off, 1 strict (the default), 2 loose.
     #[must_use]
     pub const fn rp_filter(mut self, mode: u8) -> Self {
         self.rp_filter = mode;
         self
     }
 
-    /// Makes everybody send whole checksums, as they would on a wire.
+    /// Makes all members send complete checksums, as on a physical wire.
     #[must_use]
     pub const fn without_checksum_offload(mut self) -> Self {
         self.checksum_offload = false;
         self
     }
 
-    /// Makes the other ends of the nodes' devices poll, so that they take frames that XDP sends.
+    /// Makes the other ends of the nodes' interfaces poll, so that they accept frames that XDP redirects.
     #[must_use]
     pub const fn polling(mut self) -> Self {
         self.polls = true;
         self
     }
 
-    /// Gives nodes the netfilter rules of a CNI: FORWARD closed, pods masqueraded to the outside.
+    /// Gives nodes the netfilter rules of a CNI plugin: FORWARD drops by default, packets of pods to the outside are
+    /// masqueraded.
     #[must_use]
     pub const fn firewall(mut self) -> Self {
         self.firewall = true;
         self
     }
 
-    /// Gives the namespaces a name for people, and leaves everything in place at the end.
+    /// Gives the namespaces a readable name, and keeps everything when the value is dropped.
     #[must_use]
     pub fn kept_as(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
     }
 
-    /// Builds it; everything is reachable by plain routing when this returns.
+    /// Builds the topology; all members can reach each other by plain routing when this returns.
     pub fn build(mut self) -> Result<Topology> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         if self.segments.is_empty() {

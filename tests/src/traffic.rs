@@ -1,8 +1,9 @@
-//! Real sockets in namespaces: who answers, whom they saw, and how it fails when it fails.
+//! Real sockets in namespaces: the server that answers, the client address that it saw, and the kind of failure without
+//! an answer.
 //!
-//! A test never opens a socket itself. Each member of a topology has a process ([`peer::Peer`], the
-//! binary `lb-test-peer`) in its namespace and its cgroup; the test tells it what to ask or to serve.
-//! Servers answer each line with their name and the address of whom they saw.
+//! A test never opens a socket itself. Each member of a topology has a process ([`peer::Peer`], the binary
+//! `lb-test-peer`) in its namespace and its cgroup, and the test sends it orders to ask or to serve. A question is one
+//! line to a server; the server answers with a line that holds its name and the client address that it saw.
 
 mod ask;
 mod background;

@@ -1,20 +1,20 @@
-//! Waiting for a condition, with a deadline.
+//! Waits for a condition, with a deadline.
 //!
-//! The one place of the harness where time passes without work: everything else polls through here.
-//! A wait returns the value that the condition found, so that a test asserts on it without asking again.
+//! This is the only place of the harness where time passes without work; all other code polls through it. A wait
+//! returns the value that the condition found, so that a test can assert on it without asking again.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// The pause between two looks: short beside any deadline, long beside what a look costs.
+/// The pause between two polls: short compared with any deadline, long compared with the cost of a poll.
 const PAUSE: Duration = Duration::from_millis(20);
-/// From here on a wait is a long one, which may look more rarely: after a twentieth of the time that has passed.
+/// After this time a wait polls less often: after a twentieth of the time that has passed.
 const LONG: Duration = Duration::from_secs(2);
 const SHARE: u32 = 20;
 
-/// Polls `condition` until it yields a value; `what` names the condition in the error.
+/// Polls `condition` until it returns a value; `what` names the condition in the error.
 pub fn wait_until<T>(
     within: Duration,
     what: &str,
@@ -23,7 +23,7 @@ pub fn wait_until<T>(
     try_wait_until(within, what, || Ok(condition()))
 }
 
-/// Polls `condition` until it yields a value, and gives up at once when it fails.
+/// Polls `condition` until it returns a value, and gives up at once if it returns an error.
 ///
 /// For waits that can become hopeless: a server that has ended will not answer later.
 pub fn try_wait_until<T>(
@@ -45,14 +45,14 @@ pub fn try_wait_until<T>(
     }
 }
 
-/// The pause after a look that came so long after the first one.
+/// The pause after a poll, by the time since the first poll.
 fn pause_after(passed: Duration) -> Duration {
     if passed < LONG { PAUSE } else { passed / SHARE }
 }
 
-/// Lets time pass: a pause between two looks, or a schedule that is drawn by chance. No way to wait for anything.
+/// Lets time pass: a pause between two polls, or a random delay. Tests must not use it to wait for an event.
 ///
-/// A thread that was joined may have left a wake-up behind (scoped ones do), which ends one park at once.
+/// A thread that was joined may have left a wake-up behind (scoped threads do), which ends one park at once.
 pub fn pass(time: Duration) {
     let end = Instant::now() + time;
     loop {
@@ -64,7 +64,7 @@ pub fn pass(time: Duration) {
     }
 }
 
-/// Polls `condition` until it succeeds; past the deadline, its last error is the cause.
+/// Polls `condition` until it succeeds; after the deadline, its last error is the cause.
 pub fn wait_until_ok<T>(
     within: Duration,
     what: &str,

@@ -1,4 +1,4 @@
-//! The report of benchmarks in a real browser: what it measures of its own pictures, in light and in dark.
+//! The report of benchmarks in a real browser: the page measures its own charts, in light and in dark colours.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::bench::report;
 use serde_json::{Value, json};
 
-/// Looks at the page as a person would: is every text inside of its picture and clear of the others, is nothing empty,
-/// does anything stick out, was anything fetched.
+/// A script that checks the page as a person would see it: every text lies inside its chart and overlaps no other,
+/// nothing is empty or sticks out, and nothing was fetched from the network.
 const LOOK: &str = include_str!("bench_report/look.js");
-/// Chromium's numbers of the schemes, and which of them is dark.
+/// Chromium's numbers of the colour schemes, and whether each is dark.
 const LOOKS: [(&str, bool); 2] = [("1", false), ("0", true)];
 
-/// Pictures: traffic has three against services and nine of
-/// operations, changes two and six of sizes, then five and two.
+/// The number of charts: for traffic three over services and nine of operations, for changes two and six of sizes, then
+/// five and two.
 const PICTURES: u64 = 3 + 9 + 2 + 6 + 5 + 2;
 
 #[test]
@@ -31,7 +31,7 @@ fn a_report_is_whole_in_light_and_in_dark() -> Result<()> {
     report::write(&files.collect::<Result<Vec<_>>>()?, &page)?;
     let text = fs::read_to_string(&page)?;
     let watched = text.replace("</body>", &format!("<script>{LOOK}</script></body>"));
-    ensure!(watched != text, "the page has no end of its body");
+    ensure!(watched != text, "the page has no </body>");
     fs::write(&page, watched)?;
     let mut papers = Vec::new();
     for (scheme, is_dark) in LOOKS {
@@ -43,11 +43,11 @@ fn a_report_is_whole_in_light_and_in_dark() -> Result<()> {
         ensure!(found["pictures"] == PICTURES && shapes > 200, "{what}");
         papers.push(found["paper"].clone());
     }
-    ensure!(papers[0] != papers[1], "light and dark have one background: {papers:?}");
+    ensure!(papers[0] != papers[1], "light and dark have the same background: {papers:?}");
     Ok(())
 }
 
-/// Opens a page and returns what the script in it found.
+/// Opens a page and returns the results of the script in it.
 fn look_at(page: &Path, scheme: &str) -> Result<Value> {
     let profile = tempfile::tempdir()?;
     let output = Command::new("chromium")

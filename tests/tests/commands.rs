@@ -1,5 +1,5 @@
-//! The commands of the README as a person types them: the demo from its first line to its last, what somebody without
-//! root is told, and what a closed pipe is.
+//! The commands of the README as a person types them: the whole demo, the messages for a user without root, and a
+//! closed pipe.
 
 use std::env;
 use std::fs::{self, Permissions};
@@ -17,7 +17,7 @@ use lb_tests::wait::wait_until;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 const NOBODY: u32 = 65534;
-/// How long a command may take that has nothing to do.
+/// The deadline for a command that has no work to do.
 const SOON: Duration = Duration::from_secs(30);
 
 fn xtask(words: &[&str]) -> Result<Output> {
@@ -26,7 +26,7 @@ fn xtask(words: &[&str]) -> Result<Output> {
     output.with_context(|| format!("{} {words:?}", program.display()))
 }
 
-/// Runs a program of ours as `nobody`, who may not be able to enter the directory where it lies.
+/// Runs a copy of a program of ours as the user `nobody`, who may not be able to enter the program's own directory.
 fn as_nobody(program: &Path, words: &[&str]) -> Result<Output> {
     let directory = tempfile::tempdir()?;
     fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
@@ -42,8 +42,8 @@ fn said(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
-/// Asks for what a newcomer is promised: both frontends in both families through both transports, one pod for one
-/// client where affinity is asked for, and a backend that comes and goes.
+/// Checks what the README promises: both frontends answer in both families over both transports, affinity keeps one pod
+/// for one client, and a backend is added and removed.
 #[test]
 fn demo_shows_services_being_answered_and_cleans_up() -> Result<()> {
     let output = xtask(&["demo"])?;
@@ -86,7 +86,7 @@ fn commands_that_need_root_say_so() -> Result<()> {
     Ok(())
 }
 
-/// Run by the test below as somebody who is not root, and in its own right as root.
+/// The test below runs this as a user without root; as root it passes in its own right.
 #[test]
 fn topology_is_made() -> Result<()> {
     Topology::builder(Shape::Routed).nodes(1).pods(1).build().map(drop)
@@ -96,12 +96,12 @@ fn topology_is_made() -> Result<()> {
 fn test_that_needs_root_fails_without_it_and_says_so() -> Result<()> {
     let output = as_nobody(&env::current_exe()?, &["--exact", "topology_is_made"])?;
     let said = said(&output);
-    ensure!(!output.status.success(), "it passed without root: {said}");
+    ensure!(!output.status.success(), "the test passed without root: {said}");
     ensure!(said.contains("run the tests as root"), "{said}");
     Ok(())
 }
 
-/// `| head` closes the pipe: no command of the agent complains of it.
+/// `| head` closes the pipe; a command of the agent must not report that as an error.
 #[test]
 fn output_that_nobody_reads_ends_quietly() -> Result<()> {
     let program = workspace_binary("lb-agent", "LB_AGENT")?;
@@ -118,7 +118,8 @@ fn output_that_nobody_reads_ends_quietly() -> Result<()> {
     Ok(())
 }
 
-/// A container runtime that has stopped reading must not keep a failed agent from being started again.
+/// A container runtime that no longer reads the output must not keep a failed agent from ending, and so from being
+/// restarted.
 #[test]
 fn a_failed_command_ends_though_nobody_reads_its_message() -> Result<()> {
     let (reader, mut writer) = std::io::pipe()?;
@@ -128,7 +129,7 @@ fn a_failed_command_ends_though_nobody_reads_its_message() -> Result<()> {
     let mut command = Command::new(workspace_binary("lb-agent", "LB_AGENT")?);
     let command = command.args(["status", "--bpf-dir", "/nowhere/bpf"]).stderr(writer);
     let mut child = command.stdout(Stdio::null()).spawn()?;
-    let ended = wait_until(SOON, "it ends", || child.try_wait().ok().flatten());
+    let ended = wait_until(SOON, "the command ends", || child.try_wait().ok().flatten());
     drop(reader);
     let ended = ended?;
     ensure!(ended.code() == Some(3), "{ended}");

@@ -1,6 +1,7 @@
-//! Connections to the real API server that break: a wire that is cut for long, packets that are dropped, an address
-//! of the node that is gone, something on the way that has forgotten them, a server that is held. Changes are seen soon
-//! afterwards, and no answer is lost meanwhile.
+//! Connections to the real API server that break: resets while no new connection can be made, dropped packets, a node
+//! address that is removed, a middlebox that has forgotten the connections, a server that is stopped (SIGSTOP).
+//!
+//! Agents see changes soon afterwards, and no question stays unanswered meanwhile.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,15 +17,16 @@ use lb_tests::topology::{Family, Node, Segment, Shape};
 use lb_tests::traffic::{Ask, PAUSE, Protocol};
 use lb_tests::wait::{self, wait_until};
 
-/// How long an agent may take to notice that it is not told of changes.
+/// The deadline for an agent to notice that it receives no changes.
 const NOTICE: Duration = Duration::from_mins(2);
-/// How soon a change is seen after the node got another address: five seconds, and what compilers beside us take.
+/// The deadline for a change after the node's address changed: the watch needs five seconds, the rest allows for a busy
+/// machine.
 const SOON: Duration = Duration::from_secs(15);
-/// How long a server is held: longer than pauses between requests grow.
+/// How long the server is stopped: longer than the pauses between requests can become.
 const HELD: Duration = Duration::from_secs(15);
-/// Failed requests after which pauses between two have grown: four kinds of objects, five doublings.
+/// The number of failed requests after which pauses have grown: four kinds of objects, five doublings.
 const MANY: f64 = 20.0;
-/// Milliseconds of patience of a question that is asked again.
+/// The timeout in milliseconds of a question that is repeated.
 const IMPATIENT: u64 = 500;
 const PORT: &str = "6443";
 
@@ -38,7 +40,7 @@ fn change_is_seen_soon_after_each_kind_of_outage() -> Result<()> {
     let pods = [rig.pod(0, 1)?, rig.pod(1, 1)?];
     let over = |name| Outage { name, ended: Instant::now(), control_plane, rig };
     let change = || cluster.endpoints(&other, &pods[..1]);
-    // Connections end, and no other can be made.
+    // First kind of outage: connections are reset, and no new one can be made.
     let agent = rig.agent(0)?;
     let failed = || agent.metric(&["rest_client_requests_total{", "code=\"<error>\""]);
     let before = failed()?;
@@ -49,8 +51,8 @@ fn change_is_seen_soon_after_each_kind_of_outage() -> Result<()> {
     wait_until(NOTICE, "the view is stale", is_stale)?;
     change()?;
     nodes.into_iter().try_for_each(unfilter)?;
-    over("a wire that was cut").change_is_seen_soon(&other, pods)?;
-    // Something on the way has forgotten them, and drops their packets; others can be made.
+    over("connections were reset").change_is_seen_soon(&other, pods)?;
+    // Second kind: a middlebox has forgotten the connections and drops their packets; new connections work.
     for node in nodes {
         let ports = connections(node)?.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
         ensure!(!ports.is_empty(), "no connection to the server");
@@ -61,18 +63,18 @@ fn change_is_seen_soon_after_each_kind_of_outage() -> Result<()> {
     change()?;
     forgotten.change_is_seen_soon(&other, pods)?;
     nodes.into_iter().try_for_each(unfilter)?;
-    // The server is held, and its machine acknowledges what it is sent.
+    // Third kind: the server process is stopped, while its kernel still acknowledges what it receives.
     control_plane.pause()?;
     wait::pass(HELD);
     control_plane.resume()?;
-    let held = over("a server was held");
+    let held = over("the server was stopped");
     change()?;
     held.change_is_seen_soon(&other, pods)?;
     traffic.finish()
 }
 
-/// Packets to and from the server are dropped, those of connections that are attempted too. The other node has
-/// kube-proxy, which asks the same server.
+/// All packets to and from the server are dropped, also those of new connections. The other node has kube-proxy, which
+/// uses the same server, for comparison.
 #[test]
 fn change_is_seen_soon_after_packets_were_dropped_for_long() -> Result<()> {
     let cluster = Cluster::without_agents(Shape::Routed)?;
@@ -113,7 +115,7 @@ fn change_is_seen_soon_after_packets_were_dropped_for_long() -> Result<()> {
     agent.ensure_running()
 }
 
-/// Waits until packets of both nodes follow a change, and says how long each took.
+/// Waits until packets of both nodes follow a change, and returns the time for each node.
 fn both_follow(cluster: &Cluster, service: &Published, server: &str) -> Result<[Duration; 2]> {
     let began = Instant::now();
     let question = Ask::tcp(service.cluster_ip(Family::V4)).within(IMPATIENT);
@@ -130,7 +132,7 @@ fn both_follow(cluster: &Cluster, service: &Published, server: &str) -> Result<[
     })
 }
 
-/// Rules for packets that go out and that come in.
+/// Filters packets that leave (`out`) and packets that arrive (`into`).
 fn filter(node: &Node, [out, into]: [&str; 2]) -> Result<()> {
     let rules = format!(
         "table inet outage {{ chain output {{ type filter hook output priority 0; {out}; }}; \
@@ -143,7 +145,7 @@ fn unfilter(node: &Node) -> Result<()> {
     node.netns().tool("nft", &["delete", "table", "inet", "outage"]).map(drop)
 }
 
-/// The ports of a node's connections to the API server over IPv4.
+/// The local ports of a node's IPv4 connections to the API server.
 fn connections(node: &Node) -> Result<Vec<u16>> {
     let text = node.netns().proc_net("tcp")?;
     let remote = format!(":{:04X}", PORT.parse::<u16>()?);
@@ -156,7 +158,8 @@ fn connections(node: &Node) -> Result<Vec<u16>> {
     Ok(ports.collect())
 }
 
-/// The node gets another lease: the watches hang on an address that is gone, and nothing tells their connections so.
+/// The node gets another address, as with a new DHCP lease: the watches use connections of the removed address, and no
+/// event ends these connections.
 #[test]
 fn change_is_seen_soon_after_the_address_of_the_node_is_another() -> Result<()> {
     let cluster = Cluster::start(Shape::Routed)?;
@@ -172,7 +175,7 @@ fn change_is_seen_soon_after_the_address_of_the_node_is_another() -> Result<()> 
          route replace default via {gateway}"
     ))?;
     let began = Instant::now();
-    // As its kubelet does.
+    // The kubelet would update the Node object.
     cluster.control_plane().node(&control_plane::Node {
         name: node.name(),
         addresses: &addresses.each_ref().map(String::as_str),
@@ -184,6 +187,6 @@ fn change_is_seen_soon_after_the_address_of_the_node_is_another() -> Result<()> 
     let node_port = Ask::tcp(SocketAddr::from((new, port)));
     until_answered_by(cluster.rig().client(), node_port, &["pod-a2"])?;
     let took = began.elapsed();
-    ensure!(took < SOON, "it was seen after {} s", took.as_secs());
+    ensure!(took < SOON, "the change was seen after {} s", took.as_secs());
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Statements of the contract besides its matrix, asked of the real kube-proxy and of ours: source ranges, hints,
-//! slices in all their shapes, affinity, health checks, `nodePortAddresses`, changes while they run.
+//! Statements of the contract besides its matrix, tested with the real kube-proxy and with our agent: source ranges,
+//! hints, all forms of slices, affinity, health checks, `nodePortAddresses`, and changes of these at run time.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,16 +20,17 @@ use lb_tests::wait::wait_until;
 #[path = "control_plane_contract/checks.rs"]
 mod checks;
 
-/// How long packets may take to follow a change: kube-proxy waits a second between two of its own.
+/// The deadline for packets to follow a change: kube-proxy waits a second between two syncs.
 const SOON: Duration = Duration::from_mins(1);
-/// Worlds at a time.
+/// The number of worlds at a time.
 const AT_ONCE: usize = 4;
 
 #[test]
 fn rules_beside_the_matrix_are_as_the_contract_says() -> Result<()> {
     let account = Account::default();
     let proxies = [Proxy::KubeProxy(Mode::Nftables), Proxy::Ours, Proxy::OursMasquerading];
-    // Pods of the other node are outsiders: none of their answers goes around the node.
+    // With this detector, pods of the other node count as external clients, so that no answer to them bypasses
+    // `node-a`.
     rules(&proxies.map(|proxy| Setup::new(proxy, Detector::NodeCidr)), &account)?;
     for some in campaign::size(&[][..], &SETTINGS).chunks(AT_ONCE) {
         let setups = some.iter().map(|setting| Setup::with(*setting, Detector::NodeCidr));
@@ -38,7 +39,7 @@ fn rules_beside_the_matrix_are_as_the_contract_says() -> Result<()> {
     judge(account, "rules beside the matrix")
 }
 
-/// Follows all steps in worlds side by side.
+/// Runs all steps in parallel worlds.
 fn rules(setups: &[Setup], account: &Account) -> Result<()> {
     let server = SharedApiServer::start()?;
     server.publish(&services()?)?;
@@ -55,7 +56,7 @@ fn rules(setups: &[Setup], account: &Account) -> Result<()> {
         let publish = |step| {
             let done = publish(&server, step);
             is_published.store(done.is_ok(), Ordering::Relaxed);
-            // Packets may follow now; and now all were asked.
+            // The first wait starts the questions of the step, the second one ends when all are answered.
             let _leaders = [barrier.wait(), barrier.wait()];
             done
         };
@@ -91,13 +92,13 @@ fn node_ports_are_served_where_the_list_says() -> Result<()> {
     judge(account, "NodePorts at addresses of a list")
 }
 
-/// The result of a world, with its proxy in each line.
+/// Adds the proxy to each line of a world's result.
 fn of(proxy: Proxy, asked: Result<Compared>) -> Compared {
     let (count, wrong) = asked.unwrap_or_else(|error| (0, vec![format!("{error:#}")]));
     (count, wrong.into_iter().map(|line| format!("{proxy:?}, {line}")).collect())
 }
 
-/// Follows the steps in a world of its own; returns how much was asked, and what was not as expected.
+/// Runs the steps in one world; returns the number of questions, and the deviations.
 fn follow(
     setup: Setup,
     server: &SharedApiServer,
@@ -110,7 +111,7 @@ fn follow(
     for (number, step) in steps.iter().enumerate() {
         let _leader = barrier.wait();
         let asked = match &world {
-            // A failure there is reported there.
+            // A failed publication is reported by the thread that publishes.
             _ if !is_published.load(Ordering::Relaxed) => Ok(Compared::default()),
             Ok(world) => ask(world, step, number == 0),
             Err(error) => Ok((0, vec![format!("{error:#}")])),
@@ -131,7 +132,7 @@ fn publish(server: &SharedApiServer, step: &Step) -> Result<()> {
     })
 }
 
-/// Asks everything of a step.
+/// Asks all questions of a step.
 fn ask(world: &World, step: &Step, is_first: bool) -> Result<Compared> {
     let (mut count, mut wrong) = settle(world, step.name, &(step.cases)(world.setup())?)?;
     if is_first {
@@ -144,7 +145,7 @@ fn ask(world: &World, step: &Step, is_first: bool) -> Result<Compared> {
     Ok((count, wrong))
 }
 
-/// Asks until everything is as expected; returns how much, and what does not become so.
+/// Asks until all outcomes are as expected; returns the number of questions, and the outcomes that stay wrong.
 fn settle(world: &World, what: &str, cases: &[Case]) -> Result<Compared> {
     let unlike = |cases: &[Case]| -> Result<Vec<(Case, Outcome)>> {
         let outcomes = world.ask(cases)?;
@@ -157,10 +158,10 @@ fn settle(world: &World, what: &str, cases: &[Case]) -> Result<Compared> {
         open = unlike(&open).ok()?.into_iter().map(|(case, _)| case).collect();
         open.is_empty().then_some(())
     });
-    // The answers of before the change must still be right: everything once more.
+    // An answer that was right early may have been wrong meanwhile, so all questions are asked once more.
     let mut wrong = unlike(if settled.is_ok() { cases } else { &open })?;
-    // And once again: netfilter may still follow a flow of before by chance, one with the same source port. It forgets
-    // what it has not seen for half a minute.
+    // And again for a while with kube-proxy: netfilter may still translate by an old flow with the same source port. It
+    // forgets a UDP flow that was idle for half a minute.
     let patience = if world.setup().is_kube_proxy() { SOON } else { Duration::ZERO };
     let _forgotten = wait_until(patience, what, || {
         let again: Vec<Case> = wrong.iter().map(|(case, _)| case.clone()).collect();

@@ -1,4 +1,5 @@
-//! Events as `kubectl describe` shows them, by an agent that has the role of `deploy/daemonset.yaml` and nothing else.
+//! Kubernetes Events as `kubectl describe` shows them, written by an agent that has only the role of
+//! `deploy/daemonset.yaml`.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -20,7 +21,8 @@ use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_mins(1);
 const HEALTH_PORT: u16 = 31_999;
-/// Maps that are full soon. From the first agent on: they only grow.
+/// Maps that fill up early in this test. They are small from the first start on, because maps of desired state do not
+/// shrink.
 const SMALL: [&str; 4] = ["--map-size", "BACKENDS=16", "--map-size", "SERVICES=64"];
 
 #[test]
@@ -43,7 +45,7 @@ fn what_is_wrong_is_told_once_about_whom_it_concerns() -> Result<()> {
     an_entry_that_a_map_refuses_is_told(&cluster)
 }
 
-/// `bindAddressHardFail`, as kube-proxy has it: an Event about the node, and the end.
+/// `bindAddressHardFail`, as in kube-proxy: an Event about the node, and then the agent ends.
 fn listeners_that_must_be_had_end_the_agent(
     cluster: &Cluster,
     account: &ServiceAccount,
@@ -76,14 +78,15 @@ fn the_younger_of_two_services_hears_who_has_its_address(cluster: &Cluster) -> R
     control_plane.apply(&service("a-first").to_string())?;
     let second = || SystemTime::UNIX_EPOCH.elapsed().map(|since| since.as_secs());
     let made = second()?;
-    // API servers tell the time of creation in seconds.
+    // API servers report creation times in whole seconds, and the older Service wins.
     wait_until(SOON, "another second", || second().is_ok_and(|now| now > made).then_some(()))?;
     control_plane.apply(&service("b-second").to_string())?;
     let events: [Value; 2] = until_told(cluster, ("Service", "b-second"), "FrontendTaken")?;
     let uid =
         control_plane.kubectl(&["get", "service", "b-second", "-o", "jsonpath={.metadata.uid}"])?;
     for event in &events {
-        let node = event["reportingInstance"].as_str().context("nobody reports")?;
+        let node =
+            event["reportingInstance"].as_str().context("an Event without reporting instance")?;
         is_as_it_should_be(event, "Program", node)?;
         let about = &event["regarding"];
         ensure!(about["uid"] == uid && about["namespace"] == "default", "{about}, not {uid}");
@@ -91,7 +94,8 @@ fn the_younger_of_two_services_hears_who_has_its_address(cluster: &Cluster) -> R
         let note = event["note"].as_str().unwrap_or_default();
         ensure!(note.contains("default/a-first") && note.contains("80"), "{note}");
     }
-    // It changes, and the same is still the case; what is told of a third comes after all that was told before.
+    // Changes of the Service do not repeat the Event. A third Service serves as a marker: its Event comes after all
+    // earlier ones.
     for number in 0..3 {
         let label = format!("touched={number}");
         drop(control_plane.kubectl(&["label", "--overwrite", "service", "b-second", &label])?);
@@ -119,7 +123,8 @@ fn a_taken_health_check_port_is_told_by_its_node(cluster: &Cluster) -> Result<()
     Ok(())
 }
 
-/// The API server takes any address for one of a load balancer; what of a Service is not served is counted, too.
+/// The API server accepts any load balancer address. The agent also counts the parts of a Service that it does not
+/// serve.
 fn an_address_that_cannot_be_served_is_named(cluster: &Cluster) -> Result<()> {
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "looped"},
@@ -141,7 +146,7 @@ fn an_address_that_cannot_be_served_is_named(cluster: &Cluster) -> Result<()> {
     }
     let agent = cluster.rig().agent(0)?;
     let found = |expected: f64| {
-        wait_until_ok(SOON, "what cannot be used is counted", || {
+        wait_until_ok(SOON, "unusable fields are counted", || {
             let counted = agent.metric(&["lb_findings"])?;
             ensure!((counted - expected).abs() < 0.5, "{counted}, not {expected}");
             Ok(())
@@ -153,8 +158,7 @@ fn an_address_that_cannot_be_served_is_named(cluster: &Cluster) -> Result<()> {
     let address = Ip::v4(address.octets());
     drop(control_plane.kubectl(&["delete", "service", "looped"])?);
     found(0.0)?;
-    // Its entries outlive it while flows may go there: later in
-    // this test they would make room where there is to be none.
+    // Its entries stay while flows may use them. Later in this test they would leave room that must not exist.
     let maps = Maps::open(&cluster.rig().node(0)?.bpf().join(LAYOUT).join("maps"))?;
     wait_until(SOON, "its entries are gone", || {
         let entries = maps.services().ok()?;
@@ -185,7 +189,7 @@ fn a_service_without_room_is_told_which_map_is_full(cluster: &Cluster) -> Result
     Ok(())
 }
 
-/// Somebody else fills a map of one node behind the agent's back.
+/// Another process fills a map of one node.
 fn an_entry_that_a_map_refuses_is_told(cluster: &Cluster) -> Result<()> {
     let maps = cluster.rig().node(0)?.bpf().join(LAYOUT).join("maps");
     let mut maps = Maps::open(&maps)?;
@@ -208,12 +212,12 @@ fn an_entry_that_a_map_refuses_is_told(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Takes a port of a node.
+/// Occupies a port of a node.
 fn listen(node: &Node, at: SocketAddr) -> Result<TcpListener> {
     node.netns().run_in(|| TcpListener::bind(at))?.with_context(|| format!("listen on {at}"))
 }
 
-/// Waits until an object has exactly so many Events of a reason, and returns them.
+/// Waits until an object has exactly `N` Events of a reason, and returns them.
 fn until_told<const N: usize>(
     cluster: &Cluster,
     (kind, name): (&str, &str),
@@ -227,16 +231,17 @@ fn until_told<const N: usize>(
         let mut list: Value = serde_json::from_str(&said).context("kubectl printed no JSON")?;
         let items = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
         let found = items.len();
-        items.try_into().ok().with_context(|| format!("{found} are told"))
+        items.try_into().ok().with_context(|| format!("{found} Events exist"))
     })
 }
 
-/// The Events of an action, by whichever node.
+/// The notes of the Events of an action, from all nodes.
 fn notes<'e>(events: &'e [Value], action: &str) -> Result<Vec<&'e str>> {
     let note = |event: &'e Value| {
-        let node = event["reportingInstance"].as_str().context("nobody reports")?;
+        let node =
+            event["reportingInstance"].as_str().context("an Event without reporting instance")?;
         is_as_it_should_be(event, action, node)?;
-        event["note"].as_str().context("nothing is told")
+        event["note"].as_str().context("an Event without note")
     };
     events.iter().map(note).collect()
 }

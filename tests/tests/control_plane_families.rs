@@ -1,5 +1,7 @@
-//! A Service goes from one family to both and back, live: the real API server gives and takes addresses, the real
-//! controller makes and removes slices, and packets of each family follow. Those of the other one notice nothing.
+//! A Service that changes from one address family to both and back while clients use it: the real API server assigns
+//! and removes addresses, the real controller creates and removes slices, and packets of the added family follow.
+//!
+//! Packets of the other family are not affected.
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::cluster::{Cluster, until, until_answered_by};
@@ -36,7 +38,7 @@ fn one_service(cluster: &Cluster, first: Family, second: Family) -> Result<()> {
         addresses(cluster, &name)?.try_into().map_err(|all| anyhow::anyhow!("{all:?}"))?;
     is_answered(cluster, &name, first, &own)?;
     is_not_answered(cluster, &name, second, None)?;
-    // Those of the first family go on through all of it.
+    // A load in the first family, which must lose nothing in all of the following.
     let question = Ask::tcp(socket(&own)?);
     let loads = [true, false]
         .map(|kept| rig.pod(0, 0)?.peer().load(question, kept, 5).map_err(anyhow::Error::from));
@@ -65,7 +67,7 @@ fn set(cluster: &Cluster, name: &str, policy: &str) -> Result<()> {
     cluster.control_plane().kubectl(&["patch", "service", name, "-p", &patch]).map(drop)
 }
 
-/// The addresses that the server has given the Service, in its order.
+/// The addresses that the API server has given to the Service, in its order.
 fn addresses(cluster: &Cluster, name: &str) -> Result<Vec<String>> {
     let said = field(cluster, name, "{.spec.clusterIPs[*]}")?;
     Ok(said.split_whitespace().map(str::to_owned).collect())
@@ -80,7 +82,7 @@ fn socket(address: &str) -> Result<std::net::SocketAddr> {
     Ok(std::net::SocketAddr::new(address.parse()?, PORT))
 }
 
-/// A pod by the `ClusterIP`, and the client outside by the `NodePort` of both nodes.
+/// Checks the `ClusterIP` from a pod, and the `NodePort` of both nodes from the external client.
 fn is_answered(cluster: &Cluster, name: &str, family: Family, address: &str) -> Result<()> {
     let rig = cluster.rig();
     for protocol in Protocol::ALL {

@@ -1,4 +1,4 @@
-//! Flows whose endpoints change, row by row of contract 5, with the real kube-proxy and with ours.
+//! Flows whose endpoints change, row by row of contract 5, with the real kube-proxy and with our agent.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use lb_tests::topology::Family;
 use lb_tests::traffic::{Answer, Ask, Failure, Kept, Protocol};
 use lb_tests::wait::wait_until;
 
-/// How long packets may take to follow a change.
+/// The deadline for packets to follow a change.
 const SOON: Duration = Duration::from_mins(1);
-/// How long an answer may take, in milliseconds, of a question that is asked again, ...
+/// The timeout in milliseconds for a question that is repeated.
 const PATIENCE: u64 = 400;
-/// ... and of one that is not.
+/// The timeout in milliseconds for a question that is not repeated.
 const LATE: u64 = 15_000;
-/// Worlds with settings at a time.
+/// The number of worlds with settings at a time.
 const AT_ONCE: usize = 5;
-/// Anything but a port of a Service.
+/// A port that no Service has.
 const PLAIN_PORT: u16 = 8_472;
 
 /// A flow that began in the first state.
@@ -51,7 +51,7 @@ fn flows_follow_their_endpoints_as_the_contract_says() -> Result<()> {
     Ok(())
 }
 
-/// Asks every row in these worlds side by side; returns how many held in all of them, and what did not.
+/// Tests every row in these worlds in parallel; returns the number of rows that held in all of them, and the failures.
 fn rows_in(worlds: &[(Proxy, &'static str)]) -> Result<Compared> {
     let server = SharedApiServer::start()?;
     server.publish(&services()?)?;
@@ -87,7 +87,7 @@ fn ask_row(server: &SharedApiServer, worlds: &[World], row: &Row) -> Result<()> 
             }
         }
         if row.name.starts_with("CT7") && number == 1 {
-            // Only who still sends to the port of before notices.
+            // Only a flow that still sends to the old port can notice this.
             serve(worlds, false)?;
         }
         let flows =
@@ -110,10 +110,10 @@ fn ask_row(server: &SharedApiServer, worlds: &[World], row: &Row) -> Result<()> 
     )
 }
 
-/// A flow of before is answered as the contract says of its world's proxy.
+/// Checks that an old flow gets the answer that the contract requires for the world's proxy.
 fn follows(world: &World, flow: &Old<'_>, stage: &Stage) -> Result<()> {
     let outcome = if world.setup().is_kube_proxy() {
-        // Whether its known fault shows depends on when it clears its connection tracking.
+        // Whether kube-proxy shows its known fault depends on when it clears its connection tracking entries.
         is_answered(flow, &[stage.old_with_kube_proxy, stage.old])
             .or_else(|fault| is_answered(flow, &[stage.old]).ok().ok_or(fault))
     } else {
@@ -122,7 +122,7 @@ fn follows(world: &World, flow: &Old<'_>, stage: &Stage) -> Result<()> {
     outcome.with_context(|| format!("{:?}, {}", world.setup(), flow.who))
 }
 
-/// Whether the pod of `node-a` serves datagrams at the usual port.
+/// Starts or stops the UDP server at the usual port of the pod of `node-a`.
 fn serve(worlds: &[World], serves: bool) -> Result<()> {
     for world in worlds {
         let pod = world.rig().pod(0, 1)?;
@@ -144,7 +144,7 @@ fn publish(server: &SharedApiServer, stage: &Stage) -> Result<()> {
     server.publish(&stage.objects)
 }
 
-/// The clients and their questions: a pod and the host by the ClusterIP, a client outside by the `NodePort` (CT12).
+/// The clients and their questions: a pod and the host use the ClusterIP, an external client the `NodePort` (CT12).
 fn asks(row: &Row) -> Result<Vec<(Source, Ask)>> {
     let protocol = if row.is_tcp { Protocol::Tcp } else { Protocol::Udp };
     let mut all = Vec::new();
@@ -183,10 +183,10 @@ fn begin<'a>(world: &'a World, row: &Row) -> Result<Vec<Old<'a>>> {
     asks(row)?.into_iter().map(begin).collect()
 }
 
-/// The flow comes to be answered in one of these ways, and stays so.
+/// Waits until the flow gets one of these answers, and checks that it keeps it.
 fn is_answered(flow: &Old<'_>, ways: &[Answers]) -> Result<()> {
     let mut last = None;
-    let answered = wait_until(SOON, "the flow of before follows", || {
+    let answered = wait_until(SOON, "the old flow follows", || {
         let outcome = flow.kept.ask();
         let way = ways.iter().find(|by| matches(&outcome, **by));
         last = Some(outcome);
@@ -194,7 +194,7 @@ fn is_answered(flow: &Old<'_>, ways: &[Answers]) -> Result<()> {
     });
     let by =
         answered.with_context(|| format!("{:?} {:?}: {last:?}", flow.from, flow.ask.protocol))?;
-    // An answer may be late; silence is believed sooner.
+    // An expected answer may be late; an expected silence needs a short timeout only.
     let patience = if by == Answers::Nobody { PATIENCE } else { LATE };
     for _ in 0..3 {
         let outcome = flow.kept.ask_as(flow.ask.within(patience));
@@ -211,7 +211,7 @@ fn matches(outcome: &Result<Answer, Failure>, by: Answers) -> bool {
     }
 }
 
-/// CT8: what goes to another port of an external IP that is the node's own is nobody's business.
+/// CT8: packets to another port of an external IP that is also an address of the node belong to no Service.
 #[test]
 fn flows_of_others_to_an_address_of_a_service_are_left_alone() -> Result<()> {
     let server = SharedApiServer::start()?;

@@ -1,8 +1,8 @@
-//! The image of the agent as containerd and runc start it: the pod of `deploy/daemonset.yaml` on two nodes, with the
-//! privileges, mounts and probes that the manifest says and no others, serves traffic.
+//! The agent's image as containerd and runc run it: the pod of `deploy/daemonset.yaml` serves traffic on two nodes,
+//! with exactly the privileges, mounts and probes of the manifest.
 //!
-//! The image has the form of that of `cargo xtask image`, with the debug build that the other tests use. `LB_IMAGE`
-//! names another archive, such as the one of the release.
+//! The image has the form of the one that `cargo xtask image` builds, with the debug build that the other tests use.
+//! `LB_IMAGE` names another archive, such as that of a release.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -15,14 +15,14 @@ use lb_tests::container::{Containerd, Image, Kubelet, Pod};
 use lb_tests::topology::Shape;
 use lb_tests::wait::wait_until_ok;
 
-/// BPF, PERFMON and `NET_ADMIN`, as bits of `capabilities(7)`.
+/// `CAP_BPF`, `CAP_PERFMON` and `CAP_NET_ADMIN` as bits (`capabilities(7)`).
 const CAPABILITIES: u64 = 1 << 39 | 1 << 38 | 1 << 12;
 const SOON: Duration = Duration::from_secs(30);
-/// A name that the certificate of the API server has. Names must work: where there are several API servers, the
+/// A name in the certificate of the API server. Connections by name must work, because with several API servers the
 /// manifest names a load balancer.
 const SERVER: &str = "kubernetes.default.svc";
 
-/// Shortens the grace periods that attaching programs waits for.
+/// The file that shortens the RCU grace periods for which attaching programs waits.
 const EXPEDITED: &str = "/sys/kernel/rcu_expedited";
 
 #[test]
@@ -45,12 +45,15 @@ fn image_serves_as_the_pod_of_the_daemon_set() -> Result<()> {
     let nodes = rig.topology().nodes().iter();
     let kubelets: Vec<Kubelet<'_>> =
         nodes.map(|node| Kubelet::new(&containerd, &image, node, &hosts)).collect::<Result<_>>()?;
-    ensure!(!kubelets.iter().any(Kubelet::has_bpffs), "a bpf filesystem before anybody made one");
+    ensure!(
+        !kubelets.iter().any(Kubelet::has_bpffs),
+        "a bpf filesystem exists before the pod has mounted one"
+    );
     let pods: Vec<Pod<'_>> = kubelets
         .iter()
         .map(|kubelet| kubelet.run(control_plane, "kube-system/lb-agent"))
         .collect::<Result<_>>()?;
-    // Made by the init container, seen by host and agent.
+    // The init container has mounted it, and host and agent see it.
     ensure!(kubelets.iter().all(Kubelet::has_bpffs), "no bpf filesystem on the node");
     for pod in &pods {
         has_what_the_manifest_grants(pod)?;
@@ -64,7 +67,7 @@ fn image_serves_as_the_pod_of_the_daemon_set() -> Result<()> {
     for pod in &pods {
         let status = pod.execute(&["lb-agent", "status"])?;
         ensure!(status.contains("Agent          running"), "{status}");
-        // Names are written down once a second.
+        // Names are written to the state file once a second.
         wait_until_ok(SOON, "services have their names", || {
             let services = pod.execute(&["lb-agent", "service", "list"])?;
             ensure!(services.contains("default/web"), "{services}");
@@ -73,9 +76,9 @@ fn image_serves_as_the_pod_of_the_daemon_set() -> Result<()> {
     }
     for pod in pods {
         let code = pod.stop()?;
-        ensure!(code == 0, "it ends with {code}");
+        ensure!(code == 0, "the agent ended with {code}");
     }
-    // Without an agent nodes serve what they know, and forget it when they are told to.
+    // Without an agent, nodes serve the last state until `cleanup`.
     cluster.until_answered_by(&web, &["pod-a2"])?;
     for kubelet in &kubelets {
         let said = kubelet.run_once(&["cleanup"])?;
@@ -87,7 +90,7 @@ fn image_serves_as_the_pod_of_the_daemon_set() -> Result<()> {
     Ok(())
 }
 
-/// Three capabilities, none to be had, calls filtered, and nothing of the image can be written.
+/// Exactly three capabilities, no way to gain others (`no_new_privs`), a seccomp filter, and a read-only image.
 fn has_what_the_manifest_grants(pod: &Pod<'_>) -> Result<()> {
     let process = format!("/proc/{}", pod.process()?);
     let status = fs::read_to_string(format!("{process}/status"))?;
@@ -107,12 +110,12 @@ fn has_what_the_manifest_grants(pod: &Pod<'_>) -> Result<()> {
         mount.and_then(|fields| fields.get(5).copied()).with_context(|| format!("no {place}"))
     };
     ensure!(options("/")?.starts_with("ro"), "the root file system may be written");
-    // ADR 0030: the one file of /sys that may.
+    // ADR 0030: this is the only writable file below /sys.
     ensure!(
         options("/sys")?.starts_with("ro") && options(EXPEDITED)?.starts_with("rw"),
         "{mounts}"
     );
-    // Nothing but the binary, and what runtimes mount.
+    // The image contains only the binary, besides the mount points that runtimes create.
     let binary = fs::metadata(format!("{process}/root/lb-agent"))?;
     ensure!(binary.mode() & 0o111 != 0, "the binary is no program");
     Ok(())

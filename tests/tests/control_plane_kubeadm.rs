@@ -1,5 +1,5 @@
-//! In the place of kube-proxy: its ConfigMap as kubeadm writes it is the `--config` file, its account the account, and
-//! `status` on two nodes is watched while Services come and go.
+//! The agent in place of kube-proxy: kube-proxy's ConfigMap as kubeadm writes it is the `--config` file, its service
+//! account is used, and the test reads `status` on two nodes while Services come and go.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use lb_tests::wait::wait_until_ok;
 use serde_json::json;
 
 const SOON: Duration = Duration::from_mins(1);
-/// `ClusterIP` and `NodePort`, over two transports in two families.
+/// The number of frontends of a Service: `ClusterIP` and `NodePort`, with two transports in two families.
 const FRONTENDS: u32 = 8;
 
-/// The objects that kubeadm makes beside the ConfigMap; the role is one of those that every API server has.
+/// The objects that kubeadm creates besides the ConfigMap. The role exists on every API server.
 const ACCOUNT: &str = "
 apiVersion: v1
 kind: ServiceAccount
@@ -45,7 +45,7 @@ fn config_map_and_account_of_kube_proxy_are_all_it_needs() -> Result<()> {
     let (before, elsewhere) = (before?, elsewhere?);
     ensure!(before.frontends == elsewhere.frontends, "{before:?} is not {elsewhere:?}");
     ensure!(!before.synced.is_empty(), "{before:?}");
-    // The same to the millisecond, since rounds may be short.
+    // `status` has whole seconds, and rounds may be short; this file has milliseconds.
     let file = sync_file(rig.node(0)?.bpf());
     let mut last = fs::read_to_string(&file)?;
     for round in 0..3 {
@@ -57,7 +57,7 @@ fn config_map_and_account_of_kube_proxy_are_all_it_needs() -> Result<()> {
         cluster.until_answered_by(&web, &pods.map(|pod| pod.name()))?;
         for agent in agents {
             drop(until_shown(agent, before.frontends + FRONTENDS)?);
-            // Names are written behind what they name: packets do not wait for them.
+            // Names are written asynchronously, so that packets do not wait for them.
             wait_until_ok(SOON, "the service has its name", || {
                 let services = agent.command(&["service", "list"])?;
                 ensure!(services.contains("default/web"), "{services}");
@@ -70,11 +70,12 @@ fn config_map_and_account_of_kube_proxy_are_all_it_needs() -> Result<()> {
         }
         for agent in agents {
             let services = until_shown(agent, before.frontends)?;
-            // A frontend that TCP connections may still use stays a while, and leaves.
+            // A frontend that TCP connections may still use is drained before it disappears.
             let mut of_web = services.lines().filter(|line| line.contains("default/web"));
             ensure!(of_web.all(|line| line.contains("draining")), "{services}");
         }
-        // All have one length and one zone: the order of letters is that of time. It is written once a second.
+        // All times have the same length and zone, so that the order of strings is the order of times. The file is
+        // written once a second.
         last = wait_until_ok(SOON, "a later sync", || {
             let synced = fs::read_to_string(&file)?;
             ensure!(synced > last, "last sync {synced} after {last}");
@@ -90,13 +91,13 @@ fn config_map_and_account_of_kube_proxy_are_all_it_needs() -> Result<()> {
     Ok(())
 }
 
-/// The file that an operator gets by `kubectl get configmap kube-proxy -o jsonpath='{.data.config\.conf}'`.
+/// Writes the file that an operator gets by `kubectl get configmap kube-proxy -o jsonpath='{.data.config\.conf}'`.
 fn config_file(cluster: &Cluster) -> Result<PathBuf> {
     let directory = cluster.rig().topology().directory("kubeadm")?;
     let kubeconfig = directory.join("kubeconfig.conf");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lb-agent/src/config/kubeadm.yaml");
     let config = fs::read_to_string(&source).with_context(|| format!("{}", source.display()))?;
-    // kubeadm's pod mounts both of its files there.
+    // kubeadm's pod mounts its kubeconfig at this path.
     let place = "/var/lib/kube-proxy/kubeconfig.conf";
     ensure!(config.contains(place), "another ConfigMap than kubeadm's");
     let config = config.replace(place, &kubeconfig.display().to_string());
@@ -129,7 +130,7 @@ fn config_file(cluster: &Cluster) -> Result<PathBuf> {
     Ok(directory.join("config.conf"))
 }
 
-/// The output of `status`: all is well, or the test ends here.
+/// The output of `status`, which must report no problem.
 #[derive(Debug)]
 struct Screen {
     frontends: u32,
@@ -149,7 +150,7 @@ impl Screen {
     }
 }
 
-/// Waits until `status` counts so many frontends; returns what `service list` says then.
+/// Waits until `status` counts this number of frontends; returns the output of `service list`.
 fn until_shown(agent: &Agent, frontends: u32) -> Result<String> {
     wait_until_ok(SOON, "status follows", || {
         let screen = Screen::of(agent)?;

@@ -1,6 +1,6 @@
-//! The same questions to the real kube-proxy and to ours, in a real cluster: contract 2.4 and 3.3 whole.
+//! The same questions to the real kube-proxy and to our agent in a real cluster: all of contract 2.4 and 3.3.
 //!
-//! `LB_MATRIX=OursMasquerading` in the environment asks only in worlds whose setup contains these words.
+//! `LB_MATRIX=OursMasquerading` in the environment restricts the run to worlds whose setup contains this text.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -16,13 +16,13 @@ use lb_tests::matrix::{
 };
 use lb_tests::topology::Shape;
 
-/// Worlds at a time: more than the processors, since they wait for silence.
+/// The number of worlds at a time: more than CPUs, because worlds mostly wait for silence.
 const AT_ONCE: usize = 4;
-/// In a run that is no campaign a world with a setting is asked every so many questions, which meet each source,
-/// destination, policy, state, family and protocol: 24 questions are about one destination of a Service.
+/// Outside a campaign, a world with a setting gets every fifth question. The step meets each source, destination,
+/// policy, state, family and protocol, because 24 questions are about one destination of a Service.
 const SAMPLE: usize = 5;
 
-/// A world, and which of the questions it is asked: the first one, and from one to the next.
+/// A world, and its questions: the index of the first one, and the step to the next.
 type Asked = (Setup, (usize, usize));
 
 fn setups() -> Vec<Asked> {
@@ -30,7 +30,7 @@ fn setups() -> Vec<Asked> {
     let mut all = Vec::new();
     for proxy in proxies {
         all.extend(detectors().map(|detector| Setup::new(proxy, detector)));
-        // With `masquerade: edge` it is ignored.
+        // `masquerade: edge` ignores `masqueradeAll`, so only the other mode is tested with it.
         let with_all = [Detector::ClusterCidr, Detector::None];
         for detector in with_all.into_iter().filter(|_| proxy != Proxy::Ours) {
             all.push(Setup { masquerade_all: true, ..Setup::new(proxy, detector) });
@@ -55,7 +55,7 @@ fn bridged(setup: Setup) -> Setup {
     Setup { shape: Shape::Bridged, ..setup }
 }
 
-/// One world with each setting, of both shapes in turn, and some questions.
+/// One world for each setting, with alternating shapes and a sample of the questions.
 fn some_with_settings() -> Vec<Asked> {
     let world = |(number, setting): (usize, _)| {
         let setup = Setup::with(setting, Detector::Device);
@@ -65,7 +65,7 @@ fn some_with_settings() -> Vec<Asked> {
     SETTINGS.into_iter().enumerate().map(world).collect()
 }
 
-/// Every world with each setting, and every question.
+/// One world for each combination of setting and shape, with all questions.
 fn all_with_settings() -> Vec<Asked> {
     let worlds = SETTINGS.into_iter().flat_map(|setting| {
         let routed = detectors().map(|detector| Setup::with(setting, detector));
@@ -91,11 +91,11 @@ fn every_cell_of_the_matrix_is_as_the_contract_says() -> Result<()> {
     thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
     let (compared, wrong) = account.told("questions of the matrix");
     ensure!(wrong.is_empty(), "{} of {compared} are wrong:\n{}", wrong.len(), wrong.join("\n"));
-    ensure!(compared > 0, "no setup has these words");
+    ensure!(compared > 0, "no setup contains the text of LB_MATRIX");
     Ok(())
 }
 
-/// Asks everything in one world; returns how much, and what was not as expected.
+/// Asks the questions in one world; returns their number, and the deviations.
 fn compare(
     server: &SharedApiServer,
     setup: Setup,
@@ -112,7 +112,7 @@ fn compare(
     if world.setup().has(NATIVE) {
         let agent = world.agent().context("our agent")?;
         let count = agent.metric(&["lb_datapath_packets_total", "edge_xdp", "new_flow"])?;
-        ensure!(count > 0.0, "no flow was begun by XDP");
+        ensure!(count > 0.0, "XDP began no flow");
     }
     let wrong = cases.iter().zip(&outcomes).filter(|(case, outcome)| case.expected != **outcome);
     let line = |(case, outcome): (&Case, _)| {

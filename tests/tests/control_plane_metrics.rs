@@ -1,5 +1,5 @@
-//! Dashboards of kube-proxy find the same names and types here: compared with what a real kube-proxy
-//! serves beside us, in both of its modes. Each absence has its reason.
+//! The metrics that dashboards of kube-proxy use: their names and types are compared with those of a real kube-proxy
+//! beside the agent, in both of its modes. Each missing metric has its reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,27 +15,27 @@ use serde_json::Value;
 
 const SOON: Duration = Duration::from_mins(1);
 
-/// Shown only after a transaction failed.
+/// The pattern of metrics that kube-proxy shows only after a failed transaction.
 const ON_FAILURE: &str = "kubeproxy_sync_proxy_rules_nftables_*";
 
-/// kube-proxy shows these once somebody asked `/livez`, and once something changed after its start. Here their
-/// types are those of its source.
+/// Metrics that kube-proxy shows only after a request for `/livez`, or after a change since its start. Their types are
+/// taken from its source.
 const LATER: [(&str, &str); 3] = [
     ("kubeproxy_network_programming_duration_seconds", "histogram"),
     ("kubeproxy_proxy_livez_total", "counter"),
     ("kubeproxy_sync_partial_proxy_rules_duration_seconds", "histogram"),
 ];
 
-/// The documentation of metrics: names of kube-proxy that the agent serves,
-/// those that it does not and why (a star stands for any end), and its own.
+/// The documentation of metrics: names of kube-proxy that the agent serves, names that it does not serve with the
+/// reasons (a star stands for any suffix), and the agent's own names.
 const TOLD: &str = include_str!("../../docs/metrics.md");
 
 #[test]
 fn metrics_have_the_names_and_types_of_kube_proxy_or_a_reason() -> Result<()> {
     let cluster = Cluster::start(Shape::Routed)?;
     let rig = cluster.rig();
-    // The controller says in whole seconds when the pods changed,
-    // and what changed before an agent began is no delay of it.
+    // The controller reports the time of a change in whole seconds, and changes from before the start of an agent do
+    // not count as delays.
     let second = || Timestamp::now().as_second();
     let began = second();
     wait_until(SOON, "a second that no agent began in", || (second() > began).then_some(()))?;
@@ -50,11 +50,12 @@ fn metrics_have_the_names_and_types_of_kube_proxy_or_a_reason() -> Result<()> {
     let kubeconfig = cluster.control_plane().kubeconfig();
     let (mut wrong, mut alike, mut absent) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for mode in [Mode::Nftables, Mode::Iptables] {
-        // Where no agent has its ports; on a machine of its own, which nobody's packets cross.
+        // kube-proxy runs in a namespace where no agent uses its ports, and which no packet of a Service crosses.
         let netns = rig.topology().fabric().name();
         let options = Options::new(netns, mode, &kubeconfig, rig.node(0)?.name());
         let kube_proxy = KubeProxy::start(&options)?;
-        // Vectors without a value are not shown: after its first rewrite they have one, and two looks find the same.
+        // Label vectors without a value are not shown. They have one after the first sync, so two equal reads in a row
+        // show all names.
         let mut before = BTreeMap::new();
         let theirs = wait_until(SOON, "kube-proxy programs something", || {
             let theirs = types(&kube_proxy.metrics().ok()?);
@@ -92,7 +93,7 @@ fn metrics_have_the_names_and_types_of_kube_proxy_or_a_reason() -> Result<()> {
     Ok(())
 }
 
-/// The other pages of port 10249: who asks both of them gets the same status, and the same fields.
+/// The other pages on port 10249 must have the same status and the same fields as those of kube-proxy.
 fn pages_are_alike(ours: &Agent, theirs: &KubeProxy) -> Result<()> {
     let document = |kind: &str, version: &str| {
         format!("application/json;v={version};g=config.k8s.io;as={kind}")
@@ -127,15 +128,15 @@ fn pages_are_alike(ours: &Agent, theirs: &KubeProxy) -> Result<()> {
     Ok(())
 }
 
-/// The parts of a page that do not depend on the program that answers.
+/// The parts of a page that do not depend on the program that serves it.
 fn shape(path: &str, page: &str) -> Vec<String> {
-    // The entries that only a Go program has.
+    // Entries that only a Go program has.
     const THEIRS: [&str; 4] = ["Go version", "Emulation version", "emulationVersion", "go_"];
     let is_common = |name: &String| !THEIRS.iter().any(|theirs| name.starts_with(theirs));
     let names: Vec<String> = match (path, serde_json::from_str::<Value>(page)) {
-        // The group of kube-proxy's settings; ours has a second one.
+        // The group of kube-proxy's settings; the agent's page has a second group.
         ("/configz", Ok(all)) => vec![all["kubeproxy.config.k8s.io"]["kind"].to_string()],
-        // Other flags; one of both stands for all.
+        // The flags differ, so a flag that both have stands for all.
         ("/flagz", Ok(all)) => {
             vec![all["kind"].to_string(), all["flags"]["config"].is_string().to_string()]
         }
@@ -147,7 +148,7 @@ fn shape(path: &str, page: &str) -> Vec<String> {
         }
         ("/flagz", Err(_)) => page.lines().skip(2).take(1).map(str::to_owned).collect(),
         ("/proxyMode", Err(_)) => Vec::new(),
-        // kube-proxy separates by another sign each time.
+        // kube-proxy uses random separators.
         (_, Err(_)) => page
             .lines()
             .skip_while(|line| line.is_empty() || line.ends_with('z'))
@@ -161,14 +162,14 @@ fn shape(path: &str, page: &str) -> Vec<String> {
     names
 }
 
-/// The rows of the table below a heading that begins so: name, and the rest.
+/// The rows of the table below the heading with this prefix: the name, and the rest.
 fn rows(heading: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
     let sections = TOLD.split("\n## ").filter(move |section| section.starts_with(heading));
     let lines = sections.flat_map(str::lines).filter_map(|line| line.strip_prefix("| `"));
     lines.filter_map(|line| line.strip_suffix(" |")?.split_once("` | "))
 }
 
-/// Names that only the table has, names that it lacks, and names without a meaning.
+/// Names that only the table has, names that it lacks, and names without a description.
 fn differences(heading: &str, found: &BTreeSet<(String, String)>) -> Vec<String> {
     let (mut told, mut wrong) = (BTreeSet::new(), Vec::new());
     for (name, rest) in rows(heading) {
@@ -193,7 +194,8 @@ fn reason(name: &str) -> Option<&'static str> {
     rows("Absent metrics").find(|(pattern, _)| matches(pattern)).map(|(_, reason)| reason)
 }
 
-/// Types by name as samples carry it. OpenMetrics, our format, declares a counter without its `_total`.
+/// The types by name as samples carry it. In OpenMetrics, which the agent serves, a counter is declared without
+/// `_total`.
 fn types(text: &str) -> BTreeMap<String, String> {
     let declared = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     declared

@@ -1,5 +1,7 @@
-//! The first questions of pods that come beside busy threads: none is lost because an interface waits for its programs.
-//! The same pods ask beside the real kube-proxy, whose rules are there before any interface is.
+//! The first questions of new pods on a node with busy threads: no question is lost because an interface still waits
+//! for its programs.
+//!
+//! The same pods ask beside the real kube-proxy, whose rules exist before any interface does.
 
 use std::thread;
 use std::time::Duration;
@@ -10,7 +12,7 @@ use lb_tests::control_plane::kube_proxy::Mode;
 use lb_tests::first_questions::{Ledger, Trial};
 use lb_tests::matrix::{Detector, Proxy, Setup, SharedApiServer, World, services};
 
-/// One of so many first questions may be lost more than beside kube-proxy; with fewer pods, none.
+/// One of this number of first questions may be lost more than beside kube-proxy; with fewer pods, none.
 const LOST: usize = 100;
 
 #[test]

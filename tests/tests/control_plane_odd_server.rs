@@ -1,4 +1,4 @@
-//! An API server that says something else than expected: what it costs, what goes on, and how soon watch works again.
+//! An API server with unexpected answers: their cost, the effect on traffic, and the time until the watches work again.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use lb_tests::interceptor::{Interceptor, Says};
 use lb_tests::topology::Shape;
 use lb_tests::wait::wait_until;
 
-/// How long an agent may take to notice that it is not told of changes.
+/// The deadline for an agent to notice that it receives no changes.
 const NOTICE: Duration = Duration::from_mins(1);
-/// How soon a change is seen beside an object that cannot be read, beside compilers.
+/// The deadline for a change while another object cannot be read, on a machine that also compiles.
 const SOON: Duration = Duration::from_secs(10);
 const STALE: &str = "lb_source_stale_since_seconds";
 
-/// A cluster whose agents are told what the interceptor says, and two Services that they serve.
+/// Starts a cluster whose agents use the interceptor, with two Services.
 fn start() -> Result<(Cluster, Interceptor, [Published; 2])> {
     let mut cluster = Cluster::without_agents(Shape::Routed)?;
     let netns = cluster.rig().topology().fabric().name().to_owned();
@@ -49,12 +49,13 @@ fn outages_are_told_of_every_kind_and_end_soon() -> Result<()> {
     let (cluster, interceptor, [web, other]) = start()?;
     let agent = cluster.rig().agent(0)?;
     let traffic = Traffic::start(cluster.rig(), &web)?;
-    // Requests of an outage, and the seconds that their pauses take at least; without pauses they take a moment.
+    // The number of requests in an outage, and the least number of seconds that the pauses between them take. Without
+    // pauses they would take a moment.
     let (requests, least) = campaign::size((32, 1), (50, 2));
     for says in [Says::Busy(503), Says::Busy(429), Says::Page, Says::Nothing] {
         interceptor.says(says.clone());
         until_stale(agent, 4, NOTICE)?;
-        // Two agents with four kinds each, and pauses that double from 0.2 s to 3 s.
+        // Two agents with four kinds of objects each, and pauses that double from 0.2 s to 3 s.
         let (before, began) = (interceptor.requests(), Instant::now());
         wait_until(NOTICE, "agents ask again", || {
             (interceptor.requests() > before + requests).then_some(())
@@ -97,8 +98,8 @@ fn an_object_that_cannot_be_read_is_served_as_before_and_named() -> Result<()> {
         let arguments = ["get", "events", "-n", "default", "-o", "jsonpath={.items[*].reason}"];
         cluster.control_plane().kubectl(&arguments).ok()?.contains("ObjectNotRead").then_some(())
     })?;
-    ensure!(stale_kinds(agent)? == 0, "the others are seen");
-    ensure!(interceptor.requests() - before < 20, "nothing is asked for it");
+    ensure!(stale_kinds(agent)? == 0, "a kind is stale");
+    ensure!(interceptor.requests() - before < 20, "too many requests");
     interceptor.says(Says::TheSame);
     drop(cluster.control_plane().kubectl(&["annotate", "service", "web", "note2=well"])?);
     traffic.finish()?;

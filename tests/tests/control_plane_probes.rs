@@ -1,5 +1,7 @@
-//! Requests in 47 forms to a health check port and to `/healthz`: the agent answers them as the real kube-proxy does,
-//! byte by byte but for dates and the order of header lines. Faulty ones are compared by their status.
+//! Requests in 47 forms to a health check port and to `/healthz`: the agent's answers equal those of the real
+//! kube-proxy byte by byte, except for dates and the order of header lines.
+//!
+//! Answers to faulty requests are compared by their status.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,15 +19,15 @@ use lb_tests::topology::Family;
 use lb_tests::wait::wait_until_ok;
 use serde_json::json;
 
-/// The health check port of a Service with an endpoint on node-a.
+/// The health check port of a Service with a local endpoint on node-a.
 const CHECK: u16 = 30_999;
 const SOON: Duration = Duration::from_mins(1);
-/// The word in place of a time.
+/// The placeholder for a time in answers.
 const TIME: &str = "TIME";
-/// How long a server that keeps a connection open says nothing.
+/// The time without data after which a server counts as keeping the connection open.
 const SILENCE: Duration = Duration::from_secs(4);
 
-/// Forms by name, as they go over the wire. `PATH` stands for one that is served. Their answers are alike.
+/// Requests by name, with the bytes that are sent. `PATH` stands for a served path. The answers must be equal.
 const ALIKE: &[(&str, &str)] = &[
     ("plain", "GET PATH HTTP/1.1\r\nHost: a\r\n\r\n"),
     ("close", "GET PATH HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
@@ -58,8 +60,8 @@ const ALIKE: &[(&str, &str)] = &[
     ("header of two kilobytes", "GET PATH HTTP/1.1\r\nHost: a\r\nCookie: LONG\r\n\r\n"),
 ];
 
-/// Forms whose answers have the same status only: most are faults, which Go names in another text, with another header
-/// line.
+/// Requests whose answers need only the same status: most are invalid, and Go describes the error in another text with
+/// another header line.
 const ALIKE_BY_STATUS: &[(&str, &str)] = &[
     ("HTTP/0.9", "GET PATH\r\n\r\n"),
     ("no version", "GET PATH HTTP\r\nHost: a\r\n\r\n"),
@@ -83,7 +85,7 @@ const ALIKE_BY_STATUS: &[(&str, &str)] = &[
     ("a TLS hello", "\u{16}\u{3}\u{1}\u{1}\u{0}\r\n\r\n"),
 ];
 
-/// Forms whose status differs, too (docs/limits.md): no probe asks so.
+/// Requests whose answers differ in their status, too (docs/limits.md). No probe sends them.
 const UNLIKE: &[(&str, &str)] = &[
     ("HTTP/1.2", "GET PATH HTTP/1.2\r\nHost: a\r\n\r\n"),
     ("HTTP/2.0", "GET PATH HTTP/2.0\r\nHost: a\r\n\r\n"),
@@ -94,16 +96,16 @@ const UNLIKE: &[(&str, &str)] = &[
     ("folded header", "GET PATH HTTP/1.1\r\nHost: a\r\nX-A: b\r\n c\r\n\r\n"),
 ];
 
-/// The bytes that came, made comparable.
+/// The received bytes in a comparable form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Answer {
     text: String,
-    /// The server closed the connection.
+    /// Whether the server closed the connection.
     is_closed: bool,
 }
 
 impl Answer {
-    /// The number, or nothing where the connection ends without one.
+    /// The status code; empty if the connection ended without an answer.
     fn status(&self) -> &str {
         self.text.split(' ').nth(1).unwrap_or_default()
     }
@@ -171,7 +173,7 @@ fn probes_of_every_form_are_answered_as_by_kube_proxy() -> Result<()> {
     Ok(())
 }
 
-/// How much of two answers is compared.
+/// The parts of two answers that must be equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Likeness {
     Whole,
@@ -179,7 +181,7 @@ enum Likeness {
     None,
 }
 
-/// A form and its answer.
+/// A request by name, and its answer.
 #[derive(Debug)]
 struct Asked {
     server: &'static str,
@@ -188,7 +190,7 @@ struct Asked {
     answer: Answer,
 }
 
-/// The answers of one proxy to each form at both of its servers.
+/// The answers of one proxy to each request, on both of its servers.
 fn answers(server: &SharedApiServer, proxy: Proxy) -> Result<Vec<Asked>> {
     let world = World::start(Setup::new(proxy, Detector::ClusterCidr), server)?;
     let (rig, node) = (world.rig(), world.rig().node(0)?);
@@ -240,19 +242,19 @@ fn ask(home: &Home, server: SocketAddr, request: &str) -> Result<Answer> {
     })?
 }
 
-/// Answers without times, and without the length of a body that has some; each with its header lines in order.
+/// Answers without times, and without the length of a body that contains times; the header lines of each are sorted.
 fn comparable(text: &str) -> String {
     let plain = without_times(text);
     let parts = plain.split("\r\n\r\n").map(|part| {
         let mut lines: Vec<&str> = part.split("\r\n").collect();
-        // The answer to HEAD has the length of a body that it does not have.
+        // The answer to HEAD has the Content-Length of a body that is not sent.
         let is_head_of_json =
             plain.contains("Content-Type: application/json") && plain.ends_with("\r\n\r\n");
         let has_times = plain.contains(TIME) || is_head_of_json;
         lines.retain(|line| {
             !(line.starts_with("Date: ") || has_times && line.starts_with("Content-Length: "))
         });
-        // The status comes first; a body is one line.
+        // The status line stays first, and a body is one line.
         if let Some((_status, headers)) = lines.split_first_mut() {
             headers.sort_unstable();
         }
@@ -261,7 +263,7 @@ fn comparable(text: &str) -> String {
     parts.collect::<Vec<_>>().join("\r\n\r\n")
 }
 
-/// Puts a word in place of each time of RFC 3339 in a body.
+/// Replaces each time in the format of RFC 3339 in a body by a placeholder.
 fn without_times(text: &str) -> String {
     let words = text.split('"');
     let is_time = |word: &str| word.len() > 18 && word.starts_with("20") && word.contains('T');

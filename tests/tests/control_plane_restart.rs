@@ -1,5 +1,4 @@
-//! Agents and the API server go away and come back under traffic: no question stays without an answer,
-//! and what is changed afterwards reaches packets.
+//! Restarts of agents and of the API server under traffic: every question is answered, and later changes reach packets.
 
 use std::time::{Duration, Instant};
 
@@ -11,18 +10,18 @@ use lb_tests::topology::{Family, Pod, Shape};
 use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until;
 
-/// How long an agent may take to notice that the server is away.
+/// The deadline for an agent to notice that the server is unreachable.
 const NOTICE: Duration = Duration::from_mins(1);
-/// How long it may take until every kind of objects is followed again, beside compilers.
+/// The deadline for watches of all kinds to work again, on a machine that also compiles.
 const BACK: Duration = Duration::from_secs(90);
-/// Writes after a snapshot.
+/// The number of writes after the snapshot.
 const CHANGES: u32 = 300;
-/// The words of an agent whose API server tells older things than before.
+/// The agent's log message about an API server with an older state than before.
 const PAST: &str = "state of the API server is older than before";
-/// The metric that says since when changes do not arrive.
+/// The metric with the time since which changes do not arrive.
 const STALE: &str = "lb_source_stale_since_seconds";
 
-/// Two agents, and a Service with two backends that the API server knows.
+/// Starts two agents, and a Service with two backends in the API server.
 fn start() -> Result<(Cluster, Published)> {
     let cluster = Cluster::start(Shape::Routed)?;
     let web = cluster.publish("web", false)?;
@@ -65,7 +64,7 @@ fn no_question_is_lost_while_the_api_server_is_killed_and_started() -> Result<()
         }
         control_plane.restart_api_server()?;
         let (ended, control_plane) = (Instant::now(), &*control_plane);
-        // Changed before agents ask again: they learn of it by what they missed.
+        // Changed before agents reconnect, so that they must catch up on missed changes.
         control_plane.apply(&slices_of(&other, &[rig.pod(1, 1)?]))?;
         let over = Outage { name: "the server was killed", ended, control_plane, rig };
         over.change_is_seen_soon(&other, [rig.pod(1, 1)?, rig.pod(0, 1)?])?;
@@ -78,24 +77,24 @@ fn no_question_is_lost_while_the_api_server_is_killed_and_started() -> Result<()
     change_arrives(&cluster, &web)
 }
 
-/// The agent logs the failed watch and its consequence, and the client's library logs nothing beside.
+/// The agent logs the failed watch and its consequence; the client library must log nothing in addition.
 fn says_it_once(agent: &Agent) -> Result<()> {
     let log = agent.log_end(1_000);
-    ensure!(log.contains("watch failed; keeping the last known state"), "not said:\n{log}");
+    ensure!(log.contains("watch failed; keeping the last known state"), "not in the log:\n{log}");
     for noise in ["failed with error", "eof in poll"] {
-        ensure!(!log.contains(noise), "{noise:?} is said:\n{log}");
+        ensure!(!log.contains(noise), "{noise:?} is in the log:\n{log}");
     }
     Ok(())
 }
 
-/// Metrics and `status` name the kinds of objects whose changes do not arrive, and `/healthz` counts them.
+/// Waits until metrics and `status` name the kinds of objects whose changes do not arrive, and `/healthz` reports them.
 fn says_that_its_view_is_old(agent: &Agent) -> Result<()> {
     for resource in ["services", "endpointslices", "nodes"] {
         let label = format!("resource=\"{resource}\"");
         wait_until(NOTICE, &format!("{resource} are old in metrics and status"), || {
             let is_counted = agent.metric(&[STALE, &label]).ok()? > 0.0;
             let is_in_health = agent.health("/healthz").ok()?.1.contains("\"staleKinds\":");
-            // It ends with 1 when not all is well: what it prints is part of the error then.
+            // `status` exits with 1 if there is a problem; its output is then part of the error.
             let said = agent.command(&["status"]).unwrap_or_else(|error| error.to_string());
             let is_said = said.contains(&format!("{resource} since "));
             (is_counted && is_in_health && is_said).then_some(())
@@ -104,8 +103,8 @@ fn says_that_its_view_is_old(agent: &Agent) -> Result<()> {
     Ok(())
 }
 
-/// An agent that starts while the server is away keeps what its predecessor left, says that it is not
-/// ready, and goes on from there once the server is back.
+/// An agent that starts while the server is unreachable keeps the state of its predecessor, reports that it is not
+/// ready, and continues once the server is back.
 #[test]
 fn no_question_is_lost_when_an_agent_starts_without_an_api_server() -> Result<()> {
     let (mut cluster, web) = start()?;
@@ -128,7 +127,7 @@ fn no_question_is_lost_when_an_agent_starts_without_an_api_server() -> Result<()
     change_arrives(&cluster, &web)
 }
 
-/// A store that goes back in time takes the agents with it: what was changed since the snapshot is undone.
+/// A restored store also takes the agents back: changes since the snapshot are undone.
 #[test]
 fn no_question_is_lost_while_etcd_is_restored_from_an_older_snapshot() -> Result<()> {
     let (mut cluster, web) = start()?;
@@ -140,7 +139,8 @@ fn no_question_is_lost_while_etcd_is_restored_from_an_older_snapshot() -> Result
     cluster.until_answered_by(&other, &["pod-a2"])?;
     {
         let (control_plane, rig) = cluster.split();
-        // A server that has just started writes as well: the versions must not meet again.
+        // A server that has just started writes as well. With enough later writes, its resource versions stay below the
+        // ones that the agents have seen.
         control_plane.apply(&(0..CHANGES).map(config_map).collect::<String>())?;
         let [near, far] = [rig.pod(0, 1)?, rig.pod(1, 1)?];
         control_plane.apply(&slices_of(&other, &[near, far]))?;
@@ -151,7 +151,7 @@ fn no_question_is_lost_while_etcd_is_restored_from_an_older_snapshot() -> Result
         )?;
         let traffic = Traffic::start(rig, &web)?;
         control_plane.restore_store()?;
-        wait_until(BACK, "both agents say that the state went back", || {
+        wait_until(BACK, "both agents report that the state went back", || {
             (0..2)
                 .all(|index| {
                     rig.agent(index).is_ok_and(|agent| agent.log_end(1_000).contains(PAST))
@@ -168,12 +168,12 @@ fn config_map(number: u32) -> String {
     format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: change-{number}}}\n")
 }
 
-/// Requests of an agent that the server did not answer at all.
+/// The number of requests of an agent that got no answer at all.
 fn failed_requests(agent: &Agent) -> Result<f64> {
     agent.metric(&["rest_client_requests_total{", "code=\"<error>\""])
 }
 
-/// A change made now is followed by everybody's packets.
+/// Checks that packets of all clients follow a change that is made now.
 fn change_arrives(cluster: &Cluster, web: &Published) -> Result<()> {
     for backend in backends(cluster.rig())? {
         cluster.endpoints(web, &[backend])?;

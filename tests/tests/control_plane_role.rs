@@ -1,5 +1,5 @@
-//! The agent as the pod of `deploy/daemonset.yaml` that it is: it finds the API server by what pods are told, and has
-//! exactly the rights of its role, or fewer, against the real authorizer.
+//! The agent with the credentials of the pod of `deploy/daemonset.yaml`: it finds the API server from a pod's
+//! environment, and has exactly the rights of its role, or fewer, with the real authorizer.
 
 use std::fs;
 use std::path::Path;
@@ -11,16 +11,16 @@ use lb_tests::cluster::{Cluster, until_answered_by};
 use lb_tests::topology::Shape;
 use lb_tests::wait::{try_wait_until, wait_until_ok};
 
-/// How long a start without complete lists may take: it waits for them for ten seconds first.
+/// The deadline for a start without complete lists, for which the agent waits ten seconds first.
 const LISTENING: Duration = Duration::from_secs(90);
-/// How long three more refusals may take: pauses between them grow to fifteen seconds.
+/// The deadline for three more refused requests: pauses between them grow to fifteen seconds.
 const REFUSALS: Duration = Duration::from_mins(3);
 const ACCOUNT: &str = "--as=system:serviceaccount:kube-system:lb-agent";
 
 #[test]
 fn agent_works_with_the_role_of_the_daemon_set_and_nothing_else() -> Result<()> {
     let mut cluster = Cluster::without_agents(Shape::Routed)?;
-    ensure!(!may(&cluster, "list", "services"), "rights before anybody gave them");
+    ensure!(!may(&cluster, "list", "services"), "the account has rights before the role exists");
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/daemonset.yaml");
     let manifests =
         fs::read_to_string(&file).with_context(|| format!("manifests {}", file.display()))?;
@@ -53,13 +53,14 @@ fn agent_works_with_the_role_of_the_daemon_set_and_nothing_else() -> Result<()> 
     Ok(())
 }
 
-/// A missing permission may be given at any time: until then the agent is alive, and killing it would not help.
+/// A missing permission can be granted at any time. Until then the agent must stay alive, because a restart would not
+/// help.
 #[test]
 fn an_agent_whose_lists_are_not_complete_is_alive_however_long_that_takes() -> Result<()> {
     let cluster = Cluster::without_agents(Shape::Routed)?;
     let control_plane = cluster.control_plane();
     let kubectl = |arguments: &[&str]| control_plane.kubectl(arguments).map(drop);
-    // A change that nothing keeps from being programmed: it waits for what is not listed.
+    // A change that could be programmed, were it not for the kinds that cannot be listed.
     let web = cluster.publish("web", false)?;
     let role = |name: &str, resources: &str| -> Result<()> {
         let (resources, role) =
@@ -71,7 +72,7 @@ fn an_agent_whose_lists_are_not_complete_is_alive_however_long_that_takes() -> R
     role("some", "services,nodes,servicecidrs.networking.k8s.io")?;
     let account = control_plane.service_account("default", "agent")?;
     let node = cluster.rig().node(0)?;
-    // Twice that is how long a change may wait.
+    // A change may wait for twice this period before the agent counts as hanging.
     let mut agent = Agent::spawn(node, Source::InPod(&account), &["--iptables-sync-period=1s"])?;
     let status = |path| agent.health(path).map(|(status, _)| status);
     let refused = || agent.metric(&["rest_client_requests_total{", "code=\"403\""]);
@@ -90,20 +91,21 @@ fn an_agent_whose_lists_are_not_complete_is_alive_however_long_that_takes() -> R
     for (from, question) in cluster.askers(&web)?.into_iter().take(2) {
         until_answered_by(from, question, &["pod-b2"])?;
     }
-    ensure!(agent.health("/livez")?.0 == 200, "it is alive");
+    ensure!(agent.health("/livez")?.0 == 200, "the agent is not alive");
     agent.stop()
 }
 
-/// By the schemas and the admission of a real API server, which knows every field of each object.
+/// Validates all objects with the schemas and the admission of a real API server, which knows every field.
 fn every_object_is_valid(cluster: &Cluster, manifests: &str) -> Result<()> {
     let said = cluster.control_plane().check(manifests)?;
     for kind in ["serviceaccount", "clusterrole", "clusterrolebinding", "configmap", "daemonset"] {
         let is_named = |line: &str| line.starts_with(kind) && line.contains("/lb-agent created");
         ensure!(said.lines().any(is_named), "no {kind} in:\n{said}");
     }
-    ensure!(said.lines().count() == 5, "others than these five:\n{said}");
+    ensure!(said.lines().count() == 5, "not exactly five objects:\n{said}");
     let misspelt = manifests.replace("hostNetwork:", "hostNetworks:");
-    let refused = cluster.control_plane().check(&misspelt).err().context("any field is taken")?;
+    let refused =
+        cluster.control_plane().check(&misspelt).err().context("an unknown field was accepted")?;
     ensure!(format!("{refused:#}").contains("hostNetworks"), "{refused:#}");
     Ok(())
 }

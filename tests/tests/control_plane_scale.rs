@@ -1,5 +1,5 @@
-//! Ten thousand Services through a real API server: all of them are programmed, one of the last is answered, and
-//! the agent stays small.
+//! Ten thousand Services through a real API server: all of them are programmed, one of the last is answered, and the
+//! agent's memory stays small.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use lb_tests::wait::wait_until_ok;
 const SERVICES: usize = 10_000;
 const ENDPOINTS: usize = 3;
 const PATIENCE: Duration = Duration::from_mins(5);
-/// The memory that 10,000 services with three endpoints may cost; a debug build costs hardly more.
+/// The memory limit for 10,000 services with three endpoints, in bytes. A debug build needs hardly more.
 const MEMORY: u64 = 50 << 20;
 
 #[test]

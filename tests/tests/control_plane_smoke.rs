@@ -1,4 +1,4 @@
-//! The control plane of the harness does what the tests rely on. Needs root.
+//! The properties of the harness's control plane that other tests rely on. Needs root.
 
 use std::process;
 use std::time::Duration;
@@ -82,7 +82,7 @@ fn nothing_outlives_its_control_plane() -> Result<()> {
     let control_plane = start_in(&netns)?;
     let directory = control_plane.kubeconfig();
     let inhabitants = || netns.tool("ip", &["netns", "pids", netns.name()]);
-    // With `ip` itself, which looks from inside.
+    // Queried with `ip`, because namespaces are only visible from inside.
     wait_until(SOON, "etcd, API server and controller manager in the namespace", || {
         (inhabitants().ok()?.lines().count() == 4).then_some(())
     })?;
@@ -121,7 +121,7 @@ fn wait_for(control_plane: &ControlPlane, expected: &[&str]) -> Result<()> {
     })
 }
 
-/// A network namespace with nothing but its loopback device, which has the address of the node.
+/// A network namespace with a loopback interface only, which has the address of the node.
 fn namespace(purpose: &str) -> Result<Netns> {
     let netns = Netns::new(&format!("lbt-{}-0-{purpose}", process::id()))?;
     netns.ip("address add 192.0.2.1/32 dev lo")?;

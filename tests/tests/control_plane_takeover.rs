@@ -1,5 +1,5 @@
-//! The steps of `docs/install.md`, from the real kube-proxy to the agent and
-//! back, while clients ask without pause, and while connections stay open.
+//! The steps of `docs/install.md`, from the real kube-proxy to the agent and back, with clients that ask continuously
+//! and with connections that stay open.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,16 +22,17 @@ mod drain;
 
 use drain::Drain;
 
-/// How long kube-proxy may take until its rules stand.
+/// The deadline for kube-proxy's rules to be complete.
 const SOON: Duration = Duration::from_mins(1);
-/// Milliseconds after which a question is lost: long enough for a SYN to be sent again, twice.
+/// The timeout in milliseconds after which a question is lost: long enough for two retransmissions of a SYN.
 const LOST: u64 = 4_000;
-/// Milliseconds between two questions on the way back: each takes a port from the other data path for a while.
+/// Milliseconds between two questions on the way back. Each question reserves a port in the other data path for a
+/// while.
 const PAUSE_BACK: u64 = 50;
-/// The agent's: the way back waits for the ends of questions, and of sockets that were closed.
+/// Timeouts of the agent. The way back waits until flows of questions and of closed sockets have expired.
 const TIMEOUTS: [&str; 2] = ["--conntrack-udp-timeout=5s", "--conntrack-udp-timeout-stream=20s"];
 
-/// Modes of kube-proxy; in a run that is no campaign, the two tests have one each.
+/// The modes of kube-proxy. Outside a campaign, each of the two tests uses one of them.
 const MODES: [Mode; 2] = [Mode::Nftables, Mode::Iptables];
 
 #[test]
@@ -53,7 +54,7 @@ fn taken_over_and_given_back(mode: Mode) -> Result<()> {
     cluster.until_answered_by(&web, &["pod-b2"])?;
     let there = loads(&cluster, &web, PAUSE)?;
 
-    // Step 2: kube-proxy goes, its rules stay. Step 3: the agent comes. Step 4: the rules go.
+    // Step 2: kube-proxy ends, its rules stay. Step 3: the agent starts. Step 4: the rules are removed.
     drop(proxies);
     let source = Source::Kubeconfig(&kubeconfig);
     let mut agents: Vec<Agent> =
@@ -66,14 +67,14 @@ fn taken_over_and_given_back(mode: Mode) -> Result<()> {
     cluster.until_answered_by(&web, &["pod-a2"])?;
     finish(there, tolerated_there).context("to the agent")?;
 
-    // And back: programs serve until kube-proxy's rules are there again, and then what they know.
+    // The way back: the programs serve until kube-proxy's rules exist again, and after that only known flows.
     let back = loads(&cluster, &web, PAUSE_BACK)?;
     agents.iter_mut().try_for_each(Agent::stop)?;
     let drains = drain::start_all(&agents, nodes)?;
     let proxies: Vec<KubeProxy> = nodes.iter().map(start).collect::<Result<_>>()?;
     drains.into_iter().try_for_each(Drain::end)?;
     all_are_answered(&cluster, &web).context("with kube-proxy alone again")?;
-    // Before anything changes: kube-proxy itself may lose a datagram whose backend leaves.
+    // Before anything changes, because kube-proxy itself may lose a datagram whose backend is removed.
     finish(back, tolerated_back).context("back to kube-proxy")?;
     cluster.endpoints(&web, &[rig.pod(1, 1)?])?;
     cluster.until_answered_by(&web, &["pod-b2"])?;
@@ -81,8 +82,8 @@ fn taken_over_and_given_back(mode: Mode) -> Result<()> {
     Ok(())
 }
 
-/// Questions of an asker that may be lost on the way to the agent. One datagram of a process of a node was lost in one
-/// of ten runs of some 5,000 questions each, beside the rules of the mode iptables and for a reason that was not found.
+/// The number of questions of a client that may be lost on the way to the agent. A datagram of a node process was lost
+/// in one of ten runs with some 5,000 questions each, beside rules of mode iptables, for an unknown reason.
 const fn tolerated_there(protocol: Protocol) -> u64 {
     match protocol {
         Protocol::Tcp => 0,
@@ -90,12 +91,13 @@ const fn tolerated_there(protocol: Protocol) -> u64 {
     }
 }
 
-/// On the way back none is: netfilter gives no port away that a flow of ours has towards the same backend (ADR 0031).
+/// No question may be lost on the way back: netfilter assigns no port that one of our flows uses towards the same
+/// backend (ADR 0031).
 const fn tolerated_back(_: Protocol) -> u64 {
     0
 }
 
-/// Ends loads, and fails if they lost more than is tolerated.
+/// Stops loads, and fails if they lost more questions than tolerated.
 fn finish(loads: Vec<Questions<'_>>, tolerated: fn(Protocol) -> u64) -> Result<()> {
     for (from, question, load) in loads {
         let what = format!("{} asks {} by {}", from.name(), question.to, question.protocol);
@@ -121,10 +123,11 @@ fn proxy(node: &Node, mode: Mode, kubeconfig: &Path) -> Result<KubeProxy> {
     })
 }
 
-/// An asker, its question, and how that goes.
+/// A client, its question, and the load that asks it.
 type Questions<'a> = (&'a Member, Ask, Load<'a>);
 
-/// Those who ask without pause, through new sockets: a pod and a host the `ClusterIP`, the client outside a `NodePort`.
+/// Continuous questions through new sockets: from a pod and a host to the `ClusterIP`, from the external client to a
+/// `NodePort`.
 fn loads<'a>(cluster: &'a Cluster, web: &Published, pause: u64) -> Result<Vec<Questions<'a>>> {
     let rig = cluster.rig();
     let mut loads = Vec::new();

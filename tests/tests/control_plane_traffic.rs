@@ -1,5 +1,5 @@
-//! A Service made in a real API server is answered through eBPF: two nodes, two agents that learn of it
-//! from the server, real controllers, real sockets, both families, both transports.
+//! Services of a real API server, served by eBPF: two nodes whose agents watch the server, real controllers, real
+//! sockets, both families, TCP and UDP.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use lb_tests::traffic::{Ask, Failure};
 use lb_tests::wait::wait_until_ok;
 use serde_json::json;
 
-/// How long a change may take from kubectl to packets.
+/// The deadline for a change to reach packets from kubectl.
 const SOON: Duration = Duration::from_mins(1);
 
-/// The Service names neither address nor number nor selector; its slices are written by hand.
+/// The Service has no explicit addresses, port numbers or selector; the test writes its slices.
 #[test]
 fn service_without_selector_is_answered_by_the_endpoints_of_its_slices() -> Result<()> {
     let cluster = Cluster::start(Shape::Routed)?;
@@ -31,8 +31,8 @@ fn service_without_selector_is_answered_by_the_endpoints_of_its_slices() -> Resu
     Ok(())
 }
 
-/// Whom the client believes to talk to is the frontend; whom the backend sees is the client, or, where
-/// a node hands it on to another node, the node.
+/// Checks the addresses: the client's peer is the frontend. The backend sees the client, or the node if a node forwards
+/// to a backend on another node.
 fn shows_the_right_addresses(cluster: &Cluster, web: &Published, backend: &Pod) -> Result<()> {
     let rig = cluster.rig();
     for (family, protocol) in matrix() {
@@ -46,13 +46,16 @@ fn shows_the_right_addresses(cluster: &Cluster, web: &Published, backend: &Pod) 
             let outside = ask(rig.client(), Ask::new(protocol, to))?;
             ensure!(outside.peer == to, "the client outside asks: {outside:?}");
             let seen = if backend.node() == node.name() { rig.client() } else { node.host() };
-            ensure!(outside.client.ip() == seen.ip(family), "whom the backend saw: {outside:?}");
+            ensure!(
+                outside.client.ip() == seen.ip(family),
+                "the backend saw another client: {outside:?}"
+            );
         }
     }
     Ok(())
 }
 
-/// The real controller makes the slices from Pod objects: pods come, fail their probe, and go.
+/// The real controller writes the slices from Pod objects: pods are added, fail their probe, and are deleted.
 #[test]
 fn service_with_selector_follows_its_pods() -> Result<()> {
     let cluster = Cluster::start(Shape::Bridged)?;
@@ -91,7 +94,7 @@ fn deleted_service_is_no_longer_answered_and_another_is() -> Result<()> {
         until(from, question, Result::is_err)?;
     }
     for (family, protocol) in matrix() {
-        // Nobody's port any more: the node itself says so.
+        // The port belongs to no Service any more, so the node itself refuses.
         let question = Ask::new(protocol, web.node_port(rig.node(0)?, family, protocol)?);
         until(rig.client(), question, |outcome| *outcome == Err(Failure::Refused))?;
         refused(rig.client(), question)?;
@@ -100,8 +103,8 @@ fn deleted_service_is_no_longer_answered_and_another_is() -> Result<()> {
     addresses_of_a_range_are_dropped_while_it_is_there(&cluster)
 }
 
-/// A range of Services is added to a live cluster and taken away: who asks an address of it that no Service has is
-/// dropped by name, and else led out as anybody is.
+/// A range of Services is added to a running cluster and removed: packets to an address in it that no Service has are
+/// dropped with a named reason, and are otherwise routed like any other packet.
 fn addresses_of_a_range_are_dropped_while_it_is_there(cluster: &Cluster) -> Result<()> {
     let (rig, control_plane) = (cluster.rig(), cluster.control_plane());
     let ranges = ["10.111.0.0/24", "fd00:111::/112"];
@@ -128,13 +131,13 @@ fn addresses_of_a_range_are_dropped_while_it_is_there(cluster: &Cluster) -> Resu
     control_plane.apply(&object.to_string())?;
     until_dropped(2.0)?;
     drop(control_plane.kubectl(&["delete", "servicecidr", "more", "--wait=false"])?);
-    // Its controller would let it go after ten seconds, and has done so where it never came to hold it.
+    // Without its finalizer the object is deleted at once; its controller would take ten seconds.
     let let_go = r#"{"metadata": {"finalizers": null}}"#;
     drop(control_plane.kubectl(&["patch", "servicecidr", "more", "--type=merge", "-p", let_go]));
     until_dropped(0.0)
 }
 
-/// Everybody is refused, and at once.
+/// Checks that all clients are refused at once.
 fn is_refused(cluster: &Cluster, service: &Published) -> Result<()> {
     for (from, question) in cluster.askers(service)? {
         until(from, question, |outcome| *outcome == Err(Failure::Refused))?;

@@ -1,5 +1,5 @@
-//! Watches that break in ways of their own, against the real API server: a place in time that it has forgotten, a token
-//! that it takes no more; and writes of objects that change nothing.
+//! Watches of the real API server that break in unusual ways: an expired resourceVersion, a token that is no longer
+//! valid, and updates of objects that change nothing.
 
 use std::fs;
 use std::path::Path;
@@ -14,13 +14,13 @@ use lb_tests::wait::wait_until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How long an agent may take to notice that it is not told of changes.
+/// The deadline for an agent to notice that it receives no changes.
 const NOTICE: Duration = Duration::from_mins(2);
-/// How long it may take to follow again: files are looked at each second, pauses grow to three.
+/// The deadline for watches to work again: credential files are read every second, pauses grow to three seconds.
 const BACK: Duration = Duration::from_secs(20);
-/// The metric that says since when changes do not arrive.
+/// The metric with the time since which changes do not arrive.
 const STALE: &str = "lb_source_stale_since_seconds";
-/// A Service that is only a name, and a slice of it: agents are told of both and serve neither.
+/// A Service of type ExternalName and a slice for it: agents receive both and serve neither.
 const UNSERVED: &str = r#"
 {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "alias"},
  "spec": {"type": "ExternalName", "externalName": "elsewhere.test"}}
@@ -36,8 +36,8 @@ fn until_stale(agent: &Agent, is_stale: bool, within: Duration) -> Result<()> {
     })
 }
 
-/// The agent is held while objects change and the server begins anew with a cache of now: it cannot say what happened
-/// since the agent's place, and answers with 410.
+/// The agent is stopped (SIGSTOP) while objects change and the server restarts with a fresh watch cache. The server
+/// does not know the changes since the agent's resource version, and answers with 410.
 #[test]
 fn a_place_that_the_server_has_forgotten_is_left_for_a_new_list() -> Result<()> {
     let mut cluster = Cluster::start(Shape::Routed)?;
@@ -52,7 +52,7 @@ fn a_place_that_the_server_has_forgotten_is_left_for_a_new_list() -> Result<()> 
         control_plane.apply(&slices_of(&other, &[rig.pod(1, 1)?]))?;
         control_plane.restart_api_server()?;
         kill(process, Signal::SIGCONT)?;
-        wait_until(NOTICE, "the agent is told that its place is forgotten", || {
+        wait_until(NOTICE, "the agent gets a 410 for its resource version", || {
             agent.log_end(usize::MAX).contains("(410)").then_some(())
         })?;
         until_stale(agent, false, BACK)?;
@@ -61,7 +61,7 @@ fn a_place_that_the_server_has_forgotten_is_left_for_a_new_list() -> Result<()> 
     cluster.until_answered_by(&other, &["pod-b2"])
 }
 
-/// Tokens of pods are renewed in their file; the one before is refused from a moment on.
+/// Tokens of pods are renewed in their file; the old one is refused from some time on.
 #[test]
 fn a_token_is_read_again_when_the_one_before_is_refused() -> Result<()> {
     let mut cluster = Cluster::without_agents(Shape::Routed)?;
@@ -72,13 +72,13 @@ fn a_token_is_read_again_when_the_one_before_is_refused() -> Result<()> {
     drop(control_plane.kubectl(&binding)?);
     let directory = cluster.rig().topology().directory("token")?;
     let file = directory.join("token");
-    // A token is as good as what it is bound to.
+    // A token is valid as long as the Secret that it is bound to exists.
     let token = |cluster: &Cluster, secret: &str| -> Result<String> {
         let control_plane = cluster.control_plane();
         drop(control_plane.kubectl(&["create", "secret", "generic", secret])?);
         let bound = ["--bound-object-kind=Secret", &format!("--bound-object-name={secret}")];
         let create = ["create", "token", "agent"];
-        // With the newline at its end, as editors leave it.
+        // With a trailing newline, as editors write it.
         Ok(control_plane.kubectl(&[&create[..], &bound].concat())?.trim().to_owned() + "\n")
     };
     fs::write(&file, token(&cluster, "first")?)?;
@@ -90,7 +90,7 @@ fn a_token_is_read_again_when_the_one_before_is_refused() -> Result<()> {
     {
         let (control_plane, rig) = cluster.split();
         let traffic = Traffic::start(rig, &web)?;
-        // A server that runs goes on accepting a token that it has accepted before.
+        // A running server keeps accepting a token from its cache.
         control_plane.restart_api_server()?;
         control_plane.apply(&slices_of(&other, &[rig.pod(1, 1)?]))?;
         let refused = ["rest_client_requests_total{", "code=\"401\""];
@@ -104,7 +104,7 @@ fn a_token_is_read_again_when_the_one_before_is_refused() -> Result<()> {
     cluster.until_answered_by(&other, &["pod-b2"])
 }
 
-/// The same kubeconfig, whose user has a file in place of a token.
+/// The same kubeconfig with the path of a token file in place of the token.
 fn with_token_file(kubeconfig: &Path, file: &Path) -> Result<std::path::PathBuf> {
     let text = fs::read_to_string(kubeconfig)?;
     let line = text.lines().find(|line| line.trim().starts_with("token:"));
@@ -116,7 +116,7 @@ fn with_token_file(kubeconfig: &Path, file: &Path) -> Result<std::path::PathBuf>
     Ok(path)
 }
 
-/// Somebody touches labels and annotations all day: no map is written for it.
+/// Frequent changes of labels and annotations must not write any map.
 #[test]
 fn writes_of_objects_that_change_nothing_reach_no_map() -> Result<()> {
     let cluster = Cluster::start(Shape::Routed)?;
@@ -134,7 +134,8 @@ fn writes_of_objects_that_change_nothing_reach_no_map() -> Result<()> {
             ensure!(said.contains(object.split('/').next_back().unwrap_or_default()), "{said}");
         }
     }
-    // A watch is in order: who knows of these has seen all that came before. Nothing is programmed for them either.
+    // Watch events are ordered: once these objects are seen, all earlier changes have been seen. They are not
+    // programmed either.
     control_plane.apply(UNSERVED)?;
     let seen = before.map(|count| count + 1.0);
     wait_until(NOTICE, "the alias and its slice are seen", || {
@@ -147,7 +148,8 @@ fn writes_of_objects_that_change_nothing_reach_no_map() -> Result<()> {
     cluster.until_answered_by(&web, &["pod-a2", "pod-b2"])
 }
 
-/// All writes of a change are done, those some time after its switch too, once none came for far longer.
+/// The number of map writes, once no write came for several grace periods: some writes of a change come after its
+/// switch.
 fn settled_writes(agent: &Agent) -> Result<f64> {
     let mut last = (f64::NAN, Instant::now());
     wait_until(NOTICE, "nothing is written any more", || {

@@ -1,4 +1,4 @@
-//! The differential test: every fixture through `BPF_PROG_TEST_RUN` equals its run on this host. Needs root.
+//! The differential test of all fixtures: each through `BPF_PROG_TEST_RUN` equals its run on this host. Needs root.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,12 @@ use lb_common::fake::{Fake, Fixture, fixtures};
 use lb_tests::campaign;
 use lb_tests::differential::{Kernel, compare, random, sums};
 
-/// The object for a size of the flow table.
+/// The loaded programs with flow tables of this size.
 fn of(kernels: &mut BTreeMap<usize, Kernel>, flows: usize) -> &mut Kernel {
     kernels.entry(flows).or_insert_with(|| Kernel::new(flows).expect("programs load"))
 }
 
-/// Fixtures that the kernel can be made to play: its transient tables have all their memory from the start, so it never
-/// fails.
+/// Fixtures that the kernel can reproduce: its transient tables are preallocated, so inserting into them never fails.
 fn playable(fixtures: Vec<Fixture>) -> impl Iterator<Item = Fixture> {
     fixtures.into_iter().filter(|fixture| fixture.tables.flow_failures.is_empty())
 }
@@ -23,7 +22,7 @@ fn every_fixture_is_the_same_in_the_kernel() {
     let mut failed = Vec::new();
     let (mut equal, mut skipped) = (0, Vec::new());
     let mut kernels = BTreeMap::new();
-    // After each packet, or after the last one of a fixture: the tables that they leave.
+    // State is compared after each packet, or only after the last one of a fixture.
     let careful = campaign::size(false, true);
     for fixture in playable(fixtures::chosen()) {
         let kernel = of(&mut kernels, fixture.tables.flow_capacity);
@@ -52,11 +51,12 @@ fn every_fixture_is_the_same_in_the_kernel() {
 fn the_fast_path_is_the_same_in_the_kernel() {
     let mut kernels = BTreeMap::new();
     let mut fast = BTreeMap::<_, u64>::new();
-    // Where others write to the tables in between, repeated packets meet other tables.
+    // A fixture with writes by others between its packets changes its tables, so that repeated packets meet other
+    // tables.
     let quiet = |fixture: &Fixture| fixture.tables.meanwhile.borrow().is_empty();
     for fixture in playable(fixtures::all()).filter(quiet) {
         let kernel = of(&mut kernels, fixture.tables.flow_capacity);
-        // A packet begins a flow the first time, marks it the second, and is followed the third.
+        // The first packet begins a flow, the second marks it, the third follows it.
         let steps = [&fixture.steps[..]; 3].concat();
         let outcome = compare(kernel, &fixture.tables, &steps, false)
             .unwrap_or_else(|error| panic!("{}: {error:#}", fixture.name));
@@ -92,7 +92,7 @@ fn sums_of_devices_stay_right() {
     for (name, tables, steps) in fixtures.chain(random) {
         let kernel = of(&mut kernels, tables.flow_capacity);
         if !kernel.tells_sums() {
-            return eprintln!("not tested: before Linux 6.11 the kernel does not tell");
+            return eprintln!("not tested: the kernel reports checksums only from Linux 6.11 on");
         }
         let sums =
             sums(kernel, &tables, &steps).unwrap_or_else(|error| panic!("{name}: {error:#}"));
@@ -115,21 +115,22 @@ fn random_packets_are_the_same_in_the_kernel() {
     let never: Vec<Verdict> =
         summary.verdicts().filter(|(_, count)| *count == 0).map(|(verdict, _)| verdict).collect();
     eprintln!("{} equal, {} skipped, never: {never:?}", summary.equal, summary.skipped);
-    // Those that take a device to complete, memory that fails, as many
-    // flows as ports, or a broken kernel (fixtures have the others).
+    // Verdicts that need an interface to complete them, a failing allocation, as many flows as ports, or a broken
+    // kernel. Fixtures cover them.
     let unlikely = [
         Verdict::Pass(PassReason::PartialChecksum),
         Verdict::Drop(DropReason::FlowTableFull),
         Verdict::Drop(DropReason::PortsExhausted),
         Verdict::Drop(DropReason::RewriteFailed),
     ];
-    // A campaign's packets reach these too; fixtures do in every run.
+    // Only the number of packets in a campaign reaches these; fixtures cover them in every run.
     let rare = campaign::size(&[Verdict::Drop(DropReason::FragmentLost)][..], &[]);
     let is_likely = |verdict: &&Verdict| !unlikely.contains(verdict) && !rare.contains(verdict);
     let missing: Vec<_> = never.iter().filter(is_likely).collect();
     assert!(missing.is_empty(), "never reached: {missing:?}");
-    // Tables that evict are never full, memory never fails, no packet is a socket call, few ports are taken all or
-    // not at all, and what XDP keeps though it could send is rare (fixtures have each).
+    // Events that random packets cannot cause or rarely cause: evicting tables are never full, allocations never fail,
+    // no packet is a socket call, ports are rarely all taken, and XDP rarely keeps a packet that it could redirect.
+    // Fixtures cover each.
     let of_others = [
         Event::KeptTooBig,
         Event::KeptHopLimit,
@@ -152,7 +153,7 @@ fn random_packets_are_the_same_in_the_kernel() {
         .collect();
     assert!(missing.is_empty(), "never counted: {missing:?}");
     campaign::figure("random packets, equal in kernel and host", summary.equal, "packets");
-    assert!(summary.skipped * 20 < summary.equal, "few packets are skipped: {summary:?}");
+    assert!(summary.skipped * 20 < summary.equal, "too many packets were skipped: {summary:?}");
 }
 
 #[test]

@@ -1,5 +1,7 @@
-//! Calls of real sockets through the hooks in the kernel, and the same calls on this host: equal in what the process
-//! gets, and in what `AFFINITY` remembers. `BPF_PROG_TEST_RUN` runs no program of this kind.
+//! System calls of real sockets through the hooks in the kernel, and the same calls on this host: the process gets the
+//! same result, and `AFFINITY` holds the same entries.
+//!
+//! `BPF_PROG_TEST_RUN` cannot run programs of this kind.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,19 +23,20 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::IpBindAddressNoPort;
 use socket2::{Domain, SockRef, Socket, Type};
 
-/// Backends on this machine, of both families.
+/// Backends on this machine, for both families.
 const BACKENDS: [&str; 4] = [world::LOCAL4, "10.1.0.8:8080", world::LOCAL6, "[fd00:1::8]:8080"];
-/// Nobody's.
+/// Addresses that belong to no backend and no frontend.
 const STRANGERS: [&str; 2] = ["10.1.0.8:9999", "[fd00:1::8]:9999"];
 
-/// Addresses of backends and of the node, and a way to everybody else, on the loopback of this thread's namespace.
+/// Adds the addresses of backends and of the node, and a route to all other addresses, on the loopback interface of
+/// this thread's namespace.
 fn addresses() -> Result<()> {
     let mut all: Vec<Ip> =
         BACKENDS.iter().chain(&[world::NODE4, world::NODE6]).map(|it| at(it).ip).collect();
     all.dedup();
     for ip in all {
         let address = plain(Endpoint::new(ip, Port::NONE)).ip();
-        // Without it, an IPv6 address is in doubt for a second.
+        // With nodad, an IPv6 address is usable without a second of duplicate address detection.
         let (bits, more): (u8, &[&str]) =
             if address.is_ipv4() { (32, &[]) } else { (128, &["nodad"]) };
         let address = format!("{address}/{bits}");
@@ -49,7 +52,7 @@ fn ip_command(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// An end as the standard library has it.
+/// An endpoint as a type of the standard library.
 fn plain(end: Endpoint) -> SocketAddr {
     let port = end.port.get();
     if end.ip.is_v4() {
@@ -59,7 +62,7 @@ fn plain(end: Endpoint) -> SocketAddr {
     }
 }
 
-/// Two services of two backends in both families, with a flavour.
+/// Two services with two backends in both families, modified by `flavour`.
 fn tables(cookie: u64, backends: &[&str], flavour: impl Fn(Service) -> Service) -> Fake {
     let mut tables = Fake::node();
     tables.settings.node.netns_cookie = cookie;
@@ -79,7 +82,8 @@ fn tables(cookie: u64, backends: &[&str], flavour: impl Fn(Service) -> Service) 
     tables
 }
 
-/// The targets: frontends, ports that they have not, strangers, no address.
+/// The destinations of calls: frontends, ports that they do not have, addresses without a Service, the unspecified
+/// address.
 const ASKED: [&str; 13] = [
     world::CLUSTER4,
     world::NODE4,
@@ -96,16 +100,16 @@ const ASKED: [&str; 13] = [
     "[::]:30080",
 ];
 
-/// The addresses that a socket is bound to before it connects, beside none.
+/// The addresses to which a socket is bound before it connects, besides none.
 const BOUND: [&str; 4] = [world::NODE4, BACKENDS[1], world::NODE6, BACKENDS[3]];
 
-/// The ends of a socket before it connects.
+/// The binding of a socket before it connects.
 #[derive(Clone, Copy, Debug)]
 enum Bound<'a> {
     Nowhere,
-    /// The kernel chooses a port when it connects.
+    /// Bound to an address; the kernel chooses a port at connect(2).
     Address(&'a str),
-    /// The same with a port.
+    /// Bound to an address and a port.
     Port(&'a str),
 }
 
@@ -121,7 +125,7 @@ impl Site<'_> {
         decide(&self.host, &mut Choice::default())
     }
 
-    /// Compares what is remembered: of a call that is no flow, and of clients what a packet would have left.
+    /// Compares the state: a call creates no flow, and leaves the same affinity entry as a packet would.
     fn same(&self, what: &str) -> Result<()> {
         let entries = self.kernel.flows()?.len() + self.kernel.transient()?.len();
         ensure!(entries + self.host.all_flows().len() == 0, "{what}: a call made a flow");
@@ -134,7 +138,7 @@ impl Site<'_> {
         Ok(())
     }
 
-    /// A TCP socket connects, and asks who its peer is.
+    /// Connects a TCP socket, and compares its peer (getpeername).
     fn connects(&self, to: &str, bound: Bound<'_>, is_mapped: bool) -> Result<()> {
         let wanted = plain(at(to));
         let mapped = match wanted {
@@ -168,7 +172,7 @@ impl Site<'_> {
         match here {
             Outcome::Refuse => ensure!(is_refused, "{what}: {there:?}, not refused"),
             Outcome::Use(_) => ensure!(!is_refused, "{what}: refused, not {here:?}"),
-            // Whoever is there has the word.
+            // The outcome depends on whether a server listens there.
             Outcome::Leave => {}
         }
         if let (Outcome::Use(backend), Ok(peer)) = (here, socket.peer_addr()) {
@@ -199,7 +203,7 @@ fn refused<T>(outcome: &io::Result<T>) -> bool {
     outcome.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// The first `connect` finds nobody who listens; the second one goes to another frontend of the same backend, or to the
+/// The first `connect` finds no listener. The second one goes to another frontend of the same backend, or to the
 /// backend itself.
 fn socket_that_connects_again_is_shown_whom_it_asked_last() -> Result<()> {
     let frontends = [(world::CLUSTER4, "10.96.0.11:80"), (world::CLUSTER6, "[fd00:96::11]:80")];
@@ -220,7 +224,7 @@ fn socket_that_connects_again_is_shown_whom_it_asked_last() -> Result<()> {
 
 #[test]
 fn socket_calls_are_the_same_in_the_kernel() -> Result<()> {
-    // From here on this thread is in a namespace of its own.
+    // From here on this thread is in a network namespace of its own.
     let mut kernel = Kernel::new(4096)?;
     addresses()?;
     let _listeners: Vec<TcpListener> =
@@ -248,7 +252,7 @@ fn socket_calls_are_the_same_in_the_kernel() -> Result<()> {
         kernel.load(&tables)?;
         let mut site = Site { kernel: &kernel, host: tables, netns };
         site.calls().with_context(|| format!("services {name}"))?;
-        // All endpoints leave, and others take their rows.
+        // All endpoints are replaced by others in the same rows.
         for (id, row) in (0..).zip(&mut site.host.backends).skip(1) {
             row.epoch += 1_000;
             kernel.apply(&Op::PutBackend { id, row: *row })?;

@@ -1,5 +1,5 @@
-//! XDP before tc on the devices to the outside: told to, since
-//! those of a topology are veths; and beside somebody else's.
+//! XDP before tc on the external interfaces: requested by a setting, because the interfaces of a topology are veths;
+//! and beside an XDP program of another owner.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -26,10 +26,10 @@ in_both_shapes!(
     xdp_stays_through_a_restart_and_goes_with_cleanup,
 );
 
-/// How long the agent may take to follow a change of a device.
+/// The deadline for the agent to follow a change of an interface.
 const SOON: Duration = Duration::from_secs(30);
 
-/// A near, a far and an unusable backend, and agents with a value of `acceleration`.
+/// Starts agents with a value of `acceleration`, and Services with a local, a remote and no backend.
 fn start(builder: Builder, acceleration: &str) -> Result<Rig> {
     let rig = Rig::build(builder)?;
     let near = Service::new("near", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(0, 1)?]);
@@ -41,14 +41,15 @@ fn start(builder: Builder, acceleration: &str) -> Result<Rig> {
     with_agents(rig, acceleration)
 }
 
-/// Agents with a value of `acceleration`, and what may follow it in the file.
+/// Starts agents with a value of `acceleration`, followed by other lines of the configuration.
 fn with_agents(mut rig: Rig, acceleration: &str) -> Result<Rig> {
     let config = rig.configuration(&format!("acceleration: {acceleration}"))?;
     rig.start_agents(&[&config])?;
     Ok(rig)
 }
 
-/// The client outside is answered by near and far, from the address it asked, and refused by what has nobody.
+/// Checks that local and remote backends answer the external client from the address that it used, and that a Service
+/// without a backend refuses.
 fn everything_is_answered(rig: &Rig) -> Result<()> {
     let node = rig.node(0)?.addresses();
     for (family, protocol) in matrix() {
@@ -59,7 +60,10 @@ fn everything_is_answered(rig: &Rig) -> Result<()> {
                 let answer = kept.ask().with_context(|| format!("{question:?}"))?;
                 ensure!(answer.server == server && answer.peer == question.to, "{answer:?}");
                 let sees_client = answer.client.ip() == rig.client().ip(family);
-                ensure!(sees_client == (port == 30_080), "whom the backend saw: {answer:?}");
+                ensure!(
+                    sees_client == (port == 30_080),
+                    "the backend saw another client: {answer:?}"
+                );
             }
         }
         refused(rig.client(), Ask::new(protocol, node.socket(family, 30_082)))?;
@@ -67,7 +71,7 @@ fn everything_is_answered(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// Waits until `status` says so of the device to the outside.
+/// Waits until `status` shows this text for the external interface.
 fn until_shown(agent: &Agent, what: &str) -> Result<()> {
     wait_until_ok(SOON, &format!("status shows {what:?}"), || {
         let status = agent.command(&["status"])?;
@@ -77,7 +81,7 @@ fn until_shown(agent: &Agent, what: &str) -> Result<()> {
     })
 }
 
-/// Whether an XDP program is on the device to the outside.
+/// Whether an XDP program is attached to the external interface.
 fn is_on(node: &Node) -> Result<bool> {
     Ok(node.netns().tool("ip", &["link", "show", "dev", "eth0"])?.contains("prog/xdp"))
 }
@@ -86,7 +90,7 @@ fn counted(agent: &Agent, verdict: &str) -> Result<f64> {
     agent.metric(&["lb_datapath_packets_total", "edge_xdp", verdict])
 }
 
-/// Packets that came to tc behind XDP.
+/// Packets that reached tc after XDP.
 fn counted_at_tc(agent: &Agent, verdict: &str) -> Result<f64> {
     agent.metric(&["lb_datapath_packets_total", "edge_ingress", verdict])
 }
@@ -104,7 +108,7 @@ fn node_ports_are_served_through_xdp(shape: Shape) -> Result<()> {
     for verdict in ["new_flow", "forward", "left_to_tc"] {
         ensure!(counted(rig.agent(0)?, verdict)? > 0.0, "{verdict} at edge_xdp");
     }
-    // One whole checksum in 65536 looks unfinished, and its packet is left to tc.
+    // One in 65,536 complete checksums looks like a partial one, and XDP leaves its packet to tc.
     let left = counted(rig.agent(0)?, "partial_checksum")?;
     for verdict in ["new_flow", "forward", "unmasquerade"] {
         let again = counted_at_tc(rig.agent(0)?, verdict)?;
@@ -116,8 +120,8 @@ fn node_ports_are_served_through_xdp(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// A frontend comes to the address of a backend whose packets XDP has translated: no packet is translated twice, also
-/// while somebody captures, for whom the kernel copies packets.
+/// A frontend is added with the address of a backend whose packets XDP has translated: no packet is translated twice,
+/// also during a capture, for which the kernel copies packets.
 fn a_backend_that_is_a_frontend_itself_gets_its_packets(shape: Shape) -> Result<()> {
     let rig = start(Topology::builder(shape).without_checksum_offload(), "native")?;
     until_shown(rig.agent(0)?, "eth0            attached")?;
@@ -149,7 +153,7 @@ fn a_backend_that_is_a_frontend_itself_gets_its_packets(shape: Shape) -> Result<
         let netns = rig.node(0)?.netns();
         let capture = is_captured.then(|| Capture::start(netns, "eth0")).transpose()?;
         all_are_answered()?;
-        // The last packet of a connection has got to its end too.
+        // Also counts the last packet of each connection.
         rig.until_closed()?;
         let after = [at_tc("accelerated")?, at_tc("new_flow")? - left()?];
         drop(capture);
@@ -164,14 +168,14 @@ fn event(agent: &Agent, event: &str) -> Result<f64> {
     agent.metric(&["lb_events_total", event])
 }
 
-/// Neither direction of a connection that has begun meets the stack.
+/// Checks that neither direction of an established connection passes the stack.
 fn is_sent_out(rig: &Rig, to: impl Fn(Family) -> SocketAddr) -> Result<()> {
     for (family, protocol) in matrix() {
-        // The end of the one before is for the stack.
+        // The closing packets of the connection before pass the stack.
         rig.until_closed()?;
         let question = Ask::new(protocol, to(family)).sized(901, 1_201);
         let kept = rig.client().peer().keep(question)?;
-        // Twice, until each direction has an answer that the stack has seen.
+        // Twice, until the stack has seen an answer in each direction.
         for _ in 0..2 {
             drop(kept.ask().with_context(|| format!("{question:?}"))?);
         }
@@ -202,17 +206,21 @@ fn xdp_sends_out_what_goes_to_other_nodes(shape: Shape) -> Result<()> {
     }
     let node = rig.node(0)?;
     is_sent_out(&rig, |family| node.addresses().socket(family, 30_081))?;
-    // Nobody takes frames at the other end any more: what was sent meanwhile is lost, and then the stack sends.
+    // Without polling, the veth discards redirected frames: packets sent meanwhile are lost, and then the agent leaves
+    // them to the stack.
     rig.topology().poll(node, "eth0", false)?;
     until_shown(rig.agent(0)?, "attached, passes to tc: its driver accepts no frames")?;
     rig.until_closed()?;
     let before = counted(rig.agent(0)?, "sent")?;
     everything_is_answered(&rig)?;
-    ensure!(counted(rig.agent(0)?, "sent")? <= before, "packets were sent to nobody");
+    ensure!(
+        counted(rig.agent(0)?, "sent")? <= before,
+        "packets were redirected to a veth that does not poll"
+    );
     Ok(())
 }
 
-/// By one device in and by another out, both ways.
+/// Packets arrive on one interface and leave by another, in both directions.
 #[test]
 fn xdp_sends_out_by_another_device() -> Result<()> {
     let builder = Topology::builder(Shape::Routed).two_segments().rp_filter(2);
@@ -228,7 +236,7 @@ apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 nodePortAddresses: [0.0.0.0/0, '::/0']",
     )?;
-    wait_until_ok(SOON, "both devices send", || {
+    wait_until_ok(SOON, "XDP redirects on both interfaces", || {
         let status = rig.agent(0)?.command(&["status"])?;
         let sending = status.lines().filter(|line| line.ends_with("redirects")).count();
         ensure!(sending == 2, "{status}");
@@ -238,7 +246,7 @@ nodePortAddresses: [0.0.0.0/0, '::/0']",
     is_sent_out(&rig, |family| second.socket(family, 30_081))
 }
 
-/// Packets that the stack must answer or refuse are handed to it.
+/// Packets that the stack must answer or refuse are left to it.
 #[test]
 fn what_only_the_stack_can_do_is_left_to_it() -> Result<()> {
     let builder = Topology::builder(Shape::Routed).without_checksum_offload().polling();
@@ -251,7 +259,7 @@ fn what_only_the_stack_can_do_is_left_to_it() -> Result<()> {
         for _ in 0..3 {
             drop(kept.ask()?);
         }
-        // The way gets narrower: the client must be told.
+        // The MTU of the route becomes smaller, and the client must get an ICMP error.
         let before = event(agent, "kept_too_big")?;
         let (far, via) = (rig.node(1)?.pod_ranges(), rig.node(1)?.addresses());
         let [far4, far6] = far;
@@ -260,7 +268,7 @@ fn what_only_the_stack_can_do_is_left_to_it() -> Result<()> {
         drop(kept.ask().with_context(|| format!("{to} by a narrow way"))?);
         ensure!(event(agent, "kept_too_big")? > before, "nothing was too big");
     }
-    // A firewall decides about connections that begin.
+    // A firewall decides about new connections.
     let rules = "table inet wall { chain forward { type filter hook forward priority 0; \
                  tcp dport 8080 drop; udp dport 8080 drop; }; }";
     drop(node.netns().tool_fed("nft", &["-f", "-"], rules)?);
@@ -270,7 +278,7 @@ fn what_only_the_stack_can_do_is_left_to_it() -> Result<()> {
     Ok(())
 }
 
-/// A sender on this machine leaves checksums to devices: XDP hands its packets on, and tc serves them.
+/// A sender on this machine leaves checksums to the interface. XDP passes its packets on, and tc serves them.
 fn unfinished_packets_are_left_to_tc(shape: Shape) -> Result<()> {
     let rig = start(Topology::builder(shape), "native")?;
     until_shown(rig.agent(0)?, "eth0            attached")?;
@@ -283,18 +291,18 @@ fn xdp_stays_through_a_restart_and_goes_with_cleanup(shape: Shape) -> Result<()>
     let mut rig = start(Topology::builder(shape).without_checksum_offload(), "native")?;
     let mut agent = rig.take_agent(0)?;
     agent.stop()?;
-    ensure!(is_on(rig.node(0)?)?, "it went with the agent");
+    ensure!(is_on(rig.node(0)?)?, "XDP was detached when the agent ended");
     everything_is_answered(&rig)?;
     agent.start_again()?;
     until_shown(&agent, "eth0            attached")?;
     everything_is_answered(&rig)?;
     agent.stop()?;
     drop(agent.command(&["cleanup"])?);
-    ensure!(!is_on(rig.node(0)?)?, "it stays after cleanup");
+    ensure!(!is_on(rig.node(0)?)?, "XDP is still attached after cleanup");
     Ok(())
 }
 
-/// A directory where node-a keeps its pins.
+/// A directory of pins of node-a.
 fn pins(rig: &Rig, name: &str) -> Result<PathBuf> {
     Ok(rig.node(0)?.bpf().join(LAYOUT).join(name))
 }
@@ -331,11 +339,11 @@ fn a_program_that_somebody_detaches_is_attached_again_and_counted() -> Result<()
         Ok(())
     })?;
     let log = rig.agent(0)?.log_end(usize::MAX);
-    ensure!(!log.contains("XDP no longer in use"), "it was taken for lost: {log}");
+    ensure!(!log.contains("XDP no longer in use"), "the program was taken for lost: {log}");
     everything_is_answered(&rig)
 }
 
-/// A program of an earlier run may go by maps that are no more.
+/// A program of an earlier run may use maps that no longer exist.
 #[test]
 fn an_earlier_program_goes_when_its_successor_cannot_be_had() -> Result<()> {
     let builder = Topology::builder(Shape::Routed).without_checksum_offload();
@@ -346,12 +354,12 @@ fn an_earlier_program_goes_when_its_successor_cannot_be_had() -> Result<()> {
     for object in fs::read_dir(pins(&rig, "programs")?)? {
         let program = object?.path().join("edge_xdp");
         fs::remove_file(&program)?;
-        // Whatever is there, it is no program.
+        // A directory at the pin's path, so that the new program cannot be pinned.
         fs::create_dir(&program)?;
     }
     agent.start_again()?;
     until_shown(&agent, "not attached: pin")?;
-    ensure!(!is_on(rig.node(0)?)?, "the earlier program is there still");
+    ensure!(!is_on(rig.node(0)?)?, "the earlier program is still attached");
     everything_is_answered(&rig)
 }
 
@@ -364,7 +372,7 @@ fn a_veth_is_left_alone_unless_told_otherwise() -> Result<()> {
     )?;
     ensure!(!is_on(rig.node(0)?)?, "a program on eth0");
     everything_is_answered(&rig)?;
-    // A program of an earlier run goes when the setting does.
+    // A program of an earlier run is detached when the setting is `off`.
     for _ in 0..2 {
         rig.take_agent(0)?.stop()?;
     }
@@ -379,7 +387,8 @@ fn a_veth_is_left_alone_unless_told_otherwise() -> Result<()> {
     Ok(())
 }
 
-/// Somebody else's program (the same object over maps of its own, which passes everything) on a device.
+/// Attaches a foreign XDP program to an interface: the same object with separate, empty maps, so that it passes every
+/// packet.
 fn occupy(node: &Node) -> Result<Ebpf> {
     let attach = || -> Result<Ebpf> {
         let mut ebpf = EbpfLoader::new().load(datapath::object())?;
@@ -407,7 +416,10 @@ fn somebody_elses_program_is_left_alone_and_followed() -> Result<()> {
     ensure!(counted(rig.agent(0)?, "")? == 0.0, "ours ran");
     let said = rig.agent(0)?.command(&["status", "--verbose"])?;
     let line = said.lines().find(|line| line.starts_with("Programs       eth0            xdp "));
-    ensure!(line.is_some_and(|line| line.contains("edge_xdp (")), "who is there:\n{said}");
+    ensure!(
+        line.is_some_and(|line| line.contains("edge_xdp (")),
+        "the foreign program is not listed:\n{said}"
+    );
     drop(other);
     until_shown(rig.agent(0)?, "eth0            attached")?;
     for (family, protocol) in matrix() {

@@ -1,4 +1,4 @@
-//! `ClientIP` affinity: one client, one backend, by whatever frontend and hook it comes.
+//! `ClientIP` affinity: a client reaches the same backend through every frontend and every hook.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 const NODE_PORT: u16 = 30_080;
 const SOON: Duration = Duration::from_mins(1);
-/// Ports of processes, which the kernel gives to no other socket.
+/// Source ports of processes, outside the range from which the kernel assigns ports.
 const PORTS: [u16; 5] = [61_991, 61_992, 61_993, 61_994, 61_995];
 
 in_both_shapes!(
@@ -36,7 +36,7 @@ fn rig(shape: Shape, seconds: u32) -> Result<(Shared, Service)> {
     Ok((rig.start(&[&web])?, web))
 }
 
-/// Asks often, through sockets of their own, and returns the one server that answered.
+/// Asks repeatedly through new sockets, and returns the only server that answered.
 fn only_server(from: &Member, question: Ask) -> Result<String> {
     let found = servers(from, question, 20)?;
     ensure!(found.len() == 1, "{} asks {}: {found:?}", from.name(), question.to);
@@ -70,7 +70,7 @@ fn host_process_stays_with_its_backend(shape: Shape) -> Result<()> {
         let unconnected = only_server(rig.node(0)?, question.unconnected())?;
         ensure!(connected == unconnected, "{family} {protocol}: {connected}, {unconnected}");
         for port in PORTS {
-            // A socket that is bound to a port is left to its packets.
+            // A socket that is bound to a port is not served by the hook; its packets are translated.
             let bound = ask(rig.node(0)?, question.from_port(port))?.server;
             ensure!(connected == bound, "{family} {protocol} {port}: {connected}, {bound}");
         }
@@ -108,7 +108,7 @@ fn backend_that_leaves_is_forgotten_at_once(shape: Shape) -> Result<()> {
         rig.change(&web.clone().pods(&others), (pod, question), left)?;
         let second = only_server(pod, question)?;
         ensure!(second != first, "{family} {protocol}");
-        // The one that comes back is not remembered.
+        // The backend that returns is not remembered.
         rig.manifests().apply(&web)?;
         let returned = Ask::new(protocol, web.frontend(family));
         until(
@@ -121,17 +121,17 @@ fn backend_that_leaves_is_forgotten_at_once(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// With one second of affinity, a client that asks rarely meets several backends after a while.
+/// With a timeout of one second, a client that asks less often reaches several backends after a while.
 fn affinity_ends_after_its_time(shape: Shape) -> Result<()> {
     let (rig, web) = rig(shape, 1)?;
     for (family, protocol) in matrix().filter(|(family, _)| *family == Family::V4) {
         let question = Ask::new(protocol, web.frontend(family));
         let pod = rig.pod(0, 0)?;
-        // Asked once: between two of many a second may pass.
+        // Asked once: more than a second may pass between two of several questions.
         let first = ask(pod, question)?.server;
         let mut last = Instant::now();
         wait_until(SOON, "another backend after the affinity ended", || {
-            // Each question begins the second anew, so leave more than one between them.
+            // Each question restarts the timeout, so there must be more than a second between two of them.
             if last.elapsed() < Duration::from_millis(1_200) {
                 return None;
             }
@@ -159,7 +159,7 @@ fn affinity_that_is_switched_off_ends_for_new_flows(shape: Shape) -> Result<()> 
     Ok(())
 }
 
-/// The identities of the clients' rows in `AFFINITY` of node-a: one for each row.
+/// The rows of `AFFINITY` on node-a: the id of the Service port, and its name.
 fn rows(rig: &Rig) -> Result<Vec<(u64, String)>> {
     let said = rig.agent(0)?.command(&["affinity", "list", "-o", "json"])?;
     let all: Vec<Value> = serde_json::from_str(&said)?;
@@ -170,14 +170,14 @@ fn rows(rig: &Rig) -> Result<Vec<(u64, String)>> {
     all.iter().map(|it| row(it).with_context(|| format!("a row without id: {it}"))).collect()
 }
 
-/// The ports of a Service for which node-a remembers clients: one for each family and transport.
+/// The ids of the ports of a Service for which node-a remembers clients: one for each family and transport.
 fn ports_with_rows(rig: &Rig, service: &str) -> Result<BTreeSet<u64>> {
     let rows = rows(rig)?.into_iter();
     let of = rows.filter(|(_, name)| name.starts_with(&format!("default/{service}:")));
     Ok(of.map(|(id, _)| id).collect())
 }
 
-/// A pod and the host ask a Service by every family and transport.
+/// A pod and the host ask a Service in every family and with every transport.
 fn ask_everywhere(rig: &Rig, service: &Service) -> Result<()> {
     for (family, protocol) in matrix() {
         for from in [&**rig.pod(0, 0)?, rig.node(0)?.host()] {
@@ -187,7 +187,7 @@ fn ask_everywhere(rig: &Rig, service: &Service) -> Result<()> {
     Ok(())
 }
 
-/// Nobody displaces them: the table is large. The sweep removes them, and only them.
+/// The table is large enough that no row is displaced. The sweep removes the expired rows, and only them.
 fn rows_of_clients_that_stay_away_are_removed(shape: Shape) -> Result<()> {
     let (rig, web) = rig(shape, 600)?;
     let short = Service::new("short", 11)?.port(80, TARGET).pods(&rig.pods()).affinity(2);
@@ -207,7 +207,7 @@ fn rows_of_clients_that_stay_away_are_removed(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// They go at once, also while a connection keeps the frontend: no sweep is waited for.
+/// The rows are removed at once, without a sweep, also while a connection keeps the frontend.
 fn rows_go_with_their_service(shape: Shape) -> Result<()> {
     let (rig, web) = rig(shape, 600)?;
     let gone = Service::new("gone", 11)?.port(80, TARGET).pods(&rig.pods()).affinity(600);
@@ -222,7 +222,7 @@ fn rows_go_with_their_service(shape: Shape) -> Result<()> {
         Ok::<_, anyhow::Error>((open.ask()?.server, open))
     });
     rig.manifests().delete(&gone)?;
-    // An agent works in the order of changes: with the second one done, all of the first is.
+    // An agent handles changes in order: once the second one is done, so is the first.
     rig.until_programmed()?;
     rig.manifests().apply(&web.pods(&rig.pods()[1..]))?;
     rig.until_programmed()?;

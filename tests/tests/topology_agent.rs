@@ -1,4 +1,4 @@
-//! The agent on a node that changes, with input that is wrong, and asked what it does.
+//! The agent on a node that changes, with invalid input, and its answers to queries about its work.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use lb_tests::wait::{wait_until, wait_until_ok};
 use nix::net::if_::if_nametoindex;
 use serde_json::Value;
 
-/// How long the agent may take to follow.
+/// The deadline for the agent to follow a change.
 const SOON: Duration = Duration::from_secs(30);
 
 in_both_shapes!(
@@ -51,8 +51,7 @@ fn pod_that_appears_later_is_served(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// Everything is listed again every half minute, and what failed is tried again every second: it is neither of the
-/// two that serves a new pod.
+/// Interfaces are listed every half minute, and failures are retried every second. A new pod must not depend on either.
 fn pods_are_attached_by_the_event_that_tells_of_them(shape: Shape) -> Result<()> {
     let (mut rig, web) = start(shape)?;
     let attached = |rig: &Rig, by: &str| -> Result<f64> {
@@ -64,7 +63,7 @@ fn pods_are_attached_by_the_event_that_tells_of_them(shape: Shape) -> Result<()>
         until(rig.pod(0, 1 + count)?, Ask::tcp(web.frontend(Family::V6)), Result::is_ok)?;
     }
     let (by_event, by_retry) = (attached(&rig, "event")? - before, attached(&rig, "retry")?);
-    // A list may by chance be asked for just when a device appears.
+    // A periodic list may by chance coincide with the new interface.
     ensure!(by_event > 1.5 && by_retry < 0.5, "{by_event} by events, {by_retry} tried again");
     Ok(())
 }
@@ -74,9 +73,9 @@ fn device_that_vanishes_leaves_the_others_served(shape: Shape) -> Result<()> {
     let device = rig.pod(0, 1)?.device().to_owned();
     let index = rig.node(0)?.home().run_in(|| if_nametoindex(device.as_str()))??;
     let before = traces(&rig, index, &device)?;
-    ensure!(before.len() == 4, "while it is there: {before:?}");
+    ensure!(before.len() == 4, "traces before its removal: {before:?}");
     rig.node(0)?.netns().ip(&format!("link delete {device}"))?;
-    wait_until(SOON, "nothing names the device any more", || {
+    wait_until(SOON, "no state of the interface is left", || {
         traces(&rig, index, &device).is_ok_and(|traces| traces.is_empty()).then_some(())
     })?;
     drop(rig.add_pod(0)?.name().to_owned());
@@ -85,23 +84,23 @@ fn device_that_vanishes_leaves_the_others_served(shape: Shape) -> Result<()> {
     rig.take_agent(0)?.ensure_running()
 }
 
-/// A device goes before the agent is told so. That happens with every pod that ends, and is nobody's fault.
+/// An interface disappears before the agent gets the event. That happens with every pod that ends, and is not a fault.
 fn pods_that_leave_are_no_fault(shape: Shape) -> Result<()> {
     let (mut rig, web) = start(shape)?;
     for count in 2..6 {
         let device = rig.add_pod(0)?.device().to_owned();
         until(rig.pod(0, count)?, Ask::tcp(web.frontend(Family::V4)), Result::is_ok)?;
         let index = rig.node(0)?.home().run_in(|| if_nametoindex(device.as_str()))??;
-        // As network plug-ins do: at the pod's end.
+        // Network plug-ins delete the pod's end.
         rig.pod(0, count)?.netns().ip("link delete eth0")?;
-        wait_until(SOON, "nothing names the device any more", || {
+        wait_until(SOON, "no state of the interface is left", || {
             traces(&rig, index, &device).is_ok_and(|traces| traces.is_empty()).then_some(())
         })?;
     }
     rig.agent(0)?.warned_of_nothing()
 }
 
-/// Devices that are there for less than a millisecond: most are gone before it is their turn.
+/// Interfaces that exist for less than a millisecond: most are gone before the agent handles them.
 fn pods_that_leave_at_once_are_no_fault(shape: Shape) -> Result<()> {
     let (mut rig, web) = start(shape)?;
     let pod = rig.pod(0, 0)?.netns().name().to_owned();
@@ -114,13 +113,13 @@ fn pods_that_leave_at_once_are_no_fault(shape: Shape) -> Result<()> {
         })
         .collect();
     rig.node(0)?.netns().ip(&lines.join("\n"))?;
-    // A later pod is served after all of those were seen.
+    // A pod that is added later is served after all of these were handled.
     drop(rig.add_pod(0)?.name().to_owned());
     until(rig.pod(0, 2)?, Ask::tcp(web.frontend(Family::V4)), Result::is_ok)?;
     rig.agent(0)?.warned_of_nothing()
 }
 
-/// The traces of a device at the agent on node-a: two links, a row of `DEVICES`, a line of `status`.
+/// The traces of an interface on node-a: two links, a row of `DEVICES`, a line of `status`.
 fn traces(rig: &Rig, index: u32, device: &str) -> Result<Vec<String>> {
     let pins = rig.node(0)?.bpf().join(LAYOUT);
     let links = ["ingress", "egress"].map(|direction| format!("links/{index}-{direction}"));
@@ -144,7 +143,7 @@ fn only_devices_that_are_named_are_those_of_pods(shape: Shape) -> Result<()> {
         let question = Ask::new(protocol, web.frontend(family));
         drop(ask(rig.pod(0, 0)?, question)?);
         let unserved = rig.pod(0, 1)?.peer().ask(question.within(300));
-        ensure!(unserved.is_err(), "a pod of another device is served: {unserved:?}");
+        ensure!(unserved.is_err(), "a pod of another interface is served: {unserved:?}");
     }
     let status = rig.agent(0)?.command(&["status"])?;
     ensure!(status.contains("veth-a1 "), "{status}");
@@ -207,7 +206,7 @@ fn agent_that_must_listen_and_cannot_ends(shape: Shape) -> Result<()> {
     let log = agent.log_end(5);
     ensure!(
         log.contains("cannot listen on 127.0.0.1:10256 (health)"),
-        "it does not say why: {log}"
+        "the log does not name the reason: {log}"
     );
     Ok(())
 }
@@ -223,9 +222,9 @@ fn verdicts_and_entries_are_counted(shape: Shape) -> Result<()> {
     ensure!((counted - 10.0).abs() < 0.5, "{counted} new flows were counted, not 10");
     let names: Vec<String> = agent.metrics()?.into_keys().collect();
     ensure!(names.iter().any(|name| name.starts_with("lb_drops_total{reason=")), "{names:?}");
-    // Connections that ended are forgotten; the agent counts its own entries once a second.
+    // Closed connections are forgotten, so one stays open; the agent counts the entries once a second.
     let _kept = rig.pod(0, 0)?.peer().keep(Ask::tcp(web.frontend(Family::V4)))?;
-    wait_until_ok(SOON, "entries and capacity of maps are told", || {
+    wait_until_ok(SOON, "metrics show entries and capacity of maps", || {
         for map in ["SERVICES", "MAGLEV", "BACKENDS", "FLOWS4"] {
             let of = |name| agent.metric(&[name, &format!("map=\"{map}\"")]);
             let (used, room) = (of("lb_map_entries")?, of("lb_map_capacity")?);

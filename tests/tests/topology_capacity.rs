@@ -1,5 +1,7 @@
-//! Maps that are full: the newest service is refused by name, the others are served, everybody comes back; of clients
-//! that stick to their backends, the newest are remembered, and nobody is refused.
+//! Maps that are full: the newest service is refused by name, the others are served, and refused services are served
+//! once there is room.
+//!
+//! When the affinity map is full, the newest clients are remembered and no client is refused.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -17,7 +19,7 @@ use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
 
-/// Flows are swept before their entries are given to others.
+/// The deadline for served Services: flows are swept before their entries are given to others.
 const SOON: Duration = Duration::from_mins(1);
 
 in_both_shapes!(
@@ -32,7 +34,7 @@ fn rig(shape: Shape, sizes: &[&str]) -> Result<Rig> {
     Ok(rig)
 }
 
-/// A service of a pod elsewhere: six entries, two of them marks of its addresses.
+/// A service with a remote pod as backend: it needs six entries, two of which are ClusterIP markers.
 fn service(rig: &Rig, name: &str, index: u8, created: u8) -> Result<Service> {
     let service = Service::new(name, index)?.port(80, TARGET).created(created);
     Ok(service.pods(&[rig.pod(1, 0)?]))
@@ -45,7 +47,7 @@ fn is_served(rig: &Rig, service: &Service) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is refused, and status says that all is well.
+/// Checks that no port is refused, and that `status` reports no problem.
 fn is_well(rig: &Rig) -> Result<()> {
     let (code, text) = rig.agent(0)?.exit_code(&["status"])?;
     ensure!(code == 0, "status exits with {code}: {text}");
@@ -60,13 +62,13 @@ fn newest_service_is_refused_by_name_until_there_is_room(shape: Shape) -> Result
         rig.manifests().apply(service)?;
         until(rig.pod(0, 0)?, Ask::tcp(service.frontend(Family::V6)), Result::is_ok)?;
     }
-    // It is made between the two, and comes last.
+    // Created between the two, but added last.
     let late = service(&rig, "late", 12, 2)?;
     rig.manifests().apply(&late)?;
     wait_until_ok(SOON, "the older of the two is served", || {
         is_served(&rig, &late)?;
         let agent = rig.agent(0)?;
-        ensure!(agent.metric(&["lb_refused_service_ports"])? > 3.5, "nobody is refused");
+        ensure!(agent.metric(&["lb_refused_service_ports"])? > 3.5, "no port is refused");
         let (code, _) = agent.exit_code(&["status"])?;
         ensure!(code == 1, "status says that all is well");
         let known = std::fs::read_to_string(lb_agent::run::state_file(rig.node(0)?.bpf()))?;
@@ -88,7 +90,7 @@ fn entry_that_a_map_does_not_take_costs_its_service_alone(shape: Shape) -> Resul
     rig.manifests().apply(&first)?;
     until(rig.pod(0, 0)?, Ask::tcp(first.frontend(Family::V6)), Result::is_ok)?;
     rig.until_programmed()?;
-    // Somebody else fills the map behind the agent's back.
+    // Another process fills the map.
     let mut maps = Maps::open(&rig.node(0)?.bpf().join(LAYOUT).join("maps"))?;
     let foreign =
         |number: u8| Frontend::new(Ip::v4([203, 0, 113, number]), Port::new(9), Number::UDP);
@@ -117,13 +119,13 @@ fn entry_that_a_map_does_not_take_costs_its_service_alone(shape: Shape) -> Resul
     })
 }
 
-/// Clients whose backends there is room for, and those that come.
+/// The capacity of the affinity table.
 const REMEMBERED: u16 = 512;
 const CLIENTS: u16 = 700;
-/// So many at each end of their line are asked again.
+/// The number of clients at both ends of the sequence that ask again.
 const ASKED_AGAIN: usize = 16;
 
-/// Client `number` of many that live behind the one outside.
+/// The address of client `number`, routed through the external client.
 fn one_of_many(family: Family, number: u16) -> SocketAddr {
     let [high, low] = number.to_be_bytes();
     let ip: IpAddr = match family {
@@ -166,8 +168,8 @@ fn clients_beyond_the_affinity_table_are_served_and_the_newest_remembered(
         for (number, first) in servers.iter().rev().take(ASKED_AGAIN) {
             ensure!(server(*number)? == *first, "{family} {protocol}: {number} is forgotten");
         }
-        // Those who came first are served again, whether they are remembered or not: whom the kernel forgets is
-        // about, and not exactly, who was not asked for longest.
+        // The first clients are served again, remembered or not: the kernel evicts the least recently used entries only
+        // approximately.
         for (number, _) in servers.iter().take(ASKED_AGAIN) {
             drop(server(*number)?);
         }
@@ -175,10 +177,10 @@ fn clients_beyond_the_affinity_table_are_served_and_the_newest_remembered(
     let agent = rig.agent(0)?;
     let used = agent.metric(&["lb_map_entries", "\"AFFINITY\""])?;
     let room = f64::from(REMEMBERED);
-    // The kernel makes room for many at a time; that most are forgotten follows from how many came.
+    // The kernel evicts many entries at a time. That most clients are forgotten follows from their number.
     ensure!(used <= room && used > room / 4.0, "{used} of {REMEMBERED} entries are used");
     let refused = agent.metric(&["lb_events_total", "affinity_full"])?;
     ensure!(refused < 0.5, "{refused} found no room");
-    ensure!(agent.metric(&["lb_drops"])? < 0.5, "somebody was dropped");
+    ensure!(agent.metric(&["lb_drops"])? < 0.5, "packets were dropped");
     is_well(&rig)
 }

@@ -1,6 +1,7 @@
-//! Every card of a node is served, not only the one with the Node's address: a second one that leads to other nodes'
-//! pods (macvlan, VLAN, bond), one that only a nexthop object or a direct route names; and a pod's second veth is a
-//! pod's.
+//! All network interfaces of a node, not only the one with the Node's address: a second one that leads to pods of other
+//! nodes (macvlan, VLAN, bond), and one that only a nexthop object or a direct route names.
+//!
+//! The second veth of a pod counts as a pod's interface.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,12 +18,12 @@ use lb_tests::wait::wait_until_ok;
 
 const NODE_PORT: u16 = 30_080;
 const SOON: Duration = Duration::from_secs(30);
-/// The card: no veth, and as good as hardware to the stack.
+/// The name of the new interface. It is no veth, so the agent treats it like a hardware interface.
 const CARD: &str = "card1";
-/// Last parts of the nodes' addresses.
+/// The last parts of the nodes' addresses.
 const HOSTS: [u8; 2] = [11, 12];
 
-/// Puts a card over a device of a node. The device keeps its addresses below a VLAN only.
+/// Creates a new interface over an existing one. Only below a VLAN does the lower interface keep its addresses.
 fn put_card(node: &Node, kind: Kind, device: &str) -> Result<()> {
     let lines = match kind {
         Kind::MacVlan => format!(
@@ -39,7 +40,7 @@ fn put_card(node: &Node, kind: Kind, device: &str) -> Result<()> {
         Kind::Dummy | Kind::Netkit => bail!("{kind:?} leads nowhere"),
     };
     node.netns().ip(&format!("{lines}\nlink set dev {CARD} up"))?;
-    wait_until_ok(SOON, "the card carries", || {
+    wait_until_ok(SOON, "the interface is up", || {
         let line = node.netns().tool("ip", &["-brief", "link", "show", "dev", CARD])?;
         ensure!(line.split_whitespace().nth(1) == Some("UP"), "{line}");
         Ok(())
@@ -47,13 +48,13 @@ fn put_card(node: &Node, kind: Kind, device: &str) -> Result<()> {
 }
 
 fn is_external(rig: &Rig, device: &str) -> Result<()> {
-    wait_until_ok(SOON, "the card has the programs of an external device", || {
+    wait_until_ok(SOON, "the interface has the programs of an external one", || {
         let status = rig.agent(0)?.exit_said(&["status"])?;
         let words = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         let words: Vec<_> = words.filter(|words| words.first() == Some(&"Interface")).collect();
         let expected = ["Interface", device, "external", "attached"];
         ensure!(words.iter().any(|words| words.starts_with(&expected)), "{status}");
-        // A veth below the card carries its packets and is no pod's.
+        // A veth below the new interface carries its packets and must not count as a pod's interface.
         let is_pods =
             |words: &[&str]| matches!(words, [_, device, "pod", ..] if device.starts_with("eth"));
         ensure!(!words.iter().any(|words| is_pods(words)), "{status}");
@@ -81,8 +82,9 @@ mod card_to_the_pods_of_other_nodes_is_served {
     }
 }
 
-/// The card leads to the pods of the other node, by a private network without an address of the Node object and without
-/// a default route. A VLAN lies over the card with the Node's address: a packet meets the programs of both.
+/// The new interface leads to the pods of the other node over a private network, without an address of the Node object
+/// and without a default route. A VLAN lies over the interface with the Node's address, so that a packet passes the
+/// programs of both.
 fn serves_by_a_card(kind: Kind) -> Result<()> {
     if kind.is_skipped()? {
         return Ok(());
@@ -145,8 +147,8 @@ mod card_that_only_nexthop_objects_name_is_served {
     }
 }
 
-/// As FRR sets routes: the Node's addresses on `lo` or on a dummy interface, and routes that name nexthop objects and no
-/// device. They lead outside and to the pods of the other node.
+/// Routes as FRR writes them: the Node's addresses are on `lo` or on a dummy interface, and routes name nexthop objects
+/// instead of an interface. They lead outside and to the pods of the other node.
 fn serves_by_nexthop_objects(home: &str) -> Result<()> {
     const LINK_LOCAL: &str = "fe80::a11";
     let mut rig = Rig::build(Topology::builder(Shape::Routed))?;
@@ -168,7 +170,7 @@ fn serves_by_nexthop_objects(home: &str) -> Result<()> {
          route replace {pods4} nhid 17\nroute replace {pods6} nhid 18",
         own.v4, own.v6, own.v4, own.v6, gateway.v4, gateway.v6, far.v4, far.v6, own.v4, own.v6
     ))?;
-    // No machine answers for an address of its `lo` on a link of IPv6.
+    // No machine answers neighbour solicitations for an IPv6 address of its `lo`.
     for neighbour in [rig.client(), other.host()] {
         let route = format!("route add {}/128 via {LINK_LOCAL} dev eth0", own.v6);
         neighbour.netns().ip(&route)?;
@@ -196,8 +198,8 @@ fn serves_by_nexthop_objects(home: &str) -> Result<()> {
     Ok(())
 }
 
-/// Cards without an address of a network: one gets a route to a network, one such a route in a table of its own, as a
-/// VRF has it, and one a nexthop object that a route names. An event tells of each, and no list has to.
+/// New interfaces without an address: one gets a route to a network, one such a route in a table of its own (as with a
+/// VRF), and one a nexthop object that a route names. The agent must learn of each from an event, not from a list.
 #[test]
 fn card_that_gets_a_way_later_is_served_at_once() -> Result<()> {
     if Kind::MacVlan.is_skipped()? {
@@ -223,20 +225,20 @@ fn card_that_gets_a_way_later_is_served_at_once() -> Result<()> {
     ] {
         let events = attached("event")?;
         node.ip(&line)?;
-        wait_until_ok(SOON, "the card has the programs of an external device", || {
+        wait_until_ok(SOON, "the interface has the programs of an external one", || {
             let status = rig.agent(0)?.exit_said(&["status"])?;
             let mut words = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
             let expected = ["Interface", device, "external", "attached"];
             ensure!(words.any(|words| words.starts_with(&expected)), "{status}");
             Ok(())
         })?;
-        ensure!(attached("event")? > events, "no event told of {device}");
+        ensure!(attached("event")? > events, "{device} was not attached by an event");
     }
-    ensure!((attached("list")? - lists).abs() < 0.5, "a list told of a card");
+    ensure!((attached("list")? - lists).abs() < 0.5, "an interface was attached by a list");
     Ok(())
 }
 
-/// As a second network of a pod has it: an address of its own network at both ends.
+/// A second network of a pod: both ends of the veth have an address of it.
 #[test]
 fn second_veth_of_a_pod_is_a_pods() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
@@ -253,7 +255,7 @@ fn second_veth_of_a_pod_is_a_pods() -> Result<()> {
     pod.ip("address add 172.30.0.2/24 dev eth1\n\
          link set dev eth1 up\n\
          route add 10.96.0.0/16 via 172.30.0.1 dev eth1")?;
-    wait_until_ok(SOON, "the second veth is a pod's, and its questions are answered", || {
+    wait_until_ok(SOON, "the second veth has the role pod, and its questions are answered", || {
         let status = rig.agent(0)?.exit_said(&["status"])?;
         let words = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         let expected = ["Interface", "second1", "pod", "attached"];
@@ -264,13 +266,13 @@ fn second_veth_of_a_pod_is_a_pods() -> Result<()> {
     })
 }
 
-/// Somebody who names the external devices himself is told of the one that he forgot.
+/// An operator who names the external interfaces must be told of one that is missing.
 #[test]
 fn card_without_programs_is_a_problem() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1).two_segments())?;
     rig.start_agents(&["--external-device=eth0"])?;
     let problem = "interface eth1: packets are routed through it, but it has no programs";
-    wait_until_ok(SOON, "status names the device", || {
+    wait_until_ok(SOON, "status names the interface", || {
         let status = rig.agent(0)?.exit_said(&["status"])?;
         let mut problems = status.lines().filter(|line| line.starts_with("Problem"));
         ensure!(problems.any(|line| line.contains(problem)), "{status}");
@@ -292,8 +294,8 @@ mod card_of_a_pod_is_a_problem_that_names_it {
     }
 }
 
-/// No program of the host sees its packets as those of a pod, and nothing of it is on the host. Beside the pod's veth
-/// it is a second network of the pod, until the pod's packets to Services go by it. It is named while they do, and if
+/// No program on the host sees packets of this interface, which exists in the pod only. Beside the pod's veth it counts
+/// as a second network, as long as the pod's packets to Services do not use it. `status` names it while they do, and if
 /// it is the pod's only interface.
 fn is_a_problem_as_a_pods(kind: Kind, words: &str) -> Result<()> {
     if kind.is_skipped()? {
@@ -318,20 +320,23 @@ fn is_a_problem_as_a_pods(kind: Kind, words: &str) -> Result<()> {
             format!("interface net1 of pod network namespace {} is a macvlan", netns.name());
         let told = status.lines().find(|line| line.contains(&start));
         let is_whole = told.is_none_or(|it| it.contains("over eth0") && it.contains(remedy));
-        ensure!(told.is_some() == expected && is_whole, "told: {expected}, not: {status}");
+        ensure!(
+            told.is_some() == expected && is_whole,
+            "expected in status: {expected}, not: {status}"
+        );
         Ok(())
     };
     let question = Ask::tcp(web.frontend(Family::V4)).within(2_000);
-    // A private network around the addresses of Services.
+    // A route for a private network that contains the addresses of Services.
     let route = "route add 10.0.0.0/8 via 172.30.0.1 dev net1";
     for (line, is_way) in
         [(None, false), (Some(route), true), (Some("route delete 10.0.0.0/8"), false)]
     {
         line.map_or(Ok(()), |line| both.0.ip(line))?;
-        // An agent that starts looks at once.
+        // A restarted agent inspects pods at once.
         agent.stop()?;
         agent.start_again()?;
-        wait_until_ok(SOON, "status names device, namespace and remedy", || {
+        wait_until_ok(SOON, "status names interface, namespace and remedy", || {
             is_told(&agent, alone, true)?;
             is_told(&agent, both, is_way)?;
             agent.has_problems(1 + usize::from(is_way))

@@ -1,4 +1,4 @@
-//! Endpoints, ports and services change while packets flow.
+//! Changes of endpoints, ports and Services while packets flow.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use lb_tests::traffic::{Ask, Failure, Protocol};
 use lb_tests::wait::wait_until;
 
 const NODE_PORT: u16 = 30_080;
-/// How long a change may take to reach sockets that stay.
+/// The deadline for a change to reach sockets that stay open.
 const SOON: Duration = Duration::from_secs(30);
 
 in_both_shapes!(
@@ -32,7 +32,7 @@ fn web() -> Result<Service> {
     Ok(Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT))
 }
 
-/// The clients and their questions: a pod, the host of node-a, and the client outside.
+/// The clients and their questions: a pod, the host of node-a, and the external client.
 fn askers<'a>(rig: &'a Rig, web: &Service, protocol: Protocol) -> Result<Vec<(&'a Member, Ask)>> {
     let all = rig::askers(rig, web, NODE_PORT)?.into_iter();
     Ok(all.filter(|(_, question)| question.protocol == protocol).collect())
@@ -70,8 +70,8 @@ fn tcp_connection_outlives_its_endpoint(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// A packet in the middle of a connection that nobody remembers finds the backend of before: a flow that was
-/// evicted, a table that was lost.
+/// A packet in the middle of a connection without a flow entry must reach the same backend as before. The entry may
+/// have been evicted, or the table lost.
 fn connections_go_on_when_their_flows_are_forgotten(shape: Shape) -> Result<()> {
     let rig = Rig::shared(shape)?;
     let web = web()?.pods(&rig.pods());
@@ -103,7 +103,7 @@ fn udp_flow_moves_on_when_its_endpoint_leaves(shape: Shape) -> Result<()> {
             let kept = from.peer().keep(question)?;
             ensure!(kept.ask()?.server == "pod-a2");
             rig.change(&after, (from, question), answered_by("pod-b2"))?;
-            // The flow that was left is over right after the switch: somebody may ask between the two.
+            // The old flow ends right after the switch; a question may fall between the two.
             let mut later = None;
             wait_until(SOON, "the flow moves on", || {
                 answered_by("pod-b2")(later.insert(kept.ask())).then_some(())
@@ -114,7 +114,7 @@ fn udp_flow_moves_on_when_its_endpoint_leaves(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// A statsd or syslog client connects once, perhaps before there is anybody to talk to.
+/// A statsd or syslog client connects once, perhaps before there is any endpoint.
 fn socket_that_connects_early_or_stays_is_served_whatever_becomes_of_endpoints(
     shape: Shape,
 ) -> Result<()> {
@@ -143,14 +143,14 @@ fn socket_that_connects_early_or_stays_is_served_whatever_becomes_of_endpoints(
     Ok(())
 }
 
-/// Contract 5, CT5: from no endpoint to one, with the client already sending.
+/// Contract 5, CT5: the first endpoint is added while the client is already sending.
 fn udp_flow_that_was_refused_is_answered_once_there_is_an_endpoint(shape: Shape) -> Result<()> {
     let rig = Rig::shared(shape)?;
     let empty = web()?;
     let after = web()?.pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&empty])?;
     for (from, question) in askers(&rig, &empty, Protocol::Udp)? {
-        // Neither one that the agent gives to clients from outside, nor one that the kernel gives to anybody.
+        // A port outside the range for masquerading and outside the range from which the kernel assigns ports.
         let question = question.from_port(61_000);
         rig.change(&empty, (from, question), |outcome| *outcome == Err(Failure::Refused))?;
         rig.change(&after, (from, question), answered_by("pod-b2"))?;
@@ -212,7 +212,7 @@ fn no_question_fails_while_backends_come_and_go(shape: Shape) -> Result<()> {
             let some: Vec<_> =
                 (0..4).filter(|i| *i != skipped).filter_map(|i| pods.get(i).copied()).collect();
             rig.manifests().apply(&all.clone().pods(&some))?;
-            // Until somebody saw each of them: of two quick changes only the last might be seen.
+            // Waits until each change was seen, because of two quick changes only the last might be programmed.
             let (from, question) = (rig.pod(1, 0)?, Ask::new(protocol, all.frontend(Family::V4)));
             let expected: BTreeSet<String> = some.iter().map(|pod| pod.name().to_owned()).collect();
             wait_until(SOON, "the change reaches packets", || {

@@ -1,4 +1,5 @@
-//! Checksums are right on every wire, where the kernel leaves them for later and where it does not.
+//! Checksums on every wire: correct where the kernel leaves them for later (offload) and where it computes them at
+//! once.
 
 use anyhow::{Context as _, Result};
 use lb_tests::in_both_shapes;
@@ -17,7 +18,8 @@ fn checksums_are_right_without_offload(shape: Shape) -> Result<()> {
     every_wire(Topology::builder(shape).without_checksum_offload())
 }
 
-/// Captures at everybody while pod, host and client ask near and far backends, and one that nobody serves.
+/// Captures on all members while pod, host and external client use local and remote backends, and a Service without a
+/// backend.
 fn every_wire(builder: Builder) -> Result<()> {
     let rig = Rig::build(builder)?;
     let near = Service::new("near", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(0, 1)?]);
@@ -30,7 +32,7 @@ fn every_wire(builder: Builder) -> Result<()> {
     let captures: Vec<Capture> = captures.collect::<Result<_>>()?;
     for (family, protocol) in matrix() {
         for service in [&near, &far, &own] {
-            // Odd sizes: a last byte without a partner is summed as well.
+            // Odd lengths, because the last byte is then summed without a partner.
             let question = Ask::new(protocol, service.frontend(family)).sized(601, 333);
             drop(ask(rig.pod(0, 0)?, question)?);
         }

@@ -1,5 +1,5 @@
-//! Thousands of changes of endpoints while everybody asks: an answer comes from a backend that the service has had, and
-//! no question is without one.
+//! Thousands of endpoint changes while all clients ask: every question is answered, and by a backend that the service
+//! has had.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ use lb_tests::topology::{Pod, Shape, Topology};
 use lb_tests::traffic::{Load, PAUSE};
 use lb_tests::wait::wait_until;
 
-/// How many are written at most until it has.
+/// The largest number of changes that the test writes.
 const MOST: u32 = 500_000;
-/// How long the agent may take to program a change.
+/// The deadline for the agent to program a change.
 const SOON: Duration = Duration::from_secs(30);
 const NODE_PORTS: [u16; 2] = [30_080, 30_081];
 
@@ -39,13 +39,13 @@ fn every_answer_is_from_a_backend_of_the_service_through_thousands_of_changes() 
         askings.extend(loads.into_iter().map(|load| (names.clone(), load)));
     }
     let least = campaign::size(1_000, 5_000);
-    // How many times the agent programs what changed, at least: of two that come at once it sees the last.
+    // The smallest number of syncs: of two changes at the same time the agent sees only the last.
     let least_syncs = campaign::size(100.0, 500.0);
     let (mut random, mut written) = (Random::new(11), 0);
     while written < least || syncs()? - before < least_syncs {
         ensure!(written < MOST, "{written} written, {} programmed", syncs()? - before);
         for _ in 0..50 {
-            // Rows and lines that one service gives up the other gets.
+            // Both services change, so that rows and lines of one are reused by the other.
             let which = random.below(2);
             let pods = pods_of(&rig, which)?;
             let some = [&pods[..1], &pods[1..], &pods[..]][random.below(3)];
@@ -54,7 +54,7 @@ fn every_answer_is_from_a_backend_of_the_service_through_thousands_of_changes() 
         }
     }
     let (programmed, took) = (syncs()? - before, began.elapsed());
-    // All come back for good: on a slow machine somebody may not have met each of them yet.
+    // All endpoints return for good, because on a slow machine a client may not have reached each of them yet.
     services.iter().try_for_each(|service| rig.manifests().apply(service))?;
     let mut total = 0;
     for (allowed, (what, load)) in askings {
@@ -76,12 +76,12 @@ fn every_answer_is_from_a_backend_of_the_service_through_thousands_of_changes() 
     })
 }
 
-/// The pods of a service: one on each node. Nobody else has them.
+/// The pods of a service, one on each node. No other service has them.
 fn pods_of(rig: &Rig, which: usize) -> Result<[&Pod; 2]> {
     Ok([rig.pod(0, which)?, rig.pod(1, which)?])
 }
 
-/// Pods, the host and the client outside, in both families and by both transports, each through new sockets.
+/// Loads of pods, the host and the external client, in both families and with both transports, through new sockets.
 fn everybody_asks<'a>(
     rig: &'a Rig,
     service: &Service,

@@ -1,4 +1,5 @@
-//! The commands of an operator, with the real binary: lists with the agent running and with the agent dead, exit codes.
+//! The commands of an operator, with the real binary: lists while the agent runs and after it has ended, and exit
+//! codes.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
@@ -21,7 +22,7 @@ in_both_shapes!(
     service_manager_is_told_and_resources_are_taken,
 );
 
-/// Beyond this many seconds nothing of a test is still open.
+/// An affinity timeout in seconds that outlasts the test.
 const AFFINITY: u32 = 600;
 
 fn start(shape: Shape) -> Result<(Rig, Service)> {
@@ -42,7 +43,7 @@ fn says(agent: &Agent, arguments: &[&str], expected: &[&str]) -> Result<()> {
     for part in expected {
         ensure!(text.contains(part), "{arguments:?} does not say {part:?}:\n{text}");
     }
-    ensure!(!text.contains('\x1b'), "{arguments:?} paints what is no terminal");
+    ensure!(!text.contains('\x1b'), "{arguments:?} prints colours without a terminal");
     Ok(())
 }
 
@@ -75,7 +76,7 @@ fn services_are_named(agent: &Agent, backend: &str) -> Result<()> {
     says(agent, &["lb", "list", "-o", "name"], &["*:30080/TCP\n", "[fd00:10:96::10]:80/UDP\n"])?;
     let text = agent.command(&["lb", "list", "--no-headers"])?;
     ensure!(!text.contains("FRONTEND"), "headings in:\n{text}");
-    // One service port for each family and protocol.
+    // One Service port for each family and protocol.
     let services = rows(agent, &["service", "list", "-A"])?;
     ensure!(services.len() == 4, "{services:?}");
     Ok(())
@@ -116,7 +117,7 @@ fn lists_of_one_family_are_halves_of_the_whole(agent: &Agent) -> Result<()> {
         let count = |family: &'static [&'static str]| -> Result<usize> {
             Ok(rows(agent, &[verb, family].concat())?.len())
         };
-        // Flows that ended may be swept between two lists: those are compared between which none was.
+        // Flows may be swept between two lists, so the lists are repeated until no sweep lies between them.
         wait_until_ok(Duration::from_secs(30), "lists of one moment", || {
             let before = count(&[])?;
             let (v4, v6, all) = (count(&["-4"])?, count(&["--ipv6"])?, count(&[])?);
@@ -137,7 +138,7 @@ fn maps_are_measured(agent: &Agent) -> Result<()> {
     for map in rows(agent, &["map", "list"])? {
         let bytes = map["bytes"].as_u64().context("no bytes")?;
         let entries = map["entries"].as_u64();
-        // The kernel counts a trie by its nodes: an empty one has none.
+        // The kernel counts a trie by its nodes, and an empty one has none.
         ensure!(bytes > 0 || entries == Some(0), "a map without memory: {map}");
         ensure!(entries != Some(0) || map["name"] != "SERVICES", "empty: {map}");
     }
@@ -171,7 +172,7 @@ fn exit_codes_say_what_happened(shape: Shape) -> Result<()> {
         &["affinity", "list"],
         &["map", "list"],
     ];
-    try_wait_until(Duration::from_secs(30), "nothing is there", || {
+    try_wait_until(Duration::from_secs(30), "no data path is left", || {
         let (code, _) = agent.exit_code(&["lb", "list"])?;
         Ok((code == 3).then_some(()))
     })?;
@@ -190,7 +191,7 @@ fn run_that_cannot_begin_says_why(shape: Shape) -> Result<()> {
     let broken = rig.node(0)?.directory().join("broken");
     std::fs::write(&broken, "clusters: {")?;
     let broken = broken.display().to_string();
-    // The exit code is 2 for a value that cannot be meant, and 1 for a thing that is not there.
+    // The exit code is 2 for an invalid value, and 1 for a missing object.
     let cases: [(&[&str], i32, &str); 9] = [
         (&["--no-such-flag"], 2, "--no-such-flag"),
         (
@@ -229,9 +230,9 @@ fn maps_that_lag_behind_the_source_are_a_finding(shape: Shape) -> Result<()> {
     says(&agent, &diff, &["no differences"])?;
     rig.manifests().apply(&web.pods(&[rig.pod(1, 1)?]))?;
     let (code, text) = agent.exit_code(&diff)?;
-    ensure!(code == 1, "a source that went on: {code}, {text}");
+    ensure!(code == 1, "a source with a change: {code}, {text}");
     let (code, _) = agent.exit_code(&["lb", "diff", "--manifests", "/nowhere"])?;
-    ensure!(code == 3, "a source that is not there: {code}");
+    ensure!(code == 3, "a source that does not exist: {code}");
     rig.manifests().write_text("broken", "kind: [Service\n")?;
     let (code, text) = agent.exit_code(&diff)?;
     ensure!(code == 3, "a manifest that cannot be read: {code}, {text}");
@@ -241,7 +242,7 @@ fn maps_that_lag_behind_the_source_are_a_finding(shape: Shape) -> Result<()> {
 }
 
 fn service_manager_is_told_and_resources_are_taken(shape: Shape) -> Result<()> {
-    // Up, since down wants CAP_SYS_RESOURCE, which not every machine gives to root.
+    // Upwards, because lowering the score needs CAP_SYS_RESOURCE, which not every machine gives to root.
     let mut rig = Rig::build(Topology::builder(shape))?;
     rig.start_agents(&["--oom-score-adj=500"])?;
     let mut agent = rig.take_agent(0)?;
@@ -268,7 +269,7 @@ fn service_manager_is_told_and_resources_are_taken(shape: Shape) -> Result<()> {
     let score = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", agent.id()))?;
     ensure!(score.trim() == "500", "oom_score_adj is {score}");
     agent.stop()?;
-    // Signs of life may still wait in the socket before it; the timeout is the deadline.
+    // Watchdog messages may still precede it in the socket; the socket's timeout is the deadline.
     while let Err(error) = hears("STOPPING=1") {
         ensure!(error.to_string().contains("WATCHDOG=1"), "no STOPPING=1: {error}");
     }

@@ -1,5 +1,5 @@
-//! TCP connections end well, whoever closes first and whichever end of a direction is lost: both sides read all there
-//! is and no reset, nobody sends one, and no flow stays.
+//! The end of TCP connections, whichever side closes first and whichever FIN is lost: both sides read all data and no
+//! reset, no side sends a reset, and no flow stays.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -16,15 +16,15 @@ use lb_tests::topology::{Family, Member, Shape, Topology};
 
 in_both_shapes!(connections_end_well);
 
-/// The servers of this file.
+/// The port of the servers in this file.
 const PORT: u16 = 9_100;
 const NAMES: [&str; 2] = ["near", "far"];
 const NODE_PORTS: [u16; 2] = [30_080, 30_081];
-/// Bytes of an answer that comes after the question's end: some windows.
+/// The length in bytes of the answer after a half-close: several TCP windows.
 const SIZE: usize = 200_000;
-/// A lost segment is sent again after doubling pauses.
+/// The deadline for reads: a lost segment is retransmitted after doubling timeouts.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// The kernel's own shortest pause before a segment is sent again (`TCP_RTO_MIN`).
+/// The kernel's smallest retransmission timeout (`TCP_RTO_MIN`).
 const USUAL_PATIENCE: Duration = Duration::from_millis(200);
 
 fn start(shape: Shape) -> Result<(Rig, [Service; 2])> {
@@ -37,7 +37,7 @@ fn start(shape: Shape) -> Result<(Rig, [Service; 2])> {
     Ok((rig.start(&[&services[0], &services[1]])?, services))
 }
 
-/// A client, the frontend that it asks, and the server behind that.
+/// A client, the frontend that it uses, and the server behind it.
 struct Path<'a> {
     client: &'a Member,
     to: SocketAddr,
@@ -45,7 +45,7 @@ struct Path<'a> {
     listener: TcpListener,
 }
 
-/// `ClusterIP`s and `NodePort`s, with a near and with a far backend.
+/// Paths through `ClusterIP`s and `NodePort`s, to a local and to a remote backend.
 fn paths<'a>(rig: &'a Rig, services: &[Service; 2], family: Family) -> Result<Vec<Path<'a>>> {
     let mut all = Vec::new();
     for (at, service) in services.iter().enumerate() {
@@ -63,7 +63,7 @@ fn paths<'a>(rig: &'a Rig, services: &[Service; 2], family: Family) -> Result<Ve
 }
 
 impl Path<'_> {
-    /// Both ends of a connection, over which a byte went each way.
+    /// Opens a connection and sends a byte in each direction; returns both ends.
     fn connect(&self) -> Result<[TcpStream; 2]> {
         let to = self.to;
         let mut client =
@@ -80,13 +80,13 @@ impl Path<'_> {
         Ok([client, server])
     }
 
-    /// Resets that the two machines have sent so far.
+    /// The number of resets that both hosts have sent so far.
     fn resets(&self) -> Result<u64> {
         Ok(resets(self.client)? + resets(self.server)?)
     }
 }
 
-/// `OutRsts` of RFC 4022, for both families.
+/// The counter `OutRsts` (RFC 4022), for both families.
 fn resets(member: &Member) -> Result<u64> {
     let text = member.netns().proc_net("snmp")?;
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
@@ -96,7 +96,7 @@ fn resets(member: &Member) -> Result<u64> {
     Ok(value.parse()?)
 }
 
-/// Reads until the other end has closed.
+/// Reads until the other end has closed; returns the number of bytes.
 fn rest(mut stream: &TcpStream) -> Result<usize> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).context("the rest")
@@ -115,8 +115,8 @@ fn connections_end_well(shape: Shape) -> Result<()> {
     NAMES.iter().try_for_each(|name| rig.agent(0)?.until_no_flow(name, PORT))
 }
 
-/// Sockets from now on wait so long at least before they send a segment again (Linux 6.11). On a busy machine an end
-/// would be sent twice, and the second one be refused by the listener whose connection is closed by then.
+/// Sets the smallest retransmission timeout of new sockets (Linux 6.11). On a busy machine a FIN would otherwise be
+/// sent twice, and the listener, whose connection is closed by then, would answer the second one with a reset.
 fn patient_ends(paths: &[Path<'_>], patience: Duration) -> Result<()> {
     let patience = patience.as_micros().to_string();
     for end in paths.iter().flat_map(|path| [path.client, path.server]) {
@@ -145,13 +145,13 @@ fn both_ends_close_at_once(paths: &[Path<'_>], shape: Shape) -> Result<()> {
             })
             .with_context(|| format!("{}", path.to))?;
         }
-        ensure!(path.resets()? == before, "{}: somebody has sent resets", path.to);
+        ensure!(path.resets()? == before, "{}: an end has sent resets", path.to);
     }
     campaign::figure(&format!("closed by both ends at once, {shape:?} pods"), 8 * times, "times");
     Ok(())
 }
 
-/// One end's segments with FIN are dropped where they arrive: the first of each rule.
+/// Drops the first FIN that arrives at a member.
 fn lose_the_first_end(member: &Member) -> Result<()> {
     let rules = "table inet ends; delete table inet ends; \
                  table inet ends { chain input { type filter hook input priority 0; \
@@ -161,11 +161,11 @@ fn lose_the_first_end(member: &Member) -> Result<()> {
 
 fn lose_none(member: &Member) -> Result<()> {
     let lost = member.netns().tool("nft", &["list", "table", "inet", "ends"])?;
-    ensure!(lost.contains("counter packets 1 "), "not one end was lost: {lost}");
+    ensure!(lost.contains("counter packets 1 "), "no FIN was dropped: {lost}");
     member.netns().tool("nft", &["delete", "table", "inet", "ends"]).map(drop)
 }
 
-/// A client that sends a byte and no more, and the answer that it reads afterwards.
+/// A client that half-closes after a byte, and reads the answer afterwards.
 fn half_close(path: &Path<'_>) -> Result<()> {
     let [client, server] = path.connect()?;
     client.shutdown(Shutdown::Write)?;
@@ -195,7 +195,7 @@ fn one_end_closes_long_before_the_other(paths: &[Path<'_>], shape: Shape) -> Res
             }
             lossy.map_or(Ok(()), lose_none)?;
         }
-        ensure!(path.resets()? == before, "{}: somebody has sent resets", path.to);
+        ensure!(path.resets()? == before, "{}: an end has sent resets", path.to);
     }
     campaign::figure(&format!("half-closed downloads, {shape:?} pods"), 24 * times, "downloads");
     Ok(())

@@ -1,4 +1,5 @@
-//! Pods ask a `ClusterIP`: backends here and there, on pod and host networks, and the asker itself.
+//! Questions of pods to a `ClusterIP`: backends on the same and on another node, on pod and host networks, and the
+//! client itself.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +23,7 @@ in_both_shapes!(
     plain_traffic_between_pods_is_left_alone,
 );
 
-/// Asks a service whose only backend is pod 1 of `node` from pod 0 of node 0.
+/// Asks a Service from pod 0 of node 0 whose only backend is pod 1 of node `node`.
 fn one_backend(shape: Shape, node: usize) -> Result<()> {
     let rig = Rig::shared(shape)?;
     let (client, server) = (0, (node, 1));
@@ -96,7 +97,7 @@ fn ports_of_a_service_lead_to_their_own_targets(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// The one backend of the service is the pod that asks: the packet turns round before the stack.
+/// The only backend of the Service is the client itself: the packet is returned to its interface before the stack.
 fn pod_reaches_itself(shape: Shape) -> Result<()> {
     let rig = Rig::shared(shape)?;
     let own = Service::new("own", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(0, 0)?]);

@@ -1,4 +1,4 @@
-//! Flows that differ before translation differ after it, whatever ports their clients chose.
+//! Flows that differ before translation also differ after it, whichever ports their clients chose.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ in_both_shapes!(
     host_asks_a_backend_from_the_source_of_a_masqueraded_flow,
 );
 
-/// Questions of each client, where two ask at once.
+/// The number of questions of each of two concurrent clients.
 const ASKED: u32 = 200;
 
 /// A port that no earlier connection has left in `TIME_WAIT`.
@@ -34,7 +34,7 @@ fn unused_port() -> u16 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Two services, each with a `NodePort`, whose only backend is pod 0 of node `node`.
+/// Two Services, each with a `NodePort`, whose only backend is pod 0 of node `node`.
 fn twins(shape: Shape, node: usize) -> Result<(Shared, [Service; 2])> {
     let rig = Rig::shared(shape)?;
     let backend = rig.pod(node, 1)?;
@@ -44,7 +44,7 @@ fn twins(shape: Shape, node: usize) -> Result<(Shared, [Service; 2])> {
     Ok((rig, [one, two]))
 }
 
-/// Opens all flows from one port, uses each of them twice, and returns whom the backend saw.
+/// Opens all flows from one port, uses each of them twice, and returns the client addresses that the backend saw.
 fn from_one_port(
     from: &Member,
     protocol: Protocol,
@@ -79,7 +79,7 @@ fn pod_asks_two_services_of_one_backend_from_one_port(shape: Shape) -> Result<()
     Ok(())
 }
 
-/// Whichever comes first, and whether anybody asked that backend before or not.
+/// In either order, and whether or not the client used that backend before.
 fn pod_asks_a_service_and_its_backend_from_one_port(shape: Shape) -> Result<()> {
     for node in [0, 1] {
         let (rig, [service, other]) = twins(shape, node)?;
@@ -117,8 +117,8 @@ fn client_asks_both_nodes_from_one_port(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// The other node translates the question to its `NodePort`, and this node the one to the service: towards a backend
-/// of the other node they must differ. Whichever comes first, and after a connection that has ended.
+/// The other node translates the question to its `NodePort`, and this node translates the question to the Service.
+/// Towards a backend on the other node both must differ, in either order, and after a connection that has ended.
 fn pod_asks_another_node_and_what_is_behind_it_from_one_port(shape: Shape) -> Result<()> {
     let (rig, [service, _]) = twins(shape, 1)?;
     let [node, own, backend] =
@@ -141,7 +141,7 @@ fn pod_asks_another_node_and_what_is_behind_it_from_one_port(shape: Shape) -> Re
     Ok(())
 }
 
-/// Both are translated to the node's address towards the backend of the other node.
+/// Both flows get the node's address as source towards the backend on the other node.
 fn two_pods_ask_through_one_node_from_one_port(shape: Shape) -> Result<()> {
     let (rig, _) = twins(shape, 1)?;
     let frontend = |family: Family| rig.node(1).map(|n| n.addresses().socket(family, 30_080));
@@ -157,7 +157,7 @@ fn two_pods_ask_through_one_node_from_one_port(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// The backend's kernel takes the second connection for a new one; its answers must not be those of the first.
+/// The backend's kernel accepts the second connection as a new one; its answers must not belong to the first flow.
 fn host_asks_a_backend_from_the_port_of_a_closed_flow(shape: Shape) -> Result<()> {
     let (rig, _) = twins(shape, 0)?;
     let [node, backend] = [rig.node(0)?.addresses(), rig.pod(0, 1)?.addresses()];
@@ -173,8 +173,8 @@ fn host_asks_a_backend_from_the_port_of_a_closed_flow(shape: Shape) -> Result<()
     Ok(())
 }
 
-/// Netfilter may choose that port while the data path drains,
-/// and a process where `ip_local_port_range` leaves us no ports.
+/// Netfilter may choose that port while the data path drains, and so may a process if `ip_local_port_range` leaves no
+/// ports for masquerading.
 fn host_asks_a_backend_from_the_source_of_a_masqueraded_flow(shape: Shape) -> Result<()> {
     let (rig, _) = twins(shape, 1)?;
     let [node, backend] = [rig.node(0)?.addresses(), rig.pod(1, 1)?.addresses()];
@@ -193,7 +193,8 @@ fn host_asks_a_backend_from_the_source_of_a_masqueraded_flow(shape: Shape) -> Re
     Ok(())
 }
 
-/// The kernel gives the node's own connections any port there is: `status` says so, and neither side loses one.
+/// The kernel may assign any port to the node's own connections. `status` reports this as a problem, and neither side
+/// loses a connection.
 #[test]
 fn node_whose_own_connections_may_have_all_ports_says_so_and_serves() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(Shape::Routed))?;
@@ -203,7 +204,7 @@ fn node_whose_own_connections_may_have_all_ports_says_so_and_serves() -> Result<
     rig.node(0)?.netns().sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
     rig.start_agents(&[])?;
     let problem = "net.ipv4.ip_local_port_range is 1024 to 65535 and leaves no ports";
-    wait_until_ok(Duration::from_mins(1), "status tells of the ports", || {
+    wait_until_ok(Duration::from_mins(1), "status reports the missing ports", || {
         let status = rig.agent(0)?.exit_said(&["status"])?;
         let is_told = |it: &str| it.starts_with("Problem") && it.contains(problem);
         ensure!(status.lines().any(is_told), "{status}");

@@ -1,4 +1,5 @@
-//! Somebody else changes devices and what is attached to them: it is put right, and others are left alone.
+//! Changes of interfaces and of attached programs by other software: the agent restores its own, and leaves others
+//! alone.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use lb_tests::wait::wait_until_ok;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Nobody tells of a program that is detached: the agent looks every two seconds.
+/// The deadline for repairs: no event reports a detached program, so the agent inspects every two seconds.
 const SOON: Duration = Duration::from_secs(30);
 const NODE_PORT: u16 = 30_080;
 
@@ -34,7 +35,7 @@ fn start(shape: Shape) -> Result<(Rig, Service)> {
     Ok((rig.start(&[&web])?, web))
 }
 
-/// The interface index of a device of node-a.
+/// The interface index of an interface of node-a.
 fn index(rig: &Rig, device: &str) -> Result<u32> {
     let index = rig.node(0)?.netns().run_in(|| nix::net::if_::if_nametoindex(device))?;
     index.with_context(|| format!("device {device}"))
@@ -65,7 +66,7 @@ fn detached_programs_are_attached_again_and_counted(shape: Shape) -> Result<()> 
     wait_until_ok(SOON, "what was detached is attached again", || {
         let of = |fault| rig.agent(0)?.metric(&["lb_attachment_repairs_total", fault]);
         let (unpinned, detached) = (of("unpinned")?, of("detached")?);
-        // A pin that goes while the agent looks at it was there, and its link is not.
+        // A pin that is removed during an inspection was found, and its link was not.
         let is_told = unpinned > 1.5 && detached > 0.5 && unpinned + detached > 3.5;
         ensure!(is_told, "{unpinned} and {detached} repairs");
         is_served(&rig, &web)
@@ -77,11 +78,11 @@ fn place_among_others_is_taken_back_and_others_stay(shape: Shape) -> Result<()> 
     let uplink = index(&rig, "eth0")?;
     let ours = rig.node(0)?.links_at(uplink, Direction::Ingress)?;
     let mut foreign = PacketLog::Off.loader().load(datapath::object())?;
-    // With maps of its own, which are empty: it passes everything on.
+    // This object has its own, empty maps, so that its program passes every packet.
     let program: &mut SchedClassifier =
         foreign.program_mut("edge_egress").context("a program")?.try_into()?;
     program.load()?;
-    // Held, or it looks before we do.
+    // The agent is stopped (SIGSTOP), because it would repair the order before it can be read.
     let agent = Pid::from_raw(rig.agent(0)?.id().cast_signed());
     kill(agent, Signal::SIGSTOP)?;
     let _attached = rig.node(0)?.netns().run_in(|| {
@@ -117,21 +118,22 @@ fn device_that_is_renamed_moved_and_made_anew_is_served(shape: Shape) -> Result<
     let moved = index(&rig, &second)?;
     let pin = rig.node(0)?.bpf().join(LAYOUT).join("links").join(format!("{moved}-ingress"));
     netns.ip(&format!("link set dev {second} netns {}", elsewhere.name()))?;
-    wait_until_ok(SOON, "the device that left is let go", || {
-        ensure!(!pin.exists(), "{} is there", pin.display());
+    wait_until_ok(SOON, "the pin of the moved interface is removed", || {
+        ensure!(!pin.exists(), "{} still exists", pin.display());
         Ok(())
     })?;
     elsewhere.ip(&format!("link set dev {second} netns {}", netns.name()))?;
     netns.ip(&format!("link set dev {second} up"))?;
-    wait_until_ok(SOON, "the device that came back is served", || {
+    wait_until_ok(SOON, "the returned interface has programs", || {
         let back = index(&rig, &second)?;
         ensure!(rig.node(0)?.links_at(back, Direction::Egress)?.len() == 1, "no program");
         Ok(())
     })?;
-    // Another one has the same name, once with the index of the one before and once with its own.
+    // A new interface with the same name, once with the index of the one before and once with another index.
     for keeps_index in [true, false] {
         let before = index(&rig, &second)?;
-        // Held, or it may hear of the end of the first one before the second one is there.
+        // The agent is stopped (SIGSTOP), because it might otherwise handle the end of the first interface before the
+        // second one exists.
         let agent = Pid::from_raw(rig.agent(0)?.id().cast_signed());
         kill(agent, Signal::SIGSTOP)?;
         let made = rig.topology().rewire(0, 1, keeps_index.then_some(before));
@@ -153,11 +155,12 @@ fn device_that_is_renamed_moved_and_made_anew_is_served(shape: Shape) -> Result<
         until(rig.pod(0, 2)?, Ask::new(protocol, web.frontend(family)), Result::is_ok)?;
     }
     is_served(&rig, &web)?;
-    // Devices that come and go are no fault.
+    // Interfaces that are removed and added are not a fault.
     rig.agent(0)?.warned_of_nothing()
 }
 
-/// It has neither an address of the Node object nor a default route, and its other end is elsewhere as a pod's.
+/// It has neither an address of the Node object nor a default route, and its peer is in another namespace, as with a
+/// pod's interface.
 fn second_uplink_that_is_a_veth_is_an_edge(shape: Shape) -> Result<()> {
     let mut rig = Rig::build(Topology::builder(shape).two_segments().rp_filter(2))?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT);

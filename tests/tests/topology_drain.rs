@@ -1,7 +1,7 @@
-//! The way back to rules beside flows of ours: netfilter gives new connections no port that one of our flows has
-//! towards the same backend, or the answer would go to the client of that flow (ADR 0031).
+//! The way back to netfilter rules beside flows of ours: netfilter gives a new connection no port that one of our flows
+//! uses towards the same backend, because the answer would go to the client of that flow (ADR 0031).
 //!
-//! The rules are written by hand: they leave netfilter two ports to choose from, of which one is taken.
+//! The rules are written by the test and leave netfilter two ports to choose from, one of which is taken.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,36 +15,36 @@ use lb_tests::topology::{Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Kept};
 use lb_tests::wait::wait_until_ok;
 
-/// How long anything may take that a test waits for.
+/// The deadline of all waits in this file.
 const SOON: Duration = Duration::from_mins(1);
 const NODE_PORT: u16 = 30_080;
-/// Sockets of each asker, family and transport. Netfilter chooses
-/// the wrong port for every second one, if it does not know.
+/// The number of sockets for each client, family and transport. Without knowledge of our flows, netfilter would choose
+/// the wrong port for every second one.
 const EACH: u16 = 4;
-/// Milliseconds after which an answer is lost.
+/// The timeout in milliseconds after which an answer is lost.
 const PATIENCE: u64 = 2_000;
-/// The port of the first new socket; each has one of its own, by which the rules know it.
+/// The source port of the first new socket. Each has a port of its own, by which the rules match it.
 const FIRST: u16 = 26_000;
 
-/// A socket with a flow of ours, and the question of one that is to begin by the rules, to the same frontend.
+/// A socket with a flow of ours, and the question of a new flow that the rules will translate, to the same frontend.
 struct Pair<'a> {
     who: &'a Member,
     kept: Kept<'a>,
-    /// The port of the kept one that the backend sees.
+    /// The source port of the first flow as the backend sees it.
     taken: u16,
     new: Ask,
 }
 
-/// Opens a socket of ours, and numbers the one that is to come.
+/// Opens the socket of the first flow, and chooses the port of the second one.
 fn pair(who: &Member, question: Ask, number: u16) -> Result<Pair<'_>> {
-    // Neighbours get neighbouring ports of ours: these leave one free between them.
+    // Neighbouring sockets get neighbouring ports from our data path: this numbering leaves a free port between them.
     let kept = who.peer().keep(question.from_port(FIRST - 1_000 + 2 * number))?;
     let taken = kept.ask()?.client.port();
     let new = question.from_port(FIRST + number).within(PATIENCE);
     Ok(Pair { who, kept, taken, new })
 }
 
-/// Pairs of a process of the node, by the `ClusterIP`, and of a client outside, by the `NodePort`.
+/// Pairs of a node process, through the `ClusterIP`, and of an external client, through the `NodePort`.
 fn pairs<'a>(rig: &'a Rig, web: &Service) -> Result<Vec<Pair<'a>>> {
     let (node, mut all) = (rig.node(0)?, Vec::new());
     for (family, protocol) in matrix() {
@@ -60,7 +60,7 @@ fn pairs<'a>(rig: &'a Rig, web: &Service) -> Result<Vec<Pair<'a>>> {
     Ok(all)
 }
 
-/// The rules of one family: frontends lead to the backend, by one of two ports.
+/// The rules for one family: they translate frontends to the backend, and masquerade with one of two ports.
 fn rules(pairs: &[Pair<'_>], family: Family, backend: SocketAddr) -> String {
     let words = if family == Family::V4 { "ip" } else { "ip6" };
     let own = pairs.iter().filter(|pair| pair.new.to.is_ipv4() == (family == Family::V4));
@@ -128,7 +128,7 @@ fn new_connections_get_no_port_of_a_flow_while_it_drains() -> Result<()> {
     Ok(())
 }
 
-/// Without rules nothing else would serve.
+/// Without rules, no other data path would serve.
 #[test]
 fn rules_that_do_not_come_leave_the_data_path_in_place() -> Result<()> {
     let rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;

@@ -1,5 +1,7 @@
-//! Programs of another `--bpf-dir` at each hook where programs of ours may be: an agent does not begin beside them, and
-//! says what removes them. Afterwards nobody answers for a Service that was deleted.
+//! Programs of another `--bpf-dir` at each hook that our programs use: an agent refuses to start beside them and names
+//! the command that removes them.
+//!
+//! Afterwards a deleted Service is no longer answered.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,10 +16,10 @@ use lb_tests::traffic::Ask;
 use nix::mount::{MsFlags, mount, umount};
 
 const NODE_PORT: u16 = 30_080;
-/// The words that every refusal has.
+/// The text that every refusal contains.
 const REFUSED: &str = "has programs of another lb-agent";
 
-/// A node whose agent has served a Service, and the other directory that an agent is given next.
+/// Starts a node whose agent has served a Service, and returns the other directory for the next start.
 fn start() -> Result<(Rig, Service, PathBuf)> {
     let builder = Topology::builder(Shape::Routed).nodes(1).without_checksum_offload().polling();
     let mut rig = Rig::build(builder)?;
@@ -33,7 +35,7 @@ fn start() -> Result<(Rig, Service, PathBuf)> {
     Ok((rig, web, other))
 }
 
-/// A packet of each of them meets another hook first: tcx, a socket hook, XDP.
+/// The clients: packets of each meet another hook first (tcx, a socket hook, XDP).
 fn askers<'a>(rig: &'a Rig, web: &Service) -> Result<[(&'a Member, Ask); 3]> {
     let (pod, node, client): (&Member, &Member, &Member) =
         (rig.pod(0, 0)?, rig.node(0)?, rig.client());
@@ -46,7 +48,7 @@ fn text(path: &Path) -> Result<&str> {
     path.to_str().context("a path in UTF-8")
 }
 
-/// The agent refuses the other directory, and its message holds all of `parts`.
+/// Checks that the agent refuses the other directory with a message that contains all of `parts`.
 fn is_refused(agent: &mut Agent, other: &Path, parts: &[&str]) -> Result<String> {
     agent.set_flag("--bpf-dir", text(other)?);
     agent.spawn_again(&[])?;
@@ -54,7 +56,7 @@ fn is_refused(agent: &mut Agent, other: &Path, parts: &[&str]) -> Result<String>
     Ok(agent.log_end(1))
 }
 
-/// The agent cleans `here` up, serves from the other directory, and a deleted Service is deleted for everybody.
+/// Cleans up `here`, and serves from the other directory; a deleted Service must then be unreachable for all clients.
 fn serves_alone(
     rig: &Rig,
     web: &Service,
@@ -85,7 +87,7 @@ fn programs_whose_pins_cannot_be_seen_are_refused_by_their_names() -> Result<()>
     let mut agent = rig.take_agent(0)?;
     agent.stop()?;
     let here = rig.node(0)?.bpf().to_owned();
-    // As in another mount namespace, whose bpffs nobody sees here.
+    // This mount hides the pins, as with an agent in another mount namespace.
     mount(Some("cover"), &here.join(LAYOUT), Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
     let parts = [REFUSED, "not visible from here", "stop that agent, then run `lb-agent cleanup`"];
     let refused = is_refused(&mut agent, &other, &parts);
@@ -111,14 +113,14 @@ fn programs_of_an_agent_that_runs_are_refused_by_its_process() -> Result<()> {
     serves_alone(&rig, &web, &mut second, &here, &other)
 }
 
-/// Somebody removed the other pins: only the XDP program is left.
+/// The other pins were removed, so that only the XDP program is left.
 #[test]
 fn xdp_program_that_is_left_is_refused() -> Result<()> {
     let place = format!("(XDP) {REFUSED}");
     is_refused_with_links(|name| name.ends_with("-xdp"), &place)
 }
 
-/// The same for the hooks of sockets.
+/// The other pins were removed, so that only the socket hooks are left.
 #[test]
 fn socket_hooks_that_are_left_are_refused() -> Result<()> {
     let place = format!("socket hook connect4 {REFUSED}");
@@ -146,7 +148,8 @@ fn is_refused_with_links(is_left: impl Fn(&str) -> bool, place: &str) -> Result<
     serves_alone(&rig, &web, &mut agent, &here, &other)
 }
 
-/// Somebody attached a program of ours as a filter: no cleanup removes that, so the message says what does.
+/// A program of ours was attached as a tc filter. No cleanup removes that, so the message must name the command that
+/// does.
 #[test]
 fn program_in_a_filter_is_refused_until_its_remedy_was_carried_out() -> Result<()> {
     let (mut rig, web, other) = start()?;

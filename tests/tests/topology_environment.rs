@@ -1,4 +1,5 @@
-//! Beside others: a firewall that closes FORWARD and masquerades pods, an overlay, two outside devices.
+//! Nodes with other network software: a firewall that closes FORWARD and masquerades pods, an overlay, two external
+//! interfaces.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use lb_tests::topology::{Addresses, Builder, Member, Segment, Shape, Topology};
 use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
 
-/// Until a look at the rules is on the screen.
+/// The deadline for `status` to show the result of inspecting the rules.
 const SOON: Duration = Duration::from_mins(1);
 
 in_both_shapes!(
@@ -22,7 +23,7 @@ in_both_shapes!(
     node_port_works_when_answers_leave_by_another_device,
 );
 
-/// Docker 28 writes such a rule for each container whose ports are not published.
+/// Docker 28 writes such a rule for each container without published ports.
 #[test]
 fn rule_that_drops_packets_to_a_backend_is_a_problem_that_names_it() -> Result<()> {
     let rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
@@ -59,7 +60,7 @@ fn rule_that_drops_packets_to_a_backend_is_a_problem_that_names_it() -> Result<(
             names(&backend.v4.to_string(), "ip") && names(&backend.v6.to_string(), "ip6"),
             "{problems:?}"
         );
-        ensure!(problems.len() == 2, "the other container is no backend: {problems:?}");
+        ensure!(problems.len() == 2, "not only the backend is named: {problems:?}");
         Ok(())
     })?;
     for family in ["ip", "ip6"] {
@@ -72,7 +73,7 @@ fn rule_that_drops_packets_to_a_backend_is_a_problem_that_names_it() -> Result<(
     })
 }
 
-/// Everybody asks every kind of backend by `ClusterIP` and by `NodePort`.
+/// All clients use every kind of backend, through `ClusterIP` and `NodePort`.
 fn everything_works(builder: Builder) -> Result<Rig> {
     let rig = Rig::build(builder)?;
     let (node_a, node_b) = (rig.node(0)?, rig.node(1)?);
@@ -106,7 +107,7 @@ fn everything_works(builder: Builder) -> Result<Rig> {
     Ok(rig)
 }
 
-/// The second question goes the way that the first one made.
+/// The second question takes the path of the flow that the first one created.
 fn ask_twice(from: &Member, question: Ask) -> Result<()> {
     let what = || format!("{} asks {question:?}", from.name());
     let kept = from.peer().keep(question).with_context(what)?;
@@ -117,7 +118,7 @@ fn ask_twice(from: &Member, question: Ask) -> Result<()> {
     Ok(())
 }
 
-/// Nothing that we send through the stack looks invalid to connection tracking.
+/// Connection tracking must not consider any packet invalid that our programs leave to the stack.
 fn services_work_beside_the_firewall_of_a_cni(shape: Shape) -> Result<()> {
     let rig = everything_works(Topology::builder(shape).firewall())?;
     for node in rig.topology().nodes() {
@@ -142,14 +143,14 @@ fn services_work_with_a_loose_reverse_path_filter(shape: Shape) -> Result<()> {
     everything_works(Topology::builder(shape).rp_filter(2)).map(drop)
 }
 
-/// Two services with a near and a far backend, and two outside devices.
+/// Two Services with a local and a remote backend, and nodes with two external interfaces.
 fn two_devices(shape: Shape, flags: &[&str]) -> Result<Rig> {
     let mut rig = Rig::build(Topology::builder(shape).two_segments().rp_filter(2))?;
     let near = Service::new("near", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(0, 1)?]);
     let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
     rig.manifests().apply(&near)?;
     rig.manifests().apply(&far)?;
-    // Here every device is a veth, and the second one has no address of the Node object.
+    // All interfaces are veths here, and the second one has no address of the Node object, so the flag names them.
     rig.start_agents(&[&["--external-device=eth*"], flags].concat())?;
     Ok(rig)
 }
@@ -166,7 +167,7 @@ fn node_port_works_on_a_second_device(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// The client asks from an address that nodes reach by the second segment, through the first.
+/// The client uses a source address that nodes reach through the second segment; its packets arrive through the first.
 fn node_port_works_when_answers_leave_by_another_device(shape: Shape) -> Result<()> {
     let rig = two_devices(shape, &[])?;
     rig.client().netns().ip("address add 192.168.70.1/32 dev lo

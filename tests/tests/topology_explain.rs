@@ -1,4 +1,5 @@
-//! `explain` says what the kernel does: the backend of each question before it is asked, and why one is refused.
+//! The command `explain` against the kernel: it names the backend of each question before the question is sent, and the
+//! reason for a refusal.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -12,7 +13,7 @@ use lb_tests::topology::{Addresses, Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Protocol};
 
 const NODE_PORT: u16 = 30_080;
-/// Questions of each client, each from a port of its own.
+/// The number of questions of each client, each from another port.
 const QUESTIONS: u16 = 12;
 
 in_both_shapes!(
@@ -47,7 +48,7 @@ fn named(
     said.trim().parse().with_context(|| format!("{arguments:?}: {said:?}"))
 }
 
-/// A Service with backends everywhere, in a pod and in the network of a node.
+/// A Service with backends on both nodes, in pods and on host networks.
 fn web(rig: &Rig) -> Result<Service> {
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT);
     let pods = rig.pods().into_iter().map(Endpoint::pod);
@@ -70,7 +71,8 @@ fn backend_is_named_before_the_question_is_asked(shape: Shape) -> Result<()> {
                 let backend = named(agent, source, to, protocol)?;
                 let answer = ask(from, Ask::new(protocol, to).from_port(source.port()))?;
                 let expected = members.iter().find(|it| it.ip(family) == backend.ip());
-                let expected = expected.with_context(|| format!("nobody is {backend}"))?;
+                let expected =
+                    expected.with_context(|| format!("no member has the address of {backend}"))?;
                 ensure!(answer.server == expected.name(), "{backend} was named: {answer:?}");
             }
         }

@@ -1,5 +1,5 @@
-//! Questions that nobody answers, from ever other clients, cost no flow in use and no new flow its service; and while
-//! no agent runs, what is over makes room by itself.
+//! Floods of questions that stay unanswered, from ever new clients: no flow in use is lost, and every new flow is
+//! served. While no agent runs, expired flows make room by themselves.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -20,16 +20,17 @@ use lb_tests::topology::{Addresses, Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Handmade, Load, Protocol};
 use lb_tests::wait;
 
-/// Entries that each table of flows has room for.
+/// The capacity of each flow table.
 const ROOM: u32 = 4_096;
-/// Milliseconds between two questions of one asker.
+/// Milliseconds between two questions of one client.
 const PAUSE: u64 = 20;
 const NODE_PORT: u16 = 30_080;
 const FLOOD_PORT: u16 = 30_081;
-/// Nobody listens there: a SYN is refused by the backend.
+/// A port without a listener: the backend answers a SYN with an RST.
 const CLOSED: u16 = 9;
 
-/// Packets of a flood in one go; after them it pauses for so many milliseconds: 30,000 a second.
+/// The number of packets of a paced flood between two pauses, and the length of a pause in milliseconds: 30,000 packets
+/// a second.
 const GO: (u32, u64) = (300, 10);
 
 in_both_shapes!(
@@ -39,13 +40,13 @@ in_both_shapes!(
     flood_makes_no_client_with_a_connection_forgotten,
 );
 
-/// A service in use, and one that is flooded: backends near and far, of which
-/// one is nowhere. `room`: entries of each table of flows, if not the default.
+/// Starts a Service in use, and one that is flooded, with a local and a remote backend. `room` is the capacity of each
+/// flow table, if not the default.
 fn rig(shape: Shape, room: Option<u32>) -> Result<(Rig, [Service; 2])> {
     rig_of(shape, room, &["FLOWS", "TRANSIENT4", "TRANSIENT6"])
 }
 
-/// The same; `maps` have room for `room` entries.
+/// As [`rig`], with `room` as the capacity of these maps.
 fn rig_of(shape: Shape, room: Option<u32>, maps: &[&str]) -> Result<(Rig, [Service; 2])> {
     let mut rig = Rig::build(Topology::builder(shape))?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
@@ -67,27 +68,27 @@ fn rig_of(shape: Shape, room: Option<u32>, maps: &[&str]) -> Result<(Rig, [Servi
     Ok((rig, [web, flooded]))
 }
 
-/// A flood, as each of those who send one does it in each family.
+/// The parameters of a flood, which each of its senders uses in each family.
 #[derive(Clone, Copy)]
 struct Flood {
     /// The kinds of its packets.
     kinds: &'static [Transport],
-    /// How many there are.
+    /// The number of packets.
     packets: u32,
-    /// Whether it keeps to a rate.
+    /// Whether it is limited to 30,000 packets a second.
     is_paced: bool,
 }
 
 impl Flood {
-    /// First datagrams and SYNs by turns, as fast as they go.
+    /// First datagrams and SYNs alternately, as fast as possible.
     fn of_first_packets() -> Self {
         const KINDS: &[Transport] = &[Transport::Udp(true), Transport::Tcp(tcp::SYN)];
-        // Some times what the tables hold.
+        // Several times the capacity of the tables.
         let packets = campaign::size(4 * ROOM, 60_000);
         Self { kinds: KINDS, packets, is_paced: false }
     }
 
-    /// The same, 30,000 a second: for a minute in a campaign.
+    /// First datagrams and SYNs, 30,000 a second; for a minute in a campaign.
     fn of_first_packets_at_a_rate() -> Self {
         Self {
             packets: campaign::size(10_000, 60 * 30_000),
@@ -96,7 +97,7 @@ impl Flood {
         }
     }
 
-    /// The same, and segments that belong to no connection.
+    /// First datagrams and SYNs, and segments without a connection, 30,000 a second.
     fn of_every_kind() -> Self {
         const KINDS: &[Transport] = &[
             Transport::Udp(true),
@@ -110,7 +111,7 @@ impl Flood {
         Self { kinds: KINDS, packets: campaign::size(10_000, 60 * 30_000), is_paced: true }
     }
 
-    /// Sends packets to each of `to` in turn, each from another end.
+    /// Sends packets to the addresses of `to` in turn, each from another source.
     fn send(self, from: &Member, own: SocketAddr, to: &[SocketAddr], spoofs: bool) -> Result<u32> {
         let hand = Handmade::open(from, own)?;
         let mut sent = 0;
@@ -128,7 +129,7 @@ impl Flood {
             let source = SocketAddr::new(ip, 1_024 + (number % 60_000) as u16);
             let [source, to] = [source, target].map(|end| at(&end.to_string()));
             let kind = *self.kinds.get(number as usize / 7 % self.kinds.len()).context("a kind")?;
-            // A queue that is full is no failure: the flood goes on.
+            // A full send queue is not an error: the flood continues.
             sent += u32::from(hand.send(&Datagram::new(source, to, kind), target).is_ok());
             let (packets, pause) = GO;
             if self.is_paced && number % packets == 0 {
@@ -139,7 +140,7 @@ impl Flood {
     }
 }
 
-/// Everybody asks a service all the time, through sockets that stay and through new ones.
+/// All clients use a Service continuously, through kept and through new sockets.
 fn everybody_asks<'a>(rig: &'a Rig, web: &Service) -> Result<Vec<(String, bool, Load<'a>)>> {
     let mut loads = Vec::new();
     for (from, question) in askers(rig, web, NODE_PORT)? {
@@ -156,12 +157,12 @@ fn what_nobody_answers_costs_nobody_else_anything(shape: Shape) -> Result<()> {
     costs_nobody_else_anything(shape, Some(ROOM), Flood::of_first_packets())
 }
 
-/// Beside tables of the default size.
+/// With tables of the default size.
 fn first_packets_at_a_rate_cost_nobody_else_anything(shape: Shape) -> Result<()> {
     costs_nobody_else_anything(shape, None, Flood::of_first_packets_at_a_rate())
 }
 
-/// Beside tables of the default size.
+/// With tables of the default size.
 fn segments_of_every_kind_cost_nobody_else_anything(shape: Shape) -> Result<()> {
     costs_nobody_else_anything(shape, None, Flood::of_every_kind())
 }
@@ -169,7 +170,7 @@ fn segments_of_every_kind_cost_nobody_else_anything(shape: Shape) -> Result<()> 
 fn costs_nobody_else_anything(shape: Shape, room: Option<u32>, flood: Flood) -> Result<()> {
     let (rig, [web, flooded]) = rig(shape, room)?;
     let loads = everybody_asks(&rig, &web)?;
-    // Long enough for every datagram flow that is kept to be a stream.
+    // Long enough for every kept UDP flow to count as a stream.
     wait::pass(Duration::from_secs(4));
     let mut sent = 0;
     for family in Family::ALL {
@@ -205,7 +206,8 @@ fn costs_nobody_else_anything(shape: Shape, room: Option<u32>, flood: Flood) -> 
     Ok(())
 }
 
-/// The entries of flows to the service that is flooded that no newer ones displace: both ends spoke in none of them.
+/// Protected entries of flows to the flooded Service. There must be none, because in none of these flows both ends have
+/// sent.
 fn protected(rig: &Rig) -> Result<Vec<(FlowKey, Flow)>> {
     let maps = Maps::open(&rig.node(0)?.bpf().join(LAYOUT).join("maps"))?;
     let mut found = Vec::new();
@@ -219,7 +221,7 @@ fn protected(rig: &Rig) -> Result<Vec<(FlowKey, Flow)>> {
     Ok(found)
 }
 
-/// Each of the clients has asked once; the flood has rows of its own for several times what the table holds.
+/// Each client has asked once; the flood comes from several times as many sources as the table has entries.
 fn flood_makes_no_client_with_a_connection_forgotten(shape: Shape) -> Result<()> {
     const STICKY_PORT: u16 = 30_082;
     let (rig, _) = rig_of(shape, Some(ROOM), &["AFFINITY"])?;
@@ -256,7 +258,7 @@ fn flood_makes_no_client_with_a_connection_forgotten(shape: Shape) -> Result<()>
     Ok(())
 }
 
-/// With the agent dead nothing sweeps: what is over makes room for what begins.
+/// Without an agent there is no sweep: new flows replace expired ones.
 #[test]
 fn with_the_agent_dead_new_flows_are_served_for_ever() -> Result<()> {
     let (mut rig, [web, _]) = rig(Shape::Routed, Some(ROOM))?;
@@ -269,7 +271,7 @@ fn with_the_agent_dead_new_flows_are_served_for_ever() -> Result<()> {
         Ok(())
     };
     let asked = askers(&rig, &web, NODE_PORT)?.into_iter().try_for_each(|(from, question)| {
-        // Twice what the tables hold in all, and eleven times.
+        // Twice the total capacity of the tables, or eleven times in a campaign.
         let [by_udp, by_tcp] = campaign::size([3_000, 600], [16_700, 3_400]);
         let times = if question.protocol == Protocol::Udp { by_udp } else { by_tcp };
         asked(from, question, times)

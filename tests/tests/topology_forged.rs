@@ -1,5 +1,5 @@
-//! Forged segments of open connections: RST and FIN with a guessed number and a SYN of the same ports end nothing and
-//! move nothing, also where the connection is idle afterwards and its backend has left the Service.
+//! Forged segments of open connections: an RST or FIN with a guessed sequence number and a SYN with the same ports end
+//! and move no connection, also when the connection is idle afterwards and its backend has left the Service.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use lb_tests::topology::{Family, Member, Pod, Shape, Topology};
 use lb_tests::traffic::{Answer, Ask, Handmade, Kept};
 use lb_tests::wait::wait_until_ok;
 
-/// How long a closed connection may be listed: ten seconds, and until it is swept.
+/// The deadline for a closed connection to disappear from lists: it lasts ten seconds, and until the next sweep.
 const SOON: Duration = Duration::from_mins(1);
 const NODE_PORTS: [u16; 2] = [30_080, 30_081];
-/// Guesses of somebody who knows the ports, but not the numbers.
+/// Sequence numbers that an attacker guesses who knows the ports only.
 const GUESSES: [u32; 3] = [0x4000_0000, 0x8000_0000, 0xc000_0000];
 
 in_both_shapes!(forged_segments_end_no_connection);
@@ -49,7 +49,8 @@ fn forged_segments_end_no_connection(shape: Shape) -> Result<()> {
             }
         }
     }
-    // A connection that really ends is forgotten after as long as a forged end would take.
+    // A connection that really ends is forgotten after the same time, so the forged segments had enough time to take
+    // effect.
     let (service, ..) = services.first().context("a service")?;
     let question = Ask::tcp(service.frontend(Family::V4));
     let ended = rig.pod(0, 0)?.peer().ask(question)?.local.port().to_string();
@@ -71,12 +72,12 @@ fn forged_segments_end_no_connection(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// Sends a SYN in the name of the client, then FINs and RSTs in that of both ends.
+/// Sends a forged SYN of the client, then forged FINs and RSTs of both ends.
 fn forge(from: &Member, backend: &Pod, answer: &Answer, family: Family) -> Result<()> {
     let [local, peer, client] =
         [answer.local, answer.peer, answer.client].map(|end| end.to_string());
     let server = backend.addresses().socket(family, TARGET);
-    // Any port: a process that another test starts holds a closed one for a moment.
+    // Any port, because a child process of another test may hold a closed port open for a moment.
     let client_side = Handmade::open(from, from.addresses().socket(family, 0))?;
     let backend_side = Handmade::open(backend, backend.addresses().socket(family, 0))?;
     let syn = Datagram::new(at(&local), at(&peer), Transport::Tcp(tcp::SYN));

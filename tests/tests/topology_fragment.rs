@@ -1,4 +1,4 @@
-//! Datagrams larger than the wire: fragments of questions and of answers find their way.
+//! Datagrams larger than the MTU: fragments of questions and of answers arrive.
 
 use std::thread;
 
@@ -16,7 +16,7 @@ in_both_shapes!(
     fragments_of_one_pod_spare_those_of_others,
 );
 
-/// Bytes of a datagram that nearly fills what IP can carry.
+/// The length in bytes of a datagram close to the limit of IP.
 const LARGEST: usize = 65_400;
 const SIZES: [usize; 4] = [1_473, 4_000, 20_001, 60_000];
 
@@ -62,8 +62,8 @@ fn large_datagrams_pass_through_a_node_port(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// Behind a masquerade all clients have the node's address: the backend must not put pieces of two of them together,
-/// though they number their datagrams alike.
+/// Behind a masquerade all clients have the node's address. The backend must not reassemble fragments of two of them
+/// into one datagram, although they use the same identification.
 #[test]
 fn pieces_of_two_clients_with_one_number_do_not_meet() -> Result<()> {
     let rig = Rig::build(Topology::builder(Shape::Routed))?;
@@ -96,12 +96,13 @@ fn pieces_of_two_clients_with_one_number_do_not_meet() -> Result<()> {
     Ok(())
 }
 
-/// Fragments that come last first wait for the one with the ports; those of several large datagrams at once have room.
+/// Fragments that arrive in reverse order wait for the one with the ports; there is room for those of several large
+/// datagrams at the same time.
 #[test]
 fn large_datagrams_that_come_last_piece_first_are_all_answered() -> Result<()> {
     let (rig, _) = start(Shape::Routed)?;
     let client = rig.client();
-    // The number of a datagram is not used again while fragments of an older one may be under way.
+    // An identification is not reused while fragments of an older datagram may be under way.
     let mut numbers = 9_000..;
     for family in Family::ALL {
         for (to_port, own_port) in [(30_080, 26_100), (30_081, 26_200)] {
@@ -123,8 +124,8 @@ fn large_datagrams_that_come_last_piece_first_are_all_answered() -> Result<()> {
     Ok(())
 }
 
-/// Tables of fragments have no shares: whoever fills them with pieces of datagrams that never become whole displaces
-/// those of others. But theirs wait for each other for milliseconds only.
+/// The fragment tables have no quotas: a sender that fills them with incomplete datagrams displaces fragments of
+/// others. But the others' fragments need the tables for milliseconds only.
 fn fragments_of_one_pod_spare_those_of_others(shape: Shape) -> Result<()> {
     const DATAGRAMS: u32 = 10_000;
     let rig = Rig::shared(shape)?;
@@ -142,7 +143,7 @@ fn fragments_of_one_pod_spare_those_of_others(shape: Shape) -> Result<()> {
             let question = hand.question(to, 2_000);
             for number in 0..DATAGRAMS {
                 let parts = pieces(&question, 1_400, 1 << 20 | number);
-                // The first and the last one of two datagrams: neither becomes whole.
+                // The first or the last fragment of each datagram, so that none becomes complete.
                 let part = if number % 2 == 0 { parts.first() } else { parts.last() };
                 drop(hand.send(part.context("a piece")?, to));
             }
@@ -167,12 +168,12 @@ fn fragments_of_one_pod_spare_those_of_others(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// Path MTU discovery: an ICMP error about a translated packet must reach whoever sent it.
+/// Path MTU discovery: an ICMP error about a translated packet must reach the original sender.
 fn large_segments_pass_a_smaller_wire(shape: Shape) -> Result<()> {
     let rig = Rig::build(Topology::builder(shape))?;
     let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&far])?;
-    // The segment between the nodes, and to the client, takes less than the pods' wires.
+    // The segment between the nodes, and to the client, has a smaller MTU than the pods' wires.
     for member in [rig.client(), rig.node(0)?.host(), rig.node(1)?.host()] {
         member.netns().ip("link set eth0 mtu 1400")?;
     }

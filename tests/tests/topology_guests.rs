@@ -1,5 +1,5 @@
-//! Clients behind the devices of pods that are none: a network that a pod routes for (a VPN), and a container of
-//! another engine. Nothing but this node knows the way back to them.
+//! Clients behind pod interfaces that are not pods: a network that a pod routes for (a VPN), and a container of another
+//! container engine. Only this node has a route back to them.
 
 use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;
@@ -12,12 +12,12 @@ in_both_shapes!(guests_of_a_pod_reach_near_and_far_backends, pods_keep_their_sou
 
 const NODE_PORTS: [u16; 2] = [30_080, 30_081];
 
-/// A network that no other node has a route to.
+/// Addresses of a network to which no other node has a route.
 fn guest() -> Result<Addresses> {
     Addresses::parse("172.29.0.7", "fd00:172:29::7")
 }
 
-/// A service for each node, with the one pod there that asks nothing here.
+/// A Service for each node, with the pod of that node that is not a client here.
 fn services(rig: &Rig) -> Result<[Service; 2]> {
     let service = |node: usize, port: u16| -> Result<Service> {
         let name = format!("node-{node}");

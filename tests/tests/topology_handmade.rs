@@ -1,4 +1,4 @@
-//! Packets that ordinary sockets do not send: pieces in any order, options, odd headers, impossible sources.
+//! Packets that ordinary sockets do not send: fragments in any order, options, unusual headers, impossible sources.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -31,13 +31,13 @@ fn start(shape: Shape) -> Result<(Shared, [Service; 2])> {
     Ok((rig.start(&[&near, &far])?, [near, far]))
 }
 
-/// A number that none of this process had yet: a port, or an identification.
+/// A number that was not used yet in this process: a source port, or an identification.
 fn number() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(26_000);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A pod and the client outside ask a near and a far backend, each in the way that `question` asks.
+/// A pod and the external client send handmade questions to a local and a remote backend, as `question` does it.
 fn everybody(
     shape: Shape,
     question: impl Fn(&Handmade, SocketAddr, Family) -> Result<()>,
@@ -85,9 +85,9 @@ fn options_and_extension_headers_are_carried_along(shape: Shape) -> Result<()> {
     everybody(shape, |hand, to, family| {
         let mut question = hand.question(to, 100);
         match family {
-            // No operation, three times, and the end (RFC 791 3.1).
+            // Three times "no operation", and "end of options" (RFC 791 3.1).
             Family::V4 => question.options = vec![1, 1, 1, 0],
-            // Options for the destination: padding (RFC 8200 4.2).
+            // Destination options with padding (RFC 8200 4.2).
             Family::V6 => question.extensions = vec![(60, vec![1, 4, 0, 0, 0, 0])],
         }
         hand.send(&question, to)?;
@@ -106,7 +106,7 @@ fn datagrams_without_checksum_are_answered(shape: Shape) -> Result<()> {
     })
 }
 
-/// Land packets and martians reach the stack as they are; who asks next is answered.
+/// Land packets and packets from martian sources pass to the stack unchanged; later questions are answered.
 fn impossible_sources_harm_nobody(shape: Shape) -> Result<()> {
     let (rig, services) = start(shape)?;
     for (family, protocol) in matrix() {
@@ -129,7 +129,7 @@ fn impossible_sources_harm_nobody(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// The tag lies beside the bytes of the packet, and stays there.
+/// The kernel keeps the VLAN tag apart from the packet's bytes, and the refusal must carry it, too.
 fn tagged_question_is_refused_under_its_tag(shape: Shape) -> Result<()> {
     const TAG: u16 = 7;
     let rig = Rig::shared(shape)?;
@@ -154,7 +154,8 @@ fn tagged_question_is_refused_under_its_tag(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// Options, extension headers, first pieces: the refusal quotes them, so that its reader finds the ports.
+/// Questions with options, with extension headers, and first fragments: the refusal quotes them, so that its receiver
+/// finds the ports.
 fn odd_questions_are_refused_at_once(shape: Shape) -> Result<()> {
     let rig = Rig::shared(shape)?;
     let none = Service::new("none", 10)?.port(80, TARGET).node_port(30_080);
@@ -183,7 +184,7 @@ fn odd_questions_are_refused_at_once(shape: Shape) -> Result<()> {
                 };
                 let refused = capture.wait_for(&what, is_refusal)?;
                 let quoted = refused.quoted().with_context(|| format!("{what}: no quote"))?;
-                // The ports of a piece are not looked for.
+                // The port of a fragment is not read from the quote.
                 let port = if is_piece { 0 } else { to.port() };
                 let quotes = quoted.destination();
                 let expected = Some(SocketAddr::new(to.ip(), port));
@@ -197,7 +198,7 @@ fn odd_questions_are_refused_at_once(shape: Shape) -> Result<()> {
 fn ping_of_a_cluster_ip_is_answered_to_everybody(shape: Shape) -> Result<()> {
     let (rig, [service, _]) = start(shape)?;
     let node = rig.node(0)?;
-    // A client outside reaches ClusterIPs where somebody routes them to a node.
+    // An external client reaches ClusterIPs if its routes lead them to a node.
     for family in Family::ALL {
         let (cluster, via) = (service.cluster().of(family), node.ip(family));
         rig.client().netns().ip(&format!("route replace {cluster} via {via}"))?;

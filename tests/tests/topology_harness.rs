@@ -1,4 +1,4 @@
-//! The harness itself: by plain routing everybody reaches everybody, and nothing stays behind.
+//! The harness itself: with plain routing every member reaches every other one, and a topology leaves nothing behind.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -15,7 +15,7 @@ use lb_tests::wait::wait_until;
 
 const PORT: u16 = 7;
 
-/// Lets everybody ask everybody in both families through both transports.
+/// All members ask all others, in both families and with both transports.
 fn everybody_reaches_everybody(builder: Builder) -> Result<()> {
     let topology = builder.build()?;
     let members = topology.members();
@@ -117,7 +117,7 @@ fn large_questions_and_answers_arrive_whole() -> Result<()> {
     Ok(())
 }
 
-/// Captures one question and its answer in the pod, and tells whether its checksums were partial.
+/// Captures one question and its answer in the pod, and returns whether their checksums were partial.
 fn captured_is_partial(builder: Builder) -> Result<bool> {
     let topology = builder.pods(1).build()?;
     let (client, server) = (topology.client(), topology.node(0)?.pod(0)?);
@@ -164,7 +164,7 @@ fn processes_of_a_node_live_in_its_cgroup() -> Result<()> {
     Ok(())
 }
 
-/// The topology of a process that is killed; the janitor must see to it.
+/// The owner of a topology is killed; the janitor must remove the topology.
 #[test]
 fn nothing_stays_behind_a_process_that_is_killed() -> Result<()> {
     let mut holder = Command::new(workspace_binary("lb-test-peer", "LB_TEST_PEER")?);
@@ -173,7 +173,7 @@ fn nothing_stays_behind_a_process_that_is_killed() -> Result<()> {
     let said = BufReader::new(holder.stdout.take().context("no output")?).lines();
     let traces: Vec<PathBuf> = said.take(3).map(|line| Ok(line?.into())).collect::<Result<_>>()?;
     let all_exist = traces.len() == 3 && traces.iter().all(|trace| trace.exists());
-    // Before any assertion: a holder that is left alone waits for ever.
+    // Before any assertion, because an orphaned holder would wait for ever.
     holder.kill()?;
     holder.wait()?;
     ensure!(all_exist, "not all of {traces:?} were there");
@@ -193,7 +193,7 @@ fn nothing_stays_behind() -> Result<()> {
     assert!(traces.iter().all(|trace| trace.exists()));
     drop(topology);
     for trace in traces {
-        ensure!(!trace.exists(), "{} is still there", trace.display());
+        ensure!(!trace.exists(), "{} still exists", trace.display());
     }
     Ok(())
 }

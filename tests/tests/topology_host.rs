@@ -1,5 +1,5 @@
-//! Processes on a node itself ask a `ClusterIP` and a `NodePort`:
-//! TCP through the socket hooks, UDP through its packets.
+//! Questions of processes on a node to a `ClusterIP` and a `NodePort`: TCP through the socket hooks, UDP by translated
+//! packets.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -40,12 +40,12 @@ fn cluster_ip_answers_and_shows_itself_as_peer(shape: Shape) -> Result<()> {
     for (family, protocol) in matrix() {
         let question = Ask::new(protocol, web.frontend(family));
         let answer = ask(rig.node(0)?, question)?;
-        ensure!(answer.peer == question.to, "getpeername tells the backend: {answer:?}");
+        ensure!(answer.peer == question.to, "getpeername returns the backend: {answer:?}");
         if protocol == Protocol::Tcp {
             ensure!(answer.client.port() == answer.local.port(), "{answer:?}");
         }
         let answer = ask(rig.node(0)?, question.unconnected())?;
-        ensure!(answer.peer == question.to, "recvmsg tells the backend: {answer:?}");
+        ensure!(answer.peer == question.to, "recvmsg returns the backend: {answer:?}");
     }
     Ok(())
 }
@@ -84,7 +84,7 @@ fn node_port_answers_on_loopback_where_it_is_asked_for(shape: Shape) -> Result<(
     Ok(())
 }
 
-/// Contract 13: only where somebody asks for it. Nobody else listens there.
+/// Contract 13: `NodePorts` on loopback are served only with the setting for them. No other process listens there.
 fn node_port_is_not_on_loopback_by_itself(shape: Shape) -> Result<()> {
     let (rig, _) = rig(shape)?;
     for (family, protocol) in matrix() {
@@ -95,8 +95,8 @@ fn node_port_is_not_on_loopback_by_itself(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// As `NodeLocal` `DNSCache` does it: an interface of the node has the ClusterIP, and a process listens there. Ports
-/// at which it does not are the Service's, and so are all once it is gone.
+/// As with `NodeLocal` `DNSCache`: an interface of the node has the ClusterIP, and a process listens there. Ports
+/// without a listener belong to the Service, and so do all ports once the process has ended.
 fn process_that_listens_at_a_cluster_ip_has_that_port_of_it(shape: Shape) -> Result<()> {
     let rig = Rig::shared(shape)?;
     let dns = Service::new("dns", 10)?.port(80, TARGET).pods(&[rig.pod(1, 0)?]);
@@ -134,8 +134,8 @@ fn process_that_listens_at_a_cluster_ip_has_that_port_of_it(shape: Shape) -> Res
     outcome
 }
 
-/// Contract 1.6 and 3.2: whoever listens on the number of a `NodePort`, or on an address and port
-/// of the node that a service has as an external one, does not see a packet of it.
+/// Contract 1.6 and 3.2: a process that listens on the number of a `NodePort`, or on an external IP and port of a
+/// Service that is also an address of the node, gets no packet of the Service.
 fn service_wins_over_a_process_that_listens_on_its_numbers(shape: Shape) -> Result<()> {
     const VIP_PORT: u16 = 8_443;
     let rig = Rig::shared(shape)?;
@@ -176,7 +176,7 @@ fn unconnected_socket_talks_to_two_services(shape: Shape) -> Result<()> {
     let service = |name: &str, index, node| -> Result<Service> {
         Ok(Service::new(name, index)?.port(80, TARGET).pods(&[rig.pod(node, 0)?]))
     };
-    // Two of each backend: only the translation can tell whose answer it is.
+    // Two Services with each backend: only the translation can tell which Service an answer belongs to.
     let near = [service("one", 10, 0)?, service("two", 11, 0)?];
     let far = [service("three", 12, 1)?, service("four", 13, 1)?];
     let rig = rig.start(&[&near[0], &near[1], &far[0], &far[1]])?;
@@ -219,7 +219,7 @@ fn service_without_endpoints_is_refused(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// A socket of IPv6 that asks `::ffff:10.96.0.10` asks the IPv4 service.
+/// An IPv6 socket that uses `::ffff:10.96.0.10` uses the IPv4 Service.
 fn mapped_address_is_the_ipv4_service(shape: Shape) -> Result<()> {
     let (rig, web) = rig(shape)?;
     let mapped = IpAddr::V6(web.cluster().v4.to_ipv6_mapped());

@@ -1,5 +1,5 @@
-//! Processes of a node that no socket hook serves, outside of `--cgroup` or with `socketLB: off`: their packets
-//! are translated where they leave (ADR 0027).
+//! Processes of a node that no socket hook serves, outside `--cgroup` or with `socketLB: off`: their packets are
+//! translated where they leave the node (ADR 0027).
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ use lb_tests::topology::{Addresses, Family, Pod, Shape, Topology};
 use lb_tests::traffic::{Ask, Failure, Handmade, Protocol, pieces};
 use lb_tests::wait::wait_until;
 
-/// How long the agent may take.
+/// The deadline for the agent to follow a change.
 const SOON: Duration = Duration::from_secs(30);
 
 in_both_shapes!(
@@ -30,7 +30,7 @@ in_both_shapes!(
     without_a_default_route_every_frontend_is_reached,
 );
 
-/// A rig whose agents attach to no socket, beside the firewall of a CNI.
+/// Starts agents without socket hooks, beside the firewall of a CNI plugin.
 fn without_hooks(shape: Shape, more: &str) -> Result<Rig> {
     let mut rig = Rig::build(Topology::builder(shape).firewall())?;
     let config = rig.configuration(&format!("socketLB: 'off'\n{more}"))?;
@@ -38,7 +38,7 @@ fn without_hooks(shape: Shape, more: &str) -> Result<Rig> {
     Ok(rig)
 }
 
-/// A pod and a host, here and there.
+/// The backends are pods and hosts, local and remote.
 fn every_kind_of_backend_answers_through_a_closed_firewall(shape: Shape) -> Result<()> {
     let rig = without_hooks(shape, "")?;
     let node = rig.node(0)?;
@@ -72,7 +72,7 @@ fn every_kind_of_backend_answers_through_a_closed_firewall(shape: Shape) -> Resu
     Ok(())
 }
 
-/// The address of node-a on the way to a pod.
+/// The address of node-a on the interface towards a pod.
 fn seen_by(rig: &Rig, shape: Shape, pod: &Pod) -> Result<Addresses> {
     if shape == Shape::Bridged && rig.pod(0, 1)?.name() == pod.name() {
         return Addresses::parse("10.244.1.1", "fd00:244:1::1");
@@ -80,7 +80,7 @@ fn seen_by(rig: &Rig, shape: Shape, pod: &Pod) -> Result<Addresses> {
     Ok(rig.node(0)?.addresses())
 }
 
-/// As with kube-proxy, wherever the backend is.
+/// As with kube-proxy, for local and remote backends.
 fn backend_sees_an_address_of_the_node(shape: Shape) -> Result<()> {
     let rig = without_hooks(shape, "")?;
     let node = rig.node(0)?;
@@ -146,18 +146,18 @@ fn datagrams_move_on_when_their_endpoint_leaves(shape: Shape) -> Result<()> {
                 (node.peer().keep(question)?, node.peer().keep(Ask::tcp(question.to))?);
             ensure!(kept.ask()?.server == "pod-a2" && open.ask()?.server == "pod-a2");
             rig.change(&after, (node, question), answered_by("pod-b2"))?;
-            // The flow that was left is over right after the switch: somebody may ask between the two.
+            // The old flow ends right after the switch; a question may fall between the two.
             wait_until(SOON, "datagrams move on", || {
                 answered_by("pod-b2")(&kept.ask()).then_some(())
             })?;
             let stayed = open.ask()?.server;
-            ensure!(stayed == "pod-a2", "a connection went over to {stayed}");
+            ensure!(stayed == "pod-a2", "a connection moved to {stayed}");
         }
     }
     Ok(())
 }
 
-/// The hooks are attached, but this very process is in another cgroup than the node.
+/// The hooks are attached, but the test process is in another cgroup than the node.
 fn process_outside_the_cgroup_is_answered(shape: Shape) -> Result<()> {
     let rig = Rig::shared(shape)?;
     let web = Service::new("web", 10)?.port(80, TARGET).pods(&rig.pods());
@@ -179,7 +179,7 @@ fn process_outside_the_cgroup_is_answered(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// Fragments follow their first one round, too.
+/// Later fragments are translated like the first one.
 fn large_datagrams_arrive_in_one_piece(shape: Shape) -> Result<()> {
     let rig = Rig::shared(shape)?;
     let near = Service::new("near", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
@@ -218,11 +218,11 @@ fn node_port_is_served_on_this_node_and_on_others(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// The agent's own routing table leads to frontends, wherever they are, and goes with them.
+/// The agent's own routing table leads to all frontends, and is removed with them.
 fn without_a_default_route_every_frontend_is_reached(shape: Shape) -> Result<()> {
     let rig = without_hooks(shape, "")?;
     let node = rig.node(0)?;
-    // The host that answers for the gateway of routed pods (`proxy_arp`) must have a route to it.
+    // The host that answers ARP for the gateway of routed pods (`proxy_arp`) must have a route to it.
     node.netns().ip("route add 169.254.1.1/32 dev eth0")?;
     for family in ["-4", "-6"] {
         let _routes: String =

@@ -1,4 +1,5 @@
-//! Errors on the way back: a backend that does not listen, a hop that gives up, each seen by the client.
+//! ICMP errors on the way back to the client: from a backend without a listener, and from a router that drops the
+//! packet.
 
 use std::net::SocketAddr;
 
@@ -17,7 +18,7 @@ in_both_shapes!(
     pods_are_not_told_to_go_around_their_node,
 );
 
-/// A RST, or an ICMP port unreachable about a translated datagram, reaches whoever asked.
+/// An RST, or an ICMP port unreachable about a translated datagram, reaches the client.
 fn backend_that_does_not_listen_refuses_through_the_service(shape: Shape) -> Result<()> {
     let rig = Rig::shared(shape)?;
     let near = Service::new("near", 10)?.port(80, 9).node_port(30_080).pods(&[rig.pod(0, 1)?]);
@@ -37,8 +38,8 @@ fn backend_that_does_not_listen_refuses_through_the_service(shape: Shape) -> Res
     Ok(())
 }
 
-/// The error of a hop on the way shows the hop, not the frontend (contract 14, 11), and quotes the packet as its sender
-/// made it, so that its checksums are right.
+/// The ICMP error of a router on the path has the router as its source, not the frontend (contract 14, 11). It quotes
+/// the packet as the client sent it, with correct checksums.
 fn router_that_gives_up_names_itself_and_quotes_what_was_sent(shape: Shape) -> Result<()> {
     let rig = Rig::shared(shape)?;
     let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
@@ -64,7 +65,7 @@ fn router_that_gives_up_names_itself_and_quotes_what_was_sent(shape: Shape) -> R
                 let error = capture.wait_for(&what, |frame| frame.icmp() == Some(exceeded))?;
                 let router = error.source().map(|source| source.ip());
                 let cluster = far.cluster().of(family);
-                ensure!(router != Some(cluster), "{what}: the frontend shows as a hop");
+                ensure!(router != Some(cluster), "{what}: the frontend appears as a router");
                 let quoted = error.quoted().with_context(|| format!("{what}: no quote"))?;
                 let ends = (quoted.source(), quoted.destination());
                 ensure!(ends == (Some(own), Some(to)), "{what}: quotes {ends:?}");
@@ -76,7 +77,7 @@ fn router_that_gives_up_names_itself_and_quotes_what_was_sent(shape: Shape) -> R
     Ok(())
 }
 
-/// A connected socket hears of it only where the error quotes what it sent, to the frontend.
+/// A connected socket gets the error only if the error quotes the packet to the frontend.
 fn sockets_of_hosts_hear_of_a_router_that_gives_up(shape: Shape) -> Result<()> {
     for setting in ["", "socketLB: 'off'\nlocalhostNodePorts: true"] {
         let mut rig = Rig::build(Topology::builder(shape))?;
@@ -93,7 +94,7 @@ fn sockets_of_hosts_hear_of_a_router_that_gives_up(shape: Shape) -> Result<()> {
             let asked = [far.frontend(family), own, loopback];
             for to in asked.into_iter().take(if setting.is_empty() { 2 } else { 3 }) {
                 let question = Ask::new(protocol, to);
-                // Node-b may not pass it on to its pod.
+                // With this hop limit, node-b may not forward the packet to its pod.
                 let outcome = host.peer().ask(question.hops(1));
                 let what = format!("{setting:?}, {question:?}: {outcome:?}");
                 ensure!(outcome == Err(Failure::Unreachable), "{what}");
@@ -104,14 +105,14 @@ fn sockets_of_hosts_hear_of_a_router_that_gives_up(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// With padding as its options (RFC 791 3.1), or as options for its destination (RFC 8200 4.2).
+/// Adds padding as an IPv4 option (RFC 791 3.1), or as an IPv6 destination option (RFC 8200 4.2).
 fn more(mut question: Datagram) -> Datagram {
     question.options = vec![1, 1, 1, 0];
     question.extensions = vec![(60, vec![1, 4, 0, 0, 0, 0])];
     question
 }
 
-/// A packet that leaves the node by the device that it came in by makes the kernel send redirects.
+/// The kernel sends ICMP redirects for a packet that leaves by the interface that it arrived on.
 fn pods_are_not_told_to_go_around_their_node(shape: Shape) -> Result<()> {
     let rig = Rig::shared(shape)?;
     let near = Service::new("near", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(0, 1)?]);

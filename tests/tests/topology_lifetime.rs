@@ -1,5 +1,5 @@
-//! Traces of an agent on its node: it ends within a second of SIGTERM, no sysctl is another, a start over what
-//! is there writes no service, and after `cleanup` the kernel has nothing of it.
+//! The agent's traces on its node: it ends within a second of SIGTERM, changes no sysctl, writes no service again when
+//! it starts over existing maps, and leaves nothing in the kernel after `cleanup`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,11 +19,11 @@ use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until;
 use nix::net::if_::if_nameindex;
 
-/// From SIGTERM to the end.
+/// The limit for the time from SIGTERM to the end.
 const SHUTDOWN: Duration = Duration::from_secs(1);
-/// How often it is stopped at most until that was so.
+/// The largest number of stops until one was within the limit.
 const STOPS: usize = 12;
-/// How long the kernel may take to free what nothing holds any more: it waits for readers first.
+/// The deadline for the kernel to free unused objects: it waits for RCU readers first.
 const FREED: Duration = Duration::from_mins(1);
 
 fn start() -> Result<(Rig, Service)> {
@@ -32,8 +32,8 @@ fn start() -> Result<(Rig, Service)> {
     Ok((rig.start(&[&web])?, web))
 }
 
-/// Contract 8.2, and what makes recovery a diff: the maps are read, compared, and found right. One write says that
-/// another run began, so that flows look at their frontends again, whatever the run before was about to do.
+/// Contract 8.2: a start reads the maps, compares them, and finds them correct. Only one write marks that another run
+/// has begun, so that flows look up their frontends again, whatever the previous run was doing when it ended.
 #[test]
 fn a_start_over_what_is_there_writes_only_that_it_began() -> Result<()> {
     let (mut rig, web) = start()?;
@@ -43,7 +43,7 @@ fn a_start_over_what_is_there_writes_only_that_it_began() -> Result<()> {
     agent.kill9()?;
     agent.start_again()?;
     let again = agent.metric(&["lb_map_operations"])?;
-    ensure!(again < 1.5, "{again} writes, and nothing had changed");
+    ensure!(again < 1.5, "{again} writes without a change");
     drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
     Ok(())
 }
@@ -61,7 +61,7 @@ fn cleanup_leaves_no_program_map_or_link() -> Result<()> {
     ensure!(programs.len() >= 10 && links_of(&programs) >= 10, "{programs:?} are attached");
     agent.stop()?;
     drop(agent.command(&["cleanup"])?);
-    // At once: a connection that begins now is nobody's.
+    // At once: a connection that begins now must not be translated.
     ensure!(attached(rig.node(0)?)?.is_empty(), "{:?} are attached", attached(rig.node(0)?)?);
     wait_until(FREED, "the kernel has none of our links, programs and maps", || {
         let alive = loaded_programs().flatten().any(|program| programs.contains(&program.id()))
@@ -72,7 +72,7 @@ fn cleanup_leaves_no_program_map_or_link() -> Result<()> {
     Ok(())
 }
 
-/// Numbers of the programs that are pinned below a directory.
+/// The ids of the programs that are pinned below a directory.
 fn programs(directory: &Path) -> Result<BTreeSet<u32>> {
     let mut found = BTreeSet::new();
     for build in fs::read_dir(directory)? {
@@ -83,7 +83,7 @@ fn programs(directory: &Path) -> Result<BTreeSet<u32>> {
     Ok(found)
 }
 
-/// The programs at the devices of a node.
+/// The programs that are attached to interfaces of a node.
 fn attached(node: &Node) -> Result<Vec<Hooked>> {
     node.netns().run_in(|| {
         let mut found = Vec::new();
@@ -96,7 +96,7 @@ fn attached(node: &Node) -> Result<Vec<Hooked>> {
     })?
 }
 
-/// How many links in the kernel run one of these programs.
+/// The number of links in the kernel that run one of these programs.
 fn links_of(programs: &BTreeSet<u32>) -> usize {
     loaded_links().flatten().filter(|link| programs.contains(&link.program_id())).count()
 }
@@ -109,7 +109,7 @@ fn agent_ends_within_a_second_and_cleanup_leaves_sysctls_as_they_were() -> Resul
     let mut rig = rig.start(&[&web])?;
     let mut agent = rig.take_agent(0)?;
     let mut stops = Vec::new();
-    // Beside compilers the scheduler alone may take a second: one of many has to be quick.
+    // On a busy machine the scheduler alone may take a second, so one fast stop out of several is enough.
     let is_quick = |stops: &[Duration]| stops.iter().any(|took| *took < SHUTDOWN);
     while stops.len() < 3 || stops.len() < STOPS && !is_quick(&stops) {
         for (family, protocol) in matrix() {
@@ -127,11 +127,11 @@ fn agent_ends_within_a_second_and_cleanup_leaves_sysctls_as_they_were() -> Resul
     let after = sysctls(rig.node(0)?)?;
     let changed = before.iter().filter(|(path, value)| after.get(*path) != Some(value));
     let changed: Vec<_> = changed.collect();
-    ensure!(changed.is_empty(), "sysctls are others: {changed:?}");
+    ensure!(changed.is_empty(), "sysctls have changed: {changed:?}");
     Ok(())
 }
 
-/// Every setting of a node's network. A value that counts or is drawn at random is no setting.
+/// All sysctls of a node's network namespace, except for counters and random values.
 fn sysctls(node: &Node) -> Result<BTreeMap<PathBuf, String>> {
     const NO_SETTINGS: [&str; 3] = ["nf_conntrack_count", "stable_secret", "tcp_fastopen_key"];
     let read = || {

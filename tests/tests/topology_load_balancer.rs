@@ -1,4 +1,4 @@
-//! Load balancer addresses and external IPs: served where they arrive, for whom they are meant.
+//! Load balancer addresses and external IPs: served on the node that the packets reach, for the permitted clients.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ in_both_shapes!(
     source_ranges_of_one_family_leave_the_other_open,
 );
 
-/// Addresses that no device has; upstream routers lead them to node-a.
+/// Addresses that no interface has; external routers lead them to node-a.
 fn outside_addresses() -> Result<Addresses> {
     Addresses::parse("203.0.113.10", "2001:db8::10")
 }
@@ -60,7 +60,7 @@ fn external_ip_is_served_for_everybody(shape: Shape) -> Result<()> {
 
 fn source_ranges_admit_only_whom_they_name(shape: Shape) -> Result<()> {
     let outside = outside_addresses()?;
-    // Pod 1 of node-a and nobody else.
+    // Only pod 1 of node-a.
     let ranges = ["10.244.1.12/32", "fd00:244:1::12/128"];
     let rig = start(shape, |web| Ok(web.load_balancer(&outside.both(), &ranges)))?;
     for (family, protocol) in matrix() {
@@ -68,14 +68,14 @@ fn source_ranges_admit_only_whom_they_name(shape: Shape) -> Result<()> {
         drop(ask(rig.pod(0, 1)?, question)?);
         dropped(rig.pod(0, 0)?, question)?;
         dropped(rig.client(), question)?;
-        // Ranges are for the load balancer's address only.
+        // Source ranges apply to the load balancer's address only.
         let node_port = SocketAddr::new(rig.node(0)?.ip(family), 30_080);
         drop(ask(rig.client(), Ask::new(protocol, node_port))?);
     }
     Ok(())
 }
 
-/// Contract 1.4: a family without ranges of its own is not restricted.
+/// Contract 1.4: ranges of one family do not restrict the other family.
 fn source_ranges_of_one_family_leave_the_other_open(shape: Shape) -> Result<()> {
     let outside = outside_addresses()?;
     let ranges = ["198.51.100.0/24"];

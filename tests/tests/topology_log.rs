@@ -1,4 +1,4 @@
-//! A log that cannot be written: the agent starts, serves, is alive, and counts the lines that are lost.
+//! A log that cannot be written: the agent starts, serves, stays alive, and counts the lost lines.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
@@ -16,7 +16,7 @@ use libc::O_NONBLOCK;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-/// How long it may take until more lines were logged than wait for the writer.
+/// The deadline for more lines to be logged than the writer's queue holds.
 const SOON: Duration = Duration::from_mins(1);
 
 #[test]
@@ -29,18 +29,18 @@ fn log_that_nobody_reads_costs_its_lines_only() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let pipe = directory.path().join("pipe");
     mkfifo(&pipe, Mode::S_IRWXU)?;
-    // Open to read, too: without a reader a writer would not be let in, and later be ended by SIGPIPE.
+    // Opened for reading as well: without a reader, a writer could not open the pipe, and would later get SIGPIPE.
     let mut held = File::options().read(true).write(true).custom_flags(O_NONBLOCK).open(&pipe)?;
     fill(&mut held)?;
     serves_without_a_log(&pipe)?;
     ensure!(
         held.write(b"x").is_err_and(|error| error.kind() == ErrorKind::WouldBlock),
-        "it is full"
+        "the pipe is full"
     );
     Ok(())
 }
 
-/// Writes until the pipe takes no byte more.
+/// Writes until the pipe accepts no more bytes.
 fn fill(pipe: &mut File) -> Result<()> {
     for size in [4_096, 1] {
         loop {
@@ -54,7 +54,7 @@ fn fill(pipe: &mut File) -> Result<()> {
     Ok(())
 }
 
-/// Starts the agent of node-a again with this log, and asks it everything.
+/// Restarts the agent of node-a with this log, and checks all its services.
 fn serves_without_a_log(log: &Path) -> Result<()> {
     let rig = Rig::build(Topology::builder(Shape::Routed))?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(1, 0)?]);
@@ -62,7 +62,7 @@ fn serves_without_a_log(log: &Path) -> Result<()> {
     let mut agent = rig.take_agent(0)?;
     agent.stop()?;
     agent.log_to(log);
-    // The queue of the writer is bounded, and a line for every packet is more than it holds.
+    // The writer's queue is bounded, and one line for every packet exceeds it.
     agent.set_flag("--packet-log", "all");
     agent.start_again()?;
     let node_port = rig.node(0)?.addresses().socket(Family::V4, 30_080);
@@ -71,7 +71,7 @@ fn serves_without_a_log(log: &Path) -> Result<()> {
         (agent.metric(&["lb_log_lines_lost"]).ok()? > 0.5).then_some(())
     })?;
     drop(load.finish_without_loss()?);
-    // It follows what happens afterwards, too.
+    // The agent also follows later changes.
     let late = Service::new("late", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
     rig.manifests().apply(&late)?;
     let node_port = rig.node(0)?.addresses().socket(Family::V4, 30_081);

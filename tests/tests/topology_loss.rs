@@ -1,6 +1,7 @@
-//! Downloads over a path that loses packets: as many are whole as without us, for no segment that is sent again, and
-//! no end that one side has not heard of, finds its flow gone. No packet comes by an address that its receiver did not
-//! ask, and no flow is left.
+//! Downloads over a path that loses packets: as many complete as without our programs, because a retransmitted segment,
+//! and a FIN that one side has missed, still find their flow.
+//!
+//! No packet arrives from an address that its receiver did not ask, and no flow stays.
 
 use std::thread;
 
@@ -15,21 +16,21 @@ use lb_tests::traffic::Ask;
 in_both_shapes!(downloads_over_a_path_that_loses_packets_are_whole);
 
 const NAMES: [&str; 2] = ["near", "far"];
-/// `NodePort`s of a pod of this node, and of the other one.
+/// `NodePort`s of a local pod, and of a pod of the other node.
 const NODE_PORTS: [u16; 2] = [30_080, 30_081];
-/// Bytes of a download: some windows.
+/// The length in bytes of a download: several TCP windows.
 const SIZE: usize = 100_000;
-/// A SYN may be lost three times, and the retransmissions back off.
+/// The timeout in milliseconds: a SYN may be lost three times, and retransmissions back off.
 const PATIENCE: u64 = 60_000;
 
-/// One packet of fifty that is routed is lost, in either direction.
+/// Drops one of fifty routed packets, in both directions.
 fn lose(node: &Node) -> Result<()> {
     let rules = "table inet loss { chain forward { type filter hook forward priority 0; \
                  numgen random mod 50 == 0 counter drop; }; }";
     node.netns().tool_fed("nft", &["-f", "-"], rules).map(drop)
 }
 
-/// Counts what arrives from a backend's own address, which no client here has asked.
+/// Counts packets from a backend's own address, which no client here has used.
 fn watch(client: &Member, backends: &[Addresses]) -> Result<()> {
     let count = |it: &Addresses| {
         format!(
@@ -49,7 +50,7 @@ fn nothing_foreign_came(client: &Member) -> Result<()> {
     let counters: Vec<_> = counted.lines().filter(|line| line.contains("counter")).collect();
     ensure!(counters.len() == 2 * NODE_PORTS.len(), "{counted}");
     let none = counters.iter().all(|line| line.contains("counter packets 0 "));
-    ensure!(none, "untranslated packets came to {}: {counted}", client.name());
+    ensure!(none, "untranslated packets reached {}: {counted}", client.name());
     Ok(())
 }
 

@@ -1,8 +1,8 @@
-//! Many pods come: each gets its programs, and an agent that starts beside all of them attaches to all of them, in a
-//! time that a plain qdisc for each takes some times.
+//! Many new pods: each gets its programs, and an agent that starts beside all of them attaches to all of them within a
+//! bounded multiple of the time for adding a plain qdisc to each.
 //!
-//! The test prints its measurements: from an interface that is up to its programs, on a quiet machine and, in a
-//! campaign, beside two threads for each CPU that compute; and from a start to the last interface.
+//! The test prints its measurements: the time from an interface that is up to its programs, on a quiet machine and, in
+//! a campaign, beside two computing threads for each CPU; and the time from a start to the last interface.
 
 use std::ops::Range;
 use std::thread;
@@ -18,14 +18,14 @@ use lb_tests::programs;
 use lb_tests::rig::{Rig, TARGET};
 use lb_tests::topology::{Shape, Topology};
 
-/// How many qdiscs may be added in the time that the programs of one interface take, beside another start without
-/// these interfaces.
+/// The limit for attaching to one interface at a start, as a multiple of the time for adding one qdisc. The time of a
+/// start without these interfaces is subtracted.
 const QDISCS: u32 = 60;
-/// Pods that are there when an agent starts.
+/// The number of pods that exist when an agent starts.
 const ALL: usize = 500;
-/// Between two looks: one that looks all the time takes the agent's turns.
+/// The pause between two checks; busy polling would take CPU time from the agent.
 const LOOK: Duration = Duration::from_micros(200);
-/// How long programs may take to come.
+/// The deadline for programs to be attached.
 const SOON: Duration = Duration::from_mins(1);
 
 #[test]
@@ -35,7 +35,7 @@ fn pods_that_come_and_pods_that_are_there_get_programs() -> Result<()> {
     let mut rig = rig.start(&[&web])?;
     let mut agent = rig.take_agent(0)?;
     let peers = Netns::new("peers")?;
-    // Else it would be turns of this thread that are measured.
+    // Otherwise the measurement would include the scheduling delay of this thread.
     nice(-19)?;
     let (each, loads) = campaign::size((60, &[0][..]), (200, &[0, 2]));
     let (mut pods, cpus) = (0, thread::available_parallelism()?.get());
@@ -72,7 +72,7 @@ fn pods_that_come_and_pods_that_are_there_get_programs() -> Result<()> {
     })
 }
 
-/// Adds pods one after the other, each once the one before has its programs.
+/// Adds pods one after another, each after the one before has its programs.
 fn one_by_one(rig: &Rig, peers: &Netns, (pods, busy): (Range<usize>, usize)) -> Result<()> {
     let mut waits = Vec::new();
     for pod in pods {
@@ -88,7 +88,7 @@ fn one_by_one(rig: &Rig, peers: &Netns, (pods, busy): (Range<usize>, usize)) -> 
     Ok(())
 }
 
-/// Ends an agent and starts it where it left nothing, and says how long the start takes.
+/// Stops the agent, cleans up, and starts it again; returns the time that the start takes.
 fn started_anew(agent: &mut Agent) -> Result<Duration> {
     agent.stop()?;
     drop(agent.command(&["cleanup"])?);
@@ -97,7 +97,7 @@ fn started_anew(agent: &mut Agent) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// Adds a qdisc for programs to the other end of each interface, and says how long that takes.
+/// Adds a qdisc for programs to the other end of each interface, and returns the time that this takes.
 fn qdiscs(peers: &Netns) -> Result<Duration> {
     let lines: Vec<String> =
         (0..ALL).map(|pod| format!("qdisc add dev peer{pod} clsact")).collect();
@@ -106,7 +106,7 @@ fn qdiscs(peers: &Netns) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// Adds interfaces as a CNI plugin does, and returns when they are up.
+/// Adds interfaces as a CNI plugin does; they are up when this returns.
 fn add(rig: &Rig, peers: &Netns, pods: Range<usize>) -> Result<()> {
     let commands = pods.map(|pod| {
         let peers = peers.name();
@@ -118,7 +118,7 @@ fn add(rig: &Rig, peers: &Netns, pods: Range<usize>) -> Result<()> {
     rig.node(0)?.netns().ip(&commands.collect::<String>())
 }
 
-/// Waits until all have programs in both directions, and says how long that took.
+/// Waits until all interfaces have programs in both directions, and returns the time that this took.
 fn until_attached(rig: &Rig, pods: Range<usize>) -> Result<Duration> {
     let began = Instant::now();
     rig.node(0)?.netns().run_in(|| {

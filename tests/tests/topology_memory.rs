@@ -1,4 +1,5 @@
-//! An agent with a memory limit: the kernel charges full tables to it, and that kills neither it nor the one after it.
+//! An agent with a memory limit: the kernel charges full tables to it, and neither this agent nor its successor is
+//! killed.
 
 use std::time::Duration;
 
@@ -17,23 +18,23 @@ use lb_tests::traffic::PAUSE;
 use lb_tests::wait::wait_until_ok;
 use nix::time::{ClockId, clock_gettime};
 
-/// The memory that many clusters give an agent of a node.
+/// A typical memory limit of clusters for an agent, in bytes.
 const LIMIT: u64 = 128 << 20;
-/// What `deploy/daemonset.yaml` gives it, and what ADR 0032 counts beside the maps: agent, programs and verifier.
+/// The manifest with its limit, and the memory besides the maps in ADR 0032: agent, programs and verifier.
 const MANIFEST: &str = include_str!("../../deploy/daemonset.yaml");
 const OTHER: u64 = 64 << 20;
-/// How often the agent is killed beside full tables.
+/// The number of times that the agent is killed with full tables.
 const KILLS: usize = 3;
 const NODE_PORT: u16 = 30_080;
-/// Flows of a table, how many times as many there are later, and the bytes of memory that each one may cost who lists
-/// them.
+/// The number of flows in a table, the factor by which it grows later, and the limit in bytes for the memory of a list
+/// command for each flow.
 const FEW: u32 = 16_384;
 const GROWTH: u32 = 8;
 const EACH: u64 = 64;
-/// How long the first sweep may take on a machine under load.
+/// The deadline for the first sweep, on a machine under load.
 const SWEEP: Duration = Duration::from_secs(90);
 
-/// The limit that the manifest sets.
+/// The memory limit of the manifest, in bytes.
 fn limit_of_the_manifest() -> Result<u64> {
     let mut words = MANIFEST.split("limits: {memory: ").skip(1);
     let number = words.next().and_then(|rest| rest.split_once("Mi}")).context("limits")?.0;
@@ -41,15 +42,14 @@ fn limit_of_the_manifest() -> Result<u64> {
     Ok(number.parse::<u64>()? << 20)
 }
 
-/// A limit for which tables are made smaller, and in a campaign that of the manifest, which has room for the default
-/// sizes.
+/// A limit that makes tables smaller. In a campaign also that of the manifest, in which the default sizes fit.
 #[test]
 fn full_tables_fit_the_memory_limit() -> Result<()> {
     let manifest = limit_of_the_manifest()?;
     campaign::size(&[LIMIT][..], &[LIMIT, manifest]).iter().try_for_each(|limit| fit(*limit))
 }
 
-/// The figures of the documents are those of the maps.
+/// The documents must contain the size that the maps have.
 #[test]
 fn documents_say_what_full_maps_take() -> Result<()> {
     let full: u64 = SHAPES.iter().map(|shape| shape.bytes(shape.entries)).sum();
@@ -70,7 +70,7 @@ fn fit(bytes: u64) -> Result<()> {
     let mut rig = rig.start(&[&web])?;
     let limit = MemoryLimit::new("full", bytes)?;
     let mut agent = rig.take_agent(0)?;
-    // Its maps are charged to nobody; those that it makes next are charged to the limit.
+    // Its existing maps are charged to no limit; those that it creates next are charged to this one.
     agent.stop()?;
     drop(agent.command(&["cleanup"])?);
     agent.limit_memory(&limit);
@@ -102,7 +102,7 @@ fn fit(bytes: u64) -> Result<()> {
             ensure!(entries >= f64::from(room4) * 0.9, "{entries} of {room4} entries");
             Ok(())
         })?;
-        // As an operator asks in the container of the agent.
+        // As an operator runs it in the agent's container.
         for arguments in [&["ct", "list"][..], &["status"]] {
             let lines = agent.lines_within(&limit, arguments)?;
             ensure!(lines > 5, "{lines} lines of {arguments:?}");
@@ -120,7 +120,7 @@ fn fit(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// The memory that is taken beside full tables of flows is no less than they need, and leaves some of the limit.
+/// The memory charged with full flow tables is at least what the tables need, and leaves a part of the limit.
 fn is_as_computed(limit: &MemoryLimit, bytes: u64, [room4, room6]: [u32; 2]) -> Result<()> {
     let size = |shape: &Shape| match shape.name {
         "FLOWS4" => shape.bytes(room4),
@@ -128,7 +128,7 @@ fn is_as_computed(limit: &MemoryLimit, bytes: u64, [room4, room6]: [u32; 2]) -> 
         _ => 0,
     };
     let (tables, taken): (u64, u64) = (SHAPES.iter().map(size).sum(), limit.taken()?);
-    // Pages are charged in whole, and both tables are nine tenths full at least.
+    // Only whole pages are charged, and both tables are at least nine tenths full.
     ensure!(taken > tables / 10 * 8, "{taken} bytes, but both tables alone take {tables}");
     ensure!(taken < bytes - bytes / 16, "{taken} of {bytes} bytes are taken");
     let mebibytes = bytes >> 20;
@@ -141,7 +141,7 @@ fn is_as_computed(limit: &MemoryLimit, bytes: u64, [room4, room6]: [u32; 2]) -> 
     Ok(())
 }
 
-/// Somebody wants more flows than the limit has room for.
+/// The requested flow tables do not fit into the limit.
 #[test]
 fn a_limit_below_the_chosen_maps_is_a_problem() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(topology::Shape::Routed).nodes(1))?.start(&[])?;
@@ -158,9 +158,10 @@ fn a_limit_below_the_chosen_maps_is_a_problem() -> Result<()> {
     Ok(())
 }
 
-/// Waits until `status` names the memory limit as too small, and metric and health count it, or for neither.
+/// Waits until `status` names the memory limit as too small, and metric and health count it; or until none of these
+/// does.
 fn has_problem(agent: &Agent, expected: bool) -> Result<()> {
-    wait_until_ok(SWEEP, "what status says of the memory limit", || {
+    wait_until_ok(SWEEP, "status about the memory limit", || {
         let said = agent.exit_said(&["status"])?;
         let is_named = said.contains("Problem        memory limit of the agent is 128 MiB");
         ensure!(is_named == expected, "expected: {expected}, not {said}");
@@ -168,7 +169,7 @@ fn has_problem(agent: &Agent, expected: bool) -> Result<()> {
     })
 }
 
-/// An operator runs lists in the agent's container, whose memory full tables have a large part of.
+/// An operator runs lists in the agent's container, where full tables take a large part of the memory limit.
 #[test]
 fn a_list_of_flows_takes_little_memory_for_each() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(topology::Shape::Routed).nodes(1))?;
@@ -197,7 +198,7 @@ fn a_list_of_flows_takes_little_memory_for_each() -> Result<()> {
     Ok(())
 }
 
-/// Puts open connections of other clients into a protected table until it is full.
+/// Fills a protected table with open connections of other clients.
 fn fill(maps: &Maps, room: u32, v4: bool) -> Result<()> {
     let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?).as_nanos() as u64;
     let (to, backend) = if v4 {
@@ -223,7 +224,7 @@ fn fill(maps: &Maps, room: u32, v4: bool) -> Result<()> {
     }
     let mut found = 0;
     maps.flows(Table::Protected, |key, _| found += u32::from(key.is_v4() == v4))?;
-    // Connections of the loads have some of the room.
-    ensure!(found >= room / 10 * 9, "{found} of {room} entries are there");
+    // Connections of the loads take some of the entries.
+    ensure!(found >= room / 10 * 9, "{found} of {room} entries exist");
     Ok(())
 }

@@ -1,5 +1,7 @@
-//! Path MTU discovery: a router between the nodes takes less than the wires that end at it. Its errors are about
-//! packets that were translated, and must reach whoever sent them as errors about what he sent.
+//! Path MTU discovery: the path through a router between the nodes has a smaller MTU than the wires that end at it.
+//!
+//! The router's ICMP errors are about translated packets, and must reach the original senders as errors about what they
+//! sent.
 
 use std::net::SocketAddr;
 
@@ -17,11 +19,11 @@ in_both_shapes!(
     hosts_without_socket_hooks_are_told_of_their_frontend,
 );
 
-/// The MTU of the router.
+/// The MTU of the router, in bytes.
 const MTU: u16 = 1_400;
-/// Bytes of a datagram and of its answer.
+/// The lengths in bytes of a question and of its answer.
 const SIZES: [(usize, usize); 3] = [(1_440, 100), (100, 1_440), (4_000, 20_001)];
-/// `NodePort`s of a backend on the first node, and of one on the other.
+/// `NodePort`s of a backend on the first node, and of a backend on the other node.
 const NODE_PORTS: [u16; 2] = [30_080, 30_081];
 
 fn start(shape: Shape, setting: &str) -> Result<(Rig, [Service; 2])> {
@@ -36,9 +38,9 @@ fn start(shape: Shape, setting: &str) -> Result<(Rig, [Service; 2])> {
     Ok((rig, [near, far]))
 }
 
-/// Everybody whose questions, or the answers to them, meet the router; the client
-/// outside is on the side of node-a. And whether a connection is told of it as
-/// being on the way to the frontend: those that hooks gave a backend hear of that.
+/// All clients and frontends whose questions or answers pass the router; the external client is on the segment of
+/// node-a. The third value tells whether a TCP client learns the MTU for the address of the frontend: a client that a
+/// socket hook connected to its backend learns it for the backend.
 fn questions<'a>(
     rig: &'a Rig,
     [near, far]: &[Service; 2],
@@ -48,24 +50,24 @@ fn questions<'a>(
     let [at_one, at_other] = NODE_PORTS;
     let node_port = |node: &Member, port| node.addresses().socket(family, port);
     Ok(vec![
-        // Translated at the wire of a pod, and by a hook or, datagrams, where they leave the host.
+        // Translated at the interface of a pod; for hosts by a socket hook, or for datagrams where they leave the host.
         (&**rig.pod(0, 0)?, far.frontend(family), true),
         (&**rig.pod(1, 0)?, near.frontend(family), true),
         (&**one, far.frontend(family), false),
         (&**other, near.frontend(family), false),
-        // A backend elsewhere, which sees the node.
+        // The backend is on another node, and sees the node's address.
         (rig.client(), node_port(one, at_other), true),
-        // One beside it, which sees the client.
+        // The backend is on the node of the frontend, and sees the client.
         (rig.client(), node_port(other, at_other), true),
         (&**other, node_port(one, at_one), true),
         (&**rig.pod(1, 0)?, node_port(one, at_one), true),
-        // There and back: the router is between client and node, and between node and backend.
+        // Through the router twice: between client and node, and between node and backend.
         (&**other, node_port(one, at_other), true),
         (&**rig.pod(0, 0)?, node_port(other, at_one), true),
     ])
 }
 
-/// Lets everybody forget what he has learnt.
+/// Clears the learned MTUs of all members.
 fn forget(rig: &Rig, family: Family) -> Result<()> {
     rig.topology().members().into_iter().try_for_each(|member| match family {
         Family::V4 => member.netns().sysctl("net.ipv4.route.flush", "1"),
@@ -73,10 +75,10 @@ fn forget(rig: &Rig, family: Family) -> Result<()> {
     })
 }
 
-/// Whether a member has learnt the MTU of the way to an address.
+/// Checks that a member has learned the MTU of the path to an address.
 fn has_learnt(from: &Member, to: SocketAddr) -> Result<()> {
     let way = from.netns().tool("ip", &["route", "get", &to.ip().to_string()])?;
-    ensure!(way.contains(&format!("mtu {MTU}")), "{} has not learnt: {way}", from.name());
+    ensure!(way.contains(&format!("mtu {MTU}")), "{} has not learned: {way}", from.name());
     Ok(())
 }
 
@@ -95,8 +97,8 @@ fn connections_find_the_mtu_of_a_router_between_nodes(shape: Shape) -> Result<()
     Ok(())
 }
 
-/// Datagrams that met the router are lost; the questions are asked again, and both ends have learnt. In a run that is
-/// no campaign, each way has one of the sizes, and another one in each family.
+/// Datagrams that exceed the MTU are lost, so the questions are repeated until both ends have learned it. Outside a
+/// campaign, each path is tested with one of the sizes, and with another one in each family.
 fn datagrams_find_the_mtu_of_a_router_between_nodes(shape: Shape) -> Result<()> {
     let (rig, services) = start(shape, "")?;
     let step = campaign::size(SIZES.len(), 1);
@@ -107,7 +109,7 @@ fn datagrams_find_the_mtu_of_a_router_between_nodes(shape: Shape) -> Result<()> 
                 let question = Ask::udp(to).sized(size, answer_size);
                 let arrived = until(from, question, Result::is_ok);
                 arrived.with_context(|| format!("{size} bytes, and {answer_size} back"))?;
-                // IPv4 routers cut what is in pieces already.
+                // IPv4 routers fragment packets that are fragments already.
                 if size == 1_440 || size > 1_440 && family == Family::V6 {
                     has_learnt(from, to)?;
                 }
@@ -117,7 +119,7 @@ fn datagrams_find_the_mtu_of_a_router_between_nodes(shape: Shape) -> Result<()> 
     Ok(())
 }
 
-/// `socketLB: off`: connections of hosts are translated where they leave, as their datagrams are.
+/// With `socketLB: off`, connections of hosts are translated where they leave, like their datagrams.
 fn hosts_without_socket_hooks_are_told_of_their_frontend(shape: Shape) -> Result<()> {
     let (rig, services) = start(shape, "socketLB: 'off'")?;
     for family in Family::ALL {
@@ -134,7 +136,7 @@ fn hosts_without_socket_hooks_are_told_of_their_frontend(shape: Shape) -> Result
             until(from, Ask::udp(to).sized(1_440, 100), Result::is_ok)?;
             has_learnt(from, to)?;
         }
-        // By `lo` to the own node, and from there to the backend.
+        // Through `lo` to the own node, and from there to the backend.
         let one = rig.node(0)?;
         let [_, at_other] = NODE_PORTS;
         let to = one.addresses().socket(family, at_other);

@@ -1,4 +1,5 @@
-//! Programs of others outside of ours: our place is taken back without a packet being lost, and who insists is named.
+//! Programs of other owners outside ours: the agent takes its place back without packet loss, and names an owner that
+//! insists.
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -17,14 +18,14 @@ use lb_tests::traffic::{Ask, PAUSE};
 use lb_tests::wait::{pass, wait_until_ok};
 
 const NODE_PORT: u16 = 30_080;
-/// How long the agent may take to see what is attached: it looks every two seconds.
+/// The deadline for the agent to detect changes of attached programs: it inspects every two seconds.
 const SOON: Duration = Duration::from_secs(30);
-/// How often a neighbour comes.
+/// The interval between new neighbouring programs.
 const EVERY: Duration = Duration::from_secs(3);
-/// The return codes of a tc program for a packet that the next one shall see, and for one that nobody else shall.
+/// The return code of a tc program that passes the packet on to the next program (`TC_ACT_UNSPEC`).
 const NEXT: i32 = -1;
 const PASS: i32 = 0;
-/// A kubeconfig for an API server that is away.
+/// A kubeconfig with an API server that is unreachable.
 const AWAY: &str = "\
 apiVersion: v1
 kind: Config
@@ -37,16 +38,16 @@ users: [{name: nobody, user: {}}]
 fn start() -> Result<(Rig, Service)> {
     let rig = Rig::build(Topology::builder(Shape::Routed))?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT);
-    // The nearer one answers through pods' devices, the other through the uplink.
+    // The first backend answers through pods' interfaces, the second one through the external interface.
     let web = web.pods(&[rig.pod(0, 1)?, rig.pod(1, 0)?]);
     Ok((rig.start(&[&web])?, web))
 }
 
-/// Attaches a program before ours at the ingress of these devices of node-a, or after ours at their egress.
+/// Attaches a program before ours at the ingress of these interfaces of node-a, or after ours at their egress.
 fn come(rig: &Rig, devices: &[&str], verdict: i32, is_egress: bool) -> Result<Vec<OwnedFd>> {
     let come = |device: &&str| {
         let index = nix::net::if_::if_nametoindex(*device)?;
-        // One for each: a device takes no program twice.
+        // One program for each interface: an interface accepts a program only once.
         let program = load_verdict(verdict)?;
         let link = attach_outermost(program.as_fd(), index, is_egress);
         link.with_context(|| format!("device {device}"))
@@ -74,12 +75,12 @@ fn neighbours_that_come_every_three_seconds_cost_no_question() -> Result<()> {
         }
         pass(EVERY);
     }
-    wait_until_ok(SOON, "each device is repaired again and again", || {
+    wait_until_ok(SOON, "each interface is repaired repeatedly", || {
         let repairs = rig.agent(0)?.metric(&["lb_attachment_repairs_total", "displaced"])?;
-        ensure!(repairs > 11.5, "{repairs} repairs of three devices, each at both ends");
+        ensure!(repairs > 11.5, "{repairs} repairs of three interfaces, each in both directions");
         Ok(())
     })?;
-    // A packet that meets two programs of ours is one of a pod straight to a backend to the second one (ADR 0026).
+    // To the second of two programs of ours, a packet looks like one of a pod straight to a backend (ADR 0026).
     let twice = rig.agent(0)?.metric(&["lb_events_total", "\"port_shifted\""])?;
     let (mut lost, mut answers) = (Vec::new(), 0);
     for (what, load) in loads {
@@ -105,21 +106,21 @@ fn who_insists_on_our_place_is_a_problem_until_he_is_gone() -> Result<()> {
     ensure!(!is_named(&status()?), "{}", status()?);
     let mut neighbours = come(&rig, &["eth0"], PASS, false)?;
     is_displaced(&rig, 1.0)?;
-    ensure!(problems(&rig)? < 0.5, "somebody who came once is a problem");
+    ensure!(problems(&rig)? < 0.5, "a program that was attached once is reported as a problem");
     neighbours.extend(come(&rig, &["eth0"], PASS, false)?);
-    // It waits before it takes its place back again, and an operator is told before that.
+    // After a second displacement the agent pauses before its repair, and reports the problem before that.
     is_displaced(&rig, 2.0)?;
-    ensure!(problems(&rig)? > 0.5, "somebody who came twice is no problem");
-    wait_until_ok(SOON, "status names who insists", || {
+    ensure!(problems(&rig)? > 0.5, "a program that was attached twice is not reported");
+    wait_until_ok(SOON, "status names the displacing program", || {
         ensure!(is_named(&status()?), "{}", status()?);
         rig.agent(0)?.has_problems(1)
     })?;
     drop(neighbours);
     if campaign::size(true, false) {
-        // A minute must pass, which `datapath::displaced` has a test of without waiting.
+        // The problem ends after a minute; a unit test of `datapath::displaced` covers that without waiting.
         return Ok(());
     }
-    wait_until_ok(SOON * 4, "nobody insists any more", || {
+    wait_until_ok(SOON * 4, "the problem has ended", || {
         let status = status()?;
         ensure!(!is_named(&status) && problems(&rig)? < 0.5, "{status}");
         Ok(())
@@ -130,7 +131,7 @@ fn problems(rig: &Rig) -> Result<f64> {
     rig.agent(0)?.metric(&["lb_node_problems"])
 }
 
-/// Waits until the agent has taken its places back so many times.
+/// Waits until the agent has restored its places this number of times.
 fn is_displaced(rig: &Rig, times: f64) -> Result<()> {
     wait_until_ok(SOON, "the agent takes its place back", || {
         let repairs = rig.agent(0)?.metric(&["lb_attachment_repairs_total", "displaced"])?;
@@ -139,8 +140,8 @@ fn is_displaced(rig: &Rig, times: f64) -> Result<()> {
     })
 }
 
-/// An agent was killed while it took its place back: before it made the new link at one device, and after that at
-/// others, where the new link runs a program that does nothing. The next one has no API server to learn from.
+/// An agent was killed during a repair: at one place before it created the new link, and at others after that, when the
+/// new link runs a program that does nothing. The next agent has no API server.
 #[test]
 fn repair_that_was_killed_halfway_leaves_one_program_of_ours_without_an_api_server() -> Result<()> {
     let (mut rig, web) = start()?;
@@ -170,7 +171,7 @@ fn repair_that_was_killed_halfway_leaves_one_program_of_ours_without_an_api_serv
         }
         Ok(())
     })?;
-    ensure!(agent.health("/readyz")?.0 == 503, "there is an API server");
+    ensure!(agent.health("/readyz")?.0 == 503, "ready without an API server");
     for (what, load) in loads {
         drop(load.finish_without_loss().context(what)?);
     }
@@ -182,7 +183,8 @@ fn repair_that_was_killed_halfway_leaves_one_program_of_ours_without_an_api_serv
     Ok(())
 }
 
-/// Leaves the pins and links of a repair that was killed, and says at which interface, where, and which pin is aside.
+/// Creates the pins and links of an interrupted repair; returns the interface, the direction, and the pin that was
+/// moved aside.
 fn leave_halfway(
     rig: &Rig,
     device: &str,

@@ -1,4 +1,5 @@
-//! Pods behind netkit: in mode l2 they ask and answer as behind a veth, in mode l3 the operator is told.
+//! Pods behind netkit: in mode l2 they ask and answer as behind a veth, in mode l3 the agent reports the problem to the
+//! operator.
 
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ fn pods_behind_netkit_ask_and_answer(shape: Shape) -> Result<()> {
     questions_are_answered(&mut rig, &[])
 }
 
-/// Here the kernel takes packets into the network namespace of the pod itself (`bpf_redirect_peer`).
+/// With the stack bypass, the kernel delivers packets into the pod's own network namespace (`bpf_redirect_peer`).
 fn pods_behind_netkit_ask_and_answer_past_the_stack(shape: Shape) -> Result<()> {
     if Kind::Netkit.is_skipped()? {
         return Ok(());
@@ -42,8 +43,8 @@ fn pods_behind_netkit_ask_and_answer_past_the_stack(shape: Shape) -> Result<()> 
     Ok(())
 }
 
-/// A pod, its host and a client outside ask a pod of the same node, one of the other, and the pod that asks: by new
-/// sockets, and again by one that stays.
+/// A pod, its host and an external client use a pod of the same node, a pod of the other node, and the client pod
+/// itself: through new sockets, and again through one that stays open.
 fn questions_are_answered(rig: &mut Rig, flags: &[&str]) -> Result<()> {
     let mut services = Vec::new();
     for ((name, node, pod), index) in
@@ -94,7 +95,7 @@ fn netkit_in_mode_l3_is_a_problem_that_names_pod_and_remedy() -> Result<()> {
     let pod = rig.pod(0, 0)?;
     let problem = format!("interface eth0 of pod network namespace {}", pod.netns().name());
     let device = format!("its other end {}", pod.device());
-    wait_until_ok(SOON, "status names device, namespace and remedy", || {
+    wait_until_ok(SOON, "status names interface, namespace and remedy", || {
         let status = rig.agent(0)?.exit_said(&["status"])?;
         let mut problems = status.lines().filter(|line| line.starts_with("Problem"));
         let told = problems.find(|line| line.contains(&problem)).context(status.clone())?;

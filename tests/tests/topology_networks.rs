@@ -1,5 +1,5 @@
-//! A device with addresses of several networks: what is masqueraded leaves under the one that its route names, as with
-//! netfilter's MASQUERADE, which kube-proxy's rules end in.
+//! An interface with addresses of several networks: a masqueraded packet leaves with the address that its route names,
+//! as with netfilter's MASQUERADE, which kube-proxy's rules use.
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::manifest::{Endpoint, Service};
@@ -7,17 +7,18 @@ use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
 use lb_tests::topology::{Addresses, Family, Shape, Topology};
 use lb_tests::traffic::{Answer, Ask, Failure, Protocol};
 
-/// `NodePort`s of backends in the first network, in the second, behind a router in that, and of a pod behind it.
+/// `NodePort`s of backends in the first network, in the second network, behind a router in the second network, and of a
+/// pod behind that router.
 const NODE_PORTS: [u16; 4] = [30_080, 30_081, 30_082, 30_083];
-/// From a `NodePort` to the port that netfilter serves in its place.
+/// The difference between a `NodePort` and the port of netfilter's rules for the same backend.
 const NETFILTERS: u16 = 1_000;
 
-/// The address of node-a in the second network, and another one.
+/// An address of the second network; number 11 is that of node-a.
 fn second(number: u8) -> Result<Addresses> {
     Addresses::parse(&format!("192.168.70.{number}"), &format!("fd00:70::{number}"))
 }
 
-/// Nodes in a second network, by the same device; behind node-b there is one more, and its pods.
+/// Builds nodes with a second network on the same interface; behind node-b are another network and its pods.
 fn build() -> Result<(Rig, [Addresses; 4])> {
     let rig = Rig::build(Topology::builder(Shape::Bridged))?;
     let [pods4, pods6] = rig.node(1)?.pod_ranges();
@@ -46,7 +47,7 @@ fn build() -> Result<(Rig, [Addresses; 4])> {
     Ok((rig, backends))
 }
 
-/// The same by rules of netfilter, as kube-proxy would have them, each at another port.
+/// Adds netfilter rules for the same backends, as kube-proxy would write them, on other ports.
 fn add_rules(rig: &Rig, backends: [Addresses; 4]) -> Result<()> {
     let rule = |(Addresses { v4, v6 }, port)| {
         let port = port + NETFILTERS;
@@ -71,7 +72,7 @@ fn question(rig: &Rig, (family, protocol): (Family, Protocol), port: u16) -> Res
     Ok(Ask::new(protocol, rig.node(0)?.addresses().socket(family, port)))
 }
 
-/// Backends see this source, in the first question of a flow and in those that go the way that it made.
+/// Checks that backends see this source address, in the first question of a flow and in later ones.
 fn is_asked_from(rig: &Rig, port: u16, source: Addresses) -> Result<()> {
     for of in matrix() {
         let question = question(rig, of, port)?;
@@ -84,7 +85,7 @@ fn is_asked_from(rig: &Rig, port: u16, source: Addresses) -> Result<()> {
     Ok(())
 }
 
-/// Waits until they do.
+/// Waits until new flows have this source address, and checks it.
 fn comes_to_be_asked_from(rig: &Rig, port: u16, source: Addresses) -> Result<()> {
     for of in matrix() {
         let saw = |outcome: &Result<Answer, Failure>| {
@@ -116,7 +117,7 @@ fn backends_see_the_network_that_leads_to_them(masquerade: &str) -> Result<()> {
     let line = status.lines().find(|line| line.contains(" eth0 ")).context("no eth0")?;
     ensure!(line.ends_with("(or by route, several networks)"), "{line}");
 
-    // Another address of that network, and then none.
+    // First another address of that network, and then none.
     let (netns, near) = (rig.node(0)?.netns(), NODE_PORTS[1]);
     netns.ip("address del 192.168.70.11/24 dev eth0
          address del fd00:70::11/64 dev eth0
@@ -140,7 +141,8 @@ fn backends_see_the_network_that_leads_to_them_with_masquerade_kube_proxy() -> R
     backends_see_the_network_that_leads_to_them("kube-proxy")
 }
 
-/// A bridge of pods that has another network first: with `masquerade: kube-proxy` pods are masqueraded for there, too.
+/// The bridge of the pods has another network as well, which comes first: with `masquerade: kube-proxy`, pods are
+/// masqueraded towards it, too.
 #[test]
 fn pods_see_their_network_on_a_bridge_that_has_two() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(Shape::Bridged))?;
@@ -166,7 +168,7 @@ fn pods_see_their_network_on_a_bridge_that_has_two() -> Result<()> {
     Ok(())
 }
 
-/// The map of the addresses whose answers are known is kept, and so are flows: an agent that comes back loses neither.
+/// The map of addresses whose answers are known is pinned, as are flows: a restarted agent loses neither.
 #[test]
 fn flows_from_the_second_network_outlive_the_agent() -> Result<()> {
     let (mut rig, _) = build()?;
@@ -191,7 +193,7 @@ fn flows_from_the_second_network_outlive_the_agent() -> Result<()> {
     is_asked_from(&rig, NODE_PORTS[2], second(11)?)
 }
 
-/// The stack asks rules by source and by mark; so do we, and find the same route.
+/// Policy routing by source and by mark: our programs must find the same route as the stack.
 #[test]
 fn rules_by_source_and_by_mark_lead_to_the_same_source() -> Result<()> {
     let (mut rig, _) = build()?;

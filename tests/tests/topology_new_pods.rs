@@ -1,5 +1,5 @@
-//! A new pod waits for nobody: neither for a long turn of the agent's main loop, nor for a long list of routes, nor
-//! because the kernel dropped the event that tells of it (ADR 0030).
+//! New pods, whose programs are attached without delay: neither a long iteration of the agent's main loop, nor a long
+//! list of routes, nor an event that the kernel dropped makes a pod wait (ADR 0030).
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -20,22 +20,24 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 const SOON: Duration = Duration::from_mins(1);
-/// Changes of an interface at a time, and how often: more than any receive buffer of the agent holds.
+/// The number of changes of an interface in one batch, and the number of batches: more events than the agent's receive
+/// buffers hold.
 const CHANGES: usize = 2_000;
 const ROUNDS: usize = 20;
-/// Questions that a pod may ask in vain more than where nothing was dropped: each waits for half a second.
+/// The number of additional failed questions of a pod that is allowed, compared with a run without dropped events. Each
+/// question waits for half a second.
 const IN_VAIN: u32 = 8;
-/// Routes of a border gateway's neighbour.
+/// The number of routes that a border gateway may get from a peer.
 const ROUTES: u32 = 150_000;
-/// Pods that come while routes are listed.
+/// The number of pods that are added while routes are listed.
 const PODS: usize = 5;
-/// Between two looks at a new interface.
+/// The pause between two checks of a new interface.
 const LOOK: Duration = Duration::from_micros(500);
-/// The agent lists all routes at most this often.
+/// The shortest interval between two lists of all routes by the agent.
 const EACH: Duration = Duration::from_secs(1);
 
-/// The agent has no CPU while an interface changes so often that the kernel drops events, and a pod comes. Nothing
-/// tells of the pod but the list that the agent asks for.
+/// The agent is stopped (SIGSTOP) while an interface changes so often that the kernel drops events, and a pod is added.
+/// Only the list that the agent requests afterwards contains the pod.
 #[test]
 fn pod_that_came_among_dropped_events_is_served_at_once() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
@@ -47,11 +49,15 @@ fn pod_that_came_among_dropped_events_is_served_at_once() -> Result<()> {
          link set spare up")?;
     let quiet = asked_in_vain(&mut rig, question, |_| Ok(()))?;
     let flooded = asked_in_vain(&mut rig, question, flood)?;
-    ensure!(flooded <= quiet + IN_VAIN, "{flooded} questions in vain, {quiet} where all was told");
+    ensure!(
+        flooded <= quiet + IN_VAIN,
+        "{flooded} failed questions, {quiet} without dropped events"
+    );
     Ok(())
 }
 
-/// Stops the agent while something happens and a pod comes, and returns how often that pod asks in vain afterwards.
+/// Stops the agent during `work` and the creation of a pod; returns the number of failed questions of that pod
+/// afterwards.
 fn asked_in_vain(
     rig: &mut Rig,
     question: Ask,
@@ -71,7 +77,7 @@ fn asked_in_vain(
     Ok(count)
 }
 
-/// Changes an interface until each socket of the agent that follows links has lost events.
+/// Changes an interface until every socket of the agent that receives link events has lost some.
 fn flood(rig: &Rig) -> Result<()> {
     let netns = rig.node(0)?.netns();
     let before = dropping(netns)?;
@@ -89,11 +95,11 @@ fn flood(rig: &Rig) -> Result<()> {
     bail!("nothing was dropped: {:?}", dropping(netns)?)
 }
 
-/// The events that were dropped for each socket that follows links, as `/proc/net/netlink` counts them.
+/// The number of dropped events for each socket that receives link events, from `/proc/net/netlink`.
 fn dropping(netns: &Netns) -> Result<Vec<u64>> {
     let text = netns.proc_net("netlink")?;
     let rows = text.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
-    // Protocol 0 is routes and links, group 1 is links.
+    // Protocol 0 is NETLINK_ROUTE, and the lowest bit of the groups is that of links.
     let follows = |row: &Vec<&str>| {
         let groups = row.get(3).and_then(|groups| u32::from_str_radix(groups, 16).ok());
         row.get(1) == Some(&"0") && groups.is_some_and(|groups| groups & 1 != 0)
@@ -101,7 +107,8 @@ fn dropping(netns: &Netns) -> Result<Vec<u64>> {
     rows.filter(follows).map(|row| Ok(row.get(8).context("drops")?.parse()?)).collect()
 }
 
-/// Routes are listed again and again, because one of them comes and goes: a list takes long, and no pod waits for it.
+/// One route is removed and added repeatedly, so that the agent lists all routes again and again. A list takes long,
+/// and no pod may wait for it.
 #[test]
 fn pods_do_not_wait_for_a_long_list_of_routes() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
@@ -119,7 +126,7 @@ fn pods_do_not_wait_for_a_long_list_of_routes() -> Result<()> {
     let list = began.elapsed();
     for _ in 0..PODS {
         wait::pass(EACH);
-        // Once the route is gone the agent lists all others, of which one may lead where it led.
+        // After a route was removed, the agent lists all others, because one of them may lead to the same destinations.
         netns.ip("route del 60.0.0.0/24\nroute add 60.0.0.0/24 via 192.168.50.1 dev eth0")?;
         wait::pass(list / 10);
         pods.come()?;
@@ -131,7 +138,7 @@ fn pods_do_not_wait_for_a_long_list_of_routes() -> Result<()> {
     Ok(())
 }
 
-/// All Services get another backend at once, which the agent programs in one turn of its main loop.
+/// All Services get another backend at once, which the agent programs in one iteration of its main loop.
 #[test]
 fn pods_do_not_wait_for_a_long_turn_of_the_main_loop() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
@@ -168,7 +175,7 @@ fn pods_do_not_wait_for_a_long_turn_of_the_main_loop() -> Result<()> {
     Ok(())
 }
 
-/// Writes so many Services, all with this backend.
+/// Writes this number of Services, all with this backend.
 fn many(rig: &Rig, services: u32, backend: u8) -> Result<()> {
     let objects = (0..services).flat_map(|number| {
         let (name, [_, _, high, low]) = (format!("many-{number}"), number.to_be_bytes());
@@ -189,7 +196,7 @@ fn many(rig: &Rig, services: u32, backend: u8) -> Result<()> {
     rig.manifests().write("many", &objects.collect::<Vec<_>>())
 }
 
-/// Pods that come one after the other, and how long each waited for its programs.
+/// Pods that are added one after another, and the time that each waited for its programs.
 struct Newcomers<'a> {
     node: &'a Netns,
     peers: Netns,
@@ -198,7 +205,7 @@ struct Newcomers<'a> {
 
 impl<'a> Newcomers<'a> {
     fn new(node: &'a Netns, peers: &str) -> Result<Self> {
-        // Else it would be turns of this thread that are measured.
+        // Otherwise the measurement would include the scheduling delay of this thread.
         nice(-19)?;
         Ok(Self { node, peers: Netns::new(peers)?, waits: Vec::new() })
     }

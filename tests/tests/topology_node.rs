@@ -1,4 +1,4 @@
-//! The node changes while the agent runs: addresses come and go, its object changes and vanishes.
+//! Changes of the node while the agent runs: addresses come and go, and the Node object changes and is deleted.
 
 use std::fs;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use serde_json::json;
 
 const NODE_PORT: u16 = 30_080;
 const SOON: Duration = Duration::from_secs(30);
-/// Flows are swept every five seconds.
+/// The deadline for flows to be updated: the sweep runs every five seconds.
 const RENEWED: Duration = Duration::from_mins(1);
 
 in_both_shapes!(
@@ -108,7 +108,7 @@ fn services_are_served_without_a_node_object(shape: Shape) -> Result<()> {
     agent.ensure_running()
 }
 
-/// Contract 3.11: a client that never stops asking, from one port, by an address of the node that stays.
+/// Contract 3.11: a client asks continuously from one port, through an address of the node that stays.
 fn flows_to_the_other_node_outlive_the_address_that_stood_for_their_client(
     shape: Shape,
 ) -> Result<()> {
@@ -117,7 +117,7 @@ fn flows_to_the_other_node_outlive_the_address_that_stood_for_their_client(
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&remote);
     rig.manifests().apply(&web)?;
     let (node, stays) = (rig.node(0)?, other()?);
-    // Else the second address of a network goes with the first.
+    // Otherwise the second address of a network would be removed together with the first.
     node.netns()
         .run_in(|| fs::write("/proc/sys/net/ipv4/conf/eth0/promote_secondaries", "1"))??;
     node.netns().ip(&format!(
@@ -133,7 +133,7 @@ fn flows_to_the_other_node_outlive_the_address_that_stood_for_their_client(
     for family in [Family::V4, Family::V6] {
         until(rig.client(), question(family), Result::is_ok)?;
         let seen = ask(rig.client(), question(family))?.client.ip();
-        ensure!(seen == goes.of(family), "{seen} is shown, not the first of {goes:?}");
+        ensure!(seen == goes.of(family), "the backend saw {seen}, not the first of {goes:?}");
     }
     node.netns().ip(&format!(
         "address change {}/64 dev eth0 nodad preferred_lft forever

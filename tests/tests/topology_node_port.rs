@@ -1,4 +1,4 @@
-//! Clients outside, pods and neighbours ask a `NodePort`.
+//! Questions of external clients, pods and other nodes to a `NodePort`.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +48,7 @@ fn backend_on_the_other_node_answers_the_client_outside(shape: Shape) -> Result<
         let node = rig.node(0)?.addresses();
         let answer = ask(rig.client(), Ask::new(protocol, node.socket(family, NODE_PORT)))?;
         ensure!(answer.server == "pod-b1", "{answer:?}");
-        // Its answer must come back through the node that was asked.
+        // The backend must answer through the node that the client used.
         ensure!(answer.client.ip() == node.of(family), "{answer:?}");
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Connections of a node and of its masqueraded pods that are open, and silent,
-//! when their port becomes a `NodePort`: what their servers send arrives.
+//! Open, idle connections of a node and of its masqueraded pods whose port becomes a `NodePort`: the packets of their
+//! servers still arrive.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -20,21 +20,21 @@ in_both_shapes!(
     connections_from_a_node_port_go_on_during_a_take_over_and_after,
 );
 
-/// Ports of the node's own connections, of those of a pod, and of a server
-/// on the node: within the usual range of `NodePorts`, and outside.
+/// The ports of the node's own connections, of a pod's connections, and of a server on the node: inside the default
+/// range of `NodePorts`, and outside.
 const USUAL: [u16; 3] = [30_085, 30_086, 30_087];
 const UNUSUAL: [u16; 3] = [20_085, 20_086, 20_087];
-/// Everything here answers within milliseconds.
+/// The deadline for reads; everything in this test answers within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Both ends of a connection; the server's comes second.
+/// Both ends of a connection; the server's end is the second.
 enum Open {
     Stream(TcpStream, TcpStream),
     Datagrams(UdpSocket, UdpSocket, SocketAddr),
 }
 
 impl Open {
-    /// The server speaks, and hears the answer.
+    /// The server sends a byte, and the client answers.
     fn is_alive(&mut self) -> Result<()> {
         let mut byte = [0];
         match self {
@@ -57,7 +57,7 @@ impl Open {
     }
 }
 
-/// A socket of a family, at a port of a member or at one that the kernel chooses.
+/// A socket of a family, bound to a port of a member (0: chosen by the kernel).
 fn socket(of: &Member, (family, kind): (Family, Type), port: u16) -> Result<Socket> {
     let address = of.addresses().socket(family, port);
     let socket = of.home().run_in(|| Socket::new(Domain::for_address(address), kind, None))??;
@@ -67,7 +67,7 @@ fn socket(of: &Member, (family, kind): (Family, Type), port: u16) -> Result<Sock
     Ok(socket)
 }
 
-/// A connection between two sockets, and the port that the server sees.
+/// Connects two sockets; returns the connection and the port that the server sees.
 fn open(client: Socket, server: Socket) -> Result<(Open, u16)> {
     let to = server.local_addr()?;
     if client.r#type()? == Type::STREAM {
@@ -84,7 +84,7 @@ fn open(client: Socket, server: Socket) -> Result<(Open, u16)> {
     Ok((Open::Datagrams(client, server, from), from.port()))
 }
 
-/// The node gives the connections of a pod to the server its own address and this port.
+/// Masquerades the connections of a pod to the server with the node's address and this port.
 fn masquerade(rig: &Rig, pod: &Member, port: u16) -> Result<()> {
     let (pod, server) = (pod.addresses(), rig.client().addresses());
     let rules = format!(
@@ -99,7 +99,7 @@ fn masquerade(rig: &Rig, pod: &Member, port: u16) -> Result<()> {
     rig.node(0)?.netns().tool_fed("nft", &["-f", "-"], &rules).map(drop)
 }
 
-/// Opens connections of each kind. Datagrams to a server of the node are the Service's as soon as there is one.
+/// Opens connections of each kind. Datagrams to a server on the node belong to the Service as soon as there is one.
 fn open_all(rig: &Rig, [of_node, of_pod, served]: [u16; 3]) -> Result<Vec<Open>> {
     let (node, pod, outside) = (rig.node(0)?, rig.pod(0, 1)?, rig.client());
     masquerade(rig, pod, of_pod)?;
@@ -121,7 +121,7 @@ fn open_all(rig: &Rig, [of_node, of_pod, served]: [u16; 3]) -> Result<Vec<Open>>
     Ok(all)
 }
 
-/// The ports have Services from now on.
+/// Creates Services with these ports as `NodePorts`.
 fn give_away(rig: &Rig, names: [&str; 3], index: u8, ports: [u16; 3]) -> Result<()> {
     for ((name, index), port) in names.into_iter().zip(index..).zip(ports) {
         let service = Service::new(name, index)?.port(80, TARGET).node_port(port);
@@ -140,7 +140,7 @@ fn are_served(rig: &Rig, ports: [u16; 3]) -> Result<()> {
     Ok(())
 }
 
-/// Egress sees nothing of them before their servers speak.
+/// The egress programs see no packet of these connections before their servers send.
 fn silent_connections_outlive_that_their_port_becomes_a_node_port(shape: Shape) -> Result<()> {
     let mut rig = Rig::build(Topology::builder(shape))?;
     let mut all = open_all(&rig, USUAL)?;
@@ -156,8 +156,8 @@ fn silent_connections_outlive_that_their_port_becomes_a_node_port(shape: Shape) 
     Ok(())
 }
 
-/// The servers answer datagrams while rules of kube-proxy are there. They send
-/// their first segments when the rules are gone: egress noted nothing of the connections.
+/// The servers answer datagrams while rules of kube-proxy exist. They send their first segments after the rules were
+/// removed, so the egress programs have recorded nothing of these connections.
 fn connections_from_a_node_port_go_on_during_a_take_over_and_after(shape: Shape) -> Result<()> {
     let mut rig = Rig::build(Topology::builder(shape))?;
     let [port, ..] = USUAL;

@@ -1,5 +1,5 @@
-//! Connections that a node begins, or that it masquerades for its pods, from ports that `NodePorts` have: their answers
-//! come to a frontend and are no questions to its Service.
+//! Connections that a node opens, or masquerades for its pods, from ports that are also `NodePorts`: the answers arrive
+//! at a frontend and are not taken for questions to its Service.
 
 use std::thread;
 
@@ -19,9 +19,9 @@ in_both_shapes!(
     connection_outlives_that_its_port_becomes_a_node_port,
 );
 
-/// `NodePorts` of Services with a near, a far, and no backend.
+/// `NodePorts` of Services with a local, a remote, and no backend.
 const TAKEN: [u16; 3] = [30_080, 30_081, 30_082];
-/// A number that becomes a `NodePort` later.
+/// A port that becomes a `NodePort` later.
 const LATER: u16 = 30_085;
 
 fn rig(shape: Shape) -> Result<Rig> {
@@ -43,7 +43,7 @@ fn rig_of(builder: Builder, acceleration: &str) -> Result<Rig> {
     Ok(rig)
 }
 
-/// Keeps a flow to the server outside, and asks twice.
+/// Opens a flow to the external server, and asks twice.
 fn kept<'a>(
     rig: &Rig,
     from: &'a Member,
@@ -60,7 +60,7 @@ fn kept<'a>(
     Ok(flow)
 }
 
-/// A client outside still reaches the Service whose port somebody of the node uses.
+/// An external client still reaches the Service whose port is also used by a connection of the node.
 fn is_served(
     rig: &Rig,
     (family, protocol): (Family, Protocol),
@@ -77,7 +77,7 @@ fn node_talks_to_a_server_outside_from_node_ports(shape: Shape) -> Result<()> {
     node_talks_from_node_ports(&rig(shape)?)
 }
 
-/// XDP sees the answers first.
+/// XDP is the first hook that the answers pass.
 #[test]
 fn node_talks_to_a_server_outside_from_node_ports_that_xdp_serves() -> Result<()> {
     let builder = Topology::builder(Shape::Routed).without_checksum_offload().polling();
@@ -101,7 +101,7 @@ fn node_talks_from_node_ports(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// Node-a gives its pods' connections to the client outside its own address and these ports.
+/// Masquerades the connections of node-a's pods to the external client with the node's address and these ports.
 fn masquerade(rig: &Rig, ports: &str) -> Result<()> {
     let node = rig.node(0)?;
     let [pods4, pods6] = node.pod_ranges();
@@ -118,7 +118,7 @@ fn masquerade(rig: &Rig, ports: &str) -> Result<()> {
     node.netns().tool_fed("nft", &["-f", "-"], &rules).map(drop)
 }
 
-/// In the short form all ports are of the range that has the `NodePorts`, so that one of ten is taken.
+/// Outside a campaign all masquerade ports are in the range of the `NodePorts`, so that every tenth is taken.
 fn random_masquerade_loses_no_connection_beside_hundreds_of_node_ports(shape: Shape) -> Result<()> {
     const NODE_PORTS: u16 = 300;
     let (ports, connections) =
@@ -143,7 +143,7 @@ fn random_masquerade_loses_no_connection_beside_hundreds_of_node_ports(shape: Sh
     masquerade(&rig, ports)?;
     for (family, protocol) in matrix() {
         let question = Ask::new(protocol, rig.client().addresses().socket(family, TARGET));
-        // Two pods at once, whose connections share the address and its ports.
+        // Two pods at the same time, whose connections share the node's address and its ports.
         let peers = [rig.pod(0, 0)?.peer(), rig.pod(0, 1)?.peer()];
         let tallies = thread::scope(|scope| {
             let asked = peers.map(|it| scope.spawn(move || it.ask_many(question, connections / 2)));
@@ -168,7 +168,7 @@ fn masqueraded_pods_talk_to_a_server_outside_from_node_ports(shape: Shape) -> Re
     masqueraded_pods_talk_from_node_ports(&rig(shape)?)
 }
 
-/// XDP sees the answers before netfilter gives them back to their pods.
+/// XDP is the first hook that the answers pass, before netfilter translates them for their pods.
 #[test]
 fn masqueraded_pods_talk_to_a_server_outside_from_node_ports_that_xdp_serves() -> Result<()> {
     let builder = Topology::builder(Shape::Routed).without_checksum_offload().polling();
@@ -186,7 +186,7 @@ fn masqueraded_pods_talk_to_a_server_outside_from_node_ports_that_xdp_serves() -
 fn masqueraded_pods_talk_from_node_ports(rig: &Rig) -> Result<()> {
     let node = rig.node(0)?;
     for port in TAKEN {
-        // As a CNI with random ports does now and then.
+        // A CNI plugin with random ports chooses such a port from time to time.
         masquerade(rig, &port.to_string())?;
         for (family, protocol) in matrix() {
             let flow = kept(rig, rig.pod(0, 1)?, (family, protocol), None)?;
@@ -207,7 +207,7 @@ fn connection_outlives_that_its_port_becomes_a_node_port(shape: Shape) -> Result
     let later = later.pods(&[rig.pod(0, 0)?]);
     rig.manifests().apply(&later)?;
     for (family, protocol) in matrix() {
-        // From another node, to which nothing is kept.
+        // From another node, towards which no flow is kept.
         let question = Ask::new(protocol, rig.node(0)?.addresses().socket(family, LATER));
         until(rig.node(1)?, question, |it| it.as_ref().is_ok_and(|it| it.server == "pod-a1"))?;
     }

@@ -1,4 +1,5 @@
-//! Where pins lie, and pins that are not what they should be: refused by name with the remedy, packets go on.
+//! The location of pins, and pins that are not as expected: the agent refuses them by name with a remedy, and packets
+//! still flow.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,10 +17,10 @@ use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until;
 use nix::mount::{MntFlags, umount2};
 
-/// Until the pins of replaced programs are gone.
+/// The deadline for the pins of replaced programs to be removed.
 const SOON: Duration = Duration::from_secs(30);
 
-/// One node with two pods, the second behind a Service; no agent yet.
+/// Builds one node with two pods, the second behind a Service, without an agent.
 fn build() -> Result<(Rig, Service)> {
     let rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
     let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
@@ -27,7 +28,7 @@ fn build() -> Result<(Rig, Service)> {
     Ok((rig, web))
 }
 
-/// The same after a first run.
+/// The node of [`build`] after a first run of its agent.
 fn stopped() -> Result<(Rig, Service, Agent)> {
     let (mut rig, web) = build()?;
     rig.start_agents(&[])?;
@@ -43,7 +44,7 @@ fn is_served(rig: &Rig, web: &Service) -> Result<()> {
     Ok(())
 }
 
-/// A refused agent has touched nothing; after the remedy that it names, it runs.
+/// Checks that a refused agent has changed nothing, and that it runs after the remedy that it names.
 fn is_refused_until_cleaned_up(
     (rig, web, mut agent): (Rig, Service, Agent),
     parts: &[&str],
@@ -60,7 +61,7 @@ fn is_refused_until_cleaned_up(
 fn map_of_another_shape_is_refused() -> Result<()> {
     let stopped = stopped()?;
     let maps = stopped.0.node(0)?.bpf().join(LAYOUT).join("maps");
-    // A bpffs renames within a directory: what is pinned as SERVICES afterwards is a map of settings.
+    // bpffs only renames within a directory, so the pin is removed first: `SERVICES` then names a settings map.
     fs::remove_file(maps.join("SERVICES"))?;
     fs::rename(maps.join("SETTINGS"), maps.join("SERVICES"))?;
     let place = format!("{} is an array of 1 entries", maps.join("SERVICES").display());
@@ -79,7 +80,7 @@ fn pin_that_is_no_map_is_refused() -> Result<()> {
     is_refused_until_cleaned_up(stopped, &[&place, "cleanup"])
 }
 
-/// Every map that the agent fills may be lost while nothing runs: the next run fills it again, also the bits without
+/// Any map that the agent fills may be lost while no agent runs. The next run fills it again, also the bits without
 /// which no answer would be looked up.
 #[test]
 fn maps_that_are_lost_are_filled_again() -> Result<()> {
@@ -94,8 +95,7 @@ fn maps_that_are_lost_are_filled_again() -> Result<()> {
     Ok(())
 }
 
-/// The source of the mount at a path, as `/proc/mounts` has it.
-/// The maps of a load that was replaced stay until its programs are detached, and then go.
+/// The maps of a replaced load stay until its programs are detached, and are then freed.
 #[test]
 fn maps_of_a_replaced_load_go_with_its_programs() -> Result<()> {
     let (rig, web, mut agent) = stopped()?;
@@ -114,7 +114,7 @@ fn maps_of_a_replaced_load_go_with_its_programs() -> Result<()> {
     };
     let before = maps()?;
     ensure!(before.keys().eq(["PATHS", "SCRATCH", "XDP_PATH"]), "{before:?}");
-    // Another size needs other programs, which go beside those that are attached.
+    // Another map size needs new programs, which are attached beside the old ones.
     for size in ["FLOWS=1024", "FLOWS=2048"] {
         agent.set_flag("--map-size", size);
         agent.start_again()?;
@@ -128,6 +128,7 @@ fn maps_of_a_replaced_load_go_with_its_programs() -> Result<()> {
     is_served(&rig, &web)
 }
 
+/// The source of the mount at a path, from `/proc/mounts`.
 fn mounted_by(path: &Path) -> Result<Option<String>> {
     let mounts = fs::read_to_string("/proc/mounts")?;
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
@@ -152,7 +153,7 @@ fn bpffs_is_mounted_where_there_is_none_and_unmounted_by_cleanup() -> Result<()>
     until(rig.pod(0, 0)?, question, Result::is_err)
 }
 
-/// As a job does that cleans up after kube-proxy: by the flag, and by the file of the agent that it cleans up after.
+/// A job that cleans up after kube-proxy uses the flag together with the configuration file of the agent to clean up.
 #[test]
 fn cleanup_by_flag_removes_the_pins_that_the_file_names() -> Result<()> {
     let (rig, web, agent) = stopped()?;
@@ -192,12 +193,12 @@ fn directory_where_nothing_can_be_mounted_is_refused() -> Result<()> {
     drop(agent.command(&["cleanup"])?);
     let bpf = rig.node(0)?.bpf().to_owned();
     umount2(&bpf, MntFlags::empty()).with_context(|| bpf.display().to_string())?;
-    // Enough to run, but not to mount.
+    // These capabilities are enough to run, but not to mount.
     agent.confine("-all,+bpf,+net_admin,+perfmon");
     agent.spawn_again(&[])?;
     let remedy = format!("as root: mount -t bpf bpf {}", bpf.display());
     agent.refuses_to_run(&["is not a bpffs and none can be mounted there", &remedy])?;
-    // The command of an init container, in our words and in kube-proxy's.
+    // The command of an init container, in our spelling and in kube-proxy's.
     for init in [&["run", "--init-only"][..], &["init"]] {
         ensure!(mounted_by(&bpf)?.is_none(), "mounted before {init:?}");
         let said = agent.command(init)?;

@@ -1,4 +1,4 @@
-//! Somebody removes pins while the agent runs: nothing is lost, and they come back.
+//! Pins that are removed while the agent runs: no packet is lost, and the agent restores the pins.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,11 +19,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 const NODE_PORT: u16 = 30_080;
-/// How long the agent may take to see what is missing: it looks every two seconds.
+/// The deadline for the agent to detect missing pins: it inspects every two seconds.
 const SOON: Duration = Duration::from_secs(30);
-/// How long pins are removed again and again: several inspections.
+/// The time during which pins are removed repeatedly: several inspections.
 const REMOVALS: Duration = Duration::from_secs(7);
-/// How many changes of a Service are made while no pin can come back.
+/// The number of changes of a Service that are made while no pin can be restored.
 const CHANGES: u16 = 5;
 
 fn start() -> Result<(Rig, Service)> {
@@ -33,7 +33,7 @@ fn start() -> Result<(Rig, Service)> {
     Ok((rig.start(&[&web])?, web))
 }
 
-/// Everything below a directory.
+/// All paths below a directory.
 fn pins(directory: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut all = BTreeSet::new();
     for entry in fs::read_dir(directory).with_context(|| directory.display().to_string())? {
@@ -84,7 +84,7 @@ fn removed_directory_of_pins_comes_back_and_no_question_is_lost() -> Result<()> 
         remove(&directory.join(part))?;
         until_back(&directory, &before)?;
     }
-    // Some of these fall between two steps of an inspection.
+    // Some of these removals fall between two steps of an inspection.
     let end = Instant::now() + REMOVALS;
     while Instant::now() < end {
         remove(&directory)?;
@@ -92,7 +92,7 @@ fn removed_directory_of_pins_comes_back_and_no_question_is_lost() -> Result<()> 
     until_back(&directory, &before)?;
     let repairs = agent.metric(&["lb_attachment_repairs_total", "unpinned"])?;
     ensure!(repairs > 3.0 * 8.0, "{repairs} repairs: two pods, an uplink and four hooks, thrice");
-    // They are worth something: the next run goes on where this one ended.
+    // The restored pins are complete: the next run continues where this one ended.
     agent.kill9()?;
     agent.start_again()?;
     for (what, load) in loads {
@@ -118,12 +118,12 @@ fn removed_pins_of_maps_come_back_as_the_same_maps() -> Result<()> {
     ensure!(listed.contains("10.96.0.10"), "the flow from before is listed: {listed}");
     let listed = agent.command(&["lb", "list"])?;
     ensure!(listed.contains("10.96.0.10"), "{listed}");
-    // A pod that comes now is served by programs over these maps.
+    // A pod that is added now gets programs that use these maps.
     rig.until_programmed()
 }
 
-/// Something else lies over the directory of the pins: nothing can be put there. Packets are served, Services change,
-/// and `status`, metrics and the health say so until it is gone.
+/// A mount hides the directory of the pins, so that no pin can be created. Packets are served and Services change, and
+/// `status`, metrics and health report the problem until the mount is removed.
 #[test]
 fn pins_that_cannot_come_back_are_a_problem_and_turn_the_health_bad() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(Shape::Routed))?;
@@ -140,7 +140,7 @@ fn pins_that_cannot_come_back_are_a_problem_and_turn_the_health_bad() -> Result<
         Ok(())
     };
     is(200)?;
-    ensure!(problems(agent)? < 0.5, "there are problems before");
+    ensure!(problems(agent)? < 0.5, "a problem is reported before the test");
     let question = Ask::tcp(web.frontend(Family::V4));
     let load = rig.pod(0, 0)?.peer().load(question, false, PAUSE)?;
     mount(Some("cover"), &directory, Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
@@ -160,12 +160,12 @@ fn pins_that_cannot_come_back_are_a_problem_and_turn_the_health_bad() -> Result<
     Ok(())
 }
 
-/// How many problems of the node the metrics count.
+/// The number of problems of the node, from the metrics.
 fn problems(agent: &Agent) -> Result<f64> {
     agent.metric(&["lb_node_problems"])
 }
 
-/// `status` says at once that the agent runs without its pins.
+/// Checks that `status` reports at once that the agent runs without its pins.
 fn has_no_pins(agent: &Agent, what: &str) -> Result<()> {
     let (code, said) = agent.ended(&["status"])?;
     let is_told = said.contains(&format!("{LAYOUT}: {what}"));
@@ -174,7 +174,7 @@ fn has_no_pins(agent: &Agent, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Each change is programmed into the maps that the agent holds, and none of them puts a pin back.
+/// Each change is programmed into the maps that the agent holds, and none of them restores a pin.
 fn stays_bad_while_services_change(rig: &Rig, is: &impl Fn(u16) -> Result<()>) -> Result<()> {
     for number in 0..CHANGES {
         let late = Service::new("late", 11)?.port(80 + number, TARGET).pods(&[rig.pod(0, 1)?]);
@@ -198,7 +198,7 @@ fn names_the_cause(agent: &Agent) -> Result<()> {
     })
 }
 
-/// `--bpf-dir` is a directory of a bpffs that is there for others too. Its removal takes the agent's lock with it.
+/// `--bpf-dir` is a directory of a bpffs that other programs share. Its removal also removes the agent's lock.
 #[test]
 fn removed_bpf_dir_comes_back_with_its_lock_and_no_question_is_lost() -> Result<()> {
     let (mut rig, web) = start()?;
@@ -215,7 +215,7 @@ fn removed_bpf_dir_comes_back_with_its_lock_and_no_question_is_lost() -> Result<
         loads.push((format!("{} asks {question:?}", from.name()), load));
     }
     for _ in 0..3 {
-        // Held, or it has put them back before anybody asks.
+        // The agent is stopped (SIGSTOP), because it would restore the pins before `status` runs.
         let process = Pid::from_raw(agent.id().cast_signed());
         kill(process, Signal::SIGSTOP)?;
         let said = fs::remove_dir_all(&directory).map_err(Into::into);

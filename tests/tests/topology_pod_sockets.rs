@@ -1,4 +1,4 @@
-//! `socketLB: all`: the sockets of pods are served by the socket hooks, as far as no address of theirs is needed.
+//! The setting `socketLB: all`: socket hooks also serve the sockets of pods, unless the pod's source address matters.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use lb_tests::wait::wait_until;
 
 const NODE_PORT: u16 = 30_080;
 const VIP_PORT: u16 = 8_443;
-/// How long the agent may take.
+/// The deadline for the agent to follow a change.
 const SOON: Duration = Duration::from_secs(30);
 
 in_both_shapes!(
@@ -28,7 +28,7 @@ in_both_shapes!(
     pod_that_no_hook_sees_is_served_by_its_packets,
 );
 
-/// A rig whose agents serve all sockets.
+/// Starts agents with `socketLB: all`.
 fn rig(shape: Shape, more: &str) -> Result<Rig> {
     let mut rig = Rig::build(Topology::builder(shape))?;
     let config = rig.configuration(&format!("socketLB: all\n{more}"))?;
@@ -36,7 +36,7 @@ fn rig(shape: Shape, more: &str) -> Result<Rig> {
     Ok(rig)
 }
 
-/// Calls of sockets that were sent to a backend, and flows of packets that began.
+/// The number of socket calls that were redirected to a backend, and of flows that packets began.
 fn served(agent: &Agent) -> Result<[f64; 2]> {
     let calls = agent.metric(&["lb_events_total", "\"socket_translated\""])?;
     Ok([calls, agent.metric(&["lb_datapath_packets_total", "\"pod_ingress\"", "\"new_flow\""])?])
@@ -88,7 +88,7 @@ fn service_without_endpoints_is_refused_at_once(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// Datagrams are no hook's: a connected socket moves as an unconnected one does.
+/// Datagrams are not served by a hook: a connected socket follows its Service as an unconnected one does.
 fn datagrams_move_on_when_their_endpoint_leaves(shape: Shape) -> Result<()> {
     let rig = rig(shape, "")?;
     let pod = rig.pod(0, 0)?;
@@ -106,7 +106,7 @@ fn datagrams_move_on_when_their_endpoint_leaves(shape: Shape) -> Result<()> {
             let kept = pod.peer().keep(question)?;
             for (service, name) in [(&before, "pod-a2"), (&after, "pod-b2")] {
                 moves(service, name)?;
-                // The flow that was left is over right after the switch: somebody may ask between the two.
+                // The old flow ends right after the switch; a question may fall between the two.
                 let answer = wait_until(SOON, "the socket follows", || {
                     kept.ask().ok().filter(|answer| answer.server == name)
                 })?;
@@ -117,7 +117,7 @@ fn datagrams_move_on_when_their_endpoint_leaves(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// Source ranges and affinity go by a pod's own address, as everywhere: not by the node's.
+/// Source ranges and affinity use the pod's own address, not the node's.
 fn what_depends_on_the_address_of_a_pod_is_decided_by_its_packets(shape: Shape) -> Result<()> {
     let rig = rig(shape, "")?;
     let [allowed, other] = [rig.pod(0, 0)?, rig.pod(0, 1)?];
@@ -154,7 +154,7 @@ fn what_depends_on_the_address_of_a_pod_is_decided_by_its_packets(shape: Shape) 
     Ok(())
 }
 
-/// `NodePorts` on loopback are for processes of the host.
+/// `NodePorts` on loopback are for host processes only.
 fn loopback_of_a_pod_is_its_own(shape: Shape) -> Result<()> {
     let rig = rig(shape, "localhostNodePorts: true")?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
@@ -175,7 +175,7 @@ fn loopback_of_a_pod_is_its_own(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// A process of a pod outside of the cgroup that the hooks are attached to.
+/// A process of a pod outside the cgroup to which the hooks are attached.
 fn pod_that_no_hook_sees_is_served_by_its_packets(shape: Shape) -> Result<()> {
     let mut rig = rig(shape, "")?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());

@@ -1,4 +1,5 @@
-//! Traffic policies `Local`: who is kept on its node, who is dropped, and who is let through anyway.
+//! The traffic policies `Local`: clients that stay on their node, packets that are dropped, and clients that are served
+//! anyway.
 
 use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;
@@ -30,7 +31,7 @@ fn external_local_keeps_outside_clients_on_the_node(shape: Shape) -> Result<()> 
     for (family, protocol) in matrix() {
         for (node, letter) in rig.topology().nodes().iter().zip(["pod-a", "pod-b"]) {
             let question = Ask::new(protocol, node.addresses().socket(family, NODE_PORT));
-            // So often that one of four would have been seen.
+            // Often enough that a backend on the other node would have answered, if the policy allowed it.
             let found = servers(rig.client(), question, 80)?;
             ensure!(found.len() == 2, "{family} {protocol}: {found:?}");
             ensure!(found.iter().all(|name| name.starts_with(letter)), "{found:?}");
@@ -52,7 +53,7 @@ fn external_local_drops_outside_clients_without_a_local_endpoint(shape: Shape) -
     Ok(())
 }
 
-/// Contract 3.2, step 4: a pod of the node, then the node itself, may use every endpoint.
+/// Contract 3.2, step 4: local pods, and then the node itself, may use every endpoint.
 fn external_local_lets_pods_and_hosts_through(shape: Shape) -> Result<()> {
     let rig = Rig::shared(shape)?;
     let web = web()?.external_policy_local().pods(&[rig.pod(1, 0)?]);
@@ -75,7 +76,7 @@ fn internal_local_keeps_pods_and_hosts_on_the_node(shape: Shape) -> Result<()> {
             let found = servers(from, question, 30)?;
             ensure!(found.iter().all(|name| name.starts_with("pod-a")), "{found:?}");
         }
-        // The policy of the inside is none of the outside's.
+        // The internal policy does not apply to external destinations.
         let to = Ask::new(protocol, rig.node(0)?.addresses().socket(family, NODE_PORT));
         ensure!(different_servers(rig.client(), to, 4)?.len() == 4);
     }

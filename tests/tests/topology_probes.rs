@@ -1,4 +1,4 @@
-//! Health check ports answer good probes while many bad clients hold connections to them and come back.
+//! Health check ports that answer good probes while many bad clients hold connections open and reconnect.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -16,15 +16,15 @@ use serde_json::json;
 
 const CHECK: u16 = 30_999;
 const SOON: Duration = Duration::from_mins(1);
-/// Beginnings of requests that never end, and what is no request.
+/// Prefixes of requests that never end, and bytes that are not a request.
 const BEGINNINGS: [&[u8]; 4] =
     [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\nX: ", b"\x16\x03\x01"];
 
-/// Bad clients of one address: they hold their connections, and come back where one is ended.
+/// Bad clients with one address: they hold their connections open, and reconnect when one is closed.
 #[derive(Default)]
 struct Crowd {
     is_over: AtomicBool,
-    /// Connections that were made.
+    /// The number of connections so far.
     made: AtomicU64,
 }
 
@@ -87,7 +87,7 @@ fn bad_clients_that_come_back_keep_no_probe_from_its_answer() -> Result<()> {
             let home = rig.client().home();
             let bad = scope.spawn(|| home.run_in(|| crowd.stay(server, clients)));
             let good = (|| {
-                wait_until_ok(SOON, "the bad clients are there", || {
+                wait_until_ok(SOON, "the bad clients are connected", || {
                     ensure!(crowd.made.load(Ordering::Relaxed) >= clients as u64, "not all yet");
                     Ok(())
                 })?;

@@ -1,4 +1,4 @@
-//! Packets without endpoint, port or Service are refused at once, or dropped where they must be.
+//! Packets without endpoint, port or Service: refused at once, or dropped where the contract requires it.
 
 use std::thread;
 use std::time::Duration;
@@ -89,7 +89,8 @@ fn endpoints_that_go_and_come_back_are_followed(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// Refusals have a limit, and each frontend has its own: clients of one Service do not hang while another is flooded.
+/// Refusals are rate-limited for each frontend separately: clients of one Service are still refused while another
+/// Service is flooded.
 fn flood_at_one_empty_service_spares_the_refusals_of_another(shape: Shape) -> Result<()> {
     const DATAGRAMS: u16 = 20_000;
     let rig = Rig::shared(shape)?;
@@ -107,7 +108,7 @@ fn flood_at_one_empty_service_spares_the_refusals_of_another(shape: Shape) -> Re
                 let mut asks =
                     Datagram::new(at(&own.to_string()), at(&to.to_string()), Transport::Udp(true));
                 asks.source.port = lb_common::addr::Port::new(number | 1_024);
-                // A queue that is full is no failure: the flood goes on.
+                // A full send queue is not an error: the flood continues.
                 drop(hand.send(&asks, to));
             }
             Ok(())
@@ -118,7 +119,7 @@ fn flood_at_one_empty_service_spares_the_refusals_of_another(shape: Shape) -> Re
                 for protocol in Protocol::ALL {
                     refused(rig.pod(0, 1)?, Ask::new(protocol, empty.frontend(family)))?;
                 }
-                // The limit of the other frontend holds as well: 1,000 refusals a second.
+                // The limit also applies to the other frontend: 1,000 refusals a second.
                 wait::pass(Duration::from_millis(5));
             }
             flood.join().map_err(|_panic| anyhow::anyhow!("the flood ended early"))?

@@ -1,5 +1,5 @@
-//! The agent begins anew in its own process, or somewhere else: `status` knows who runs and what devices are, and two
-//! runs never decide beside each other.
+//! Reloads of the agent, in its own process or in another one: `status` shows the running process and the roles of
+//! interfaces, and two runs never make decisions at the same time.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
 
-/// How long the agent may take to see another file and to begin anew.
+/// The deadline for the agent to detect another file and to reload.
 const SOON: Duration = Duration::from_mins(1);
 
 fn build() -> Result<(Rig, Service)> {
@@ -20,7 +20,7 @@ fn build() -> Result<(Rig, Service)> {
     Ok((rig, web))
 }
 
-/// It is called `exe` afterwards: the lock tells that it runs, not its name.
+/// After a reload the process is named `exe`: `status` detects a running agent by its lock, not by this name.
 #[test]
 fn status_knows_an_agent_that_began_anew_in_its_process() -> Result<()> {
     let (mut rig, _) = build()?;
@@ -35,7 +35,7 @@ fn status_knows_an_agent_that_began_anew_in_its_process() -> Result<()> {
         ensure!(status.contains(&runs), "{status}");
         Ok(())
     })?;
-    // Whoever asks does not keep the lock from who needs it.
+    // `status` must not keep the lock from an agent that needs it.
     let mut agent = rig.take_agent(0)?;
     agent.kill9()?;
     let status = agent.command(&["status"])?;
@@ -51,7 +51,7 @@ fn status_says_what_devices_are_served_as_whoever_counts_as_a_pod() -> Result<()
         "--pod-interface-name-prefix=eth",
     ])?;
     let pod = rig.pod(0, 0)?.device().to_owned();
-    wait_until_ok(SOON, "status tells the roles of both", || {
+    wait_until_ok(SOON, "status shows the roles of all interfaces", || {
         let status = rig.agent(0)?.command(&["status"])?;
         for (device, role) in [("eth0", "external"), (&*pod, "pod"), ("lo", "host")] {
             let mut lines = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -62,7 +62,7 @@ fn status_says_what_devices_are_served_as_whoever_counts_as_a_pod() -> Result<()
     })
 }
 
-/// The programs of the other directory would answer for Services that are no more.
+/// The programs of the other directory would still serve deleted Services.
 #[test]
 fn programs_of_another_directory_are_refused_by_its_name_until_it_is_cleaned_up() -> Result<()> {
     let (mut rig, web) = build()?;

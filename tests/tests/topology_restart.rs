@@ -1,4 +1,4 @@
-//! The agent ends, crashes, comes back and is cleaned up, under traffic.
+//! The end, crash, restart and cleanup of an agent under traffic.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use lb_tests::wait::wait_until;
 
 const NODE_PORT: u16 = 30_080;
 const SOON: Duration = Duration::from_secs(30);
-/// Room for every flow of a run that takes minutes: where there is none, a new size may lose some.
+/// Flow table sizes with room for every flow of a run of minutes; a smaller table might lose some at a change of size.
 const SIZES: [&str; 2] = ["FLOWS=262144", "FLOWS=524288"];
 
 in_both_shapes!(
@@ -37,7 +37,7 @@ fn start(shape: Shape) -> Result<(Rig, Service)> {
     start_with(shape, Rig::pods)
 }
 
-/// The same with some of the pods as backends.
+/// As [`start`], with some of the pods as backends.
 fn start_with(shape: Shape, backends: impl Fn(&Rig) -> Vec<&Pod>) -> Result<(Rig, Service)> {
     let rig = Rig::build(Topology::builder(shape))?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT);
@@ -45,24 +45,24 @@ fn start_with(shape: Shape, backends: impl Fn(&Rig) -> Vec<&Pod>) -> Result<(Rig
     Ok((rig.start(&[&web])?, web))
 }
 
-/// Everybody asks without pause, through kept and through new sockets, while the agent of node-a
-/// goes away by `end` and comes back, [`times`] over.
+/// All clients ask continuously, through kept and through new sockets, while the agent of node-a is ended by `end` and
+/// restarted, [`times`] times.
 fn nothing_is_lost(shape: Shape, end: impl Fn(&mut Agent, &Node) -> Result<()>) -> Result<()> {
     while_everybody_asks(start(shape)?, times(), end)
 }
 
-/// How often the agent goes away, where each time is like the first.
+/// The number of restarts that are all alike.
 fn times() -> usize {
     campaign::size(1, 10)
 }
 
-/// How often, where each time takes back what the one before did.
+/// The number of restarts of which each undoes the one before.
 fn times_there_and_back() -> usize {
     campaign::size(2, 10)
 }
 
-/// The same where flows move into another map; but what a pod answers to itself at that moment may be (ADR 0005): the
-/// pod that asks is no backend here.
+/// As [`nothing_is_lost`], for flows that move to another map. A hairpin answer may be lost at that moment (ADR 0005),
+/// so the client pod is not a backend here.
 fn nothing_is_lost_on_the_move(
     shape: Shape,
     times: usize,
@@ -102,7 +102,7 @@ fn traffic_goes_on_while_the_agent_is_killed_and_started(shape: Shape) -> Result
     nothing_is_lost(shape, |agent, _| agent.kill9())
 }
 
-/// Under another name, what an agent of this version left is what one of another version would have left.
+/// A renamed directory of pins looks like the state that an agent of another version would have left.
 fn traffic_goes_on_while_the_data_path_of_another_layout_is_taken_over(shape: Shape) -> Result<()> {
     nothing_is_lost_on_the_move(shape, times(), |agent, node| {
         agent.stop()?;
@@ -111,8 +111,8 @@ fn traffic_goes_on_while_the_data_path_of_another_layout_is_taken_over(shape: Sh
     })
 }
 
-/// Two builds give one name to layouts of which one map differs: the rest is carried over, and lists of one do not read
-/// what the other left.
+/// Two builds use the same name for layouts that differ in one map: the other maps are carried over, and list commands
+/// of one build do not read maps of the other.
 fn traffic_goes_on_while_another_build_of_the_same_layout_is_taken_over(
     shape: Shape,
 ) -> Result<()> {
@@ -130,7 +130,7 @@ fn traffic_goes_on_while_another_build_of_the_same_layout_is_taken_over(
     })
 }
 
-/// Programs that log are other programs than those that do not: as of another build.
+/// Programs with packet logging differ from those without it, as those of another build would.
 fn traffic_goes_on_while_programs_of_another_build_come_and_go(shape: Shape) -> Result<()> {
     let flags = std::cell::Cell::new(["off", "drops"]);
     nothing_is_lost(shape, |agent, _| {
@@ -144,7 +144,7 @@ fn traffic_goes_on_while_programs_of_another_build_come_and_go(shape: Shape) -> 
     })
 }
 
-/// Maps get larger and smaller; what flows remember stays.
+/// Maps get larger and smaller, and keep their flows.
 fn traffic_goes_on_while_maps_get_another_size(shape: Shape) -> Result<()> {
     let sizes = std::cell::Cell::new(SIZES);
     nothing_is_lost_on_the_move(shape, times_there_and_back(), |agent, _| {
@@ -156,7 +156,7 @@ fn traffic_goes_on_while_maps_get_another_size(shape: Shape) -> Result<()> {
     })
 }
 
-/// The attached programs are those of the size before, whose map another run had put aside when it was killed.
+/// The attached programs use the previous size; a run that was killed had moved their map aside.
 fn a_size_that_was_asked_for_by_a_run_that_was_killed_is_taken_back(shape: Shape) -> Result<()> {
     let sizes = std::cell::Cell::new(SIZES);
     nothing_is_lost_on_the_move(shape, times(), |agent, node| {
@@ -171,8 +171,8 @@ fn a_size_that_was_asked_for_by_a_run_that_was_killed_is_taken_back(shape: Shape
     })
 }
 
-/// Asks for another size and kills the run between two of its
-/// steps; one that was quicker is taken back, and asked again.
+/// Requests another size and kills the run between two of its steps. If the run was faster, its change is undone and
+/// requested again.
 fn killed_halfway(agent: &mut Agent, node: &Node, [before, now]: [&str; 2]) -> Result<()> {
     const TRIES: u32 = 50;
     let maps = node.bpf().join(LAYOUT).join("maps");
@@ -182,7 +182,7 @@ fn killed_halfway(agent: &mut Agent, node: &Node, [before, now]: [&str; 2]) -> R
         agent.spawn_again(&[])?;
         let is_done = || agent.health("/readyz").is_ok_and(|(status, _)| status == 200);
         let began = Instant::now();
-        // Looked for all the time: a fast machine is soon done with it.
+        // Polled without a pause, because a fast machine finishes soon.
         for look in 1_u32.. {
             let is_halfway = is_there("FLOWS4-old") && is_there("FLOWS4");
             if is_halfway || look % 500 == 0 && is_done() {
@@ -199,7 +199,7 @@ fn killed_halfway(agent: &mut Agent, node: &Node, [before, now]: [&str; 2]) -> R
         agent.start_again()?;
         agent.stop()?;
     }
-    bail!("{TRIES} runs were quicker than we")
+    bail!("{TRIES} runs finished before they were killed")
 }
 
 fn another_configuration_is_taken_over_under_traffic(shape: Shape) -> Result<()> {
@@ -255,7 +255,7 @@ fn cleanup_removes_everything(shape: Shape) -> Result<()> {
     let said = agent.command(&["cleanup"])?;
     ensure!(!said.trim().is_empty(), "cleanup does not say what it removed");
     until(rig.pod(0, 0)?, question.within(200), Result::is_err)?;
-    // The kernel itself puts `maps.debug` and `progs.debug` into every bpf filesystem.
+    // The kernel creates `maps.debug` and `progs.debug` in every bpf filesystem.
     let pins = std::fs::read_dir(rig.node(0)?.bpf())?.flatten().map(|entry| entry.path());
     let left: Vec<_> =
         pins.filter(|pin| pin.extension().is_none_or(|end| end != "debug")).collect();
@@ -265,7 +265,7 @@ fn cleanup_removes_everything(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// With an agent running, cleanup touches nothing; of another node, nobody notices.
+/// While an agent runs, its own cleanup changes nothing; the cleanup of another node has no effect on this one.
 fn cleanup_concerns_one_node_and_no_running_agent(shape: Shape) -> Result<()> {
     let (mut rig, web) = start(shape)?;
     let mut there = rig.take_agent(1)?;

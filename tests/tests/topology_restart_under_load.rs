@@ -1,5 +1,6 @@
-//! Thousands of questions, a hundred thousand in a campaign, while one node's agent is stopped, killed at any moment,
-//! resized and replaced by another build's: every one is answered, and no TCP segment is lost.
+//! Thousands of questions, a hundred thousand in a campaign, while the agent of one node is stopped, killed at random
+//! times, restarted with other map sizes and replaced by another build: every question is answered, and no TCP segment
+//! is lost.
 
 use std::time::{Duration, Instant};
 
@@ -14,16 +15,16 @@ use lb_tests::traffic::{Load, PAUSE};
 use lb_tests::wait::{pass, try_wait_until};
 
 const NODE_PORT: u16 = 30_080;
-/// Each so many lives, it is ended again and again before it has taken over.
+/// In every life with a number divisible by this, the agent is killed repeatedly before it has taken over.
 const UNLUCKY: u32 = 4;
-/// How many times it is at most: each of them is bounded by what its agent has to say, however busy the machine is.
+/// The largest number of lives. Each is bounded by the messages of its agent, not by time, so that a busy machine needs
+/// no more of them.
 const MOST: u32 = 500;
-/// How long an agent may take to say something.
+/// The deadline for a message of the agent.
 const SOON: Duration = Duration::from_mins(1);
-/// Services that are others at each start, so that each start writes maps.
+/// The number of Services that change at each start, so that each start writes maps.
 const OTHERS: u8 = 60;
-/// The messages of an agent on its way: before programs are
-/// switched, while they are, before and after maps are written.
+/// Messages of a starting agent: before, during and after programs are replaced, and before and after maps are written.
 const MOMENTS: [&str; 5] = [
     "agent started",
     "resizing map",
@@ -32,16 +33,16 @@ const MOMENTS: [&str; 5] = [
     "everything programmed",
 ];
 
-/// The number of these that come before it has taken over.
+/// The number of these messages that come before the agent has taken over.
 const EARLY: usize = 3;
 
-/// Equal seeds end the agent at equal moments of its schedule.
+/// The seed of the schedule: equal seeds end the agent at equal points.
 const SEED: u64 = 7;
 
 #[test]
 fn of_thousands_of_questions_none_is_lost_whatever_becomes_of_the_agent() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(Shape::Routed))?;
-    // Not the pod that asks: what it answers to itself passes where programs are switched at once (ADR 0005).
+    // The client pod is not a backend: a hairpin answer may be lost when programs are replaced (ADR 0005).
     let pods = [rig.pod(0, 1)?, rig.pod(1, 0)?, rig.pod(1, 1)?];
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&pods);
     rig.manifests().apply(&web)?;
@@ -59,7 +60,7 @@ fn of_thousands_of_questions_none_is_lost_whatever_becomes_of_the_agent() -> Res
         lives += 1;
         let live = if lives % UNLUCKY == 0 { unlucky_life } else { one_life };
         live(&rig, &mut agent, &mut random).with_context(|| format!("life {lives}"))?;
-        ensure!(answered(&loads)? > before, "nobody is answered in life {lives}");
+        ensure!(answered(&loads)? > before, "no question is answered in life {lives}");
     }
     let mut total = 0;
     let drops = drops(&agent)?;
@@ -76,7 +77,8 @@ fn of_thousands_of_questions_none_is_lost_whatever_becomes_of_the_agent() -> Res
     Ok(())
 }
 
-/// Pods, the host and the client outside, in both families, by both transports, through sockets that stay and new ones.
+/// Loads of pods, the host and the external client, in both families, with both transports, through kept and new
+/// sockets.
 fn everybody_asks<'a>(rig: &'a Rig, web: &Service) -> Result<Vec<(String, Load<'a>)>> {
     let mut loads = Vec::new();
     for (from, question) in askers(rig, web, NODE_PORT)? {
@@ -93,14 +95,15 @@ fn answered(loads: &[(String, Load<'_>)]) -> Result<u64> {
     loads.iter().map(|(_, load)| Ok(load.so_far()?.answered())).sum()
 }
 
-/// Ends the agent, starts it as another build or with another size of a map, kills it on its way, and lets it come up.
+/// Stops the agent, starts it with another log setting or another map size, kills it during that start, and restarts
+/// it.
 fn one_life(rig: &Rig, agent: &mut Agent, random: &mut Random) -> Result<()> {
     if random.below(2) == 0 {
         agent.stop()?;
     } else {
         agent.kill9()?;
     }
-    // Programs that log are other programs: as of another build.
+    // Programs with packet logging differ, as those of another build would.
     agent.set_flag("--packet-log", random.of(&["off", "drops"]));
     agent.set_flag("--map-size", random.of(&["FLOWS=524288", "FLOWS=262144", "AFFINITY=32768"]));
     for _ in 0..random.below(4) {
@@ -118,7 +121,8 @@ fn one_life(rig: &Rig, agent: &mut Agent, random: &mut Random) -> Result<()> {
     agent.start_again()
 }
 
-/// Gives flows another size in run after run, each of which is killed in the middle of that, and lets one come up.
+/// Requests another size of the flow tables in several runs, kills each of them while it changes the size, and lets the
+/// last one finish.
 fn unlucky_life(rig: &Rig, agent: &mut Agent, random: &mut Random) -> Result<()> {
     for _ in 0..4 {
         agent.kill9()?;
@@ -134,7 +138,7 @@ fn unlucky_life(rig: &Rig, agent: &mut Agent, random: &mut Random) -> Result<()>
     agent.start_again()
 }
 
-/// Waits until the agent says this beyond what it had said before, or is ready and will not say it any more.
+/// Waits until the agent logs this message once more than before, or is ready and will not log it again.
 fn wait_to_hear(agent: &mut Agent, before: &str, moment: &str) -> Result<()> {
     const READY: &str = "everything programmed";
     let count = |log: &str| [moment, READY].map(|line| log.matches(line).count());
@@ -145,13 +149,13 @@ fn wait_to_hear(agent: &mut Agent, before: &str, moment: &str) -> Result<()> {
     })
 }
 
-/// The drops of the node's programs in all its lives, by reason.
+/// The drops of the node's programs in all lives, by reason.
 fn drops(agent: &Agent) -> Result<Vec<(String, f64)>> {
     let drops = |(name, count): &(String, f64)| name.starts_with("lb_drops_total") && *count > 0.0;
     Ok(agent.metrics()?.into_iter().filter(drops).collect())
 }
 
-/// Gives each of the other services other endpoints.
+/// Changes the endpoints of each of the other Services.
 fn change_others(rig: &Rig, number: u8) -> Result<()> {
     let pods = rig.pods();
     for index in 0..OTHERS {
@@ -163,9 +167,9 @@ fn change_others(rig: &Rig, number: u8) -> Result<()> {
     Ok(())
 }
 
-/// TCP segments that pods and the client had to send again: a packet of a connection that was lost. One that its
-/// receiver says it had already (RFC 2883) was not lost but late, as where the machine does much else. Hosts are left
-/// out: there the test itself knocks at the agent's door until somebody opens.
+/// The number of TCP segments that pods and the external client retransmitted, as evidence for lost packets. Segments
+/// that the receiver already had (DSACK, RFC 2883) were late and not lost, for example on a busy machine. Hosts are not
+/// counted, because the test itself connects to the agent's port there until it is open.
 fn lost_segments(rig: &Rig) -> Result<i64> {
     let hosts: Vec<&str> = rig.topology().nodes().iter().map(|node| node.name()).collect();
     let of = |member: &&Member| -> Result<i64> {
@@ -176,7 +180,7 @@ fn lost_segments(rig: &Rig) -> Result<i64> {
     members.iter().filter(|member| !hosts.contains(&member.name())).map(of).sum()
 }
 
-/// A counter of the kernel, of a member's namespace.
+/// A counter of the kernel in a member's network namespace.
 fn counter(member: &Member, file: &str, group: &str, name: &str) -> Result<i64> {
     let text = member.netns().proc_net(file)?;
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(group));

@@ -1,5 +1,5 @@
-//! Each documented setting answers what the default answers: one list of questions from every place to every kind of
-//! frontend, with the source that the backend sees, and what changes may do to sockets that stay.
+//! Every documented setting answers as the default does: one list of questions from every client to every kind of
+//! frontend, the source address that the backend sees, and the permitted effects of changes on sockets that stay open.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,7 +23,7 @@ mod world;
 
 use world::{NODE_PORTS, World};
 
-/// How long a change may take to reach sockets that stay.
+/// The deadline for a change to reach sockets that stay open.
 const SOON: Duration = Duration::from_secs(30);
 
 in_both_shapes!(
@@ -38,7 +38,7 @@ in_both_shapes!(
     pings_are_refused_and_node_ports_are_on_loopback_without_xdp,
 );
 
-/// The control: what the others are compared with.
+/// The control run, with default settings.
 fn nothing_is_set(shape: Shape) -> Result<()> {
     holds(shape, "").map(drop)
 }
@@ -87,7 +87,7 @@ fn pings_are_refused_and_node_ports_are_on_loopback_without_xdp(shape: Shape) ->
     Ok(())
 }
 
-/// Everything, with one setting.
+/// Runs all checks with one setting.
 fn holds(shape: Shape, setting: &str) -> Result<World> {
     let mut world = World::start(shape, setting)?;
     sources::everybody_is_answered(&world)?;
@@ -100,10 +100,10 @@ fn holds(shape: Shape, setting: &str) -> Result<World> {
     Ok(world)
 }
 
-/// Packets were translated by XDP, and sent out by it.
+/// Checks that XDP has translated and redirected packets.
 fn xdp_has_served(world: &World) -> Result<()> {
     for verdict in ["new_flow", "forward", "to_backend", "to_client"] {
-        // The agent of node-b ran from the beginning.
+        // The checks have taken the agent of node-a out of the rig; this one of node-b ran all the time.
         let agent = world.rig.agent(0)?;
         let count = agent.metric(&["lb_datapath_packets_total", "edge_xdp", verdict])?;
         ensure!(count > 0.0, "no {verdict} at edge_xdp");

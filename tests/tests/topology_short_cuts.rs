@@ -1,4 +1,5 @@
-//! With `shortCuts: on`, packets of known flows bypass the stack; what is forged, or too large, does not (ADR 0021).
+//! The setting `shortCuts: on`: packets of established flows bypass the stack; forged and oversized packets do not (ADR
+//! 0021).
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::fake::{Datagram, Transport, at};
@@ -11,7 +12,7 @@ use lb_tests::traffic::{Ask, Capture, Frame, Handmade, Kept, Protocol};
 
 in_both_shapes!(known_flows_go_past_the_stack_both_ways, a_forged_source_takes_the_stack,);
 
-/// Near, far and host backends, by `ClusterIP` and by `NodePort`.
+/// Starts agents and Services with local, remote and host backends, each with a `ClusterIP` and a `NodePort`.
 fn start(builder: Builder) -> Result<(Rig, Vec<Service>)> {
     let mut rig = Rig::build(builder)?;
     let backends = [
@@ -30,13 +31,13 @@ fn start(builder: Builder) -> Result<(Rig, Vec<Service>)> {
     Ok((rig, services))
 }
 
-/// Packets that went past the stack from a hook.
+/// The number of packets that bypassed the stack at a hook.
 fn sent(agent: &Agent, hook: &str) -> Result<f64> {
     agent.metric(&["lb_datapath_packets_total", hook, "sent"])
 }
 
-/// A pod of node-a by `ClusterIP` and a client outside by
-/// `NodePort`: a conversation, and where its packets are met first.
+/// Flows of a pod of node-a through `ClusterIP`s and of an external client through `NodePort`s, each with the hook that
+/// its packets meet first.
 fn conversations<'a>(
     rig: &'a Rig,
     services: &[Service],
@@ -75,7 +76,7 @@ fn known_flows_go_past_the_stack_both_ways(shape: Shape) -> Result<()> {
     let captures = [(rig.client(), "client"), (rig.pod(0, 0)?, "pod"), (rig.pod(1, 1)?, "far")];
     let captures = captures.map(|(member, name)| (Capture::start(member.netns(), "eth0"), name));
     for (kept, question, hook) in conversations(&rig, &services)? {
-        // A connection's first packet is the stack's.
+        // The first packet of a connection passes the stack.
         is_answered(&kept, question)?;
         let before = [sent(agent, hook)?, sent(agent, "ingress")?];
         for _ in 0..5 {
@@ -83,7 +84,7 @@ fn known_flows_go_past_the_stack_both_ways(shape: Shape) -> Result<()> {
         }
         let after = [sent(agent, hook)?, sent(agent, "ingress")?];
         let [here, both] = [0, 1].map(|at| after[at] - before[at]);
-        // To a backend behind a bridge the stack finds the way.
+        // For a backend behind a bridge, the stack finds the bridge port.
         if shape == Shape::Routed || !is_near(question, near) {
             ensure!(
                 here >= 5.0 && both >= 10.0,
@@ -97,8 +98,8 @@ fn known_flows_go_past_the_stack_both_ways(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// A pod that forges the source of another one does not get its
-/// answers, and nobody takes for a backend's what it forges.
+/// A pod that forges the source address of another pod does not get its answers, and its forged answers of a backend
+/// are not delivered.
 fn a_forged_source_takes_the_stack(shape: Shape) -> Result<()> {
     let (rig, services) = start(Topology::builder(shape))?;
     let node = rig.node(0)?;
@@ -121,28 +122,28 @@ fn a_forged_source_takes_the_stack(shape: Shape) -> Result<()> {
         let arrived = Capture::start(victim.netns(), "eth0")?;
         let hand = Handmade::open(forger, forger.addresses().socket(family, 27_001))?;
         let backend = rig.pod(1, 1)?.addresses().socket(family, TARGET);
-        // Strict reverse path filtering, which neither IPv6 nor a bridge has, drops a forged answer.
+        // Strict reverse path filtering drops a forged answer. Neither IPv6 nor a bridge has it.
         let is_filtered = family == Family::V4 && shape == Shape::Routed;
-        // Answers to what was forged are those that the victim waits for.
+        // A forged question causes an answer, for which the victim is waiting.
         let forgeries = [(own, to, &b"ask 0 \n"[..]), (backend, own, b"forged")];
         for (from, to, payload) in forgeries.into_iter().take(1 + usize::from(is_filtered)) {
             let [source, destination] = [from, to].map(|end| at(&end.to_string()));
             let forged = Datagram::new(source, destination, Transport::Udp(true));
             hand.send(&forged.with(payload), to)?;
         }
-        // The forged packet has been decided about before this is answered.
+        // The forged packet was processed before this answer arrives.
         is_answered(&kept, question)?;
         rig.until_closed()?;
-        ensure!(kept_source()? > before, "nothing was kept for its source");
+        ensure!(kept_source()? > before, "no packet was kept from the bypass for its source");
         let answers = capture.count(|frame| frame.source() == Some(to));
-        ensure!(answers == 0, "{answers} answers of {to} came to who had forged the question");
+        ensure!(answers == 0, "{answers} answers of {to} reached the forger");
         let is_forged = |frame: &Frame| !frame.outgoing && frame.bytes.ends_with(b"forged");
         ensure!(arrived.count(is_forged) == 0, "a forged answer arrived");
     }
     Ok(())
 }
 
-/// Two flows of a pod that go past the stack by now: one that waits for an answer, and one that soon gives up.
+/// Two flows of a pod that bypass the stack by now: one with a long timeout, and one with a short timeout.
 fn known(pod: &Member, question: Ask) -> Result<[Kept<'_>; 2]> {
     let kept = pod.peer().keep(question)?;
     let hasty = pod.peer().keep(question.within(500))?;
@@ -153,7 +154,7 @@ fn known(pod: &Member, question: Ask) -> Result<[Kept<'_>; 2]> {
     Ok([kept, hasty])
 }
 
-/// Ports of a bridge that are isolated from each other: their pods get no further past the stack than by it.
+/// Isolated ports of a bridge: the bypass must not connect pods that the bridge keeps apart.
 #[test]
 fn isolated_ports_of_a_bridge_stay_isolated() -> Result<()> {
     let (rig, services) = start(Topology::builder(Shape::Bridged))?;
@@ -169,7 +170,7 @@ fn isolated_ports_of_a_bridge_stay_isolated() -> Result<()> {
         let question = Ask::udp(near.frontend(family));
         let [kept, hasty] = known(pod, question)?;
         isolate("on")?;
-        // The question is routed; its answer would go from one port to the other.
+        // The question is routed; its answer would pass from one isolated port to another.
         dropped(pod, question)?;
         ensure!(hasty.ask().is_err(), "an isolated port answers {question:?} of a known flow");
         isolate("off")?;
@@ -178,7 +179,8 @@ fn isolated_ports_of_a_bridge_stay_isolated() -> Result<()> {
     Ok(())
 }
 
-/// The bridge's own table chooses the port of packets past the stack: an entry that an operator sets counts for them.
+/// The forwarding table of the bridge selects the port for packets that bypass the stack, so an entry of an operator
+/// applies to them.
 #[test]
 fn bridge_chooses_the_port_by_its_own_table() -> Result<()> {
     let (rig, services) = start(Topology::builder(Shape::Bridged))?;
@@ -186,21 +188,21 @@ fn bridge_chooses_the_port_by_its_own_table() -> Result<()> {
     let (pod, backend, node) = (rig.pod(0, 0)?, rig.pod(0, 1)?, rig.node(0)?.netns());
     let line = backend.netns().tool("ip", &["-brief", "link", "show", "dev", "eth0"])?;
     let address = line.split_whitespace().nth(2).context(line.clone())?;
-    // Sticky: it stays where it is when the backend sends.
+    // A sticky entry stays when the backend sends from another port.
     let entry = ["fdb", "replace", address, "dev", pod.device(), "master", "static", "sticky"];
     for family in Family::ALL {
         let question = Ask::udp(near.frontend(family));
         let [kept, hasty] = known(pod, question)?;
         drop(node.tool("bridge", &entry)?);
-        ensure!(hasty.ask().is_err(), "{question:?} went by another port than the table's");
+        ensure!(hasty.ask().is_err(), "{question:?} left by another port than the table's");
         drop(node.tool("bridge", &["fdb", "delete", address, "dev", pod.device(), "master"])?);
         is_answered(&kept, question)?;
     }
     Ok(())
 }
 
-/// A firewall that trusts its connection tracking is loaded, again and again, while connections go past it. It has
-/// seen none of their packets but the first, and does not judge those that follow.
+/// A firewall that relies on connection tracking is reloaded repeatedly while connections bypass it. It has seen only
+/// their first packets, and must not end them.
 #[test]
 fn firewall_that_is_loaded_ends_no_connection() -> Result<()> {
     const RULES: &str = "table inet firewall { chain forward { \
@@ -216,7 +218,7 @@ fn firewall_that_is_loaded_ends_no_connection() -> Result<()> {
         everybody()?;
         drop(netns.tool_fed("nft", &["-f", "-"], RULES)?);
         everybody()?;
-        // New connections begin by the stack, as the rules allow.
+        // New connections pass the stack, as the rules allow.
         for (kept, question, _) in &conversations(&rig, &services)? {
             is_answered(kept, *question)?;
         }
@@ -225,8 +227,8 @@ fn firewall_that_is_loaded_ends_no_connection() -> Result<()> {
     everybody()
 }
 
-/// The pod's link takes smaller packets than the wire does: who
-/// sends too large ones is told, and so he is by the stack.
+/// The pod's link has a smaller MTU than the wire: the sender of a too large packet gets an ICMP error, also from the
+/// stack.
 #[test]
 fn a_narrow_way_is_told_of() -> Result<()> {
     let (rig, services) = start(Topology::builder(Shape::Routed))?;

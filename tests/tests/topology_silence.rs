@@ -1,5 +1,5 @@
-//! A policy that drops is silent, to every kind of socket; and
-//! a process that has the VIP it asks for as its own address.
+//! A traffic policy that drops stays silent towards every kind of socket, also for a process on a node that has the
+//! load balancer address as its own.
 
 use std::net::SocketAddr;
 
@@ -12,9 +12,9 @@ use lb_tests::topology::{Addresses, Member, Shape, Topology};
 use lb_tests::traffic::{Answer, Ask, Protocol};
 
 const NODE_PORT: u16 = 30_080;
-/// Settings in which hooks, or packets alone, decide for sockets of the node.
+/// Settings in which hooks or packets decide for sockets of the node.
 const SETTINGS: [&str; 3] = ["", "socketLB: 'off'", "socketLB: all"];
-/// More routers than there are: a socket that says so hears of errors, too.
+/// A hop limit larger than the number of routers: with it, a socket of the harness also reports ICMP errors.
 const FAR: u8 = 64;
 
 in_both_shapes!(
@@ -22,7 +22,7 @@ in_both_shapes!(
     process_that_binds_the_vip_it_asks_is_served_where_it_may_be,
 );
 
-/// Runs checks with agents of each setting, one after the other.
+/// Runs checks with agents of each setting, one after another.
 fn in_each_setting(mut rig: Rig, check: impl Fn(&Rig) -> Result<()>) -> Result<()> {
     for setting in SETTINGS {
         let config = rig.configuration(setting)?;
@@ -35,8 +35,8 @@ fn in_each_setting(mut rig: Rig, check: impl Fn(&Rig) -> Result<()>) -> Result<(
     Ok(())
 }
 
-/// The same question by every kind of socket: one that asks for errors
-/// (`IP_RECVERR`) is told of none, nor that nothing was sent (ENOBUFS, EPERM).
+/// The same question through every kind of socket. A socket with `IP_RECVERR` must report no error, not even ENOBUFS or
+/// EPERM for a packet that was not sent.
 fn by_every_socket(protocol: Protocol, to: SocketAddr) -> Vec<Ask> {
     let question = Ask::new(protocol, to);
     match protocol {
@@ -45,8 +45,9 @@ fn by_every_socket(protocol: Protocol, to: SocketAddr) -> Vec<Ask> {
     }
 }
 
-/// Everything that a member may not ask: a VIP of other clients, and a Service whose policies keep it from a backend
-/// elsewhere. An external policy binds those outside, an internal one all others.
+/// All questions that must be dropped for a member: to a load balancer address with other source ranges, and to a
+/// Service whose policies exclude a remote backend. The external policy applies to external clients, the internal one
+/// to all others.
 fn forbidden(rig: &Rig, from: &Member, vip: &Addresses, elsewhere: &Service) -> Result<Vec<Ask>> {
     let is_outside = from.name() == rig.client().name();
     let node = rig.node(0)?.addresses();
@@ -84,13 +85,14 @@ fn no_socket_hears_of_a_policy_that_drops(shape: Shape) -> Result<()> {
         drop(join_all(all)?);
         for reason in ["\"source_not_allowed\"", "\"no_local_backend\""] {
             let count = rig.agent(0)?.metric(&["lb_datapath_packets_total", reason])?;
-            ensure!(count > 0.0, "nothing was dropped for {reason}");
+            ensure!(count > 0.0, "no packet was dropped for {reason}");
         }
         Ok(())
     })
 }
 
-/// Contract 3.8: where the ranges contain the node's address, the Service's own VIPs may ask, too.
+/// Contract 3.8: if the source ranges contain the node's address, the Service's own load balancer addresses are
+/// accepted as sources, too.
 fn process_that_binds_the_vip_it_asks_is_served_where_it_may_be(shape: Shape) -> Result<()> {
     let rig = Rig::build(Topology::builder(shape))?;
     let open = Addresses::parse("198.51.100.7", "fd00:198::7")?;

@@ -1,4 +1,4 @@
-//! The view of an operator: the whole screen of `status`, and names as soon as there are rows.
+//! The operator's view: the complete output of `status`, and the names of Services as soon as their rows exist.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,16 +14,17 @@ use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
 use serde_json::{Value, json};
 
-/// Services with a health check, and the port of the first.
+/// The number of Services with a health check, and the port of the first.
 const CHECKED: u16 = 2_000;
 const FIRST_CHECK: u16 = 20_000;
-/// The bytes that they may cost: the objects, their entries, and two listeners each.
+/// The memory limit in bytes for all of them: objects, map entries, and two listeners each.
 const MEMORY: f64 = 30e6;
-/// How many times as long an answer may take where there are all of them: one that looked through them takes longer.
+/// The limit for the time of an answer with all of them, as a multiple of the time with one. A linear search would
+/// exceed it.
 const SLOWER: u32 = 10;
 const SOON: Duration = Duration::from_mins(1);
 
-/// Numbers that are others each time are `#`.
+/// The output of `status`; `#` replaces numbers that vary.
 const SCREEN: &str = "\
 Agent          running (process #)
 Node           node-a
@@ -68,7 +69,7 @@ fn start() -> Result<Rig> {
     rig.start(&[&web])
 }
 
-/// The screen without what is another each time.
+/// The output of `status` with placeholders for values that vary.
 fn screen(rig: &Rig, agent: &Agent) -> Result<String> {
     let pins = rig.node(0)?.bpf().display().to_string();
     let line = |line: &str| {
@@ -109,16 +110,16 @@ fn status_is_one_screen_with_the_agent_running_and_dead() -> Result<()> {
     shows(&rig, &agent, &dead)
 }
 
-/// Waits for the screen: what is told once a second may be late.
+/// Waits for this output, because some of its values are written once a second.
 fn shows(rig: &Rig, agent: &Agent, expected: &str) -> Result<()> {
     wait_until_ok(SOON, "the screen of status", || {
         let said = screen(rig, agent)?;
-        ensure!(said == expected, "it says:\n{said}instead of:\n{expected}");
+        ensure!(said == expected, "status prints:\n{said}instead of:\n{expected}");
         Ok(())
     })
 }
 
-/// With `--verbose`: at each hook of devices and sockets, programs by name and number.
+/// Checks that `--verbose` lists the programs at each hook of interfaces and sockets by name and id.
 fn who_is_attached_is_told(agent: &Agent) -> Result<()> {
     let said = agent.command(&["status", "--verbose"])?;
     let places = ["ingress", "egress"].into_iter().map(|place| ("eth0", place));
@@ -132,13 +133,13 @@ fn who_is_attached_is_told(agent: &Agent) -> Result<()> {
     Ok(())
 }
 
-/// A field that cannot be used is named, counted and left out; the rest of the object is served.
+/// An unusable field is named, counted and ignored; the rest of the object is served.
 #[test]
 fn fields_that_cannot_be_used_are_named_and_counted_until_they_are_corrected() -> Result<()> {
     let rig = start()?;
     let (node, agent) = (rig.node(0)?, rig.agent(0)?);
     let found = |problems: &[&str]| {
-        wait_until_ok(SOON, "what status and metrics say of objects", || {
+        wait_until_ok(SOON, "status and metrics about objects", || {
             let said = agent.exit_said(&["status"])?;
             let counted = agent.metric(&["lb_findings"])?;
             let lines: Vec<_> = said.lines().filter(|line| line.starts_with("Problem")).collect();
@@ -166,15 +167,15 @@ fn fields_that_cannot_be_used_are_named_and_counted_until_they_are_corrected() -
     rig.manifests().write("late", &[service("127.0.0.7")])?;
     found(&[node_problem, service_problem])?;
     for told in ["Node has a problem", "Service is only partly served"] {
-        ensure!(agent.log_end(1_000).matches(told).count() == 1, "{told:?} is not said once");
+        ensure!(agent.log_end(1_000).matches(told).count() == 1, "{told:?} is not in the log once");
     }
     rig.manifests().write("late", &[service("203.0.113.77")])?;
     rig.manifests().node(node)?;
     found(&[])
 }
 
-/// Contract 6.1, of as many Services as a cluster has: each
-/// costs little, and its answer comes as soon as the only one's.
+/// Contract 6.1, with as many Services as a large cluster has: each costs little memory, and is answered as fast as a
+/// single one.
 #[test]
 fn health_checks_of_thousands_of_services_cost_little_memory_and_time() -> Result<()> {
     let rig = start()?;
@@ -197,7 +198,7 @@ fn health_checks_of_thousands_of_services_cost_little_memory_and_time() -> Resul
         };
         node.addresses().both().into_iter().try_for_each(answers)
     };
-    // The quickest of many: what else the machine does makes none of them quicker.
+    // The fastest of several, because other load on the machine makes answers only slower.
     let quickest = |all: bool| -> Result<Duration> {
         let mut quickest = Duration::MAX;
         for number in (0..CHECKED).step_by(10) {
@@ -234,7 +235,7 @@ fn checked_service(number: u16) -> Value {
     })
 }
 
-/// A client that a Service answers can look up its name.
+/// The name of a Service can be looked up as soon as the Service is answered.
 #[test]
 fn names_are_there_when_rows_are() -> Result<()> {
     let rig = start()?;

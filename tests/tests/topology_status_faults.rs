@@ -1,5 +1,4 @@
-//! The view of an operator where something is wrong: links that lead nowhere, a main loop that hangs, and files that
-//! somebody removed.
+//! The operator's view of faults: links that lead nowhere, a main loop that hangs, and files that were removed.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -26,7 +25,7 @@ fn start(flags: &[&str]) -> Result<(Rig, Service)> {
     Ok((rig, web))
 }
 
-/// The pin of a link stays when somebody detaches it, and when its interface goes. No agent runs to repair that.
+/// The pin of a link stays when the link is detached, and when its interface is removed. No agent runs to repair that.
 #[test]
 fn links_that_lead_nowhere_are_not_attached() -> Result<()> {
     let (mut rig, _) = start(&[])?;
@@ -47,7 +46,7 @@ fn links_that_lead_nowhere_are_not_attached() -> Result<()> {
         let pin = pins.join(name).display().to_string();
         node.netns().tool("bpftool", &["link", "detach", "pinned", &pin]).map(drop)
     };
-    // Pods come and go while no agent runs: that is no fault.
+    // Pods that come and go while no agent runs are not a fault.
     let gone = rig.pod(0, 0)?.device();
     let gone_index = node.device_number(gone, "ifindex")?;
     node.netns().ip(&format!("link delete {gone}"))?;
@@ -58,8 +57,8 @@ fn links_that_lead_nowhere_are_not_attached() -> Result<()> {
     says(1, "Interface      eth0            external NOT attached")
 }
 
-/// The main loop waits in a system call, here for whoever reads the time of the last sync. The health is answered by
-/// other threads.
+/// The main loop hangs in a system call, here until the time of the last sync is read from a pipe. Other threads answer
+/// health requests.
 #[test]
 fn main_loop_that_hangs_turns_livez_bad_until_it_goes_on() -> Result<()> {
     let (rig, web) = start(&["--iptables-sync-period=2s"])?;
@@ -74,7 +73,7 @@ fn main_loop_that_hangs_turns_livez_bad_until_it_goes_on() -> Result<()> {
     wait_until_ok(SOON, "the last sync is written", || Ok(fs::metadata(&pipe).map(drop)?))?;
     let regular = pipe.with_extension("before");
     fs::rename(&pipe, &regular)?;
-    // Made under another name: the agent must not find the place empty.
+    // Created under another name and renamed, because the agent must always find a file there.
     let made = pipe.with_extension("pipe");
     mkfifo(&made, Mode::S_IRWXU)?;
     fs::rename(&made, &pipe)?;
@@ -91,7 +90,7 @@ fn main_loop_that_hangs_turns_livez_bad_until_it_goes_on() -> Result<()> {
     wait_until_ok(SOON, "the last sync is written again", || Ok(fs::metadata(&pipe).map(drop)?))
 }
 
-/// Somebody clears `/run`: names and the time of the last sync come back though nothing changes.
+/// `/run` is cleared: names and the time of the last sync return, although nothing changes.
 #[test]
 fn removed_state_comes_back_without_a_change() -> Result<()> {
     let (rig, _) = start(&[])?;

@@ -1,4 +1,4 @@
-//! The data path of another layout is taken over where that is hard: after an attempt that ended halfway, and by XDP.
+//! Upgrades from a data path of another layout in difficult cases: after an attempt that stopped halfway, and with XDP.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,18 +18,18 @@ use lb_tests::wait::wait_until_ok;
 
 const NODE_PORT: u16 = 30_080;
 const SOON: Duration = Duration::from_secs(30);
-/// The pins of this version are, under another name, those that another version would have left.
+/// The directory to which this version's pins are renamed, so that they look like those of another version.
 const OTHER: &str = "v0";
-/// The same, of a third version.
+/// The same for a third version.
 const THIRD: &str = "v1";
 
 in_both_shapes!(what_came_late_is_carried_over_by_the_next_start);
 
-/// An agent was killed when it had taken over the last link, and before it copied what packets had written meanwhile:
-/// one of this version, then one of a third.
+/// An agent was killed after it had taken over the last link, and before it copied what packets had written meanwhile:
+/// an agent of this version, and then one of a third version.
 fn what_came_late_is_carried_over_by_the_next_start(shape: Shape) -> Result<()> {
     let rig = Rig::build(Topology::builder(shape))?;
-    // Not the pod that asks: what it answers to itself passes where programs are switched at once (ADR 0005).
+    // The client pod is not a backend: a hairpin answer may be lost when programs are replaced (ADR 0005).
     let pods = [rig.pod(0, 1)?, rig.pod(1, 0)?, rig.pod(1, 1)?];
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&pods);
     let mut rig = rig.start(&[&web])?;
@@ -44,7 +44,7 @@ fn what_came_late_is_carried_over_by_the_next_start(shape: Shape) -> Result<()> 
     for layout in [LAYOUT, THIRD] {
         end_halfway(node, layout)?;
         agent.start_again()?;
-        // Nobody has asked since: what is known was carried over.
+        // No question was sent since then: these flows were carried over.
         let flows = agent.command(&["ct", "list", "--no-headers"])?;
         ensure!(!flows.trim().is_empty(), "no flow is known, {layout} ended halfway");
         for (from, question, conversation, server) in &kept {
@@ -60,8 +60,8 @@ fn what_came_late_is_carried_over_by_the_next_start(shape: Shape) -> Result<()> 
     Ok(())
 }
 
-/// A directory in place of a link cannot be replaced: the other devices are taken over without that one, which is a
-/// problem for an operator.
+/// A directory in place of a link's pin cannot be replaced. The other interfaces are taken over all the same, and the
+/// agent reports the interface as a problem.
 #[test]
 fn a_device_that_takes_no_programs_does_not_hold_the_others_up() -> Result<()> {
     let rig = Rig::build(Topology::builder(Shape::Routed))?;
@@ -83,7 +83,7 @@ fn a_device_that_takes_no_programs_does_not_hold_the_others_up() -> Result<()> {
     let named = format!("Problem        interface {device}: programs cannot be attached");
     is_problem(&agent, &named, true)?;
     fs::remove_dir(&pin)?;
-    wait_until_ok(SOON, "the device is served", || {
+    wait_until_ok(SOON, "the interface is served", || {
         ensure!(pin.is_file(), "{} is no link", pin.display());
         drop(ask(rig.pod(0, 1)?, Ask::tcp(web.frontend(Family::V4)).within(500))?);
         Ok(())
@@ -91,9 +91,10 @@ fn a_device_that_takes_no_programs_does_not_hold_the_others_up() -> Result<()> {
     is_problem(&agent, &named, false)
 }
 
-/// Waits until `status` names a problem by its line, ends with 1 and the metric counts it, or until none of it is so.
+/// Waits until `status` names a problem with this line and ends with 1, and the metric counts it; or until none of this
+/// holds.
 fn is_problem(agent: &Agent, line: &str, expected: bool) -> Result<()> {
-    wait_until_ok(SOON, "what status says of a problem", || {
+    wait_until_ok(SOON, "status about the problem", || {
         let (code, said) = agent.ended(&["status"])?;
         let counted = agent.metric(&["lb_node_problems"])?;
         let found = (said.contains(line), code, counted > 0.5);
@@ -104,7 +105,8 @@ fn is_problem(agent: &Agent, line: &str, expected: bool) -> Result<()> {
     })
 }
 
-/// Leaves every link taken over by a layout, and where answers pass beside ones that are not made yet.
+/// Moves every link to the pins of `layout`. Links through which answers pass get the suffix `-old`, as if their
+/// successors were not attached yet.
 fn end_halfway(node: &Node, layout: &str) -> Result<()> {
     let other = node.bpf().join(OTHER);
     fs::rename(node.bpf().join(LAYOUT), &other)?;
@@ -124,19 +126,19 @@ fn end_halfway(node: &Node, layout: &str) -> Result<()> {
     Ok(())
 }
 
-/// Nothing of another layout is left, and no link beside ours.
+/// Checks that no pin of another layout and no old link is left.
 fn is_alone(node: &Node) -> Result<()> {
     for layout in [OTHER, THIRD] {
-        ensure!(!node.bpf().join(layout).exists(), "{layout} is still there");
+        ensure!(!node.bpf().join(layout).exists(), "{layout} still exists");
     }
     for link in fs::read_dir(node.bpf().join(LAYOUT).join("links"))? {
         let name = link?.file_name().display().to_string();
-        ensure!(!name.ends_with("-old"), "{name} is still there");
+        ensure!(!name.ends_with("-old"), "{name} still exists");
     }
     Ok(())
 }
 
-/// There can be but one XDP program: ours takes the place of the other one in its own link.
+/// An interface has only one XDP program: ours replaces the old one in its own link.
 #[test]
 fn the_xdp_program_of_another_layout_is_replaced_at_once() -> Result<()> {
     let builder = Topology::builder(Shape::Routed).without_checksum_offload().polling();
@@ -184,7 +186,7 @@ fn the_xdp_program_of_another_layout_is_replaced_at_once() -> Result<()> {
     Ok(())
 }
 
-/// How many marks there are by which pods' packets to backends are known.
+/// The number of entries by which packets of pods to backends are recognised.
 fn endpoints(layout: &Path) -> Result<u32> {
     let map = MapData::from_pin(layout.join("maps/BACKEND_FILTER"))?;
     let map: Array<MapData, u64> = aya::maps::Map::Array(map).try_into()?;
@@ -200,7 +202,7 @@ fn until_attached(agent: &Agent) -> Result<()> {
     })
 }
 
-/// The numbers of a pinned link and of its program.
+/// The ids of a pinned link and of its program.
 fn link_and_program(node: &Node, pin: &Path) -> Result<(String, String)> {
     let path = pin.to_str().context("a path in UTF-8")?;
     let said = node.netns().tool("bpftool", &["link", "show", "pinned", path])?;

@@ -1,5 +1,7 @@
-//! Connections beside a take-over from kube-proxy: those whose backend left their Service and serves another one, and
-//! those from the port of a connection that has ended. The rules are written by hand.
+//! Connections during a take-over from kube-proxy: connections whose backend has left their Service and serves another
+//! one, and connections from the port of one that has ended.
+//!
+//! The test writes the rules.
 
 use std::time::Duration;
 
@@ -13,13 +15,13 @@ use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
 
-/// How long anything may take that a test waits for.
+/// The deadline of all waits in this file.
 const SOON: Duration = Duration::from_mins(1);
-/// A port of the pod that asks.
+/// The source port of the client pod.
 const PORT: u16 = 45_678;
 
-/// A node with two Services and one more pod, the first, that asks. Both Services have the second pod,
-/// and the rules send there what is meant for the first one, which has the third pod as well.
+/// A node with two Services and three pods; the first pod is the client. Both Services have the second pod as a
+/// backend. The rules send packets for the first Service there; that Service also has the third pod.
 fn rig() -> Result<(Rig, [Service; 2])> {
     let rig = Rig::build(Topology::builder(Shape::Routed).nodes(1).pods(3))?;
     let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?, rig.pod(0, 2)?]);
@@ -37,7 +39,7 @@ fn start(rig: &Rig) -> Result<Agent> {
     Agent::start(rig.node(0)?, Source::Manifests(rig.manifests().directory()), &[])
 }
 
-/// Waits until netfilter remembers so many TCP connections whose ends are done.
+/// Waits until netfilter knows this number of closed TCP connections.
 fn until_ended(rig: &Rig, count: usize) -> Result<()> {
     wait_until_ok(SOON, "netfilter remembers what has ended, or forgets it", || {
         let Found { ended, .. } = rig.node(0)?.netns().run_in(|| Found::look(None))??;
@@ -66,7 +68,7 @@ fn datagrams_leave_a_backend_that_serves_another_service() -> Result<()> {
     wait_until_ok(SOON, "the other backend answers", || is_answered_by("pod-a3"))
 }
 
-/// Netfilter would give the new connection another port, for as long as it translates anything.
+/// As long as netfilter translates packets, it would give the new connection another port.
 #[test]
 fn connection_from_the_port_of_an_ended_one_outlives_the_take_over() -> Result<()> {
     let (rig, [web, other]) = rig()?;

@@ -1,5 +1,5 @@
-//! `lb-agent takeover`: what it says, how it ends, and what an agent finds of kube-proxy. The rules are written by
-//! hand, under the names that kube-proxy gives them.
+//! The command `lb-agent takeover`: its output, its exit codes, and the parts of kube-proxy that an agent detects. The
+//! test writes the rules with the names that kube-proxy gives them.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use lb_tests::topology::{Family, Node, Shape, Topology};
 use lb_tests::traffic::{Ask, Kept, Protocol};
 use lb_tests::wait::wait_until_ok;
 
-/// How long anything may take that a test waits for.
+/// The deadline of all waits in this file.
 const SOON: Duration = Duration::from_mins(1);
-/// Sockets of each transport and family that are open before the agent starts.
+/// The number of sockets of each transport and family that are open before the agent starts.
 const EACH: usize = 4;
-/// A port of the node that no socket gets by chance.
+/// A port of the node that the kernel assigns to no socket.
 const OWN: u16 = 61_999;
-/// All of them.
+/// The number of all these sockets.
 const ALL: usize = EACH * 4;
-/// Rules and chains of the kubelet and of others.
+/// Rules and chains of the kubelet and of other programs, which must stay.
 const STAYING: [&str; 7] = [
     "-A INPUT -j KUBE-FIREWALL",
     "-A PREROUTING -j CNI",
@@ -32,8 +32,8 @@ const STAYING: [&str; 7] = [
     ":KUBE-IPTABLES-HINT",
     ":KUBE-KUBELET-CANARY",
 ];
-/// A node with a Service of two pods, and one more pod, the first, that asks;
-/// and the ways that rules give to the Service: to the first of its pods.
+/// A node with a Service of two pods, and a client pod as the first pod; and the translations of the rules, which send
+/// packets for the Service to the first of its pods.
 fn rig() -> Result<(Rig, Service, [Way; 2])> {
     let rig = Rig::build(Topology::builder(Shape::Routed).nodes(1).pods(3))?;
     let service = Service::new("web", 10)?.port(80, TARGET);
@@ -49,7 +49,7 @@ fn rig() -> Result<(Rig, Service, [Way; 2])> {
 /// Open sockets, by their transports.
 type Sockets<'a> = Vec<(Protocol, Kept<'a>)>;
 
-/// Opens sockets of the first pod that the rules serve.
+/// Opens sockets of the client pod, which the rules serve.
 fn open<'a>(rig: &'a Rig, service: &Service) -> Result<Sockets<'a>> {
     let mut all = Vec::new();
     for (family, protocol) in matrix() {
@@ -62,7 +62,7 @@ fn open<'a>(rig: &'a Rig, service: &Service) -> Result<Sockets<'a>> {
     Ok(all)
 }
 
-/// Fails unless those that are meant are answered by the pod that the rules chose.
+/// Fails unless the sockets that `is_meant` selects are answered by the pod that the rules chose.
 fn go_on(kept: &[(Protocol, Kept<'_>)], is_meant: fn(Protocol) -> bool) -> Result<()> {
     for (protocol, socket) in kept.iter().filter(|(protocol, _)| is_meant(*protocol)) {
         let server = socket.ask()?.server;
@@ -71,7 +71,7 @@ fn go_on(kept: &[(Protocol, Kept<'_>)], is_meant: fn(Protocol) -> bool) -> Resul
     Ok(())
 }
 
-/// The line that says what is left.
+/// The line about the remaining connections and rules.
 fn left(connections: usize, rules: &str) -> String {
     format!(
         "{connections} connections still translated by netfilter; kube-proxy's rules: {rules}\n"
@@ -88,7 +88,7 @@ fn ends_with(agent: &Agent, arguments: &[&str], expected: (i32, &str)) -> Result
     Ok(())
 }
 
-/// Waits until the agent has nothing to take over any more.
+/// Waits until the agent has nothing left to take over.
 fn until_over(agent: &Agent, node: &Node) -> Result<()> {
     wait_until_ok(SOON, "the take-over is over", || {
         let (code, status) = agent.ended(&["status"])?;
@@ -133,7 +133,7 @@ fn connections_are_counted_down_also_by_an_agent_that_starts_again() -> Result<(
     says(&waiting, ALL)?;
     node.netns().remember_datagrams(1)?;
     go_on(&kept, |_| true)?;
-    // Datagrams end by themselves, one connection after the other when it is closed.
+    // Datagram flows expire by themselves, and a TCP connection ends when it is closed.
     says(&waiting, ALL / 2)?;
     kept.retain(|(protocol, _)| *protocol == Protocol::Tcp);
     drop(kept.pop());
@@ -166,17 +166,17 @@ fn connections_without_rules_are_taken_over() -> Result<()> {
 fn connections_that_find_no_room_are_told_and_cost_no_other() -> Result<()> {
     let is_tcp = |protocol| protocol == Protocol::Tcp;
     taken_over_without_rules(&["--map-size=INHERITED=4"], is_tcp, |agent, _, mut kept| {
-        // A tuple of each socket for its answers, and one more of each that sends datagrams.
+        // The map lacks room for one tuple of each socket for its answers, and for one more of each UDP socket.
         says_problem(agent, ALL, ALL + ALL / 2 - 4)?;
         kept.retain(|(protocol, _)| !is_tcp(*protocol));
         says_problem(agent, ALL / 2, ALL - 4)
     })
 }
 
-/// Waits until `status` tells of so many connections, and of so many tuples that find no room.
+/// Waits until `status` reports this number of connections, and of tuples without room.
 fn says_problem(agent: &Agent, connections: usize, lacking: usize) -> Result<()> {
     let lacking = format!("INHERITED is full and lacks {lacking} tuples");
-    wait_until_ok(SOON, "the problem is told", || {
+    wait_until_ok(SOON, "the problem is reported", || {
         let (code, status) = agent.ended(&["status"])?;
         ensure!(status.contains("Problem") && status.contains(&lacking), "{status}");
         ensure!(status.contains(&left(connections, "none")), "{status}");
@@ -185,8 +185,8 @@ fn says_problem(agent: &Agent, connections: usize, lacking: usize) -> Result<()>
     })
 }
 
-/// The rules are deleted before the agent starts: it finds
-/// connections alone. Those that are meant go on, and new ones begin.
+/// The rules are deleted before the agent starts, which finds only connections. Those that `is_meant` selects continue,
+/// and new ones begin.
 fn taken_over_without_rules(
     flags: &[&str],
     is_meant: fn(Protocol) -> bool,
@@ -211,7 +211,7 @@ fn taken_over_without_rules(
 fn chains_are_removed_at_once_and_the_device_of_ipvs_after_the_last_connection() -> Result<()> {
     let (rig, service, ways) = rig()?;
     let node = rig.node(0)?;
-    // A bridge of that name: what counts is the name, and no kernel of ours has the module of IPVS.
+    // A bridge with this name: the agent checks the name only, and no test kernel has the IPVS module.
     node.netns().ip("link add kube-ipvs0 type bridge")?;
     by_hand::write_neighbours(node.netns())?;
     by_hand::write_chains(node.netns())?;
@@ -230,7 +230,7 @@ fn chains_are_removed_at_once_and_the_device_of_ipvs_after_the_last_connection()
     }
     ends_with(&agent, &["takeover"], (1, &left(ALL, "ipvs (kube-ipvs0)")))?;
 
-    // The other rules would begin more of what counts as kube-proxy's.
+    // The other rules would create more flows that count as kube-proxy's.
     by_hand::delete(node.netns(), "another")?;
     node.netns().remember_datagrams(1)?;
     go_on(&kept, |_| true)?;
@@ -264,8 +264,8 @@ fn chains_of_the_kubelet_and_of_network_policies_are_no_take_over() -> Result<()
     Ok(())
 }
 
-/// The rules' connection and the agent's have one port of the node, one after the other. Netfilter remembers the
-/// former for two minutes, unless it is made to forget.
+/// A connection of the rules and one of the agent use the same port of the node, one after the other. Netfilter
+/// remembers the first one for two minutes, unless it is made to forget it.
 #[test]
 fn connection_with_the_port_of_an_ended_one_goes_on_when_rules_return() -> Result<()> {
     let (rig, ..) = rig()?;
@@ -274,8 +274,8 @@ fn connection_with_the_port_of_an_ended_one_goes_on_when_rules_return() -> Resul
     rig.manifests().apply(&service)?;
     let pod = rig.pod(0, 1)?.addresses();
     let ways = Family::ALL.map(|family| (service.frontend(family), pod.socket(family, TARGET)));
-    // The only port that the kernel can choose: a socket that is
-    // bound to one is not connected to a backend by connect(2).
+    // This is the only port that the kernel can choose. The test must not bind the socket to it, because connect(2) on
+    // a bound socket is not redirected to a backend.
     node.netns().sysctl("net.ipv4.ip_local_port_range", &format!("{OWN} {OWN}"))?;
     let questions = Family::ALL.map(|family| Ask::tcp(service.frontend(family)));
     by_hand::write(node.netns(), "kube-proxy", &ways)?;

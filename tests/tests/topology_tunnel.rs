@@ -1,4 +1,4 @@
-//! Devices without a link-layer header, as `WireGuard` and ipip have them: clients and backends behind a tunnel.
+//! Interfaces without a link-layer header, such as those of `WireGuard` and ipip: clients and backends behind a tunnel.
 
 use std::fs;
 use std::time::Duration;
@@ -24,14 +24,14 @@ in_both_shapes!(
     agent_that_comes_back_finds_the_programs_of_the_tunnel,
 );
 
-/// How long a change of a link may take until it is told.
+/// The deadline for a change of a link to be reported.
 const SOON: Duration = Duration::from_secs(30);
-/// `NodePort`s of a near backend, a far one, and none.
+/// `NodePort`s of a local backend, a remote one, and none.
 const NODE_PORTS: [u16; 3] = [30_080, 30_081, 30_082];
-/// The agents serve `NodePort`s on the addresses of the tunnel as well.
+/// The flag that makes agents serve `NodePort`s on the addresses of the tunnel as well.
 const EVERYWHERE: &str = "--nodeport-addresses=0.0.0.0/0,::/0";
 
-/// Services with a near backend, a far one, and none.
+/// Starts agents, and Services with a local backend, a remote one, and none.
 fn start(shape: Shape, flags: &[&str]) -> Result<(Rig, [Service; 3])> {
     let mut rig = Rig::build(Topology::builder(shape).tunnel())?;
     let pods = [vec![rig.pod(0, 1)?], vec![rig.pod(1, 1)?], Vec::new()];
@@ -52,7 +52,7 @@ fn inside() -> Result<Addresses> {
     Addresses::parse("10.245.0.1", "fd00:245::1")
 }
 
-/// The later questions go the way that the first one made.
+/// The later questions take the path of the flow that the first one created.
 fn ask_thrice(from: &Member, question: Ask) -> Result<()> {
     let kept = from.peer().keep(question).with_context(|| format!("{question:?}"))?;
     for _ in 0..3 {
@@ -62,7 +62,8 @@ fn ask_thrice(from: &Member, question: Ask) -> Result<()> {
     Ok(())
 }
 
-/// A client at the other end of the tunnel; its packets to the far backend go back into the tunnel under our address.
+/// The client is at the other end of the tunnel; its packets to the remote backend return into the tunnel with the
+/// node's address.
 fn node_port_is_asked_through_the_tunnel(shape: Shape) -> Result<()> {
     let (rig, _) = start(shape, &[EVERYWHERE])?;
     let client = rig.node(1)?;
@@ -76,7 +77,7 @@ fn node_port_is_asked_through_the_tunnel(shape: Shape) -> Result<()> {
         refused(client, none)?;
     }
     let metric = |hook, what| rig.agent(0)?.metric(&["lb_datapath_packets_total", hook, what]);
-    ensure!(metric("edge_ingress", "no_backend")? > 3.5, "every refusal is an answer to a packet");
+    ensure!(metric("edge_ingress", "no_backend")? > 3.5, "too few refusals were counted");
     ensure!(metric("edge_ingress", "unmasquerade")? > 3.5);
     Ok(())
 }
@@ -85,7 +86,7 @@ fn fragments_come_through_the_tunnel_in_any_order(shape: Shape) -> Result<()> {
     let (rig, _) = start(shape, &[EVERYWHERE])?;
     let client = rig.node(1)?;
     let from = Addresses::parse("10.245.0.2", "fd00:245::2")?;
-    // Past the client's own connection tracking, which would put them together.
+    // This bypasses the client's own connection tracking, which would reassemble the fragments.
     let device = Raw::open(client.netns(), "tun0")?;
     let mut id = 0;
     for family in Family::ALL {
@@ -102,11 +103,11 @@ fn fragments_come_through_the_tunnel_in_any_order(shape: Shape) -> Result<()> {
         }
     }
     let held = ["lb_datapath_packets_total", "edge_ingress", "fragment_held"];
-    ensure!(rig.agent(0)?.metric(&held)? > 3.5, "some waited for their first");
+    ensure!(rig.agent(0)?.metric(&held)? > 3.5, "too few fragments were held");
     Ok(())
 }
 
-/// The tunnel takes less than the wires of pods and clients.
+/// The tunnel has a smaller MTU than the wires of pods and clients.
 fn large_segments_and_datagrams_find_the_mtu_of_the_tunnel(shape: Shape) -> Result<()> {
     let (rig, [_, far, _]) = start(shape, &[])?;
     for family in Family::ALL {
@@ -124,7 +125,7 @@ fn large_segments_and_datagrams_find_the_mtu_of_the_tunnel(shape: Shape) -> Resu
     Ok(())
 }
 
-/// A packet that leaves by the tunnel for a frontend is translated there.
+/// A packet to a frontend that leaves through the tunnel is translated there.
 fn process_that_no_hook_serves_asks_through_the_tunnel(shape: Shape) -> Result<()> {
     let mut rig = Rig::build(Topology::builder(shape).tunnel())?;
     let file = rig.topology().directory("configuration")?.join("config.yaml");
@@ -149,8 +150,8 @@ fn process_that_no_hook_serves_asks_through_the_tunnel(shape: Shape) -> Result<(
     Ok(())
 }
 
-/// By the node's own programs where it leaves, and by those at the other end where there are none; in one piece and in
-/// several.
+/// Answered by the node's own programs where the ping leaves, and by the programs at the other end once the node has
+/// none; with and without fragments.
 fn ping_of_a_cluster_ip_is_answered_through_the_tunnel(shape: Shape) -> Result<()> {
     let (mut rig, [near, ..]) = start(shape, &[])?;
     rig.node(1)?.netns().ip("route add 10.96.0.0/16 dev tun0
@@ -167,15 +168,18 @@ fn ping_of_a_cluster_ip_is_answered_through_the_tunnel(shape: Shape) -> Result<(
         Ok::<_, anyhow::Error>(())
     };
     all(&rig)?;
-    ensure!(answers(&other, "edge_egress")? > 3.5, "somebody else has answered");
+    ensure!(answers(&other, "edge_egress")? > 3.5, "the egress program of node-b did not answer");
     other.stop()?;
     drop(other.command(&["cleanup"])?);
     all(&rig)?;
-    ensure!(answers(rig.agent(0)?, "edge_ingress")? > 3.5, "somebody else has answered");
+    ensure!(
+        answers(rig.agent(0)?, "edge_ingress")? > 3.5,
+        "the ingress program of node-a did not answer"
+    );
     Ok(())
 }
 
-/// They are loaded apart from the others; what they do goes on without the agent.
+/// These programs are loaded separately from the others, and serve on without the agent.
 fn agent_that_comes_back_finds_the_programs_of_the_tunnel(shape: Shape) -> Result<()> {
     let (mut rig, _) = start(shape, &[])?;
     let programs = |rig: &Rig| {

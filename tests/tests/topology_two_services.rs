@@ -1,5 +1,5 @@
-//! One unconnected UDP socket asks two Services with a common backend, with questions to both under way at once: only
-//! the translation can tell whose answer it is.
+//! One unconnected UDP socket that asks two Services with a common backend, with questions to both under way at once:
+//! only the translation can tell which Service an answer belongs to.
 
 use std::net::SocketAddr;
 
@@ -10,14 +10,14 @@ use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{Rig, TARGET};
 use lb_tests::topology::{Family, Member, Shape, Topology};
 
-/// Questions to each of two Services: 2,000 to both.
+/// The number of questions to each of two Services.
 const TIMES: u32 = 1_000;
 
 in_both_shapes!(every_answer_comes_from_the_service_that_was_asked);
 
 fn every_answer_comes_from_the_service_that_was_asked(shape: Shape) -> Result<()> {
     let mut rig = Rig::build(Topology::builder(shape))?;
-    // Two of each kind of backend: a pod and the host of node-a, a pod of node-b.
+    // Backends of every kind: a pod and the host of node-a, and a pod of node-b.
     let ends = [Endpoint::pod(rig.pod(0, 1)?), Endpoint::host(rig.node(0)?)];
     let ends = ends.into_iter().chain([Endpoint::pod(rig.pod(1, 1)?)]);
     let mut pairs = Vec::new();

@@ -1,5 +1,5 @@
-//! Backends change while packets of two CPUs ask for them, through the programs in the kernel: every packet
-//! finds the old set or the new one, and the new one once the change stands.
+//! Changes of backends while packets on two CPUs look them up, through the programs in the kernel: every packet finds
+//! the old set or the new one, and only the new one once the change is complete.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,21 +21,21 @@ use lb_tests::campaign;
 use lb_tests::cpus;
 use lb_tests::differential::{Kernel, bpf};
 
-/// And until there were so many changes and questions, ...
+/// The smallest number of changes.
 const CHANGES: u64 = 50;
 const QUESTIONS: u64 = 10_000;
-/// ... which takes a slow machine so long at most.
+/// The deadline for the changes and questions, on a slow machine.
 const PATIENCE: Duration = Duration::from_mins(3);
-/// Halves of flows that there is room for.
+/// The capacity of the flow table, in entries.
 const FLOWS: usize = 1 << 21;
-/// Flows of each transport and CPU that are new, ...
+/// The number of new flows for each transport and CPU.
 const NEW: u32 = 200_000;
-/// ... and UDP flows that go on through all changes.
+/// The number of UDP flows that continue through all changes.
 const KEPT: u32 = 256;
 const FRONTEND: [u8; 4] = [10, 96, 0, 10];
 const LIMITS: Limits = Limits { services: 1_000, backends: 4_000, lines: 4_000, sources: 100 };
 
-/// The first packet of a question: a SYN or a datagram of a new flow, or a datagram of one that is there.
+/// The kind of a packet: a SYN, the first datagram of a new flow, or a datagram of an existing flow.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Connects,
@@ -54,7 +54,7 @@ fn every_packet_of_two_cpus_finds_the_old_set_or_the_new_one() -> Result<()> {
     for op in reconciler.plan(began.elapsed(), vec![change(0)]) {
         kernel.apply(&op)?;
     }
-    // 2n: set n is in use; 2n + 1: it is being replaced by set n + 1.
+    // 2n: set n is in use; 2n + 1: set n is being replaced by set n + 1.
     let state = AtomicU64::new(0);
     let (asked, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let cpus = cpus::two()?;
@@ -68,7 +68,7 @@ fn every_packet_of_two_cpus_finds_the_old_set_or_the_new_one() -> Result<()> {
         let asks = || !asking.iter().any(ScopedJoinHandle::is_finished);
         let mut changes = || -> Result<u64> {
             let mut changed = 0;
-            // Rows and lines are given to others after a second.
+            // Freed rows and lines are reused only after a second.
             let lasts = Duration::from_secs(campaign::size(5, 60));
             let questions = || asked.load(Ordering::Relaxed);
             while began.elapsed() < lasts || changed <= CHANGES || questions() <= QUESTIONS {
@@ -81,7 +81,7 @@ fn every_packet_of_two_cpus_finds_the_old_set_or_the_new_one() -> Result<()> {
                 ensure!(reconciler.refused().count() == 0, "set {} finds no room", changed + 1);
                 changed += 1;
                 state.store(2 * changed, Ordering::SeqCst);
-                // So that there are packets that find it at rest.
+                // A pause, so that some packets meet a state without a change in progress.
                 let rest = Instant::now();
                 while rest.elapsed() < Duration::from_millis(40) {
                     thread::yield_now();
@@ -100,7 +100,7 @@ fn every_packet_of_two_cpus_finds_the_old_set_or_the_new_one() -> Result<()> {
     Ok(())
 }
 
-/// How many endpoints set `number` has, and whose they are: no two sets in a row share any.
+/// The network and the number of endpoints of set `number`. Consecutive sets have no endpoint in common.
 fn members(number: u64) -> (u8, u8) {
     let sizes = [1, 3, 2, 10, 40];
     let size = sizes.get((number % 5) as usize).copied().unwrap_or(1);
@@ -140,7 +140,7 @@ fn change(number: u64) -> Change {
     Change { service: service.clone(), ports: [Protocol::TCP, Protocol::UDP].map(plan).into() }
 }
 
-/// Asks from one CPU until the end, and counts how often.
+/// Sends packets on one CPU until the end, and counts them.
 fn questions(
     program: BorrowedFd<'_>,
     (number, cpu): (u8, usize),
@@ -159,7 +159,7 @@ fn questions(
         let after = state.load(Ordering::SeqCst);
         ensure!(ran.code == u32::MAX, "{kind:?} in {before}..{after} ended with {}", ran.code);
         let Some([a, b, network, host]) = out.get(30..34) else { bail!("{} bytes", ran.length) };
-        // In use before, and whatever came until the packet was done.
+        // The sets that were in use at some time between the start and the end of the packet.
         let sets = before / 2..=after.div_ceil(2);
         let is_of = |set: u64| {
             let (of, size) = members(set);

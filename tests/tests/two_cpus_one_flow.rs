@@ -1,5 +1,5 @@
-//! Two CPUs handle packets of one flow at once, through the programs in the kernel: whatever they begin, the flow has
-//! one source and each of its entries once, and whatever they end is noted.
+//! Two CPUs that handle packets of one flow at once, through the programs in the kernel: however the flow begins, it
+//! has one source and each of its entries once; however it ends, the end is recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -15,14 +15,14 @@ use lb_common::wire::tcp;
 use lb_tests::cpus;
 use lb_tests::differential::{Kernel, bpf};
 
-/// Flows that both CPUs begin.
+/// The number of flows that both CPUs begin.
 const FLOWS: u32 = 10_000;
-/// Entries that there is room for.
+/// The capacity of the flow table, in entries.
 const ROOM: usize = 1 << 19;
-/// Another frontend of the same backend.
+/// Another frontend with the same backend.
 const OTHER: &str = "10.96.0.11:80";
 
-/// Programs, one after the other, and what each of them is given of a flow.
+/// The packets of a flow, with the hook for each.
 type Packets = fn(u32) -> Vec<(Hook, Datagram)>;
 
 const fn client(number: u32) -> Endpoint {
@@ -30,7 +30,7 @@ const fn client(number: u32) -> Endpoint {
     Endpoint::new(Ip::v4([203, 0, 113 + high, middle]), Port::new(10_000 + (number % 256) as u16))
 }
 
-/// From outside to a backend of another node: the node's address becomes its source.
+/// An external client's packet to a backend on another node: its source becomes the node's address.
 fn masqueraded(number: u32) -> Vec<(Hook, Datagram)> {
     let from = |to: &str| {
         let mut packet = Datagram::syn(world::CLIENT4, to);
@@ -40,7 +40,7 @@ fn masqueraded(number: u32) -> Vec<(Hook, Datagram)> {
     vec![(Hook::EdgeIngress, from(world::NODE4)), (Hook::EdgeEgress, from(world::REMOTE4))]
 }
 
-/// To a frontend whose backend the client talks to from this port already.
+/// A packet to a frontend whose backend the client already uses from the same port.
 fn shifted(number: u32) -> Vec<(Hook, Datagram)> {
     let mut packet = Datagram::syn(world::POD4, OTHER);
     packet.source = client(number);
@@ -50,7 +50,7 @@ fn shifted(number: u32) -> Vec<(Hook, Datagram)> {
 fn tables() -> Fake {
     let mut tables = Fake::node();
     tables.flow_capacity = ROOM;
-    // Three for each flow, so that none is without one.
+    // Three ports for each flow, so that ports never run out.
     tables.settings.node.source_port_low = Port::new(33_000);
     let [one, other] = [1, 2].map(|id| tables.add_service(id, &[(world::REMOTE4, false)]));
     tables.node_port(world::NODE4, Protocol::TCP, one);
@@ -59,7 +59,7 @@ fn tables() -> Fake {
     tables
 }
 
-/// A packet of a client to the frontend, or of the backend to it, as a pod's interface meets it.
+/// A packet of a client to the frontend, or of the backend to the client, at a pod's interface.
 fn of_connection(
     number: u32,
     is_answer: bool,
@@ -77,7 +77,7 @@ fn of_connection(
     (hook, packet)
 }
 
-/// Both ends speak: the answers have acknowledged 1,000.
+/// Packets of both ends; the answers have acknowledged 1,000 bytes.
 fn opened(number: u32) -> Vec<(Hook, Datagram)> {
     vec![
         of_connection(number, false, tcp::SYN, [999, 0]),
@@ -90,12 +90,12 @@ fn closed(number: u32) -> Vec<(Hook, Datagram)> {
     vec![of_connection(number, false, tcp::FIN | tcp::ACK, [1_000, 2])]
 }
 
-/// A reset that nothing proves: its number is far from what was acknowledged.
+/// A reset without proof: its sequence number is far from the acknowledged one.
 fn reset(number: u32) -> Vec<(Hook, Datagram)> {
     vec![of_connection(number, false, tcp::RST, [1 << 30, 0])]
 }
 
-/// Sends every flow's packets from both CPUs at once.
+/// Sends the packets of every flow from both CPUs at the same time.
 fn race(kernel: &Kernel, [ones, others]: [Packets; 2]) -> Result<()> {
     let done = [0, 1].map(|_| AtomicU32::new(0));
     let [first, second] = &done;
@@ -104,7 +104,7 @@ fn race(kernel: &Kernel, [ones, others]: [Packets; 2]) -> Result<()> {
         Hook::ALL.iter().map(|hook| (*hook, kernel.program(*hook))).collect();
     let send = |packets, cpu, mine: &AtomicU32, its: &AtomicU32| {
         let outcome = send(&programs, packets, cpu, (mine, its));
-        // Nobody waits for who failed.
+        // On a failure, the other CPU must not wait for this one.
         mine.store(u32::MAX, Ordering::SeqCst);
         outcome
     };
@@ -132,7 +132,7 @@ fn send(
         let steps: Vec<(BorrowedFd<'_>, Vec<u8>)> = steps.collect();
         mine.store(number + 1, Ordering::SeqCst);
         while its.load(Ordering::SeqCst) <= number {
-            // Where both have one CPU, the other one would not come else.
+            // If both threads share a CPU, the other thread would not run otherwise.
             thread::yield_now();
         }
         for (program, packet) in &steps {
@@ -151,7 +151,7 @@ fn run(kernel: &Kernel, (hook, packet): (Hook, Datagram), out: &mut [u8]) -> Res
     Ok(())
 }
 
-/// The entries of a kind. Nobody has answered: they are displaceable.
+/// The transient entries of a kind. They are displaceable, because no end has answered.
 fn entries(kernel: &Kernel, kind: Kind) -> Result<Vec<(FlowKey, Flow)>> {
     Ok(kernel.transient()?.into_iter().filter(|(_, flow)| flow.kind == kind).collect())
 }
@@ -166,7 +166,7 @@ fn flow_that_two_cpus_masquerade_at_once_has_one_source() -> Result<()> {
     ensure!(flows.len() == FLOWS as usize, "{} flows", flows.len());
     ensure!(sources.len() == flows.len(), "{} sources of {} flows", sources.len(), flows.len());
     let keys: BTreeSet<FlowKey> = sources.iter().map(|(key, _)| *key).collect();
-    // An outgoing packet has the source that the answer comes back to.
+    // The answer to a masqueraded packet must find an entry for that packet's source.
     for (key, mark) in entries(&kernel, Kind::MASQUERADE)? {
         let back = FlowKey::new(mark.to.reversed(), key.protocol, Side::INGRESS);
         ensure!(keys.contains(&back), "{mark:?} has no way back");

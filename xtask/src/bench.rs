@@ -10,17 +10,18 @@ mod tool;
 
 use crate::shell;
 
-/// The measurement to make, or the action on earlier ones.
+/// The benchmark to run, or the action on existing results.
 #[derive(Subcommand)]
 pub(crate) enum Bench {
-    /// Nanoseconds per packet in test runs, beside reference programs (cold 12 min, warm 6 min; --quick: warm 85 s)
+    /// Nanoseconds per packet in test runs, compared with reference programs (cold 12 min, warm 6 min; --quick: warm 85
+    /// s)
     ///
     /// Results go to target/bench/packet; docs/bench/README.md explains them. Attaches nothing.
     Packet(Quick),
-    /// Connections, requests and bytes a second through namespaces, with up to 50,000 services: plain routing, the real
-    /// kube-proxy, ours, and the least that a program can do (cold 32 min, warm 12 min; --quick: with 10, warm 80 s)
+    /// Connections, requests and bytes per second through namespaces, with up to 50,000 services: plain routing, the
+    /// real kube-proxy, the agent, and a minimal program (cold 32 min, warm 12 min; --quick: with 10, warm 80 s)
     Traffic(Traffic),
-    /// Delay from a change in the API to the first packet that follows it, and cold starts, beside kube-proxy
+    /// Delay from a change in the API to the first packet that follows it, and cold starts, compared with kube-proxy
     /// (cold 35 min, warm 15 min; --quick: warm 80 s)
     Churn(Quick),
     /// Memory, start time, delay from a change to the maps, and growing maps, with up to 50,000
@@ -46,7 +47,7 @@ pub(crate) enum Bench {
     },
 }
 
-/// How much to measure.
+/// The amount of work.
 #[derive(Args)]
 pub(crate) struct Quick {
     /// Few short rounds with few services: a smoke test
@@ -54,7 +55,7 @@ pub(crate) struct Quick {
     quick: bool,
 }
 
-/// How much to measure, and how pods hang on their nodes.
+/// The amount of work, and the connection of pods to their nodes.
 #[derive(Args)]
 pub(crate) struct Traffic {
     #[command(flatten)]
@@ -68,7 +69,7 @@ pub(crate) struct Traffic {
     only: Vec<String>,
 }
 
-/// Does it.
+/// Runs a benchmark, or works on existing results.
 pub(crate) fn run(bench: &Bench) -> Result<()> {
     if !matches!(bench, Bench::Report { .. } | Bench::Compare { .. }) {
         shell::need_root("measuring loads eBPF programs", "bench ... with the same arguments")?;
@@ -84,8 +85,8 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
     }
 }
 
-/// One after the other; after each there is a report of those
-/// that are done, and one that fails keeps none from running.
+/// Runs all benchmarks one after another, and writes a report of the finished ones after each. A benchmark that fails
+/// does not stop the others.
 fn all(quick: bool) -> Result<()> {
     let everything = Traffic { quick: Quick { quick }, bridged: false, only: Vec::new() };
     let benches: [(&str, &dyn Fn() -> Result<()>); 4] = [
@@ -97,7 +98,7 @@ fn all(quick: bool) -> Result<()> {
     let (mut directories, mut failed) = (Vec::new(), Vec::new());
     for (name, bench) in benches {
         let results = tool::directory(name).join("results.json");
-        // Those of an earlier run are no part of this report.
+        // Results of an earlier run do not belong in this report.
         if results.is_file() {
             fs::remove_file(&results)?;
         }
@@ -105,7 +106,7 @@ fn all(quick: bool) -> Result<()> {
             println!("bench {name}: {error:#}");
             failed.push(name);
         }
-        // Figures from before a failure count, too.
+        // A benchmark that failed may have written figures before.
         if results.is_file() {
             directories.push(tool::directory(name));
             tool::report(&directories)?;
@@ -125,7 +126,7 @@ fn packet(quick: bool) -> Result<()> {
 }
 
 fn traffic(options: &Traffic) -> Result<()> {
-    /// With each, both ways that packets take between nodes; no figure of the generator alone.
+    /// Both paths of packets between nodes; without the limit of the generator.
     const FEW: [&str; 4] = ["pod-far", "port-far", "connect", "udp"];
     let (rounds, milliseconds, services, expected) = if options.quick.quick {
         ("5", "100", "10", "80 s")

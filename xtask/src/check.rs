@@ -1,4 +1,4 @@
-//! `cargo xtask check`: what a change must pass before anything is run as root.
+//! `cargo xtask check`: the checks that a change must pass before any command runs as root.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,19 +11,19 @@ use crate::setup::{self, cargo_tools};
 use crate::step::step;
 use crate::{shell, workspace};
 
-/// Runs every check; the first that fails ends it.
+/// Runs every check, and stops at the first that fails.
 pub(crate) fn run() -> Result<()> {
     lints()?;
     tests()
 }
 
-/// Runs the checks that execute nothing of ours.
+/// Runs the checks that execute none of our code.
 pub(crate) fn lints() -> Result<()> {
     setup::for_building()?;
     cargo_tools::ensure(&cargo_tools::CARGO_DENY)?;
     for check in CHECKS {
         step(check.what, check.expected, || {
-            // Lints read the agent's code, not the programs in it: those have lints of their own.
+            // These lints cover the agent without its eBPF programs, which are linted separately.
             let mut command = shell::cargo();
             shell::run(command.args(check.arguments).env("AYA_BUILD_SKIP", "1"), check.remedy)
         })?;
@@ -31,14 +31,14 @@ pub(crate) fn lints() -> Result<()> {
     step("lints of the eBPF programs", "cold 1 min, warm 1 s", programs)
 }
 
-/// Runs the tests without root: those of libraries and binaries, each in a process of its own.
+/// Runs the tests without root: those of libraries and binaries, each in its own process.
 pub(crate) fn tests() -> Result<()> {
     cargo_tools::ensure(&cargo_tools::CARGO_NEXTEST)?;
     forget(&junit())?;
     step("tests without root", "cold 2 min, warm 25 s", nextest)
 }
 
-/// Half of their time these tests wait, so two share a CPU.
+/// These tests wait during half of their time, so two of them share a CPU.
 fn nextest() -> Result<()> {
     let cpus = thread::available_parallelism().context("number of CPUs")?;
     let mut command = shell::cargo();
@@ -48,13 +48,14 @@ fn nextest() -> Result<()> {
     shell::run(&mut command, "cargo nextest run --workspace --lib --bins NAME")
 }
 
-/// Returns the results of the tests without root in the form of `JUnit`, as `.config/nextest.toml` has them written.
-/// After a run that ended before its tests there is none.
+/// Returns the path of the `JUnit` report of the tests without root, which `.config/nextest.toml` requests. The file
+/// does not exist after a run that ended before its tests.
 pub(crate) fn junit() -> PathBuf {
     workspace::root().join(JUNIT)
 }
 
-/// Nextest's own directory, wherever cargo's is; the name of its profile; the name in the configuration.
+/// Nextest's own directory, which does not depend on cargo's; the name of its profile; the file name in the
+/// configuration.
 const JUNIT: &str = "target/nextest/default/junit.xml";
 
 fn forget(file: &Path) -> Result<()> {
@@ -66,8 +67,8 @@ fn forget(file: &Path) -> Result<()> {
     }
 }
 
-/// For the host, `lb-ebpf` is an empty program: what it holds is linted for its own target, in a directory
-/// of its own, since `RUSTC_BOOTSTRAP` (ADR 0004) would have build scripts of everything else run again.
+/// Lints the eBPF programs for their own target, because `lb-ebpf` is an empty program for the host. They use a target
+/// directory of their own, because `RUSTC_BOOTSTRAP` (ADR 0004) would make cargo rerun all other build scripts.
 fn programs() -> Result<()> {
     let mut command = shell::cargo();
     command
@@ -89,7 +90,7 @@ struct Check {
     remedy: &'static str,
 }
 
-/// All of them select the whole workspace, so that cargo builds each dependency once for all.
+/// All of them select the whole workspace, so that cargo builds each dependency once for all of them.
 const CHECKS: [Check; 3] = [
     Check {
         what: "format",

@@ -1,7 +1,7 @@
-//! `cargo xtask demo`: packets to a `ClusterIP` and a `NodePort`, answered before your eyes.
+//! `cargo xtask demo`: packets to a `ClusterIP` and a `NodePort`, answered while the user watches.
 //!
-//! A playground of network namespaces (one node, three pods, a client outside), the agent on the
-//! manifests of `deploy/demo/`, and real sockets. Nothing of it touches the machine's own network.
+//! A playground of network namespaces (one node, three pods, an external client), the agent with the manifests of
+//! `deploy/demo/`, and real sockets. The demo does not touch the machine's own network.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ mod playground;
 
 use playground::{Playground, log, peer, run_at, start_at};
 
-/// How to show it.
+/// The options of the demo.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Leave everything running at the end, and print commands to try
@@ -24,17 +24,17 @@ pub(crate) struct Options {
     keep: bool,
 }
 
-/// `ClusterIP` and `NodePort` of the service `web` in `deploy/demo/web.yaml`, and what to call them.
+/// The `ClusterIP` and the `NodePort` of the Service `web` in `deploy/demo/web.yaml`: client, address, and description.
 const FRONTENDS: [(&str, &str, &str); 4] = [
     ("pod-a3", "10.96.0.10:80", "ClusterIP, IPv4"),
     ("pod-a3", "[fd00:10:96::10]:80", "ClusterIP, IPv6"),
     ("client", "192.168.50.11:30080", "NodePort, IPv4"),
     ("client", "[fd00:50::11]:30080", "NodePort, IPv6"),
 ];
-/// Port that every pod serves.
+/// The port that every pod serves.
 const TARGET: &str = "8080";
 
-/// Shows everything that the foundation can do, in half a minute of reading.
+/// Shows what the agent does, in half a minute of reading.
 pub(crate) fn run(options: &Options) -> Result<()> {
     shell::need_root("the demo creates network namespaces and loads eBPF programs", "demo")?;
     setup::for_running()?;
@@ -62,7 +62,7 @@ fn start(playground: &Playground) -> Result<()> {
     run_at("node-a", &["ready", "127.0.0.1:10256"])
 }
 
-/// Copies a manifest to where the agent sees it.
+/// Copies a manifest into the directory that the agent watches.
 fn put(playground: &Playground, name: &str) -> Result<PathBuf> {
     let source = workspace::root().join("deploy/demo").join(name);
     let file = source.file_name().context("name of a manifest")?;
@@ -71,7 +71,7 @@ fn put(playground: &Playground, name: &str) -> Result<PathBuf> {
     Ok(target)
 }
 
-/// The story itself; what is indented most is what a program printed.
+/// The demo itself. The lines with the deepest indentation are output of programs.
 fn tell(playground: &Playground) -> Result<()> {
     heading("Which pod answers? One request each, over TCP and UDP");
     for (from, to, what) in FRONTENDS {

@@ -1,4 +1,5 @@
-//! Holds the documents to the tree: tests, files, decisions, functions, and where `unsafe` is.
+//! Checks of the documents against the tree: the tests, files, decisions and functions that they name, and the use of
+//! `unsafe`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,16 +7,16 @@ use std::path::{Path, PathBuf};
 
 use crate::workspace::root;
 
-/// Directories that hold what people wrote.
+/// Directories with files written by people.
 const FOLDERS: [&str; 6] = ["docs", "lb-agent", "lb-common", "lb-ebpf", "tests", "xtask"];
 
-/// Every file below a directory with one of these endings.
+/// All files below a directory with one of these extensions.
 fn below(directory: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-        // A linked directory (`tests/control-plane/bin`) is not ours.
+        // A linked directory (`tests/control-plane/bin`) does not belong to the repository.
         if path.is_symlink() {
         } else if path.is_dir() {
             found.extend(below(&path, endings));
@@ -26,7 +27,7 @@ fn below(directory: &Path, endings: &[&str]) -> Vec<PathBuf> {
     found
 }
 
-/// Texts by name, from the root's own documents and all directories.
+/// The texts by path: documents of the root, and files of all these directories.
 fn texts(endings: &[&str]) -> Vec<(String, String)> {
     let mut all: Vec<PathBuf> =
         FOLDERS.iter().flat_map(|directory| below(&root().join(directory), endings)).collect();
@@ -36,12 +37,12 @@ fn texts(endings: &[&str]) -> Vec<(String, String)> {
     all.into_iter().map(|path| (name(&path), fs::read_to_string(&path).unwrap())).collect()
 }
 
-/// The words between backticks.
+/// The texts between backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// The words that follow a word, without the punctuation around them.
+/// The words that follow a given word, without punctuation.
 fn after<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = &'a str> {
     let of = |rest: &'a str| rest.split_whitespace().next().unwrap_or_default();
     let pieces = text.split(word).skip(1).filter(|rest| rest.starts_with(' ')).map(of);
@@ -75,7 +76,8 @@ fn files_that_documents_name_exist() {
         let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
         let links = links.filter(|link| !link.contains("://") && !link.starts_with('#'));
         let links = links.map(|link| link.split('#').next().unwrap_or_default());
-        // A path, when it begins with a directory of ours; neither a pattern nor one with a variable part.
+        // A text counts as a path if it begins with a directory of the repository. Patterns and texts with a variable
+        // part do not.
         let is_path = |words: &&str| {
             let first = words.split_once('/').map(|(first, _)| first);
             first.is_some_and(|first| first == "deploy" || FOLDERS.contains(&first))
@@ -84,7 +86,7 @@ fn files_that_documents_name_exist() {
         for path in links.chain(quoted(&text).filter(is_path)) {
             let is_there = |path: &str| root().join(path).exists() || directory.join(path).exists();
             let is_module = || is_there(&format!("{path}.rs"));
-            // Benchmarks write theirs.
+            // Benchmarks create this directory.
             let is_made = path.starts_with("tests/control-plane/bin");
             if !is_there(path) && !is_module() && !is_made {
                 missing.push(format!("{name}: {path}"));
@@ -99,7 +101,7 @@ fn defines(code: &str, function: &str) -> bool {
     ["(", "<"].iter().any(|end| code.contains(&format!("fn {function}{end}")))
 }
 
-/// Whether code calls a function, or names it for another module to call.
+/// Whether code calls a function, or imports it for another module to call.
 fn calls(code: &str, function: &str) -> bool {
     code.match_indices(function).any(|(at, _)| {
         let (before, rest) = (&code[..at], &code[at + function.len()..]);
@@ -109,7 +111,7 @@ fn calls(code: &str, function: &str) -> bool {
     })
 }
 
-/// Each `file::function` is called by an entry point, or in the file of one that is named before.
+/// Each `file::function` must be called by an entry point, or in the file of a function that the list names before it.
 #[test]
 fn functions_in_the_lists_of_architecture_call_each_other() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
@@ -146,7 +148,7 @@ fn functions_in_the_lists_of_architecture_call_each_other() {
     assert!(found >= 50, "only {found} functions are named");
 }
 
-/// Parts are the functions that they are in the code, and come in the order of the path.
+/// Each part must name the function that it has in the code, and parts must be in the order of the path.
 #[test]
 fn parts_in_the_lists_of_architecture_are_in_order() {
     let code = |file: &str| {
@@ -224,7 +226,7 @@ fn unsafe_code_of_the_agent_is_where_adr_0004_says() {
     let mut lifted: Vec<String> =
         lifted.map(|file| file.strip_prefix(&agent).unwrap().display().to_string()).collect();
     lifted.sort();
-    // `lib.rs` lifts it for the directory `syscall`.
+    // `lib.rs` lifts the lint for the directory `syscall`.
     assert_eq!(lifted, ["lib.rs", "maps/raw.rs"], "and nowhere else: ADR 0004");
     let library = fs::read_to_string(agent.join("lib.rs")).unwrap();
     assert!(library.contains("#![deny(unsafe_code)]"), "lb-agent denies unsafe code");

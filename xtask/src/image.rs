@@ -1,7 +1,7 @@
 //! `cargo xtask image`: the agent as an OCI image, written without a container daemon.
 //!
-//! People get a release build. Tests get an image of the same form, one static file, of the debug build that they share
-//! with all other tests: a release build of every dependency takes minutes (ADR 0036).
+//! Users get a release build. Tests get an image of the same form, one static file, with the debug build that they
+//! share with all other tests: a release build of every dependency takes minutes (ADR 0036).
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -16,7 +16,7 @@ mod archive;
 
 use archive::{Agent, Form};
 
-/// For whom.
+/// The options of the image.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Platforms of the image
@@ -33,7 +33,7 @@ impl Default for Options {
     }
 }
 
-/// An architecture of nodes.
+/// A platform of nodes.
 #[derive(Clone, Copy, ValueEnum)]
 enum Platform {
     #[value(name = "linux/amd64")]
@@ -43,10 +43,10 @@ enum Platform {
 }
 
 impl Platform {
-    /// The one of this machine.
+    /// The platform of this machine.
     const HERE: Self = if cfg!(target_arch = "aarch64") { Self::Arm64 } else { Self::Amd64 };
 
-    /// As images have it.
+    /// The architecture as OCI images name it.
     const fn architecture(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",
@@ -54,7 +54,7 @@ impl Platform {
         }
     }
 
-    /// As the compiler has it.
+    /// The target triple of the compiler.
     const fn target(self) -> &'static str {
         match self {
             Self::Amd64 => "x86_64-unknown-linux-gnu",
@@ -77,7 +77,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     archive::write(&form, &agents).map(drop)
 }
 
-/// Writes `target/image/debug/lb-agent-VERSION.tar`, which the test of the image takes.
+/// Writes `target/image/debug/lb-agent-VERSION.tar`, which the image test uses.
 pub(crate) fn for_tests() -> Result<()> {
     let form = Form {
         directory: workspace::target().join("image/debug"),
@@ -86,17 +86,17 @@ pub(crate) fn for_tests() -> Result<()> {
     };
     let agent = Agent { architecture: Platform::HERE.architecture(), binary: debug()? };
     archive::write(&form, &[agent])?;
-    // Tests find the binary beside themselves: the one that cargo links by itself has symbols.
+    // Tests use the binary beside their own, which must have symbols: a plain build links it again.
     shell::run(
         shell::cargo().args(["build", "--quiet", "--workspace", "--bin", "lb-agent"]),
         "fix what cargo reports",
     )
 }
 
-/// The static, stripped binary for nodes.
+/// Builds the static, stripped binary for nodes; returns its path.
 fn release(platform: Platform) -> Result<PathBuf> {
     let target = platform.target();
-    // With --target the flags are for the agent only, not for build scripts and macros.
+    // With --target the flags apply to the agent only, not to build scripts and macros.
     let mut cargo = shell::cargo();
     let _: &mut Command = cargo
         .args(["build", "--release", "--package", "lb-agent", "--target", target])
@@ -111,12 +111,13 @@ fn release(platform: Platform) -> Result<PathBuf> {
     Ok(workspace::target().join(target).join("release/lb-agent"))
 }
 
-/// The static, stripped binary of the debug build: only its last step, which links it, has flags of its own.
+/// Builds the static, stripped binary of the debug build; returns its path. Only the last step, which links it, has
+/// special flags.
 fn debug() -> Result<PathBuf> {
     let mut cargo = shell::cargo();
     let _: &mut Command = cargo
         .args(["rustc", "--quiet", "--package", "lb-agent", "--bin", "lb-agent"])
-        // One package is asked for; its dependencies are to have the features that the whole workspace gives them.
+        // Only one package is selected, but its dependencies must get the features that the whole workspace enables.
         .args([
             "-Z",
             "feature-unification",
@@ -129,22 +130,22 @@ fn debug() -> Result<PathBuf> {
     Ok(workspace::target().join("debug/lb-agent"))
 }
 
-/// Checks that the agent compiles for the architecture that nothing here runs on.
+/// Checks that the agent compiles for arm64, which no test runs on.
 pub(crate) fn check_arm64() -> Result<()> {
     let mut cargo = shell::cargo();
     let _: &mut Command = cargo
         .args(["check", "--quiet", "--package", "lb-agent", "--target", Platform::Arm64.target()])
         .env("AYA_BUILD_SKIP", "1")
-        // Nothing is linked, so the C that build scripts of dependencies compile is not missed, and no cross compiler
-        // must be installed.
+        // Nothing is linked, so the C code that build scripts of dependencies compile is not needed, and no cross
+        // compiler must be installed.
         .env("CC_aarch64_unknown_linux_gnu", "true")
         .env("AR_aarch64_unknown_linux_gnu", "true");
     standard_library(&mut cargo);
-    shell::run(&mut cargo, "mend what cargo names: types of C differ between architectures")
+    shell::run(&mut cargo, "fix what cargo reports: types of C differ between architectures")
 }
 
-/// Has cargo build the standard library of another architecture, from the sources that the programs for the kernel need
-/// too: rustup cannot download it everywhere.
+/// Makes cargo build the standard library of another architecture from the sources that the eBPF programs need as well,
+/// because rustup cannot download it everywhere.
 fn standard_library(cargo: &mut Command) {
     let _: &mut Command =
         cargo.args(["-Z", "build-std=std,panic_unwind"]).env("RUSTC_BOOTSTRAP", "1");

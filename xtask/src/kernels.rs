@@ -1,7 +1,7 @@
-//! `cargo xtask kernels`: the programs and a short topology on other kernels than this machine's.
+//! `cargo xtask kernels`: the programs and a short topology on kernels other than this machine's.
 //!
-//! Debian's packaged kernels are booted in emulation, each with a file system in memory that holds nothing but this
-//! clone's binaries and what they call. A kernel without tcx links only verifies the programs.
+//! Debian's packaged kernels boot in emulation, each with an in-memory file system that holds only this clone's
+//! binaries and the tools that they call. On a kernel without tcx links the run only verifies the programs.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::{shell, workspace};
 mod guest;
 mod packaged;
 
-/// A series of kernels, the suite of Debian's that has it, and whether it has tcx links.
+/// A series of kernels, the Debian suite that has it, and whether it has tcx links.
 struct Series {
     version: &'static str,
     suite: &'static str,
@@ -31,8 +31,8 @@ const SERIES: [Series; 5] = [
     Series { version: "7.3", suite: "trixie-backports", has_links: true },
 ];
 
-/// The files of root tests that run on each kernel: every fixture in the kernel, pods that ask a `ClusterIP`, and the
-/// kinds of interfaces that the kernel of this machine may lack.
+/// The root tests that run on each kernel: every fixture in the kernel, pods that use a `ClusterIP`, and the kinds of
+/// interfaces that this machine's kernel may lack.
 const TESTS: [(&str, &[&str]); 4] = [
     ("prog_run", &[]),
     ("topology_cards", &["card_to", "card_that", "card_of", "--test-threads=1"]),
@@ -40,7 +40,7 @@ const TESTS: [(&str, &[&str]); 4] = [
     ("topology_netkit", &["--test-threads=1"]),
 ];
 
-/// Which kernels.
+/// The selection of kernels.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Only this series, such as 6.1
@@ -51,7 +51,7 @@ pub(crate) struct Options {
     verify: bool,
 }
 
-/// Boots each kernel and prints a table of what it said.
+/// Boots each kernel, and prints a table of the results.
 pub(crate) fn run(options: &Options) -> Result<()> {
     shell::need_root("kernels reads what packages install", "kernels")?;
     packages::ensure("emulation", &packages::EMULATION)?;
@@ -80,7 +80,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for (version, _, Outcome { release, walked, stack, answers, .. }, seconds) in &rows {
         println!("{version:<8}{release:<34}{walked:>8}{stack:>7}  {answers:<22}{seconds:>5}");
     }
-    // A kernel without links is not served, whatever its verifier says.
+    // A kernel without tcx links is not supported, whatever its verifier accepts.
     let failed: Vec<&str> = rows
         .iter()
         .filter(|(_, has_links, outcome, _)| *has_links && !outcome.is_good)
@@ -89,10 +89,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if failed.is_empty() {
         return Ok(());
     }
-    bail!("Linux {}: see above what it said", failed.join(", "))
+    bail!("Linux {}: see the output above", failed.join(", "))
 }
 
-/// The files of tests that run in a guest, built, and their arguments.
+/// Builds the test programs that run in a guest; returns them with their arguments.
 fn tests() -> Result<Vec<guest::Test>> {
     let mut built = crate::test::binaries::built(&TESTS.map(|(name, _)| name))?;
     built.retain(|binary| TESTS.iter().any(|(name, _)| *name == binary.name));

@@ -1,7 +1,7 @@
-//! `cargo xtask`: everything one does with this repository, by name.
+//! `cargo xtask`: all tasks of this repository, by name.
 //!
-//! Each command is a function of one module; this file only names them. It knows none of our crates:
-//! it drives cargo, apt, go and rustup as a person would, and tells what it does while it does it.
+//! Each command is a function of one module; this file only names them. xtask depends on none of our crates: it drives
+//! cargo, apt, go and rustup as a person would, and reports its progress.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "it talks to people")]
 
 use std::process::ExitCode;
@@ -48,22 +48,22 @@ enum Command {
     Test(test::Options),
     /// Run campaigns, the long forms of tests, and write their figures to docs/proof.md (all: hours)
     ///
-    /// One that fails is named, and the others go on. Most need root.
+    /// A campaign that fails is named, and the others continue. Most need root.
     Prove(prove::Options),
     /// Compare verifier cost and size of each program with tests/budget.toml (cold 6 min, warm 2 s)
     ///
     /// Loads every program, attaches none. Needs root.
     Verify(twin::Verify),
-    /// Run random packets through the programs in the kernel and
-    /// through the same code on the host (cold 6 min, warm 10 s)
+    /// Run random packets through the programs in the kernel and through the same code on the host (cold 6 min, warm 10
+    /// s)
     ///
     /// Verdict, bytes and state must be equal; the smallest difference is printed as a fixture. Needs root.
     FuzzTwin(twin::Fuzz),
-    /// Mutation test of the data path: does a host test notice each small change? (cold 25 min, warm 20 min)
+    /// Mutation test of the data path: does a host test detect each small change? (cold 25 min, warm 20 min)
     ///
-    /// Mutants that no test can notice are listed with a reason in .cargo/mutants.toml; figures are in docs/proofs.md.
+    /// Mutants that no test can detect are listed with a reason in .cargo/mutants.toml; figures are in docs/proofs.md.
     Mutants(mutants::Options),
-    /// Benchmark the agent beside plain routing, kube-proxy and reference programs (all: cold 60 min, warm 40 min)
+    /// Benchmark the agent against plain routing, kube-proxy and reference programs (all: cold 60 min, warm 40 min)
     ///
     /// Rounds are interleaved. Needs root.
     #[command(subcommand)]
@@ -75,8 +75,8 @@ enum Command {
     Demo(demo::Options),
     /// Boot Debian's kernels from 6.1 to the newest in emulation (cold 20 min, warm 15 min)
     ///
-    /// Each verifies every program; those with tcx links also run
-    /// the fixtures and pods that ask a ClusterIP. Needs root.
+    /// Each verifies every program; those with tcx links also run the fixtures, and pods that use a ClusterIP. Needs
+    /// root.
     Kernels(kernels::Options),
     /// Build the agent as an OCI image in target/image, without a container daemon (cold 8 min, warm 10 s)
     Image(image::Options),
@@ -102,7 +102,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The chain of causes, without the backtrace that `Debug` would add for a person.
+            // The chain of causes, without the backtrace that `Debug` would add.
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,8 +1,9 @@
-//! `cargo xtask mutants`: changes the data path in one small way at a time, and asks whether a host test notices.
+//! `cargo xtask mutants`: changes of the data path, one small change at a time, and whether a host test detects each of
+//! them.
 //!
-//! cargo-mutants lists the changes. All of them are woven into one copy of lb-common, of which the environment chooses
-//! one when the tests run: so 1,500 mutants cost one build. Which of them no test can notice, and why, stands in
-//! `.cargo/mutants.toml`; figures are in `docs/proofs.md`.
+//! cargo-mutants lists the changes. All of them are woven into one copy of lb-common, and an environment variable
+//! selects one when the tests run, so 1,500 mutants cost one build. `.cargo/mutants.toml` names the mutants that no
+//! test can detect, with the reasons; figures are in `docs/proofs.md`.
 
 mod copy;
 mod listed;
@@ -20,7 +21,7 @@ use self::trial::Outcome;
 use crate::setup::cargo_tools;
 use crate::step::step;
 
-/// Which mutants to try.
+/// The selection of mutants.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Try only every N-th mutant
@@ -35,7 +36,7 @@ pub(crate) struct Options {
     jobs: u8,
 }
 
-/// Tries the mutants; one that no test notices is a failure.
+/// Tries the mutants; fails if no test detects one of them.
 pub(crate) fn run(options: &Options) -> Result<()> {
     cargo_tools::ensure(&cargo_tools::CARGO_MUTANTS)?;
     let mutants: BTreeMap<u32, Mutant> = (1..).zip(listed::list(&arguments(options))?).collect();
@@ -67,7 +68,7 @@ fn report(mutants: &BTreeMap<u32, Mutant>, outcomes: &BTreeMap<u32, Outcome>) ->
         counts.iter().map(|(outcome, count)| format!("{count} {}", outcome.word())).collect();
     println!("{} mutants: {}", mutants.len(), counts_said.join(", "));
     for (outcome, count) in &counts {
-        // For `cargo xtask prove`.
+        // `cargo xtask prove` reads these lines.
         println!("figure: mutants that are {} {count} mutants", outcome.word());
     }
     ensure!(
@@ -82,7 +83,7 @@ fn report(mutants: &BTreeMap<u32, Mutant>, outcomes: &BTreeMap<u32, Outcome>) ->
 fn arguments(options: &Options) -> Vec<String> {
     let mut all = Vec::new();
     if options.sample > 1 {
-        // The first of N shares that are dealt in turn.
+        // The first of N shards, to which mutants are dealt in turn.
         all.extend(["--shard".to_owned(), format!("0/{}", options.sample)]);
         all.extend(["--sharding".to_owned(), "round-robin".to_owned()]);
     }

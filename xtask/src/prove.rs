@@ -1,7 +1,7 @@
-//! `cargo xtask prove`: campaigns, which are long, and their figures in `docs/proof.md`.
+//! `cargo xtask prove`: campaigns (long runs), and their figures in `docs/proof.md`.
 //!
-//! A campaign runs what `cargo xtask test` runs in a short form, with `LB_PROVE` set, or a command that is too long
-//! for every run. It never writes a figure of a campaign that failed: the rows of its last success stay.
+//! A campaign runs the tests of `cargo xtask test` in their long form, with `LB_PROVE` set, or a command that is too
+//! long for every run. A campaign that fails writes no figure: the rows of its last success stay.
 
 use std::fs;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ mod circumstances;
 mod document;
 mod output;
 
-/// Which campaigns.
+/// The selection of campaigns.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Campaigns to run, one after the other; all of them if none is named
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     list: bool,
 }
 
-/// Runs the campaigns that are named; one that fails keeps no other from running.
+/// Runs the selected campaigns; one that fails does not stop the others.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let chosen = campaigns::chosen(&options.names)?;
     if options.list {
@@ -61,7 +61,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Runs a campaign and replaces its rows.
+/// Runs a campaign and replaces its rows in the document.
 fn prove(campaign: &Campaign, circumstances: &Circumstances) -> Result<()> {
     let parts: Vec<(String, Duration)> =
         step(format!("campaign {}", campaign.name), campaign.expected, || {
@@ -85,12 +85,12 @@ fn prove(campaign: &Campaign, circumstances: &Circumstances) -> Result<()> {
     fs::write(&file, text).with_context(|| format!("write {}", file.display()))
 }
 
-/// The document of the figures.
+/// The path of the document with the figures.
 fn file() -> PathBuf {
     workspace::root().join("docs/proof.md")
 }
 
-/// Does a part of a campaign, and returns what it printed and how long it took with everything built.
+/// Runs a part of a campaign; returns its output and its time without the build.
 fn done(work: &Work) -> Result<(String, Duration)> {
     let mut command;
     let remedy = match work {
@@ -99,12 +99,12 @@ fn done(work: &Work) -> Result<(String, Duration)> {
             shell::build(&["--workspace"])?;
             shell::run(tests(files).arg("--no-run"), "fix what cargo reports")?;
             command = tests(files);
-            // Else figures of tests that pass are not printed.
+            // Without it, libtest hides the figures of tests that pass.
             command.args(["--", "--show-output"]);
             "read the failure above; `cargo xtask prove NAME` runs one campaign"
         }
         Work::Command(arguments) => {
-            // An earlier campaign may have built this very program anew, and its file is another one by now.
+            // An earlier campaign may have rebuilt this program, whose file name then differs, so cargo runs it.
             command = shell::cargo();
             command.arg("xtask").args(*arguments).current_dir(workspace::root());
             "read the message above"
@@ -120,12 +120,12 @@ fn done(work: &Work) -> Result<(String, Duration)> {
     let began = Instant::now();
     let (status, said) = output::shown(&mut command).context(remedy)?;
     if !status.success() {
-        bail!("it ended with {status}\nremedy: {remedy}");
+        bail!("the command ended with {status}\nremedy: {remedy}");
     }
     Ok((said, began.elapsed()))
 }
 
-/// The files of tests with their long sizes, one test at a time.
+/// The command that runs test files in their long form, one test at a time.
 fn tests(files: &[&str]) -> Command {
     let archive = format!("image/lb-agent-{}.tar", env!("CARGO_PKG_VERSION"));
     let mut cargo = shell::cargo();

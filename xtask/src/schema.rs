@@ -1,8 +1,8 @@
 //! `cargo xtask schema`: the fields of the objects that the control plane serves, as one table.
 //!
-//! Read out of the struct tags of the Go modules that `tests/control-plane/go.mod` names: name in JSON, type, number in
-//! protobuf, whether a zero value is left out, and how a strategic patch merges it. The table is committed; it changes
-//! only with the version of Kubernetes.
+//! The table is read from the struct tags of the Go modules that `tests/control-plane/go.mod` names: name in JSON,
+//! type, number in protobuf, whether a zero value is omitted, and the merge strategy of a strategic patch. It is
+//! committed, and changes only with the version of Kubernetes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,12 +12,12 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Where the table is kept, from the root of the repository.
+/// The path of the table, relative to the root of the repository.
 const TABLE: &str = "lb-agent/control/src/schema/fields.txt";
 const HEAD: &str = "# Made by `cargo xtask schema` from k8s.io/api; do not edit.\n\
     # type, then one line a field: name, type, protobuf number, flags (o omitempty, z omitzero, p pointer, m= merge key, s= strategy)\n";
 
-/// Our short name, Go module, directory.
+/// Our short name of a package, its Go module, and its directory.
 const PACKAGES: [(&str, &str, &str); 7] = [
     ("authorization", "k8s.io/api", "authorization/v1"),
     ("coordination", "k8s.io/api", "coordination/v1"),
@@ -43,7 +43,7 @@ const ROOTS: [&str; 12] = [
     "networking.ServiceCIDR",
 ];
 
-/// Field lines of each struct, and what other named types stand for.
+/// The fields of each struct, and the underlying types of other named types.
 #[derive(Default)]
 struct Types {
     structs: BTreeMap<String, Vec<Field>>,
@@ -57,7 +57,7 @@ struct Field {
     flags: Vec<String>,
 }
 
-/// Writes the table anew.
+/// Writes the table.
 pub(crate) fn run() -> Result<()> {
     let mut types = Types::default();
     for (package, module, directory) in PACKAGES {
@@ -114,7 +114,8 @@ fn read_file(types: &mut Types, package: &str, text: &str) {
     }
 }
 
-/// A line such as ``Port int32 `json:"port" protobuf:"varint,3,opt,name=port"` ``; none for comments and gaps.
+/// Parses a line such as ``Port int32 `json:"port" protobuf:"varint,3,opt,name=port"` ``; `None` for comments and empty
+/// lines.
 fn field(package: &str, line: &str) -> Option<Field> {
     let (code, rest) = line.split_once('`')?;
     if code.trim_start().starts_with("//") {
@@ -126,7 +127,7 @@ fn field(package: &str, line: &str) -> Option<Field> {
     let (name, options) = json.split_once(',').unwrap_or((json, ""));
     let number = tag(tags, "protobuf").and_then(|it| it.split(',').nth(1)?.parse().ok());
     let is_inline = options.contains("inline");
-    // An embedded struct has no name of its own in Go.
+    // An embedded struct has no field name in Go.
     let go = words.get(1).or_else(|| words.first())?;
     let mut flags = Vec::new();
     let options =
@@ -147,7 +148,7 @@ fn tag<'a>(tags: &'a str, name: &str) -> Option<&'a str> {
     Some(rest.split_once('"')?.0)
 }
 
-/// A Go type in our words; names of other packages by our short ones.
+/// A Go type with our short names for packages.
 fn qualified(package: &str, go: &str) -> String {
     if let Some(element) = go.strip_prefix("[]") {
         return if element == "byte" {
@@ -180,7 +181,7 @@ fn qualified(package: &str, go: &str) -> String {
 }
 
 impl Types {
-    /// Follows named types that are no structs down to what they are.
+    /// Resolves named types that are not structs to their underlying types.
     fn resolve(&self, go: &str) -> String {
         for prefix in ["[]", "{}"] {
             if let Some(element) = go.strip_prefix(prefix) {

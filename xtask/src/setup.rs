@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: brings what is missing, leaves what is there, and says which is which.
+//! `cargo xtask setup`: the tools that this repository needs, installed where they are missing, with a report of each.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ pub(crate) mod packages;
 mod rust_src;
 mod wheel;
 
-/// Brings everything that the build and the tests need.
+/// Installs everything that the build and the tests need.
 pub(crate) fn run() -> Result<()> {
     for_running()?;
     packages::ensure("containerd and runc", &packages::CONTAINERS)?;
@@ -18,13 +18,13 @@ pub(crate) fn run() -> Result<()> {
     control_plane::ensure()
 }
 
-/// Brings what building and running the agent on this machine need.
+/// Installs everything for building and running the agent on this machine.
 pub(crate) fn for_running() -> Result<()> {
     packages::ensure("system tools", &packages::TOOLS)?;
     for_building()
 }
 
-/// Brings what compiling the eBPF programs needs.
+/// Installs everything for compiling the eBPF programs.
 pub(crate) fn for_building() -> Result<()> {
     rust_src::ensure()?;
     cargo_tools::ensure(&cargo_tools::BPF_LINKER)

@@ -1,4 +1,4 @@
-//! Other programs: run them, and when one fails say which one, and what a person can do about it.
+//! Other programs: their execution, and for a failure the name of the program and a remedy.
 
 use std::env;
 use std::ffi::OsStr;
@@ -11,10 +11,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::step::step;
 
-/// Directories of system tools that are not in everybody's `PATH`.
+/// Directories of system tools that may be missing in `PATH`.
 const SYSTEM_FOLDERS: [&str; 2] = ["/usr/sbin", "/sbin"];
 
-/// Runs `command` with its output shown; an error carries the command and the `remedy`.
+/// Runs `command` and shows its output; an error contains the command and the `remedy`.
 pub(crate) fn run(command: &mut Command, remedy: &str) -> Result<()> {
     let line = spell(command);
     let status = command
@@ -27,7 +27,7 @@ pub(crate) fn run(command: &mut Command, remedy: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs `command` and returns what it printed; its error output is part of the error.
+/// Runs `command` and returns its output; an error contains its standard error.
 pub(crate) fn output(command: &mut Command, remedy: &str) -> Result<String> {
     let line = spell(command);
     let output = command
@@ -41,10 +41,10 @@ pub(crate) fn output(command: &mut Command, remedy: &str) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{line}` printed no valid UTF-8"))
 }
 
-/// Returns cargo as a person would start it in the root of the clone, and the one that started this process.
+/// Returns cargo as a person would start it in the root of the clone: the same cargo as started this process.
 ///
-/// Variables that `cargo run` has set in this process for `xtask` are left out: the build script of ring takes it for
-/// a change, and everything above ring would be built again, now from here and now from a shell.
+/// Variables that `cargo run` has set for `xtask` are removed: the build script of ring would treat them as a change,
+/// and everything that depends on ring would be rebuilt alternately for calls from here and from a shell.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(crate::workspace::root());
@@ -60,7 +60,7 @@ fn is_named(variable: &OsStr, beginning: &str) -> bool {
     variable.as_encoded_bytes().starts_with(beginning.as_bytes())
 }
 
-/// Finds `tool` where a shell would, and where system tools are.
+/// Finds `tool` in `PATH` and in the directories of system tools.
 pub(crate) fn find(tool: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
@@ -69,12 +69,12 @@ pub(crate) fn find(tool: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Tells whether this process may do what only root may.
+/// Whether this process runs as root.
 pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
-/// Refuses to go on without root: `why` says what needs it, `command` is what to type after `cargo xtask`.
+/// Fails without root: `why` names the reason, `command` is the text after `cargo xtask`.
 pub(crate) fn need_root(why: &str, command: &str) -> Result<()> {
     ensure!(
         is_root(),
@@ -83,8 +83,8 @@ pub(crate) fn need_root(why: &str, command: &str) -> Result<()> {
     Ok(())
 }
 
-/// Builds these binaries, as cargo's arguments name them, for debugging. All select the whole workspace, whose features
-/// dependencies then have: with those of one package they would be built a second time (ADR 0036).
+/// Builds these targets, given as cargo arguments, in the debug profile. Callers select the whole workspace, because
+/// with the features of a single package, dependencies would be built a second time (ADR 0036).
 pub(crate) fn build(what: &[&str]) -> Result<()> {
     step("build", "cold 5 min, warm 5 s", || {
         run(cargo().arg("build").args(what), "fix what cargo reports")

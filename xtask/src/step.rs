@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-/// The steps that have begun and not ended, the innermost last.
+/// The steps under way, the innermost last.
 static OPEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Does `work`, saying what it is and how long it should take before, and how long it took after.
+/// Runs `work`; prints its name and its expected time before, and the time it took after.
 pub(crate) fn step<T>(
     what: impl Display,
     expected: &str,
@@ -25,12 +25,12 @@ pub(crate) fn step<T>(
     result
 }
 
-/// Returns the step that is under way.
+/// Returns the name of the innermost step under way.
 pub(crate) fn current() -> Option<String> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner).last().cloned()
 }
 
-/// Says that `what` is there already, so that an idle set-up shows what it looked at.
+/// Reports that `what` is already installed, so that an idle set-up shows what it checked.
 pub(crate) fn present(what: impl Display) {
     println!("  = {what}");
 }

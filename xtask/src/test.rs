@@ -1,9 +1,9 @@
 //! `cargo xtask test`: set-up, checks, build, and then the tests that need root.
 //!
-//! The files of root tests run in three lanes side by side, and by default one test at a time in each of them (a few
-//! where all wait for a clock): every test has its own namespaces, and mostly waits for a kernel, an agent or a control
-//! plane. More at once would on two cores turn deadlines into luck. `--lanes` and `RUST_TEST_THREADS` override this.
-//! No test can stop the run: see `docs/testing.md`.
+//! The files of root tests run in three parallel lanes, and by default one test at a time in each lane (a few files
+//! whose tests all wait for a clock run several): every test has its own namespaces, and mostly waits for a kernel, an
+//! agent or a control plane. With more at once on two cores, deadlines would depend on luck. `--lanes` and
+//! `RUST_TEST_THREADS` override this. No test can stop the run: see `docs/testing.md`.
 
 use std::env;
 use std::time::Duration;
@@ -28,9 +28,9 @@ mod report;
 mod tests;
 mod tree;
 
-/// The beginning of the line of a test that its kernel has nothing for (`lb_tests::kinds`).
+/// The prefix of the line that a test prints if its kernel lacks what it needs (`lb_tests::kinds`).
 pub(crate) const SKIPPED: &str = "skipped: ";
-/// The file of tests that starts the image.
+/// The test file that runs the image.
 const IMAGE_TEST: &str = "control_plane_image";
 
 /// The selection of tests.
@@ -39,7 +39,7 @@ pub(crate) struct Options {
     /// How many files of root tests run in parallel
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     lanes: u8,
-    /// How long everything may take, such as 70m: what does not fit in is named, and the run fails
+    /// Time limit of the run, such as 70m: files that do not fit are named, and the run fails
     #[arg(long, value_parser = budget::duration)]
     within: Option<Duration>,
     /// Passed to cargo test in place of "all root tests", such as `--test control_plane_smoke`
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     selection: Vec<String>,
 }
 
-/// Runs everything, or with a selection only what the selected root tests need.
+/// Runs everything, or with a selection only the selected root tests and what they need.
 pub(crate) fn run(options: &Options) -> Result<()> {
     shell::need_root(
         "tests create network namespaces and load eBPF programs",
@@ -66,7 +66,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return step("selected tests with root", "depends", || selected(&options.selection));
     }
     check::lints()?;
-    // All at once: while one crate is compiled that others wait for, the other CPU has work.
+    // Built together: while one crate is compiled that others wait for, the other CPU has work.
     shell::build(&["--workspace", "--all-targets"])?;
     check::tests().inspect_err(|_| said_by_nextest())?;
     step("arm64", "cold 2 min, warm 1 s", image::check_arm64)?;
@@ -78,7 +78,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     step("tests with root", "10 min", || with_root(options, budget, &binaries))
 }
 
-/// Runs files of root tests; the last lines of the output say how everything ended.
+/// Runs test files with root; the last lines of the output summarise the run.
 fn with_root(
     options: &Options,
     budget: budget::Budget,
@@ -106,7 +106,7 @@ fn with_root(
     Ok(())
 }
 
-/// The last line of a run that ends with its tests without root.
+/// The last lines of a run that ends with its tests without root.
 fn said_by_nextest() {
     if let Some((passed, failed)) = junit::numbers(&check::junit()) {
         println!("no test with root was run\n{passed} passed, {failed} failed");
@@ -127,7 +127,7 @@ fn selected(selection: &[String]) -> Result<()> {
     )
 }
 
-/// Tests at once within one file, if somebody says how many.
+/// The number of parallel tests within one file, if `RUST_TEST_THREADS` sets it.
 fn threads() -> Option<String> {
     env::var("RUST_TEST_THREADS").ok()
 }

@@ -8,7 +8,7 @@ use clap::Args;
 use crate::step::step;
 use crate::{setup, shell, workspace};
 
-/// The action on the figures.
+/// The options of `verify`.
 #[derive(Args)]
 pub(crate) struct Verify {
     /// Write the figures to tests/budget.toml instead of comparing
@@ -16,7 +16,7 @@ pub(crate) struct Verify {
     bless: bool,
 }
 
-/// How much to try.
+/// The options of `fuzz-twin`.
 #[derive(Args)]
 pub(crate) struct Fuzz {
     /// Number of packets
@@ -27,13 +27,13 @@ pub(crate) struct Fuzz {
     seed: u64,
 }
 
-/// Compares what the programs cost the kernel with `tests/budget.toml`, or writes it there.
+/// Compares the cost of the programs in the kernel with `tests/budget.toml`, or writes it there.
 pub(crate) fn verify(options: &Verify) -> Result<()> {
     prepare("verify")?;
     compare(options.bless)
 }
 
-/// Runs random packets through host and kernel.
+/// Runs random packets through host and kernel, and compares the results.
 pub(crate) fn fuzz(options: &Fuzz) -> Result<()> {
     prepare("fuzz-twin")?;
     let Fuzz { packets, seed } = options;
@@ -46,7 +46,7 @@ pub(crate) fn fuzz(options: &Fuzz) -> Result<()> {
     })
 }
 
-/// As `verify`, with everything built.
+/// As [`verify`], with everything built.
 pub(crate) fn compare(bless: bool) -> Result<()> {
     let file = workspace::root().join("tests/budget.toml");
     let mut arguments = vec!["verify".to_owned(), file.display().to_string()];

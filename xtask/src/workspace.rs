@@ -14,11 +14,11 @@ pub(crate) fn root() -> PathBuf {
 /// Returns cargo's target directory.
 pub(crate) fn target() -> PathBuf {
     let directory = env::var_os("CARGO_TARGET_DIR").filter(|value| !value.is_empty());
-    // Cargo is run in the root, wherever this process is.
+    // Cargo is always run in the root, whatever the working directory of this process is.
     root().join(directory.map_or_else(|| "target".into(), PathBuf::from))
 }
 
-/// Returns the directory for what is expensive to make and belongs to no single clone.
+/// Returns the cache directory for results that are expensive to build and that clones share.
 pub(crate) fn cache() -> Result<PathBuf> {
     let base = match env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty()) {
         Some(directory) => PathBuf::from(directory),
@@ -73,7 +73,7 @@ mod tests {
         }
     }
 
-    /// Our packages have names by which `.ci/forget` knows them, and no dependency has such a name.
+    /// Our packages have names by which `.ci/forget` recognises them, and no dependency has such a name.
     #[test]
     fn our_packages_are_told_from_others_by_name() {
         let members = dependencies();

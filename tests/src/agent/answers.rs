@@ -1,4 +1,4 @@
-//! Answers of an agent: its metrics and pages, and its commands run beside it.
+//! Queries to a running agent: its metrics, its HTTP pages, and the output of other `lb-agent` commands beside it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,11 +15,11 @@ use crate::memory::MemoryLimit;
 use crate::process::{Program, output, run};
 use crate::wait::wait_until_ok;
 
-/// How long a closed flow may be listed: ten seconds, and until it is swept.
+/// The deadline for a closed flow to disappear from lists: it lasts ten seconds, and until the next sweep.
 const SWEPT: Duration = Duration::from_mins(1);
 
 impl Agent {
-    /// Returns its metrics by name and labels, as they are written: `name{label="value"}`.
+    /// Returns the metrics by name and labels, as they are written: `name{label="value"}`.
     pub fn metrics(&self) -> Result<BTreeMap<String, f64>> {
         let text = self.metrics_text()?;
         let samples = text.lines().filter(|line| !line.starts_with('#'));
@@ -31,26 +31,27 @@ impl Agent {
             .collect()
     }
 
-    /// Returns its metrics as it writes them.
+    /// Returns the page `/metrics` as text.
     pub fn metrics_text(&self) -> Result<String> {
         let (status, text) = http::get(&self.home, Self::metrics_address(), "/metrics")?;
         ensure!(status == 200, "/metrics answered with {status}");
         Ok(text)
     }
 
-    /// Returns the sum of the metrics whose written form contains all of `parts`.
+    /// Returns the sum of the metrics whose name and labels contain all of `parts`.
     pub fn metric(&self, parts: &[&str]) -> Result<f64> {
         let metrics = self.metrics()?;
         let matches = |name: &str| parts.iter().all(|part| name.contains(part));
         Ok(metrics.iter().filter(|(name, _)| matches(name)).map(|(_, value)| value).sum())
     }
 
-    /// Returns status and body of a path of the health server.
+    /// Returns status code and body of a path of the health server.
     pub fn health(&self, path: &str) -> Result<(u16, String)> {
         http::get(&self.home, Self::healthz(), path)
     }
 
-    /// Fails unless `status`, the metric and `/healthz`, which stays good, tell of so many problems of the node.
+    /// Fails unless `status`, the metric and `/healthz` report this number of problems of the node. `/healthz` must
+    /// stay good.
     pub fn has_problems(&self, expected: usize) -> Result<()> {
         let (code, said) = self.ended(&["status"])?;
         let named = said.lines().filter(|line| line.starts_with("Problem")).count();
@@ -66,53 +67,55 @@ impl Agent {
         Ok(())
     }
 
-    /// Returns status and body of a path of the metrics server, in a form that `Accept` names.
+    /// Returns status code and body of a path of the metrics server, with this `Accept` header.
     pub fn page(&self, path: &str, accept: &str) -> Result<(u16, String)> {
         http::get_as(&self.home, Self::metrics_address(), path, accept)
     }
 
-    /// Runs another command of the agent beside it, such as `lb list`, with the pins of this node.
+    /// Runs another command of the agent, such as `lb list`, with the pins of this node; returns its output.
     pub fn command(&self, arguments: &[&str]) -> Result<String> {
         run(&mut self.prepared(arguments)?, "")
     }
 
-    /// Runs another command of the agent beside it, and returns its exit code and what it complained of.
+    /// Runs another command of the agent, and returns its exit code and its standard error.
     pub fn exit_code(&self, arguments: &[&str]) -> Result<(i32, String)> {
         let output = self.outcome(arguments)?;
         let code = output.status.code().context("ended by a signal")?;
         Ok((code, String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 
-    /// Waits until no flow of a Service to a port of its backends is listed any more: closed ones go within seconds.
+    /// Waits until no flow of a Service to a port of its backends is listed: closed flows disappear within seconds.
     pub fn until_no_flow(&self, service: &str, port: u16) -> Result<()> {
         wait_until_ok(SWEPT, "closed flows are swept", || {
             let flows = self.command(&["ct", "list", "--service", service])?;
             let left = flows.lines().filter(|line| line.contains(&format!(":{port}"))).count();
-            ensure!(left == 0, "{left} flows of {service} are left:\n{flows}");
+            ensure!(left == 0, "{left} flows of {service} are still listed:\n{flows}");
             Ok(())
         })
     }
 
-    /// Runs another command of the agent beside it, and returns what it said, however it ended.
+    /// Runs another command of the agent, and returns its output, whatever its exit code.
     pub fn exit_said(&self, arguments: &[&str]) -> Result<String> {
         let output = self.outcome(arguments)?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Runs another command of the agent beside it, and returns its exit code and what it said.
+    /// Runs another command of the agent, and returns its exit code and its output.
     pub fn ended(&self, arguments: &[&str]) -> Result<(i32, String)> {
         let output = self.outcome(arguments)?;
         let code = output.status.code().context("ended by a signal")?;
         Ok((code, String::from_utf8_lossy(&output.stdout).into_owned()))
     }
 
-    /// Runs another command of the agent beside it, reads what it says, and returns how many lines that are and the
-    /// most bytes of memory that it had meanwhile. Its last lines are in the pipe when that is read the last time.
+    /// Runs another command of the agent and reads its output. Returns the number of lines and the peak of the
+    /// command's memory in bytes. The peak is read while the last lines are still in the pipe, so that the process
+    /// still exists.
     pub fn peak_memory(&self, arguments: &[&str]) -> Result<(usize, u64)> {
         self.read_to_the_end(arguments, None)
     }
 
-    /// The same for a command that is charged to the limit of the agent, as one in its container is; returns the lines.
+    /// Runs another command of the agent as a member of the agent's memory cgroup, as a command in the agent's
+    /// container is; returns its lines.
     pub fn lines_within(&self, limit: &MemoryLimit, arguments: &[&str]) -> Result<usize> {
         Ok(self.read_to_the_end(arguments, Some(limit))?.0)
     }
@@ -130,7 +133,7 @@ impl Agent {
         let mut said = child.stdout.take().context("a pipe")?;
         let (mut lines, mut peak, mut buffer) = (0, 0, vec![0; 64 << 10]);
         loop {
-            // Nothing but a process that ended has no such line.
+            // Only a process that has ended has no such line.
             let text = fs::read_to_string(&status).unwrap_or_default();
             let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
             if let Some(line) = line {
@@ -149,8 +152,8 @@ impl Agent {
         Ok((lines, peak))
     }
 
-    /// Runs another command of the agent beside it, whose output nobody reads, and returns its exit code and what it
-    /// complained of.
+    /// Runs another command of the agent whose output goes to a closed pipe, and returns its exit code and its standard
+    /// error.
     pub fn unread(&self, arguments: &[&str]) -> Result<(i32, String)> {
         let (reader, writer) = std::io::pipe()?;
         drop(reader);
@@ -159,7 +162,7 @@ impl Agent {
         Ok((code, String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 
-    /// Starts another command of the agent beside it; what it says goes to the end of the file `log`.
+    /// Starts another command of the agent; its output is appended to the file `log`.
     pub fn beside(&self, arguments: &[&str], log: &Path) -> Result<Program> {
         Program::spawn("a command of lb-agent", self.prepared(arguments)?, log)
     }
@@ -173,7 +176,7 @@ impl Agent {
         command.args(arguments);
         for flag in ["--bpf-dir", "--cgroup"] {
             let value = self.arguments.iter().skip_while(|argument| *argument != flag).nth(1);
-            // A file of --config names its own pins.
+            // A file of `--config` names its own directory of pins.
             let has_file = arguments.iter().any(|argument| argument.starts_with("--config="));
             let takes_it =
                 flag == "--bpf-dir" && !has_file || arguments.first() == Some(&"cleanup");

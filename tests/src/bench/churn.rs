@@ -1,7 +1,10 @@
-//! From a change in the API to the first packet that obeys it, and from a start to the first answer: ours and the real
-//! kube-proxy, beside few services and many.
+//! The benchmark `churn`: the time from a change in the API to the first packet that follows it, and from a start to
+//! the first answer.
 //!
-//! A time begins when the request to the API server does. Refuses a change that was there before it was made.
+//! It compares our agent with the real kube-proxy, with few and with many services.
+//!
+//! A measurement begins when the request to the API server begins. An answer that comes before the change was made is
+//! an error.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -26,11 +29,11 @@ use crate::population::Population;
 use crate::topology::{Family, Shape};
 use crate::wait::pass;
 
-/// Endpoints of each of the services that nobody asks.
+/// Endpoints of each service that no client uses.
 const ENDPOINTS: usize = 3;
-/// How long a change may take.
+/// The deadline for a change.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// After a rest of this length nobody is busy with the change before: kube-proxy waits a second between two.
+/// The pause after which no earlier change is in progress: kube-proxy waits a second between two syncs.
 const REST: Duration = Duration::from_secs(2);
 
 /// The choices for a measurement and its report.
@@ -41,20 +44,21 @@ pub struct Options<'a> {
     pub commit: &'a str,
     /// Numbers of services, from the smallest.
     pub services: &'a [u32],
-    /// How often each way is started.
+    /// The number of starts of each proxy.
     pub rounds: usize,
-    /// Changes of each kind after a start; of ours, which take milliseconds, a hundred in all rounds at least.
+    /// Changes of each kind after a start. Our agent takes milliseconds for one, so it gets at least a hundred over all
+    /// rounds.
     pub changes: u32,
 }
 
-/// A kind of change.
+/// A kind of change, by which the figures are labelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
-    /// A slice gets another backend, as soon as packets obey the change before.
+    /// A slice gets another backend as soon as packets follow the change before.
     Endpoints,
-    /// The same after a rest.
+    /// A slice gets another backend after a pause of [`REST`].
     Alone,
-    /// A Service appears.
+    /// A Service is created.
     Service,
 }
 
@@ -70,7 +74,7 @@ impl Change {
     }
 }
 
-/// The figures of a way at a number of services.
+/// The figures of one proxy at one number of services.
 #[derive(Debug, Default)]
 struct Figures {
     changes: [Figure; 3],
@@ -81,12 +85,12 @@ struct Figures {
     disturbed: usize,
 }
 
-/// Changes of a round that make a hundred with those of the others.
+/// Changes per round that add up to a hundred over all rounds.
 const fn of_a_hundred(rounds: usize) -> u32 {
     100_usize.div_ceil(if rounds == 0 { 1 } else { rounds }) as u32
 }
 
-/// Measures every way at every number of services in turn, and writes what came of it.
+/// Measures every proxy at every number of services in turn, and writes the results and the report.
 pub fn churn(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
     let machine = Machine::here(None)?;
     let cluster = Cluster::without_agents(Shape::Routed)?;
@@ -96,9 +100,9 @@ pub fn churn(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
         let so_far = machine.clone().afterwards()?;
         let results = Results::new("churn", options.commit, so_far, rows);
         let notes = vec![format!(
-            "{} rounds, each a start and {} changes of each kind (with a rest before: a quarter), {} of ours; kube-proxy with its \
-             defaults, which wait a second between two writes. Every service beside has {ENDPOINTS} endpoints. The time of the \
-             request to the API server is part of a figure. No round is dropped: a figure says when some round was disturbed.",
+            "{} rounds, each with a start and {} changes of each kind (a quarter of these with a pause before), {} for lb-agent; \
+             kube-proxy with its defaults, which wait a second between two syncs. All other services have {ENDPOINTS} \
+             endpoints. The request to the API server is part of a time. No round is dropped: disturbed rounds are marked.",
             options.rounds,
             options.changes,
             options.changes.max(of_a_hundred(options.rounds))
@@ -122,7 +126,7 @@ pub fn churn(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
             drop(results([rows.clone(), of_all(&all)].concat())?.keep(options.directory)?);
         }
         rows.extend(of_all(&all));
-        // The figures so far stay, should more services be too many for somebody.
+        // Written now, so that these figures stay if a proxy fails with more services.
         results(rows.clone())?.write(options.directory, out)?;
     }
     Ok(())
@@ -135,7 +139,8 @@ impl Figures {
         let row = |labels: &[(&str, &str)], measure: (&str, &str), of: &Figure| {
             Row::new(labels, measure, of).judged(way == Way::Ours)
         };
-        // Nothing is dropped: a change that other work delayed was late all the same. Memory it does not take.
+        // No round is dropped: a change that other work delayed was late all the same. Memory does not depend on other
+        // work.
         let time = |row: Row| Row { disturbed: self.disturbed > 0, ..row.of_rounds(self.rounds) };
         let mut rows = Vec::new();
         for (change, times) in Change::ALL.iter().zip(&self.changes) {
@@ -152,23 +157,23 @@ impl Figures {
     }
 }
 
-/// A cluster in which things change.
+/// The cluster in which the changes are made.
 struct Bench<'a> {
     cluster: &'a Cluster,
     population: Population,
     changer: Changer,
-    /// Whether the service is there whose endpoints change; it is the newest of all.
+    /// Whether the probe Service exists, whose endpoints change. It is always the newest Service.
     has_probe: bool,
 }
 
 const PROBE: &str = "probe";
-/// The two backends that it has in turn.
+/// The two backends of the probe Service, used in turn.
 const BACKENDS: [&str; 2] = ["pod-b1", "pod-b2"];
 
 impl<'a> Bench<'a> {
     fn new(cluster: &'a Cluster) -> Result<Self> {
         let mut population = Population::default();
-        // Its namespace is that of the services which change.
+        // Creates the namespace `population`, which also holds the services that change.
         population.grow(cluster.control_plane(), 1, &backends(cluster))?;
         let changer = Changer::new(cluster.control_plane())?;
         Ok(Self { cluster, population, changer, has_probe: false })
@@ -184,13 +189,13 @@ impl<'a> Bench<'a> {
         self.changer.make(PROBE, Changer::probe_address(), &self.address(0)?).map(drop)
     }
 
-    /// The address of one of the two backends.
+    /// The address of backend `index` of [`BACKENDS`].
     fn address(&self, index: usize) -> Result<String> {
         Ok(self.cluster.rig().pod(1, index)?.ip(Family::V4).to_string())
     }
 
-    /// Starts a way, changes things, and ends it. Changes that
-    /// have to wait for a rest are done a quarter of `few` times.
+    /// Starts a proxy, makes the changes, and stops it. Changes that need a pause before them are made a quarter of
+    /// `few` times.
     fn round(&mut self, way: Way, (few, many): (u32, u32), figures: &mut Figures) -> Result<()> {
         let before = Usage::now()?;
         let probe = Changer::probe_address();
@@ -221,7 +226,7 @@ impl<'a> Bench<'a> {
         running.end()
     }
 
-    /// Gives the probe its other backend; returns milliseconds until a packet went there.
+    /// Gives the probe Service its other backend; returns the milliseconds until a packet went there.
     fn endpoints(&self, probe: SocketAddr, number: u32) -> Result<f64> {
         let index = number as usize % 2;
         let (address, server) = (self.address(index)?, BACKENDS[index]);
@@ -233,13 +238,13 @@ impl<'a> Bench<'a> {
             let answered = probing
                 .join()
                 .ok()
-                .with_context(|| format!("whoever asks {probe} panicked"))???;
+                .with_context(|| format!("the client of {probe} panicked"))???;
             Ok((began, answered))
         });
         milliseconds(asked.with_context(|| format!("change {number}"))?)
     }
 
-    /// Makes a Service; returns milliseconds until it was answered, and removes it.
+    /// Creates a Service, and removes it after its first answer; returns the milliseconds until that answer.
     fn service(&mut self, number: u32) -> Result<f64> {
         let pod = self.cluster.rig().pod(0, 0)?;
         let name = format!("new-{number}");
@@ -251,8 +256,10 @@ impl<'a> Bench<'a> {
             let wait = move || probe::until_answered_by(to, BACKENDS[0], PATIENCE);
             let probing = scope.spawn(move || pod.home().run_in(wait));
             let began = self.changer.make(&name, to, &backend)?;
-            let answered =
-                probing.join().ok().with_context(|| format!("whoever asks {to} panicked"))???;
+            let answered = probing
+                .join()
+                .ok()
+                .with_context(|| format!("the client of {to} panicked"))???;
             Ok((began, answered))
         });
         let milliseconds = milliseconds(asked.with_context(|| name.clone())?)?;

@@ -1,8 +1,8 @@
-//! `bench compare OLD NEW`: what changed beyond noise, and whether any of ours became worse.
+//! The comparison `bench compare OLD NEW`: changes beyond the noise, and whether a figure of our agent became worse.
 //!
-//! Two figures differ when their quarters have no value in common and their middles are further apart than [`FLOOR`].
-//! Absolute rates are shown but not judged where a ratio to plain routing of the same run stands beside them: another
-//! machine, or another hour of the same one, is no regression.
+//! Two figures differ when their interquartile ranges do not overlap and their medians are further apart than
+//! [`FLOOR`]. An absolute rate is shown but not judged where the same run has its ratio to plain routing: another
+//! machine, or another hour on the same machine, is not a regression.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,21 +11,21 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::results::{Better, Results, Row};
 
-/// Differences smaller than this share are nobody's concern, however narrow the spread.
+/// Differences below this share do not count, however small the spread.
 const FLOOR: f64 = 0.05;
 
-/// How a figure stands to an older one.
+/// The relation of a figure to an older one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Change {
-    /// Inside the noise, or too small.
+    /// The difference is within the noise, or below [`FLOOR`].
     None,
-    /// By this share of the old figure.
+    /// Better by this share of the old figure.
     Improved(f64),
-    /// By this share of the old figure.
+    /// Worse by this share of the old figure.
     Worsened(f64),
 }
 
-/// Prints what changed; `false` when something of ours became worse.
+/// Prints the changes; returns `false` when a figure of our agent became worse.
 pub fn compare(old: &Path, new: &Path, out: &mut impl Write) -> Result<bool> {
     let (old, new) = (Results::read(old)?, Results::read(new)?);
     let benches = (&old.bench, &new.bench);

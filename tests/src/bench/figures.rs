@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figure(Vec<f64>);
 
-/// The middle of several values, and the values that a quarter of them lie below and above.
+/// The median of several values, with the first and the third quartile.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Spread {
     pub(super) median: f64,
@@ -15,18 +15,18 @@ pub(super) struct Spread {
 }
 
 impl Figure {
-    /// Takes the value of a round.
+    /// Adds the value of a round.
     pub(super) fn add(&mut self, value: f64) {
         self.0.push(value);
     }
 
-    /// How many values.
+    /// The number of values.
     pub(super) const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// All values in three numbers. Between two values a quarter lies on the line from one to the other, so that few
-    /// values have quarters as far below as above.
+    /// Median and quartiles of all values. A quartile between two values is interpolated linearly, so that with few
+    /// values both quartiles are equally far from the median.
     pub(super) fn spread(&self) -> Spread {
         let sorted = self.sorted();
         let at = |share: f64| {
@@ -37,16 +37,16 @@ impl Figure {
         Spread::rounded([0.25, 0.5, 0.75].map(at))
     }
 
-    /// The 99th percentile where there are so many figures, else the largest; beside it the 95th percentile and the
-    /// largest.
+    /// The 99th percentile if there are enough values for it, else the largest value; as its range, the 95th percentile
+    /// and the largest value.
     pub(super) fn late(&self) -> Spread {
         let sorted = self.sorted();
-        // The share may be a little too large for lack of digits.
+        // Floating-point error may make the product a little too large, and `ceil` would then take the next value.
         let at = |share: f64| value(&sorted, (sorted.len() as f64 * share - 1e-6).ceil() - 1.0);
         Spread::rounded([0.95, if self.is_many() { 0.99 } else { 1.0 }, 1.0].map(at))
     }
 
-    /// Whether a hundredth of the values is a value: else the slowest hundredth is the slowest one.
+    /// Whether there are a hundred values or more: with fewer, the slowest hundredth is the slowest value.
     pub(super) const fn is_many(&self) -> bool {
         self.len() >= 100
     }
@@ -57,12 +57,12 @@ impl Figure {
         sorted
     }
 
-    /// How many times as much as another, round by round, after `empty` is taken from both.
+    /// The ratio of this figure to another, round by round, after `empty` is subtracted from both.
     pub(super) fn times(&self, other: &Self, empty: Option<&Self>) -> Self {
         let less =
             |round: usize| empty.and_then(|empty| empty.0.get(round)).copied().unwrap_or(0.0);
         let pairs = self.0.iter().zip(&other.0).enumerate();
-        // A reference that costs next to nothing gives no ratio.
+        // A reference whose cost is close to zero gives no ratio.
         let ratio = |(round, (one, two)): (usize, (&f64, &f64))| {
             (one - less(round)).max(0.0) / (two - less(round)).max(1.0)
         };
@@ -76,7 +76,7 @@ impl FromIterator<f64> for Figure {
     }
 }
 
-/// The value at an index; 0 where there is none.
+/// The value at an index; 0 if the index is out of range.
 #[expect(clippy::cast_sign_loss, reason = "below 0 is 0")]
 fn value(sorted: &[f64], index: f64) -> f64 {
     sorted.get(index as usize).copied().unwrap_or_default()
@@ -88,7 +88,7 @@ impl Spread {
         Self { median, low, high }
     }
 
-    /// Whether the quarters of both have a value in common: then neither is said to be larger.
+    /// Whether the interquartile ranges of both overlap: then neither counts as larger.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         self.low <= other.high && other.low <= self.high
     }
@@ -109,7 +109,7 @@ mod tests {
         for (values, low, high) in
             [(3, 1.5, 2.5), (5, 2.0, 4.0), (6, 2.25, 4.75), (7, 2.5, 5.5), (9, 3.0, 7.0)]
         {
-            // In no order.
+            // Inserted in descending order: the spread must sort.
             let figure: Figure = (1..=values).rev().map(f64::from).collect();
             let median = f64::midpoint(1.0, f64::from(values));
             assert_eq!(figure.spread(), Spread { median, low, high }, "{values} values");

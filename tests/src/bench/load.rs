@@ -1,4 +1,5 @@
-//! The load of the machine: how busy its CPUs are, and how much of that is neither ours nor the kernel's.
+//! The load of the machine: how busy its CPUs are, and the share of other processes, which belong neither to the
+//! benchmark nor to the kernel.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,27 +10,28 @@ use anyhow::{Context as _, Result};
 
 /// `/proc` counts time in hundredths of a second on every architecture (`USER_HZ`).
 const TICK: f64 = 0.01;
-/// `PF_KTHREAD` of `flags` in `/proc/PID/stat`: work of the kernel, which is that of the packets.
+/// `PF_KTHREAD` in `flags` of `/proc/PID/stat`. Kernel threads count as part of the measurement, because they process
+/// its packets.
 const KERNEL_THREAD: u64 = 0x0020_0000;
-/// Other processes may have this share of the machine.
+/// The share of the CPU time that other processes may use in a calm round.
 const OTHERS: f64 = 0.04;
-/// The host below may withhold this share.
+/// The share of the CPU time that the hypervisor may withhold (steal) in a calm round.
 const STOLEN: f64 = 0.02;
 
-/// With fewer calm rounds than this, all count, and the figures say so.
+/// With fewer calm rounds than this, all rounds count, and the figures say so.
 const ENOUGH: usize = 5;
 
-/// Whether so many calm rounds of all are enough for figures of their own.
+/// Whether `calm` of `all` rounds are enough to leave out the others.
 pub(super) const fn are_enough(calm: usize, all: usize) -> bool {
     calm >= if all < ENOUGH { all } else { ENOUGH }
 }
 
-/// Whether a disturbed round is followed by another one in its place: as long as that is not the rule.
+/// Whether a disturbed round is repeated: as long as disturbed rounds are not the majority.
 pub(super) const fn is_repeated(disturbed: usize, all: usize) -> bool {
     disturbed * 2 <= all
 }
 
-/// Seconds that all CPUs together were not idle, since the machine began.
+/// Seconds of non-idle time of all CPUs together, since boot.
 pub(super) fn busy() -> Result<f64> {
     let columns = columns()?;
     let idle = [3, 4].into_iter().filter_map(|column: usize| columns.get(column)).sum::<u64>();
@@ -38,22 +40,22 @@ pub(super) fn busy() -> Result<f64> {
     Ok((all - idle) as f64 * TICK)
 }
 
-/// How the machine was used until now.
+/// The use of the machine's CPUs up to one moment.
 #[derive(Debug)]
 pub(super) struct Usage {
     at: Instant,
-    /// Ticks of processes that are neither ours nor the kernel's.
+    /// CPU ticks of processes that belong neither to the benchmark nor to the kernel.
     others: u64,
     stolen: u64,
     cpus: f64,
 }
 
 impl Usage {
-    /// How it is now.
+    /// Reads the use up to now.
     pub(super) fn now() -> Result<Self> {
         let mut processes = BTreeMap::new();
         for entry in fs::read_dir("/proc").context("/proc")?.flatten() {
-            // Whoever has gone meanwhile is counted by its parent.
+            // A process that has ended meanwhile is counted by its parent.
             let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue };
             if let Some((id, process)) = Process::parse(&text) {
                 processes.insert(id, process);
@@ -68,13 +70,13 @@ impl Usage {
         Ok(Self { at: Instant::now(), others, stolen, cpus })
     }
 
-    /// Whether what was measured since can stand: hardly anybody else had the machine.
+    /// Whether a measurement since then counts: other processes and the hypervisor took hardly any CPU time.
     pub(super) fn was_calm(&self, until: &Self) -> bool {
         let ticks = (until.at - self.at).as_secs_f64() / TICK * self.cpus;
-        // The CPU time of a process may vanish with it, where its parent does not wait for it.
+        // The CPU time of a process is lost when it ends and its parent does not wait for it, so the sum may fall.
         let others = until.others.saturating_sub(self.others) as f64;
         let stolen = until.stolen.saturating_sub(self.stolen) as f64;
-        // A tick more or less is how it is counted.
+        // One tick of difference is within the error of the counter.
         others <= ticks * OTHERS + 1.0 && stolen <= ticks * STOLEN + 1.0
     }
 }
@@ -84,14 +86,14 @@ impl Usage {
 struct Process {
     parent: u32,
     is_kernel: bool,
-    /// Its own, and of its children that ended.
+    /// CPU ticks of the process and of its children that ended and were waited for.
     ticks: u64,
 }
 
 impl Process {
     fn parse(line: &str) -> Option<(u32, Self)> {
         let id = line.split(' ').next()?.parse().ok()?;
-        // The name stands in brackets and may hold anything; after it comes the third field.
+        // The name is in parentheses and may contain any character; field 3 follows it.
         let (_, rest) = line.rsplit_once(") ")?;
         let fields: Vec<&str> = rest.split(' ').collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
@@ -102,7 +104,7 @@ impl Process {
 }
 
 fn descends(processes: &BTreeMap<u32, Process>, mut id: u32, from: u32) -> bool {
-    // No family is that deep; a loop would be one of recycled numbers.
+    // The depth is bounded: reused process ids could form a loop.
     for _ in 0..64 {
         if id == from {
             return true;
@@ -113,7 +115,7 @@ fn descends(processes: &BTreeMap<u32, Process>, mut id: u32, from: u32) -> bool 
     false
 }
 
-/// The columns of all CPUs together: user, nice, system, idle, iowait, irq, softirq, steal, guests.
+/// The columns of `/proc/stat` for all CPUs together: user, nice, system, idle, iowait, irq, softirq, steal, guests.
 fn columns() -> Result<Vec<u64>> {
     let text = fs::read_to_string("/proc/stat").context("read /proc/stat")?;
     let line = text.lines().find_map(|line| line.strip_prefix("cpu ")).context("/proc/stat")?;

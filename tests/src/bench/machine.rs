@@ -1,26 +1,26 @@
-//! The machine that figures are from, and how busy it was with other things.
+//! The machine that figures come from, and its load before and after the measurement.
 
 use std::fs;
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-/// Where it was measured.
+/// The machine that a measurement ran on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Machine {
     pub(super) kernel: String,
     pub(super) processor: String,
     pub(super) cpus: usize,
-    /// The CPU that programs ran on, where they stay on one.
+    /// The CPU that programs were pinned to, if they were.
     pub(super) cpu: Option<usize>,
-    /// Memory, in MB.
+    /// The machine's memory, in MB.
     pub(super) megabytes: u64,
-    /// Processes that wanted to run in the last minute, before and after.
+    /// The load average of the last minute (`/proc/loadavg`), before and after the measurement.
     pub(super) load: [f64; 2],
 }
 
 impl Machine {
-    /// The machine we run on, before anything is measured.
+    /// Reads this machine's properties, before a measurement.
     pub(super) fn here(cpu: Option<usize>) -> Result<Self> {
         let kernel = read("/proc/sys/kernel/osrelease")?.trim().to_owned();
         let text = read("/proc/cpuinfo")?;
@@ -35,13 +35,13 @@ impl Machine {
         Ok(Self { kernel, processor, cpus, cpu, megabytes, load: [load, load] })
     }
 
-    /// The same after everything is measured.
+    /// Adds the load after the measurement.
     pub(super) fn afterwards(self) -> Result<Self> {
         let [before, _] = self.load;
         Ok(Self { load: [before, load()?], ..self })
     }
 
-    /// Where and how busy, in words.
+    /// Machine and load as one line of text.
     pub(super) fn words(&self) -> String {
         let Self { kernel, processor, cpus, megabytes, load: [before, after], .. } = self;
         format!(
@@ -50,7 +50,7 @@ impl Machine {
     }
 }
 
-/// Processes that wanted to run in the last minute.
+/// The load average of the last minute.
 fn load() -> Result<f64> {
     let text = read("/proc/loadavg")?;
     let first = text.split(' ').next().context("/proc/loadavg is empty")?;

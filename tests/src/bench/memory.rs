@@ -1,4 +1,4 @@
-//! The memory of a process, and of the maps that it filled.
+//! The memory of a process, and the kernel memory of the maps that it filled.
 
 use std::fs;
 use std::path::Path;
@@ -8,15 +8,15 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::wait::wait_until_ok;
 
-/// How long memory may go on changing.
+/// The deadline for memory to become stable.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Memory that is the same for so long stays.
+/// Memory that did not change for this long is stable.
 const STILL: Duration = Duration::from_secs(3);
 
-/// Anonymous memory of a process once it stays as it is, in bytes.
+/// Anonymous memory of a process in bytes, once it is stable.
 pub(super) fn settled(process: u32) -> Result<u64> {
     let mut before = (Instant::now(), 0);
-    wait_until_ok(PATIENCE, "the memory stays as it is", || {
+    wait_until_ok(PATIENCE, "the memory is stable", || {
         let now = field(process, "RssAnon:")?;
         if now.abs_diff(before.1) > now / 100 {
             before = (Instant::now(), now);
@@ -26,12 +26,12 @@ pub(super) fn settled(process: u32) -> Result<u64> {
     })
 }
 
-/// The most that a process ever had, in bytes.
+/// The peak resident memory of a process, in bytes.
 pub(super) fn highest(process: u32) -> Result<u64> {
     field(process, "VmHWM:")
 }
 
-/// The kernel's memory for all maps pinned in a directory, in bytes.
+/// The kernel memory of all maps pinned in a directory, in bytes.
 pub(super) fn of_maps(pins: &Path) -> Result<u64> {
     Ok(lb_agent::maps::kept(pins)?.iter().map(|map| map.bytes).sum())
 }

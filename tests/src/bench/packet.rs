@@ -1,7 +1,7 @@
-//! Nanoseconds per packet by `BPF_PROG_TEST_RUN`, ours beside reference programs.
+//! The benchmark `packet`: nanoseconds per packet by `BPF_PROG_TEST_RUN`, for our programs and for reference programs.
 //!
-//! Refuses a figure that did not do its work: the verdict counters must say that each repeat was a packet
-//! translated, and the packets of the reference programs must end where their ring ends.
+//! A measurement whose work was not done is an error: the verdict counters must show that every repeat translated a
+//! packet, and a packet of a reference program must end where its ring ends.
 
 use std::fs;
 use std::io::Write;
@@ -35,14 +35,14 @@ pub struct Options<'a> {
     pub reference: &'a Path,
     /// Directory for `results.json`, `report.html` and `table.md`.
     pub directory: &'a Path,
-    /// How often every variant is measured.
+    /// The number of measurements of each variant.
     pub rounds: usize,
-    /// Whether a million flows are measured, too.
+    /// Whether a million flows are measured as well.
     pub many: bool,
     pub commit: &'a str,
 }
 
-/// Measures every variant in turn, `rounds` times, and writes what came of it.
+/// Measures every variant in turn, `rounds` times, and writes the results.
 pub fn packet(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
     let cpu = pin()?;
     let object = fs::read(options.reference)
@@ -73,30 +73,31 @@ pub fn packet(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
     writeln!(out, "{}", packets.table()).context("standard output")
 }
 
-/// The notes that a reader must know.
+/// The notes for the reader of the results.
 fn notes(many: bool) -> Vec<String> {
     let many = if many {
-        "1,048,576 flows are measured over IPv4 and TCP alone, in tables of as many more places."
+        "1,048,576 flows are measured over IPv4 and TCP alone, in tables with four times as many entries."
     } else {
         "1,048,576 flows are not measured: --quick."
     };
     let others = [
-        "First packets are measured where a pod's and where outside's come in.",
-        "A rejection is no packet of a ring, and what XDP or tc sends on has a hop less and other link addresses: they are measured one \
-         at a time, and so is the empty program that they are beside. The rate limit of rejections is asked for each, and set \
-         back before it.",
+        "First packets are measured at the ingress of a pod's interface and of an external interface.",
+        "A rejection is not a packet of a ring, and a packet that XDP or tc redirects has a lower hop limit and other link \
+         addresses: both are measured one at a time, and so is the empty program that they are compared with. Each rejection \
+         checks the rate limit, which is reset before it.",
     ];
     [many].into_iter().chain(others).map(str::to_owned).collect()
 }
 
-/// Every variant once.
+/// The values of one round, one for each variant.
 struct Round {
     values: Vec<f64>,
     is_calm: bool,
 }
 
-/// A B C, A B C: what disturbs one variant disturbs its neighbours as well. A round that other work disturbed is
-/// dropped and followed by another one, as long as most are calm. `keep` is told what is found after each.
+/// Interleaves the variants (A B C, A B C), so that a disturbance affects neighbouring variants alike. A round that
+/// other work disturbed is repeated, and dropped as long as most rounds are calm. `keep` gets the figures so far after
+/// each round.
 fn rounds(
     variants: &mut [Variant<'_>],
     rounds: usize,
@@ -122,7 +123,7 @@ fn rounds(
     Ok(kept(&all, variants.len()))
 }
 
-/// The figures of all variants, of calm rounds where these are enough.
+/// The figures of all variants: of the calm rounds if there are enough of them, else of all rounds.
 fn kept(all: &[Round], variants: usize) -> (Vec<Figure>, Kept) {
     let calm = all.iter().filter(|round| round.is_calm).count();
     let is_enough = load::are_enough(calm, all.len());
@@ -135,7 +136,7 @@ fn kept(all: &[Round], variants: usize) -> (Vec<Figure>, Kept) {
     (figures, Kept { rounds, dropped: all.len() - rounds, disturbed })
 }
 
-/// Stays on the last CPU: interrupts of most machines go to the first.
+/// Pins this thread to the last CPU: on most machines interrupts go to the first.
 fn pin() -> Result<usize> {
     let cpu = aya::util::nr_cpus().map_err(|(what, error)| anyhow::anyhow!("{what}: {error}"))?;
     let cpu = cpu.saturating_sub(1);

@@ -1,4 +1,4 @@
-//! The proxy of a node: our agent, or the real kube-proxy.
+//! The proxy of a node in a benchmark: our agent, or the real kube-proxy.
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl Proxy {
         Ok(Self::Ours(Box::new(agent)))
     }
 
-    /// Starts kube-proxy as it comes, and returns at once.
+    /// Starts kube-proxy with its default settings, and returns at once.
     pub(super) fn kube_proxy(node: &Node, kubeconfig: &Path, mode: Mode) -> Result<Self> {
         let proxy = KubeProxy::spawn(&Options {
             cluster_cidr: Some(CLUSTER_CIDR),
@@ -32,7 +32,7 @@ impl Proxy {
         Ok(Self::KubeProxy(Box::new(proxy)))
     }
 
-    /// Waits until it has programmed all Services that exist.
+    /// Waits until the proxy has programmed all existing Services.
     pub(super) fn wait_ready(&mut self, within: Duration) -> Result<()> {
         match self {
             Self::Ours(agent) => try_wait_until(within, "the agent is ready", || {

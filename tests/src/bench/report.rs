@@ -1,7 +1,8 @@
-//! The report for people: one page that needs nothing else, with a picture of every figure and a table of all.
+//! The report of benchmarks: one HTML page without external files, with a chart of every figure and one table of all
+//! rows.
 //!
-//! It shows what results hold and nothing more: a bench that did not run has no section. Dark where the reader's
-//! machine is.
+//! It shows only what the results hold: a benchmark that did not run has no section. It has dark colours where the
+//! reader's browser asks for them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,8 +23,7 @@ use svg::{escape, number};
 
 const STYLE: &str = include_str!("report/page.css");
 
-/// Writes one report of several results (files, or directories
-/// that hold them) to a file, and the main picture beside it.
+/// Writes one report of several results (files, or directories that hold them) to a file, and the main chart beside it.
 pub fn write(from: &[PathBuf], to: &Path) -> Result<()> {
     ensure!(!from.is_empty(), "no results to report\nremedy: cargo xtask bench traffic");
     let results: Vec<Results> =
@@ -41,9 +41,9 @@ pub(super) fn page(results: &[Results]) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\"><title>{}</title>\
-         <style>\n{STYLE}</style></head>\n<body><main><h1>What lb-agent costs, and what others do</h1>\
-         <p class=\"faint\">A figure is the middle of its rounds; whiskers and brackets reach from quarter to quarter. \
-         Ways are measured in turn, so that what disturbs one disturbs its neighbours.</p>\n{sections}</main></body></html>\n",
+         <style>\n{STYLE}</style></head>\n<body><main><h1>Cost of lb-agent and of alternatives</h1>\
+         <p class=\"faint\">A figure is the median of its rounds; whiskers and brackets reach from the first to the third quartile. \
+         Modes are measured in turn, so that a disturbance affects neighbouring modes alike.</p>\n{sections}</main></body></html>\n",
         escape(&title)
     )
 }
@@ -64,7 +64,7 @@ fn section(results: &Results) -> String {
     let warning = if disturbed > 0 {
         format!(
             "<p class=\"warning\">{disturbed} of {} figures come from rounds that other work on the machine disturbed, \
-             for want of calm ones: they say little.</p>",
+             because too few rounds were calm: they are unreliable.</p>",
             rows.len()
         )
     } else if dropped > 0 {
@@ -84,7 +84,7 @@ fn section(results: &Results) -> String {
     )
 }
 
-/// Every row as it is.
+/// A table of all rows, unchanged.
 fn table(rows: &[Row]) -> String {
     let line = |row: &Row| {
         let spread = row.spread;
@@ -108,22 +108,23 @@ fn table(rows: &[Row]) -> String {
     };
     let lines: String = rows.iter().map(line).collect();
     format!(
-        "<details><summary>All {} figures</summary><table><tr><th>of</th><th>figure</th><th>middle</th><th>quarters</th>\
+        "<details><summary>All {} figures</summary><table><tr><th>subject</th><th>figure</th><th>median</th><th>quartiles</th>\
          <th>unit</th><th>rounds</th><th>values</th><th></th></tr>{lines}</table></details>",
         rows.len()
     )
 }
 
-/// A picture with its caption.
+/// A chart with its caption.
 fn figure(caption: &str, small: &str, drawing: &str) -> String {
     let (caption, small) = (escape(caption), escape(small));
     format!("<figure><figcaption>{caption} <small>{small}</small></figcaption>{drawing}</figure>")
 }
 
-/// Seconds since 1970 as a day and a time.
+/// Seconds since 1970 as date and time in UTC.
 fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Howard Hinnant's civil_from_days, for days after 1970: years begin in March, so that leap days are last.
+    // The algorithm is Howard Hinnant's civil_from_days, for days after 1970: its years begin in March, so that leap
+    // days come last.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era =

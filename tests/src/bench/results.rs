@@ -1,7 +1,7 @@
-//! The one form in which every bench writes what it found: `results.json` (`docs/bench/README.md`).
+//! The file format of all benchmark results: `results.json` (`docs/bench/README.md`).
 //!
-//! A row is one figure: labels say of what, a measure says which, a spread says how sure. Reports and comparisons
-//! read nothing else, so a figure without its spread cannot be shown.
+//! A row is one figure: its labels name the subject, its measure names the quantity, its spread gives the uncertainty.
+//! Reports and comparisons read nothing else, so a figure without a spread cannot be shown.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -16,14 +16,14 @@ use super::figures::{Figure, Spread};
 use super::machine::Machine;
 use super::report;
 
-/// Version of the schema.
+/// The version of the format of `results.json`.
 const SCHEMA: u32 = 2;
-/// Tells what a person wrote to begin this.
+/// The environment variable with the command line that started the benchmark.
 const COMMAND: &str = "LB_BENCH_COMMAND";
-/// The file of results in a bench's directory.
+/// The name of the results file in the directory of a benchmark.
 const FILE: &str = "results.json";
 
-/// Which direction of a figure is an improvement.
+/// The direction in which a figure improves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Better {
@@ -31,31 +31,31 @@ pub(super) enum Better {
     Less,
 }
 
-/// One figure of one thing.
+/// One figure of one subject.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Row {
-    /// The labels of the figure: `way`, `route`, `services`.
+    /// The labels of the figure, such as `way`, `route`, `services`.
     pub(super) labels: BTreeMap<String, String>,
     pub(super) measure: String,
     pub(super) unit: String,
     pub(super) better: Better,
-    /// Whether a change of it for the worse is a regression: of ours, and not of what is beside it.
+    /// Whether a change for the worse counts as a regression: true for figures of our agent only.
     pub(super) judged: bool,
     #[serde(flatten)]
     pub(super) spread: Spread,
-    /// Rounds that it comes from.
+    /// The number of rounds that it comes from.
     pub(super) rounds: usize,
-    /// Values of these rounds; 0 in results that were written before this was told.
+    /// The number of values in these rounds; 0 in results that are older than this field.
     #[serde(default)]
     pub(super) values: usize,
-    /// Rounds that were dropped because something else used the machine.
+    /// The number of rounds that were dropped because other processes used the machine.
     pub(super) dropped: usize,
-    /// Too few rounds were calm: this comes from all of them, and says little.
+    /// Whether too few rounds were calm: then the figure comes from all rounds and is unreliable.
     pub(super) disturbed: bool,
 }
 
 impl Row {
-    /// A figure of which each round gave one value: not disturbed, not judged, and less of it is better.
+    /// A figure with one value for each round: not disturbed, not judged, and lower is better.
     pub(super) fn new(labels: &[(&str, &str)], (measure, unit): (&str, &str), of: &Figure) -> Self {
         let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         Self {
@@ -72,7 +72,7 @@ impl Row {
         }
     }
 
-    /// The slowest hundredth of many values, or the slowest of fewer than a hundred, which is nobody's regression.
+    /// The slowest hundredth of many values, or the slowest of fewer than a hundred. The latter is never judged.
     pub(super) fn late(
         labels: &[(&str, &str)],
         (what, unit): (&str, &str),
@@ -84,57 +84,57 @@ impl Row {
         Self { spread: of.late(), ..row }
     }
 
-    /// Each round gave several values.
+    /// Sets the number of rounds, for a figure with several values in each round.
     #[must_use]
     pub(super) const fn of_rounds(mut self, rounds: usize) -> Self {
         self.rounds = rounds;
         self
     }
 
-    /// More of it is better.
+    /// Marks the figure as one of which more is better.
     #[must_use]
     pub(super) const fn more_is_better(mut self) -> Self {
         self.better = Better::More;
         self
     }
 
-    /// A change for the worse is a regression where `is_ours`.
+    /// Marks a change for the worse as a regression if `is_ours`.
     #[must_use]
     pub(super) const fn judged(mut self, is_ours: bool) -> Self {
         self.judged = is_ours;
         self
     }
 
-    /// A label's value; nothing where it has none.
+    /// The value of a label; empty if it is missing.
     pub(super) fn label(&self, name: &str) -> &str {
         self.labels.get(name).map_or("", String::as_str)
     }
 
-    /// All labels in one line.
+    /// All labels as one line of text.
     pub(super) fn name(&self) -> String {
         let labels = self.labels.iter().map(|(name, value)| format!("{name} {value}"));
         labels.collect::<Vec<_>>().join(", ")
     }
 }
 
-/// The results of one run of one bench.
+/// The results of one run of one benchmark.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Results {
     schema: u32,
     pub(super) bench: String,
     pub(super) commit: String,
-    /// The command that repeats it.
+    /// The command line that repeats it.
     pub(super) command: String,
-    /// When it ended: seconds since 1970.
+    /// The time of its end, in seconds since 1970.
     pub(super) time: u64,
     pub(super) machine: Machine,
-    /// The notes for a reader: settings, and the measurements that were left out, with the reason.
+    /// Notes for the reader: settings, and the measurements that were left out, with the reason.
     pub(super) notes: Vec<String>,
     pub(super) rows: Vec<Row>,
 }
 
 impl Results {
-    /// Makes the results of a run that ended just now.
+    /// Makes the results of a run that has just ended.
     pub(super) fn new(bench: &str, commit: &str, machine: Machine, rows: Vec<Row>) -> Self {
         let time = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs());
         Self {
@@ -149,12 +149,12 @@ impl Results {
         }
     }
 
-    /// With what a reader must know.
+    /// Adds notes for the reader.
     pub(super) fn noted(self, notes: Vec<String>) -> Self {
         Self { notes, ..self }
     }
 
-    /// Reads results, or those in a directory.
+    /// Reads a results file, or the one in a directory.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let file = if path.is_dir() { path.join(FILE) } else { path.to_owned() };
         let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -164,12 +164,12 @@ impl Results {
         Ok(results)
     }
 
-    /// Writes `results.json` into a directory: what is found so far, should the bench be ended.
+    /// Writes `results.json` into a directory: the results so far, in case the benchmark is interrupted.
     pub(super) fn keep(&self, directory: &Path) -> Result<PathBuf> {
         put(directory, FILE, serde_json::to_string_pretty(self)? + "\n")
     }
 
-    /// Writes `results.json` and `report.html` into a directory, and says where.
+    /// Writes `results.json` and `report.html` into a directory, and prints their paths.
     pub(super) fn write(&self, directory: &Path, out: &mut impl Write) -> Result<()> {
         let json = self.keep(directory)?;
         let page = put(directory, "report.html", report::page(std::slice::from_ref(self)))?;

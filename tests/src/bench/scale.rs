@@ -1,6 +1,6 @@
-//! The cost of a large cluster for the agent that `LB_AGENT` names, on generated manifests.
+//! The benchmark `scale`: the cost of a large cluster for the agent that `LB_AGENT` names, with generated manifests.
 //!
-//! Memory, the time from complete lists to programmed maps, and the time from a change to the map it changes.
+//! It measures memory, the time from complete lists to programmed maps, and the time from a change to the changed map.
 
 use std::fs;
 use std::io::Write;
@@ -25,17 +25,18 @@ use crate::campaign;
 use crate::topology::{Node, Shape, Topology};
 use crate::wait::{wait_until, wait_until_ok};
 
-/// Services, and endpoints of each.
+/// The number of services, and of endpoints of each.
 pub type Size = (u32, u32);
 pub const SIZES: [Size; 4] = [(0, 0), (1_000, 3), (10_000, 3), (50_000, 5)];
-/// The sizes that show whether it runs.
+/// The sizes of a quick run, which only shows that the benchmark works.
 pub const QUICK: [Size; 1] = [(1_000, 3)];
-/// Services of a cluster that outgrows its maps, before and after: `SERVICES` has 65,536 entries, two of each.
+/// The number of services of a cluster that outgrows its maps, before and after: `SERVICES` has 65,536 entries by
+/// default, and each service needs two.
 const GROWTH: (u32, u32) = (1_000, 40_000);
 
-/// Changes of which the slowest hundredth counts.
+/// The number of changes, of which the slowest hundredth is a figure.
 const CHANGES: u32 = 400;
-/// Reading 100,000 objects as YAML takes a while; that is not what is measured.
+/// The deadline for a start. Reading 100,000 objects as YAML takes a while, and is not part of the figures.
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// The choices for the measurement.
@@ -45,13 +46,13 @@ pub struct Options<'a> {
     pub directory: &'a Path,
     pub commit: &'a str,
     pub sizes: &'a [Size],
-    /// How often.
+    /// The number of rounds at each size.
     pub rounds: usize,
-    /// Whether maps are outgrown, too.
+    /// Whether the growth of maps is measured as well.
     pub grows: bool,
 }
 
-/// The figures at one size, a value each round.
+/// The figures at one size, one value for each round.
 #[derive(Debug, Default)]
 struct Figures {
     anonymous: Figure,
@@ -64,7 +65,8 @@ struct Figures {
 }
 
 impl Figures {
-    /// Counts a round, whatever it was like: none is dropped, for what other work delays is late all the same.
+    /// Counts a round, disturbed or not. No round is dropped, because a change that other work delays is late all the
+    /// same.
     fn count(&mut self, before: &Usage) -> Result<()> {
         self.rounds += 1;
         self.disturbed += usize::from(!before.was_calm(&Usage::now()?));
@@ -75,7 +77,7 @@ impl Figures {
         let (services, endpoints) = (services.to_string(), endpoints.to_string());
         let labels = [("way", "ours"), ("services", &*services), ("endpoints", &endpoints)];
         let row = |measure, of: &Figure| Row::new(&labels, measure, of).judged(true);
-        // Other work takes time, not memory.
+        // Other work changes times, but not memory.
         let disturbed = self.disturbed > 0;
         let mark = |row: Row| Row { disturbed, ..row.of_rounds(self.rounds) };
         let time = |measure, of: &Figure| mark(row(measure, of));
@@ -89,7 +91,7 @@ impl Figures {
         ]
     }
 
-    /// The row of a cluster that outgrew its maps.
+    /// The row for the cluster that outgrew its maps.
     fn growth(&self) -> Row {
         let (before, after) = GROWTH;
         let services = format!("{before} to {after}");
@@ -99,7 +101,7 @@ impl Figures {
     }
 }
 
-/// Measures each size in turn, and writes what came of it.
+/// Measures each size in turn, and writes the results.
 pub fn run(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
     let machine = Machine::here(None)?;
     let mut all: Vec<Figures> = options.sizes.iter().map(|_| Figures::default()).collect();
@@ -109,12 +111,12 @@ pub fn run(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
         let rows = rows.chain(options.grows.then(|| growth.growth())).collect();
         let results = Results::new("scale", options.commit, machine.clone().afterwards()?, rows);
         let mut notes = vec![format!(
-            "{} rounds, each with a start and {CHANGES} changes at every size. No round is dropped: a time says when some round \
-             was disturbed.",
+            "{} rounds, each with a start and {CHANGES} changes at every size. No round is dropped: times of \
+             disturbed rounds are marked.",
             options.rounds
         )];
         if !options.grows {
-            notes.push("Maps that are outgrown are not measured: --quick.".to_owned());
+            notes.push("The growth of maps is not measured: --quick.".to_owned());
         }
         Ok(results.noted(notes))
     };
@@ -130,7 +132,7 @@ pub fn run(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
             let before = Usage::now()?;
             growth.start.add(grow()?.as_secs_f64());
             growth.count(&before)?;
-            writeln!(out, "round {round} of {}: maps outgrown", options.rounds)?;
+            writeln!(out, "round {round} of {}: growth of maps", options.rounds)?;
         }
         drop(results(&all, &growth)?.keep(options.directory)?);
     }
@@ -143,8 +145,8 @@ pub fn run(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
     results.write(options.directory, out)
 }
 
-/// A cluster that outgrows its maps while the agent runs: it
-/// gets larger ones, and serves everybody. Says after how long.
+/// Lets a cluster outgrow its maps while the agent runs. The agent must replace them by larger ones and serve every
+/// Service; returns the time that this took.
 fn grow() -> Result<Duration> {
     let (few, many) = GROWTH;
     let topology = Topology::builder(Shape::Routed).nodes(1).pods(1).build()?;
@@ -156,7 +158,7 @@ fn grow() -> Result<Duration> {
     let began = Instant::now();
     generate(&directory, few..many, 1)?;
     let pins = node.bpf().join(LAYOUT).join("maps");
-    wait_until_ok(PATIENCE, "everybody is served out of larger maps", || {
+    wait_until_ok(PATIENCE, "every Service is in the larger maps", || {
         agent.ensure_running()?;
         let entries = Maps::open(&pins)?.services()?.len();
         ensure!(entries == 2 * many as usize, "{entries} entries of SERVICES");
@@ -189,21 +191,21 @@ fn measure((services, endpoints): Size, figures: &mut Figures) -> Result<()> {
     agent.stop_quietly()
 }
 
-/// From complete lists to everything programmed, by the agent's log.
+/// The time from complete lists to all Services programmed, by the agent's log.
 fn from_lists_to_ready(node: &Node) -> Result<Duration> {
     let log = fs::read_to_string(node.directory().join("lb-agent.log"))?;
     let time = |what: &str| {
         let line = log.lines().find(|line| line.contains(what));
-        let line = line.with_context(|| format!("the agent's log says nowhere {what:?}"))?;
+        let line = line.with_context(|| format!("the agent's log does not contain {what:?}"))?;
         time_of_day(line).with_context(|| format!("no time in {line:?}"))
     };
     let (lists, ready) = (time("initial sync complete")?, time("everything programmed")?);
-    // Over midnight.
+    // Midnight may lie between the two lines, which have only a time of day here.
     let day = Duration::from_hours(24);
     Ok(ready.checked_sub(lists).unwrap_or_else(|| (ready + day).saturating_sub(lists)))
 }
 
-/// `2026-11-21T16:20:00.123456Z` without its date.
+/// The time of day of a log line that begins like `2026-11-21T16:20:00.123456Z`.
 fn time_of_day(line: &str) -> Option<Duration> {
     let (_, time) = line.split_once('T')?;
     let (time, _) = time.split_once('Z')?;

@@ -1,7 +1,7 @@
-//! Connections, requests and bytes a second through namespaces: plain routing, the real kube-proxy and ours, in turn,
-//! with few services and with many.
+//! The benchmark `traffic`: connections, requests and bytes per second through namespaces, with plain routing, the real
+//! kube-proxy and our agent in turn, with few and with many services.
 //!
-//! Refuses a figure of a path that does not answer: every generator ends with an error when an answer is missing.
+//! A path that does not answer gives no figure: every generator fails when an answer is missing.
 
 use std::io::Write;
 use std::path::Path;
@@ -36,21 +36,21 @@ pub struct Options<'a> {
     pub reference: &'a Path,
     /// Directory for `results.json` and `report.html`.
     pub directory: &'a Path,
-    /// Rounds that shall count.
+    /// The number of rounds that should count.
     pub rounds: usize,
-    /// How long one generator runs.
+    /// The time that one generator runs.
     pub time: Duration,
-    /// How pods hang on their nodes.
+    /// The connection of pods to their nodes.
     pub shape: Shape,
     /// Numbers of services, from the smallest.
     pub services: &'a [u32],
-    /// Names of routes, operations and ways; what none of them names is measured whole.
+    /// Names of routes, operations and modes. A category without any name here is measured completely.
     pub only: &'a [&'a str],
     pub commit: &'a str,
 }
 
 impl Options<'_> {
-    /// Whether something is wanted: it is named, or nothing of its kind is.
+    /// Whether `name` is wanted: it is in `only`, or no name of its category `all` is.
     fn wants(&self, name: &str, all: &[&str]) -> bool {
         self.only.contains(&name) || !all.iter().any(|other| self.only.contains(other))
     }
@@ -74,16 +74,16 @@ impl Options<'_> {
     }
 }
 
-/// All clusters, and the API server that tells them.
+/// All clusters, and the API server that they share.
 struct World {
-    // Before the namespaces that it lives in.
+    // Dropped before the namespaces that it lives in.
     control_plane: ControlPlane,
     population: Population,
     services: Services,
     sites: Vec<Site>,
 }
 
-/// Builds a cluster for each way, measures them in turn, and writes what came of it.
+/// Builds a cluster for each mode, measures them in turn, and writes the results.
 pub fn traffic(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
     let machine = Machine::here(None)?;
     let mut world = World::build(options, out)?;
@@ -147,7 +147,7 @@ impl World {
         let (control_plane, rig) = cluster.into_parts();
         let api_server = control_plane.address();
         let server = rig.topology().fabric().name().to_owned();
-        // The API server lives beside plain routing, which asks it nothing.
+        // The API server lives in the cluster with plain routing, which does not use it.
         let mut sites = vec![Site::around(Way::Plain, rig)?];
         for way in ways.into_iter().filter(|way| *way != Way::Plain) {
             let mut site = Site::build(way, options.shape).with_context(|| way.name())?;
@@ -161,7 +161,7 @@ impl World {
         Ok(Self { control_plane, population, services, sites })
     }
 
-    /// Has all sites programmed with so many services, and the API server held.
+    /// Programs this number of services on all sites, and stops the processes of the control plane.
     fn populate(&mut self, services: u32) -> Result<()> {
         self.control_plane.resume()?;
         let backend = self.sites.first().context("no site")?.backend()?;

@@ -12,16 +12,16 @@ use lb_tests::bench::traffic::{self, generator, server};
 use lb_tests::bench::{churn, compare, packet, report, scale};
 use lb_tests::topology::Shape;
 
-const USAGE: &str = "usage, results and report into DIRECTORY, SERVICES with commas:
-  lb-test-bench packet REFERENCE DIRECTORY ROUNDS COMMIT [quick]  nanoseconds per packet; but for quick, of a million flows, too
+const USAGE: &str = "usage (results and report go to DIRECTORY, SERVICES is a comma-separated list):
+  lb-test-bench packet REFERENCE DIRECTORY ROUNDS COMMIT [quick]  nanoseconds per packet; without quick also for a million flows
   lb-test-bench traffic REFERENCE DIRECTORY ROUNDS MILLISECONDS SERVICES routed|bridged COMMIT [NAME ...]
-                         plain routing, kube-proxy and ours
+                         plain routing, kube-proxy and lb-agent
   lb-test-bench churn DIRECTORY ROUNDS CHANGES SERVICES COMMIT
-                         from a change in the API to a packet, kube-proxy and the agent that LB_AGENT names
+                         from a change in the API to a packet, for kube-proxy and the agent that LB_AGENT names
   lb-test-bench scale DIRECTORY ROUNDS COMMIT [quick]  memory, start and changes of the agent that LB_AGENT names,
-                         and, but for quick, maps that it outgrows
+                         and without quick the growth of maps
   lb-test-bench report FILE RESULTS ...  one report of several results
-  lb-test-bench compare OLD NEW      exit code 1 when ours became worse
+  lb-test-bench compare OLD NEW      exit code 1 when the agent became worse
 for the harness: traffic-serve ADDRESS:PORT ..., traffic-ask OPERATION ADDRESS:PORT MILLISECONDS,
   relay ADDRESS:PORT NETNS";
 

@@ -1,4 +1,5 @@
-//! The program in every member of a topology: asks and answers, as the test or a person says.
+//! The program that runs in every member of a topology: it sends and answers questions, on orders of a test or a
+//! person.
 
 use std::io::{self, Write as _, stdin, stdout};
 use std::process::ExitCode;
@@ -45,7 +46,7 @@ fn run(arguments: &[String]) -> Result<()> {
     }
 }
 
-/// Builds a small topology, says what of it lies on the machine, and keeps it until the input ends.
+/// Builds a small topology, prints its traces on the machine, and keeps it until the input ends.
 fn hold() -> Result<()> {
     let topology = Topology::builder(Shape::Bridged).nodes(1).pods(1).build()?;
     for trace in topology.node(0)?.traces() {
@@ -55,7 +56,7 @@ fn hold() -> Result<()> {
     Ok(())
 }
 
-/// Runs a command that works in any namespace; `None` when it is another.
+/// Runs a command that works in any namespace; `None` for any other command.
 fn speak(words: &[&str]) -> Option<Result<()>> {
     Some(match *words {
         ["serve", name, port] => command::serve(name, port),

@@ -1,4 +1,4 @@
-//! The kernel's side of `cargo xtask verify` and `cargo xtask fuzz-twin`.
+//! The program behind `cargo xtask verify` and `cargo xtask fuzz-twin`: it loads the eBPF programs into the kernel.
 
 use std::io::{self, Write as _, stdout};
 use std::process::ExitCode;

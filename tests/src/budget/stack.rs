@@ -1,14 +1,14 @@
-//! How deep a loaded program's stack goes: the deepest chain of its functions, each as the verifier counts it.
+//! The stack depth of a loaded program: the deepest chain of its functions, each counted as the verifier counts it.
 //!
-//! Read from the translated instructions: bytes below the frame pointer (r10) that a function reaches, by
-//! itself or through a register that was made from it. The verifier allows 512 for a whole chain, and
-//! rounds each function up to 16 bytes, or to 32, those without any too, as Linux 6.6 does.
+//! The depth is computed from the translated instructions: the bytes below the frame pointer (r10) that a function
+//! reaches, directly or through a register derived from it. The verifier allows 512 bytes for a whole chain. It rounds
+//! each function up to 16 bytes, or to 32 on older kernels such as Linux 6.6, also a function that uses no stack.
 
 use std::collections::BTreeSet;
 
-/// Frame pointer.
+/// The number of the frame pointer register (r10).
 const FRAME: u8 = 10;
-/// The rounding of the oldest kernel that is served.
+/// The rounding of the oldest supported kernel, in bytes.
 const ROUND: u32 = 32;
 const CLASS: u8 = 0x07;
 const LOAD: u8 = 0x01;
@@ -17,7 +17,7 @@ const STORE: u8 = 0x03;
 const MOVE: u8 = 0xbf;
 const ADD_NUMBER: u8 = 0x07;
 const CALL: u8 = 0x85;
-/// Source register of a call within the program.
+/// The source register value of a call within the program (`BPF_PSEUDO_CALL`).
 const WITHIN: u8 = 1;
 
 /// An instruction as the kernel shows it (`struct bpf_insn`).
@@ -42,14 +42,14 @@ impl From<[u8; 8]> for Instruction {
     }
 }
 
-/// Bytes of stack of the deepest chain of calls.
+/// Stack bytes of the deepest call chain.
 pub(super) fn depth(instructions: &[[u8; 8]]) -> u32 {
     let code: Vec<Instruction> = instructions.iter().map(|&bytes| bytes.into()).collect();
     let calls: Vec<(usize, usize)> = code
         .iter()
         .enumerate()
         .filter(|(_, instruction)| instruction.code == CALL && instruction.from == WITHIN)
-        // In a compiled program the distance stands in the offset; the number names the function.
+        // In a translated program the offset holds the distance; the immediate holds a function number.
         .map(|(at, instruction)| (at, at.wrapping_add_signed(instruction.offset.into()) + 1))
         .collect();
     let mut begins: BTreeSet<usize> = calls.iter().map(|&(_, target)| target).collect();
@@ -58,7 +58,8 @@ pub(super) fn depth(instructions: &[[u8; 8]]) -> u32 {
     chain(0, &begins, &code, &calls)
 }
 
-/// The deepest chain from the function that begins there. The verifier refuses recursion.
+/// Stack bytes of the deepest chain from the function at `begin`. The recursion ends, because the verifier refuses
+/// recursive programs.
 fn chain(begin: usize, begins: &[usize], code: &[Instruction], calls: &[(usize, usize)]) -> u32 {
     let end = begins.iter().copied().find(|&other| other > begin).unwrap_or(code.len());
     let targets: BTreeSet<usize> = calls
@@ -70,7 +71,7 @@ fn chain(begin: usize, begins: &[usize], code: &[Instruction], calls: &[(usize, 
     own(&code[begin..end]).max(1).next_multiple_of(ROUND) + deepest.unwrap_or(0)
 }
 
-/// Bytes below the frame pointer that one function reaches.
+/// Bytes below the frame pointer that one function accesses.
 fn own(code: &[Instruction]) -> u32 {
     let mut lowest = 0_i32;
     for (at, instruction) in code.iter().enumerate() {
@@ -110,7 +111,8 @@ mod tests {
         let address = [[0xbf, 0xa2, 0, 0, 0, 0, 0, 0], [0x07, 0x02, 0, 0, 0xd0, 0xff, 0xff, 0xff]];
         assert_eq!(depth(&[store(-8), exit]), 32);
         assert_eq!(depth(&[store(-8), call(0), exit]), 64);
-        // main (8, rounded 32) calls one at 4 (48 by address, rounded 64) and one at 7 (8, rounded 32).
+        // main (8 bytes, rounded to 32) calls the functions at 4 (48 bytes by address, rounded to 64) and at 7 (8,
+        // rounded to 32).
         let program =
             [store(-8), call(2), call(4), exit, address[0], address[1], exit, store(-8), exit];
         assert_eq!(depth(&program), 32 + 64);

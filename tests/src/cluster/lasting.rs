@@ -1,6 +1,7 @@
-//! Connections and sockets of everybody who asks a Service, which stay open while
-//! the ones who serve it change. Half of them ask round after round, so that each
-//! change meets questions under way; the others are silent until they are asked.
+//! Connections and UDP sockets of all clients of a Service, which stay open while its backends change.
+//!
+//! Half of them ask continuously, so that each change meets questions under way; the others are silent until the test
+//! uses them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,23 +12,24 @@ use super::{Cluster, Published};
 use crate::traffic::{Kept, Ledger, Many, Protocol};
 use crate::wait::wait_until_ok;
 
-/// How long two rounds of questions may take: each of them is answered or lost before.
+/// The deadline for two rounds of questions: within it each question is answered or lost.
 const ROUNDS: Duration = Duration::from_mins(5);
-/// Rounds that begin and end after a change, wherever the one before stood.
+/// The number of rounds after a change. Since a change may fall into a round, the second one lies wholly after it.
 const SINCE: u64 = 2;
 
 /// The number of sockets of one transport.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
-    /// Those that are silent between two calls of [`Lasting::go_on`].
+    /// Sockets that are silent between two calls of [`Lasting::go_on`].
     pub silent: usize,
-    /// Those that ask all the time.
+    /// Sockets that ask continuously.
     pub asking: usize,
-    /// Whether those that ask, of processes of a node, begin anew: another server may answer then.
+    /// Whether another server may answer the continuous sockets of node processes after a change, because their flows
+    /// begin again.
     pub hosts_begin_anew: bool,
 }
 
-/// A silent socket: who has it, and who answered it first.
+/// A silent socket, its description, and the server that answered it first.
 #[derive(Debug)]
 struct Silent<'a> {
     what: String,
@@ -35,7 +37,7 @@ struct Silent<'a> {
     first: String,
 }
 
-/// Sockets that ask: who has them.
+/// Sockets of one client that ask continuously, and their description.
 #[derive(Debug)]
 struct Asking<'a> {
     what: String,
@@ -44,13 +46,13 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// Whether sockets lost questions, or were answered by another server and may not be.
+    /// Whether a socket lost a question, or was answered by another server without permission.
     fn is_harmed(&self, ledger: &Ledger) -> bool {
         ledger.lost() > 0 || !(self.begins_anew || ledger.moved.is_empty())
     }
 }
 
-/// Sockets that stay open.
+/// Sockets that stay open while the test changes the cluster.
 #[derive(Debug)]
 pub struct Lasting<'a> {
     silent: Vec<Silent<'a>>,
@@ -58,7 +60,7 @@ pub struct Lasting<'a> {
 }
 
 impl<'a> Lasting<'a> {
-    /// Opens sockets of all askers, so many of each transport in all.
+    /// Opens sockets of all clients; `sizes` gives their total number for each transport.
     pub fn open(
         cluster: &'a Cluster,
         service: &Published,
@@ -66,7 +68,7 @@ impl<'a> Lasting<'a> {
     ) -> Result<Self> {
         let (mut silent, mut asking) = (Vec::new(), Vec::new());
         let nodes = cluster.rig().topology().nodes();
-        // Datagrams last: netfilter forgets a socket that asked once sooner than a connection.
+        // Datagrams are last, because netfilter forgets a UDP socket with one question sooner than a connection.
         for protocol in Protocol::ALL {
             let mut askers = cluster.askers(service)?;
             askers.retain(|(_, question)| question.protocol == protocol);
@@ -89,8 +91,9 @@ impl<'a> Lasting<'a> {
         Ok(Self { silent, asking })
     }
 
-    /// Fails unless each socket is answered, and by the server that answered it first, unless it begins anew: the
-    /// silent ones now, the others since they were opened, and in whole rounds from now on.
+    /// Fails unless each socket is answered by the server that answered it first (or by any, for sockets whose flows
+    /// may begin again). Silent sockets are used once now. Continuous sockets must have lost no question since they
+    /// were opened, and complete further whole rounds now.
     pub fn go_on(&self, when: &str) -> Result<()> {
         let _answered: u64 = self.unharmed().with_context(|| when.to_owned())?;
         let mut lost = BTreeMap::<String, u64>::new();
@@ -114,7 +117,7 @@ impl<'a> Lasting<'a> {
         self.unharmed().map(drop).with_context(|| when.to_owned())
     }
 
-    /// Returns the number of questions that the asking sockets had answered; fails if more were lost than may be.
+    /// Returns the number of answers to the continuous sockets; fails if one of them was harmed.
     pub fn unharmed(&self) -> Result<u64> {
         let mut answered = 0;
         let mut harmed = BTreeMap::new();
@@ -129,13 +132,13 @@ impl<'a> Lasting<'a> {
         Ok(answered)
     }
 
-    /// Returns how many sockets there are.
+    /// Returns the number of sockets.
     pub fn count(&self) -> Result<u64> {
         let asking = self.asking.iter().map(|asking| Ok(asking.many.so_far()?.sockets));
         Ok(self.silent.len() as u64 + asking.sum::<Result<u64>>()?)
     }
 
-    /// Returns how many of them lost a question.
+    /// Returns the number of continuous sockets that lost a question.
     pub fn lost(&self) -> Result<u64> {
         self.asking.iter().map(|asking| Ok(asking.many.so_far()?.lost())).sum()
     }

@@ -1,4 +1,5 @@
-//! How soon packets follow a change after an outage of the API server, beside the same change without one.
+//! The time until packets follow a change after an outage of the API server, compared with the same change without an
+//! outage.
 
 use std::time::{Duration, Instant};
 
@@ -10,25 +11,25 @@ use crate::control_plane::ControlPlane;
 use crate::rig::Rig;
 use crate::topology::Pod;
 
-/// How late after the end of an outage a change may be seen: an attempt that was made too early, and one pause.
+/// The time by which a change may be later than usual after the end of an outage: one failed attempt and one pause.
 const LATE: Duration = Duration::from_secs(5);
-/// How often the time of a change without an outage is added: API server, machine and questions take it as well.
+/// The factor for the usual time of a change, which API server, machine and questions take after an outage as well.
 const USUAL: u32 = 2;
 
-/// An outage that is over.
+/// An outage that has ended.
 #[derive(Debug)]
 pub struct Outage<'a> {
-    /// The words for it in messages.
+    /// The name of the outage in messages.
     pub name: &'a str,
-    /// The moment of its end.
+    /// The time of its end.
     pub ended: Instant,
     pub control_plane: &'a ControlPlane,
     pub rig: &'a Rig,
 }
 
 impl Outage<'_> {
-    /// Waits until packets follow the change of a Service to the first pod, and fails if that was late; changes it to
-    /// the second one to know what is usual.
+    /// Waits until packets follow a change of the Service to the first pod, and fails if that is late. Then changes the
+    /// Service to the second pod, to measure the usual time.
     pub fn change_is_seen_soon(&self, service: &Published, [now, next]: [&Pod; 2]) -> Result<()> {
         self.until_seen(service, now)?;
         let took = self.ended.elapsed();
@@ -44,10 +45,10 @@ impl Outage<'_> {
     }
 }
 
-/// Fails if a change that took `usual` without an outage was late after one.
+/// Fails if a change after an outage took too long, compared with `usual`, its time without an outage.
 pub fn is_soon(outage: &str, took: Duration, usual: Duration) -> Result<()> {
     let name = format!("change after {outage}, {:.1} s without an outage", usual.as_secs_f64());
     campaign::figure(&name, format!("{:.1}", took.as_secs_f64()), "s");
-    ensure!(took < LATE + USUAL * usual, "after {outage}: {took:?}, and {usual:?} without it");
+    ensure!(took < LATE + USUAL * usual, "after {outage}: {took:?}, {usual:?} without an outage");
     Ok(())
 }

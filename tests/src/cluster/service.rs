@@ -1,4 +1,4 @@
-//! Services that leave addresses and numbers to the API server, and what it chose.
+//! Services whose addresses and port numbers the API server chooses, and the values that it chose.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use crate::traffic::Protocol;
 /// The port of every Service here, for both transports.
 const PORT: u16 = 80;
 
-/// The addresses and ports that the API server chose for a Service.
+/// A Service with the addresses and ports that the API server chose for it.
 #[derive(Debug, Clone)]
 pub struct Published {
-    /// Name, in the namespace `default`.
+    /// The name, in the namespace `default`.
     pub name: String,
     cluster_ips: Addresses,
     node_ports: BTreeMap<Protocol, u16>,
@@ -30,7 +30,7 @@ impl Published {
         self.cluster_ips.socket(family, PORT)
     }
 
-    /// Returns the `NodePort` on a node's address.
+    /// Returns the `NodePort` of a transport on the address of a node.
     pub fn node_port(&self, node: &Node, family: Family, protocol: Protocol) -> Result<SocketAddr> {
         let port = self.node_ports.get(&protocol);
         let port = port.with_context(|| format!("{} has no node port of {protocol}", self.name))?;
@@ -39,7 +39,7 @@ impl Published {
 }
 
 impl Cluster {
-    /// Creates a Service, with or without a selector `app: NAME`, and returns what was chosen for it.
+    /// Creates a Service, with or without a selector `app: NAME`, and returns the values that the API server chose.
     pub fn publish(&self, name: &str, has_selector: bool) -> Result<Published> {
         self.control_plane.apply(&object(name, has_selector).to_string())?;
         let said = self.control_plane.kubectl(&["get", "service", name, "-o", "json"])?;
@@ -47,12 +47,13 @@ impl Cluster {
         read_back(name, &service["spec"]).with_context(|| format!("service {name}: {said}"))
     }
 
-    /// Writes the slices of a Service without selector: these pods, all ready.
+    /// Writes the slices of a Service without selector, with these pods, all ready.
     pub fn endpoints(&self, service: &Published, pods: &[&Pod]) -> Result<()> {
         self.control_plane.apply(&slices_of(service, pods))
     }
 
-    /// Creates `web` and `other`, which a pod of each node answers, and waits until both are served.
+    /// Creates the Services `web` and `other`, each with one pod of each node as backends, and waits until both are
+    /// served.
     pub fn publish_pair(&self) -> Result<[Published; 2]> {
         let services = [self.publish("web", false)?, self.publish("other", false)?];
         for service in &services {
@@ -62,7 +63,7 @@ impl Cluster {
         Ok(services)
     }
 
-    /// Creates or changes the Pod object of a pod of the topology, which has the label `app: APP`.
+    /// Creates or changes the Pod object of a pod of the topology, with the label `app: APP`.
     pub fn pod_object(&self, app: &str, pod: &Pod, ready: bool) -> Result<()> {
         let addresses = pod.addresses().both().map(|address| address.to_string());
         self.control_plane.pod(&control_plane::Pod {
@@ -76,7 +77,7 @@ impl Cluster {
     }
 }
 
-/// Returns a Service of both families and both transports that names no address and no number.
+/// Returns a Service of both families and both transports without explicit addresses and port numbers.
 fn object(name: &str, has_selector: bool) -> Value {
     let port = |protocol: Protocol| {
         json!({
@@ -99,13 +100,13 @@ fn object(name: &str, has_selector: bool) -> Value {
     service
 }
 
-/// Returns the slices of a Service without selector as one text: these pods, all ready.
+/// Returns the slices of a Service without selector as one YAML text, with these pods, all ready.
 pub fn slices_of(service: &Published, pods: &[&Pod]) -> String {
     let [v4, v6] = slices(&service.name, pods);
     format!("{v4}\n---\n{v6}")
 }
 
-/// Returns slices as somebody without a controller writes them, one for each family.
+/// Returns slices as a client writes them without the controller, one for each family.
 fn slices(service: &str, pods: &[&Pod]) -> [Value; 2] {
     let port = |protocol: Protocol| {
         json!({

@@ -1,4 +1,4 @@
-//! Everybody of a cluster asks one Service while something happens to agents or API server.
+//! Continuous questions of all clients of a cluster to one Service, while agents or the API server restart.
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -7,15 +7,15 @@ use crate::rig::Rig;
 use crate::topology::Member;
 use crate::traffic::{Ask, Load};
 
-/// Milliseconds between two questions of one asker.
+/// Milliseconds between two questions of one client.
 const PAUSE: u64 = 20;
 
-/// Everybody asks without pause: through a connection or socket that stays, and through new ones.
+/// Continuous questions of all clients: each through a kept connection or socket, and through new ones.
 #[derive(Debug)]
 pub struct Traffic<'a>(Vec<(&'a Member, Ask, bool, Load<'a>)>);
 
 impl<'a> Traffic<'a> {
-    /// Starts asking.
+    /// Starts the questions.
     pub fn start(rig: &'a Rig, service: &Published) -> Result<Self> {
         let mut loads = Vec::new();
         for (from, question) in askers(rig, service)? {
@@ -26,7 +26,7 @@ impl<'a> Traffic<'a> {
         Ok(Self(loads))
     }
 
-    /// Stops asking, and fails unless every question was answered, and each connection by one backend for life.
+    /// Stops the questions. Fails unless every question was answered, and each connection by one backend all the time.
     pub fn finish(self) -> Result<()> {
         for (from, question, kept, load) in self.0 {
             let (name, protocol) = (from.name(), question.protocol);

@@ -1,4 +1,4 @@
-//! A containerd with a root, a state and a socket of its own; what it started ends with it.
+//! A containerd with its own root, state directory and socket; its containers end with it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,20 +11,20 @@ use super::image::Image;
 use crate::process::{Home, Program, output, run};
 use crate::wait::{try_wait_until, wait_until_ok};
 
-/// Until it answers; it reads its plug-ins first.
+/// The deadline for its first answer; it loads its plug-ins first.
 const START: Duration = Duration::from_mins(1);
-/// Until a process that was killed is known to have ended.
+/// The deadline for the end of a killed process.
 const END: Duration = Duration::from_secs(30);
-/// Where cgroups of containers begin, in each hierarchy of the machine.
+/// The root of the container cgroups, in each hierarchy of the machine.
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// Copies layers in place of laying them over each other: works wherever the tests run.
+/// A snapshotter that copies layers instead of mounting overlays, so that it works on any file system.
 const SNAPSHOTTER: &str = "native";
 
-/// The plan of a container.
+/// The parameters of a container.
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) id: String,
-    /// For ctr.
+    /// The flags for `ctr run`.
     pub(super) flags: Vec<String>,
     /// The program and its arguments.
     pub(super) words: Vec<String>,
@@ -36,12 +36,12 @@ pub struct Containerd {
     program: Program,
     home: Home,
     directory: PathBuf,
-    /// The namespace of its objects, and of their cgroups.
+    /// The containerd namespace of its objects, and the name of their cgroup.
     namespace: String,
 }
 
 impl Containerd {
-    /// Starts one that keeps everything in `directory`, as a process of `home`.
+    /// Starts a containerd that keeps all its files in `directory`, as a process of `home`.
     pub fn start(directory: &Path, home: &Home) -> Result<Self> {
         let directory = directory.join("containerd");
         fs::create_dir_all(&directory)
@@ -75,7 +75,7 @@ impl Containerd {
         })
     }
 
-    /// Runs ctr and returns what it printed.
+    /// Runs ctr and returns its output.
     pub fn ctr(&self, arguments: &[&str]) -> Result<String> {
         run(&mut self.prepared(arguments)?, "")
     }
@@ -87,16 +87,16 @@ impl Containerd {
         Ok(command)
     }
 
-    /// Takes an image in, and fails unless it has the name that it claims.
+    /// Imports an image, and fails unless it has the name that it claims.
     pub fn import(&self, image: &Image) -> Result<()> {
         let archive = image.archive().display().to_string();
         drop(self.ctr(&["images", "import", "--snapshotter", SNAPSHOTTER, &archive])?);
         let names = self.ctr(&["images", "list", "--quiet"])?;
-        ensure!(names.lines().any(|name| name == image.name()), "it imported {names}");
+        ensure!(names.lines().any(|name| name == image.name()), "ctr imported {names}");
         Ok(())
     }
 
-    /// Runs a container to its end and returns its exit code and what it printed.
+    /// Runs a container to its end, and returns its exit code and its output.
     pub(super) fn run_to_end(&self, image: &Image, task: &Task) -> Result<(i32, String)> {
         let mut command = self.prepared(&["run", "--rm"])?;
         let output = output(self.complete(&mut command, image, task), "")?;
@@ -124,12 +124,12 @@ impl Containerd {
         command.args(ours).args(&task.flags).args([image.name(), &task.id]).args(&task.words)
     }
 
-    /// Returns the file with what a container printed.
+    /// Returns the file with the output of a container.
     pub(super) fn log(&self, id: &str) -> PathBuf {
         self.directory.join(format!("{id}.log"))
     }
 
-    /// Returns the process id of a container that runs.
+    /// Returns the process id of a container, if it runs.
     pub(super) fn process(&self, id: &str) -> Result<Option<u32>> {
         let tasks = self.ctr(&["tasks", "list"])?;
         let row = tasks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -141,7 +141,7 @@ impl Containerd {
         }
     }
 
-    /// Sends a signal to a container, waits until it has ended and removes it; returns its exit code.
+    /// Sends a signal to a container, waits until it has ended, and removes it; returns its exit code.
     pub(super) fn end(&self, id: &str, signal: &str) -> Result<i32> {
         if self.process(id)?.is_some() {
             drop(self.ctr(&["tasks", "kill", "--signal", signal, id])?);
@@ -150,7 +150,7 @@ impl Containerd {
             ensure!(self.process(id)?.is_none(), "it runs");
             Ok(())
         })?;
-        // It ends with the code of the task that it removes.
+        // `ctr tasks delete` exits with the exit code of the task.
         let code = output(&mut self.prepared(&["tasks", "delete", id])?, "")?.status.code();
         drop(self.ctr(&["containers", "delete", id])?);
         code.context("ctr ended by a signal")
@@ -167,7 +167,7 @@ impl Drop for Containerd {
         let hierarchies = fs::read_dir(CGROUPS).into_iter().flatten().flatten();
         let hierarchies = hierarchies.map(|entry| entry.path()).chain([CGROUPS.into()]);
         for hierarchy in hierarchies {
-            // Only where a container was, and only when it is empty.
+            // Succeeds only for an existing and empty cgroup.
             drop(fs::remove_dir(hierarchy.join(&self.namespace)));
         }
     }

@@ -1,4 +1,4 @@
-//! An archive of the agent's image, read as a registry would: every blob by its digest.
+//! An archive of the agent's image, read as a registry would read it: every blob by its digest.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use crate::process::run;
 
-/// The content of an archive of one image.
+/// The archive of one image.
 #[derive(Debug)]
 pub struct Image {
     archive: PathBuf,
-    /// Its name as containerd and the kubelet write it.
+    /// The name as containerd and the kubelet write it.
     name: String,
     config: Value,
 }
@@ -40,29 +40,29 @@ impl Image {
         Ok(Self { archive, name, config })
     }
 
-    /// Returns the archive.
+    /// Returns the path of the archive.
     pub fn archive(&self) -> &Path {
         &self.archive
     }
 
-    /// Returns its name as containerd keeps it: with host and tag.
+    /// Returns the name as containerd keeps it, with registry and tag.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns a label.
+    /// Returns the value of a label.
     pub fn label(&self, name: &str) -> Option<&str> {
         self.config["config"]["Labels"][name].as_str()
     }
 
-    /// Returns the command before the arguments of a pod.
+    /// Returns the entry point, which precedes the arguments of a pod.
     pub(super) fn entry_point(&self) -> impl Iterator<Item = String> {
         let words = self.config["config"]["Entrypoint"].as_array().into_iter().flatten();
         words.filter_map(|word| word.as_str().map(str::to_owned))
     }
 }
 
-/// Cargo's target directory, in which the program of a test is at `debug/deps`.
+/// Cargo's target directory; the program of a test is in `debug/deps` below it.
 fn target() -> Result<PathBuf> {
     let test = env::current_exe()?;
     let directory = test.ancestors().nth(3).context("a test outside of cargo's directory")?;
@@ -84,7 +84,7 @@ fn json(archive: &Path, name: &str) -> Result<Value> {
     serde_json::from_str(&file(archive, name)?).with_context(|| format!("{name} of the image"))
 }
 
-/// Reads what a descriptor points at, which must have the digest and the size that it says.
+/// Reads the blob of a descriptor, and checks its digest and size.
 fn blob(archive: &Path, descriptor: &Value) -> Result<Value> {
     let digest = descriptor["digest"].as_str().context("a descriptor without digest")?;
     let digest = digest.strip_prefix("sha256:").context("another digest than sha256")?;

@@ -1,6 +1,7 @@
-//! A kubelet as far as the agent's pod needs one: init container, container, probes, all as the manifest says.
+//! The part of a kubelet that the agent's pod needs: init container, container and probes, as the manifest declares
+//! them.
 //!
-//! A field that it does not know is an error: what the manifest asks for is what is tested.
+//! An unknown field is an error, so that a test covers everything that the manifest asks for.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +24,7 @@ mod flags;
 
 use flags::{Place, container_flags, known, words};
 
-/// Fields of a pod's spec that say nothing about its containers, or that are honoured.
+/// Supported fields of a pod's spec: those that this kubelet honours, and those that do not concern its containers.
 const POD: [&str; 14] = [
     "serviceAccountName",
     "serviceAccount",
@@ -47,12 +48,12 @@ pub struct Kubelet<'a> {
     containerd: &'a Containerd,
     image: &'a Image,
     node: &'a Node,
-    /// Directories of the machine, and which of the node's stand for them.
+    /// Directories of the machine, and the directories of the node that replace them.
     places: BTreeMap<&'static str, PathBuf>,
     directory: PathBuf,
 }
 
-/// A pod that runs.
+/// A running pod.
 #[derive(Debug)]
 pub struct Pod<'a> {
     kubelet: &'a Kubelet<'a>,
@@ -62,7 +63,7 @@ pub struct Pod<'a> {
 }
 
 impl<'a> Kubelet<'a> {
-    /// A kubelet for a node on which no bpf filesystem is mounted yet. `hosts` is its `/etc/hosts`.
+    /// A kubelet for a node without a mounted bpf filesystem. `hosts` is the content of its `/etc/hosts`.
     pub fn new(
         containerd: &'a Containerd,
         image: &'a Image,
@@ -78,7 +79,7 @@ impl<'a> Kubelet<'a> {
         let run = directory.join("run");
         fs::create_dir_all(&run).with_context(|| format!("directory {}", run.display()))?;
         let cgroup = node.cgroup().to_owned();
-        // One for all nodes: it is the machine's.
+        // This file belongs to the machine, so all nodes share it.
         let expedited = "/sys/kernel/rcu_expedited";
         let places = [
             ("/sys/fs/bpf", bpf),
@@ -90,13 +91,13 @@ impl<'a> Kubelet<'a> {
         Ok(Self { containerd, image, node, places, directory })
     }
 
-    /// Whether the node has a bpf filesystem where pins go.
+    /// Whether the node has a bpf filesystem at the place of the pins.
     pub fn has_bpffs(&self) -> bool {
         self.places.get("/sys/fs/bpf").is_some_and(|directory| mounts::is_bpffs(directory))
     }
 
-    /// Runs the pod of a `DaemonSet` of the API server: the init containers to their ends, then its container, and
-    /// returns when all probes are content.
+    /// Runs the pod of a `DaemonSet` of the API server: each init container to its end, then its container. Returns
+    /// when all probes succeed.
     pub fn run(&'a self, control_plane: &ControlPlane, name: &str) -> Result<Pod<'a>> {
         let (namespace, name) = name.split_once('/').context("a name without namespace")?;
         let said =
@@ -104,7 +105,7 @@ impl<'a> Kubelet<'a> {
         let object: Value = serde_json::from_str(&said).context("kubectl printed no JSON")?;
         let spec = object["spec"]["template"]["spec"].clone();
         known("the pod", &spec, &POD)?;
-        ensure!(spec["hostNetwork"] == true, "a network of the pod's own");
+        ensure!(spec["hostNetwork"] == true, "the pod does not use the host network");
         ensure!(spec["securityContext"] == serde_json::json!({}), "{}", spec["securityContext"]);
         let account = spec["serviceAccountName"].as_str().context("no service account")?;
         let account = control_plane.service_account(namespace, account)?;
@@ -134,13 +135,13 @@ impl<'a> Kubelet<'a> {
         let pod = Pod { kubelet: self, id, spec: container.clone(), _account: account };
         for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
             pod.probe(probe)
-                .with_context(|| format!("{probe}; the log ends so:\n{}", pod.log()))?;
+                .with_context(|| format!("{probe}; the end of the log:\n{}", pod.log()))?;
         }
         Ok(pod)
     }
 
-    /// Runs the image once with the node's pins and every privilege, as `docs/install.md` has an operator do it on a
-    /// node, and returns what it printed.
+    /// Runs the image once with the node's pins and all privileges, as `docs/install.md` tells an operator to do on a
+    /// node; returns its output.
     pub fn run_once(&self, words: &[&str]) -> Result<String> {
         let pins = self.places.get("/sys/fs/bpf").context("no place for pins")?;
         let state = self.places.get("/run/lb-agent").context("no place for the state")?;
@@ -164,7 +165,7 @@ impl<'a> Kubelet<'a> {
         Ok(Task { id, flags, words })
     }
 
-    /// Where each volume of the pod is on this machine.
+    /// The directory on this machine for each volume of the pod.
     fn volumes(
         &self,
         control_plane: &ControlPlane,
@@ -179,7 +180,7 @@ impl<'a> Kubelet<'a> {
             let directory = match (host, map) {
                 (Some(path), None) => {
                     let found = self.places.get(path).cloned();
-                    found.with_context(|| format!("nothing stands for {path}"))?
+                    found.with_context(|| format!("no directory of the node replaces {path}"))?
                 }
                 (None, Some(map)) => self.config_map(control_plane, namespace, map)?,
                 (Some(_), Some(_)) | (None, None) => bail!("a volume of another kind: {volume}"),
@@ -204,7 +205,7 @@ impl<'a> Kubelet<'a> {
 }
 
 impl Pod<'_> {
-    /// Asks until the container's probe is content, as long as it may take.
+    /// Waits until a probe of the container succeeds, for as long as the probe's own parameters allow.
     fn probe(&self, name: &str) -> Result<()> {
         let probe = &self.spec[name];
         let path = probe["httpGet"]["path"].as_str().context("not by HTTP")?;
@@ -215,7 +216,7 @@ impl Pod<'_> {
         let port = u16::try_from(port.as_u64().context("no port")?)?;
         let times = |field: &str| probe[field].as_u64().context("no number");
         let patience = Duration::from_secs(times("periodSeconds")? * times("failureThreshold")?);
-        // The kubelet asks the address of the node.
+        // The kubelet sends HTTP probes to the address of the node.
         let address = self.kubelet.node.addresses().v4;
         wait_until_ok(patience, path, || {
             let (status, text) = http::get(self.kubelet.node.home(), (address, port).into(), path)?;
@@ -224,24 +225,24 @@ impl Pod<'_> {
         })
     }
 
-    /// Returns the process id of its container.
+    /// Returns the process id of the pod's container.
     pub fn process(&self) -> Result<u32> {
         let found = self.kubelet.containerd.process(&self.id)?;
         found.with_context(|| format!("{} has ended:\n{}", self.id, self.log()))
     }
 
-    /// Runs a command in its container, as `kubectl exec` does, and returns what it printed.
+    /// Runs a command in the container, as `kubectl exec` does, and returns its output.
     pub fn execute(&self, words: &[&str]) -> Result<String> {
         let id = format!("--exec-id={}", words.join("-").replace(['/', ' '], ""));
         self.kubelet.containerd.ctr(&[&["tasks", "exec", &id, &self.id], words].concat())
     }
 
-    /// Ends it as a kubelet does and returns its exit code.
+    /// Stops the container as a kubelet does, and returns its exit code.
     pub fn stop(self) -> Result<i32> {
         self.kubelet.containerd.end(&self.id, "SIGTERM")
     }
 
-    /// Returns the end of what its container printed.
+    /// Returns the end of the container's output.
     pub fn log(&self) -> String {
         let log = fs::read_to_string(self.kubelet.containerd.log(&self.id)).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();

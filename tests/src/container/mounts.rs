@@ -1,4 +1,4 @@
-//! Directories that stand for those of a machine, as mounts that pods and host share.
+//! Directories that replace those of a machine, with mounts that propagate between pods and host.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result};
 use nix::mount::{MsFlags, mount};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
-/// Makes a directory whose mounts a pod with `mountPropagation:
-/// Bidirectional` may add to, as systemd makes all of them.
+/// Makes a directory with shared mount propagation, as systemd makes all mounts. A pod with `mountPropagation:
+/// Bidirectional` can add mounts to it.
 pub(super) fn shared(directory: PathBuf) -> Result<PathBuf> {
     fs::create_dir_all(&directory).with_context(|| format!("directory {}", directory.display()))?;
     let on = |source: Option<&Path>, flags| {
@@ -20,7 +20,7 @@ pub(super) fn shared(directory: PathBuf) -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Whether a bpf filesystem is there.
+/// Whether a bpf filesystem is mounted there.
 pub(super) fn is_bpffs(directory: &Path) -> bool {
     statfs(directory).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC)
 }

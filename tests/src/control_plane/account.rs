@@ -1,4 +1,4 @@
-//! The files of a service account in a pod: three files, at a path that cannot be chosen, and two variables.
+//! The credentials of a service account in a pod: three files at a fixed path, and two environment variables.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -11,24 +11,24 @@ use anyhow::{Context as _, Result};
 
 use crate::wait::wait_until_ok;
 
-/// Where every pod has them; clients look nowhere else.
+/// The path at which every pod has these files; clients read no other path.
 pub(crate) const PLACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// The prefix of a file that names the process that still needs the place.
+/// The prefix of a file named after the process that still needs this path.
 pub(crate) const CLAIM: &str = "lb-test-";
 const SOON: Duration = Duration::from_secs(10);
 
-/// The files of one service account. Processes that shall see them get a mount namespace of their own.
+/// The files of one service account. Processes that use them get a mount namespace of their own.
 #[derive(Debug)]
 pub struct ServiceAccount {
     directory: PathBuf,
     server: SocketAddr,
-    /// A file in [`PLACE`]: nobody else who tests here removes it as long as it has one.
+    /// A file in [`PLACE`], which keeps other test processes from removing that directory.
     claim: PathBuf,
 }
 
 impl ServiceAccount {
-    /// Writes the files into `directory`: token, authority of the server's certificate, namespace.
+    /// Writes the files into `directory`: token, certificate authority of the server, namespace.
     pub(crate) fn new(
         directory: &Path,
         server: SocketAddr,
@@ -44,20 +44,20 @@ impl ServiceAccount {
         Ok(Self { directory: directory.to_owned(), server, claim })
     }
 
-    /// Returns the directory that belongs at [`PLACE`].
+    /// Returns the directory to mount at [`PLACE`].
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Returns the variables that say where the API server is.
+    /// Returns the environment variables with the API server's address and port.
     pub(crate) fn environment(&self) -> [(String, String); 2] {
         let (host, port) = (self.server.ip().to_string(), self.server.port().to_string());
         [("KUBERNETES_SERVICE_HOST".into(), host), ("KUBERNETES_SERVICE_PORT".into(), port)]
     }
 }
 
-/// Makes the place to mount them at, and a file in it: another process may remove the place as long as it is empty, and
-/// with it whatever is mounted there.
+/// Makes the mount point and a file in it: another process may remove the directory as long as it is empty, and with it
+/// a mount on it.
 fn claim() -> Result<PathBuf> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -72,7 +72,7 @@ fn claim() -> Result<PathBuf> {
 impl Drop for ServiceAccount {
     fn drop(&mut self) {
         drop(fs::remove_file(&self.claim));
-        // Fails where somebody else keeps something in it, which is as it should be.
+        // This fails as long as another process has a file in it, which is intended.
         for path in Path::new(PLACE).ancestors().take(3) {
             drop(fs::remove_dir(path));
         }

@@ -1,4 +1,4 @@
-//! Where the binaries of the control plane are.
+//! The paths of the control plane's binaries.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The directory of one control plane, on the machine for as long as its owner.
+//! The directory of one control plane, removed when its owner ends.
 
 use std::env;
 use std::fs;
@@ -10,9 +10,9 @@ use tempfile::TempDir;
 use crate::process::ensure_root;
 use crate::topology::leftovers::FOLDERS;
 
-/// Makes a directory that is removed with its value; what a killed owner leaves is swept by the next topology.
+/// Makes a directory that is removed with its value; the next topology removes the directory of a killed owner.
 ///
-/// With `LB_TESTS_KEEP` in the environment it stays until the next sweep, for a look at the logs.
+/// With `LB_TESTS_KEEP` in the environment it stays until then, so that a person can read the logs.
 pub(crate) fn create(purpose: &str) -> Result<TempDir> {
     ensure_root()?;
     fs::create_dir_all(FOLDERS).with_context(|| format!("directory {FOLDERS}"))?;

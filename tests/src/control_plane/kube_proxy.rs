@@ -1,4 +1,5 @@
-//! The real kube-proxy in a network namespace: an oracle for behaviour and the peer to measure.
+//! The real kube-proxy in a network namespace: the reference for behaviour, and the proxy to compare with in
+//! benchmarks.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -19,48 +20,48 @@ use crate::wait::try_wait_until;
 pub mod by_hand;
 mod rules;
 
-/// Its health server, inside of its namespace.
+/// Its health server, in its namespace.
 const HEALTH: &str = "127.0.0.1:10256";
-/// Its metrics server, inside of its namespace.
+/// Its metrics server, in its namespace.
 const METRICS: &str = "127.0.0.1:10249";
 const START: Duration = Duration::from_mins(2);
 
 /// The back end of kube-proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// nftables, by `nft`.
+    /// nftables, through `nft`.
     Nftables,
-    /// iptables, by `iptables-restore`.
+    /// iptables, through `iptables-restore`.
     Iptables,
 }
 
-/// Where and how a kube-proxy runs.
+/// The parameters of a kube-proxy.
 #[derive(Debug, Clone, Copy)]
 pub struct Options<'a> {
-    /// Network namespace of the node, by name.
+    /// The name of the node's network namespace.
     pub netns: &'a str,
     /// The back end that it programs.
     pub mode: Mode,
-    /// Credentials; the namespace must have a route to the API server.
+    /// The credentials; the namespace must have a route to the API server.
     pub kubeconfig: &'a Path,
-    /// Name of the Node object, which must exist and carry addresses.
+    /// The name of the Node object, which must exist and have addresses.
     pub hostname: &'a str,
-    /// Pod ranges: whatever comes from elsewhere is masqueraded on its way to a `ClusterIP`.
+    /// The pod ranges (`clusterCIDR`): packets to a `ClusterIP` from other sources are masqueraded.
     pub cluster_cidr: Option<&'a str>,
-    /// Shortest time between two rewrites. kube-proxy turns zero into one second.
+    /// The shortest time between two syncs (`minSyncPeriod`). kube-proxy replaces zero by one second.
     pub min_sync_period: Duration,
-    /// More fields of the configuration; where one is here already, this one counts.
+    /// More fields of the configuration, which override fields of the same name.
     pub more: Option<&'a Value>,
 }
 
 impl<'a> Options<'a> {
-    /// Returns kube-proxy's own defaults.
+    /// Returns parameters with kube-proxy's own defaults.
     pub const fn new(netns: &'a str, mode: Mode, kubeconfig: &'a Path, hostname: &'a str) -> Self {
         let min_sync_period = Duration::from_secs(1);
         Self { netns, mode, kubeconfig, hostname, cluster_cidr: None, min_sync_period, more: None }
     }
 
-    /// Returns the configuration file, which is also one that our agent reads.
+    /// Returns the configuration file, which our agent can read as well.
     pub fn configuration(&self) -> String {
         let mode = match self.mode {
             Mode::Nftables => "nftables",
@@ -78,7 +79,7 @@ impl<'a> Options<'a> {
             "clusterCIDR": self.cluster_cidr.unwrap_or_default(),
             "healthzBindAddress": HEALTH,
             "metricsBindAddress": METRICS,
-            // The table's size belongs to the machine, not to the namespace: leave it alone.
+            // The size of the conntrack table belongs to the machine, not to the namespace, so it must not be changed.
             "conntrack": {"maxPerCore": 0, "min": 0},
             "iptables": sync, "nftables": sync,
         });
@@ -89,7 +90,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Lays one JSON object over another, field by field.
+/// Merges one JSON object into another, field by field.
 pub(crate) fn merge(into: &mut Value, more: &Value) {
     let (Some(fields), Some(more)) = (into.as_object_mut(), more.as_object()) else {
         *into = more.clone();
@@ -100,7 +101,7 @@ pub(crate) fn merge(into: &mut Value, more: &Value) {
     }
 }
 
-/// A running kube-proxy; dropping it ends the process and leaves its rules to the namespace.
+/// A running kube-proxy; dropping it ends the process and leaves its rules in the namespace.
 #[derive(Debug)]
 pub struct KubeProxy {
     process: Program,
@@ -109,7 +110,7 @@ pub struct KubeProxy {
 }
 
 impl KubeProxy {
-    /// Starts kube-proxy and returns when it has programmed all Services that exist.
+    /// Starts kube-proxy, and returns when it has programmed all existing Services.
     pub fn start(options: &Options<'_>) -> Result<Self> {
         let mut proxy = Self::spawn(options)?;
         proxy.wait_ready(START)?;
@@ -130,7 +131,7 @@ impl KubeProxy {
         Ok(Self { process, home, _directory: directory })
     }
 
-    /// Waits until it has programmed all Services that exist.
+    /// Waits until it has programmed all existing Services.
     pub fn wait_ready(&mut self, within: Duration) -> Result<()> {
         let (process, home) = (&mut self.process, &self.home);
         let health: SocketAddr = HEALTH.parse()?;
@@ -139,22 +140,22 @@ impl KubeProxy {
             let answer = http::get(home, health, "/healthz");
             Ok(answer.is_ok_and(|(status, _)| status == 200).then_some(()))
         });
-        ready.with_context(|| format!("kube-proxy's log ends so:\n{}", self.process.log_end(20)))
+        ready.with_context(|| format!("the end of kube-proxy's log:\n{}", self.process.log_end(20)))
     }
 
-    /// Returns its metrics as it writes them.
+    /// Returns the page `/metrics` as text.
     pub fn metrics(&self) -> Result<String> {
         let (status, text) = http::get(&self.home, METRICS.parse()?, "/metrics")?;
         ensure!(status == 200, "/metrics of kube-proxy answered with {status}");
         Ok(text)
     }
 
-    /// Returns status and body of a path of its metrics server, in a form that `Accept` names.
+    /// Returns status code and body of a path of its metrics server, with this `Accept` header.
     pub fn page(&self, path: &str, accept: &str) -> Result<(u16, String)> {
         http::get_as(&self.home, METRICS.parse()?, path, accept)
     }
 
-    /// Returns the process id, for measuring.
+    /// Returns the process id, for measurements.
     pub fn id(&self) -> u32 {
         self.process.id()
     }

@@ -1,4 +1,4 @@
-//! kubectl as the client: what the tests say to the API server is what a person would say.
+//! kubectl as the client of the API server: a test changes objects as a person would.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use tempfile::NamedTempFile;
 use super::binaries::binary;
 use crate::process::{Home, run};
 
-/// kubectl, told where the API server is.
+/// kubectl with the kubeconfig of one API server.
 #[derive(Debug, Clone)]
 pub struct Kubectl {
     place: Home,
     kubeconfig: PathBuf,
-    /// Holds its cache of what the server offers, which must not be the user's own.
+    /// The HOME of kubectl, for its discovery cache, which must not be the user's own.
     home: PathBuf,
 }
 
@@ -28,7 +28,7 @@ impl Kubectl {
         &self.kubeconfig
     }
 
-    /// Runs kubectl and returns what it printed.
+    /// Runs kubectl and returns its output.
     pub fn run(&self, arguments: &[&str]) -> Result<String> {
         let mut command = self.place.command(&binary("kubectl")?)?;
         run(
@@ -46,12 +46,12 @@ impl Kubectl {
         self.apply_with(manifests, &[])
     }
 
-    /// Writes the `status` of objects that exist, as kubelets and load balancers do.
+    /// Writes the `status` of existing objects, as kubelets and load balancers do.
     pub fn apply_status(&self, manifests: &str) -> Result<()> {
         self.apply_with(manifests, &["--subresource=status"])
     }
 
-    /// Says which objects would be created; fails when the server would not have one of them.
+    /// Returns the objects that a dry run would create; fails if the server would reject one of them.
     pub(crate) fn check(&self, manifests: &str) -> Result<String> {
         self.with_file(manifests, &["create", "--dry-run=server", "--validate=strict"])
     }
@@ -61,7 +61,7 @@ impl Kubectl {
         self.with_file(manifests, &[&apply, more].concat()).map(drop)
     }
 
-    /// Through a file, not a pipe: with many objects both sides of a pipe could wait for the other.
+    /// Runs kubectl with a file of manifests. With a pipe and many objects, both sides could wait for each other.
     fn with_file(&self, manifests: &str, arguments: &[&str]) -> Result<String> {
         let mut file = NamedTempFile::with_suffix_in(".yaml", &self.home)
             .with_context(|| format!("manifest in {}", self.home.display()))?;

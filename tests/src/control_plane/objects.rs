@@ -1,4 +1,4 @@
-//! Node and Pod objects that claim what kubelets would report.
+//! Node and Pod objects, with the status that kubelets would report.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use super::ControlPlane;
 /// A node as its kubelet would report it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Node<'a> {
-    /// Name, which is also what the agent calls itself.
+    /// The name, which is also the node name of the agent.
     pub name: &'a str,
-    /// Internal addresses, one for each family.
+    /// The internal addresses, one for each family.
     pub addresses: &'a [&'a str],
-    /// Pod ranges, one for each family; may be empty.
+    /// The pod ranges, one for each family; may be empty.
     pub pod_cidrs: &'a [&'a str],
-    /// Labels, such as `topology.kubernetes.io/zone`.
+    /// The labels, such as `topology.kubernetes.io/zone`.
     pub labels: &'a [(&'a str, &'a str)],
 }
 
@@ -24,19 +24,19 @@ pub struct Node<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct Pod<'a> {
     pub name: &'a str,
-    /// Namespace, which must exist.
+    /// The namespace, which must exist.
     pub namespace: &'a str,
-    /// Name of the node that it runs on.
+    /// The name of the node that it runs on.
     pub node: &'a str,
-    /// Addresses, one for each family.
+    /// The addresses, one for each family.
     pub addresses: &'a [&'a str],
-    /// Labels, which a Service selects by.
+    /// The labels, by which a Service selects it.
     pub labels: &'a [(&'a str, &'a str)],
-    /// Ports with a name, for Services whose `targetPort` is one.
+    /// The ports with names, for Services with a named `targetPort`.
     pub ports: &'a [(&'a str, u16)],
-    /// Whether its readiness probe succeeds. Applied again with another value, it changes.
+    /// Whether its readiness probe succeeds. Applying it again with another value changes the condition.
     pub ready: bool,
-    /// Whether it has the addresses of its node.
+    /// Whether it has the addresses of its node (`spec.hostNetwork`).
     pub host_network: bool,
 }
 
@@ -116,7 +116,7 @@ impl ControlPlane {
     /// Creates or changes a node.
     pub fn node(&self, node: &Node<'_>) -> Result<()> {
         self.client().apply(&node.object().to_string())?;
-        // Two addresses of one type are refused by a server-side apply, but not by a patch.
+        // A server-side apply refuses two addresses of one type; a patch accepts them.
         let status = node.status().to_string();
         let patch = ["patch", "node", node.name, "--subresource=status", "--type=merge", "-p"];
         self.kubectl(&[&patch[..], &[&status]].concat()).map(drop)
@@ -133,14 +133,14 @@ impl ControlPlane {
         self.client().apply_status(&list(pods.iter().map(Pod::status)))
     }
 
-    /// Removes a pod at once. `kubectl delete --wait=false` would leave it terminating for ever, as
-    /// no kubelet confirms: the state to test terminating endpoints with.
+    /// Deletes a pod at once. `kubectl delete --wait=false` would leave it terminating for ever, because no kubelet
+    /// confirms its end; that state is used to test terminating endpoints.
     pub fn remove_pod(&self, namespace: &str, name: &str) -> Result<()> {
         self.kubectl(&["delete", "pod", "-n", namespace, name, "--force", "--grace-period=0"])
             .map(drop)
     }
 
-    /// Returns the ready addresses of a Service, as its `EndpointSlice` objects name them, sorted.
+    /// Returns the ready addresses of a Service from its `EndpointSlice` objects, sorted.
     pub fn ready_addresses(&self, namespace: &str, service: &str) -> Result<Vec<String>> {
         let label = format!("kubernetes.io/service-name={service}");
         let said =

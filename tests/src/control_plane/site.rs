@@ -1,4 +1,4 @@
-//! Where a control plane lives, and the command lines of the servers that live there.
+//! The site of a control plane: its namespace, its directory, and the command lines of its servers.
 
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,11 +14,11 @@ use super::directory;
 use crate::netns::NAMES;
 use crate::process::{Home, Program};
 
-/// The token of the one user, who may do everything.
+/// The token of the one user, who has all rights.
 const TOKEN: &str = "lb-tests";
 
-/// The controllers that Services depend on. The rest would only be in the way: node-lifecycle takes a
-/// node without a kubelet for dead after 50 s, pod garbage collection then deletes its pods.
+/// The controllers that Services depend on. Others would interfere: node-lifecycle considers a node without a kubelet
+/// dead after 50 s, and pod garbage collection then deletes its pods.
 const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller,\
      endpoints-controller,garbage-collector-controller,namespace-controller,service-cidr-controller";
 
@@ -57,7 +57,7 @@ impl Site {
         self.directory.path().join(file)
     }
 
-    /// Starts the store.
+    /// Starts etcd.
     pub(crate) fn etcd(&self) -> Result<Program> {
         let client = self.etcd_address();
         let peer = format!("http://127.0.0.1:{}", self.options.port + 2);
@@ -76,7 +76,8 @@ impl Site {
     /// Starts the API server.
     pub(crate) fn api_server(&self) -> Result<Program> {
         let options = &self.options;
-        // The server makes this key with its own certificate; signing tokens with it spares another.
+        // The server creates this key together with its own certificate; using it to sign tokens saves creating another
+        // key.
         let key = self.text("certificates/apiserver.key");
         let flags = [
             ("etcd-servers", self.etcd_address()),
@@ -96,7 +97,7 @@ impl Site {
         self.spawn("kube-apiserver", flags, &options.api_server_flags)
     }
 
-    /// Starts the controllers.
+    /// Starts the controller manager.
     pub(crate) fn controller_manager(&self) -> Result<Program> {
         let flags = [
             ("kubeconfig", self.text("kubeconfig.yaml")),
@@ -121,7 +122,7 @@ impl Site {
         Program::spawn(name, command, &self.path(&format!("{name}.log")))
     }
 
-    /// Returns where the store listens.
+    /// Returns the address of etcd.
     pub(crate) const fn store(&self) -> SocketAddr {
         SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), self.options.port + 1)
     }
@@ -130,10 +131,10 @@ impl Site {
         format!("http://{}", self.store())
     }
 
-    /// Writes a kubeconfig for the owner of a token.
+    /// Writes a kubeconfig with a token as its credential.
     pub(crate) fn write_kubeconfig(&self, file: &str, token: &str) -> Result<()> {
         let server = SocketAddr::new(self.options.address, self.options.port);
-        // The certificate of the server is followed by the authority that signed it, in one file.
+        // This file contains the certificate of the server, followed by that of the authority that signed it.
         let authority = self.text("certificates/apiserver.crt");
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: test\n\
@@ -145,7 +146,7 @@ impl Site {
         self.write(file, &text)
     }
 
-    /// Returns the certificate of the server and of the authority that signed it.
+    /// Returns the certificates of the server and of the authority that signed it.
     pub(crate) fn authority(&self) -> Result<String> {
         let file = self.path("certificates/apiserver.crt");
         fs::read_to_string(&file).with_context(|| format!("file {}", file.display()))

@@ -1,5 +1,5 @@
-//! The few raw calls that the differential test needs: maps in batches, test runs. aya has no batches, and its test
-//! run asks for more than two microseconds.
+//! The raw bpf(2) calls that the differential test needs: map batches and test runs. aya has no batches, and a test run
+//! through aya takes more than two microseconds longer.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
@@ -15,7 +15,7 @@ const OBJECT_INFO: u32 = 15;
 const LOOKUP_BATCH: u32 = 24;
 const TAKE_BATCH: u32 = 25;
 
-/// A type that is plain bytes: `repr(C)`, no padding.
+/// A type without padding and with `repr(C)`, of which any bytes are a valid value.
 pub trait Plain: Copy + Default {}
 
 macro_rules! plain {
@@ -31,7 +31,7 @@ plain! {
     Trie Line Context
 }
 
-/// A line of `MAGLEV`.
+/// A line of `MAGLEV`, 64 bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Line(pub [u8; 64]);
@@ -46,13 +46,13 @@ impl Default for Line {
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Trie {
-    /// Length of the prefix.
+    /// The length of the prefix, in bits.
     pub bits: u32,
-    /// The key's bytes.
+    /// The bytes of the key.
     pub key: [u32; 6],
 }
 
-/// The fields of `struct __sk_buff` that a test run may set.
+/// The fields of `struct __sk_buff` that a test run can set.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Context(pub [u32; 48]);
@@ -85,7 +85,7 @@ struct Test {
 }
 
 fn call<T>(command: u32, attributes: &mut T) -> io::Result<()> {
-    // SAFETY: whole, initialised `bpf_attr`s; the addresses inside lead to what the callers borrow.
+    // SAFETY: whole, initialised `bpf_attr`s; the addresses inside point to values that the callers borrow.
     unsafe { bpf(command, attributes) }.map(drop)
 }
 
@@ -97,7 +97,7 @@ fn number(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd().cast_unsigned()
 }
 
-/// Writes an element.
+/// Writes an element of a map.
 pub fn put<K: Plain, V: Plain>(map: BorrowedFd<'_>, key: &K, value: &V) -> io::Result<()> {
     let mut element = Element {
         map: number(map),
@@ -108,7 +108,7 @@ pub fn put<K: Plain, V: Plain>(map: BorrowedFd<'_>, key: &K, value: &V) -> io::R
     call(UPDATE, &mut element)
 }
 
-/// Reads an element.
+/// Reads an element of a map.
 pub fn get<K: Plain, V: Plain>(map: BorrowedFd<'_>, key: &K) -> io::Result<V> {
     let value = V::default();
     let mut element = Element {
@@ -122,13 +122,13 @@ pub fn get<K: Plain, V: Plain>(map: BorrowedFd<'_>, key: &K) -> io::Result<V> {
     Ok(unsafe { std::ptr::read_volatile(&raw const value) })
 }
 
-/// Removes an element, if it is there.
+/// Removes an element of a map, if it exists.
 pub fn remove<K: Plain>(map: BorrowedFd<'_>, key: &K) {
     let mut element = Element { map: number(map), key: pointer(key), ..Element::default() };
     let _gone: io::Result<()> = call(DELETE, &mut element);
 }
 
-/// Reads values of an array from element 0 on. `values` may be several per element (per CPU).
+/// Reads the elements of an array map from element 0 on. A per-CPU array has several values for each element.
 pub fn array(map: BorrowedFd<'_>, count: u32, values: &mut [u64]) -> io::Result<()> {
     let mut keys = vec![0_u32; count as usize];
     let mut to = 0_u32;
@@ -146,7 +146,7 @@ pub fn array(map: BorrowedFd<'_>, count: u32, values: &mut [u64]) -> io::Result<
     }
 }
 
-/// Reads a hash map whole; takes everything out of it if `take`.
+/// Reads all entries of a hash map, and removes them if `take`.
 pub fn entries<K: Plain, V: Plain>(map: BorrowedFd<'_>, take: bool) -> io::Result<Vec<(K, V)>> {
     let room = (1 << 20) / size_of::<V>().max(256);
     let mut keys = vec![K::default(); room];
@@ -177,7 +177,7 @@ pub fn entries<K: Plain, V: Plain>(map: BorrowedFd<'_>, take: bool) -> io::Resul
     }
 }
 
-/// The kernel's description of a program, as far as it is needed here (`struct bpf_prog_info`).
+/// The first fields of `struct bpf_prog_info`.
 #[repr(C)]
 #[derive(Default)]
 struct ProgramInfo {
@@ -190,7 +190,7 @@ struct ProgramInfo {
     instructions: u64,
 }
 
-/// Reads a program's instructions, as the verifier left them.
+/// Reads the translated instructions of a program.
 pub fn instructions(program: BorrowedFd<'_>) -> io::Result<Vec<[u8; 8]>> {
     let ask = |info: &mut ProgramInfo| {
         let length = size_of::<ProgramInfo>() as u32;
@@ -211,13 +211,13 @@ pub fn instructions(program: BorrowedFd<'_>) -> io::Result<Vec<[u8; 8]>> {
 pub struct Ran {
     /// The return code of the program.
     pub code: u32,
-    /// Mean nanoseconds of a run.
+    /// The mean time of a run, in nanoseconds.
     pub nanoseconds: u32,
-    /// Bytes that came out.
+    /// The length of the output packet, in bytes.
     pub length: usize,
 }
 
-/// Runs a program on a packet `repeat` times.
+/// Runs a program on a packet, `repeat` times.
 pub fn test_run(
     program: BorrowedFd<'_>,
     packet: &[u8],
@@ -233,8 +233,8 @@ pub fn test_run(
     Ok(Ran { code: test.code, nanoseconds: test.duration, length: test.size_out as usize })
 }
 
-/// Runs a program once on a packet of which a device has summed up all bytes (`CHECKSUM_COMPLETE`), and says whether
-/// that sum is right afterwards. Linux 6.11: before, an error of `EINVAL`.
+/// Runs a program once on a packet with `CHECKSUM_COMPLETE`, and returns whether the checksum of all bytes is still
+/// right afterwards. Needs Linux 6.11; older kernels return `EINVAL`.
 pub fn sum_stays_right(
     program: BorrowedFd<'_>,
     packet: &[u8],
@@ -262,7 +262,7 @@ fn test(program: BorrowedFd<'_>, packet: &[u8], context: Option<&Context>) -> Te
     }
 }
 
-/// The attributes that load a program (`bpf_attr`), as far as they are needed here.
+/// The first fields of `bpf_attr` for `BPF_PROG_LOAD`.
 #[repr(C)]
 #[derive(Default)]
 struct Load {
@@ -273,13 +273,14 @@ struct Load {
     pad: [u32; 6],
 }
 
-/// A program that answers with `bpf_jiffies64()`, the clock behind `Tables::tick`, which no file shows.
+/// A program that returns `bpf_jiffies64()`, the clock of `Tables::tick`, which no file in /proc shows.
 pub fn load_jiffies() -> io::Result<OwnedFd> {
-    // Calls helper 118, and returns what it says.
+    // Calls helper 118 (`bpf_jiffies64`), and returns its result.
     load_tc(&[[0x85, 0, 0, 0, 118, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]])
 }
 
-/// A tc program that says one thing of every packet: -1 hands it on to the next program, 0 lets it pass all others.
+/// A tc program with a constant return code: -1 (`TC_ACT_UNSPEC`) passes a packet on to the next program, 0
+/// (`TC_ACT_OK`) lets it skip all later programs.
 pub fn load_verdict(verdict: i32) -> io::Result<OwnedFd> {
     let [a, b, c, d] = verdict.to_le_bytes();
     load_tc(&[[0xb7, 0, 0, 0, a, b, c, d], [0x95, 0, 0, 0, 0, 0, 0, 0]])
@@ -297,12 +298,13 @@ fn load_tc(code: &[[u8; 8]]) -> io::Result<OwnedFd> {
     };
     // SAFETY: as in `call`.
     let fd = unsafe { bpf(LOAD, &mut load) }?;
-    // SAFETY: a descriptor that the kernel has just made for us.
+    // SAFETY: the kernel has just created this descriptor for the caller.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Puts a tc program where ours belongs, before all others at the ingress of a device of the namespace of whoever
-/// asks, or after all others at its egress, for as long as the link is held.
+/// Attaches a tc program at the place that ours has, as long as the link is held.
+///
+/// At the ingress of an interface of the caller's namespace it comes before all others, at its egress after all others.
 pub fn attach_outermost(
     program: BorrowedFd<'_>,
     device: u32,
@@ -327,16 +329,16 @@ pub fn attach_outermost(
     let mut attributes = Attributes { program, device, kind, flags, rest: [0; 2] };
     // SAFETY: as in `call`.
     let fd = unsafe { bpf(LINK_CREATE, &mut attributes) }?;
-    // SAFETY: a descriptor that the kernel has just made for us.
+    // SAFETY: the kernel has just created this descriptor for the caller.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Its answer, the last 32 bits.
+/// The program's result: the lower 32 bits of the jiffies.
 pub fn jiffies(program: BorrowedFd<'_>) -> io::Result<u32> {
     test_run(program, &[0; 64], &mut [], None, 1).map(|ran| ran.code)
 }
 
-/// The coarse monotonic clock, which the programs use too.
+/// The coarse monotonic clock in nanoseconds, which the programs use as well.
 pub fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is writable.

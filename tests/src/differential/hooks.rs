@@ -1,4 +1,4 @@
-//! The socket hooks in the kernel, for the sockets of this process.
+//! The socket hooks in the kernel, attached for the sockets of this process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use lb_agent::datapath::SOCKET_HOOKS;
 
 use crate::topology::leftovers;
 
-/// A cgroup of this process, which leaves it at the end.
+/// A cgroup that this process has entered; dropping it makes the process leave.
 #[derive(Debug)]
 pub struct Cgroup {
     directory: PathBuf,
@@ -18,7 +18,7 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes it, and moves this process there.
+    /// Creates a cgroup and moves this process into it.
     pub fn enter() -> Result<Self> {
         let all = leftovers::cgroup2()?;
         let own = fs::read_to_string("/proc/self/cgroup")?;
@@ -47,7 +47,7 @@ fn move_to(cgroup: &Path) -> Result<()> {
     fs::write(&file, "0").with_context(|| format!("cgroup {}", file.display()))
 }
 
-/// Attaches every program of sockets to a cgroup, until the object goes.
+/// Attaches every socket program to a cgroup, until the object is dropped.
 pub fn attach(ebpf: &mut Ebpf, cgroup: &Path) -> Result<()> {
     let directory = fs::File::open(cgroup)?;
     for name in SOCKET_HOOKS {

@@ -1,4 +1,4 @@
-//! The programs in the kernel, with maps of their own that nothing else sees.
+//! The programs in the kernel, with maps that no other program uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
@@ -26,15 +26,15 @@ mod tables;
 /// The result of one packet.
 #[derive(Debug)]
 pub struct Run {
-    /// The program's answer.
+    /// The return code of the program.
     pub code: u32,
-    /// The packet afterwards.
+    /// The packet after the run.
     pub bytes: Vec<u8>,
-    /// Counters that moved.
+    /// The counters that changed, with the differences.
     pub counters: BTreeMap<u32, u64>,
 }
 
-/// The loaded programs.
+/// The loaded programs and their maps.
 #[derive(Debug)]
 pub struct Kernel {
     ebpf: Ebpf,
@@ -46,13 +46,13 @@ pub struct Kernel {
     jiffies: OwnedFd,
 }
 
-/// Jiffies of a tick, as a power of two.
+/// The binary logarithm of the number of jiffies in a tick.
 const TICK: u32 = 7;
-/// Least entries of each table of transient flows: far more than a test makes, so none is displaced.
+/// The smallest capacity of each transient flow table: far more entries than a test makes, so that none is displaced.
 const TRANSIENT: u32 = 8192;
 
-/// Whether `BPF_PROG_TEST_RUN` may refuse a packet: nothing behind Ethernet, or, for tc in newer kernels, less
-/// than the fixed header that the `EtherType` promises. Any other refusal is an error.
+/// Whether `BPF_PROG_TEST_RUN` may refuse a packet: one without bytes after the Ethernet header, or, for tc in newer
+/// kernels, one shorter than the fixed header that its `EtherType` names. Any other refusal is an error.
 fn is_refused(step: &Step) -> bool {
     let header = match step.packet.get(12..14) {
         Some([0x08, 0x00]) if step.hook != Hook::EdgeXdp => 20,
@@ -62,15 +62,15 @@ fn is_refused(step: &Step) -> bool {
     step.packet.len() < 14 + header
 }
 
-/// The context of a packet.
+/// The `__sk_buff` context for a packet.
 fn context(step: &Step) -> bpf::Context {
     let mut context = bpf::Context::default();
-    // `ingress_ifindex`: 0 for what this host made.
+    // `ingress_ifindex`: 0 for a packet that this host sends.
     context.0[9] = u32::from(!step.from_host);
     context
 }
 
-/// The program of a hook.
+/// The name of the program at a hook.
 const fn program(hook: Hook) -> &'static str {
     hook.name()
 }
@@ -82,18 +82,19 @@ fn raw(map: &Map) -> Result<RawFd> {
     | Map::LpmTrie(data)
     | Map::PerCpuArray(data)) = map
     else {
-        anyhow::bail!("a kind of map that the differential test does not know");
+        anyhow::bail!("unknown kind of map");
     };
     Ok(data.fd().as_fd().as_raw_fd())
 }
 
 impl Kernel {
-    /// Loads the product's object, the flow table with room for `flows` entries.
+    /// Loads the agent's object, with flow tables for `flows` entries.
     pub fn new(flows: usize) -> Result<Self> {
         Self::with(datapath::object(), flows)
     }
 
-    /// Loads an object that has the product's maps. From then on this thread is in a network namespace of its own.
+    /// Loads an object with the same maps as the agent's. From then on this thread is in a network namespace of its
+    /// own.
     pub fn with(object: &[u8], flows: usize) -> Result<Self> {
         ensure_root()?;
         routes::enter().context("routes")?;
@@ -154,12 +155,12 @@ impl Kernel {
         Ok(Self { ebpf, programs, maps, counters, loaded: Fake::default(), cpus, jiffies })
     }
 
-    /// The object, for what else it holds.
+    /// The loaded object, for its other programs.
     pub const fn ebpf(&mut self) -> &mut Ebpf {
         &mut self.ebpf
     }
 
-    /// Every program of the object by name.
+    /// All programs of the object, by name.
     pub fn programs(&self) -> impl Iterator<Item = (&str, &Program)> {
         self.ebpf.programs()
     }
@@ -177,7 +178,7 @@ impl Kernel {
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
-    /// Runs one packet. Nothing if the kernel makes no packet of it, see `is_refused`.
+    /// Runs one packet; `None` if the kernel refuses it, see `is_refused`.
     pub fn run(&mut self, step: &Step) -> Result<Option<Run>> {
         let mut out = vec![0; step.packet.len() + 256];
         let context = context(step);
@@ -204,14 +205,14 @@ impl Kernel {
         }
     }
 
-    /// [`lb_common::tables::Tables::tick`] as the programs have it.
+    /// [`lb_common::tables::Tables::tick`] as the programs see it.
     pub fn tick(&self) -> Result<u16> {
         Ok((bpf::jiffies(self.jiffies.as_fd())? >> TICK) as u16)
     }
 
-    /// The same, as soon as it lasts for longer than a packet takes.
+    /// Waits until the current tick lasts longer than a packet takes, and returns it.
     pub fn fresh_tick(&self) -> Result<u16> {
-        /// Jiffies of a tick in which no packet begins.
+        /// The last jiffies of a tick, during which no packet starts.
         const LAST: u32 = 2;
         loop {
             let jiffies = bpf::jiffies(self.jiffies.as_fd())?;
@@ -222,17 +223,17 @@ impl Kernel {
         }
     }
 
-    /// Whether the kernel tells what becomes of sums: from Linux 6.11 on.
+    /// Whether the kernel reports the checksum after a run: from Linux 6.11 on.
     pub fn tells_sums(&self) -> bool {
-        // An IPv4 packet that is nobody's.
+        // An IPv4 packet for no Service.
         let mut packet = [0; 64];
         packet[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
         bpf::sum_stays_right(self.program(Hook::PodEgress), &packet, &bpf::Context::default())
             .is_ok()
     }
 
-    /// Runs one packet that is no frame, and says whether the sum that its device made of it stays right. Nothing if
-    /// the kernel makes no packet of it, see `is_refused`.
+    /// Runs one packet with `CHECKSUM_COMPLETE`, and returns whether that checksum stays right; `None` if the kernel
+    /// refuses the packet, see `is_refused`.
     pub fn sum_stays_right(&self, step: &Step) -> Result<Option<bool>> {
         match bpf::sum_stays_right(self.program(step.hook), &step.packet, &context(step)) {
             Ok(is_right) => Ok(Some(is_right)),
@@ -243,7 +244,7 @@ impl Kernel {
         }
     }
 
-    /// How many packets ended at a hook with a verdict, since the object was loaded.
+    /// The number of packets with a verdict at a hook since the object was loaded.
     pub fn counted(&self, hook: Hook, verdict: Verdict) -> Result<u64> {
         let mut counters = vec![0; COUNTERS as usize * self.cpus];
         bpf::array(self.map("COUNTERS"), COUNTERS, &mut counters)?;
@@ -251,7 +252,7 @@ impl Kernel {
         Ok(own.into_iter().flatten().sum())
     }
 
-    /// A pair of tables of flows as they are: `FLOWS6` and `FLOWS4`, or the transient ones.
+    /// The content of a pair of flow tables: `FLOWS6` and `FLOWS4`, or the transient ones.
     fn table(&self, v6: &str, v4: &str) -> Result<BTreeMap<FlowKey, Flow>> {
         let v4: Vec<(FlowKey4, Flow4)> = bpf::entries(self.map(v4), false)?;
         let others: Vec<(FlowKey, Flow)> = bpf::entries(self.map(v6), false)?;
@@ -259,22 +260,22 @@ impl Kernel {
         Ok(v4.chain(others).collect())
     }
 
-    /// `FLOWS6` and `FLOWS4` as they are.
+    /// The content of `FLOWS6` and `FLOWS4`.
     pub fn flows(&self) -> Result<BTreeMap<FlowKey, Flow>> {
         self.table("FLOWS6", "FLOWS4")
     }
 
-    /// `TRANSIENT6` and `TRANSIENT4` as they are.
+    /// The content of `TRANSIENT6` and `TRANSIENT4`.
     pub fn transient(&self) -> Result<BTreeMap<FlowKey, Flow>> {
         self.table("TRANSIENT6", "TRANSIENT4")
     }
 
-    /// The bytes of `IN_USE` that are set.
+    /// The bytes of `IN_USE` that are not zero, by line and index.
     pub fn in_use(&self) -> Result<BTreeSet<(u32, usize)>> {
         const WORDS: usize = size_of::<Line>() / size_of::<u64>();
         let mut lines = vec![[0_u64; WORDS]; BACKEND_LINES as usize];
         bpf::array(self.map("IN_USE"), BACKEND_LINES, lines.as_flattened_mut())?;
-        // Nearly all lines are empty, and each packet of each fixture asks.
+        // Nearly all lines are empty, and this runs for each packet of each fixture.
         let used = (0..).zip(&lines).filter(|(_, line)| **line != [0; WORDS]);
         let bytes = |(index, line): (u32, &[u64; WORDS])| {
             let bytes = line.iter().flat_map(|word| word.to_ne_bytes());
@@ -284,15 +285,15 @@ impl Kernel {
         Ok(used.flat_map(bytes).collect())
     }
 
-    /// `AFFINITY` as it is.
+    /// The content of `AFFINITY`.
     pub fn affinity(&self) -> Result<BTreeMap<Client, Affinity>> {
         Ok(bpf::entries(self.map("AFFINITY"), false)?.into_iter().collect())
     }
 
-    /// `HELD_FRAGMENTS` as it is.
+    /// The content of `HELD_FRAGMENTS`.
     pub fn held(&self) -> Result<BTreeMap<Fragment, Held>> {
         let all: Vec<(Fragment, Held)> = bpf::entries(self.map("HELD_FRAGMENTS"), false)?;
-        // The bytes behind a packet are left over from another.
+        // The bytes after a held packet are left over from an earlier one.
         let clean = |(key, mut held): (Fragment, Held)| {
             held.bytes.iter_mut().skip(held.length as usize).for_each(|byte| *byte = 0);
             (key, held)
@@ -300,20 +301,20 @@ impl Kernel {
         Ok(all.into_iter().map(clean).collect())
     }
 
-    /// The elements of `DIRECT_SEEN` that are not 0.
+    /// The nonzero elements of `DIRECT_SEEN`.
     pub fn direct(&self) -> Result<BTreeMap<u32, u64>> {
         let mut hashes = vec![0; DIRECT_SEEN as usize];
         bpf::array(self.map("DIRECT_SEEN"), DIRECT_SEEN, &mut hashes)?;
         Ok((0..).zip(hashes).filter(|(_, hash)| *hash != 0).collect())
     }
 
-    /// `OWN_ANSWERS` as it is.
+    /// The keys of `OWN_ANSWERS`.
     pub fn own_answers(&self) -> Result<BTreeSet<u64>> {
         let all: Vec<(u64, u32)> = bpf::entries(self.map("OWN_ANSWERS"), false)?;
         Ok(all.into_iter().map(|(hash, _)| hash).collect())
     }
 
-    /// `FRAGMENTS` as it is.
+    /// The content of `FRAGMENTS`.
     pub fn fragments(&self) -> Result<BTreeMap<Fragment, Ports>> {
         Ok(bpf::entries(self.map("FRAGMENTS"), false)?.into_iter().collect())
     }

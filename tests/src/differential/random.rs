@@ -17,7 +17,7 @@ use steps::{conversation, conversation_of_host, step};
 pub use summary::Summary;
 use tables::{lose_a_frontend, tables};
 
-/// Packets that share tables.
+/// The number of packets that share tables.
 const BATCH: u64 = 64;
 
 /// The tables and packets of one seed.
@@ -34,7 +34,7 @@ pub fn batch(seed: u64, capacity: usize) -> (Fake, Vec<Step>) {
     }
     let here = tables.clone();
     let mut steps = Vec::new();
-    // Several, so that few source ports do not suffice for them.
+    // Several clients, so that small ranges of source ports run out.
     for _ in 0..random.of(&[0, 0, 1, 3]) {
         steps.extend(conversation(&mut random, &here));
         steps.extend(conversation_of_host(&mut random, &here));
@@ -48,7 +48,7 @@ pub fn batch(seed: u64, capacity: usize) -> (Fake, Vec<Step>) {
     (tables, steps)
 }
 
-/// Runs `packets` packets from `seed`; an error holds the smallest case found that still differs.
+/// Runs `packets` random packets from `seed` on. A difference is an error that contains a minimised case.
 pub fn run(packets: u64, seed: u64) -> Result<Summary> {
     let mut kernels = [(6, Kernel::new(6)?), (4096, Kernel::new(4096)?)];
     let mut summary = Summary::default();
@@ -66,7 +66,7 @@ pub fn run(packets: u64, seed: u64) -> Result<Summary> {
     Ok(summary)
 }
 
-/// Leaves out every packet that is not needed to differ, and prints what is left as a fixture.
+/// Removes every packet that is not needed for the difference, and prints the rest as a fixture.
 fn smallest(kernel: &mut Kernel, tables: &Fake, mut steps: Vec<Step>) -> Result<String> {
     let mut index = 0;
     while index < steps.len() {
@@ -79,6 +79,6 @@ fn smallest(kernel: &mut Kernel, tables: &Fake, mut steps: Vec<Step>) -> Result<
         }
     }
     let what = compare(kernel, tables, &steps, true)?.difference.map(|difference| difference.what);
-    let what = what.unwrap_or_else(|| String::from("it does not differ when run again"));
+    let what = what.unwrap_or_else(|| String::from("no difference when run again"));
     Ok(format!("{what}\nFixture {{ tables: {tables:#?}, steps: {steps:#?} }}"))
 }

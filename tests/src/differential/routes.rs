@@ -1,5 +1,7 @@
-//! The world around a node, for what asks the kernel's routes: the routes of `lb_common::fake::world`, in a network
-//! namespace that the calling thread enters for good. Test runs happen on the loopback device of their thread's.
+//! The routes around a node, for programs that query the kernel's routing table.
+//!
+//! They are those of `lb_common::fake::world`, in a network namespace that the calling thread enters for good. Test
+//! runs use the loopback interface of the thread's namespace.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -16,7 +18,7 @@ thread_local! {
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Takes this thread where the routes are.
+/// Moves this thread into a network namespace with these routes, once.
 pub(super) fn enter() -> Result<()> {
     if IS_INSIDE.get() {
         return Ok(());

@@ -1,5 +1,7 @@
-//! Sums that devices make over all bytes of a packet that comes in (`CHECKSUM_COMPLETE`). Whoever changes bytes
-//! changes the sum with them, or the stack takes the packet for broken, says so in its log and sums it up itself.
+//! Checksums that interfaces compute over all bytes of a received packet (`CHECKSUM_COMPLETE`).
+//!
+//! A program that changes bytes must adjust this sum; otherwise the stack logs a hardware checksum failure and computes
+//! the sum itself.
 
 use anyhow::Result;
 use lb_common::event::{Hook, Verdict};
@@ -8,8 +10,8 @@ use lb_common::fake::{Fake, Step, run};
 use super::bpf;
 use super::kernel::Kernel;
 
-/// Runs packets through the kernel's programs, and says of each that the stack gets whether its sum is right
-/// afterwards. Only where [`Kernel::tells_sums`].
+/// Runs packets through the kernel's programs and returns, for each packet that the stack gets, whether its checksum is
+/// right afterwards. Requires [`Kernel::tells_sums`].
 pub fn sums<'a>(
     kernel: &mut Kernel,
     tables: &Fake,
@@ -20,14 +22,14 @@ pub fn sums<'a>(
     let mut sums = Vec::new();
     for step in steps {
         host.clock.set(bpf::now());
-        // A frame has no sum. It only goes on with its flow.
+        // An XDP frame has no checksum field, so it is only run for its effect on the flow.
         let is_right = if step.hook == Hook::EdgeXdp {
             kernel.run(step)?.map(|_| None)
         } else {
             kernel.sum_stays_right(step)?.map(Some)
         };
         let Some(is_right) = is_right else { continue };
-        // Nobody asks for the sum of what is sent out, as packets are that turn round.
+        // The checksum of a packet that is sent out again, such as a rejection, is never read.
         let (verdict, _) = run(step, &host);
         if matches!(verdict, Verdict::Pass(_) | Verdict::Translated(_)) {
             sums.extend(is_right.map(|is_right| (step, is_right)));

@@ -1,4 +1,4 @@
-//! One endpoint of a Service.
+//! One endpoint of a Service: its addresses, its node and its conditions.
 
 use serde_json::{Value, json};
 
@@ -20,17 +20,17 @@ impl Endpoint {
         Self::at(pod.addresses(), pod.node())
     }
 
-    /// A ready endpoint on the network of a node.
+    /// A ready endpoint on the host network of a node.
     pub fn host(node: &Node) -> Self {
         Self::at(node.host().addresses(), node.name())
     }
 
-    /// A ready endpoint with these addresses on the node of this name.
+    /// A ready endpoint with these addresses, on the node of this name.
     pub fn at(addresses: Addresses, node: &str) -> Self {
         Self { addresses, node: node.to_owned(), ready: true, serving: true, terminating: false }
     }
 
-    /// Makes it an endpoint that is going away: no longer ready, still serving or not.
+    /// Makes it a terminating endpoint: not ready, and serving or not.
     #[must_use]
     pub const fn terminating(mut self, serving: bool) -> Self {
         self.ready = false;
@@ -39,7 +39,7 @@ impl Endpoint {
         self
     }
 
-    /// Makes it an endpoint whose probe fails.
+    /// Makes it an endpoint whose readiness probe fails.
     #[must_use]
     pub const fn not_ready(mut self) -> Self {
         self.ready = false;
@@ -47,7 +47,7 @@ impl Endpoint {
         self
     }
 
-    /// Makes it an endpoint that serves and is not ready, which nobody may ask.
+    /// Makes it an endpoint that is serving but not ready, which gets no traffic.
     #[must_use]
     pub const fn not_ready_but_serving(mut self) -> Self {
         self.ready = false;

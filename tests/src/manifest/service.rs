@@ -9,7 +9,7 @@ use super::Endpoint;
 use crate::topology::{Addresses, Family, Pod, cluster_ip};
 use crate::traffic::Protocol;
 
-/// A Service of both families and its `EndpointSlice`s.
+/// A Service of both families with its `EndpointSlice`s.
 #[derive(Debug, Clone)]
 pub struct Service {
     pub(super) name: String,
@@ -21,7 +21,7 @@ pub struct Service {
     created: Option<u8>,
 }
 
-/// One port of a Service.
+/// One port of a Service, with one transport.
 #[derive(Debug, Clone)]
 struct Port {
     protocol: Protocol,
@@ -31,7 +31,7 @@ struct Port {
 }
 
 impl Service {
-    /// A Service with `ClusterIP`s number `index` and no port yet.
+    /// A Service with the `ClusterIP`s number `index`, without a port yet.
     pub fn new(name: &str, index: u8) -> Result<Self> {
         Ok(Self {
             name: name.to_owned(),
@@ -44,14 +44,14 @@ impl Service {
         })
     }
 
-    /// Lets it be made in this second of a minute long ago; without it nobody knows its age.
+    /// Sets its creation time to this second of a minute long ago; by default it has no creation time.
     #[must_use]
     pub const fn created(mut self, second: u8) -> Self {
         self.created = Some(second);
         self
     }
 
-    /// Adds a port through both transports, which leads to port `target` of the endpoints.
+    /// Adds a port for both transports, with the target port `target` of the endpoints.
     #[must_use]
     pub fn port(mut self, port: u16, target: u16) -> Self {
         let both =
@@ -60,7 +60,7 @@ impl Service {
         self
     }
 
-    /// Gives the port added last a `NodePort`, through both transports.
+    /// Adds a `NodePort` to the last added port, for both transports.
     #[must_use]
     pub fn node_port(mut self, number: u16) -> Self {
         if let Some(port) = self.ports.last().map(|port| port.number) {
@@ -73,7 +73,7 @@ impl Service {
         self
     }
 
-    /// Moves the ports to another port of the endpoints.
+    /// Changes the target port of all ports.
     #[must_use]
     pub fn retarget(mut self, target: u16) -> Self {
         self.ports.iter_mut().for_each(|port| port.target = target);
@@ -93,7 +93,7 @@ impl Service {
         self.endpoints(pods.iter().map(|pod| Endpoint::pod(pod)))
     }
 
-    /// Sends a client to the same endpoint for so many seconds after its last flow began.
+    /// Sets `ClientIP` affinity: a client stays with its endpoint for this number of seconds after its last flow began.
     #[must_use]
     pub fn affinity(mut self, seconds: u32) -> Self {
         self.spec["sessionAffinity"] = json!("ClientIP");
@@ -101,22 +101,22 @@ impl Service {
         self
     }
 
-    /// Keeps outside traffic on the node that it reaches.
+    /// Sets `externalTrafficPolicy: Local`.
     #[must_use]
     pub fn external_policy_local(mut self) -> Self {
         self.spec["externalTrafficPolicy"] = json!("Local");
         self
     }
 
-    /// Keeps traffic to the `ClusterIP` on its node.
+    /// Sets `internalTrafficPolicy: Local`.
     #[must_use]
     pub fn internal_policy_local(mut self) -> Self {
         self.spec["internalTrafficPolicy"] = json!("Local");
         self
     }
 
-    /// Makes it a load balancer under these addresses, which takes clients of `ranges` (of all, if
-    /// there are none).
+    /// Makes it a load balancer with these addresses, which accepts clients of `ranges` (all clients if `ranges` is
+    /// empty).
     #[must_use]
     pub fn load_balancer(mut self, addresses: &[IpAddr], ranges: &[&str]) -> Self {
         self.spec["type"] = json!("LoadBalancer");
@@ -127,7 +127,7 @@ impl Service {
         self
     }
 
-    /// Adds addresses that somebody else leads to the nodes.
+    /// Adds `externalIPs`, which other routers lead to the nodes.
     #[must_use]
     pub fn external_ips(mut self, addresses: &[IpAddr]) -> Self {
         self.spec["externalIPs"] = json!(addresses);
@@ -203,7 +203,7 @@ impl Service {
 }
 
 impl Port {
-    /// Named by what it is, as the API server wants several ports to be.
+    /// The port's name, derived from number and transport, because the API server requires names for several ports.
     fn name(&self) -> String {
         format!("{}-{}", self.protocol.name().to_lowercase(), self.number)
     }

@@ -1,4 +1,5 @@
-//! The account of many worlds: how many questions each proxy and setting answered as expected, and what went otherwise.
+//! The account of many worlds: the number of questions that each proxy and setting answered as expected, and the
+//! deviations.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,7 +8,7 @@ use super::setup::Setup;
 use crate::campaign;
 use crate::join_all::locked;
 
-/// How much was asked, and what was not as expected.
+/// The number of questions, and a line for each outcome that was not as expected.
 pub type Compared = (usize, Vec<String>);
 
 /// The sums by proxy and setting.
@@ -15,7 +16,7 @@ pub type Compared = (usize, Vec<String>);
 pub struct Account(Mutex<BTreeMap<String, Compared>>);
 
 impl Account {
-    /// Adds what came of the questions of a world.
+    /// Adds the outcomes of the questions in one world.
     pub fn add(&self, setup: &Setup, (asked, wrong): Compared) {
         let add = |sum: &mut Compared| {
             sum.0 += asked;
@@ -24,7 +25,7 @@ impl Account {
         add(locked(&self.0).entry(setup.name()).or_default());
     }
 
-    /// Tells the figures of each proxy and setting, and returns all of it together.
+    /// Prints the figures of each proxy and setting, and returns their sum.
     pub fn told(self, what: &str) -> Compared {
         let mut all = Compared::default();
         for (name, (asked, wrong)) in locked(&self.0).iter() {

@@ -1,5 +1,5 @@
-//! The outcome that the contract expects of each question: its tables 2.4 and 3.3, and where we differ from them on
-//! purpose (ADR 0011).
+//! The outcome that the contract requires for each question: its tables 2.4 and 3.3, with our deliberate deviations
+//! (ADR 0011).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,14 +12,14 @@ use crate::topology::Shape;
 use crate::topology::address::{self, Addresses, Family, Segment};
 use crate::traffic::Protocol;
 
-/// A backend: which node it is on, and whether it has the node's own addresses.
+/// A backend: whether it is on `node-a`, and whether it has the addresses of its node (host network).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Backend {
     is_local: bool,
     is_host: bool,
 }
 
-/// Which endpoints a question may reach, or why none (contract 2.4).
+/// The endpoints that a question may reach, or the reason why there is none (contract 2.4).
 enum Reach {
     Backends(Vec<Backend>),
     Drop,
@@ -33,7 +33,7 @@ struct Cell {
     masquerades: bool,
 }
 
-/// The answer that a question must get in a world.
+/// The outcome that a question must have in a world.
 pub fn expected(setup: &Setup, question: &Question) -> Result<Outcome> {
     let source = own_address(question.source, question.family)?;
     if question.destination == Destination::ProxiedVip {
@@ -43,7 +43,7 @@ pub fn expected(setup: &Setup, question: &Question) -> Result<Outcome> {
     let backends = match reach(question.state, cell) {
         Reach::Backends(backends) => backends,
         refusal @ (Reach::Drop | Reach::Reject) => {
-            // netfilter tells the sender itself (contract 14, row 8).
+            // netfilter reports the drop to a local sender with EPERM (contract 14, row 8).
             let is_told = setup.is_kube_proxy()
                 && question.source == Source::Host
                 && question.protocol == Protocol::Udp
@@ -61,26 +61,27 @@ pub fn expected(setup: &Setup, question: &Question) -> Result<Outcome> {
     backends.into_iter().map(|backend| answer(setup, question, cell, backend)).collect()
 }
 
-/// Contract 14, row 9: iptables refuses nothing on its way out to an external address.
+/// Whether kube-proxy refuses nothing: in mode iptables, packets of the node itself to an external address (contract
+/// 14, row 9).
 fn is_let_go(setup: &Setup, question: &Question) -> bool {
     setup.proxy == Proxy::KubeProxy(Mode::Iptables)
         && question.source == Source::Host
         && matches!(question.destination, Destination::ExternalIp | Destination::Vip)
 }
 
-/// The answer of a backend.
+/// The answer of one backend, with the client address that it must see.
 fn answer(setup: &Setup, question: &Question, cell: Cell, backend: Backend) -> Result<Seen> {
     let source = own_address(question.source, question.family)?;
     let is_hairpin = source == backend.address(question.family)?;
     let is_at_edge =
         matches!(question.source, Source::Outside | Source::OtherPod | Source::OtherNode);
     let masquerades = match setup.proxy {
-        // In nftables mode kube-proxy 1.36 compares only with endpoints of its own node.
+        // In mode nftables, kube-proxy 1.36 detects hairpins for endpoints of its own node only.
         Proxy::KubeProxy(mode) => {
             let is_seen = backend.is_local || mode == Mode::Iptables;
             cell.masquerades || is_hairpin && is_seen
         }
-        // Contract 14, row 4: the answer of a backend elsewhere would go around us.
+        // Contract 14, row 4: without masquerade, the answer of a remote backend would bypass node-a.
         Proxy::OursMasquerading => {
             let goes_around = is_at_edge && !backend.is_local && is_external(question);
             cell.masquerades || is_hairpin || goes_around
@@ -90,14 +91,14 @@ fn answer(setup: &Setup, question: &Question, cell: Cell, backend: Backend) -> R
     if is_at_edge && !backend.is_local && !masquerades {
         return Ok(Seen::Silence);
     }
-    // A connection that never leaves the pod.
+    // This connection never leaves the pod.
     let stays_within = is_hairpin && backend.is_local && is_connected(setup, question);
     let saw = if stays_within {
         source
     } else if question.source == Source::Host {
         host_address(setup, question, cell, backend)?
     } else if backend.is_local && backend.is_host || !masquerades {
-        // A packet that ends on the node itself is not sent out, and keeps its source (contract 3.10).
+        // A packet that ends on the node itself does not pass POSTROUTING, and keeps its source (contract 3.10).
         source
     } else if setup.proxy == Proxy::Ours && is_hairpin && backend.is_local {
         match question.family {
@@ -110,7 +111,8 @@ fn answer(setup: &Setup, question: &Question, cell: Cell, backend: Backend) -> R
     Ok(Seen::Answer(backend.name(), saw))
 }
 
-/// Whether a pod's socket is connected to its backend (`socketLB: all`): not where its address decides.
+/// Whether the socket hook connects a pod's socket to its backend (`socketLB: all`). It does not where the pod's
+/// address decides.
 fn is_connected(setup: &Setup, question: &Question) -> bool {
     let depends_on_address = setup.proxy == Proxy::OursMasquerading
         || question.policy == Policy::Local && is_external(question);
@@ -120,7 +122,7 @@ fn is_connected(setup: &Setup, question: &Question) -> bool {
         && !depends_on_address
 }
 
-/// Whom a backend sees when a process of the node asks.
+/// The address that a backend sees when a process of the node is the client.
 fn host_address(
     setup: &Setup,
     question: &Question,
@@ -134,7 +136,7 @@ fn host_address(
     Ok(leaving_address(setup, backend)?.of(question.family))
 }
 
-/// The address of the node on the way to a backend.
+/// The address of the node on the interface towards a backend.
 fn leaving_address(setup: &Setup, backend: Backend) -> Result<Addresses> {
     if setup.shape == Shape::Bridged && backend.is_local && !backend.is_host {
         return address::pod_gateway(1);
@@ -142,7 +144,7 @@ fn leaving_address(setup: &Setup, backend: Backend) -> Result<Addresses> {
     Segment::First.host(address::node(1))
 }
 
-/// Contract 3.3, by the rules that it follows from (3.2).
+/// The cell of contract 3.3, computed by the rules of 3.2.
 fn cell(setup: &Setup, question: &Question) -> Cell {
     let detector = match (setup.detector, question.family) {
         (Detector::ClusterCidr4, Family::V4) => Detector::ClusterCidr,
@@ -173,7 +175,7 @@ fn is_external(question: &Question) -> bool {
     question.destination != Destination::ClusterIp
 }
 
-/// Contract 2.4.
+/// The endpoints of a state (contract 2.4).
 fn reach(state: State, cell: Cell) -> Reach {
     let here = Backend { is_local: true, is_host: false };
     let there = Backend { is_local: false, is_host: false };

@@ -1,5 +1,5 @@
-//! Statements of the contract besides its matrix: ranges, hints, slices in all their shapes, and changes of all
-//! of them (contract 1 to 4, 14).
+//! Statements of the contract besides its matrix: source ranges, hints, all forms of slices, and changes of all of
+//! these (contract 1 to 4, 14).
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -24,11 +24,12 @@ pub(super) use published::BOUND;
 pub use published::{BRIEFLY_STICKY, HEALTH_CHECKS, SCTP, STICKY};
 use published::{HEADLESS, PROXY_NAME};
 
-/// Stands for any address that a server may have seen.
+/// A wildcard for the client address that a server saw.
 const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-/// A port of `pod-b1`, which serves nothing at the usual one.
+/// The port at which `pod-b1` serves, in place of the usual one.
 pub(super) const OTHER_TARGET: u16 = 9_090;
-/// More addresses of `node-a` than its Node object has: one beside the first, and one of another range.
+/// Addresses of `node-a` that its Node object lacks: one in the network of the first address, and one in another
+/// network.
 pub(super) const MORE_ADDRESSES: [Addresses; 2] = [
     Addresses {
         v4: Ipv4Addr::new(192, 168, 50, 211),
@@ -40,20 +41,20 @@ pub(super) const MORE_ADDRESSES: [Addresses; 2] = [
     },
 ];
 
-/// Changes of the cluster, and what must be true after them.
+/// Changes of the cluster, and the cases that must hold after them.
 #[derive(Debug)]
 pub struct Step {
-    /// The subject of the case.
+    /// The name of the step in messages.
     pub name: &'static str,
     /// Objects to create or change.
     pub objects: Vec<Value>,
-    /// The commands for kubectl after that.
+    /// The kubectl commands to run after that.
     pub commands: Vec<Vec<String>>,
-    /// The cases that must be true then, in the world of a setup.
+    /// The cases that must hold afterwards, for the setup of a world.
     pub cases: fn(&Setup) -> Result<Vec<Case>>,
 }
 
-/// All steps, one after the other.
+/// All steps, in order.
 pub fn steps() -> Result<Vec<Step>> {
     let first = Step {
         name: "as published",
@@ -82,7 +83,7 @@ pub fn steps() -> Result<Vec<Step>> {
     commands.extend(changing::changes().map(|(service, change)| patch(&service, &change, None)));
     let changed = Step {
         name: "changed",
-        // Under another name: the slice now belongs to another Service.
+        // With the label of another Service, so that the slices now belong to that one.
         objects: slices("moves", "moved-to", &PORTS, &[a2(&json!({}))?]),
         commands,
         cases: later::changed,
@@ -110,7 +111,7 @@ fn patch(service: &str, change: &Value, flag: Option<&str>) -> Vec<String> {
     patch.into_iter().chain(flag).map(str::to_owned).collect()
 }
 
-/// Labels the slices of both families that have the endpoint on `node-a`.
+/// The command that labels the slices of both families with the endpoint on `node-a`.
 fn label_slices(label: &str) -> Vec<String> {
     words(&["label", "endpointslice", "relabelled-here-ipv4", "relabelled-here-ipv6", label])
 }
@@ -120,8 +121,8 @@ fn zone(name: &str) -> Vec<String> {
     words(&["label", "node", "node-a", &label, "--overwrite"])
 }
 
-/// Where `NodePorts` are served with a list of `nodePortAddresses` (contract 3.5): the list, then which of the
-/// node's own address and [`MORE_ADDRESSES`] are accepted, of IPv4 and of IPv6.
+/// Values of `nodePortAddresses` (contract 3.5), and whether `NodePorts` are served at the node's own address and at
+/// each of [`MORE_ADDRESSES`], for IPv4 and for IPv6.
 pub const NODE_PORT_ADDRESSES: [(&[&str], [[bool; 3]; 2]); 6] = [
     (&[], [[true, false, false]; 2]),
     (&["primary"], [[true, false, false]; 2]),
@@ -153,11 +154,11 @@ pub fn node_port_cases(setup: &Setup, own: Addresses, accepted: [[bool; 3]; 2]) 
 /// The expected answer to a question.
 #[derive(Debug, Clone, Copy)]
 enum Expect {
-    /// These servers answer, and no others.
+    /// Exactly these servers answer.
     By(&'static [&'static str]),
     Refused,
     Silence,
-    /// Nobody's packet: it is lost on its way to somewhere else.
+    /// The packet belongs to no Service, and is lost on its way to another destination.
     Lost,
 }
 
@@ -165,7 +166,7 @@ const BOTH: Expect = Expect::By(&["pod-a2", "pod-b2"]);
 const HERE: Expect = Expect::By(&["pod-a2"]);
 const THERE: Expect = Expect::By(&["pod-b2"]);
 
-/// Cases in the making.
+/// A list of cases under construction.
 struct Cases<'a> {
     setup: &'a Setup,
     cases: Vec<Case>,
@@ -176,7 +177,7 @@ impl<'a> Cases<'a> {
         Self { setup, cases: Vec::new() }
     }
 
-    /// Somebody asks a Service by number, through both transports and both families.
+    /// Adds cases in which a client uses a Service by its number, with both transports and both families.
     fn add(
         &mut self,
         source: Source,
@@ -187,7 +188,7 @@ impl<'a> Cases<'a> {
         matrix().try_for_each(|of| self.one(of, source, (destination, number), expect))
     }
 
-    /// The same through one transport and one family.
+    /// Adds one case in which a client uses a Service by its number.
     fn one(
         &mut self,
         (family, protocol): (Family, Protocol),
@@ -200,7 +201,7 @@ impl<'a> Cases<'a> {
         Ok(())
     }
 
-    /// Somebody asks an address and a port of both families through both transports.
+    /// Adds cases in which a client uses an address and port, with both transports and both families.
     fn to(&mut self, what: &str, source: Source, (at, port): (Addresses, u16), expect: Expect) {
         for (family, protocol) in matrix() {
             self.push(what, protocol, (source, at.socket(family, port)), expect);
@@ -214,7 +215,7 @@ impl<'a> Cases<'a> {
         (source, to): (Source, SocketAddr),
         expect: Expect,
     ) {
-        // netfilter tells a sender of its own node (contract 14, row 8).
+        // netfilter reports the drop to a local sender with EPERM (contract 14, row 8).
         let is_told = self.setup.is_kube_proxy()
             && (source, protocol) == (Source::Host, Protocol::Udp)
             && !what.starts_with(Destination::NodePort.name());
@@ -231,7 +232,7 @@ impl<'a> Cases<'a> {
     }
 }
 
-/// Makes what was seen comparable with what is expected, where it is the same whom a server saw.
+/// Replaces the addresses in an outcome by `ANY`, for cases that do not prescribe them.
 pub fn without_addresses(outcome: &Outcome) -> Outcome {
     let bare = |seen: &Seen| {
         if let Seen::Answer(server, _) = seen {

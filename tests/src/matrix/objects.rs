@@ -1,4 +1,4 @@
-//! Services and slices with what the usual ones do not have: hints, ranges, strange slices.
+//! Services and slices with unusual fields: hints, source ranges, unexpected forms of slices.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -9,14 +9,14 @@ use crate::rig::TARGET;
 use crate::topology::{Addresses, Family, address};
 use crate::traffic::Protocol;
 
-/// A port of a slice: name, transport, number.
+/// A port of a slice: name, transport and number.
 pub(super) type SlicePort<'a> = (&'a str, Protocol, u16);
 
-/// The ports that slices of a [`service`] have.
+/// The ports of the slices of a [`service`].
 pub(super) const PORTS: [SlicePort<'static>; 2] =
     [("tcp", Protocol::Tcp, TARGET), ("udp", Protocol::Udp, TARGET)];
 
-/// A dual-stack load balancer with every kind of address, and fields of `more` laid over.
+/// A dual-stack load balancer with every kind of address, merged with the fields of `more`.
 pub(super) fn service(name: &str, number: u8, more: &Value) -> Result<Value> {
     let cluster = addresses(Destination::ClusterIp, number)?;
     let vips = addresses(Destination::Vip, number)?.both();
@@ -42,7 +42,7 @@ pub(super) fn service(name: &str, number: u8, more: &Value) -> Result<Value> {
     Ok(service)
 }
 
-/// A ready endpoint, with fields of `more` laid over.
+/// A ready endpoint, merged with the fields of `more`.
 pub(super) fn endpoint(at: Addresses, node: &str, more: &Value) -> (Addresses, Value) {
     let mut endpoint = json!({"conditions": {"ready": true}, "nodeName": node});
     merge(&mut endpoint, more);

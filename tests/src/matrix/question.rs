@@ -1,4 +1,4 @@
-//! A question of the matrix: client, destination, state of the Service, and the possible outcomes.
+//! A question of the matrix (client, destination, state of the Service), and its possible outcomes.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,24 +10,24 @@ use crate::rig::matrix;
 use crate::topology::address::{self, Addresses, Family, Segment};
 use crate::traffic::Protocol;
 
-/// Ranges that everybody sends to `node-a`: those of `ClusterIP`s, ...
+/// The ranges of `ClusterIP`s, which all members route to `node-a`.
 pub(super) const CLUSTER: [&str; 2] = ["10.96.0.0/16", "fd00:10:96::/112"];
-/// ... external addresses, ...
+/// The ranges of external IPs, which all members route to `node-a`.
 pub(super) const EXTERNAL: [&str; 2] = ["203.0.113.0/24", "fd00:203::/64"];
-/// ... and load balancer addresses.
+/// The ranges of load balancer addresses, which all members route to `node-a`.
 pub(super) const VIPS: [&str; 2] = ["198.51.100.0/24", "fd00:198::/64"];
-/// The address of a load balancer that does its own work (`ipMode: Proxy`).
+/// The address of a load balancer that is not served by the proxy (`ipMode: Proxy`).
 pub(super) const PROXIED: Addresses = Addresses {
     v4: std::net::Ipv4Addr::new(198, 51, 101, 1),
     v6: std::net::Ipv6Addr::new(0xfd00, 0x198, 1, 0, 0, 0, 0, 1),
 };
 /// The port of every Service.
 pub(super) const PORT: u16 = 80;
-/// `NodePort` of Service 0. The API server hands out none of the first 86 by itself.
+/// The `NodePort` of Service number 0. The API server assigns the first 86 ports of the range only on request.
 const NODE_PORTS: u16 = 30_000;
-/// Milliseconds after which silence is believed where it is expected.
+/// The time in milliseconds without an answer that proves an expected silence.
 const SHORT: u64 = 700;
-/// Milliseconds after which an answer is no longer expected, on a machine that does much else.
+/// The time in milliseconds to wait for an expected answer, on a busy machine.
 const LONG: u64 = 6_000;
 
 /// Defines a fieldless enum with `ALL` and a name for people.
@@ -40,7 +40,7 @@ macro_rules! named {
         impl $type {
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
 
-            /// Its name in tables.
+            /// The name in tables.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
@@ -60,7 +60,7 @@ named! {
 }
 
 named! {
-    /// By which address a Service is asked.
+    /// The kind of address at which a Service is used.
     Destination {
         ClusterIp = "cluster-ip", "`spec.clusterIPs`.";
         NodePort = "node-port", "The `NodePort` on the address of `node-a`.";
@@ -71,7 +71,7 @@ named! {
 }
 
 named! {
-    /// Both traffic policies of a Service.
+    /// The value of both traffic policies of a Service.
     Policy {
         Cluster = "cluster", "Every endpoint.";
         Local = "local", "Endpoints of the node that decides.";
@@ -79,15 +79,15 @@ named! {
 }
 
 named! {
-    /// The kind of endpoints that a Service has.
+    /// The endpoints of a Service.
     State {
-        Both = "both", "A ready one on each node.";
-        Remote = "remote", "A ready one on `node-b`.";
-        LocalDraining = "local-draining", "One on `node-a` that goes away, a ready one on `node-b`.";
-        Draining = "draining", "One on each node, both going away.";
-        RemoteDraining = "remote-draining", "One on `node-b` that goes away.";
-        Unready = "unready", "One on each node, serving but not ready.";
-        Hosts = "hosts", "A ready one on the network of each node.";
+        Both = "both", "A ready endpoint on each node.";
+        Remote = "remote", "A ready endpoint on `node-b`.";
+        LocalDraining = "local-draining", "A terminating endpoint on `node-a`, a ready one on `node-b`.";
+        Draining = "draining", "A terminating endpoint on each node.";
+        RemoteDraining = "remote-draining", "A terminating endpoint on `node-b`.";
+        Unready = "unready", "An endpoint on each node that is serving but not ready.";
+        Hosts = "hosts", "A ready endpoint on the host network of each node.";
     }
 }
 
@@ -95,13 +95,13 @@ named! {
 pub struct Question {
     /// Both traffic policies of the Service.
     pub policy: Policy,
-    /// Its endpoints.
+    /// The endpoints of the Service.
     pub state: State,
-    /// By which address.
+    /// The kind of address that the client uses.
     pub destination: Destination,
     pub source: Source,
     pub family: Family,
-    /// Transport.
+    /// The transport of the question.
     pub protocol: Protocol,
     pub to: SocketAddr,
 }
@@ -121,50 +121,50 @@ impl fmt::Display for Question {
     }
 }
 
-/// One way in which a question can end.
+/// One outcome of a question.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Seen {
     /// A server of this name answered, and saw this address.
     Answer(String, IpAddr),
-    /// The client was refused.
+    /// The client was refused (RST, or ICMP port unreachable).
     Refused,
-    /// Nothing came back.
+    /// No answer came within the time.
     Silence,
     /// The client's own node refused to send (`EPERM`).
     NotPermitted,
     Other(String),
 }
 
-/// All ways in which a question ends when it is asked often enough.
+/// All outcomes of a question that is repeated often enough.
 pub type Outcome = BTreeSet<Seen>;
 
-/// A question, and what is expected to come of it.
+/// A question and its expected outcomes.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// The question in words.
     pub name: String,
     pub source: Source,
-    /// Through which transport.
+    /// The transport of the question.
     pub protocol: Protocol,
-    /// Whom.
+    /// The address and port that the client uses.
     pub to: SocketAddr,
     pub expected: Outcome,
 }
 
 impl Question {
-    /// The question with what is expected to come of it.
+    /// Makes a case of the question and its expected outcomes.
     pub fn expecting(self, expected: Outcome) -> Case {
         let Self { source, protocol, to, .. } = self;
         Case { name: self.to_string(), source, protocol, to, expected }
     }
 }
 
-/// How often to ask, and for how long in milliseconds each time, where this is expected.
+/// The largest number of repetitions, and the time for each in milliseconds, for an expected outcome.
 pub(super) fn at_most(expected: &Outcome) -> (u32, u64) {
     let is_silent = expected.contains(&Seen::Silence);
     let answers = expected.iter().filter(|seen| matches!(seen, Seen::Answer(..))).count();
     let times = match (expected.len(), answers) {
-        // Until both have answered: of two equal servers the second one is missed once in 10^18 times.
+        // Repeated until both have answered: one of two equal servers is missed once in 10^18 times.
         (2.., _) => 60,
         (_, 1..) => 6,
         (_, 0) if is_silent => 1,
@@ -176,22 +176,22 @@ pub(super) fn at_most(expected: &Outcome) -> (u32, u64) {
 /// The number of the first Service.
 pub(super) const FIRST: u8 = 10;
 
-/// The number of a Service, from which its addresses follow.
+/// The number of a Service, which determines its addresses.
 pub(super) const fn number(policy: Policy, state: State) -> u8 {
     FIRST + policy as u8 * 8 + state as u8
 }
 
-/// The name of a Service.
+/// The name of the Service with these policies and endpoints.
 pub(super) fn name(policy: Policy, state: State) -> String {
     format!("{}-{}", policy.name(), state.name())
 }
 
-/// The `NodePort` of a Service.
+/// The `NodePort` of the Service with this number.
 pub(super) fn node_port(number: u8) -> u16 {
     NODE_PORTS + u16::from(if number < 100 { number } else { number - 60 })
 }
 
-/// The addresses that a Service is asked by.
+/// The addresses of a Service for one kind of destination.
 pub(super) fn addresses(destination: Destination, number: u8) -> Result<Addresses> {
     match destination {
         Destination::ClusterIp => address::cluster_ip(number),
@@ -206,13 +206,13 @@ pub(super) fn addresses(destination: Destination, number: u8) -> Result<Addresse
     }
 }
 
-/// Where a Service is asked by one of its addresses.
+/// The address and port of a Service for one kind of destination.
 pub fn frontend(destination: Destination, number: u8, family: Family) -> Result<SocketAddr> {
     let port = if destination == Destination::NodePort { node_port(number) } else { PORT };
     Ok(addresses(destination, number)?.socket(family, port))
 }
 
-/// Everything that can be asked (contract 3.3).
+/// All questions of the matrix (contract 3.3).
 pub fn questions() -> Result<Vec<Question>> {
     let mut all = Vec::new();
     for (policy, state) in Policy::ALL.into_iter().flat_map(|p| State::ALL.map(|s| (p, s))) {
@@ -225,10 +225,10 @@ pub fn questions() -> Result<Vec<Question>> {
     Ok(all)
 }
 
-/// Everybody's questions about one address of one Service.
+/// The questions of all clients to one destination of one Service.
 fn asked(policy: Policy, state: State, destination: Destination) -> Result<Vec<Question>> {
     let number = number(policy, state);
-    // The client outside is the load balancer that does its own work.
+    // The external client itself is the load balancer with `ipMode: Proxy`.
     let is_itself = |source| destination == Destination::ProxiedVip && source == Source::Outside;
     let sources = Source::ALL.into_iter().filter(|source| !is_itself(*source));
     let all = sources.flat_map(|source| matrix().map(move |of| (source, of)));
@@ -239,5 +239,5 @@ fn asked(policy: Policy, state: State, destination: Destination) -> Result<Vec<Q
     .collect()
 }
 
-/// The Service that has an address with `ipMode: Proxy`.
+/// The Service that has the address with `ipMode: Proxy`.
 pub(super) const PROXIED_SERVICE: (Policy, State) = (Policy::Cluster, State::Both);

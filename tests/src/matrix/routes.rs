@@ -1,4 +1,4 @@
-//! The way of packets in a world: everything that is for a Service goes to `node-a`.
+//! The routes of a world: every packet for a Service goes to `node-a`.
 
 use anyhow::Result;
 
@@ -8,15 +8,15 @@ use crate::rig::{Rig, TARGET};
 use crate::topology::Addresses;
 use crate::traffic::Protocol;
 
-/// Everybody but the node itself sends what is for a Service to `node-a`. The address of a load balancer that does
-/// its own work is the client's.
+/// Routes packets for Services to `node-a` on all members but that node. The address of the load balancer with `ipMode:
+/// Proxy` belongs to the client.
 pub(super) fn lead_to_node_a(rig: &Rig) -> Result<()> {
     let node = rig.node(0)?;
     add_addresses(rig)?;
     let node = node.addresses();
     for member in [rig.client(), rig.node(1)?.host()] {
         for device in ["all", "eth0"] {
-            // kube-proxy lets the node tell them of shorter ways, which then miss it.
+            // With kube-proxy, the node sends ICMP redirects, after which packets of these members would bypass it.
             member.netns().sysctl(&format!("net.ipv4.conf.{device}.accept_redirects"), "0")?;
             member.netns().sysctl(&format!("net.ipv6.conf.{device}.accept_redirects"), "0")?;
         }
@@ -37,7 +37,8 @@ pub(super) fn lead_to_node_a(rig: &Rig) -> Result<()> {
         "route add {}/32 via {}\nroute add {}/128 via {}",
         proxied.v4, via.v4, proxied.v6, via.v6
     ))?;
-    // Nobody is told that a withdrawn address leads nowhere: the kernel tells so only once a second.
+    // Without these routes, a router would report a withdrawn address as unreachable, but only once a second, so that
+    // outcomes would differ.
     for [v4, v6] in [VIPS, EXTERNAL] {
         rig.topology()
             .fabric()
@@ -45,7 +46,7 @@ pub(super) fn lead_to_node_a(rig: &Rig) -> Result<()> {
     }
     let other = rig.pod(1, 0)?;
     for protocol in Protocol::ALL {
-        // One that serves elsewhere than all others.
+        // This pod serves at another port than all others.
         other.peer().stop_serving(protocol, &other.addresses().both(), TARGET)?;
         other.peer().serve(protocol, &other.addresses().both(), OTHER_TARGET)?;
         client.peer().serve(protocol, &proxied.both(), 80)?;
@@ -53,7 +54,7 @@ pub(super) fn lead_to_node_a(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// More addresses of the node than its Node object has, one of them a load balancer address, as some set up.
+/// Adds addresses to the node that its Node object lacks, and a load balancer address, as some setups do.
 fn add_addresses(rig: &Rig) -> Result<()> {
     let node = rig.node(0)?;
     node.netns().ip("link add more type bridge\nlink set more up")?;

@@ -1,4 +1,4 @@
-//! The Services that the matrix asks about, in every state that matters (contract 2.4).
+//! The Services of the matrix, in every state that matters (contract 2.4).
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::rig::TARGET;
 use crate::topology::Segment;
 use crate::topology::address;
 
-/// The Services that all questions are about, with their slices.
+/// All Services of the matrix, with their slices.
 pub fn services() -> Result<Vec<Value>> {
     let mut objects = Vec::new();
     for policy in Policy::ALL {
@@ -29,7 +29,7 @@ pub fn services() -> Result<Vec<Value>> {
             }
             let mut these = service.objects();
             if let Some(object) = these.first_mut() {
-                // Nobody but us shall write slices for it.
+                // Without a selector, the endpoint slice controller does not write slices for it.
                 drop(object["spec"].as_object_mut().and_then(|spec| spec.remove("selector")));
                 let ingress = object["status"]["loadBalancer"]["ingress"].as_array_mut();
                 if let Some(ingress) = ingress.filter(|_| (policy, state) == PROXIED_SERVICE) {

@@ -1,4 +1,4 @@
-//! The parts of a world: the proxy, and the configuration that both kinds of proxy read.
+//! The choices that make a world: the proxy, its settings, and the configuration that both proxies read.
 
 use serde_json::{Value, json};
 
@@ -6,36 +6,36 @@ use crate::control_plane::kube_proxy::Mode;
 use crate::topology::Shape;
 use crate::topology::address::{CLUSTER_CIDR, POD_RANGES};
 
-/// How pods are told from others (contract 3.4).
+/// The way in which a proxy detects local pods (`detectLocalMode`, contract 3.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detector {
-    /// By the range of all pods.
+    /// By `clusterCIDR`, the range of all pods.
     ClusterCidr,
-    /// By the range of all pods of IPv4; of IPv6 none is known.
+    /// By `clusterCIDR` with an IPv4 range only; no IPv6 client counts as a pod.
     ClusterCidr4,
-    /// By the ranges of the node's pods.
+    /// By the pod ranges of the Node object.
     NodeCidr,
-    /// By the device: a prefix of its name where pods are routed, else their bridge.
+    /// By the interface: a prefix of its name with routed pods, else the bridge.
     Device,
-    /// Not at all.
+    /// No detection: no client counts as a pod.
     None,
 }
 
-/// The proxy that serves the Services of `node-a`.
+/// The proxy that serves the Services on `node-a`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proxy {
     /// The real kube-proxy.
     KubeProxy(Mode),
-    /// Ours, as it is when nobody says anything.
+    /// Our agent with its default settings.
     Ours,
-    /// Ours, with `masquerade: kube-proxy`.
+    /// Our agent with `masquerade: kube-proxy`.
     OursMasquerading,
 }
 
-/// Documented settings of ours, alone and together: fields of `AgentConfiguration`.
+/// Documented settings of our agent, alone and combined: fields of `AgentConfiguration`.
 ///
-/// With each of them every question is answered as without.
-/// [`Proxy`], [`Detector`] and `nodePortAddresses` stand for others.
+/// With each of them, every question must have the same outcome as without. [`Proxy`], [`Detector`] and
+/// `nodePortAddresses` cover the other settings.
 pub const SETTINGS: [(Proxy, &str); 10] = [
     (Proxy::Ours, "socketLB: all"),
     (Proxy::Ours, "socketLB: 'off'"),
@@ -49,7 +49,7 @@ pub const SETTINGS: [(Proxy, &str); 10] = [
     (Proxy::OursMasquerading, "acceleration: native"),
 ];
 
-/// The line that makes XDP serve virtual interfaces.
+/// The line that enables XDP on virtual interfaces.
 pub const NATIVE: &str = "acceleration: native";
 
 /// The choices that make a world.
@@ -57,36 +57,36 @@ pub const NATIVE: &str = "acceleration: native";
 pub struct Setup {
     /// The proxy that serves.
     pub proxy: Proxy,
-    /// How pods are told from others.
+    /// The detection of local pods.
     pub detector: Detector,
     pub masquerade_all: bool,
-    /// How pods hang on their nodes.
+    /// The connection of pods to their nodes.
     pub shape: Shape,
-    /// `nodePortAddresses`, as written.
+    /// The value of `nodePortAddresses`.
     pub node_port_addresses: Vec<String>,
-    /// More fields of `AgentConfiguration`, one a line.
+    /// More fields of `AgentConfiguration`, one on each line.
     pub setting: &'static str,
 }
 
 impl Setup {
-    /// The usual one.
+    /// A setup with routed pods and default settings.
     pub const fn new(proxy: Proxy, detector: Detector) -> Self {
         let node_port_addresses = Vec::new();
         let (shape, setting) = (Shape::Routed, "");
         Self { proxy, detector, masquerade_all: false, shape, node_port_addresses, setting }
     }
 
-    /// Ours with one of [`SETTINGS`].
+    /// A setup of our agent with one of [`SETTINGS`].
     pub fn with(setting: (Proxy, &'static str), detector: Detector) -> Self {
         Self { setting: setting.1, ..Self::new(setting.0, detector) }
     }
 
-    /// Whether a line is among its fields.
+    /// Whether a line is among the fields of `AgentConfiguration`.
     pub fn has(&self, line: &str) -> bool {
         self.setting.lines().any(|set| set == line)
     }
 
-    /// The document `AgentConfiguration`.
+    /// The document `AgentConfiguration` for our agent.
     pub(super) fn agent(&self) -> String {
         let masquerade = if self.proxy == Proxy::Ours { "edge" } else { "kube-proxy" };
         let setting = self.setting;
@@ -95,7 +95,7 @@ impl Setup {
         )
     }
 
-    /// The proxy and its settings in one line.
+    /// Proxy and settings as one line of text.
     pub fn name(&self) -> String {
         let proxy = match self.proxy {
             Proxy::KubeProxy(mode) => return format!("kube-proxy {mode:?}"),
@@ -107,12 +107,12 @@ impl Setup {
         lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether it is the real kube-proxy.
+    /// Whether the proxy is the real kube-proxy.
     pub const fn is_kube_proxy(&self) -> bool {
         matches!(self.proxy, Proxy::KubeProxy(_))
     }
 
-    /// The fields of the configuration file that both proxies read.
+    /// The fields of `KubeProxyConfiguration`, which both proxies read.
     pub(super) fn fields(&self) -> Value {
         let sync = json!({"masqueradeAll": self.masquerade_all});
         let mut fields = json!({"nftables": sync, "iptables": sync});

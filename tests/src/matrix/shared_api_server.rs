@@ -1,4 +1,4 @@
-//! The control plane of all worlds, and the wires to it.
+//! The control plane of all worlds, and the wires that connect them to it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -14,17 +14,17 @@ use crate::topology::{Addresses, Shape, Topology};
 const API: Addresses =
     Addresses { v4: std::net::Ipv4Addr::new(192, 168, 70, 1), v6: std::net::Ipv6Addr::UNSPECIFIED };
 
-/// A control plane that worlds can be connected to.
+/// A control plane to which worlds can be connected.
 #[derive(Debug)]
 pub struct SharedApiServer {
-    // Before the namespace that it lives in.
+    // Dropped before the namespace that it lives in.
     control_plane: ControlPlane,
     topology: Topology,
     worlds: AtomicU8,
 }
 
 impl SharedApiServer {
-    /// Starts a control plane that knows of `node-a` and `node-b`, in the zones `zone-a` and `zone-b`.
+    /// Starts a control plane with Node objects of `node-a` in `zone-a` and `node-b` in `zone-b`.
     pub fn start() -> Result<Self> {
         let topology = Topology::builder(Shape::Routed).nodes(0).build()?;
         topology.fabric().ip(&format!("address add {}/32 dev lo", API.v4))?;
@@ -52,7 +52,7 @@ impl SharedApiServer {
         &self.control_plane
     }
 
-    /// Creates or changes objects, with the status of those that have one.
+    /// Creates or changes objects, and writes the status of those that have one.
     pub fn publish(&self, objects: &[Value]) -> Result<()> {
         let list = |items: Vec<&Value>| {
             json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
@@ -70,7 +70,7 @@ impl SharedApiServer {
         }
     }
 
-    /// Leads a world's segment to the API server. Worlds have the same addresses: each is masqueraded.
+    /// Connects a world's segment to the API server. All worlds have the same addresses, so each is masqueraded.
     pub(super) fn connect(&self, fabric: &Netns) -> Result<()> {
         let number = self.worlds.fetch_add(1, Ordering::Relaxed);
         let end = |host: u8| {

@@ -1,4 +1,4 @@
-//! The rows of contract 5: what becomes of UDP flows, and of a connection, whose endpoint or Service changes.
+//! The rows of contract 5: UDP flows, and one TCP connection, whose endpoint or Service changes.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -10,43 +10,43 @@ use crate::topology::Addresses;
 use crate::topology::address::{self, Segment};
 use crate::traffic::Protocol;
 
-/// Another port that the pod of `node-a` serves while the rows are asked.
+/// A second port that the pod of `node-a` serves during these tests.
 pub const SECOND_TARGET: u16 = 9_191;
-/// The number of the Service of all rows.
+/// The number of the Service that all rows use.
 pub const STALE: u8 = 140;
 const NAME: &str = "stale";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answers {
-    /// A server of this name.
+    /// The server with this name answers.
     By(&'static str),
-    /// Nobody, and the client is told or not.
+    /// No server answers; the client may or may not get an error.
     Nobody,
 }
 
-/// One state of the Service, and what it means to flows.
+/// One state of the Service, and the answers that flows must get.
 #[derive(Debug)]
 pub struct Stage {
-    /// Objects to create or change; none: the Service is deleted.
+    /// Objects to create or change; if empty, the Service is deleted.
     pub objects: Vec<Value>,
-    /// The backends that answer a flow that begins now.
+    /// The answer to a flow that begins in this state.
     pub new: Answers,
-    /// The backends that answer one that began in the first state.
+    /// The answer to a flow that began in the first state.
     pub old: Answers,
-    /// The same with kube-proxy 1.36 (contract 14, row 1).
+    /// The answer of kube-proxy 1.36 to a flow that began in the first state (contract 14, row 1).
     pub old_with_kube_proxy: Answers,
 }
 
-/// A row: states one after the other.
+/// A row of contract 5: a sequence of states.
 #[derive(Debug)]
 pub struct Row {
-    /// Its number in the contract, and what it is about.
+    /// The number of the row in the contract, and its subject.
     pub name: &'static str,
-    /// By which addresses it is asked.
+    /// The kinds of address at which the Service is used.
     pub destinations: &'static [Destination],
-    /// Whether a connection is asked about, not datagrams.
+    /// Whether the flows are TCP connections; otherwise they are datagrams.
     pub is_tcp: bool,
-    /// Its states; the flows begin in the first.
+    /// The states in order; the flows begin in the first one.
     pub stages: Vec<Stage>,
 }
 
@@ -55,7 +55,7 @@ const B2: Answers = Answers::By("pod-b2");
 const BOTH_WAYS: &[Destination] = &[Destination::ClusterIp, Destination::NodePort];
 const INSIDE: &[Destination] = &[Destination::ClusterIp];
 
-/// A state in which new flows and old ones are answered by these.
+/// A state with the same answer to an old flow for all proxies.
 const fn stage(objects: Vec<Value>, new: Answers, old: Answers) -> Stage {
     Stage { objects, new, old, old_with_kube_proxy: old }
 }
@@ -67,7 +67,7 @@ fn objects(more: &Value, port: u16, endpoints: &[(Addresses, Value)]) -> Result<
     Ok(all)
 }
 
-/// All rows but CT8, which is about somebody else's flow, and CT12, which is about who asks.
+/// All rows but CT8 (flows that belong to no Service) and CT12 (the kinds of client).
 pub fn rows() -> Result<Vec<Row>> {
     let plain = json!({});
     let conditions = |ready: bool, serving: bool, terminating: bool| json!({"conditions": {"ready": ready, "serving": serving, "terminating": terminating}});
@@ -79,16 +79,16 @@ pub fn rows() -> Result<Vec<Row>> {
     let draining = a2(&conditions(false, true, true))?;
     let gone = stage(of(&[b2(&plain)?])?, B2, B2);
     let mut all = vec![
-        row("CT1: the endpoint goes, another is there", vec![first()?, gone]),
+        row("CT1: the endpoint is removed, another one exists", vec![first()?, gone]),
         row(
             "CT2: the endpoint is neither ready nor serving",
             vec![first()?, stage(of(&[unready.clone(), b2(&plain)?])?, B2, B2)],
         ),
         row(
-            "CT3: the endpoint goes away and still serves",
+            "CT3: the endpoint is terminating and still serving",
             vec![first()?, stage(of(&[draining, b2(&plain)?])?, B2, A2)],
         ),
-        row("CT5: the first endpoint comes", vec![nobody()?, first()?]),
+        row("CT5: the first endpoint is added", vec![nobody()?, first()?]),
         row(
             "CT6: the first endpoint is not ready yet",
             vec![nobody()?, stage(of(&[unready])?, Answers::Nobody, Answers::Nobody), first()?],
@@ -98,7 +98,7 @@ pub fn rows() -> Result<Vec<Row>> {
             vec![first()?, stage(objects(&plain, SECOND_TARGET, &[a2(&plain)?])?, A2, A2)],
         ),
         row(
-            "CT9: the last endpoint goes",
+            "CT9: the last endpoint is removed",
             vec![first()?, Stage { old_with_kube_proxy: A2, ..nobody()? }],
         ),
         row(
@@ -115,7 +115,7 @@ pub fn rows() -> Result<Vec<Row>> {
     all.push(Row {
         is_tcp: true,
         ..row(
-            "CT11: the endpoint of a connection goes",
+            "CT11: the endpoint of a connection is removed",
             vec![first()?, stage(of(&[b2(&plain)?])?, B2, A2)],
         )
     });
@@ -123,7 +123,7 @@ pub fn rows() -> Result<Vec<Row>> {
     Ok(all)
 }
 
-/// Rows in which the internal policy is, or becomes, Local.
+/// Rows in which `internalTrafficPolicy` is, or becomes, `Local`.
 fn local(plain: &Value) -> Result<Vec<Row>> {
     let local = json!({"spec": {"internalTrafficPolicy": "Local"}});
     let cluster = json!({"spec": {"internalTrafficPolicy": "Cluster"}});
@@ -132,7 +132,7 @@ fn local(plain: &Value) -> Result<Vec<Row>> {
     let by_host = Answers::By("node-a");
     Ok(vec![
         row(
-            "CT4a: the local endpoint goes, another local one comes",
+            "CT4a: the local endpoint is removed, another local one is added",
             vec![
                 stage(objects(&local, TARGET, &[a2(plain)?])?, A2, A2),
                 stage(objects(&local, TARGET, &[b2(plain)?])?, Answers::Nobody, Answers::Nobody),
@@ -140,7 +140,7 @@ fn local(plain: &Value) -> Result<Vec<Row>> {
             ],
         ),
         row(
-            "CT4b: the endpoint serves, but not under the policy of now",
+            "CT4b: the endpoint is serving, but the new policy excludes it",
             vec![
                 stage(objects(&cluster, TARGET, &[b2(plain)?])?, B2, B2),
                 stage(objects(&local, TARGET, &[a2(plain)?, b2(plain)?])?, A2, B2),

@@ -1,4 +1,4 @@
-//! A topology with one proxy on `node-a`: the real one or ours, with the same configuration file.
+//! A topology with one proxy on `node-a`: the real kube-proxy or our agent, with the same configuration file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,13 +21,12 @@ use crate::traffic::survey::{Ending, Inquiry};
 use crate::traffic::{Ask, Failure};
 use crate::wait::wait_until;
 
-/// How long a proxy may take until packets follow the first Services.
+/// The deadline for packets to follow the first Services after a start.
 const START: Duration = Duration::from_secs(90);
-/// How long kube-proxy waits between two changes at least: by
-/// itself a second, which each change of a test would wait for.
+/// kube-proxy's `minSyncPeriod`. Its default is a second, for which each change of a test would have to wait.
 const BREATH: Duration = Duration::from_millis(100);
 
-/// A world in use. It must end on the thread that made it.
+/// A running world. It must be dropped on the thread that started it.
 #[derive(Debug)]
 pub struct World {
     // Dropped in this order: the proxy before its node.
@@ -43,17 +42,18 @@ enum Running {
 }
 
 impl World {
-    /// Builds it, starts its proxy, and returns when packets follow the Services of the matrix.
+    /// Builds the topology, starts the proxy, and returns when packets follow the Services of the matrix.
     pub fn start(setup: Setup, server: &SharedApiServer) -> Result<Self> {
         let builder = Topology::builder(setup.shape);
-        // XDP leaves unfinished checksums to tc, and sends only where somebody takes frames.
+        // XDP leaves packets with a partial checksum to tc, and redirects only where the other end of a veth polls.
         let has_xdp = setup.has(NATIVE);
         let builder = if has_xdp { builder.without_checksum_offload().polling() } else { builder };
         let rig = Rig::build(builder)?;
         server.connect(rig.topology().fabric())?;
         lead_to_node_a(&rig)?;
         if setup.shape == Shape::Bridged {
-            // With br_netfilter kube-proxy's packets turn round within the bridge, which CNIs allow.
+            // With br_netfilter, kube-proxy's hairpin packets leave by the bridge port on which they arrived. CNI
+            // plugins allow that (hairpin mode).
             let devices = rig.node(0)?.pods().iter().map(Pod::device);
             let allowed =
                 devices.map(|device| format!("link set {device} type bridge_slave hairpin on"));
@@ -87,17 +87,17 @@ impl World {
         Ok(world)
     }
 
-    /// Returns what makes it.
+    /// Returns the setup that the world was started with.
     pub const fn setup(&self) -> &Setup {
         &self.setup
     }
 
-    /// Returns who asks and answers.
+    /// Returns the topology with its members.
     pub const fn rig(&self) -> &Rig {
         &self.rig
     }
 
-    /// Returns our agent, where it is ours.
+    /// Returns our agent, if it is the proxy.
     pub const fn agent(&self) -> Option<&Agent> {
         match &self.proxy {
             Running::Ours(agent) => Some(agent),
@@ -105,7 +105,7 @@ impl World {
         }
     }
 
-    /// Returns who asks.
+    /// Returns the member for a kind of client.
     pub fn member(&self, source: Source) -> Result<&Member> {
         Ok(match source {
             Source::Pod => self.rig.pod(0, 0)?,
@@ -123,7 +123,7 @@ impl World {
         Ok(Family::ALL.map(|family| first.socket(family, PORT)))
     }
 
-    /// Waits until both families of the first Service are answered.
+    /// Waits until the first Service is answered in both families.
     fn wait_until_programmed(&self) -> Result<()> {
         for first in Self::first_service()? {
             let ask = Ask::tcp(first).within(500);
@@ -135,7 +135,8 @@ impl World {
         Ok(())
     }
 
-    /// Returns who answers somebody who asks all of these, each so often; a failure is an error.
+    /// Returns the servers that answer a client of all these addresses, each asked `times` times; any failure is an
+    /// error.
     pub fn servers(&self, source: Source, asks: &[Ask], times: u32) -> Result<BTreeSet<String>> {
         let inquiry = |ask: &Ask| Inquiry { ask: *ask, outcomes: usize::MAX, times };
         let endings = self.member(source)?.peer().survey(asks.iter().map(inquiry).collect())?;
@@ -147,7 +148,7 @@ impl World {
         .collect()
     }
 
-    /// Asks, and returns what came of each case, in the order of the cases.
+    /// Asks the questions of all cases, and returns the outcome of each, in order.
     pub fn ask(&self, cases: &[Case]) -> Result<Vec<Outcome>> {
         let inquiries: Vec<(Source, Inquiry)> = cases
             .iter()

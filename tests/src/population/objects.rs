@@ -1,4 +1,4 @@
-//! Objects as an API server keeps them: with what it fills in.
+//! Objects in the form in which an API server stores them, with the fields that it fills in.
 
 use std::net::Ipv4Addr;
 
@@ -10,15 +10,15 @@ use super::store::Store;
 use super::{NAMESPACE, PORT, slice};
 use crate::rig::TARGET;
 
-/// The address of service 0; the numbers after it have the addresses after it. Below it are those that a large range
-/// gives only to a Service that names them.
+/// The address of service 0; each further service has the next address. Lower addresses belong to the part of a large
+/// range that is assigned only on request.
 const FIRST: Ipv4Addr = Ipv4Addr::new(10, 96, 2, 0);
-/// Where addresses are that replace one which somebody has.
+/// The first of the replacement addresses, for services whose own address is taken.
 const SPARE: Ipv4Addr = Ipv4Addr::new(10, 96, 240, 0);
-/// So many, each number beginning at another one.
+/// The number of replacement addresses; each service starts its search at another one.
 const SPARES: u32 = 4_000;
 
-/// Puts a Service without selector, its endpoints and its claim to an address; returns that.
+/// Stores a Service without selector, its endpoints and the claim to its address; returns the address.
 pub(super) async fn put(store: &Store, number: u32, backends: &[String]) -> Result<Ipv4Addr> {
     let usual = Ipv4Addr::from(u32::from(FIRST) + number);
     let spares = (number..number + 3).map(|at| Ipv4Addr::from(u32::from(SPARE) + at % SPARES));
@@ -30,10 +30,11 @@ pub(super) async fn put(store: &Store, number: u32, backends: &[String]) -> Resu
     bail!("no address is free for service {number}")
 }
 
-/// With their keys, the claim first: an API server makes it with the Service, for nobody else to have the address.
+/// The objects with their keys, the claim first: an API server also writes the claim together with the Service, so that
+/// no other Service gets the address.
 fn objects(number: u32, address: Ipv4Addr, backends: &[String]) -> Result<[(String, Value); 3]> {
     let name = format!("service-{number}");
-    // A claim that is older than a minute and whose Service is not heard of yet would be removed.
+    // The API server would remove a claim older than a minute whose Service it has not seen yet.
     let created = Timestamp::now().to_string();
     let metadata = |kind: u32| {
         json!({

@@ -1,4 +1,4 @@
-//! The store of an API server, by the JSON that etcd speaks beside gRPC.
+//! A client of the API server's store, over the JSON gateway that etcd offers beside gRPC.
 
 use std::net::SocketAddr;
 
@@ -10,25 +10,25 @@ use kube::{Client, Config};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// A client of it.
+/// An HTTP client of the store.
 pub(super) struct Store(Client);
 
 /// The result of a transaction.
 #[derive(Deserialize)]
 struct Transaction {
-    /// Whether its condition held; left out where it did not.
+    /// Whether the condition held; absent in the JSON if it did not.
     #[serde(default)]
     succeeded: bool,
 }
 
 impl Store {
-    /// Connects when something is asked.
+    /// Makes a client, which connects with its first request.
     pub(super) fn new(address: SocketAddr) -> Result<Self> {
         let server = format!("http://{address}").parse().context("address of the store")?;
         Ok(Self(Client::try_from(Config::new(server))?))
     }
 
-    /// Puts objects under their keys at once, if the first of the keys is free; says whether it was.
+    /// Stores objects under their keys in one transaction, if the first key is free; returns whether it was.
     pub(super) async fn put_new(&self, objects: &[(String, Value)]) -> Result<bool> {
         let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
         let (first, _) = objects.first().context("nothing to put")?;

@@ -1,4 +1,4 @@
-//! Questions to Services, and what tests expect of them.
+//! Questions to Services, and the answers that tests require.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::traffic::survey::{Ending, Inquiry};
 use crate::traffic::{Answer, Ask, Failure, Protocol};
 use crate::wait::wait_until;
 
-/// How long a change may take until packets follow it: an eternity beside the milliseconds it takes.
+/// The deadline for packets to follow a change. A change takes milliseconds.
 pub(super) const CHANGE: Duration = Duration::from_secs(30);
-/// Milliseconds of patience of one question of a wait: it is asked again.
+/// The timeout in milliseconds of one question in a wait, which repeats it.
 pub(crate) const IMPATIENT: u64 = 500;
-/// Milliseconds without an answer that are silence.
+/// The time in milliseconds without an answer that counts as silence.
 const SILENCE: u64 = 400;
-/// How often a refusal may answer a later SYN only: as it does where the machine stands still for a second.
+/// How often a refusal may answer only a later SYN, as it does if the machine stalls for a second.
 const STANDSTILLS: u32 = 2;
 
-/// Waits until what `from` is answered satisfies `expected`.
+/// Waits until the answer to `from` satisfies `expected`.
 pub fn until(
     from: &Member,
     ask: Ask,
@@ -30,7 +30,7 @@ pub fn until(
     until_within(CHANGE, from, ask, expected)
 }
 
-/// The same for a change that may take longer.
+/// As [`until`], for a change that may take longer.
 pub fn until_within(
     patience: Duration,
     from: &Member,
@@ -49,18 +49,18 @@ pub fn until_within(
     })
 }
 
-/// Whether the server of this name has answered.
+/// A condition that holds once the server of this name has answered.
 pub fn answered_by(name: &str) -> impl Fn(&Result<Answer, Failure>) -> bool {
     move |outcome| outcome.as_ref().is_ok_and(|answer| answer.server == name)
 }
 
-/// Every family with every transport.
+/// Every combination of family and transport.
 pub fn matrix() -> impl Iterator<Item = (Family, Protocol)> {
     Family::ALL.into_iter().flat_map(|family| Protocol::ALL.map(|protocol| (family, protocol)))
 }
 
-/// The clients of a Service and their questions: a pod and the host of node-a its `ClusterIP`, the client outside its
-/// `NodePort`; in both families and by both transports.
+/// All clients of a Service with their questions: a pod and the host of node-a use its `ClusterIP`, the external client
+/// its `NodePort`; in both families and with both transports.
 pub fn askers<'a>(
     rig: &'a Rig,
     service: &Service,
@@ -76,7 +76,7 @@ pub fn askers<'a>(
     Ok(askers)
 }
 
-/// Asks, and fails with the whole question in words when there is no answer.
+/// Asks once, and fails with a description of the question if there is no answer.
 pub fn ask(from: &Member, ask: Ask) -> Result<Answer> {
     from.peer().ask(ask).with_context(|| {
         format!(
@@ -89,7 +89,7 @@ pub fn ask(from: &Member, ask: Ask) -> Result<Answer> {
     })
 }
 
-/// Asks, and fails unless the first packet is answered with "refused": what an unusable service must say.
+/// Asks once, and fails unless the first packet is refused, as a Service without usable endpoints must do.
 pub fn refused(from: &Member, ask: Ask) -> Result<()> {
     let mut outcome = from.peer().ask(ask);
     for _ in 0..STANDSTILLS {
@@ -103,7 +103,7 @@ pub fn refused(from: &Member, ask: Ask) -> Result<()> {
     Ok(())
 }
 
-/// Asks, and fails unless nothing comes back: what a policy that drops looks like.
+/// Asks once, and fails unless there is no answer, as for a policy that drops.
 pub fn dropped(from: &Member, ask: Ask) -> Result<()> {
     let outcome = from.peer().ask(ask.within(SILENCE));
     let what = format!("{} asks {} through {}", from.name(), ask.to, ask.protocol);
@@ -111,7 +111,7 @@ pub fn dropped(from: &Member, ask: Ask) -> Result<()> {
     Ok(())
 }
 
-/// Asks all at once, and fails unless nothing comes back to any: silence takes its time.
+/// Asks all questions at the same time, and fails unless none is answered: each silence takes its full time.
 pub fn all_dropped(from: &Member, asks: impl IntoIterator<Item = Ask>) -> Result<()> {
     let inquiry = |ask: Ask| Inquiry { ask: ask.within(SILENCE), outcomes: 2, times: 1 };
     let inquiries: Vec<Inquiry> = asks.into_iter().map(inquiry).collect();
@@ -123,7 +123,7 @@ pub fn all_dropped(from: &Member, asks: impl IntoIterator<Item = Ask>) -> Result
     Ok(())
 }
 
-/// Asks until so many different servers have answered, and returns who they are; every question must be answered.
+/// Asks until `count` different servers have answered, and returns their names; every question must be answered.
 ///
 /// One of four equal servers is missed once in 10^14 times.
 pub fn different_servers(from: &Member, ask: Ask, count: usize) -> Result<BTreeSet<String>> {
@@ -137,7 +137,7 @@ pub fn different_servers(from: &Member, ask: Ask, count: usize) -> Result<BTreeS
     Ok(found)
 }
 
-/// Asks `times` times, and returns who answered; every question must be answered.
+/// Asks `times` times, and returns the names of the servers; every question must be answered.
 pub fn servers(from: &Member, ask: Ask, times: u32) -> Result<BTreeSet<String>> {
     let tally = from.peer().ask_many(ask, times)?;
     let what = format!("{} asks {} through {}", from.name(), ask.to, ask.protocol);

@@ -1,7 +1,7 @@
-//! One rig for all tests of a file: agents start once, Services come and go with each test.
+//! One rig for all tests of a file: agents start once, and Services come and go with each test.
 //!
-//! The rig belongs to a thread of its own, since its processes end with the thread that started them.
-//! Nobody drops it: when the test process ends, the janitor of the topology removes everything.
+//! A thread of its own holds the rig, because its processes end with the thread that started them. The rig is never
+//! dropped: when the test process ends, the janitor of the topology removes everything.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -22,13 +22,13 @@ static BRIDGED: LazyLock<Lender> = LazyLock::new(|| Lender::start(Shape::Bridged
 
 type Started = Result<Arc<Rig>, String>;
 
-/// Lends one rig to one test after the other: it waits in the channel for its next borrower.
+/// Lends one rig to one test after another: the rig waits in the channel for its next borrower.
 struct Lender {
     lend: Mutex<Receiver<Started>>,
     back: Sender<Started>,
 }
 
-/// The rig of a shape, for one test at a time; the Services of the test go with it.
+/// The rig of a shape, lent to one test; dropping it removes the Services of the test.
 #[derive(Debug)]
 pub struct Shared {
     rig: Arc<Rig>,
@@ -42,7 +42,7 @@ impl Lender {
         let first = back.clone();
         drop(thread::spawn(move || {
             let rig = Rig::build(Topology::builder(shape)).and_then(|rig| rig.start(&[]));
-            // The receiver is static.
+            // The receiver is static, so sending cannot fail.
             drop(first.send(rig.map(Arc::new).map_err(|error| format!("{error:#}"))));
             loop {
                 thread::park();
@@ -55,7 +55,7 @@ impl Lender {
         let started = locked(&self.lend).recv();
         let started = started.map_err(|error| error.to_string())?;
         if started.is_err() {
-            // The next one shall hear of it as well.
+            // The error is returned to the channel, so that the next borrower gets it as well.
             drop(self.back.send(started.clone()));
         }
         started
@@ -63,8 +63,8 @@ impl Lender {
 }
 
 impl Rig {
-    /// Borrows the rig of all tests of this process, with two nodes, four pods and agents that know
-    /// no Service yet. For tests that change Services and nothing else.
+    /// Borrows the rig of all tests of this process, with two nodes, four pods and agents without any Service. Only for
+    /// tests that change nothing but Services.
     pub fn shared(shape: Shape) -> Result<Shared> {
         let lender = match shape {
             Shape::Routed => &ROUTED,
@@ -76,7 +76,7 @@ impl Rig {
 }
 
 impl Shared {
-    /// Adds Services, which packets follow when this returns.
+    /// Adds Services; packets follow them when this returns.
     pub fn start(mut self, services: &[&Service]) -> Result<Self> {
         for service in services {
             self.manifests().apply(service)?;
@@ -86,10 +86,10 @@ impl Shared {
         Ok(self)
     }
 
-    /// Waits until agents have done everything that was asked of them before.
+    /// Waits until the agents have finished all earlier changes.
     ///
-    /// They work in the order of events, possibly on several at once: so when they have done a second
-    /// thing that was asked for after a first one was done, they are done with everything before.
+    /// Agents process events in order, but may combine several of them. Once a second change has taken effect that was
+    /// made after a first one had, all earlier changes are done.
     fn settle(&self) -> Result<()> {
         static NUMBER: AtomicU8 = AtomicU8::new(0);
         for _ in 0..2 {
@@ -120,7 +120,7 @@ impl Deref for Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         for service in &self.services {
-            // A test may have deleted it itself.
+            // Fails harmlessly if the test has already deleted the Service.
             drop(self.manifests().delete(service));
         }
         drop(self.back.send(Ok(Arc::clone(&self.rig))));

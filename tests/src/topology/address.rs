@@ -1,16 +1,16 @@
-//! The address plan of every topology: who has which address, in both families, as pure functions.
+//! The address plan of every topology: the addresses of each member, in both families, as pure functions.
 //!
-//! Numbers are the same digits in both families, so that a capture reads like a story: pod 11 of node
-//! 2 is 10.244.2.11 and `fd00:244:2::11`.
+//! Both families use the same digits, so that a capture is easy to read: pod 11 of node 2 is 10.244.2.11 and
+//! `fd00:244:2::11`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::{Context as _, Result};
 
-/// The prefixes that pods of all nodes have in common.
+/// The prefixes of the pods of all nodes, IPv4 and IPv6.
 pub const POD_RANGES: [&str; 2] = ["10.244.0.0/16", "fd00:244::/32"];
-/// The same as `clusterCIDR` has it.
+/// The same prefixes in the format of `clusterCIDR`.
 pub const CLUSTER_CIDR: &str = "10.244.0.0/16,fd00:244::/32";
 
 /// An address family.
@@ -38,7 +38,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// The addresses of one thing, one for each family.
+/// The addresses of one member or Service, one for each family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
     pub v4: Ipv4Addr,
@@ -46,7 +46,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Reads both from their written form.
+    /// Parses both addresses.
     pub fn parse(v4: &str, v6: &str) -> Result<Self> {
         Ok(Self {
             v4: v4.parse().with_context(|| format!("IPv4 address {v4}"))?,
@@ -54,7 +54,7 @@ impl Addresses {
         })
     }
 
-    /// The one of a family.
+    /// The address of a family.
     pub const fn of(&self, family: Family) -> IpAddr {
         match family {
             Family::V4 => IpAddr::V4(self.v4),
@@ -62,23 +62,23 @@ impl Addresses {
         }
     }
 
-    /// The one of a family, with a port.
+    /// The address of a family, with a port.
     pub const fn socket(&self, family: Family, port: u16) -> SocketAddr {
         SocketAddr::new(self.of(family), port)
     }
 
-    /// Both, IPv4 first.
+    /// Both addresses, IPv4 first.
     pub const fn both(&self) -> [IpAddr; 2] {
         [IpAddr::V4(self.v4), IpAddr::V6(self.v6)]
     }
 }
 
-/// Which of the two segments outside the nodes.
+/// One of the two segments outside the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Segment {
-    /// 192.168.50.0/24 and `fd00:50::/64`: device `eth0` of nodes and client.
+    /// 192.168.50.0/24 and `fd00:50::/64`: interface `eth0` of nodes and client.
     First,
-    /// 192.168.60.0/24 and `fd00:60::/64`: device `eth1`, in topologies that ask for it.
+    /// 192.168.60.0/24 and `fd00:60::/64`: interface `eth1`, in topologies with two segments.
     Second,
 }
 
@@ -90,7 +90,7 @@ impl Segment {
         }
     }
 
-    /// The device of a member that is connected to it.
+    /// The interface of a member on this segment.
     pub const fn device(self) -> &'static str {
         match self {
             Self::First => "eth0",
@@ -98,7 +98,7 @@ impl Segment {
         }
     }
 
-    /// The bridge of the fabric that is the segment.
+    /// The bridge of the fabric that forms this segment.
     pub(crate) const fn bridge(self) -> &'static str {
         match self {
             Self::First => "segment1",
@@ -106,12 +106,12 @@ impl Segment {
         }
     }
 
-    /// The addresses of everyone's default gateway: what lives in the namespace of the segments.
+    /// The addresses of the default gateway of all members on this segment, which are those of the fabric.
     pub fn gateway(self) -> Result<Addresses> {
         self.host(GATEWAY)
     }
 
-    /// The addresses of host `number` on it.
+    /// The addresses of host `number` on this segment.
     pub fn host(self, number: u8) -> Result<Addresses> {
         let segment = self.number();
         Addresses::parse(
@@ -121,9 +121,9 @@ impl Segment {
     }
 }
 
-/// The host number on a segment of the fabric itself, everyone's default gateway.
+/// The host number of the fabric on a segment, the default gateway of all members.
 pub(crate) const GATEWAY: u8 = 1;
-/// The host number on a segment of the client outside.
+/// The host number of the external client on a segment.
 pub(crate) const CLIENT: u8 = 100;
 
 /// The host number on a segment of node `number`, counted from 1.
@@ -137,22 +137,22 @@ pub(crate) fn pod(node: u8, index: u8) -> Result<Addresses> {
     Addresses::parse(&format!("10.244.{node}.{host}"), &format!("fd00:244:{node}::{host}"))
 }
 
-/// The address of a node on its own pod bridge.
+/// The addresses of a node on its own pod bridge.
 pub(crate) fn pod_gateway(node: u8) -> Result<Addresses> {
     Addresses::parse(&format!("10.244.{node}.1"), &format!("fd00:244:{node}::1"))
 }
 
-/// The ranges that the pods of a node have their addresses from.
+/// The pod ranges of a node, IPv4 and IPv6.
 pub(crate) fn pod_ranges(node: u8) -> [String; 2] {
     [format!("10.244.{node}.0/24"), format!("fd00:244:{node}::/64")]
 }
 
-/// The address of a node on the overlay.
+/// The addresses of a node on the overlay.
 pub(crate) fn overlay(node: u8) -> Result<Addresses> {
     Addresses::parse(&format!("10.245.0.{node}"), &format!("fd00:245::{node}"))
 }
 
-/// The `ClusterIP`s number `index`.
+/// The `ClusterIP`s with number `index`.
 pub fn cluster_ip(index: u8) -> Result<Addresses> {
     Addresses::parse(&format!("10.96.0.{index}"), &format!("fd00:10:96::{index}"))
 }

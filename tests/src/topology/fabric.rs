@@ -1,4 +1,4 @@
-//! The network outside the nodes: one or two segments, each a bridge that is everyone's gateway.
+//! The network outside the nodes: one or two segments, each a bridge that is the default gateway of its members.
 
 use anyhow::Result;
 
@@ -6,21 +6,21 @@ use super::address::{Addresses, GATEWAY, Segment};
 use super::leftovers::Namespaces;
 use crate::netns::Netns;
 
-/// The namespace that holds the segments.
+/// The network namespace that contains the segments.
 #[derive(Debug)]
 pub(crate) struct Fabric {
     netns: Netns,
 }
 
 impl Fabric {
-    /// Makes the segments.
+    /// Creates the namespace and its segments.
     pub(crate) fn new(
         territory: &Namespaces,
         segments: &[Segment],
         mtu_between: Option<u16>,
     ) -> Result<Self> {
         let netns = Netns::new(&territory.netns("fabric"))?;
-        // It routes between the segments: a packet may leave by one and be answered by the other.
+        // The fabric routes between the segments: the answer to a packet may take another segment.
         netns.sysctl("net.ipv4.ip_forward", "1")?;
         netns.sysctl("net.ipv6.conf.all.forwarding", "1")?;
         for segment in segments {
@@ -33,7 +33,7 @@ impl Fabric {
                 v4 = gateway.v4,
                 v6 = gateway.v6
             ))?;
-            // Routed packets obey the MTU of the bridge, and bridged ones that of its ports.
+            // Routed packets obey the MTU of the bridge, bridged packets that of its ports.
             if let Some(mtu) = mtu_between {
                 netns.ip(&format!("link set {bridge} mtu {mtu}"))?;
             }
@@ -44,7 +44,7 @@ impl Fabric {
         Ok(Self { netns })
     }
 
-    /// Connects `member` (called `label` here) to `segment` under `addresses`.
+    /// Connects `member` to `segment` with these addresses; `label` is part of the name of the bridge port.
     pub(crate) fn connect(
         &self,
         member: &Netns,
@@ -67,7 +67,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// Gives `member` a default route by a segment that it is connected to.
+    /// Adds a default route to `member` by a segment that it is connected to.
     pub(crate) fn route_by(member: &Netns, segment: Segment) -> Result<()> {
         let gateway = segment.host(GATEWAY)?;
         member.ip(&format!(
@@ -78,12 +78,12 @@ impl Fabric {
         ))
     }
 
-    /// Returns the namespace.
+    /// Returns the namespace of the fabric.
     pub(crate) const fn netns(&self) -> &Netns {
         &self.netns
     }
 
-    /// Leaves the segments in place when the value goes.
+    /// Keeps the segments when the value is dropped.
     pub(crate) const fn keep(&mut self) {
         self.netns.keep();
     }

@@ -1,7 +1,7 @@
-//! The netfilter rules that a node of the field has: a closed FORWARD, and masquerading of pods.
+//! The netfilter rules of a typical node: FORWARD drops by default, and packets of pods are masqueraded.
 //!
-//! They see what our programs leave to the stack, and drop or rewrite what does not make sense to
-//! connection tracking.
+//! They apply to all packets that our programs leave to the stack, and drop or rewrite those that connection tracking
+//! finds invalid.
 
 use anyhow::Result;
 

@@ -1,8 +1,8 @@
 //! The resources of a topology besides memory, and their removal.
 //!
-//! Everything carries the process id of its owner in its name. It goes with the value; if the owner
-//! is killed or interrupted, a janitor (a process that only waits for the owner's end) removes it; and
-//! should both die, the next topology sweeps what belongs to dead processes.
+//! Every resource has the process id of its owner in its name. It is removed with its value. If the owner is killed or
+//! interrupted, a janitor (a process that only waits for the owner's end) removes it. If both die, the next topology
+//! removes the resources of dead processes.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -24,9 +24,9 @@ use crate::wait::wait_until_ok;
 
 const NETNS: &str = "lbt-";
 const CGROUP: &str = "lb-test-";
-/// Where everything of the tests lies, by the process id of its owner.
+/// The parent of all directories of tests, which have the process id of their owner in their names.
 pub(crate) const FOLDERS: &str = "/run/lb-test";
-/// How long processes of a cgroup may take to be gone once they are killed.
+/// The deadline for the end of killed processes of a cgroup.
 const KILL: Duration = Duration::from_secs(30);
 
 /// The names, the directory and the cgroup of one topology.
@@ -39,7 +39,7 @@ pub(crate) struct Namespaces {
 }
 
 impl Namespaces {
-    /// One of the many that this process may have.
+    /// One of several that this process may have.
     pub(crate) fn numbered(number: u32) -> Result<Self> {
         static JANITOR: OnceLock<Option<Child>> = OnceLock::new();
         JANITOR.get_or_init(|| {
@@ -54,7 +54,7 @@ impl Namespaces {
         )
     }
 
-    /// The one of this name, for people; it stays when the value goes.
+    /// One with a name for people; it stays when the value is dropped.
     pub(crate) fn named(name: &str) -> Result<Self> {
         remove_named(name)?;
         let mut territory = Self::new(format!("{name}-"), Path::new("/run").join(name), name)?;
@@ -71,22 +71,22 @@ impl Namespaces {
         Ok(Self { netns_prefix, directory, cgroup, kept: false })
     }
 
-    /// Returns the name of a namespace.
+    /// Returns the full name of a network namespace.
     pub(crate) fn netns(&self, label: &str) -> String {
         format!("{}{label}", self.netns_prefix)
     }
 
-    /// Returns a directory, made.
+    /// Creates and returns a directory.
     pub(crate) fn directory(&self, name: &str) -> Result<PathBuf> {
         made(self.directory.join(name))
     }
 
-    /// Returns a cgroup, made.
+    /// Creates and returns a cgroup.
     pub(crate) fn cgroup(&self, name: &str) -> Result<PathBuf> {
         made(self.cgroup.join(name))
     }
 
-    /// Mounts a bpf filesystem of its own, outside `/sys`, and returns where.
+    /// Mounts a bpf filesystem outside `/sys`, and returns its mount point.
     pub(crate) fn bpffs(&self, name: &str) -> Result<PathBuf> {
         let directory = self.directory(name)?.join("bpf");
         let directory = made(directory)?;
@@ -110,7 +110,7 @@ fn made(path: PathBuf) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Finds the machine's cgroup v2 hierarchy.
+/// Finds the mount point of the machine's cgroup v2 hierarchy.
 pub fn cgroup2() -> Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts")?;
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
@@ -119,7 +119,7 @@ pub fn cgroup2() -> Result<PathBuf> {
     found.context("no cgroup v2 is mounted\nremedy: mount -t cgroup2 none /sys/fs/cgroup/unified")
 }
 
-/// Removes what a topology with a name of its own left.
+/// Removes the leftovers of a topology with a name of its own.
 pub fn remove_named(name: &str) -> Result<()> {
     remove_cgroup(&cgroup2()?.join(name));
     remove_namespaces(|netns| netns.starts_with(&format!("{name}-")));
@@ -127,9 +127,9 @@ pub fn remove_named(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Removes what belongs to the process `owner`, after its end.
+/// Removes the resources of the process `owner`, once it has ended.
 pub fn sweep_after(owner: u32) {
-    // The owner holds the other end and never writes: this returns when it is gone.
+    // The owner holds the other end of the pipe and never writes: the read returns when the owner has ended.
     drop(io::stdin().read(&mut [0]));
     sweep(|pid| pid == owner);
 }
@@ -138,14 +138,15 @@ fn start_janitor() -> Result<Child> {
     let mut command = Command::new(workspace_binary("lb-test-peer", "LB_TEST_PEER")?);
     command.args(["janitor", &process::id().to_string()]);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    // SAFETY: setsid is a system call and nothing else. An interrupt from the terminal misses it then.
+    // SAFETY: setsid is a system call and nothing else. In a session of its own, the janitor gets no interrupt from the
+    // terminal.
     unsafe {
         command.pre_exec(|| setsid().map(drop).map_err(Into::into));
     }
     Ok(command.spawn()?)
 }
 
-/// Removes the state files of agents whose pins lay below a directory.
+/// Removes the state files of agents whose pins were below a directory.
 fn remove_states(directory: &Path) {
     let Some(state) = state_file(directory).parent().map(Path::to_owned) else { return };
     let (Some(states), Some(name)) = (state.parent(), state.file_name()) else { return };
@@ -189,7 +190,7 @@ fn remove_namespaces(whose: impl Fn(&str) -> bool) {
     }
 }
 
-/// Removes a cgroup and those in it, and first every process that lives there.
+/// Removes a cgroup with all cgroups below it, after killing every process in them.
 fn remove_cgroup(cgroup: &Path) {
     if !cgroup.exists() {
         return;
@@ -200,7 +201,7 @@ fn remove_cgroup(cgroup: &Path) {
         remove_cgroup(&cgroup.join(name));
     }
     drop(wait_until_ok(KILL, "empty cgroup", || match fs::remove_dir(cgroup) {
-        // A janitor and a topology that begins may sweep the same.
+        // A janitor and a new topology may remove the same cgroup.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => Ok(removed?),
     }));
@@ -212,7 +213,7 @@ fn remove_directory(directory: &Path) {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
     let ours: Vec<&Path> = points.filter(|point| point.starts_with(directory)).collect();
-    // The last is on top of the others.
+    // Later mounts may be on top of earlier ones.
     for point in ours.into_iter().rev() {
         drop(umount2(point, MntFlags::MNT_DETACH).map_err(anyhow::Error::from));
     }

@@ -1,4 +1,5 @@
-//! Whoever can talk: a namespace with addresses, and in it a process that asks and answers for us.
+//! A member of a topology: a namespace with addresses, and in it a process that sends and answers questions for the
+//! test.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,14 +15,14 @@ use crate::process::Home;
 use crate::traffic::peer::Peer;
 use crate::wait::wait_until;
 
-/// How long the kernel may take.
+/// The deadline for the kernel to enable a wire.
 const SOON: Duration = Duration::from_secs(30);
 
-/// A pod, a node's host, or a client outside.
+/// A pod, the host of a node, or an external client.
 #[derive(Debug)]
 pub struct Member {
     name: String,
-    // Before the namespace: the process leaves first.
+    // Dropped before the namespace, so that the process ends first.
     peer: Peer,
     home: Home,
     netns: Netns,
@@ -29,7 +30,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// Wraps a namespace in which a process of ours may live, in `cgroup` if there is one.
+    /// Wraps a namespace and starts the peer process in it, in `cgroup` if there is one.
     pub(crate) fn new(
         territory: &Namespaces,
         name: &str,
@@ -45,7 +46,7 @@ impl Member {
         Ok(Self { name: name.to_owned(), peer, home, netns, addresses })
     }
 
-    /// Returns its name, which is what its servers answer with.
+    /// Returns the name, which its servers put into their answers.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -55,7 +56,7 @@ impl Member {
         &self.netns
     }
 
-    /// Returns where processes of this member live.
+    /// Returns the home of the member's processes.
     pub const fn home(&self) -> &Home {
         &self.home
     }
@@ -70,12 +71,12 @@ impl Member {
         self.addresses.of(family)
     }
 
-    /// Returns the process that asks and answers.
+    /// Returns the process that sends and answers questions.
     pub const fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// Waits until its wires carry: the kernel opens one end of a veth when it comes to it.
+    /// Waits until all wires of the member carry packets: the kernel enables an end of a veth asynchronously.
     pub(crate) fn until_wired(&self) -> Result<()> {
         let carry = || -> Result<bool> {
             let of_wires = |device: &InterfaceAddress| {
@@ -88,12 +89,12 @@ impl Member {
             };
             Ok(!flags.into_iter().any(is_shut))
         };
-        wait_until(SOON, &format!("wires of {} carry", self.name), || {
+        wait_until(SOON, &format!("wires of {} carry packets", self.name), || {
             self.netns.run_in(carry).ok()?.unwrap_or(false).then_some(())
         })
     }
 
-    /// Whether every TCP connection of it is open or over: nothing is on its way to its end.
+    /// Whether every TCP connection of the member is open or closed, and none is being closed.
     pub fn is_quiet(&self) -> Result<bool> {
         // `FIN_WAIT1`, `FIN_WAIT2`, `CLOSE_WAIT`, `LAST_ACK`, `CLOSING`.
         const ENDING: [&str; 5] = ["04", "05", "08", "09", "0B"];
@@ -102,7 +103,7 @@ impl Member {
         Ok(!states.into_iter().any(|state| ENDING.contains(&state)))
     }
 
-    /// Returns the hardware address of a device.
+    /// Returns the hardware address of an interface.
     pub fn hardware_address(&self, device: &str) -> Result<[u8; 6]> {
         let text = self.device_file(device, "address")?;
         let mut address = [0; 6];
@@ -112,17 +113,17 @@ impl Member {
         Ok(address)
     }
 
-    /// Returns a number that the kernel knows of a device, such as `ifindex` or `mtu`.
+    /// Returns a numeric property of an interface, such as `ifindex` or `mtu`.
     pub fn device_number(&self, device: &str, file: &str) -> Result<u32> {
         let text = self.device_file(device, file)?;
         text.trim().parse().with_context(|| format!("{file} of {device}: {text}"))
     }
 
-    /// `/sys/class/net` shows the namespace of whoever mounted it, so ask `ip`.
+    /// `/sys/class/net` shows the namespace in which it was mounted, so this reads the output of `ip`.
     fn device_file(&self, device: &str, file: &str) -> Result<String> {
         let json = self.netns.tool("ip", &["-json", "link", "show", "dev", device])?;
         let links: serde_json::Value = serde_json::from_str(&json)?;
-        let link = links.get(0).with_context(|| format!("device {device} of {}", self.name))?;
+        let link = links.get(0).with_context(|| format!("interface {device} of {}", self.name))?;
         let value = link.get(file).with_context(|| format!("{file} of {device}"))?;
         Ok(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
     }

@@ -1,4 +1,4 @@
-//! A node: a namespace that forwards, a cgroup, a bpf filesystem, and pods.
+//! A node: a namespace that forwards packets, a cgroup, a bpf filesystem, and pods.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::offload::{switch_checksum_offload_off, switch_polling};
 use super::{Builder, Overlay, firewall};
 use crate::netns::{NAMES, Netns};
 
-/// One machine of the cluster. Dereferences to its host: processes on the node itself.
+/// One machine of the cluster. Dereferences to its host, which stands for processes on the node itself.
 #[derive(Debug)]
 pub struct Node {
     pods: Vec<Pod>,
@@ -25,7 +25,7 @@ pub struct Node {
     cgroup: PathBuf,
 }
 
-/// One pod. Dereferences to the member that talks.
+/// One pod. Dereferences to its member.
 #[derive(Debug)]
 pub struct Pod {
     member: Member,
@@ -34,7 +34,7 @@ pub struct Pod {
 }
 
 impl Node {
-    /// Makes node `number`, counted from 1, and its pods.
+    /// Creates node `number` (counted from 1) and its pods.
     pub(crate) fn new(
         territory: &Namespaces,
         builder: &Builder,
@@ -72,7 +72,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Adds the next pod, wired as the others.
+    /// Adds the next pod, with the same kind of wire as the others.
     pub(crate) fn add_pod(&mut self, territory: &Namespaces, builder: &Builder) -> Result<()> {
         let index = self.pods.len() as u8 + 1;
         let short = format!("{}{index}", self.host.name().trim_start_matches("node-"));
@@ -91,7 +91,7 @@ impl Node {
         Ok(())
     }
 
-    /// Makes the wire of a pod anew, with the same names, and with this interface index if one is given.
+    /// Recreates the wire of a pod with the same names, and with this interface index if one is given.
     pub(crate) fn rewire(
         &self,
         index: usize,
@@ -123,56 +123,56 @@ impl Node {
         &self.pods
     }
 
-    /// Returns its host: processes on the node itself, in its cgroup.
+    /// Returns its host, which stands for processes on the node itself, in the node's cgroup.
     pub const fn host(&self) -> &Member {
         &self.host
     }
 
-    /// Returns the number that its addresses carry, counted from 1.
+    /// Returns the number in its addresses, counted from 1.
     pub(crate) const fn number(&self) -> u8 {
         self.number
     }
 
-    /// Returns the ranges of its pods' addresses.
+    /// Returns the pod ranges of the node, IPv4 and IPv6.
     pub fn pod_ranges(&self) -> [String; 2] {
         address::pod_ranges(self.number)
     }
 
-    /// Returns a directory that lives as long as the node, for logs and manifests.
+    /// Returns a directory for logs and manifests that lives as long as the node.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Returns what of it lies on the machine: the name of its namespace, its cgroup, its directory.
+    /// Returns the node's traces on the machine: the file of its namespace's name, its cgroup, its directory.
     pub fn traces(&self) -> [PathBuf; 3] {
         let name = Path::new(NAMES).join(self.host.netns().name());
         [name, self.cgroup.clone(), self.directory.clone()]
     }
 
-    /// Returns the mount point of its own bpf filesystem.
+    /// Returns the mount point of the node's bpf filesystem.
     pub fn bpf(&self) -> &Path {
         &self.bpf
     }
 
-    /// The numbers of the links at a place of the node, in their order.
+    /// The ids of the tcx links on an interface of the node in one direction, in their order.
     pub fn links_at(&self, index: u32, direction: Direction) -> Result<Vec<u32>> {
         let hooked = self.netns().run_in(|| attached_programs(index, direction))??;
         Ok(hooked.into_iter().map(|hooked| hooked.link).collect())
     }
 
-    /// Returns the cgroup that holds its processes and its pods.
+    /// Returns the cgroup with the processes of the host and of the pods.
     pub fn cgroup(&self) -> &Path {
         &self.cgroup
     }
 }
 
 impl Pod {
-    /// Returns the name of its node.
+    /// Returns the name of the pod's node.
     pub fn node(&self) -> &str {
         &self.node
     }
 
-    /// Returns the node's side of its wire.
+    /// Returns the interface of the pod's wire on the node.
     pub fn device(&self) -> &str {
         &self.device
     }
@@ -194,14 +194,15 @@ impl Deref for Pod {
     }
 }
 
-/// Makes a namespace that forwards, before it has devices: they take their settings at birth.
+/// Creates a namespace that forwards packets. The settings are made before any interface exists, because interfaces
+/// inherit them when they are created.
 fn forwarding_netns(name: &str, builder: &Builder) -> Result<Netns> {
     let netns = Netns::new(name)?;
     netns.sysctl("net.ipv4.ip_forward", "1")?;
     netns.sysctl("net.ipv6.conf.all.forwarding", "1")?;
     netns.sysctl("net.ipv6.conf.default.forwarding", "1")?;
-    // Errors and redirects share a rate for each host (inet_peer_xrlim_allow): a forwarded packet of a second ago would
-    // keep an error back that a test waits for.
+    // ICMP errors and redirects share a rate limit for each host (inet_peer_xrlim_allow): a packet forwarded a second
+    // ago would suppress an error that a test waits for.
     netns.tell_every_error()?;
     for which in ["all", "default"] {
         let rp_filter = builder.rp_filter.to_string();
@@ -210,7 +211,7 @@ fn forwarding_netns(name: &str, builder: &Builder) -> Result<Netns> {
     Ok(netns)
 }
 
-/// Gives the node routes to the pods of `other`: over the overlay or by a router if there is one, else directly.
+/// Adds routes to the pods of `other`: over the overlay or through the router if there is one, else directly.
 pub(crate) fn route_to(node: &Node, other: &Node, builder: &Builder) -> Result<()> {
     let Addresses { v4, v6 } = if builder.overlay == Some(Overlay::Vxlan) {
         address::overlay(other.number())?

@@ -1,7 +1,8 @@
-//! Switches the checksum offload of a device off, as `ethtool -K DEVICE tx off` does, and the polling of a veth.
+//! Two offload settings of an interface: its transmit checksum offload (`ethtool -K INTERFACE tx off`), and the NAPI
+//! polling of a veth.
 //!
-//! Between namespaces the kernel never computes transport checksums on its own: packets carry a partial one.
-//! With the offload off, they carry a full one, as they would from a wire.
+//! Between namespaces the kernel does not compute transport checksums by default: packets carry a partial one. With the
+//! offload off they carry a complete one, as on a physical wire.
 
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -11,10 +12,10 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::netns::Netns;
 
-/// `ETHTOOL_STXCSUM`; segmentation offload, which depends on it, goes with it.
+/// `ETHTOOL_STXCSUM`; it also disables segmentation offload, which depends on it.
 const SET_TX_CHECKSUM: u32 = 0x17;
 
-/// `ETHTOOL_SGRO`: a veth that merges what it gets polls for it.
+/// `ETHTOOL_SGRO`: a veth with GRO uses NAPI polling.
 const SET_MERGING: u32 = 0x2c;
 
 #[repr(C)]
@@ -23,14 +24,15 @@ struct Value {
     data: u32,
 }
 
-/// Makes the sockets of the namespace compute whole checksums for what leaves by `device`.
+/// Makes sockets of the namespace compute complete checksums for packets that leave by `device`.
 pub(crate) fn switch_checksum_offload_off(netns: &Netns, device: &str) -> Result<()> {
     netns
         .run_in(|| set(device, SET_TX_CHECKSUM, 0))?
         .with_context(|| format!("checksum offload of {device} in {}", netns.name()))
 }
 
-/// Makes a veth poll, or no longer: only then it takes what XDP at its other end sends.
+/// Enables or disables NAPI polling of a veth: only with it does the veth accept frames that XDP at its other end
+/// redirects.
 pub(crate) fn switch_polling(netns: &Netns, device: &str, polls: bool) -> Result<()> {
     netns
         .run_in(|| set(device, SET_MERGING, polls.into()))?
@@ -46,7 +48,7 @@ fn set(device: &str, command: u32, data: u32) -> io::Result<()> {
         *to = from.cast_signed();
     }
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
-    // SAFETY: the request names a device and points at a value that outlives the call.
+    // SAFETY: the request names an interface and points at a value that outlives the call.
     let result = unsafe { libc::ioctl(control.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

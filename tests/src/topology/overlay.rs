@@ -1,11 +1,11 @@
-//! A vxlan between the nodes, as flannel and others lay it: pods of other nodes are behind `vxlan0`.
+//! A vxlan between the nodes, as flannel and other CNI plugins create it: pods of other nodes are behind `vxlan0`.
 
 use anyhow::Result;
 
 use super::address;
 use super::node::Node;
 
-/// Gives the node its end of the overlay, with every other node known by its address outside.
+/// Creates the node's end of the overlay, with the external addresses of all other nodes.
 pub(crate) fn install(node: &Node, others: &[&Node]) -> Result<()> {
     let inside = address::overlay(node.number())?;
     node.netns().ip(&format!(

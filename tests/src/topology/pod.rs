@@ -1,29 +1,29 @@
-//! How a pod's pair of interfaces hangs on its node: routed, or as a port of a bridge.
+//! The connection of a pod's interface pair to its node: routed, or as a port of a bridge.
 
 use anyhow::Result;
 
 use super::address::{self, Addresses};
 use crate::netns::Netns;
 
-/// The two shapes that CNIs give the wire of a pod.
+/// The two ways in which CNI plugins connect a pod's wire to the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// The host side of the veth has a route to the one address of the pod (Calico, Cilium, GKE).
+    /// The host side of the veth has a host route to the pod's address (Calico, Cilium, GKE).
     Routed,
-    /// The host side is a port of `cni0`, which has the gateway's address (flannel, kind, bridge).
+    /// The host side is a port of the bridge `cni0`, which has the gateway address (flannel, kind, bridge).
     Bridged,
 }
 
 impl Shape {
     pub const ALL: [Self; 2] = [Self::Routed, Self::Bridged];
 
-    /// Prepares the node for its pods.
+    /// Prepares the node for its pods, before the first of them.
     pub(crate) fn prepare(self, node: &Netns, number: u8) -> Result<()> {
         let gateway = address::pod_gateway(number)?;
         match self {
             Self::Routed => Ok(()),
-            // With an address of its own, as CNI plugins give it: else it takes that of a port, and another one when
-            // the port goes, and pods go on sending to the first.
+            // The bridge gets a hardware address of its own, as CNI plugins set it. Otherwise it takes that of a port
+            // and changes it when the port is removed, while pods still send to the old one.
             Self::Bridged => node.ip(&format!(
                 "link add cni0 address 0a:58:00:00:00:{number:02x} type bridge
                  address add {v4}/24 dev cni0
@@ -35,7 +35,7 @@ impl Shape {
         }
     }
 
-    /// Connects a pod whose wire is there; `device` is the node's side of it.
+    /// Connects a pod whose wire exists; `device` is the interface of the wire on the node.
     pub(crate) fn connect(
         self,
         node: &Netns,
@@ -54,7 +54,7 @@ impl Shape {
 
 fn connect_routed(node: &Netns, pod: &Netns, device: &str, pod_has: Addresses) -> Result<()> {
     let Addresses { v4, v6 } = pod_has;
-    // The node answers for 169.254.1.1 at once, in place of everything behind it.
+    // With proxy ARP, the node answers at once for 169.254.1.1 and all addresses behind it.
     node.sysctl(&format!("net.ipv4.conf.{device}.proxy_arp"), "1")?;
     node.sysctl(&format!("net.ipv4.neigh.{device}.proxy_delay"), "0")?;
     node.ip(&format!(
@@ -63,7 +63,7 @@ fn connect_routed(node: &Netns, pod: &Netns, device: &str, pod_has: Addresses) -
          route add {v4}/32 dev {device} scope link
          route add {v6}/128 dev {device}"
     ))?;
-    // Last, as a pod asks once its interface is up.
+    // Last, because a pod may send packets as soon as its interface is up.
     pod.ip(&format!(
         "address add {v4}/32 dev eth0
          address add {v6}/128 dev eth0 nodad

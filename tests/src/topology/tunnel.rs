@@ -1,10 +1,10 @@
-//! A tunnel between two nodes, as `WireGuard` or ipip lay it: pods of the
-//! other node are behind `tun0`, a device without a link-layer header.
+//! A tunnel between two nodes, as `WireGuard` or ipip create it: pods of the other node are behind `tun0`, an interface
+//! without a link-layer header.
 //!
-//! A thread of ours carries packets from one end to the other, as programs in user space do
-//! it: without a packet around it, and with the checksum and the segments that its sender
-//! left undone. On a kernel that has other tunnels, the environment variable `LB_TUNNEL` asks
-//! for one: `wireguard`, `gre`, `ip6tnl`, or `ipip` as Calico has it, with `sit` beside it.
+//! A thread of the test carries packets from one end to the other, like a tunnel program in user space: without an
+//! outer header, and with the checksums and segmentation that the sender left undone. On a kernel with other kinds of
+//! tunnel, the environment variable `LB_TUNNEL` selects one: `wireguard`, `gre`, `ip6tnl`, or `ipip` as Calico uses it,
+//! with `sit` for IPv6.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -20,27 +20,27 @@ use super::address;
 use super::node::Node;
 use crate::netns::Netns;
 
-/// The device, at both ends.
+/// The name of the interface at both ends.
 const DEVICE: &str = "tun0";
-/// That for IPv6, where there is another.
+/// The name of a second interface for IPv6, for kinds of tunnel that carry one family.
 const DEVICE6: &str = "tun6";
-/// The MTU that `WireGuard` leaves of an Ethernet's.
+/// The MTU of a `WireGuard` tunnel over Ethernet.
 const MTU: u16 = 1_420;
-/// The largest packet there is, and the header that tells what is undone in it.
+/// The largest packet, with the virtio header that describes its pending checksum and segmentation.
 const LARGEST: usize = 65_550;
 /// `TUN_F_CSUM`, `TUN_F_TSO4`, `TUN_F_TSO6`.
 const UNDONE: libc::c_ulong = 1 | 2 | 4;
 
-/// A tunnel that carries packets until it is dropped.
+/// A tunnel, which carries packets until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
-    // Dropped, it ends the thread.
+    // Dropping it ends the thread.
     end: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Tunnel {
-    /// Connects two nodes.
+    /// Connects two nodes by a tunnel.
     pub(crate) fn between(nodes: &[Node]) -> Result<Self> {
         let [one, other] = nodes else { bail!("a tunnel has two ends, not {}", nodes.len()) };
         let (mut end, mut thread) = (None, None);
@@ -65,7 +65,8 @@ impl Drop for Tunnel {
     }
 }
 
-/// Gives an end its addresses, and routes to the pods at the other. One of many other ends is known by its route alone.
+/// Gives one end its addresses, and routes to the pods at the other end. A tunnel with many peers finds the peer by its
+/// route alone.
 fn address(node: &Node, peer: &Node) -> Result<()> {
     let [inside, other] = [address::overlay(node.number())?, address::overlay(peer.number())?];
     let has_many = node.netns().tool("ip", &["link", "show", DEVICE])?.contains("link/ipip");
@@ -91,7 +92,7 @@ fn address(node: &Node, peer: &Node) -> Result<()> {
     ))
 }
 
-/// Makes both ends as devices of the kernel.
+/// Creates both ends as tunnel interfaces of the kernel.
 fn kernel(kind: &str, one: &Node, other: &Node) -> Result<()> {
     let keys = [one, other].map(|node| key(kind, node));
     let [own, their] = keys;
@@ -130,7 +131,7 @@ fn kernel(kind: &str, one: &Node, other: &Node) -> Result<()> {
     Ok(())
 }
 
-/// A key for those tunnels that have one.
+/// Creates a key, for the kinds of tunnel that need one.
 fn key(kind: &str, node: &Node) -> Result<String> {
     let has_key = kind == "wireguard";
     let key = if has_key { node.netns().tool("wg", &["genkey"])? } else { String::new() };
@@ -149,19 +150,19 @@ fn open(netns: &Netns) -> Result<File> {
         }
         let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
         request.ifr_ifru.ifru_flags = flags as libc::c_short;
-        // SAFETY: the request names a device and outlives the call.
+        // SAFETY: the request names an interface and outlives the call.
         let made = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
         if made != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: takes a number.
+        // SAFETY: the call takes a number.
         let set = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD, UNDONE) };
         if set == 0 { Ok(file) } else { Err(io::Error::last_os_error()) }
     };
     netns.run_in(open)?.with_context(|| format!("{DEVICE} of {}", netns.name()))
 }
 
-/// Carries packets both ways until the other end of the pipe is closed.
+/// Carries packets in both directions until the other end of the pipe is closed.
 fn carry([one, other]: &[File; 2], end: &OwnedFd) {
     let mut packet = vec![0; LARGEST];
     loop {

@@ -1,6 +1,7 @@
-//! The pair of interfaces between a node and a pod: a veth, or a netkit of either mode.
+//! The pair of interfaces between a node and a pod: a veth, or a netkit in mode l2 or l3.
 //!
-//! Netkits are made by netlink: ip-link(8) of many distributions does not know their mode, which is l3 by default.
+//! Netkits are created over netlink, because ip-link(8) of many distributions cannot set their mode, which is l3 by
+//! default.
 
 use std::os::fd::AsRawFd as _;
 
@@ -10,17 +11,17 @@ use rtnetlink::{LinkMessageBuilder, LinkNetkit, LinkUnspec};
 
 use crate::netns::Netns;
 
-/// The kind of the pair. The pod's side is called `eth0`.
+/// The kind of the interface pair. The pod's side is named `eth0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
     Veth,
-    /// With the header of Ethernet and its addresses.
+    /// A netkit with Ethernet headers and hardware addresses.
     NetkitL2,
     NetkitL3,
 }
 
 impl Wire {
-    /// Makes the pair; `device` is the node's side.
+    /// Creates the pair; `device` is the name of the node's side.
     pub(crate) fn connect(self, node: &Netns, device: &str, pod: &Netns) -> Result<()> {
         let mode = match self {
             Self::Veth => {
@@ -36,7 +37,7 @@ impl Wire {
     }
 }
 
-/// Makes a netkit in the namespace of the calling thread, with its other end in that of a pod.
+/// Creates a netkit in the namespace of the calling thread, with its peer in the namespace of a pod.
 fn netkit(device: &str, pod: &Netns, mode: NetkitMode) -> Result<()> {
     let handle = pod.handle();
     let peer = LinkMessageBuilder::<LinkUnspec>::default()

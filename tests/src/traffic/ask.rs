@@ -1,4 +1,4 @@
-//! One question to a server, as data: what is asked, what comes back, and the ways it can fail.
+//! One question to a server as data, the answer, and the possible failures.
 
 use std::error::Error;
 use std::fmt;
@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How long an answer may take where nothing else is said: also where a neighbour is looked for again, a SYN is sent a
-/// third time, or the machine does much else.
+/// The default deadline for an answer. It allows for another neighbour resolution, a third SYN, or a busy machine.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A transport that can be asked through.
+/// A transport of questions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Protocol {
     Tcp,
@@ -22,7 +21,7 @@ pub enum Protocol {
 impl Protocol {
     pub const ALL: [Self; 2] = [Self::Tcp, Self::Udp];
 
-    /// The name that Services use.
+    /// The name in Service specs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -37,29 +36,29 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// A question.
+/// A question to a server: one request and one answer.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Ask {
-    /// Transport.
+    /// The transport of the question.
     pub protocol: Protocol,
-    /// Whom to ask.
+    /// The address and port of the server.
     pub to: SocketAddr,
-    /// Address and port to ask from; port 0 leaves it to the kernel.
+    /// The source address and port; with port 0, the kernel chooses one.
     pub from: Option<SocketAddr>,
-    /// For UDP: connect the socket first. An unconnected one uses sendmsg and recvmsg with addresses.
+    /// For UDP: whether the socket is connected first. An unconnected one uses sendmsg and recvmsg with addresses.
     pub connected: bool,
-    /// How many routers may pass the question on, where that is said; a UDP socket then hears of the one that gives up.
+    /// The hop limit of the question. A UDP socket then also reports the ICMP error of a router that drops it.
     pub hops: Option<u8>,
-    /// How long to wait, where that is said.
+    /// The timeout in milliseconds, in place of the default.
     pub milliseconds: Option<u64>,
-    /// Bytes of the question; a short one when 0.
+    /// The length of the question in bytes; 0 for a short one.
     pub size: usize,
-    /// Bytes of padding that the answer shall carry.
+    /// The length of the answer's padding in bytes.
     pub answer_size: usize,
 }
 
 impl Ask {
-    /// A question through TCP, or through a connected UDP socket.
+    /// A question over TCP, or over a connected UDP socket.
     pub const fn new(protocol: Protocol, to: SocketAddr) -> Self {
         Self {
             protocol,
@@ -73,31 +72,31 @@ impl Ask {
         }
     }
 
-    /// A question through TCP.
+    /// A question over TCP.
     pub const fn tcp(to: SocketAddr) -> Self {
         Self::new(Protocol::Tcp, to)
     }
 
-    /// A question through a connected UDP socket.
+    /// A question over a connected UDP socket.
     pub const fn udp(to: SocketAddr) -> Self {
         Self::new(Protocol::Udp, to)
     }
 
-    /// Uses an unconnected socket.
+    /// Uses an unconnected UDP socket.
     #[must_use]
     pub const fn unconnected(mut self) -> Self {
         self.connected = false;
         self
     }
 
-    /// Asks from this address and port.
+    /// Sets the source address and port.
     #[must_use]
     pub const fn from(mut self, from: SocketAddr) -> Self {
         self.from = Some(from);
         self
     }
 
-    /// Asks from this port.
+    /// Sets the source port.
     #[must_use]
     pub const fn from_port(self, port: u16) -> Self {
         let any = match self.to.ip() {
@@ -107,21 +106,21 @@ impl Ask {
         self.from(SocketAddr::new(any, port))
     }
 
-    /// Lets so many routers pass it on.
+    /// Sets the hop limit.
     #[must_use]
     pub const fn hops(mut self, hops: u8) -> Self {
         self.hops = Some(hops);
         self
     }
 
-    /// Waits this long.
+    /// Sets the timeout.
     #[must_use]
     pub const fn within(mut self, milliseconds: u64) -> Self {
         self.milliseconds = Some(milliseconds);
         self
     }
 
-    /// Sends `size` bytes and wants `answer_size` back.
+    /// Sends `size` bytes and requests `answer_size` bytes of padding in the answer.
     #[must_use]
     pub const fn sized(mut self, size: usize, answer_size: usize) -> Self {
         self.size = size;
@@ -135,38 +134,37 @@ impl Ask {
     }
 }
 
-/// The answer of a server, and the client's socket as it was then.
+/// The answer of a server, and the addresses of the client's socket at that time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// Name of the server.
+    /// The name of the server.
     pub server: String,
-    /// Whom the server saw.
+    /// The client address that the server saw.
     pub client: SocketAddr,
-    /// Whom the client's socket says it talks to (getpeername), or for an unconnected one, who
-    /// answered (recvmsg).
+    /// The peer of the client's socket (getpeername). For an unconnected socket, the source of the answer (recvmsg).
     pub peer: SocketAddr,
-    /// The client's own address (getsockname).
+    /// The local address of the client's socket (getsockname).
     pub local: SocketAddr,
-    /// From the call that opens the socket to the last byte of the answer.
+    /// The time from opening the socket to the last byte of the answer, in milliseconds.
     pub milliseconds: u64,
 }
 
-/// Why there was no answer.
+/// The reason why there was no answer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Failure {
-    /// `ECONNREFUSED`: a RST to the SYN, or an ICMP port unreachable.
+    /// `ECONNREFUSED`: an RST to the SYN, or an ICMP port unreachable.
     Refused,
-    /// The same, but to a SYN that was sent again: the first had no answer.
+    /// `ECONNREFUSED` to a repeated SYN: the first SYN had no answer.
     RefusedLate,
-    /// Nothing came in time.
+    /// No answer came within the timeout.
     TimedOut,
     /// The connection was reset or closed before the answer.
     Reset,
-    /// `ECONNABORTED` or `EDESTADDRREQ`: the socket was ended from outside and is not connected any more.
+    /// `ECONNABORTED` or `EDESTADDRREQ`: another process has closed or disconnected the socket.
     Ended,
-    /// `EHOSTUNREACH` or `ENETUNREACH`.
+    /// `EHOSTUNREACH` or `ENETUNREACH`, for example from an ICMP error of a router.
     Unreachable,
-    /// `EPERM` or `EACCES`: a hook or a firewall said no.
+    /// `EPERM` or `EACCES`: a hook or a firewall denied the call.
     NotPermitted,
     Other(String),
 }

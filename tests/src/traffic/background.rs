@@ -1,4 +1,4 @@
-//! Work on a thread of its own until it is told to stop, and its account.
+//! Work on a background thread until it is stopped, and the account that it keeps.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 
 use crate::join_all::locked;
 
-/// A thread that works until it is stopped or dropped.
+/// A thread that works until it is stopped or dropped, and its account.
 #[derive(Debug)]
 pub(super) struct Background<A> {
     stop: Arc<AtomicBool>,
@@ -15,7 +15,7 @@ pub(super) struct Background<A> {
 }
 
 impl<A: Clone + Send + 'static> Background<A> {
-    /// Starts `work`, which ends soon after its flag is set.
+    /// Starts `work`, which must end soon after its flag is set.
     pub(super) fn start(
         account: A,
         work: impl FnOnce(&AtomicBool, &Mutex<A>) + Send + 'static,
@@ -26,12 +26,12 @@ impl<A: Clone + Send + 'static> Background<A> {
         Self { stop, account, thread }
     }
 
-    /// The account so far.
+    /// A copy of the account so far.
     pub(super) fn so_far(&self) -> A {
         locked(&self.account).clone()
     }
 
-    /// Ends it and returns the account.
+    /// Stops the thread and returns the account.
     pub(super) fn finish(mut self) -> A {
         self.end();
         self.so_far()

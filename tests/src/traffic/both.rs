@@ -1,4 +1,5 @@
-//! One unconnected UDP socket with questions to two servers under way at once: an answer comes from whom it answers.
+//! One unconnected UDP socket with questions to two servers under way at once: each answer must come from the address
+//! that was asked.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -6,11 +7,11 @@ use std::time::Duration;
 
 use super::load::Tally;
 
-/// How long an answer may take.
+/// The deadline for an answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Asks both `times` times, both before an answer is read. Answers from
-/// whom they answer are counted by that address, all others as failures.
+/// Asks both servers `times` times, sending both questions before reading an answer. An answer from the server that was
+/// asked is counted by its address, all others as failures.
 pub(crate) fn ask_both(to: [SocketAddr; 2], times: u32) -> Tally {
     let mut tally = Tally::default();
     if let Err(error) = converse(to, times, &mut tally) {
@@ -26,7 +27,7 @@ fn converse(to: [SocketAddr; 2], times: u32, tally: &mut Tally) -> io::Result<()
     };
     let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
     socket.set_read_timeout(Some(PATIENCE))?;
-    // Servers tell how long the question was: that says which of the two an answer is about.
+    // A server reports the length of a question, which identifies the question that an answer belongs to.
     let questions = ["ask 0 .\n", "ask 0 ..\n"];
     let mut datagram = [0; 512];
     for turn in 0..times {

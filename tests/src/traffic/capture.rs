@@ -1,4 +1,4 @@
-//! Every frame of one device, from the moment the capture starts.
+//! A capture of every frame on one interface, from its start on.
 
 use std::io;
 use std::mem::zeroed;
@@ -18,11 +18,11 @@ use crate::join_all::locked;
 use crate::netns::Netns;
 use crate::wait::wait_until;
 
-/// Larger than any frame between namespaces: GSO packets are up to 64 KiB, headers on top.
+/// Larger than any frame between namespaces: GSO packets have up to 64 KiB, plus headers.
 const LARGEST: usize = 70_000;
-/// Milliseconds that the capture takes to notice that it shall end.
+/// The interval in milliseconds at which the capture checks whether it should end.
 const LOOK_UP: u16 = 20;
-/// The longest that the kernel may take to show a frame that has passed.
+/// The deadline for the kernel to deliver a frame that has passed.
 const ARRIVAL: Duration = Duration::from_secs(15);
 
 /// A running capture; dropping it ends it.
@@ -33,7 +33,7 @@ pub struct Capture {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The frames that the kernel has queued, and those that were taken from there.
+/// The kernel's queue of frames, and the frames that were taken from it.
 #[derive(Debug)]
 struct Queue {
     socket: OwnedFd,
@@ -41,7 +41,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Takes everything that has passed by now. A frame is in the kernel's queue before whoever it is for sees it.
+    /// Takes all frames that have passed so far. A frame is in the kernel's queue before its receiver sees it.
     fn taken(&self) -> MutexGuard<'_, Vec<Frame>> {
         let mut frames = locked(&self.frames);
         let mut buffer = vec![0; LARGEST];
@@ -53,7 +53,7 @@ impl Queue {
 }
 
 impl Capture {
-    /// Starts to capture what passes `device` of the namespace, in both directions.
+    /// Starts to capture frames of both directions on interface `device` of the namespace.
     pub fn start(netns: &Netns, device: &str) -> Result<Self> {
         let socket = netns.run_in(|| listen(device))?;
         let socket = socket.with_context(|| format!("capture on {device} of {}", netns.name()))?;
@@ -74,12 +74,12 @@ impl Capture {
         self.frames(which).len()
     }
 
-    /// Returns the first frame that `which` accepts, when it comes.
+    /// Waits for the first frame that `which` accepts, and returns it.
     pub fn wait_for(&self, what: &str, which: impl Fn(&Frame) -> bool) -> Result<Frame> {
         wait_until(ARRIVAL, what, || self.frames(&which).into_iter().next())
     }
 
-    /// Fails if a frame has a wrong checksum, or if there is no frame at all.
+    /// Fails if a frame has a wrong checksum, or if no frame was captured.
     pub fn ensure_checksums(&self) -> Result<()> {
         let frames = self.frames(|frame| frame.protocol().is_some());
         ensure!(!frames.is_empty(), "nothing was captured");
@@ -102,7 +102,7 @@ impl Drop for Capture {
     }
 }
 
-/// Keeps the kernel's queue short.
+/// Empties the kernel's queue regularly, so that it does not overflow.
 fn collect(queue: &Queue, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         let mut waiting = [PollFd::new(queue.socket.as_fd(), PollFlags::POLLIN)];
@@ -125,7 +125,7 @@ fn listen(device: &str) -> io::Result<OwnedFd> {
     if result == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The control message of one frame, aligned as the kernel writes it.
+/// The buffer for the control message of one frame, aligned as the kernel requires.
 #[repr(C, align(8))]
 struct Control([u8; 128]);
 
@@ -152,14 +152,14 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Frame> {
     let tag = auxiliary.map(|auxiliary| auxiliary.tp_vlan_tci);
     Ok(Frame {
         bytes: buffer.get(..length).unwrap_or_default().to_vec(),
-        // The transport checksum is not computed yet.
+        // Set if the transport checksum is not computed yet.
         partial: status & libc::TP_STATUS_CSUMNOTREADY != 0,
         outgoing: from.sll_pkttype == libc::PACKET_OUTGOING,
         tag: tag.filter(|_| status & libc::TP_STATUS_VLAN_VALID != 0),
     })
 }
 
-/// The kernel's data about a frame beside its bytes.
+/// The kernel's auxiliary data of a frame (`PACKET_AUXDATA`).
 fn auxiliary(message: &libc::msghdr) -> Option<libc::tpacket_auxdata> {
     // SAFETY: the message was filled by recvmsg; its control buffer is alive.
     let header = unsafe { libc::CMSG_FIRSTHDR(message) };

@@ -1,4 +1,4 @@
-//! Asking and serving from a command line, for people and for `cargo xtask demo`.
+//! Commands to ask and to serve from a shell, for people and for `cargo xtask demo`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -15,12 +15,12 @@ use super::{Ask, Protocol};
 use crate::http;
 use crate::wait::wait_until;
 
-/// How long anything may take that these commands wait for.
+/// The deadline of all waits in these commands.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Answers in a row that prove that a server no longer gives any.
+/// The number of consecutive answers of other servers that proves that one no longer answers.
 const PROOF: u32 = 30;
 
-/// Serves both transports and both families at one port until it is killed.
+/// Serves one port with both transports and both families until it is killed.
 pub fn serve(name: &str, port: &str) -> Result<()> {
     let port = port.parse().context("port")?;
     let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
@@ -36,7 +36,7 @@ pub fn serve(name: &str, port: &str) -> Result<()> {
     }
 }
 
-/// Asks once and shows everything, or many times and shows who answered how often.
+/// Asks once and prints all details, or asks many times and prints the number of answers of each server.
 pub fn ask(protocol: &str, to: &str, times: Option<&str>) -> Result<()> {
     let question = question(protocol, to)?;
     let mut output = io::stdout();
@@ -54,7 +54,7 @@ pub fn ask(protocol: &str, to: &str, times: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Asks until `server` answers, or with `gone`, until it certainly does no longer.
+/// Asks until `server` answers, or with `gone`, until it certainly no longer answers.
 pub fn ask_until(protocol: &str, to: &str, server: &str, gone: bool) -> Result<()> {
     let question = question(protocol, to)?;
     let mut asked = 0;
@@ -71,7 +71,7 @@ pub fn ask_until(protocol: &str, to: &str, server: &str, gone: bool) -> Result<(
     Ok(())
 }
 
-/// Waits until an agent's health server says that it is ready.
+/// Waits until an agent's health server reports that it is ready.
 pub fn ready(server: &str) -> Result<()> {
     let server = server.parse().context("address and port")?;
     wait_until(PATIENCE, "the agent is ready", || {
@@ -83,7 +83,7 @@ fn question(protocol: &str, to: &str) -> Result<Ask> {
     let protocol = match protocol {
         "tcp" => Protocol::Tcp,
         "udp" => Protocol::Udp,
-        other => bail!("transport {other}: it is tcp or udp"),
+        other => bail!("transport {other}: use tcp or udp"),
     };
     Ok(Ask::new(protocol, to.parse().with_context(|| format!("address and port {to}"))?))
 }

@@ -1,4 +1,4 @@
-//! The socket that asks: opened as a question wants it, and asked through once or again.
+//! The socket of a client: opened as the question requires, and used for one or more questions.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::mem::zeroed;
@@ -11,10 +11,11 @@ use socket2::{Domain, Socket, Type};
 
 use super::{Answer, Ask, Failure, Protocol};
 
-/// Bytes of an answer beside its padding, at most: memory for more costs more than the question.
+/// The largest length of an answer besides its padding, in bytes: allocating more would cost more time than the
+/// question.
 const HEAD: usize = 4_096;
 
-/// A socket that has asked, or can ask again.
+/// A socket that has been used for a question, or can be.
 #[derive(Debug)]
 pub(crate) enum Conversation {
     Tcp(BufReader<TcpStream>),
@@ -57,7 +58,7 @@ pub(crate) fn open(ask: &Ask) -> Result<Conversation, Failure> {
     }
 }
 
-/// Tells a refusal of the first SYN from one of a later.
+/// Distinguishes a refusal of the first SYN from that of a later one.
 fn failure(socket: &Socket, error: io::Error) -> Failure {
     let failure = Failure::from(error);
     let is_late = failure == Failure::Refused && has_sent_again(socket);
@@ -75,7 +76,8 @@ fn has_sent_again(socket: &Socket) -> bool {
     result == 0 && info.tcpi_total_retrans > 0
 }
 
-/// An unconnected socket hears of ICMP errors only when it asks to, and so does any of a router that gives up.
+/// Makes the socket report ICMP errors: an unconnected socket does so only on request, and the same holds for hop limit
+/// errors on any socket.
 fn report_errors(socket: &Socket, to: SocketAddr) -> Result<(), Failure> {
     let set = match to {
         SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4RecvErr, &true),
@@ -94,7 +96,7 @@ impl Conversation {
         Ok(answer)
     }
 
-    /// Sends a question, and leaves its answer to [`Self::receive`].
+    /// Sends a question; [`Self::receive`] reads the answer.
     pub(crate) fn send(&mut self, ask: &Ask) -> Result<(), Failure> {
         let question = question(ask);
         match self {
@@ -130,7 +132,7 @@ impl Conversation {
     }
 }
 
-/// Opens, asks, closes.
+/// Opens a socket, asks once, and closes it.
 pub(crate) fn once(ask: &Ask) -> Result<Answer, Failure> {
     let start = Instant::now();
     let mut answer = open(ask)?.ask(ask)?;
@@ -138,7 +140,8 @@ pub(crate) fn once(ask: &Ask) -> Result<Answer, Failure> {
     Ok(answer)
 }
 
-/// A line that says how much padding the answer shall have, padded itself to the wanted size.
+/// The line of a question: it contains the requested padding of the answer, and is itself padded to the requested
+/// length.
 fn question(ask: &Ask) -> Vec<u8> {
     let mut line = format!("ask {} ", ask.answer_size).into_bytes();
     line.resize(line.len().max(ask.size.saturating_sub(1)), b'.');

@@ -1,36 +1,37 @@
-//! One captured frame, read as far as tests ask, and its checksums verified by computing them again.
+//! One captured frame, parsed as far as tests need it, with its checksums recomputed and verified.
 //!
-//! It shares no code with the data path on purpose: what it says is a second opinion.
+//! It deliberately shares no code with the data path: it is a second opinion.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 const ETHERNET: usize = 14;
 const FRAGMENT: u8 = 44;
-/// Extension headers that may stand in front of a transport header: with options, for routing, of a fragment.
+/// IPv6 extension headers that may precede a transport header: hop-by-hop options, routing, fragment, destination
+/// options.
 const EXTENSIONS: [u8; 4] = [0, 43, FRAGMENT, 60];
-/// IP protocol numbers.
+/// IP protocol number of ICMP, as in the headers of IPv4 and IPv6.
 pub const ICMP: u8 = 1;
-/// See [`ICMP`].
+/// IP protocol number of TCP.
 pub const TCP: u8 = 6;
-/// See [`ICMP`].
+/// IP protocol number of UDP.
 pub const UDP: u8 = 17;
-/// See [`ICMP`].
+/// IP protocol number of `ICMPv6`.
 pub const ICMPV6: u8 = 58;
 
-/// A frame, and what the kernel said about it.
+/// A captured frame with the kernel's metadata.
 #[derive(Debug, Clone)]
 pub struct Frame {
-    /// Its bytes from the Ethernet header on.
+    /// The bytes from the Ethernet header on.
     pub bytes: Vec<u8>,
-    /// The transport checksum is only that of the pseudo-header; whoever sends it out completes it.
+    /// Whether the transport checksum covers only the pseudo-header; the interface that transmits it completes it.
     pub partial: bool,
-    /// It left by the device; otherwise it came in.
+    /// Whether the frame left by the interface; otherwise it arrived.
     pub outgoing: bool,
-    /// VLAN tag that the kernel keeps beside the bytes.
+    /// The VLAN tag, which the kernel keeps apart from the bytes.
     pub tag: Option<u16>,
 }
 
-/// The addresses of a frame and where its transport header begins.
+/// The addresses of a frame, and the offset of its transport header.
 struct Network {
     source: IpAddr,
     destination: IpAddr,
@@ -41,17 +42,17 @@ struct Network {
 }
 
 impl Frame {
-    /// Returns the IP protocol number; `None` for what is not IP.
+    /// Returns the IP protocol number; `None` if the frame is not IP.
     pub fn protocol(&self) -> Option<u8> {
         self.network().map(|network| network.protocol)
     }
 
-    /// Returns the source address; the port is 0 where there is none.
+    /// Returns the source address; the port is 0 if there is none.
     pub fn source(&self) -> Option<SocketAddr> {
         self.network().map(|n| SocketAddr::new(n.source, self.port(&n, 0)))
     }
 
-    /// Returns the destination address; the port is 0 where there is none.
+    /// Returns the destination address; the port is 0 if there is none.
     pub fn destination(&self) -> Option<SocketAddr> {
         self.network().map(|n| SocketAddr::new(n.destination, self.port(&n, 2)))
     }
@@ -62,14 +63,14 @@ impl Frame {
         self.bytes.get(network.transport + 13).copied()
     }
 
-    /// Returns ICMP type and code, of either family.
+    /// Returns ICMP type and code, for both families.
     pub fn icmp(&self) -> Option<(u8, u8)> {
         let network = self.network().filter(|n| n.protocol == ICMP || n.protocol == ICMPV6)?;
         let header = self.bytes.get(network.transport..network.transport + 2)?;
         Some((*header.first()?, *header.last()?))
     }
 
-    /// Returns the packet that an ICMP error quotes, as a frame of its own.
+    /// Returns the packet that an ICMP error quotes, as a frame.
     pub fn quoted(&self) -> Option<Self> {
         let network = self.network().filter(|n| n.protocol == ICMP || n.protocol == ICMPV6)?;
         let quote = self.bytes.get(network.transport + 8..network.end)?;
@@ -78,7 +79,7 @@ impl Frame {
         Some(Self { bytes, partial: false, outgoing: self.outgoing, tag: None })
     }
 
-    /// Names every checksum that is wrong; empty when all are right, or when there is none.
+    /// Names every wrong checksum; empty if all are right, or if there is none.
     pub fn wrong_checksums(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let Some(network) = self.network() else {
@@ -111,7 +112,7 @@ impl Frame {
         if network.protocol == UDP && field == 0 {
             return network.source.is_ipv6().then(|| "UDP checksum of zero over IPv6".to_owned());
         }
-        // Only TCP and UDP are left to be completed; what was made of such a packet must be whole.
+        // Only checksums of TCP and UDP can be partial; an ICMP message about such a packet must have a complete one.
         let partial = self.partial && matches!(network.protocol, TCP | UDP);
         let (found, expected) =
             if partial { (field, fold(pseudo)) } else { (sum(segment, pseudo), 0xffff) };
@@ -171,7 +172,7 @@ fn address<const N: usize>(ip: &[u8], at: usize) -> Option<[u8; N]> {
     ip.get(at..at + N)?.try_into().ok()
 }
 
-/// The sum over addresses, length and protocol that a transport checksum begins with.
+/// The sum over addresses, length and protocol that is part of a transport checksum.
 fn pseudo_header(network: &Network) -> u32 {
     let octets = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -206,7 +207,7 @@ const fn fold(mut total: u32) -> u16 {
 mod tests {
     use super::*;
 
-    /// A UDP datagram "hi" from 10.0.0.1:1 to 10.0.0.2:2 with whole checksums.
+    /// A UDP datagram "hi" from 10.0.0.1:1 to 10.0.0.2:2 with complete checksums.
     fn datagram() -> Frame {
         let mut bytes = vec![0; 12];
         bytes.extend([0x08, 0x00, 0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0x66, 0xcd]);

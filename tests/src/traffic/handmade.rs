@@ -1,6 +1,6 @@
-//! Questions as packets made by hand, from the IP header on: pieces in any order, options, odd headers.
+//! Questions as handmade packets, from the IP header on: fragments in any order, options, unusual headers.
 //!
-//! Answers come to an ordinary socket of the port that the packets name.
+//! Answers arrive at an ordinary socket that is bound to the source port of the packets.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -12,12 +12,12 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::topology::Member;
 
-/// How long an answer may take: an eternity within one machine.
+/// The deadline for an answer. Within one machine, answers take microseconds.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// `IPPROTO_RAW`: the packets bring their IP header along.
+/// `IPPROTO_RAW`: packets include their IP header.
 const WITH_HEADER: i32 = libc::IPPROTO_RAW;
 
-/// A member's UDP socket, and a raw one beside it.
+/// A UDP socket of a member, and a raw socket beside it.
 #[derive(Debug)]
 pub struct Handmade {
     raw: Socket,
@@ -26,7 +26,7 @@ pub struct Handmade {
 }
 
 impl Handmade {
-    /// Opens both in the namespace of a member, which must not be one whose sockets are translated.
+    /// Opens both sockets in the namespace of a member. Its sockets must not be translated by socket hooks.
     pub fn open(member: &Member, from: SocketAddr) -> Result<Self> {
         let open = || -> io::Result<(Socket, UdpSocket)> {
             let raw = Socket::new(
@@ -43,7 +43,7 @@ impl Handmade {
         Ok(Self { raw, socket, from })
     }
 
-    /// A question of `size` bytes, as a datagram.
+    /// Makes a question of `size` bytes, as a datagram.
     pub fn question(&self, to: SocketAddr, size: usize) -> Datagram {
         let mut payload = b"ask 0 ".to_vec();
         payload.resize(size.max(7) - 1, b'.');
@@ -52,12 +52,12 @@ impl Handmade {
         Datagram::new(from, to, Transport::Udp(true)).with(&payload)
     }
 
-    /// Sends a datagram as it is.
+    /// Sends a datagram unchanged.
     pub fn send(&self, datagram: &Datagram, to: SocketAddr) -> Result<()> {
         self.send_bytes(&datagram.network(), to)
     }
 
-    /// Sends a datagram that `hops` routers may pass on.
+    /// Sends a datagram with a hop limit.
     pub fn send_far(&self, datagram: &Datagram, to: SocketAddr, hops: u8) -> Result<()> {
         let mut packet = datagram.network();
         // The kernel computes the header checksum of IPv4.
@@ -67,7 +67,7 @@ impl Handmade {
     }
 
     fn send_bytes(&self, packet: &[u8], to: SocketAddr) -> Result<()> {
-        // A raw socket of IPv6 takes no port.
+        // A raw IPv6 socket accepts no port.
         let to = SocketAddr::new(to.ip(), 0);
         let sent = self.raw.send_to(packet, &to.into()).with_context(|| format!("raw to {to}"))?;
         ensure!(sent == packet.len(), "{sent} of {} bytes were sent", packet.len());
@@ -86,7 +86,7 @@ impl Handmade {
     }
 }
 
-/// The pieces of a datagram, each with `size` bytes (a multiple of 8) behind its IP header.
+/// The fragments of a datagram, each with `size` bytes (a multiple of 8) after its IP header.
 pub fn pieces(whole: &Datagram, size: usize, id: u32) -> Vec<Datagram> {
     let network = whole.network();
     let body = network.get(if whole.source.ip.is_v4() { 20 } else { 40 }..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Questions without pause on a thread of their own, and the account of how they went.
+//! Continuous questions on a background thread, and the account of their outcomes.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -14,20 +14,20 @@ use super::{Answer, Ask, Failure};
 use crate::join_all::locked;
 use crate::wait::pass;
 
-/// Failures whose time is kept.
+/// The number of failures whose time is kept.
 const NAMED: usize = 5;
 
-/// How many questions were answered by whom, and how many were not.
+/// The number of answers by each server, and the number of failures.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Answers by server.
+    /// The number of answers by server.
     pub servers: BTreeMap<String, u64>,
     pub failures: BTreeMap<String, u64>,
-    /// Failures since the last answer.
+    /// The number of failures since the last answer.
     pub lost_lately: u64,
-    /// The most failures between two answers.
+    /// The largest number of failures between two answers.
     pub lost_in_a_row: u64,
-    /// When the first failures were seen: one without an answer, long after it was asked.
+    /// The times at which the first failures were seen: a timeout is seen long after the question.
     pub lost_at: Vec<String>,
 }
 
@@ -56,23 +56,23 @@ impl Tally {
     }
 }
 
-/// A thread that asks until it is told to stop.
+/// A thread that asks until it is stopped.
 #[derive(Debug)]
 pub(crate) struct Stream(Background<Tally>);
 
 impl Stream {
-    /// Starts asking every `pause`: through one socket for all (`kept`), or through a new one each time.
+    /// Starts asking every `pause`: through one socket for all questions (`kept`), or through a new one for each.
     pub(crate) fn start(ask: Ask, kept: bool, pause: Duration) -> Self {
         let work = move |stop: &_, tally: &_| stream(&ask, kept, pause, (stop, tally));
         Self(Background::start(Tally::default(), work))
     }
 
-    /// The account so far.
+    /// A copy of the account so far.
     pub(crate) fn so_far(&self) -> Tally {
         self.0.so_far()
     }
 
-    /// Ends it and returns the account.
+    /// Stops the thread and returns the account.
     pub(crate) fn finish(self) -> Tally {
         self.0.finish()
     }
@@ -88,7 +88,7 @@ fn stream(ask: &Ask, kept: bool, pause: Duration, shared: (&AtomicBool, &Mutex<T
     }
 }
 
-/// Asks through the socket that there is; a failed one is replaced, and the failure counts.
+/// Asks through the existing socket; after a failure, which counts, the next question opens a new one.
 fn ask_kept(conversation: &mut Option<Conversation>, ask: &Ask) -> Result<Answer, Failure> {
     let mut current = match conversation.take() {
         Some(current) => current,

@@ -1,4 +1,4 @@
-//! The process of ours in a member, told what to do through its standard input.
+//! The process in a member (`lb-test-peer`), which takes orders on its standard input.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{IpAddr, SocketAddr};
@@ -19,13 +19,13 @@ use crate::process::{Home, workspace_binary};
 
 mod open;
 
-/// Milliseconds between an answer and the next question of one
-/// asker: all together leave an agent some time on two CPUs.
+/// The pause in milliseconds between an answer and the next question of one client. It leaves CPU time for an agent on
+/// two CPUs when all clients ask.
 pub const PAUSE: u64 = 5;
-/// Milliseconds after which a question of a load is lost, where nothing else is said.
+/// The default timeout in milliseconds after which a question of a load counts as lost.
 const LATE: u64 = 15_000;
 
-/// Asks and answers on behalf of one member; dropping it ends the process.
+/// The process that sends and answers questions for one member; dropping it ends the process.
 #[derive(Debug)]
 pub struct Peer {
     name: String,
@@ -34,7 +34,7 @@ pub struct Peer {
     next: AtomicU64,
 }
 
-/// Both ends of the talk with the process: one order, then its report, before the next order.
+/// Both pipes to the process: one order, then its report, before the next order.
 #[derive(Debug)]
 struct Pipes {
     orders: ChildStdin,
@@ -66,8 +66,9 @@ impl Peer {
         self.tallied(&Order::AskMany { ask, times })
     }
 
-    /// Asks both `times` times through one unconnected UDP socket, both at once. Answers are counted by the address
-    /// that they come from; one that does not come from whom it answers is a failure.
+    /// Asks both servers `times` times through one unconnected UDP socket, with both questions under way at once.
+    /// Answers are counted by their source address; an answer that does not come from the server that was asked is a
+    /// failure.
     pub fn ask_both(&self, to: [SocketAddr; 2], times: u32) -> Result<Tally, Failure> {
         self.tallied(&Order::AskBoth { to, times })
     }
@@ -79,9 +80,9 @@ impl Peer {
         Ok(Kept { peer: self, id, ask })
     }
 
-    /// Asks every `pause` milliseconds until told to stop: through one socket (`kept`) or through a new one each time.
+    /// Asks every `pause` milliseconds until stopped: through one socket (`kept`), or through a new one each time.
     ///
-    /// It counts what is lost: what is only late, as where many others compute, is waited for.
+    /// Only lost answers are failures: the timeout is long enough for answers that are late on a busy machine.
     pub fn load(&self, ask: Ask, kept: bool, pause_milliseconds: u64) -> Result<Load<'_>, Failure> {
         let ask = ask.within(ask.milliseconds.unwrap_or(LATE));
         let id = self.next.fetch_add(1, Ordering::Relaxed);
@@ -89,7 +90,7 @@ impl Peer {
         Ok(Load { peer: self, id })
     }
 
-    /// Opens so many sockets that stay open, and asks through them round after round until the result is dropped.
+    /// Opens `count` sockets, and asks through them round after round until the result is dropped.
     pub fn rounds(&self, ask: Ask, count: u64) -> Result<Many<'_>, Failure> {
         let ask = ask.within(ask.milliseconds.unwrap_or(LATE));
         let id = self.next.fetch_add(1, Ordering::Relaxed);
@@ -97,7 +98,7 @@ impl Peer {
         Ok(Many { peer: self, id })
     }
 
-    /// Listens at these addresses and this port; it is reachable when this returns.
+    /// Listens at these addresses and this port; the server is reachable when this returns.
     pub fn serve(
         &self,
         protocol: Protocol,
@@ -110,7 +111,7 @@ impl Peer {
         })
     }
 
-    /// Stops listening there.
+    /// Stops listening at these addresses and this port.
     pub fn stop_serving(
         &self,
         protocol: Protocol,
@@ -137,7 +138,7 @@ impl Peer {
         if let Report::Tallied(tally) = report { Ok(tally) } else { Err(self.confused(&report)) }
     }
 
-    /// Asks many questions at once, and returns how each ended, in the same order.
+    /// Asks many questions at the same time, and returns the outcomes of each, in the same order.
     pub fn survey(&self, inquiries: Vec<Inquiry>) -> Result<Vec<Endings>, Failure> {
         let report = self.tell(&Order::Survey(inquiries))?;
         if let Report::Surveyed(endings) = report {
@@ -170,7 +171,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Either fails only when the process is gone already, which is what is wanted.
+        // Either call fails only if the process has already ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }

@@ -1,4 +1,5 @@
-//! A ping by the kernel's own sockets for it: the answer is whole, from whom was asked, and carries what was sent.
+//! A ping through the kernel's ping sockets: the answer must be complete, come from the address that was pinged, and
+//! carry the payload that was sent.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -9,16 +10,16 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::topology::Member;
 
-/// How long an answer may take: also where the machine does much else.
+/// The deadline for an answer, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Type, code, checksum, identification, number.
+/// The length of the ICMP echo header: type, code, checksum, identifier, sequence number.
 const HEADER: usize = 8;
-/// The largest answer there is.
+/// The largest possible answer, in bytes.
 const LARGEST: usize = 65_536;
 
-/// Pings an address with `size` bytes, and waits for the answer.
+/// Pings an address with `size` bytes of payload, and waits for the answer.
 pub fn ping(from: &Member, to: IpAddr, size: usize) -> Result<()> {
-    // Each namespace has its own; the setting of IPv4 holds for IPv6.
+    // The setting belongs to the namespace; that of IPv4 also applies to IPv6.
     from.netns().sysctl("net.ipv4.ping_group_range", "0 0")?;
     let (domain, protocol, asks, answers) = match to {
         IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, 8, 0),
@@ -29,7 +30,7 @@ pub fn ping(from: &Member, to: IpAddr, size: usize) -> Result<()> {
         let socket: UdpSocket = Socket::new(domain, Type::DGRAM, Some(protocol))?.into();
         socket.set_read_timeout(Some(PATIENCE))?;
         let question = [&[asks, 0, 0, 0, 0, 0, 0, 1], payload.as_slice()].concat();
-        // Only a connected socket hears that it is refused.
+        // Only a connected socket reports that it was refused.
         socket.connect(SocketAddr::new(to, 0))?;
         let sent = socket.send(&question)?;
         let mut answer = vec![0; LARGEST];

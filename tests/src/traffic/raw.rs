@@ -1,4 +1,4 @@
-//! Frames made by hand, sent out of a device as they are.
+//! Handmade frames, sent unchanged out of an interface.
 
 use std::ffi::CString;
 use std::io;
@@ -11,14 +11,14 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socket
 
 use crate::netns::Netns;
 
-/// Sends frames out of one device.
+/// A packet socket that sends frames out of one interface.
 #[derive(Debug)]
 pub struct Raw {
     socket: OwnedFd,
 }
 
 impl Raw {
-    /// Opens a device of a namespace for sending.
+    /// Opens an interface of a namespace for sending.
     pub fn open(netns: &Netns, device: &str) -> Result<Self> {
         let socket = netns.run_in(|| packet_socket(device, 0))?;
         let socket = socket.with_context(|| format!("raw {device} of {}", netns.name()))?;
@@ -32,7 +32,7 @@ impl Raw {
     }
 }
 
-/// Opens a packet socket bound to `device` of the current namespace; `protocol` 0 receives nothing.
+/// Opens a packet socket bound to interface `device` of the current namespace; with `protocol` 0 it receives nothing.
 pub(crate) fn packet_socket(device: &str, protocol: u16) -> io::Result<OwnedFd> {
     let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
     let index = if_nametoindex(CString::new(device)?.as_c_str())?;

@@ -1,6 +1,7 @@
-//! Sockets that stay open and are asked round after round, on a thread of their own:
-//! what changes meanwhile meets questions under way. The ledger says of each question
-//! that it was answered, and whether by the server that answered the socket before.
+//! Sockets that stay open and ask round after round, on a background thread: changes meanwhile meet questions under
+//! way.
+//!
+//! The ledger records whether each question was answered, and whether by the server that answered the socket before.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -16,32 +17,32 @@ use super::{Ask, Failure};
 use crate::join_all::locked;
 use crate::wait::pass;
 
-/// Questions under way at a time: the queue of one CPU takes a thousand packets.
+/// The number of questions under way at a time: the backlog queue of one CPU holds a thousand packets.
 const AT_ONCE: usize = 32;
-/// From one such set to the next: sixteen threads of this kind leave two CPUs half their time.
+/// The pause between two such sets of questions: sixteen threads of this kind then leave half of the time of two CPUs.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Failures that are told with their time.
+/// The number of failures that are reported with their time.
 const NAMED: usize = 5;
 
-/// The account of sockets that are asked in rounds.
+/// The account of sockets that ask in rounds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Sockets that were opened.
+    /// The number of sockets that were opened.
     pub sockets: u64,
-    /// Rounds that are complete: each socket was asked in each of them.
+    /// The number of complete rounds, in each of which every socket asked.
     pub rounds: u64,
-    /// Questions that were answered.
+    /// The number of answered questions.
     pub answered: u64,
-    /// Answers of another server than the one that answered this socket before, by both.
+    /// The number of answers by another server than the one that answered this socket before, by the names of both.
     pub moved: BTreeMap<String, u64>,
-    /// Questions that were not answered, by what came instead.
+    /// The number of unanswered questions, by their failure.
     pub lost: BTreeMap<String, u64>,
-    /// The first of either: when that was seen, and the socket's own address.
+    /// The first failures of both kinds: the time, the socket's own address, and the kind.
     pub first: Vec<String>,
 }
 
 impl Ledger {
-    /// Returns the number of sockets that lost a question, and ask no more.
+    /// Returns the number of sockets that lost a question. They ask no more.
     pub fn lost(&self) -> u64 {
         self.lost.values().sum()
     }
@@ -53,7 +54,7 @@ impl Ledger {
     }
 }
 
-/// A socket, its own address in words, and who answered it last.
+/// A socket, its own address as text, and the name of the last server that answered it.
 struct Member {
     conversation: Conversation,
     name: String,
@@ -66,7 +67,7 @@ struct Member {
 pub(crate) struct Rounds(Background<Ledger>);
 
 impl Rounds {
-    /// Opens so many sockets, asks through each of them once, and goes on asking.
+    /// Opens `count` sockets, asks once through each, and continues to ask.
     pub(crate) fn start(ask: Ask, count: u64) -> Result<Self, Failure> {
         let member = |_| {
             let mut conversation = open(&ask)?;
@@ -80,7 +81,7 @@ impl Rounds {
         Ok(Self(Background::start(ledger, work)))
     }
 
-    /// The account so far.
+    /// A copy of the account so far.
     pub(crate) fn so_far(&self) -> Ledger {
         self.0.so_far()
     }
@@ -120,7 +121,7 @@ fn ask_all(members: &mut [Member], ask: &Ask, ledger: &Mutex<Ledger>) {
                 }
             }
             Err(failure) => {
-                // One account of each socket: it has nothing to say any more.
+                // A socket is counted once; it asks no more.
                 member.is_lost = true;
                 let how = failure.to_string();
                 ledger.note(&member.name, &how);

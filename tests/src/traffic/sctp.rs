@@ -1,6 +1,6 @@
-//! SCTP by raw sockets: a kernel without sockets of it passes its packets on all the same.
+//! SCTP over raw sockets: a kernel without SCTP sockets forwards SCTP packets all the same.
 //!
-//! It shares no code with the data path on purpose: the checksum is computed here, bit by bit.
+//! It deliberately shares no code with the data path: the checksum is computed here, bit by bit.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,11 +12,11 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::topology::Member;
 
-/// How long a packet may take: an eternity within one machine.
+/// The deadline for a packet. Within one machine, packets take microseconds.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Chunks of a handshake (RFC 9260 3.3): INIT, INIT ACK, COOKIE ECHO, COOKIE ACK.
+/// The chunk types of a handshake (RFC 9260 3.3): INIT, INIT ACK, COOKIE ECHO, COOKIE ACK.
 const HANDSHAKE: [u8; 4] = [1, 2, 10, 11];
-/// Verification tags of client and server.
+/// The verification tags of client and server.
 const TAGS: [u32; 2] = [0x1111_1111, 0x2222_2222];
 
 /// One end of an association: an address and a port of a member.
@@ -49,8 +49,8 @@ impl Sctp {
         Ok(Self { socket, own })
     }
 
-    /// Shakes hands with `server` by way of `frontend`, and returns whom the server saw. Every packet must
-    /// arrive with the right ports, the right checksum, and from whom it was expected.
+    /// Performs a handshake with `server` through `frontend`, and returns the client address that the server saw. Every
+    /// packet must arrive with the right ports, the right checksum, and the expected source address.
     pub fn associate(&self, server: &Self, frontend: SocketAddr) -> Result<SocketAddr> {
         let mut seen = None;
         for (index, kind) in HANDSHAKE.into_iter().enumerate() {
@@ -84,13 +84,13 @@ impl Sctp {
         packet.extend(chunk);
         let sum = crc32c(&packet).to_le_bytes();
         packet.splice(8..12, sum).for_each(drop);
-        // A raw socket of IPv6 takes no port.
+        // A raw IPv6 socket accepts no port.
         let sent = self.socket.send_to(&packet, &SocketAddr::new(to.ip(), 0).into())?;
         ensure!(sent == packet.len(), "{sent} of {} bytes were sent", packet.len());
         Ok(())
     }
 
-    /// Waits for a packet to this port; others are for other ends of the member.
+    /// Waits for a packet to this port; packets to other ports belong to other ends of the member.
     fn receive(&self) -> Result<Arrived> {
         let began = Instant::now();
         let mut buffer = [MaybeUninit::<u8>::uninit(); 2_048];
@@ -108,9 +108,9 @@ impl Sctp {
     }
 }
 
-/// Reads a packet; `None` when it is to another port.
+/// Parses a packet; `None` if it is for another port.
 fn read(bytes: &[u8], from: IpAddr, port: u16) -> Result<Option<Arrived>> {
-    // A raw socket of IPv4 shows the IP header as well.
+    // A raw IPv4 socket delivers the IP header as well.
     let header = match (from, bytes.first()) {
         (IpAddr::V4(_), Some(first)) => usize::from(first & 15) * 4,
         _ => 0,
@@ -134,18 +134,18 @@ fn read(bytes: &[u8], from: IpAddr, port: u16) -> Result<Option<Arrived>> {
     }))
 }
 
-/// A chunk with what connection tracking wants to see in it.
+/// A chunk with the fields that connection tracking checks.
 fn chunk(kind: u8) -> Vec<u8> {
     let [clients, servers] = TAGS;
     let begin = |tag: u32| {
         let mut body = tag.to_be_bytes().to_vec();
-        // Window, streams out and in, first sequence number.
+        // Window, outgoing and incoming streams, initial TSN.
         body.extend([0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1]);
         body
     };
     let body = match kind {
         1 => begin(clients),
-        // With a cookie.
+        // INIT ACK carries a cookie.
         2 => [begin(servers), vec![0, 7, 0, 8, 1, 2, 3, 4]].concat(),
         10 => vec![1, 2, 3, 4],
         _ => Vec::new(),
@@ -154,7 +154,7 @@ fn chunk(kind: u8) -> Vec<u8> {
     [&[kind, 0][..], &length.to_be_bytes(), &body].concat()
 }
 
-/// RFC 9260 appendix A.
+/// CRC32c, bit by bit (RFC 9260 appendix A).
 fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = !0_u32;
     for byte in bytes {

@@ -1,7 +1,7 @@
-//! Servers that say who they are and whom they saw.
+//! Servers that answer with their name and the client address that they saw.
 //!
-//! A question is a line: `ask SIZE ...`. The answer is a line: name, client, bytes received, and SIZE
-//! bytes of padding. A line of HTTP gets the same as an HTTP answer, so that a browser or curl can ask.
+//! A question is a line, `ask SIZE ...`. The answer is a line with name, client, number of received bytes, and SIZE
+//! bytes of padding. A line of HTTP gets the same content as an HTTP answer, so that a browser or curl can be a client.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -15,10 +15,10 @@ use socket2::{Domain, Socket, Type};
 
 use super::Protocol;
 
-/// How long a server takes to notice that it shall end.
+/// The interval at which a server checks whether it should end.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// A server at one address; dropping it closes its socket, and with it every later connection.
+/// A server at one address; dropping it closes its socket, so that later connections are refused.
 #[derive(Debug)]
 pub(crate) struct Server {
     stop: Arc<AtomicBool>,
@@ -26,7 +26,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Listens at `at`; it is reachable when this returns.
+    /// Listens at `at`; the server is reachable when this returns.
     pub(crate) fn start(name: &str, protocol: Protocol, at: SocketAddr) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (flag, name) = (Arc::clone(&stop), Arc::<str>::from(name));
@@ -54,7 +54,7 @@ impl Drop for Server {
     }
 }
 
-/// Binds an address of one family only: a wildcard of IPv6 would take IPv4 as well.
+/// Binds an address for one family only: an IPv6 wildcard would accept IPv4 as well.
 fn bind(at: SocketAddr, kind: Type) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(at), kind, None)?;
     if at.is_ipv6() {
@@ -64,10 +64,10 @@ fn bind(at: SocketAddr, kind: Type) -> io::Result<Socket> {
         socket.set_reuse_address(true)?;
     }
     if kind == Type::DGRAM {
-        // Several large datagrams may come at once; what is lost here says nothing about the data path.
+        // Several large datagrams may arrive at once; a loss in the receive buffer would not be one of the data path.
         setsockopt(&socket, sockopt::RcvBufForce, &(4 << 20))?;
     }
-    // accept and recv end after this time, so that the thread can look whether it shall stop.
+    // With this timeout accept and recv return, so that the thread can check whether it should end.
     socket.set_read_timeout(Some(LOOK_UP))?;
     socket.bind(&at.into())?;
     Ok(socket)
@@ -90,10 +90,10 @@ fn serve_tcp(listener: &TcpListener, name: &Arc<str>, stop: &Arc<AtomicBool>) {
     }
 }
 
-/// Answers line after line until the client has enough.
+/// Answers one line after another until the client closes.
 fn talk(stream: TcpStream, client: SocketAddr, name: &str) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    // It has the listener's timeout, which is not for conversations.
+    // An accepted socket inherits the listener's timeout, which is not meant for conversations.
     stream.set_read_timeout(None)?;
     let mut reader = BufReader::new(stream);
     let mut line = Vec::new();

@@ -1,4 +1,4 @@
-//! The other end of [`super::peer::Peer`]: a process that does what it reads, line by line.
+//! The process's side of [`super::peer::Peer`]: it reads orders line by line and executes them.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
@@ -16,7 +16,7 @@ use super::server::Server;
 use super::survey::{Endings, Inquiry, survey};
 use super::{Answer, Ask, Failure, Protocol};
 
-/// The orders that a peer takes.
+/// The orders to a peer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Order {
     /// Listen, and answer with this name.
@@ -30,7 +30,7 @@ pub(crate) enum Order {
         protocol: Protocol,
         at: SocketAddr,
     },
-    /// Ask once.
+    /// Ask once, through a new socket.
     Ask(Ask),
     /// Ask many times, each through a new socket.
     AskMany {
@@ -39,7 +39,7 @@ pub(crate) enum Order {
     },
     /// Ask many questions at once.
     Survey(Vec<Inquiry>),
-    /// Ask two servers many times through one unconnected UDP socket, both at once.
+    /// Ask two servers many times through one unconnected UDP socket, with both questions under way at once.
     AskBoth {
         to: [SocketAddr; 2],
         times: u32,
@@ -58,48 +58,48 @@ pub(crate) enum Order {
     Close {
         id: u64,
     },
-    /// Ask without pause from now on.
+    /// Start to ask continuously.
     StartLoad {
         id: u64,
         ask: Ask,
         kept: bool,
         pause_milliseconds: u64,
     },
-    /// Say how that goes.
+    /// Report the account of continuous questions.
     LoadSoFar {
         id: u64,
     },
     StopLoad {
         id: u64,
     },
-    /// Open so many sockets, and ask through them round after round from now on.
+    /// Open sockets, and start to ask through them round after round.
     StartRounds {
         id: u64,
         ask: Ask,
         count: u64,
     },
-    /// Say how that goes.
+    /// Report the account of questions in rounds.
     RoundsSoFar {
         id: u64,
     },
-    /// Close these sockets.
+    /// Close the sockets of questions in rounds.
     StopRounds {
         id: u64,
     },
 }
 
-/// The result of an order.
+/// The report on an order.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// An order that has no result.
+    /// The result of an order without data.
     Done(Result<(), Failure>),
-    /// A question.
+    /// The result of one question.
     Asked(Result<Answer, Failure>),
-    /// Many questions.
+    /// The account of many questions.
     Tallied(Tally),
-    /// Many questions at once.
+    /// The outcomes of a survey.
     Surveyed(Vec<Endings>),
-    /// Questions in rounds.
+    /// The account of questions in rounds.
     Counted(Ledger),
 }
 
@@ -111,10 +111,10 @@ struct Session {
     rounds: BTreeMap<u64, Rounds>,
 }
 
-/// Serves orders from `input` until it ends.
+/// Executes orders from `input` until it ends.
 pub fn run(input: impl BufRead, mut output: impl Write) -> io::Result<()> {
     let mut session = Session::default();
-    // One process may hold thousands of sockets. Where the limit is fixed, those that fit are enough.
+    // One process may hold thousands of sockets. If the limit cannot be raised, as many as fit are enough.
     let _raised: io::Result<(u64, u64)> = raise_open_files();
     for line in input.lines() {
         let report = session.follow(serde_json::from_str(&line?)?);

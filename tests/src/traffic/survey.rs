@@ -1,5 +1,5 @@
-//! Many questions at once: each is asked until everything that is expected has come back, or often enough
-//! to know that it will not.
+//! Many questions at once: each is repeated until all expected outcomes have occurred, or often enough to show that
+//! they will not.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,9 +14,9 @@ use super::conversation::once;
 use super::{Ask, Failure};
 use crate::join_all::locked;
 
-/// How long silence must last to prove itself: a question that waited so long is not asked again.
+/// The time without an answer that proves silence: a question with at least this timeout is not repeated.
 const PROOF: Duration = Duration::from_secs(2);
-/// Questions under way at a time: most of them wait.
+/// The number of questions under way at a time: most of them wait.
 const AT_ONCE: usize = 24;
 
 /// One question of a survey.
@@ -24,29 +24,29 @@ const AT_ONCE: usize = 24;
 pub struct Inquiry {
     /// The question, asked through a new socket each time.
     pub ask: Ask,
-    /// Different outcomes after which it need not be asked again.
+    /// The number of different outcomes after which it is not repeated.
     pub outcomes: usize,
-    /// How often to ask at most.
+    /// The largest number of repetitions.
     pub times: u32,
 }
 
-/// One way in which a question can end.
+/// One outcome of a question.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Ending {
-    /// A server answered, and saw a client of this address.
+    /// A server answered, and saw a client with this address.
     Answered {
         server: String,
-        /// Whom it saw.
+        /// The client address that the server saw.
         saw: IpAddr,
     },
     /// There was no answer.
     Failed(Failure),
 }
 
-/// How often a question ended how.
+/// The outcomes of a question, with their numbers.
 pub type Endings = Vec<(Ending, u32)>;
 
-/// Asks all, and returns how each ended, in the same order.
+/// Asks all questions, and returns the outcomes of each, in the same order.
 pub(crate) fn survey(inquiries: &[Inquiry]) -> Vec<Endings> {
     let next = AtomicUsize::new(0);
     let found: Mutex<BTreeMap<usize, Endings>> = Mutex::default();

@@ -1,4 +1,4 @@
-//! Statements about a world that are more than one question: affinity, SCTP, health checks.
+//! Checks of a world that need more than one question: affinity, SCTP, health checks.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use lb_tests::wait::{wait_until, wait_until_ok};
 
 use super::SOON;
 
-/// Contract 4: whoever asks has one backend for each port of a Service, by whichever address it is asked.
+/// Contract 4: a client has the same backend for each port of a Service, whichever of its addresses it uses.
 pub(crate) fn affinity(world: &World) -> Result<Compared> {
     let mut wrong = Vec::new();
     let everybody = Source::ALL.into_iter().flat_map(|source| matrix().map(move |of| (source, of)));
@@ -25,7 +25,8 @@ pub(crate) fn affinity(world: &World) -> Result<Compared> {
         let asks = destinations
             .map(|destination| Ok(Ask::new(protocol, frontend(destination, STICKY, family)?)))
             .collect::<Result<Vec<_>>>()?;
-        // The first one shows whom the others must find: they are asked at once.
+        // The first question alone, because it decides the backend that the others must reach; those are asked at the
+        // same time.
         drop(world.servers(source, asks.get(..1).unwrap_or_default(), 1)?);
         let servers = world.servers(source, &asks, 8)?;
         count += asks.len();
@@ -36,7 +37,7 @@ pub(crate) fn affinity(world: &World) -> Result<Compared> {
     Ok((count, wrong))
 }
 
-/// Contract 4: a client that asks rarely enough is not remembered.
+/// Contract 4: a client that asks less often than the timeout is forgotten.
 pub(crate) fn affinity_ends(world: &World) -> Result<Compared> {
     let rarely = Duration::from_millis(1_300);
     let askers = [
@@ -51,7 +52,7 @@ pub(crate) fn affinity_ends(world: &World) -> Result<Compared> {
             let first = world.servers(source, &asks, 1)?;
             let mut last = Instant::now();
             let other = wait_until(Duration::from_mins(3), "another backend", || {
-                // Each question begins the second anew.
+                // Each question restarts the timeout of a second.
                 if last.elapsed() < rarely {
                     return None;
                 }
@@ -65,7 +66,7 @@ pub(crate) fn affinity_ends(world: &World) -> Result<Compared> {
     Ok((askers.len(), wrong.into_iter().flatten().collect()))
 }
 
-/// Contract 3.11: SCTP is translated as the others are, for pods, for clients outside and for the host.
+/// Contract 3.11: SCTP is translated like TCP and UDP, for pods, external clients and hosts.
 pub(crate) fn sctp(world: &World) -> Result<Compared> {
     let (mut count, mut wrong) = (0, Vec::new());
     let rig = world.rig();
@@ -93,7 +94,7 @@ pub(crate) fn sctp(world: &World) -> Result<Compared> {
     Ok((count, wrong))
 }
 
-/// Contract 6.1: each family for itself.
+/// Contract 6.1: health checks count the endpoints of each family separately.
 pub(crate) fn health(world: &World) -> Result<Compared> {
     let (client, node) = (world.rig().client(), world.rig().node(0)?);
     let mut wrong = Vec::new();

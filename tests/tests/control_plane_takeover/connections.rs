@@ -1,4 +1,4 @@
-//! Connections and sockets that stay open, on the way to the agent and on the way back.
+//! Connections and UDP sockets that stay open, on the way to the agent and on the way back.
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::fake::{Datagram, Transport, at};
@@ -14,15 +14,16 @@ use lb_tests::wait::wait_until_ok;
 use super::drain::{self, Drain};
 use super::{SOON, TIMEOUTS, all_are_answered, proxy};
 
-/// A port of the node that no socket gets by chance.
+/// A port of the node that the kernel assigns to no socket.
 const ANSWERED: u16 = 61_999;
 
-/// Connections and sockets that stay open, through kube-proxy's rules, the take-over and the removal of the rules.
+/// Tests connections and sockets that stay open through kube-proxy's rules, the take-over, and the removal of the
+/// rules.
 pub(crate) fn go_on(mode: Mode) -> Result<()> {
     let cluster = Cluster::without_agents(Shape::Routed)?;
     let (rig, kubeconfig) = (cluster.rig(), cluster.control_plane().kubeconfig());
     let nodes = rig.topology().nodes();
-    // Questions of sockets that do not stay are forgotten at once, those that stay only when they are closed.
+    // Netfilter forgets UDP flows of short-lived sockets at once, and those of kept sockets after they are closed.
     datagrams_are_remembered(nodes, 2)?;
     let web = cluster.publish("web", false)?;
     cluster.endpoints(&web, &[rig.pod(0, 1)?, rig.pod(1, 1)?])?;
@@ -41,7 +42,7 @@ pub(crate) fn go_on(mode: Mode) -> Result<()> {
     kept.go_on("beside the agent")?;
     for agent in &agents {
         let (code, said) = agent.exit_code(&["takeover", "--remove-rules"])?;
-        ensure!(code == 1, "connections are left, and it ended with {code}: {said}");
+        ensure!(code == 1, "connections are left, and takeover exited with {code}: {said}");
         let status = agent.exit_said(&["status"])?;
         ensure!(
             status.contains("connections still translated by netfilter; kube-proxy's rules: none"),
@@ -73,8 +74,7 @@ pub(crate) fn go_on(mode: Mode) -> Result<()> {
     given_back(&cluster, &web, mode, agents)
 }
 
-/// Tells how many sockets there were, how many questions of
-/// those that ask were answered, and how many sockets were lost.
+/// Writes the figures: the number of sockets, of answered questions, and of lost sockets.
 fn tell(kept: &Lasting<'_>, mode: Mode, way: &str) -> Result<()> {
     let what = |what| format!("{mode:?}, {way}: {what}");
     campaign::figure(&what("open connections and UDP sockets"), kept.count()?, "sockets");
@@ -83,13 +83,13 @@ fn tell(kept: &Lasting<'_>, mode: Mode, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// Lets netfilter remember datagrams that come from now on for so many seconds.
+/// Sets the time for which netfilter remembers datagrams that arrive from now on, in seconds.
 fn datagrams_are_remembered(nodes: &[Node], seconds: u32) -> Result<()> {
     nodes.iter().try_for_each(|node| node.netns().remember_datagrams(seconds))
 }
 
-/// The way back: connections through the agents' programs go on while
-/// kube-proxy serves what begins, and the programs go with the last of them.
+/// The way back: connections through the agents' programs continue while kube-proxy serves new ones. The programs are
+/// removed after the last of these connections.
 fn given_back(
     cluster: &Cluster,
     web: &Published,
@@ -117,13 +117,16 @@ fn given_back(
     all_are_answered(cluster, web).context("new ones while draining")?;
     port_is_free(cluster, web)?;
     tell(&kept, mode, "back")?;
-    ensure!(drains.iter_mut().all(Drain::is_under_way), "the programs went before the last flow");
+    ensure!(
+        drains.iter_mut().all(Drain::is_under_way),
+        "the programs were removed before the last flow ended"
+    );
     drop(kept);
     drains.into_iter().try_for_each(Drain::end)?;
     all_are_answered(cluster, web).context("with kube-proxy alone again")
 }
 
-/// Sockets that stay open through the take-over: half of them are silent while something changes.
+/// The numbers of sockets that stay open through the take-over: half of them are silent during changes.
 fn sizes_there(protocol: Protocol) -> Sizes {
     let (silent, asking) = match protocol {
         Protocol::Tcp => (campaign::size(200, 5_000), campaign::size(200, 5_000)),
@@ -132,9 +135,9 @@ fn sizes_there(protocol: Protocol) -> Sizes {
     Sizes { silent, asking, hosts_begin_anew: false }
 }
 
-/// Those of the way back. A silent UDP socket would be forgotten before the last of the steps. Datagrams of the node
-/// meet kube-proxy's rules before our programs, and kube-proxy itself makes netfilter forget those that no rule has
-/// translated: they begin anew when it returns, and none is lost.
+/// The numbers of sockets on the way back. The flow of a silent UDP socket would expire before the last step. Datagrams
+/// of node processes meet kube-proxy's rules before our programs, and kube-proxy makes netfilter forget flows that no
+/// rule has translated: these begin again when it returns, and none is lost.
 fn sizes_back(protocol: Protocol) -> Sizes {
     match protocol {
         Protocol::Tcp => sizes_there(protocol),
@@ -144,8 +147,8 @@ fn sizes_back(protocol: Protocol) -> Sizes {
     }
 }
 
-/// An entry that netfilter makes after it saw an answer to a process of the node, and not the question. Made by hand:
-/// from another machine, with the frontend as its source.
+/// Creates the conntrack entry that netfilter makes if it sees an answer to a node process before any question. The
+/// answer is forged: it comes from another machine and has the frontend as its source.
 fn answer_is_seen_first(cluster: &Cluster, web: &Published) -> Result<()> {
     let (node, client) = (cluster.rig().node(0)?, cluster.rig().client());
     for family in Family::ALL {
@@ -157,7 +160,7 @@ fn answer_is_seen_first(cluster: &Cluster, web: &Published) -> Result<()> {
     Ok(())
 }
 
-/// Fails unless a new socket of the node with the port of such an answer reaches the Service soon.
+/// Fails unless a new socket of the node with the port of that answer soon reaches the Service.
 fn port_is_free(cluster: &Cluster, web: &Published) -> Result<()> {
     let node = cluster.rig().node(0)?;
     Family::ALL.into_iter().try_for_each(|family| {

@@ -1,4 +1,5 @@
-//! `cleanup --drain --after-rules` of a node: started before kube-proxy, it ends when kube-proxy serves alone.
+//! The command `cleanup --drain --after-rules` on a node: it starts before kube-proxy, and ends when kube-proxy serves
+//! alone.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,17 +13,17 @@ use lb_tests::wait::{try_wait_until, wait_until_ok};
 
 use super::SOON;
 
-/// How long flows may take to end.
+/// The deadline for flows to end.
 const LONG: Duration = Duration::from_mins(3);
 
-/// The command, under way.
+/// A running `cleanup --drain` command.
 pub(crate) struct Drain {
     program: Program,
     log: PathBuf,
 }
 
 impl Drain {
-    /// Starts it, and returns when netfilter knows of every flow.
+    /// Starts the command, and returns when netfilter knows all flows.
     pub(crate) fn start(agent: &Agent, node: &Node) -> Result<Self> {
         let log = node.directory().join("drain.log");
         let program = agent.beside(&["cleanup", "--drain", "--after-rules"], &log)?;
@@ -35,16 +36,16 @@ impl Drain {
         Ok(drain)
     }
 
-    /// Whether it waits for flows.
+    /// Whether the command still waits for flows.
     pub(crate) fn is_under_way(&mut self) -> bool {
         self.program.ensure_running().is_ok()
     }
 
-    /// Waits until it has ended, and fails unless no flow and no program is left.
+    /// Waits for the end of the command, and fails unless no flow and no program is left.
     pub(crate) fn end(mut self) -> Result<()> {
         try_wait_until(LONG, "a drained node", || Ok((!self.is_under_way()).then_some(())))?;
         let (status, said) = (self.program.wait_end()?, self.said()?);
-        ensure!(status.success(), "it ended with {status}: {said}");
+        ensure!(status.success(), "cleanup exited with {status}: {said}");
         ensure!(said.contains("0 flows left") && said.contains("removed"), "{said}");
         ensure!(!said.contains("warning"), "{said}");
         Ok(())
@@ -55,7 +56,7 @@ impl Drain {
     }
 }
 
-/// Starts it on every node.
+/// Starts the command on every node.
 pub(crate) fn start_all(agents: &[Agent], nodes: &[Node]) -> Result<Vec<Drain>> {
     agents.iter().zip(nodes).map(|(agent, node)| Drain::start(agent, node)).collect()
 }

@@ -1,4 +1,4 @@
-//! Sockets that stay: datagrams follow their Service through every change, connections stay with their backend.
+//! Sockets that stay open: datagrams follow every change of their Service, connections stay with their backend.
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::join_all::join_all;
@@ -11,9 +11,9 @@ use lb_tests::wait::wait_until;
 use super::SOON;
 use super::world::World;
 
-/// Another port of the backend.
+/// A second target port of the backend.
 const OTHER: u16 = 9_090;
-/// Milliseconds of patience of one question: it is asked again.
+/// The timeout in milliseconds of one question, which is repeated.
 const IMPATIENT: u64 = 300;
 
 type Outcome = Result<Answer, Failure>;
@@ -25,7 +25,7 @@ struct Sockets<'a> {
 }
 
 impl<'a> Sockets<'a> {
-    /// Connects them to a Service that has no endpoint.
+    /// Connects the sockets to a Service without endpoints.
     fn open(member: &'a Member, to: &Service) -> Result<Self> {
         let mut kept = Vec::new();
         for family in Family::ALL {
@@ -36,7 +36,7 @@ impl<'a> Sockets<'a> {
         Ok(Self { member, kept })
     }
 
-    /// Opens connections beside them.
+    /// Opens a TCP connection for each family.
     fn connect(&self) -> Result<Vec<Kept<'a>>> {
         let mut open = Vec::new();
         for (question, _) in &self.kept {
@@ -48,7 +48,7 @@ impl<'a> Sockets<'a> {
         Ok(open)
     }
 
-    /// Asks through each of them until it is told what it should be.
+    /// Asks repeatedly through each of the sockets until the outcome satisfies `expected`.
     fn ask(&self, what: &str, expected: impl Fn(&Outcome) -> bool) -> Result<()> {
         for (question, kept) in &self.kept {
             let mut last = None;
@@ -59,7 +59,7 @@ impl<'a> Sockets<'a> {
     }
 }
 
-/// All of them, side by side.
+/// Runs [`Sockets::ask`] for all members in parallel.
 fn each(all: &[Sockets<'_>], what: &str, expected: impl Fn(&Outcome) -> bool + Sync) -> Result<()> {
     join_all(all.iter().map(|sockets| || sockets.ask(what, &expected))).map(drop)
 }
@@ -95,20 +95,20 @@ pub(crate) fn sockets_that_stay_see_changes(world: &mut World) -> Result<()> {
         far.peer().serve(protocol, &far.addresses().both(), TARGET)?;
     }
     rig.manifests().apply(&none)?;
-    each(&all, "nobody is there", |outcome| *outcome == Err(Failure::Refused))?;
+    each(&all, "no endpoint is left", |outcome| *outcome == Err(Failure::Refused))?;
     change(&at_near, "pod-a2")?;
     rig.manifests().delete(&none)?;
-    each(&all, "the Service is gone", Result::is_err)?;
+    each(&all, "the Service is deleted", Result::is_err)?;
     change(&at_far, "pod-b2")?;
     agent.stop()?;
-    each(&all, "the agent is gone", answered_by("pod-b2"))?;
+    each(&all, "the agent is stopped", answered_by("pod-b2"))?;
     agent.start_again()?;
-    each(&all, "the agent is back", answered_by("pod-b2"))?;
+    each(&all, "the agent is restarted", answered_by("pod-b2"))?;
     change(&at_near, "pod-a2")?;
     for (sockets, open) in all.iter().zip(&connections) {
         for connection in open {
             let (name, stayed) = (sockets.member.name(), connection.ask()?.server);
-            ensure!(stayed == "pod-a2", "{name}: a connection went over to {stayed}");
+            ensure!(stayed == "pod-a2", "{name}: a connection moved to {stayed}");
         }
     }
     Ok(())

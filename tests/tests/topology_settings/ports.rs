@@ -1,4 +1,4 @@
-//! Flows that differ before translation differ after it, also where their clients chose the same port.
+//! Flows that differ before translation also differ after it, even where their clients chose the same port.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -11,7 +11,8 @@ use lb_tests::traffic::{Ask, Protocol};
 
 use super::world::World;
 
-/// Two sockets of a host to two frontends of a backend, two of a pod, and two pods to one frontend.
+/// Two sockets of a host to two frontends of one backend, two sockets of a pod, and sockets of two pods to one
+/// frontend.
 pub(crate) fn flows_of_one_port_are_told_apart(world: &World) -> Result<()> {
     let [near, far, _] = &world.served;
     let askers = world.askers()?;
@@ -20,7 +21,7 @@ pub(crate) fn flows_of_one_port_are_told_apart(world: &World) -> Result<()> {
         for served in [near, far] {
             for asker in askers.iter().filter(|asker| asker.node == Some(0)) {
                 let ways = world.ways(*asker, served, family)?;
-                // The last one is the external IP; the ClusterIP and it are translated by the asker's node.
+                // The last path uses the external IP; both it and the ClusterIP are translated by the client's node.
                 let to = [ways[0].to, ways[ways.len() - 1].to];
                 are_told_apart(protocol, &to.map(|to| (asker.member, to)))?;
             }
@@ -31,7 +32,7 @@ pub(crate) fn flows_of_one_port_are_told_apart(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The own node's `NodePort` of the Service whose backend is on the other node.
+/// The `NodePort`, on the own node, of the Service whose backend is on the other node.
 fn node_port(world: &World, family: Family) -> Result<SocketAddr> {
     Ok(world.rig.node(0)?.addresses().socket(family, super::NODE_PORTS[1]))
 }

@@ -1,4 +1,4 @@
-//! Protocols beside TCP and UDP: pings of a `ClusterIP`, and associations of SCTP.
+//! Protocols besides TCP and UDP: pings of a `ClusterIP`, and associations of SCTP.
 
 use anyhow::{Result, ensure};
 use lb_tests::manifest::Service;
@@ -11,7 +11,7 @@ use super::world::World;
 
 const NODE_PORT: u16 = 30_083;
 
-/// Pods ping the `ClusterIP` of a Service; with `echo: reject` they are refused.
+/// Pods ping the `ClusterIP` of a Service; with `echo: reject`, the pings are refused.
 pub(crate) fn pings_are_answered(world: &World, are_answered: bool) -> Result<()> {
     let [near, ..] = &world.served;
     for family in Family::ALL {
@@ -29,7 +29,7 @@ pub(crate) fn pings_are_answered(world: &World, are_answered: bool) -> Result<()
     Ok(())
 }
 
-/// Pods, the host and a client outside associate with a pod of the other node and with one of this node.
+/// Pods, the host and an external client associate with a pod of the other node and with a pod of this node.
 pub(crate) fn associations_are_made(world: &World) -> Result<()> {
     let rig = &world.rig;
     for (number, server) in [(0, rig.pod(0, 1)?), (1, rig.pod(1, 1)?)] {
@@ -57,7 +57,7 @@ pub(crate) fn associations_are_made(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// A Service and its slices with SCTP in place of their first port, and no other port.
+/// A Service and its slices with SCTP in place of the first port's protocol, and without other ports.
 fn by_sctp(mut objects: Vec<Value>) -> Vec<Value> {
     for object in &mut objects {
         for place in ["/spec/ports", "/ports"] {

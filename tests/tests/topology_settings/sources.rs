@@ -1,4 +1,4 @@
-//! Everybody asks every frontend that is theirs to ask; the backend sees the source that it should.
+//! Questions of every client to every frontend that it may use; the backend sees the expected source address.
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::join_all::join_all;
@@ -9,10 +9,10 @@ use lb_tests::traffic::{Ask, Protocol};
 
 use super::world::{Asker, Way, World};
 
-/// Bytes of a datagram in pieces.
+/// The length in bytes of a fragmented datagram.
 const LARGE: usize = 20_001;
 
-/// By every way to every backend; large datagrams, too.
+/// Checks every path to every backend, also with large datagrams.
 pub(crate) fn everybody_is_answered(world: &World) -> Result<()> {
     let askers = world.askers()?;
     let all = askers.iter().map(|asker| move || is_answered(world, *asker));
@@ -42,14 +42,15 @@ fn is_answered(world: &World, asker: Asker<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The first packet of a host to its own address is answered with the size of the way to the backend: `lo` has none.
+/// Whether the first packet of a host to its own address is answered with the MTU of the path to the backend, because
+/// `lo` does not limit it.
 fn is_told_size(asker: Asker<'_>, way: Way, world: &World) -> Result<bool> {
     let Some(node) = asker.node.filter(|_| asker.is_host) else { return Ok(false) };
     let own = world.rig.node(node)?.addresses();
     Ok(own.both().contains(&way.to.ip()))
 }
 
-/// A Service without endpoints refuses; a VIP of other clients is silent.
+/// A Service without endpoints refuses; a load balancer address with other clients' source ranges is silent.
 pub(crate) fn who_may_not_is_refused_or_hears_nothing(world: &World) -> Result<()> {
     let askers = world.askers()?;
     let all = askers.iter().map(|asker| {
@@ -67,7 +68,7 @@ pub(crate) fn who_may_not_is_refused_or_hears_nothing(world: &World) -> Result<(
     join_all(all).map(drop)
 }
 
-/// A pod that is the only backend asks its own Service.
+/// A pod that is the only backend uses its own Service.
 pub(crate) fn hairpin_is_answered(world: &World) -> Result<()> {
     let (rig, pod) = (&world.rig, world.rig.pod(0, 0)?);
     let own = Service::new("own", 15)?.port(80, TARGET).pods(&[pod]);

@@ -1,4 +1,4 @@
-//! One rig with one setting: Services with one backend each, so that whoever answers is known before.
+//! One rig with one setting: every Service has one backend, so that the expected server is known before the question.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,16 +8,16 @@ use lb_tests::rig::{Rig, TARGET};
 use lb_tests::topology::{Addresses, Family, Member, Pod, Shape, Topology};
 use lb_tests::traffic::Protocol;
 
-/// `NodePort`s of the Services of [`World::served`].
+/// `NodePort`s of the Services in [`World::served`].
 pub(crate) const NODE_PORTS: [u16; 3] = [30_080, 30_081, 30_082];
-/// Ports of their external IP.
+/// The ports of these Services' external IP.
 const PORTS: [u16; 3] = [80, 81, 82];
 
-/// Somebody who asks.
+/// A client.
 #[derive(Clone, Copy)]
 pub(crate) struct Asker<'a> {
     pub(crate) member: &'a Member,
-    /// The node that it is on; nobody's outside.
+    /// The index of its node; `None` for the external client.
     pub(crate) node: Option<usize>,
     pub(crate) is_host: bool,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Served {
     index: usize,
 }
 
-/// A way to a Service: where to send, which node translates, and whether it is one from outside.
+/// A path to a Service: the address to use, the node that translates, and whether the address is an external one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     pub(crate) to: SocketAddr,
@@ -42,24 +42,25 @@ pub(crate) struct Way {
 pub(crate) struct World {
     pub(crate) rig: Rig,
     shape: Shape,
-    /// `masquerade: kube-proxy`.
+    /// Whether the setting contains `masquerade: kube-proxy`.
     is_as_kube_proxy: bool,
-    /// `socketLB: all`.
+    /// Whether the setting contains `socketLB: all`.
     serves_sockets_of_pods: bool,
     external: Addresses,
-    /// A VIP that takes clients of other networks.
+    /// A load balancer address whose source ranges exclude all members.
     pub(crate) closed: Addresses,
-    /// A pod beside the asking one, a pod of the other node, and the host of that.
+    /// The Services: with a pod of the client's node, a pod of the other node, and the host of the other node as
+    /// backend.
     pub(crate) served: [Served; 3],
     pub(crate) empty: Service,
 }
 
 impl World {
-    /// Starts agents that know of all Services.
+    /// Starts agents that know all Services.
     pub(crate) fn start(shape: Shape, setting: &str) -> Result<Self> {
         let builder = Topology::builder(shape);
         let has_xdp = setting.contains("native");
-        // XDP leaves unfinished checksums to tc, and sends only where somebody takes frames.
+        // XDP leaves packets with a partial checksum to tc, and redirects only where the other end of a veth polls.
         let builder = if has_xdp { builder.without_checksum_offload().polling() } else { builder };
         let mut rig = Rig::build(builder)?;
         let external = Addresses::parse("198.51.100.7", "fd00:198::7")?;
@@ -109,7 +110,7 @@ impl World {
         })
     }
 
-    /// A pod and the host of each node, and the client outside.
+    /// A pod and the host of each node, and the external client.
     pub(crate) fn askers(&self) -> Result<Vec<Asker<'_>>> {
         let mut askers = vec![Asker { member: self.rig.client(), node: None, is_host: false }];
         for node in [0, 1] {
@@ -120,7 +121,7 @@ impl World {
         Ok(askers)
     }
 
-    /// Every way of an asker to a Service.
+    /// All paths of a client to a Service.
     pub(crate) fn ways(&self, asker: Asker<'_>, to: &Served, family: Family) -> Result<Vec<Way>> {
         let mut ways = Vec::new();
         if let Some(node) = asker.node {
@@ -132,12 +133,12 @@ impl World {
             ways.push(Way { to, node, is_outer: true });
         }
         let external = self.external.socket(family, PORTS[to.index]);
-        // The client's route leads to node-a.
+        // The route of the external client leads to node-a.
         ways.push(Way { to: external, node: asker.node.unwrap_or(0), is_outer: true });
         Ok(ways)
     }
 
-    /// The source that the backend sees (contract 3.3, ADR 0011).
+    /// The source address that the backend sees (contract 3.3, ADR 0011).
     pub(crate) fn source(
         &self,
         asker: Asker<'_>,
@@ -147,10 +148,10 @@ impl World {
     ) -> Result<IpAddr> {
         let is_here = served.node == way.node;
         let is_masqueraded = if self.is_as_kube_proxy {
-            // No packet to a process of the translating node passes POSTROUTING.
+            // A packet to a process of the translating node does not pass POSTROUTING.
             way.is_outer && !(is_here && served.is_host)
         } else {
-            // The answer would not come back through the node that translates.
+            // Without masquerade, the answer would not return through the node that translates.
             asker.node != Some(way.node) && !is_here
         };
         if is_masqueraded {
@@ -162,7 +163,7 @@ impl World {
         }
     }
 
-    /// The source that a pod of node-a sees that is its own backend.
+    /// The source address that a pod of node-a sees which is its own backend.
     pub(crate) fn source_of_itself(
         &self,
         pod: &Pod,
@@ -172,14 +173,14 @@ impl World {
         if self.is_as_kube_proxy {
             return self.towards(0, near, family);
         }
-        // A connection that never leaves the pod.
+        // This connection never leaves the pod.
         if self.serves_sockets_of_pods && protocol == Protocol::Tcp {
             return Ok(pod.ip(family));
         }
         Ok(Addresses::parse("192.0.0.8", "100::8")?.of(family))
     }
 
-    /// The address of a node on the way to a backend.
+    /// The address of a node on the path to a backend.
     fn towards(&self, node: usize, served: &Served, family: Family) -> Result<IpAddr> {
         if self.shape == Shape::Bridged && served.node == node && !served.is_host {
             let number = node + 1;

@@ -1,4 +1,4 @@
-//! Builds and runs `lb-test-bench`.
+//! The build of `lb-test-bench`, and the commands that run it.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use anyhow::{Context as _, Result};
 use crate::step::step;
 use crate::{setup, shell, workspace};
 
-/// Where a bench puts its results.
+/// The directory of a benchmark's results.
 pub(super) fn directory(bench: &str) -> PathBuf {
     workspace::target().join("bench").join(bench)
 }
 
-/// The same as an argument.
+/// The directory of a benchmark's results, as an argument.
 pub(super) fn results(bench: &str) -> String {
     directory(bench).display().to_string()
 }
 
-/// Builds everything, and measures.
+/// Builds everything that a benchmark needs, and runs it.
 pub(super) fn measure(bench: &str, expected: &str, arguments: &[&str]) -> Result<()> {
-    // Only these two ask an API server.
+    // Only these two benchmarks use an API server.
     if ["traffic", "churn"].contains(&bench) {
         setup::run()?;
     } else {
@@ -50,7 +50,7 @@ pub(super) fn report(results: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Prints what changed, and ends this process as the comparison ends.
+/// Prints the comparison, and exits with its exit code.
 pub(super) fn compare(old: &Path, new: &Path) -> Result<()> {
     let mut command = Command::new(build()?.join("lb-test-bench"));
     let status = command.arg("compare").args([old, new]).status().context("lb-test-bench")?;
@@ -64,7 +64,8 @@ pub(super) fn compare(old: &Path, new: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The bench is optimised, too: beside its own time that of the kernel would not show.
+/// Builds for release. The benchmark program itself is optimised as well, because its own time would otherwise hide
+/// that of the kernel.
 fn build() -> Result<PathBuf> {
     step("build for release", "cold 8 min, warm 1 s", || {
         let arguments =
@@ -74,7 +75,7 @@ fn build() -> Result<PathBuf> {
     Ok(workspace::target().join("release"))
 }
 
-/// Compiles the reference programs for the kernel, with the flags that aya-build gives ours.
+/// Compiles the reference programs for the kernel, with the same flags as aya-build uses for our programs.
 pub(super) fn reference() -> Result<PathBuf> {
     const TARGET: &str =
         if cfg!(target_endian = "big") { "bpfeb-unknown-none" } else { "bpfel-unknown-none" };
@@ -95,7 +96,7 @@ pub(super) fn reference() -> Result<PathBuf> {
     Ok(directory.join(TARGET).join("release").join(BINARY))
 }
 
-/// The commit that is measured, marked when something differs from it.
+/// The measured commit, with a mark if a file differs from it.
 pub(super) fn commit() -> Result<String> {
     let mut git = Command::new("git");
     git.args(["describe", "--always", "--dirty", "--abbrev=10"]).current_dir(workspace::root());

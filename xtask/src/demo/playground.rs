@@ -1,4 +1,4 @@
-//! The playground as its own program makes it, and how to run something as one of its members.
+//! The playground of the demo, which `lb-test-peer` builds, and commands that run as one of its members.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,17 +11,17 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{shell, workspace};
 
-/// Where its logs are; its namespaces have the same name.
+/// The directory of its logs; its namespaces have the same name as a prefix.
 const DIRECTORY: &str = "/run/lb-demo";
 
-/// A playground. It is removed when this process ends in whatever way, unless it is kept.
+/// A playground. It is removed when this process ends for any reason, unless it is kept.
 pub(crate) struct Playground {
     holder: Child,
     facts: BTreeMap<String, String>,
 }
 
 impl Playground {
-    /// Makes it, in place of one that somebody left.
+    /// Builds a playground; one that an earlier demo left is removed first.
     pub(crate) fn make() -> Result<Self> {
         if Path::new(DIRECTORY).exists() {
             println!("  removing the playground that an earlier demo left in {DIRECTORY}");
@@ -30,7 +30,7 @@ impl Playground {
             .args(["playground", "hold"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // An interrupt from the terminal is not for it: it cleans up after us.
+            // An interrupt from the terminal must not reach it, because it cleans up after this process.
             .process_group(0)
             .spawn()
             .with_context(|| format!("start {} playground hold", peer().display()))?;
@@ -52,12 +52,12 @@ impl Playground {
         bail!("lb-test-peer playground hold made no playground and ended with {status}")
     }
 
-    /// Leaves it in place when this process ends.
+    /// Keeps the playground when this process ends.
     pub(crate) fn keep(&mut self) -> Result<()> {
         self.end("keep\n")
     }
 
-    /// Removes it, with every process in it.
+    /// Removes the playground, with every process in it.
     pub(crate) fn remove(mut self) -> Result<()> {
         self.end("remove\n")
     }
@@ -73,14 +73,15 @@ impl Playground {
         spawn("lb-agent", &mut command)
     }
 
-    /// Runs another command of the agent, its output shown.
+    /// Runs another command of the agent, and shows its output.
     pub(crate) fn agent(&self, words: &[&str]) -> Result<()> {
         let mut command = command_at("node-a");
         command.arg(binary("lb-agent")).args(words).arg("--bpf-dir").arg(self.fact("bpf-dir"));
         indented(&mut command)
     }
 
-    /// Spells a command of the agent, to be typed; in the node's namespace, for names of devices are its own.
+    /// Spells a command of the agent for a person to type. It runs in the node's namespace, because interface names are
+    /// valid only there.
     pub(crate) fn agent_command(&self, words: &[&str]) -> String {
         let (agent, words) = (binary("lb-agent"), words.join(" "));
         let place = "nsenter --net=/run/netns/lb-demo-node-a";
@@ -107,12 +108,12 @@ impl Playground {
     }
 }
 
-/// Runs a command of `lb-test-peer` as `member`, its output shown.
+/// Runs a command of `lb-test-peer` as `member`, and shows its output.
 pub(crate) fn run_at(member: &str, words: &[&str]) -> Result<()> {
     indented(command_at(member).args(words))
 }
 
-/// Starts a command of `lb-test-peer` as `member` that stays.
+/// Starts a command of `lb-test-peer` as `member`, which keeps running.
 pub(crate) fn start_at(member: &str, words: &[&str]) -> Result<()> {
     spawn(member, command_at(member).args(words))
 }
@@ -139,22 +140,22 @@ fn spawn(name: &str, command: &mut Command) -> Result<()> {
         .process_group(0)
         .spawn()
         .with_context(|| format!("start {name}"))?;
-    // It ends with the playground, not with us.
+    // It ends with the playground, not with this process.
     drop(child);
     Ok(())
 }
 
-/// Returns the program that asks and answers.
+/// Returns the path of `lb-test-peer`.
 pub(crate) fn peer() -> PathBuf {
     binary("lb-test-peer")
 }
 
-/// Returns the file with what a program printed.
+/// Returns the log file of a program.
 pub(crate) fn log(name: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{name}.log"))
 }
 
-/// Returns a binary that `cargo build` made.
+/// Returns the path of a binary of the debug build.
 fn binary(name: &str) -> PathBuf {
     workspace::target().join("debug").join(name)
 }

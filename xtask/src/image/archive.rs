@@ -1,6 +1,6 @@
-//! An OCI archive of an image: one layer with one file for each platform, and one index of them.
+//! The OCI archive of an image: one layer with one file for each platform, and one index of all platforms.
 //!
-//! It is a pure function of the binaries: no times, no owners.
+//! The archive is a pure function of the binaries: it holds no times and no owners.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,26 +10,26 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::shell;
 
-/// The layer of one platform.
+/// The binary for the layer of one platform.
 pub(super) struct Agent {
-    /// As images have it.
+    /// The architecture as OCI images name it.
     pub(super) architecture: &'static str,
-    /// Static and stripped.
+    /// The path of the static, stripped binary.
     pub(super) binary: PathBuf,
 }
 
-/// Where an archive is made, and what it may take.
+/// The directory and the limits of an archive.
 pub(super) struct Form {
     pub(super) directory: PathBuf,
-    /// A larger layer is a mistake.
+    /// The limit for a layer, in bytes. A larger one is a mistake.
     pub(super) most_bytes: u64,
-    /// An option of gzip.
+    /// The compression level, as an option of gzip.
     pub(super) effort: &'static str,
 }
 
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Writes the archive of some agents, and returns it.
+/// Writes the archive with these binaries, and returns its path.
 pub(super) fn write(form: &Form, agents: &[Agent]) -> Result<PathBuf> {
     let layout = form.directory.join("layout");
     if layout.exists() {
@@ -51,7 +51,7 @@ pub(super) fn write(form: &Form, agents: &[Agent]) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// Writes the blobs of a platform, and returns how an index names them.
+/// Writes the blobs of a platform, and returns the descriptor for an index.
 fn image(agent: &Agent, form: &Form, blobs: &Path) -> Result<String> {
     let Agent { architecture, binary } = agent;
     let root = form.directory.join("root");
@@ -81,7 +81,7 @@ fn image(agent: &Agent, form: &Form, blobs: &Path) -> Result<String> {
     Ok(entry(architecture, &manifest))
 }
 
-/// A blob's digest and size.
+/// The digest and the size of a blob.
 struct Blob {
     digest: String,
     bytes: u64,
@@ -108,7 +108,7 @@ fn digest(file: &Path) -> Result<String> {
     Ok(digest.to_owned())
 }
 
-/// Moves a file to where its digest says.
+/// Moves a file to the path that its digest determines.
 fn blob(file: &Path, blobs: &Path) -> Result<Blob> {
     let what = || format!("blob {}", file.display());
     let (digest, bytes) = (digest(file)?, fs::metadata(file).with_context(what)?.len());
@@ -150,7 +150,7 @@ fn manifest(config: &Blob, layer: &Blob) -> String {
     )
 }
 
-/// The entry of an index for the image of a platform.
+/// The descriptor of a platform's image in an index.
 fn entry(architecture: &str, manifest: &Blob) -> String {
     format!(
         concat!(

@@ -1,4 +1,4 @@
-//! A guest: a kernel, a file system in memory with this clone's binaries at their own paths, and what it says on its
+//! A guest: a kernel, an in-memory file system with this clone's binaries at their own paths, and the output on its
 //! console.
 
 use std::collections::BTreeSet;
@@ -14,34 +14,35 @@ use crate::test::SKIPPED;
 use crate::test::binaries::Binary;
 use crate::{shell, workspace};
 
-/// Tools that the tests call, beside busybox.
+/// The tools that the tests call, besides busybox.
 const TOOLS: [&str; 4] = ["ip", "nsenter", "nft", "tc"];
-/// A guest that takes longer hangs, also on a loaded machine: seconds for the programs, and for each file of tests.
+/// The time limit in seconds for the programs and for each test file. A guest that takes longer hangs, even on a loaded
+/// machine.
 const PATIENCE: usize = 600;
-/// The mark before each line of the guest that is for us.
+/// The prefix of console lines that this runner reads.
 const MARK: &str = "guest:";
 
-/// A file of tests and what it is told.
+/// A test program and its arguments.
 pub(crate) struct Test {
     pub(crate) binary: Binary,
     pub(crate) arguments: &'static [&'static str],
 }
 
-/// The verdict of a kernel.
+/// The result of a kernel.
 pub(crate) struct Outcome {
-    /// As `uname -r` has it.
+    /// The release, as `uname -r` prints it.
     pub(crate) release: String,
-    /// Instructions that its verifier walked for the longest program; 0 where it refused all.
+    /// The instructions that its verifier walked for the longest program; 0 if it refused all.
     pub(crate) walked: u64,
-    /// Bytes of stack of the deepest program.
+    /// The stack bytes of the deepest program.
     pub(crate) stack: u64,
-    /// Files of tests that passed, of those that ran, and the number of tests that were skipped.
+    /// The number of test files that passed, of those that ran, and of the skipped tests, as text.
     pub(crate) answers: String,
-    /// Whether it said yes to everything.
+    /// Whether all programs were accepted, and all tests passed.
     pub(crate) is_good: bool,
 }
 
-/// A file system for a kernel to begin with.
+/// The root file system of a guest, and its kernel.
 pub(crate) struct Guest<'a> {
     kernel: &'a Kernel,
     tests: &'a [Test],
@@ -49,7 +50,7 @@ pub(crate) struct Guest<'a> {
 }
 
 impl<'a> Guest<'a> {
-    /// Lays the files out.
+    /// Lays out the files.
     pub(crate) fn new(kernel: &'a Kernel, tests: &'a [Test]) -> Result<Self> {
         let root = workspace::target().join("kernels/root");
         if root.exists() {
@@ -67,7 +68,7 @@ impl<'a> Guest<'a> {
         Ok(guest)
     }
 
-    /// Boots it and reads what it says until it ends.
+    /// Boots the guest, and reads its console until it ends.
     pub(crate) fn boot(&self) -> Result<Outcome> {
         let archive = self.root.with_extension("cpio");
         let mut pack = Command::new("sh");
@@ -109,7 +110,7 @@ impl<'a> Guest<'a> {
         self.tests.iter().try_for_each(|test| self.program(&test.binary.program))
     }
 
-    /// Copies a program without its symbols, and the libraries that it is linked with.
+    /// Copies a program without symbols, together with its shared libraries.
     fn program(&self, file: &Path) -> Result<()> {
         let said = shell::output(Command::new("ldd").arg(file), "apt-get install libc-bin")?;
         let libraries: BTreeSet<&str> =
@@ -160,7 +161,7 @@ impl<'a> Guest<'a> {
             );
             script.push_str(&lines);
         }
-        // Off goes by a worker of the kernel; a first process that ended before would be a panic.
+        // The power-off is asynchronous, and the kernel would panic if the first process ended before it.
         script + "echo o >/proc/sysrq-trigger\nread -r nothing\n"
     }
 
@@ -185,15 +186,15 @@ impl<'a> Guest<'a> {
         fs::create_dir_all(&directory).with_context(|| format!("directory {}", directory.display()))
     }
 
-    /// A path of this machine as one of the guest.
+    /// The path in the guest for a path of this machine.
     fn inside(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 }
 
-/// Reads a console: our lines, and the figures of the programs.
+/// Reads a console: the lines with the prefix, and the figures of the programs.
 fn read(said: &str, tests: usize) -> Outcome {
-    // The firmware leaves what it says before the first of our lines without an end.
+    // The firmware writes text without a line end before the first of these lines.
     let ours = |line: &'_ str| line.find(MARK).unwrap_or_default();
     let words = said.lines().map(|line| line[ours(line)..].split_whitespace().collect::<Vec<_>>());
     let mut outcome = Outcome {
@@ -225,7 +226,8 @@ fn read(said: &str, tests: usize) -> Outcome {
         (true, tests) if skipped > 0 => format!("{passed} of {tests} files, {skipped} skipped"),
         (true, tests) => format!("{passed} of {tests} files"),
     };
-    // The guest is there for what the kernel of this machine lacks: a kind that it lacks itself is a missing module.
+    // The guest exists to test the kinds that this machine's kernel lacks; a kind that the guest lacks is a missing
+    // module.
     outcome.is_good = is_verified && passed == tests && skipped == 0;
     outcome
 }

@@ -1,4 +1,4 @@
-//! A packaged kernel: its image, and its modules in the order in which they can be loaded.
+//! A packaged kernel: its image, and its modules in an order in which they can be loaded.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::setup::debian::Archive;
 use crate::shell;
 
-/// The modules that topologies need. netkit is part of the image of a kernel that has it.
+/// The modules that topologies need. Kernels with netkit have it built in.
 const MODULES: [&str; 13] = [
     "veth",
     "bridge",
@@ -27,15 +27,15 @@ const MODULES: [&str; 13] = [
     "xt_MASQUERADE",
 ];
 
-/// A kernel that is there.
+/// An unpacked kernel.
 pub(crate) struct Kernel {
-    /// The image that boots.
+    /// The bootable image.
     pub(crate) image: PathBuf,
-    /// Modules, each after those that it needs.
+    /// The modules, each after those that it depends on.
     pub(crate) modules: Vec<PathBuf>,
 }
 
-/// Fetches the newest cloud kernel of a series out of a suite; one that was fetched before is taken again.
+/// Fetches the newest cloud kernel of a series from a suite; a cached one is used again.
 pub(crate) fn fetch(version: &str, suite: &str, cache: &Path) -> Result<Kernel> {
     let directory = cache.join(version);
     let root = directory.join("root");
@@ -48,7 +48,7 @@ pub(crate) fn fetch(version: &str, suite: &str, cache: &Path) -> Result<Kernel> 
             .names(&format!("^linux-image-{version}[.][0-9a-z.+-]*-cloud-amd64(-unsigned)?$"))?;
         let name =
             names.last().with_context(|| format!("{suite} has no cloud kernel {version}"))?;
-        // Modules and the image have packages of their own since 7.x.
+        // Since 7.x, modules and image are in separate packages.
         let release = name.trim_end_matches("-unsigned").trim_start_matches("linux-image-");
         let release = release.replace(['.', '+'], "[.+]");
         let modules = archive.names(&format!("^linux-(modules|binary)-{release}$"))?;
@@ -71,7 +71,7 @@ pub(crate) fn fetch(version: &str, suite: &str, cache: &Path) -> Result<Kernel> 
     })
 }
 
-/// Where modules lie; newer packages use the merged layout.
+/// The directory of modules; newer packages use the merged layout.
 fn modules_of(root: &Path) -> PathBuf {
     let merged = root.join("usr/lib/modules");
     if merged.is_dir() { merged } else { root.join("lib/modules") }
@@ -85,7 +85,7 @@ fn only(directory: &Path) -> Result<PathBuf> {
     entries.pop().context("one")
 }
 
-/// The files of [`MODULES`] and of those that they need.
+/// The files of [`MODULES`] and of their dependencies.
 fn modules(root: &Path, release: &str) -> Result<Vec<PathBuf>> {
     let all = modules_of(root);
     let base = all.ancestors().nth(2).unwrap_or(root);
@@ -100,7 +100,7 @@ fn modules(root: &Path, release: &str) -> Result<Vec<PathBuf>> {
     for wanted in MODULES {
         let Some(line) = text.lines().find(|line| is_of(line, wanted)) else { continue };
         let (module, needs) = line.split_once(':').context("a line of modules.dep")?;
-        // The deepest of them stands last.
+        // The line lists the deepest dependency last.
         for name in needs.split_whitespace().rev().chain([module]) {
             if known.insert(name) {
                 files.push(directory.join(name));
@@ -110,7 +110,7 @@ fn modules(root: &Path, release: &str) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Whether a line of `modules.dep` is of a module; its file may be compressed.
+/// Whether a line of `modules.dep` belongs to a module, whose file may be compressed.
 fn is_of(line: &str, module: &str) -> bool {
     let file = line.split(':').next().unwrap_or_default();
     let name = file.rsplit('/').next().unwrap_or_default();

@@ -1,11 +1,11 @@
-//! Added to the copy of lb-common that `cargo xtask mutants` builds: which of the mutants in its code is the one.
+//! The selection of a mutant, added to the copy of lb-common that `cargo xtask mutants` builds.
 
 use core::intrinsics::const_eval_select;
 use std::sync::OnceLock;
 
 static CHOSEN: OnceLock<u32> = OnceLock::new();
 
-/// Where constants are made nothing is chosen.
+/// Whether mutant `number` is selected; in constant evaluation, never.
 #[inline]
 pub const fn is(number: u32) -> bool {
     const_eval_select((number,), never, now)
@@ -20,11 +20,11 @@ fn now(number: u32) -> bool {
     *CHOSEN.get_or_init(read) == number
 }
 
-/// A default value, also in a function that may make constants.
+/// A default value. It may appear in a `const fn`, where it must not be evaluated in a constant.
 pub const fn made<T: Default>() -> T {
     const_eval_select((), unmade, T::default)
 }
 
 const fn unmade<T>() -> T {
-    panic!("nothing is chosen where constants are made")
+    panic!("no mutant is selected in constant evaluation")
 }

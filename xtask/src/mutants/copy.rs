@@ -1,4 +1,4 @@
-//! A copy of the clone whose lb-common has all mutants in it, built once.
+//! A copy of the clone whose lb-common contains all mutants, built once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,26 +12,26 @@ use super::listed::Mutant;
 use super::weave::weave;
 use crate::{shell, workspace};
 
-/// The source of the module that reads which mutant is chosen.
+/// The source of the module that reads the selected mutant from the environment.
 const CHOSEN: &str = include_str!("chosen.rs");
-/// Builds until every mutant that the compiler refuses is out.
+/// The largest number of builds until every mutant that the compiler refuses is removed.
 const BUILDS: u32 = 12;
 
-/// The copy.
+/// The copy of the clone.
 pub(super) struct Copy {
     root: PathBuf,
 }
 
-/// The programs that were built.
+/// The built test program.
 pub(super) struct Built {
     /// The tests of lb-common.
     pub(super) tests: PathBuf,
-    /// Numbers of the mutants in them.
+    /// The numbers of the mutants in the program.
     pub(super) woven: BTreeSet<u32>,
 }
 
 impl Copy {
-    /// Copies what git knows of, and what it would take up.
+    /// Copies all files that git tracks or would add.
     pub(super) fn new() -> Result<Self> {
         let root = workspace::target().join("mutants/clone");
         let mut git = Command::new("git");
@@ -46,12 +46,12 @@ impl Copy {
         Ok(Self { root })
     }
 
-    /// The directory of lb-common in it.
+    /// The directory of lb-common in the copy.
     pub(super) fn package(&self) -> PathBuf {
         self.root.join("lb-common")
     }
 
-    /// Builds the tests with all mutants that the compiler takes.
+    /// Builds the tests with all mutants that the compiler accepts.
     pub(super) fn build(&self, mutants: &BTreeMap<u32, Mutant>) -> Result<Built> {
         let mut refused = BTreeSet::new();
         for _ in 0..BUILDS {
@@ -96,7 +96,7 @@ impl Copy {
         Ok(woven)
     }
 
-    /// Compiles the tests: where they are, or the numbers of mutants where the compiler found errors.
+    /// Compiles the tests; returns the test program, or the numbers of the mutants that cause errors.
     fn compile(&self) -> Result<Result<PathBuf, BTreeSet<u32>>> {
         let output = shell::cargo()
             .current_dir(&self.root)
@@ -127,7 +127,7 @@ impl Copy {
         Ok(Err(numbers))
     }
 
-    /// The mutants in the code that a message is about, or the one right before it.
+    /// The mutants in the code of a compiler message, or the last one before it.
     fn mutants_at(&self, span: &Value) -> Vec<u32> {
         const MARK: &str = "mutant :: is (";
         let file = self.root.join(span["file_name"].as_str().unwrap_or_default());
@@ -148,7 +148,7 @@ impl Copy {
     }
 }
 
-/// Writes a file, unless it is as it should be: then cargo has nothing to do.
+/// Writes a file unless it already has this content, so that cargo rebuilds only what changed.
 fn put(file: &Path, bytes: &[u8]) -> Result<()> {
     if fs::read(file).is_ok_and(|there| there == bytes) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Which mutants there are: what cargo-mutants says, read from its JSON.
+//! The list of mutants, read from the JSON of cargo-mutants.
 
 use std::path::PathBuf;
 
@@ -10,33 +10,33 @@ use crate::shell;
 /// One small change of the code.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Mutant {
-    /// The file, from the root of the clone.
+    /// The file, relative to the root of the clone.
     pub(super) file: PathBuf,
-    /// The name for a person: place and change.
+    /// The name for people: place and change.
     pub(super) name: String,
     /// The kind of change.
     pub(super) genre: Genre,
-    /// The replacement of the text that is there.
+    /// The text that replaces the original text.
     pub(super) replacement: String,
-    /// The function it is in; constants have none.
+    /// The function that contains it; a mutant in a constant has none.
     function: Option<Function>,
     span: Span,
 }
 
-/// The kinds of changes.
+/// The kinds of changes, as cargo-mutants names them.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 pub(super) enum Genre {
-    /// A function does nothing but return a value.
+    /// The function body only returns a value.
     FnValue,
-    /// Another operator between two operands.
+    /// Another binary operator.
     BinaryOperator,
-    /// No operator in front of an operand.
+    /// The unary operator is removed.
     UnaryOperator,
-    /// An arm is not there.
+    /// A match arm is removed.
     MatchArm,
-    /// The guard of an arm is a constant.
+    /// The guard of a match arm becomes a constant.
     MatchArmGuard,
-    /// A field is that of the base.
+    /// A struct field is taken from the base expression.
     StructField,
 }
 
@@ -48,7 +48,7 @@ struct Span {
     start: Place,
 }
 
-/// Line and column in a file, both from 1 on.
+/// A line and a column in a file, both counted from 1.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub(super) line: usize,
@@ -56,18 +56,18 @@ pub(super) struct Place {
 }
 
 impl Mutant {
-    /// Where it is.
+    /// The place of the change.
     pub(super) const fn place(&self) -> Place {
         self.span.start
     }
 
-    /// Whether it is in a function: what a constant is cannot be chosen when the tests run.
+    /// Whether it is in a function. A constant cannot depend on a selection at run time.
     pub(super) const fn is_in_function(&self) -> bool {
         self.function.is_some()
     }
 }
 
-/// Lists the mutants that `arguments` select, but for those that `.cargo/mutants.toml` names.
+/// Lists the mutants that `arguments` select, without those that `.cargo/mutants.toml` names.
 pub(super) fn list(arguments: &[String]) -> Result<Vec<Mutant>> {
     let mut command = shell::cargo();
     command.args(["mutants", "--list", "--json", "--package", "lb-common"]);

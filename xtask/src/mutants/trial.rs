@@ -1,4 +1,4 @@
-//! Runs the tests once for each mutant.
+//! The trials: one run of the tests for each mutant.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -10,12 +10,12 @@ use anyhow::{Result, ensure};
 
 use super::copy::{Built, Copy};
 
-/// Seconds that the tests may take with a mutant; without one they take two. A loop that never ends is noticed by this.
+/// The limit in seconds for the tests with a mutant; without one they take two. It detects endless loops.
 const LIMIT: &str = "20";
-/// How `timeout` says that the time was over.
+/// The exit code of `timeout` after the time limit.
 const TIMED_OUT: i32 = 124;
 
-/// The fate of a mutant.
+/// The result of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outcome {
     /// A test failed.
@@ -24,12 +24,12 @@ pub(super) enum Outcome {
     TimedOut,
     /// No test failed.
     Missed,
-    /// It is not in the code: the compiler refuses it, or it is in a constant.
+    /// The mutant is not in the code: the compiler refuses it, or it is in a constant.
     NotWoven,
 }
 
 impl Outcome {
-    /// The word for a person.
+    /// The word in the output.
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Caught => "caught",
@@ -40,7 +40,7 @@ impl Outcome {
     }
 }
 
-/// The tests must pass without a mutant.
+/// Checks that the tests pass without a mutant.
 pub(super) fn without(copy: &Copy, built: &Built) -> Result<()> {
     ensure!(
         run(copy, built, 0) == Outcome::Missed,
@@ -49,7 +49,7 @@ pub(super) fn without(copy: &Copy, built: &Built) -> Result<()> {
     Ok(())
 }
 
-/// Tries each mutant that was built, `jobs` at once; one that is missed is `told` at once.
+/// Tries each woven mutant, `jobs` at a time; a missed one is passed to `told` at once.
 pub(super) fn all(
     copy: &Copy,
     built: &Built,
@@ -80,7 +80,7 @@ pub(super) fn all(
 fn run(copy: &Copy, built: &Built, number: u32) -> Outcome {
     let status = Command::new("timeout")
         .args([LIMIT.as_ref(), built.tests.as_os_str()])
-        // The same cases for every mutant, and one failure is enough.
+        // The same random cases for every mutant, and the first failure ends the run.
         .args(["--quiet", "--test-threads", "1", "-Z", "unstable-options", "--fail-fast"])
         .env("LB_MUTANT", number.to_string())
         .env("RUSTC_BOOTSTRAP", "1")

@@ -1,5 +1,5 @@
-//! Weaves mutants into the code of a file: each stands beside
-//! what it replaces, and a number chooses it when the tests run.
+//! The weaving of mutants into the code of a file: each mutant stands beside the code that it replaces, and a number
+//! selects it when the tests run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use syn::{Arm, BinOp, Block, Expr, ExprStruct, UnOp, parse_quote};
 
 use super::listed::{Genre, Mutant, Place};
 
-/// Returns the code with the mutants in it, and the numbers of those that are.
+/// Returns the code with the mutants in it, and the numbers of the mutants that could be woven.
 pub(super) fn weave(code: &str, mutants: &[(u32, &Mutant)]) -> Result<(String, BTreeSet<u32>)> {
     let mut file = syn::parse_file(code).context("no Rust")?;
     let mut weaver = Weaver { mutants: BTreeMap::new(), woven: BTreeSet::new() };
@@ -38,7 +38,7 @@ impl Weaver {
         here.map(|(number, mutant)| (*number, mutant.replacement.clone())).collect()
     }
 
-    /// Notes that a mutant is in the code, and returns the question whether it is the chosen one.
+    /// Records that a mutant is in the code, and returns the expression that tests whether it is selected.
     fn chosen(&mut self, number: u32) -> Expr {
         self.woven.insert(number);
         parse_quote!(crate::mutant::is(#number))
@@ -74,7 +74,7 @@ impl Weaver {
         };
     }
 
-    /// Either side is evaluated once at most, and only where it is in the original as well.
+    /// Evaluates each operand at most once, and the right one only if the original does.
     fn lazy(&mut self, here: &[(u32, String)], left: &Expr, right: &Expr, op: BinOp) -> Expr {
         let is_and = matches!(op, BinOp::And(_));
         let mut turned: Expr = parse_quote!(false);
@@ -85,7 +85,7 @@ impl Weaver {
         parse_quote!(({ let left = #left; if left == (#is_and != (#turned)) { #right } else { left } }))
     }
 
-    /// The operands may be of any type.
+    /// Negates the comparison; the operands may be of any type.
     fn equal(&mut self, here: &[(u32, String)], left: &Expr, right: &Expr, op: BinOp) -> Expr {
         let mut all: Expr = parse_quote!((#left #op #right));
         for (number, _) in here {
@@ -95,7 +95,7 @@ impl Weaver {
         all
     }
 
-    /// The operands are numbers; assignments are made to one place.
+    /// Replaces the operator; the operands are numbers, and an assignment keeps its target.
     fn other(&mut self, here: &[(u32, String)], left: &Expr, right: &Expr, op: BinOp) -> Expr {
         let assigns = op.to_token_stream().to_string().ends_with('=')
             && !matches!(op, BinOp::Le(_) | BinOp::Ge(_));
@@ -186,7 +186,7 @@ impl VisitMut for Weaver {
     }
 }
 
-/// The values that replace a whole body.
+/// The replacement values for a whole function body.
 fn values(weaver: &Weaver, block: &Block) -> Vec<(u32, String)> {
     block.stmts.first().map(|first| weaver.at(first.span(), Genre::FnValue)).unwrap_or_default()
 }

@@ -1,28 +1,28 @@
-//! The table of campaigns: names, what each proves, and what it runs.
+//! The table of campaigns: their names, the claims that they prove, and the commands that they run.
 
 use anyhow::{Result, bail};
 
 /// A part of a campaign.
 pub(super) enum Work {
-    /// Files of tests with their long sizes.
+    /// Test files in their long form.
     Tests(&'static [&'static str]),
-    /// A command of xtask, with its arguments.
+    /// A command of xtask with its arguments.
     Command(&'static [&'static str]),
-    /// The licences, sources and bans of dependencies.
+    /// The check of licences, sources and bans of dependencies.
     Deny,
 }
 
-/// A long run.
+/// A campaign: its name, its claim, and the work that proves it.
 pub(super) struct Campaign {
     pub(super) name: &'static str,
     pub(super) proves: &'static str,
-    /// How long it takes.
+    /// The expected time, as text.
     pub(super) expected: &'static str,
     pub(super) work: &'static [Work],
 }
 
 impl Campaign {
-    /// Tells whether a part of it loads programs or creates namespaces.
+    /// Whether a part of it loads programs or creates namespaces.
     pub(super) fn needs_root(&self) -> bool {
         self.work.iter().any(|work| match work {
             Work::Tests(_) => true,
@@ -36,13 +36,13 @@ impl Campaign {
 pub(super) const CAMPAIGNS: &[Campaign] = &[
     Campaign {
         name: "takeover",
-        proves: "10,000 connections and 1,000 UDP sockets go on from kube-proxy to the agent, and back, in both modes",
+        proves: "10,000 connections and 1,000 UDP sockets survive the take-over from kube-proxy and back, in both modes",
         expected: "7 min",
         work: &[Work::Tests(&["control_plane_takeover"])],
     },
     Campaign {
         name: "outages",
-        proves: "an API server that is away, says odd things or is cut off costs no answer",
+        proves: "an API server that is down, gives unexpected answers or is cut off costs no answer",
         expected: "8 min",
         work: &[Work::Tests(&[
             "control_plane_connections",
@@ -65,25 +65,25 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "neighbours",
-        proves: "programs that others attach before ours for a minute cost no answer",
+        proves: "neighbouring programs, attached before ours for a minute, cost no answer",
         expected: "3 min",
         work: &[Work::Tests(&["topology_neighbours"])],
     },
     Campaign {
         name: "restart",
-        proves: "100,000 questions while the agent ends in every way: none is lost",
+        proves: "100,000 questions while the agent is stopped, killed and replaced: none is lost",
         expected: "6 min",
         work: &[Work::Tests(&["topology_restart", "topology_restart_under_load"])],
     },
     Campaign {
         name: "flood",
-        proves: "packets that nobody answers, and 30,000 segments of every kind a second for a minute, cost nobody else an answer",
+        proves: "floods of unanswered packets, and 30,000 segments of every kind a second for a minute, cost other clients no answer",
         expected: "9 min",
         work: &[Work::Tests(&["topology_flood"])],
     },
     Campaign {
         name: "loss",
-        proves: "2,000 downloads over a path that loses 2 % of the packets are whole, for each shape of pods",
+        proves: "2,000 downloads over a path that loses 2 % of the packets complete, for each shape of pods",
         expected: "5 min",
         work: &[Work::Tests(&["topology_loss"])],
     },
@@ -96,13 +96,13 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "own",
-        proves: "6,000 connections that a CNI gives random ports, beside 300 NodePorts: none is lost",
+        proves: "6,000 connections with random masquerade ports of a CNI, beside 300 NodePorts: none is lost",
         expected: "3 min",
         work: &[Work::Tests(&["topology_own_connections"])],
     },
     Campaign {
         name: "probes",
-        proves: "1,000 bad clients that come back keep no probe of a health check port from its answer",
+        proves: "health check ports answer every probe beside 1,000 bad clients that reconnect",
         expected: "1 min",
         work: &[Work::Tests(&["topology_probes"])],
     },
@@ -114,7 +114,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "mtu",
-        proves: "every way through a narrow router learns its MTU, with datagrams of every size",
+        proves: "every path through a router with a small MTU learns it, with datagrams of every size",
         expected: "2 min",
         work: &[Work::Tests(&["topology_mtu"])],
     },
@@ -144,7 +144,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "twin",
-        proves: "kernel and host decide alike on every fixture and on 100,000 random packets",
+        proves: "kernel and host give equal results for every fixture and 100,000 random packets",
         expected: "3 min",
         work: &[Work::Tests(&["prog_run"])],
     },
@@ -156,13 +156,13 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "fuzz",
-        proves: "kernel and host decide alike on 100,000 packets of another seed",
+        proves: "kernel and host give equal results for 100,000 packets of another seed",
         expected: "1 min",
         work: &[Work::Command(&["fuzz-twin", "--packets", "100000", "--seed", "2"])],
     },
     Campaign {
         name: "mutants",
-        proves: "a host test notices each small change of the data path",
+        proves: "a host test detects each small change of the data path",
         expected: "cold 25 min, warm 20 min",
         work: &[Work::Command(&["mutants"])],
     },
@@ -192,7 +192,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
 ];
 
-/// Returns the campaigns of these names, or all if there is no name.
+/// Returns the campaigns with these names, or all if there is no name.
 pub(super) fn chosen(names: &[String]) -> Result<Vec<&'static Campaign>> {
     if names.is_empty() {
         return Ok(CAMPAIGNS.iter().collect());
@@ -216,7 +216,7 @@ mod tests {
     use super::{CAMPAIGNS, Work, chosen};
     use crate::workspace::root;
 
-    /// The files of tests that campaigns run.
+    /// The test files that campaigns run.
     fn files() -> BTreeSet<&'static str> {
         let work = CAMPAIGNS.iter().flat_map(|campaign| campaign.work);
         let files = work.flat_map(|work| match work {

@@ -8,17 +8,17 @@ use anyhow::{Context as _, Result};
 
 use crate::{shell, workspace};
 
-/// The same for every campaign of a run.
+/// The circumstances of a run, the same for all its campaigns.
 pub(super) struct Circumstances {
-    /// Short hash, with `+` if a file differs from it.
+    /// The short hash, with `+` if a file differs from the commit.
     pub(super) commit: String,
-    /// CPU model, number of CPUs, kernel.
+    /// CPU model, number of CPUs and kernel, as text.
     pub(super) machine: String,
     pub(super) date: String,
 }
 
 impl Circumstances {
-    /// Reads those of now.
+    /// Reads the current circumstances.
     pub(super) fn here() -> Result<Self> {
         let read = |file: &str| fs::read_to_string(file).with_context(|| format!("read {file}"));
         let cpus = thread::available_parallelism().context("number of CPUs")?.get();
@@ -33,7 +33,8 @@ impl Circumstances {
     }
 }
 
-/// The hash of the commit; the document of the figures, which each campaign changes, makes it no other.
+/// The short hash of the commit. Changes of the figures document do not count as a difference, because each campaign
+/// changes it.
 fn commit() -> Result<String> {
     let git = |arguments: &[&str]| {
         let mut git = Command::new("git");
@@ -46,7 +47,7 @@ fn commit() -> Result<String> {
     Ok(format!("{}{mark}", hash.trim()))
 }
 
-/// The model in `/proc/cpuinfo`, which some architectures do not name.
+/// The model name from `/proc/cpuinfo`, which some architectures do not give.
 fn model(cpuinfo: &str) -> &str {
     let line = cpuinfo.lines().find(|line| line.starts_with("model name"));
     line.and_then(|line| line.split_once(": ")).map_or("unnamed CPU", |(_, model)| model.trim())

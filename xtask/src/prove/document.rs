@@ -1,11 +1,11 @@
-//! The rows of `docs/proof.md`: those of one campaign are replaced, the rest stays as it is.
+//! The rows of `docs/proof.md`: a campaign replaces its own rows and leaves the others unchanged.
 
 use anyhow::{Context as _, Result, ensure};
 
-/// The first line of the table; the second divides it from its rows.
+/// The header of the table; the next line separates it from the rows.
 const HEAD: &str = "| campaign | figure | value | commit | machine | date | minutes |";
 
-/// A figure with its circumstances.
+/// A row of the table: a figure with its circumstances.
 pub(super) struct Row {
     pub(super) campaign: String,
     pub(super) figure: String,
@@ -17,17 +17,17 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// A line of the table.
+    /// The row as a line of Markdown.
     fn line(&self) -> String {
         let Self { campaign, figure, value, commit, machine, date, minutes } = self;
         let cells = [campaign, figure, value, commit, machine, date, minutes];
-        // A bar would end the cell.
+        // A vertical bar would end the cell.
         let cells = cells.map(|cell| cell.replace('|', "/"));
         format!("| {} |", cells.join(" | "))
     }
 }
 
-/// Returns the document with these rows in place of those that the campaign had; a new campaign comes last.
+/// Returns the document with these rows in place of the campaign's old rows; the rows of a new campaign come last.
 pub(super) fn rewritten(document: &str, campaign: &str, rows: &[Row]) -> Result<String> {
     let lines: Vec<&str> = document.lines().collect();
     let head = lines.iter().position(|line| *line == HEAD).context("no table of figures")?;

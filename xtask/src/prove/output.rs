@@ -1,4 +1,4 @@
-//! The output of a command: shown while it comes, kept, and read for figures.
+//! The output of a command: shown as it comes, kept, and searched for figures.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, ExitStatus, Stdio};
@@ -8,22 +8,22 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-/// The beginning of a line with a figure; tests print it by `lb_tests::campaign::figure`.
+/// The prefix of a line with a figure, which tests print by `lb_tests::campaign::figure`.
 const FIGURE: &str = "figure: ";
-/// The beginning of cargo's line about the tests of a file.
+/// The prefix of libtest's line about the tests of a file.
 const TESTS: &str = "test result: ok. ";
-/// How long a command that has ended may have left lines unread.
+/// The time in which lines are still read after the command has ended.
 const LATE: Duration = Duration::from_millis(500);
 
-/// A figure, its value with the unit.
+/// A figure: its name, and its value with the unit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Figure {
     pub(super) name: String,
     pub(super) value: String,
 }
 
-/// Runs a command, and returns how it ended and what it printed. A process
-/// that it leaves behind, and that holds its output open, does not hold us.
+/// Runs a command and shows its output; returns exit status and output. A process that the command leaves behind with
+/// an open output does not block this function.
 pub(super) fn shown(command: &mut Command) -> Result<(ExitStatus, String)> {
     let mut child = command
         .stdin(Stdio::null())
@@ -32,7 +32,7 @@ pub(super) fn shown(command: &mut Command) -> Result<(ExitStatus, String)> {
         .with_context(|| format!("start {}", command.get_program().display()))?;
     let output = child.stdout.take().context("the output of a command")?;
     let (send, lines) = mpsc::channel();
-    // It may outlive this function: see above.
+    // The thread may outlive this function if a process keeps the output open.
     drop(thread::spawn(move || {
         let mut output = BufReader::new(output);
         let mut line = Vec::new();
@@ -60,8 +60,8 @@ pub(super) fn shown(command: &mut Command) -> Result<(ExitStatus, String)> {
     }
 }
 
-/// Finds the figures in what commands printed. The tests that passed
-/// are one, and where there is no other that it ended well is.
+/// Finds the figures in the output of commands. The number of passed tests is one; without any other figure, the exit
+/// code is one.
 pub(super) fn figures(said: &str) -> Vec<Figure> {
     let mut all: Vec<Figure> = said.lines().filter_map(figure).collect();
     let passed = |line: &str| -> Option<u32> {
@@ -77,7 +77,7 @@ pub(super) fn figures(said: &str) -> Vec<Figure> {
     all
 }
 
-/// Reads `figure: NAME VALUE UNIT`, where only the name may have several words.
+/// Parses `figure: NAME VALUE UNIT`; only the name may consist of several words.
 fn figure(line: &str) -> Option<Figure> {
     let mut words = line.strip_prefix(FIGURE)?.trim_end().rsplitn(3, ' ');
     let (unit, value, name) = (words.next()?, words.next()?, words.next()?);

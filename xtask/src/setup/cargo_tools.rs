@@ -1,4 +1,4 @@
-//! Tools of cargo at a known version: as a program that somebody built where there is one, else by `cargo install`.
+//! Cargo tools of a fixed version: a prebuilt program where one exists, else `cargo install`.
 
 use std::env;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::wheel::{self, Wheel};
 use crate::shell;
 use crate::step::{present, step};
 
-/// A tool, the version we install, and the oldest one that we accept when it is there already.
+/// A tool, the version to install, and the oldest version that is accepted if it is installed.
 pub(crate) struct CargoTool {
     name: &'static str,
     version: &'static str,
@@ -19,7 +19,7 @@ pub(crate) struct CargoTool {
     wheel: Option<Wheel>,
 }
 
-/// Links the eBPF object. 0.10.3 uses the LLVM inside of rustc 1.95, so it needs no LLVM packages.
+/// Links the eBPF object. Version 0.10.3 uses the LLVM of rustc 1.95, so no LLVM packages are needed.
 pub(crate) const BPF_LINKER: CargoTool = CargoTool {
     name: "bpf-linker",
     version: "0.10.3",
@@ -28,7 +28,7 @@ pub(crate) const BPF_LINKER: CargoTool = CargoTool {
     wheel: None,
 };
 
-/// Judges dependencies: licences, sources, duplicates.
+/// Checks dependencies: licences, sources, duplicates.
 pub(crate) const CARGO_DENY: CargoTool = CargoTool {
     name: "cargo-deny",
     version: "0.20.2",
@@ -43,7 +43,7 @@ pub(crate) const CARGO_DENY: CargoTool = CargoTool {
     }),
 };
 
-/// Runs the tests without root, each in a process of its own (`.config/nextest.toml`).
+/// Runs the tests without root, each in its own process (`.config/nextest.toml`).
 pub(crate) const CARGO_NEXTEST: CargoTool = CargoTool {
     name: "cargo-nextest",
     version: "0.9.148",
@@ -58,7 +58,7 @@ pub(crate) const CARGO_NEXTEST: CargoTool = CargoTool {
     }),
 };
 
-/// Changes code in small ways and asks whether tests notice (`cargo xtask mutants`).
+/// Mutates code and runs tests on each mutant (`cargo xtask mutants`).
 pub(crate) const CARGO_MUTANTS: CargoTool = CargoTool {
     name: "cargo-mutants",
     version: "27.1.0",
@@ -67,7 +67,7 @@ pub(crate) const CARGO_MUTANTS: CargoTool = CargoTool {
     wheel: None,
 };
 
-/// Installs `tool` unless it is there in a version that will do.
+/// Installs `tool` unless a suitable version is installed.
 pub(crate) fn ensure(tool: &CargoTool) -> Result<()> {
     if let Some(installed) = installed(tool).filter(|version| *version >= tool.oldest) {
         let (major, minor, patch) = installed;
@@ -79,20 +79,20 @@ pub(crate) fn ensure(tool: &CargoTool) -> Result<()> {
         if let Some(wheel) = &tool.wheel {
             match by_wheel(tool, wheel) {
                 Ok(()) => return Ok(()),
-                Err(error) => println!("    building it, for there is no program: {error:#}"),
+                Err(error) => println!("    building it, no prebuilt program: {error:#}"),
             }
         }
         let mut cargo = shell::cargo();
         let _: &mut Command = cargo
             .args(["install", "--quiet", "--locked", name, "--version", version])
-            // Built in a directory for the moment: what `.ci/run` keeps is not for tools.
+            // Built in a temporary directory: the target directory that `.ci/run` keeps is not for tools.
             .env_remove("CARGO_TARGET_DIR");
         shell::run(&mut cargo, &format!("cargo install --locked {name} --version {version}"))
     })
 }
 
-/// Puts the program of a wheel where `cargo install` would put the
-/// one that it builds. One that does not start here is an error.
+/// Installs the program of a wheel at the path that `cargo install` uses. A program that does not start here is an
+/// error.
 fn by_wheel(tool: &CargoTool, wheel: &Wheel) -> Result<()> {
     wheel::install(wheel, tool.version, tool.name, &binaries()?)?;
     installed(tool).map(drop).with_context(|| format!("{} does not start", tool.name))
@@ -110,14 +110,14 @@ fn binaries() -> Result<PathBuf> {
 
 fn installed(tool: &CargoTool) -> Option<(u32, u32, u32)> {
     let file = shell::find(tool.name).or_else(|| Some(binaries().ok()?.join(tool.name)))?;
-    // Some subcommands of cargo answer only under their own name.
+    // Some cargo subcommands accept --version only after their own name.
     let name = tool.name.trim_start_matches("cargo-");
     [&["--version"][..], &[name, "--version"]].into_iter().find_map(|arguments| {
         version_in(&shell::output(Command::new(&file).args(arguments), "").ok()?)
     })
 }
 
-/// Reads the version out of a line such as `bpf-linker 0.10.3`.
+/// Parses the version in a line such as `bpf-linker 0.10.3`.
 fn version_in(line: &str) -> Option<(u32, u32, u32)> {
     let mut numbers = line.split_whitespace().nth(1)?.splitn(3, '.');
     let mut number = || -> Option<u32> {

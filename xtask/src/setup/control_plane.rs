@@ -1,8 +1,7 @@
 //! The Kubernetes control plane of the tests, built from Go modules (`tests/control-plane`).
 //!
-//! The binaries go to a cache outside the clone, in a directory named after what they are built from;
-//! `tests/control-plane/bin` links to it. A binary that `KUBEBUILDER_ASSETS` holds is not built: the
-//! tests take it from there.
+//! The binaries go to a cache outside the clone, in a directory named after their sources; `tests/control-plane/bin`
+//! links to it. A binary that `KUBEBUILDER_ASSETS` holds is not built: the tests use it from there.
 
 use std::env;
 use std::fs;
@@ -17,7 +16,7 @@ use crate::shell;
 use crate::step::{present, step};
 use crate::workspace;
 
-/// A binary, and where its source is.
+/// A binary and the location of its source.
 struct Binary {
     name: &'static str,
     module: Module,
@@ -64,10 +63,10 @@ const BINARIES: [Binary; 5] = [
     },
 ];
 
-/// The files that decide what is built.
+/// The files that determine what is built.
 const INPUTS: [&str; 4] = ["go.mod", "go.sum", "etcd/go.mod", "etcd/go.sum"];
 
-/// Builds the binaries that neither the cache nor `KUBEBUILDER_ASSETS` holds.
+/// Builds the binaries that are neither in the cache nor in `KUBEBUILDER_ASSETS`.
 pub(crate) fn ensure() -> Result<()> {
     let source = workspace::root().join("tests/control-plane");
     let directory = workspace::cache()?.join("control-plane").join(fingerprint(&source)?);
@@ -95,7 +94,7 @@ pub(crate) fn ensure() -> Result<()> {
     Ok(())
 }
 
-/// Tells whether the person brought this binary along.
+/// Whether `KUBEBUILDER_ASSETS` has this binary.
 fn given(name: &str) -> bool {
     env::var_os("KUBEBUILDER_ASSETS")
         .is_some_and(|directory| Path::new(&directory).join(name).is_file())
@@ -126,13 +125,12 @@ fn build(binary: &Binary, source: &Path, directory: &Path) -> Result<()> {
             .arg(binary.package),
         "check that Go reaches its module proxy, and that 3 GB of memory and 5 GB of disk are free",
     )?;
-    // Whole or not at all: an interrupted build leaves no binary that a later run would trust.
+    // Renamed at the end, so that an interrupted build leaves no binary that a later run would trust.
     fs::rename(&unfinished, directory.join(binary.name))
         .with_context(|| format!("binary {} in {}", binary.name, directory.display()))
 }
 
-/// Returns the linker flags that make the binaries say the version they are; a build from a module
-/// would otherwise call itself v0.0.0.
+/// Returns the linker flags that set the version of the binaries; a build from a module would report v0.0.0.
 fn version_stamp(module: &Path) -> Result<String> {
     let version = shell::output(
         go(module).args(["list", "-mod=readonly", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes"]),
@@ -157,7 +155,7 @@ fn go(module: &Path) -> Command {
     go
 }
 
-/// Names a set of inputs: FNV-1a over their bytes, sixteen digits.
+/// A name for the inputs: the FNV-1a hash of their bytes, in sixteen digits.
 fn fingerprint(source: &Path) -> Result<String> {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for input in INPUTS {
@@ -170,7 +168,7 @@ fn fingerprint(source: &Path) -> Result<String> {
     Ok(format!("{hash:016x}"))
 }
 
-/// Lets `link` point at `directory`, whatever it pointed at before.
+/// Makes `link` point at `directory`, whatever it pointed at before.
 fn link(link: &PathBuf, directory: &Path) -> Result<()> {
     if fs::read_link(link).is_ok_and(|target| target == directory) {
         return Ok(());

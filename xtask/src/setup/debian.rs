@@ -1,4 +1,5 @@
-//! Debian's archive, seen through apt's own configuration: this machine's mirror, never one of ours.
+//! Packages of Debian's archive, found through apt's own configuration: the mirror is this machine's, never one of
+//! ours.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use anyhow::{Context as _, Result};
 
 use crate::shell;
 
-/// Signs every Debian suite; installed on every Debian machine.
+/// The keyring that signs every Debian suite; it is installed on every Debian machine.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Refreshes apt's package lists.
@@ -19,7 +20,7 @@ pub(crate) fn refresh() -> Result<()> {
     )
 }
 
-/// Downloads `package` of exactly `version` from `suite` into `directory`, and returns the file.
+/// Downloads `package` of exactly `version` from `suite` into `directory`; returns the path of the file.
 pub(crate) fn download(
     package: &str,
     version: &str,
@@ -29,15 +30,15 @@ pub(crate) fn download(
     Archive::open(suite, directory)?.download(&format!("{package}={version}*"))
 }
 
-/// A suite of Debian's archive, which need not be configured on this machine: it is asked for through a source list,
-/// package lists and a cache of our own inside a directory, so that the machine's apt stays as it was.
+/// A suite of Debian's archive, which need not be configured on this machine: source list, package lists and cache are
+/// in a directory of their own, so that the machine's apt configuration does not change.
 pub(crate) struct Archive {
     directory: PathBuf,
     suite: String,
 }
 
 impl Archive {
-    /// Fetches the package lists of `suite` into `directory`, which is there.
+    /// Fetches the package lists of `suite` into `directory`, which must exist.
     pub(crate) fn open(suite: &str, directory: &Path) -> Result<Self> {
         let archive = Self { directory: directory.to_owned(), suite: suite.to_owned() };
         let mirror = mirror()?;
@@ -52,7 +53,7 @@ impl Archive {
         Ok(archive)
     }
 
-    /// Names of the packages that a regular expression of apt's finds, sorted as versions are.
+    /// The names of the packages that match a regular expression, in version order.
     pub(crate) fn names(&self, expression: &str) -> Result<Vec<String>> {
         let mut search = self.apt("apt-cache");
         let _: &mut Command = search.args(["search", "--names-only", expression]);
@@ -63,7 +64,7 @@ impl Archive {
         Ok(names)
     }
 
-    /// Downloads a package, as apt names it, and returns the file.
+    /// Downloads a package by the name that apt uses, and returns the path of the file.
     pub(crate) fn download(&self, package: &str) -> Result<PathBuf> {
         let remedy = self.remedy(package);
         shell::run(self.apt("apt-get").args(["download", package]), &remedy)?;
@@ -102,14 +103,14 @@ impl Archive {
     }
 }
 
-/// The numbers within a name, in their order.
+/// The numbers in a name, in order.
 fn numbers(name: &str) -> Vec<u32> {
     name.split(|letter: char| !letter.is_ascii_digit())
         .filter_map(|number| number.parse().ok())
         .collect()
 }
 
-/// Returns the address of the mirror that apt is configured with for Debian's main archive.
+/// Returns the mirror that apt is configured with for Debian's main archive.
 fn mirror() -> Result<String> {
     let configured = || {
         let list = shell::output(
@@ -125,12 +126,12 @@ fn mirror() -> Result<String> {
     if let Some(mirror) = configured()? {
         return Ok(mirror);
     }
-    // Without package lists apt names no target: fetch them once.
+    // Without package lists apt names no source, so they are fetched once.
     refresh()?;
     configured()?.context("apt has no source of Debian's main archive\nremedy: configure one")
 }
 
-/// Picks the main archive out of lines of `origin release address`.
+/// Picks the main archive from lines of `origin release address`.
 fn main_archive(targets: &str) -> Option<&str> {
     targets.lines().find_map(|line| {
         let (origin, rest) = line.split_once(' ')?;

@@ -8,10 +8,10 @@ use crate::setup::debian;
 use crate::shell;
 use crate::step::{present, step};
 
-/// A command that must be found, and the Debian package that has it.
+/// A command, and the Debian package that contains it.
 pub(crate) type Tool = (&'static str, &'static str);
 
-/// Tools for building and running.
+/// Tools for building the repository and for running the tests.
 pub(crate) const TOOLS: [Tool; 6] = [
     ("cc", "gcc"),
     ("ip", "iproute2"),
@@ -24,10 +24,10 @@ pub(crate) const TOOLS: [Tool; 6] = [
 /// Tools that start the image in a test.
 pub(crate) const CONTAINERS: [Tool; 2] = [("ctr", "containerd"), ("runc", "runc")];
 
-/// A tool that removes programs and asks the kernel about them, as somebody else would, in tests.
+/// A tool with which tests remove programs and query the kernel, as other software would.
 pub(crate) const BYSTANDER: [Tool; 1] = [("bpftool", "bpftool")];
 
-/// Tools that boot other kernels, and make their root file system.
+/// Tools that boot other kernels and create their root file system.
 pub(crate) const EMULATION: [Tool; 5] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
@@ -45,7 +45,7 @@ pub(crate) const CROSS: [Tool; 2] = [
 /// A browser for the test of the benchmark report.
 pub(crate) const BROWSER: [Tool; 1] = [("chromium", "chromium")];
 
-/// Installs the packages of the tools that are not found.
+/// Installs the packages of missing tools.
 pub(crate) fn ensure(what: &str, tools: &[Tool]) -> Result<()> {
     let missing: Vec<Tool> =
         tools.iter().copied().filter(|(tool, _)| shell::find(tool).is_none()).collect();

@@ -1,7 +1,7 @@
 //! The source of Rust's core library, from which it is compiled for the BPF target.
 //!
-//! rustup brings it as a component. Where rustup cannot download, Debian's package of the very same
-//! version carries the same `library` directory.
+//! rustup installs it as a component. Where rustup cannot download, Debian's package of exactly the same version
+//! contains the same `library` directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use crate::shell;
 use crate::step::{present, step};
 use crate::workspace;
 
-/// The Debian suite that carries current Rust releases.
+/// The Debian suite with current Rust releases.
 const SUITE: &str = "trixie-backports";
 const REMEDY: &str = "install Rust by rustup, with the version of rust-toolchain.toml";
 
-/// Puts rust-src beside the compiler, unless it is there.
+/// Installs rust-src beside the compiler, unless it is installed.
 pub(crate) fn ensure() -> Result<()> {
     let sysroot = shell::output(rustc().args(["--print", "sysroot"]), REMEDY)?;
     let version = version()?;
@@ -28,13 +28,13 @@ pub(crate) fn ensure() -> Result<()> {
         return Ok(());
     }
     step(format!("rust-src {version}"), "10 s", || {
-        // rustup is content with a component it remembers, also when the files are gone.
+        // rustup considers a recorded component installed even if its files are missing.
         let by_rustup = from_rustup().and_then(|()| {
             ensure!(is_there(&destination), "{} is missing\n{REMEDY}", destination.display());
             Ok(())
         });
         if by_rustup.is_err() && shell::find("apt-get").is_some() {
-            println!("    rustup did not bring it; taking Debian's rust-src of the same version");
+            println!("    rustup did not install it; using Debian's rust-src of the same version");
             return from_debian(&version, &destination);
         }
         by_rustup
@@ -53,7 +53,7 @@ fn from_rustup() -> Result<()> {
     .map(drop)
 }
 
-/// Takes the `library` directory out of Debian's package and moves it into place.
+/// Extracts the `library` directory of Debian's package and copies it into place.
 fn from_debian(version: &str, destination: &Path) -> Result<()> {
     let scratch = workspace::cache()?.join(format!("rust-src-{version}"));
     if scratch.exists() {
@@ -73,7 +73,7 @@ fn from_debian(version: &str, destination: &Path) -> Result<()> {
     fs::remove_dir_all(&scratch).with_context(|| format!("directory {}", scratch.display()))
 }
 
-/// Unpacks only the library of a package that also carries the compiler's source.
+/// Unpacks only the library directory; the package also contains the compiler's source.
 fn unpack(package: &Path, directory: &Path) -> Result<PathBuf> {
     let remedy = "remove the cache directory and run this command again";
     let mut archive = Command::new("dpkg")

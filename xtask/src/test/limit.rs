@@ -1,16 +1,15 @@
-//! How long a test with root may take on a quiet machine. Nothing that a
-//! test does can stop the run: past its limit it is ended from outside.
+//! The time limits of root tests on a quiet machine. No test can stop the run: a test that exceeds its limit is killed.
 
 use std::time::Duration;
 
-/// The limit of a test that is in no table. Beside others on two CPUs the slowest of them take a minute.
+/// The limit of a test that is not in the table. Beside others on two CPUs, the slowest of these take a minute.
 const DEFAULT: Duration = Duration::from_mins(2);
 
-/// A file of tests that hangs, in the tests of this runner.
+/// The name of a test file that hangs, in the tests of this runner.
 #[cfg(test)]
 pub(super) const HANGING: &str = "hanging_example";
 
-/// Tests with a limit of their own, and the reason: by the name of their file, or of the file and the test.
+/// Tests with a limit of their own, and the reason. The key is the name of the file, or of the file and the test.
 const LARGER: [(&str, Duration, &str); 5] = [
     (
         "control_plane_matrix",
@@ -31,7 +30,7 @@ const LARGER: [(&str, Duration, &str); 5] = [
     ("topology_neighbours", Duration::from_mins(4), "the agent's pauses between repairs double"),
 ];
 
-/// Returns the limit of a test of a file, on a quiet machine.
+/// Returns the limit of a test on a quiet machine.
 pub(super) fn of(file: &str, test: &str) -> Duration {
     #[cfg(test)]
     if file == HANGING {

@@ -1,4 +1,5 @@
-//! How slow this machine is now, beside a quiet one with two CPUs: deadlines are multiplied by it.
+//! The slowness of this machine at the moment, compared with a quiet machine with two CPUs: limits are multiplied by
+//! it.
 
 use std::fs;
 use std::hint::black_box;
@@ -6,20 +7,20 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Seconds of the probe on a quiet machine (two CPUs at 3 GHz, a debug build of this program).
+/// The seconds that the probe takes on a quiet machine (two CPUs at 3 GHz, a debug build of this program).
 const QUIET: f64 = 0.10;
-/// Rounds of arithmetic on each CPU.
+/// The rounds of arithmetic on each CPU.
 const ROUNDS: u64 = 2_000_000;
-/// Processes that are started and waited for, one after the other.
+/// The number of processes that are started and waited for, one after another.
 const PROCESSES: u32 = 20;
-/// Tasks for each CPU that a run makes by itself.
+/// The load average for each CPU that a run itself causes.
 const OWN_LOAD: f64 = 2.0;
-/// The largest factor: beyond it a deadline would be none.
+/// The largest factor: with a larger one, limits would have no effect.
 const LARGEST: f64 = 8.0;
 
-/// Measures how many times longer than on a quiet machine work takes: 1 or more, in tenths. It is the larger of two
-/// figures: what a fixed piece of work takes now, and how many tasks have waited for each CPU in the last minute,
-/// which the scheduler hides from a short piece of work.
+/// Measures how many times longer work takes than on a quiet machine: 1 or more, in tenths. The result is the larger of
+/// two figures: the time of a fixed piece of work, and the number of tasks that waited for each CPU in the last minute,
+/// which a short piece of work may not notice.
 pub(super) fn slowness() -> f64 {
     let began = Instant::now();
     thread::scope(|scope| {
@@ -37,7 +38,7 @@ fn factor(taken: Duration, waiting: f64) -> f64 {
     (factor * 10.0).round() / 10.0
 }
 
-/// Reads the first figure of `/proc/loadavg`, in units of what the lanes of a run alone make of it.
+/// Parses the first figure of `/proc/loadavg`, in units of the load that a run itself causes.
 fn waiting(load: &str) -> f64 {
     let load = load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0);
     let cpus = thread::available_parallelism().map_or(1, Into::into);
@@ -55,7 +56,7 @@ fn arithmetic() {
 fn processes() {
     for _ in 0..PROCESSES {
         let mut command = Command::new("true");
-        // Where there is no such program nothing is measured by it.
+        // Without such a program, this part is not measured.
         drop(command.stdin(Stdio::null()).status());
     }
 }

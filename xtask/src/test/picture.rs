@@ -1,5 +1,5 @@
-//! A picture of a test that does not end: its processes and where
-//! they wait, what its agents logged, the counters of its interfaces.
+//! A description of a test that does not end: its processes and the places where they wait, the logs of its agents, the
+//! counters of its interfaces.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,15 @@ use std::process::Command;
 
 use super::tree;
 
-/// The lines of each log that are kept.
+/// The number of lines that are kept from each log.
 const LOG_LINES: usize = 40;
-/// Where topologies of the tests have their directories, named by the process that made them (`topology/leftovers.rs`).
+/// The parent of the directories of topologies, which have the id of their process in their names
+/// (`topology/leftovers.rs`).
 pub(super) const DIRECTORIES: &str = "/run/lb-test";
-/// Where names of network namespaces are, and how those of the tests begin.
+/// The directory of the names of network namespaces, and the prefix of those of tests.
 pub(super) const NAMESPACES: (&str, &str) = ("/run/netns", "lbt-");
 
-/// Describes the processes below `top` and everything that carries its number.
+/// Describes the processes below `top`, and all resources with its process id.
 pub(super) fn of(top: u32) -> String {
     let mut lines = vec!["processes:".to_owned()];
     let processes: Vec<_> = tree::below(top).into_iter().map(described).collect();
@@ -36,14 +37,14 @@ pub(super) fn of(top: u32) -> String {
     lines.join("\n")
 }
 
-/// A process in words.
+/// The description of a process.
 struct Described {
     lines: Vec<String>,
-    /// Its threads that wait in the kernel and take no signal.
+    /// Its threads in uninterruptible sleep.
     blocked: Vec<String>,
 }
 
-/// A line for the process and one for each of its threads: state, place in the kernel, system call, stack.
+/// A line for the process and one for each of its threads: state, wait channel, system call, stack.
 fn described(id: u32) -> Described {
     let directory = Path::new("/proc").join(id.to_string());
     let command = fs::read_to_string(directory.join("cmdline")).unwrap_or_default();
@@ -65,12 +66,12 @@ fn described(id: u32) -> Described {
     described
 }
 
-/// The letter after the name, which may hold anything, in a `stat` of /proc.
+/// The state letter in a `stat` file of /proc. It follows the name, which may contain any character.
 fn state(stat: &str) -> char {
     stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or('?')
 }
 
-/// Directories in `parent` whose names begin with the number of the process and a hyphen.
+/// The directories in `parent` whose names begin with the process id and a hyphen.
 pub(super) fn owned(parent: &Path, owner: u32) -> Vec<PathBuf> {
     let prefix = format!("{owner}-");
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
@@ -78,7 +79,7 @@ pub(super) fn owned(parent: &Path, owner: u32) -> Vec<PathBuf> {
     named.map(|it| it.path()).collect()
 }
 
-/// Names of the network namespaces that a process of tests has made.
+/// The names of the network namespaces that a test process has created.
 pub(super) fn namespaces(owner: u32) -> Vec<String> {
     let (directory, prefix) = NAMESPACES;
     let prefix = format!("{prefix}{owner}-");
@@ -87,7 +88,7 @@ pub(super) fn namespaces(owner: u32) -> Vec<String> {
     names.filter(|name| name.starts_with(&prefix)).collect()
 }
 
-/// Files named `*.log` in a directory and those in it, in two levels: below are file systems of other kinds.
+/// The files named `*.log` in a directory and its subdirectories. Deeper levels contain other file systems.
 fn logs(directory: &Path) -> Vec<PathBuf> {
     let files = |directory: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();

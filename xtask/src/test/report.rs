@@ -1,4 +1,4 @@
-//! The last lines of a run: how many tests passed, which did not, what took long.
+//! The last lines of a run: the number of passed tests, the failed ones, and the slowest files.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::attempt::Run;
 use super::budget::Times;
 use super::events::{Case, Outcome};
 
-/// How many of the slowest files are shown.
+/// The number of the slowest files to show.
 const SLOWEST: usize = 10;
 
 /// A test that failed.
@@ -15,11 +15,11 @@ const SLOWEST: usize = 10;
 pub(super) struct Failure {
     pub(super) file: String,
     pub(super) case: Case,
-    /// The log of the run that it failed in, and that of the second.
+    /// The logs of the run in which it failed, and of its second run.
     pub(super) logs: Vec<PathBuf>,
 }
 
-/// The time of a file of tests.
+/// The times of a test file.
 #[derive(Debug)]
 pub(super) struct Timed {
     pub(super) name: String,
@@ -28,17 +28,17 @@ pub(super) struct Timed {
     slowest: Option<(String, f64)>,
 }
 
-/// How everything ended.
+/// The outcomes of a whole run.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    /// Cases that passed or were ignored, by file.
+    /// Passed and ignored cases, by file.
     pub(super) good: Vec<(String, Case)>,
     pub(super) failures: Vec<Failure>,
     pub(super) flaky: Vec<Failure>,
-    /// Files that the time was too short for.
+    /// Test files that did not run because the time was too short.
     pub(super) not_run: Vec<String>,
     pub(super) files: Vec<Timed>,
-    /// Tests without root: passed and failed.
+    /// The numbers of passed and failed tests without root.
     pub(super) without_root: (usize, usize),
 }
 
@@ -58,7 +58,7 @@ impl Timed {
 }
 
 impl Report {
-    /// Adds a run of a file.
+    /// Adds the outcomes of a run of a file.
     pub(super) fn add(&mut self, file: &str, run: &Run) {
         if run.is_out_of_time {
             self.not_run.push(file.to_owned());
@@ -75,7 +75,7 @@ impl Report {
         }
     }
 
-    /// Takes a failure back whose second run is over.
+    /// Records the second run of a failed test.
     pub(super) fn retried(&mut self, mut failure: Failure, is_green: bool, log: PathBuf) {
         failure.logs.push(log);
         if is_green {
@@ -85,12 +85,12 @@ impl Report {
         }
     }
 
-    /// Whether the run is green: flaky tests are named, and do not make it red.
+    /// Whether the run is green: flaky tests are named, but do not make it red.
     pub(super) const fn is_green(&self) -> bool {
         self.failures.is_empty() && self.not_run.is_empty() && self.without_root.1 == 0
     }
 
-    /// The seconds of each file that was run to its end.
+    /// The seconds of each file that ran to its end.
     pub(super) fn times(&self) -> Times {
         let whole = self.files.iter().filter(|it| !self.not_run.contains(&it.name));
         whole.map(|it| (it.name.clone(), it.seconds)).collect()
@@ -109,17 +109,17 @@ impl Report {
         }
         for (word, failures) in [("FLAKY", &self.flaky), ("FAILED", &self.failures)] {
             for Failure { file, case, logs } in failures {
-                let late = if case.outcome == Outcome::Late { ", ended from outside" } else { "" };
+                let late = if case.outcome == Outcome::Late { ", killed" } else { "" };
                 let logs: Vec<String> = logs.iter().map(|it| it.display().to_string()).collect();
                 let logs = logs.join(" and ");
                 lines.push(format!("{word} {file}::{}{late}: logs {logs}", case.name));
             }
         }
         if !self.flaky.is_empty() {
-            lines.push("remedy: mend it, or name it with its cause in docs/flaky.md".to_owned());
+            lines.push("remedy: fix it, or name it with its cause in docs/flaky.md".to_owned());
         }
         for name in &self.not_run {
-            lines.push(format!("NOT RUN {name}: the time was over"));
+            lines.push(format!("NOT RUN {name}: out of time"));
         }
         let (passed, failed) = self.numbers();
         let (flaky, not_run) = (self.flaky.len(), self.not_run.len());
@@ -132,7 +132,7 @@ impl Report {
         lines.join("\n")
     }
 
-    /// Tests that passed, flaky ones among them, and tests that failed.
+    /// The numbers of tests that passed, including flaky ones, and of tests that failed.
     pub(super) fn numbers(&self) -> (usize, usize) {
         let passed = self.good.iter().filter(|(_, it)| it.outcome == Outcome::Passed).count();
         let (good, bad) = self.without_root;
@@ -181,10 +181,10 @@ mod tests {
             report.text(Duration::from_secs(90)),
             "slowest files of tests with root:\n\
              \u{20}  124.0 s, CPU    2.0 s  file (longest: late 120.0 s)\n\
-             FLAKY file::late, ended from outside: logs /l/file.0.log and /l/retry.log\n\
+             FLAKY file::late, killed: logs /l/file.0.log and /l/retry.log\n\
              FAILED file::bad: logs /l/file.0.log and /l/retry.log\n\
-             remedy: mend it, or name it with its cause in docs/flaky.md\n\
-             NOT RUN other: the time was over\n\
+             remedy: fix it, or name it with its cause in docs/flaky.md\n\
+             NOT RUN other: out of time\n\
              1 flaky, 0 ignored, 1 files not run, 1.5 minutes\n\
              7 passed, 1 failed\n"
         );

@@ -1,5 +1,5 @@
-//! The runner with programs of tests that hang, fail once, fail
-//! twice, or have no time: each with the line that it prints.
+//! Tests of the runner with test programs that hang, fail once, fail twice, or run out of time: each with the line that
+//! the runner prints.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,7 +15,7 @@ use super::events::Outcome;
 use super::lanes::Lanes;
 use super::report::Report;
 
-/// Shell functions that report as libtest does.
+/// Shell functions that print events as libtest does.
 const LIBTEST: &str = r#"#!/bin/sh
 began() { printf '{ "type": "test", "event": "started", "name": "%s" }\n' "$1"; }
 ended() { printf '{ "type": "test", "name": "%s", "event": "%s", "exec_time": 0.1 }\n' "$1" "$2"; }
@@ -23,7 +23,7 @@ skipped() { case " $arguments " in *" --skip $1 "*) return 0;; *) return 1;; esa
 arguments="$*"
 "#;
 
-/// A program of tests in shell.
+/// A test program written in shell.
 fn program(directory: &TempDir, name: &str, body: &str) -> Binary {
     let program = directory.path().join(name);
     fs::write(&program, format!("{LIBTEST}{body}")).unwrap();
@@ -40,7 +40,7 @@ fn text(report: &Report) -> String {
     report.text(Duration::from_mins(1))
 }
 
-/// Runs one whose limit is two seconds in the table: every test of `hang` is.
+/// Runs a program whose limit is two seconds in the table, as for every test of [`HANGING`].
 fn attempt(binary: &Binary, log: &Path) -> Run {
     let attempt = Attempt {
         binary,
@@ -53,7 +53,7 @@ fn attempt(binary: &Binary, log: &Path) -> Run {
     attempt.run().unwrap()
 }
 
-/// A program whose second test waits for ever, as does a child that holds its output open.
+/// A program whose second test never ends, and neither does a child that holds its output open.
 const HANG: &str = r"
 if ! skipped first; then began first; ended first ok; fi
 if ! skipped second; then began second; sleep 600 & sleep 600; fi
@@ -68,7 +68,7 @@ fn test_that_hangs_is_ended_with_its_child_and_the_others_have_their_turn() {
     let report = lanes(&all, &directory, &Times::new(), Budget::new(None));
     assert!(began.elapsed() < Duration::from_mins(5));
     let text = text(&report);
-    assert!(text.contains("FAILED hanging_example::second, ended from outside: logs "), "{text}");
+    assert!(text.contains("FAILED hanging_example::second, killed: logs "), "{text}");
     assert!(text.ends_with("\n2 passed, 1 failed\n"), "{text}");
     let output = &report.failures.first().unwrap().case.output;
     assert!(output.contains(": sleep 600 \n"), "{output}");
@@ -110,7 +110,7 @@ fn file_without_room_in_the_budget_is_named_and_makes_the_run_red() {
     let times = Times::from([("long".to_owned(), 7200.0), ("short".to_owned(), 0.1)]);
     let report = lanes(&all, &directory, &times, Budget::new(Some(Duration::from_mins(10))));
     let text = text(&report);
-    assert!(text.contains("NOT RUN long: the time was over\n"), "{text}");
+    assert!(text.contains("NOT RUN long: out of time\n"), "{text}");
     assert!(text.ends_with("1 files not run, 1.0 minutes\n1 passed, 0 failed\n"), "{text}");
     assert!(!report.is_green());
 }
@@ -122,7 +122,7 @@ fn file_that_runs_when_the_time_is_over_is_ended_and_named() {
     let times = Times::from([("long".to_owned(), 0.0)]);
     let report = lanes(&all, &directory, &times, Budget::new(Some(Duration::from_secs(1))));
     let text = text(&report);
-    assert!(text.contains("NOT RUN long: the time was over\n"), "{text}");
+    assert!(text.contains("NOT RUN long: out of time\n"), "{text}");
     assert!(!report.is_green());
 }
 

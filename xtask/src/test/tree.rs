@@ -1,4 +1,4 @@
-//! A process and everything it has started: what there is, what it used, and its end from outside.
+//! A process and all its descendants: their list, their resource use, and their end from outside.
 
 use std::fs;
 use std::path::Path;
@@ -11,14 +11,14 @@ use nix::unistd::Pid;
 
 use super::picture;
 
-/// How long the harness's own clean-up (its janitor) may take after the end of a program of tests.
+/// The time limit for the harness's own clean-up (its janitor) after the end of a test program.
 const CLEANUP: Duration = Duration::from_secs(40);
-/// Between two looks whether it is done.
+/// The interval at which the end of the clean-up is checked.
 const LOOK: Duration = Duration::from_millis(200);
-/// Ticks of the kernel's clock a second, as `/proc` counts CPU time.
+/// The kernel's ticks per second in `/proc` (`USER_HZ`).
 const TICKS: f64 = 100.0;
 
-/// The process and those below it, parents first.
+/// The process and its descendants, parents first.
 pub(super) fn below(top: u32) -> Vec<u32> {
     let (mut found, mut waiting) = (Vec::new(), vec![top]);
     while let Some(id) = waiting.pop() {
@@ -30,15 +30,16 @@ pub(super) fn below(top: u32) -> Vec<u32> {
     found
 }
 
-/// Processes that the threads of a process have started.
+/// The processes that the threads of a process have started.
 fn children(id: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
-    // Each list ends with a blank.
+    // Each list ends with a space.
     let lists = threads.filter_map(|it| fs::read_to_string(it.path().join("children")).ok());
     lists.collect::<String>().split_whitespace().filter_map(|id| id.parse().ok()).collect()
 }
 
-/// Seconds of CPU of a process and of its children that it waited for, while it is there or not yet waited for.
+/// The CPU seconds of a process and of its children that were waited for, as long as the process exists, also as a
+/// zombie.
 pub(super) fn cpu(id: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
@@ -47,33 +48,33 @@ pub(super) fn cpu(id: u32) -> f64 {
     ticks.map(f64::from).sum::<f64>() / TICKS
 }
 
-/// Ends a program of tests that leads a process group, and everything
-/// below it. The program itself stays a zombie until it is waited for.
+/// Kills a test program, which leads a process group, and all its descendants. The program itself stays a zombie until
+/// it is waited for.
 pub(super) fn end(leader: u32) {
     let all = below(leader);
-    // Whatever is gone already needs no signal.
+    // A process that has ended needs no signal.
     killpg(pid(leader), Signal::SIGKILL).unwrap_or_default();
     for id in all.into_iter().filter(|id| !is_janitor(*id)) {
         kill(pid(id), Signal::SIGKILL).unwrap_or_default();
     }
 }
 
-/// Whether the process is the one that removes what a program of tests leaves, and so must outlive it.
+/// Whether the process is the janitor, which removes leftovers of a test program and must outlive it.
 fn is_janitor(id: u32) -> bool {
     let command = fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
     command.split('\0').nth(1) == Some("janitor")
 }
 
-/// Ends what the program had started, not itself.
+/// Kills the descendants of a program, but not the program itself.
 pub(super) fn end_below(top: u32) {
     for id in below(top).into_iter().filter(|id| *id != top) {
         kill(pid(id), Signal::SIGKILL).unwrap_or_default();
     }
 }
 
-/// Waits until nothing with the number of a program of tests is left, and removes what its janitor has not.
+/// Waits until no resource with the id of a test program is left, and removes what its janitor has not removed.
 ///
-/// `sweeper` is `lb-test-peer`, the program that the janitor is.
+/// `sweeper` is `lb-test-peer`, the program of the janitor.
 pub(super) fn clean_up(owner: u32, sweeper: &Path) -> Result<(), String> {
     let is_clean = || {
         picture::owned(Path::new(picture::DIRECTORIES), owner).is_empty()

@@ -1,4 +1,5 @@
-//! The one who changes things: a client of the API server that keeps its connection, so that a change costs a request.
+//! The client that makes the changes: it keeps its connection to the API server open, so that a change costs one
+//! request.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
@@ -18,12 +19,13 @@ use crate::rig::TARGET;
 
 /// The port of the services that change.
 const PORT: u16 = 80;
-/// An API server gives the first 256 addresses of a large range only to who names one: ours.
+/// The address of the probe Service. An API server assigns the first 256 addresses of a large range only to a Service
+/// that requests one, so this address is free.
 const PROBE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 20);
-/// So many after it are used in turn.
+/// The number of addresses after [`PROBE`] that new Services use in turn.
 const ADDRESSES: u32 = 200;
 
-/// The object that changes, and the client that changes it.
+/// The client of the API server that makes the changes, and its next address for a Service.
 pub(super) struct Changer {
     runtime: Runtime,
     client: Client,
@@ -31,11 +33,11 @@ pub(super) struct Changer {
 }
 
 impl Changer {
-    /// Connects to the API server of `control_plane`, which has the namespace of the population.
+    /// Connects to the API server of `control_plane`; it writes into the namespace of the population.
     pub(super) fn new(control_plane: &ControlPlane) -> Result<Self> {
         let server = Server { kubeconfig: Some(control_plane.kubeconfig()), master: None };
         let (runtime, client) = control_plane.home().run_in(|| -> Result<_> {
-            // Its threads are made here and stay in the namespace of the server.
+            // The runtime's threads are created here, and so stay in the network namespace of the server.
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(1)
                 .enable_all()
@@ -46,19 +48,20 @@ impl Changer {
         Ok(Self { runtime, client, made: 0 })
     }
 
-    /// Where the next Service will be asked.
+    /// The frontend of the next Service to create.
     pub(super) fn next_address(&mut self) -> SocketAddr {
         self.made += 1;
         let address = Ipv4Addr::from(u32::from(PROBE) + 1 + self.made % ADDRESSES);
         SocketAddr::from((address, PORT))
     }
 
-    /// Where the Service is asked that stays.
+    /// The frontend of the probe Service, which stays.
     pub(super) fn probe_address() -> SocketAddr {
         SocketAddr::from((PROBE, PORT))
     }
 
-    /// Makes a Service at an address, and says when that request began; its slice is there before it.
+    /// Creates a Service with a given address and returns the start time of the request. Its slice is created before
+    /// it.
     pub(super) fn make(&self, name: &str, to: SocketAddr, backend: &str) -> Result<Instant> {
         let slice = slice(name, ("dns", "UDP"), &[backend.to_owned()])?;
         let service: Service = serde_json::from_value(json!({
@@ -79,7 +82,7 @@ impl Changer {
         began.with_context(|| format!("make {name}"))
     }
 
-    /// Gives a Service another backend, and says when the request began.
+    /// Gives a Service another backend, and returns the start time of the request.
     pub(super) fn point(&self, name: &str, backend: &str) -> Result<Instant> {
         let endpoints = json!({
             "endpoints": [{"addresses": [backend], "conditions": {"ready": true}}],
@@ -91,7 +94,7 @@ impl Changer {
             drop(slices.patch(&owned, &PatchParams::default(), &patch).await?);
             Ok(began)
         });
-        began.with_context(|| format!("another backend of {name}"))
+        began.with_context(|| format!("change the backend of {name}"))
     }
 
     /// Removes a Service and its slice.
@@ -113,11 +116,11 @@ impl Changer {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// On a thread of the runtime: a connection that has to be made anew is made in its namespace.
+    /// Runs a request on a thread of the runtime, so that a new connection is made in the server's network namespace.
     fn ask<T: Send + 'static, F>(&self, work: impl FnOnce() -> F) -> Result<T>
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        self.runtime.block_on(self.runtime.spawn(work())).context("a request ended")?
+        self.runtime.block_on(self.runtime.spawn(work())).context("a request panicked")?
     }
 }

@@ -1,7 +1,8 @@
-//! The client of a change: asks again and again by UDP, each time from another port, until the expected server answers.
+//! The probe that sees a change: a UDP client that asks repeatedly, each time from a new port, until the expected
+//! server answers.
 //!
-//! A question goes out every millisecond whether the one before was answered or not: what waits for an answer that
-//! never comes would find the change later than it was there.
+//! A question is sent every millisecond, whether or not the one before was answered. A client that waited for an answer
+//! that never comes would see the change too late.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -13,18 +14,18 @@ use anyhow::{Context as _, Result, bail};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
-/// Between two questions.
+/// The time between two questions.
 const PACE: Duration = Duration::from_millis(1);
-/// Questions that may still be answered.
+/// The number of questions that may be waiting for an answer.
 const OPEN: usize = 64;
-/// Ports below it are not for clients.
+/// The first source port; privileged ports are not for clients.
 const FIRST_PORT: u16 = 1_024;
-/// So many are used in turn.
+/// The number of source ports, used in turn.
 const PORTS: u32 = 64_000;
-/// The question that servers of the harness answer: the size of the answer is theirs to choose.
+/// The question that servers of the harness answer; it asks for no padding.
 const QUESTION: &[u8] = b"ask 0 \n";
 
-/// Returns when `server` first answered at `to`.
+/// Returns the time at which `server` first answered at `to`.
 pub(super) fn until_answered_by(to: SocketAddr, server: &str, within: Duration) -> Result<Instant> {
     let deadline = Instant::now() + within;
     let mut open: Vec<UdpSocket> = Vec::new();
@@ -36,7 +37,7 @@ pub(super) fn until_answered_by(to: SocketAddr, server: &str, within: Duration) 
         }
         if now >= next {
             next = now + PACE;
-            // No route, or refused: nobody serves it yet.
+            // An error means no route or a refusal: the Service is not served yet.
             if let Ok(socket) = ask(to) {
                 if open.len() >= OPEN {
                     drop(open.remove(0));
@@ -47,7 +48,7 @@ pub(super) fn until_answered_by(to: SocketAddr, server: &str, within: Duration) 
         let ready = wait(&open, next.saturating_duration_since(Instant::now()))?;
         for index in ready.into_iter().rev() {
             let mut answer = [0; 512];
-            // It has had its answer, or word that there is none.
+            // This socket has its answer, or an error that says that there is none.
             let socket = open.swap_remove(index);
             let Ok(length) = socket.recv(&mut answer) else { continue };
             if answer.get(..length).is_some_and(|answer| is_from(answer, server)) {
@@ -57,9 +58,9 @@ pub(super) fn until_answered_by(to: SocketAddr, server: &str, within: Duration) 
     }
 }
 
-/// Whether anybody answers at `to` at once.
+/// Whether a server answers at `to` right now.
 pub(super) fn is_answered(to: SocketAddr) -> Result<bool> {
-    /// Many times a round trip.
+    /// Many times the round-trip time.
     const PATIENCE: Duration = Duration::from_millis(100);
     let Ok(socket) = ask(to) else { return Ok(false) };
     let open = [socket];
@@ -67,8 +68,9 @@ pub(super) fn is_answered(to: SocketAddr) -> Result<bool> {
     Ok(!ready.is_empty() && open.iter().all(|socket| socket.recv(&mut [0; 512]).is_ok()))
 }
 
-/// From the next port: one that was used lately has an entry in conntrack (30 s for one question and its answer), which
-/// would answer for rules that are gone. All ports together last more than a minute.
+/// Opens a socket with the next port and sends a question. A port that was used recently has a conntrack entry (30 s
+/// for one question and its answer), which would still translate for rules that are gone. Using all ports once takes
+/// more than a minute.
 fn ask(to: SocketAddr) -> io::Result<UdpSocket> {
     static ASKED: AtomicU32 = AtomicU32::new(0);
     let port = FIRST_PORT + (ASKED.fetch_add(1, Ordering::Relaxed) % PORTS) as u16;
@@ -79,11 +81,11 @@ fn ask(to: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// The sockets that have something to say, in their order.
+/// The indexes of the sockets that are readable or have an error, in ascending order.
 fn wait(sockets: &[UdpSocket], time: Duration) -> Result<Vec<usize>> {
     let mut polled: Vec<PollFd<'_>> =
         sockets.iter().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)).collect();
-    // Not poll(2): its milliseconds are those of the timer tick.
+    // poll(2) has a resolution of milliseconds, which the timer tick rounds up further.
     ppoll(&mut polled, Some(TimeSpec::from_duration(time)), None).context("poll")?;
     let ready = polled.iter().enumerate().filter(|(_, it)| it.any() == Some(true));
     Ok(ready.map(|(index, _)| index).collect())
@@ -120,6 +122,6 @@ mod tests {
         let server = answers.join().unwrap();
         assert!(until_answered_by(to, "expected", Duration::from_millis(20)).is_err());
         drop(server);
-        assert!(!is_answered(to).unwrap(), "nobody is there any more");
+        assert!(!is_answered(to).unwrap(), "the server is gone");
     }
 }

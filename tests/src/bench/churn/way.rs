@@ -1,4 +1,4 @@
-//! The proxy on the node while things change: our agent, or the real kube-proxy.
+//! The proxies that `bench churn` compares: our agent, and the real kube-proxy.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,15 +14,15 @@ use crate::control_plane::kube_proxy::Mode;
 use crate::rig::Rig;
 use crate::wait::wait_until_ok;
 
-/// How long a start may take: kube-proxy reads and writes 10,000 services.
+/// The deadline for a start: kube-proxy reads and writes 10,000 services.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// The proxy that serves Services.
+/// A proxy that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// The agent that `LB_AGENT` names.
     Ours,
-    /// kube-proxy with nftables, as it comes.
+    /// kube-proxy in mode nftables, with its default settings.
     Nftables,
 }
 
@@ -31,20 +31,20 @@ pub(super) struct Running<'a> {
     proxy: Proxy,
 }
 
-/// The memory that it took while it ran.
+/// The memory of a proxy while it runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
     /// Anonymous memory of the process, in bytes.
     pub(super) anonymous: u64,
-    /// The kernel's memory for its maps, in bytes; unknown of nftables.
+    /// The kernel memory of its maps, in bytes; unknown for nftables.
     pub(super) maps: Option<u64>,
 }
 
 impl Way {
-    /// In the order of a round.
+    /// All proxies, in the order of a round.
     pub(super) const ALL: [Self; 2] = [Self::Ours, Self::Nftables];
 
-    /// Its name in results.
+    /// The name in results.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Ours => "ours",
@@ -52,7 +52,7 @@ impl Way {
         }
     }
 
-    /// Starts it on the first node; returns how long it took until `newest` was answered by `server`.
+    /// Starts the proxy on the first node; returns the time until `server` answered at `newest`.
     pub(super) fn start<'a>(
         self,
         rig: &'a Rig,
@@ -60,8 +60,8 @@ impl Way {
         (newest, server): (SocketAddr, &str),
     ) -> Result<(Running<'a>, Duration)> {
         let (node, pod) = (rig.node(0)?, rig.pod(0, 0)?);
-        // The kernel takes its time to detach what served before.
-        wait_until_ok(PATIENCE, "nobody serves yet", || {
+        // The kernel detaches the programs of the previous proxy asynchronously.
+        wait_until_ok(PATIENCE, "the previous proxy no longer answers", || {
             ensure!(!pod.home().run_in(|| probe::is_answered(newest))??, "{newest} is answered");
             Ok(())
         })?;
@@ -79,7 +79,7 @@ impl Way {
 }
 
 impl Running<'_> {
-    /// Returns the memory that it takes now.
+    /// Returns the memory that the proxy uses now.
     pub(super) fn memory(&self) -> Result<Memory> {
         match &self.proxy {
             Proxy::Ours(agent) => {
@@ -93,7 +93,7 @@ impl Running<'_> {
         }
     }
 
-    /// Ends it, and takes back what it programmed.
+    /// Stops the proxy and removes what it programmed.
     pub(super) fn end(self) -> Result<()> {
         match self.proxy {
             Proxy::Ours(mut agent) => {

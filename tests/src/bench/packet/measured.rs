@@ -1,20 +1,20 @@
-//! The results of `bench packet`: as rows, and as a table for people.
+//! The results of `bench packet`, as rows for `results.json` and as a table for people.
 
 use super::super::figures::{Figure, Spread};
 use super::super::machine::Machine;
 use super::super::results::{Results, Row};
 use super::variant::{Case, Kind, Label, Variant};
 
-/// Programs of the reference: what they cost is nobody's regression.
+/// The reference programs. A change of their cost is not a regression of ours.
 const REFERENCES: [&str; 4] = ["empty", "parse", "look_up", "translate"];
 
-/// A variant beside a reference program of the same rounds.
+/// A variant compared with a reference program of the same rounds.
 #[derive(Debug)]
 struct Beside {
     program: &'static str,
-    /// Ours over theirs.
+    /// The time of our program divided by that of the reference.
     ratio: Figure,
-    /// The same after the empty program's time is taken from both.
+    /// The same ratio after the empty program's time is subtracted from both.
     net: Figure,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// The figures of a variant, with those of the programs it is to be compared with.
+    /// The figures of a variant, compared with those of its reference programs.
     pub(super) fn of(variant: &Variant<'_>, all: &[Variant<'_>], figures: &[Figure]) -> Self {
         let label = variant.label;
         let find = |program: &str, case: Case, flows: usize| {
@@ -58,7 +58,7 @@ impl Measured {
         let beside = wanted.iter().filter_map(|(base, case, flows)| {
             let program = name(base)?;
             let other = find(program, *case, *flows)?;
-            // A case that is measured one packet at a time is compared with an empty program of its own.
+            // A case that is measured one packet at a time has its own empty program to compare with.
             let empty = if label.case.is_alone() { None } else { empty };
             let (ratio, net) = (own.times(other, None), own.times(other, empty));
             (program != label.program).then_some(Beside { program, ratio, net })
@@ -67,7 +67,7 @@ impl Measured {
         Self { label, bytes: variant.bytes, nanoseconds: own, beside }
     }
 
-    /// As rows of results; only ratios to a reference of the same rounds are judged.
+    /// The rows for `results.json`. Only ratios to a reference of the same rounds are judged.
     fn rows(&self, kept: &Kept) -> Vec<Row> {
         let Label { program, xdp, case, flows, kind } = self.label;
         let (flows, bytes) = (flows.to_string(), self.bytes.to_string());
@@ -94,14 +94,14 @@ impl Measured {
     }
 }
 
-/// Which rounds the figures come from.
+/// The rounds that the figures come from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kept {
-    /// Rounds that count.
+    /// The number of rounds that count.
     pub(super) rounds: usize,
-    /// Rounds that were left out because other work disturbed them.
+    /// The number of rounds that were left out because other work disturbed them.
     pub(super) dropped: usize,
-    /// Too few were calm: all count.
+    /// Whether too few rounds were calm, so that all of them count.
     pub(super) disturbed: bool,
 }
 
@@ -110,13 +110,13 @@ pub(super) struct Packets {
     pub(super) commit: String,
     pub(super) kept: Kept,
     pub(super) machine: Machine,
-    /// The measurements that were left out, with the reason, and the notes for a reader.
+    /// Notes for the reader: the measurements that were left out, and why.
     pub(super) notes: Vec<String>,
     pub(super) rows: Vec<Measured>,
 }
 
 impl Packets {
-    /// For machines and the report.
+    /// The results for `results.json` and the report.
     pub(super) fn results(&self) -> Results {
         let rows = self.rows.iter().flat_map(|row| row.rows(&self.kept)).collect();
         let mut results = Results::new("packet", &self.commit, self.machine.clone(), rows);
@@ -124,13 +124,13 @@ impl Packets {
         results
     }
 
-    /// For people: a line a program, case and number of flows; a column a kind of packet.
+    /// A Markdown table: one line for each program, case and number of flows; one column for each kind of packet.
     pub(super) fn table(&self) -> String {
         let Self { commit, kept: Kept { rounds, dropped, disturbed }, machine, .. } = self;
         let calm = if *disturbed { "too few of them calm" } else { "all calm" };
         let mut text = format!(
             "{}, on CPU {}, commit {commit}, {rounds} rounds, {calm}, {dropped} dropped.\n\
-             Nanoseconds per packet (quarter to quarter); x: times the reference, by column; net: both less `empty`.\n\n\
+             Nanoseconds per packet (first to third quartile); x: multiple of the reference, by column; net: both minus `empty`.\n\n\
              | program | case | flows | v4 tcp | v4 udp | v6 tcp | v6 udp | x reference |\n\
              | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |\n",
             machine.words(),

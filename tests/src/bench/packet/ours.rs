@@ -1,4 +1,5 @@
-//! Our programs and their tables: two ends, each what the other becomes, and a ring of flows between them.
+//! Our programs and their tables for `bench packet`: a ring of flows between two endpoints, each the translation of the
+//! other.
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::{Endpoint, Port};
@@ -13,10 +14,10 @@ use super::variant::{Case, Kind, Label, Variant};
 use crate::differential::{Kernel, bpf};
 use crate::topology::Family;
 
-/// Payloads that are tried for a ring; nearly all suit.
+/// Payloads to try for a ring; nearly all of them work.
 const PAYLOADS: u64 = 64;
 
-/// A packet to nobody's frontend.
+/// A packet for no Service.
 pub(super) fn foreign(kind: Kind) -> Vec<u8> {
     let to = match kind.family {
         Family::V4 => at("10.2.0.7:8080"),
@@ -25,14 +26,14 @@ pub(super) fn foreign(kind: Kind) -> Vec<u8> {
     ring::packet(ring::client(0, 1, kind.family), to, kind, false).build()
 }
 
-/// A node whose flow table holds a ring, both entries of each flow; and these in the order in which traffic that
-/// comes in the order of its clients' addresses would have made them.
+/// A node whose flow table holds a ring, with both entries of each flow. Also the keys of these entries, in the order
+/// in which traffic sorted by client address would have created them.
 fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
     let mut node = Fake::node();
     let rows: Vec<_> =
         (1..).zip(pair.ends).map(|(id, end)| node.add_backend(end, true, id)).collect();
     for (position, id) in (1..=2).enumerate() {
-        // The backend of this one is the other one; rows begin with 1, as services do.
+        // The backend of each Service is the other endpoint of the pair; row 0 of `BACKENDS` is reserved.
         let service =
             Service { id, generation: 1, cluster: node.add_set(&rows), ..Service::default() };
         let Endpoint { ip, port, .. } = pair.at(position);
@@ -48,7 +49,7 @@ fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
         node.services.insert(key, Service { flags, ..service });
     }
     if pair.of == Of::Remote {
-        // Clients in the ring are what the node's own sources are.
+        // Clients of the ring must count as the node's own masquerade sources.
         node.settings.node.source_port_low = Port::new(1);
         node.settings.node.source_port_high = Port::new(u16::MAX);
         for position in 0..ring::entries(flows) {
@@ -67,7 +68,8 @@ fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
     (node, keys)
 }
 
-/// Adds the entry at a position of a ring, whose packet becomes that of the next position, and says its key.
+/// Adds the entry for a position of a ring, which translates its packet into that of the next position; returns its
+/// key.
 fn entry(
     node: &mut Fake,
     (kind, flows): (Kind, usize),
@@ -93,13 +95,14 @@ fn entry(
     key
 }
 
-/// A chain: each frontend has two rows, both the next frontend, so a slot is looked up as for any service.
+/// A chain of frontends: both rows of each frontend are the next frontend, so that Maglev slots are looked up as for
+/// any service.
 fn chain(kind: Kind) -> Fake {
     let mut node = Fake::node();
     for number in 0..FIRST {
         let [from, to] = [number, number + 1].map(|number| ring::frontend(number, kind.family));
         let id = 1 + number as ServiceId;
-        // Backends of this node: a client from outside keeps its address.
+        // The backends are local, so that an external client keeps its address.
         let rows = [0; 2].map(|_| node.add_backend(to, true, id));
         let flags = Flags::ANYWHERE;
         let cluster = node.add_set(&rows);
@@ -110,8 +113,8 @@ fn chain(kind: Kind) -> Fake {
     node
 }
 
-/// A payload with which XDP translates the packet of every position: of whole checksums one in 65,536 looks
-/// unfinished, and such a packet is left to tc.
+/// A payload with which XDP translates the packet of every position. One in 65,536 complete checksums looks like a
+/// partial one, and XDP leaves such a packet to tc.
 fn payload(node: &Fake, kind: Kind, flows: usize, pair: Pair) -> Option<[u8; 8]> {
     (0..PAYLOADS).map(u64::to_be_bytes).find(|payload| {
         (0..ring::entries(flows)).all(|position| {
@@ -124,7 +127,7 @@ fn payload(node: &Fake, kind: Kind, flows: usize, pair: Pair) -> Option<[u8; 8]>
     })
 }
 
-/// A ring in the kernel, and what its packets carry.
+/// A ring loaded into the kernel, and the payload of its packets.
 struct Ring {
     kind: Kind,
     flows: usize,
@@ -133,14 +136,14 @@ struct Ring {
     payload: [u8; 8],
 }
 
-/// Our programs: an object for each kind and ring, and one of each kind for first packets.
+/// Our programs: one loaded object for each kind and ring, and one of each kind and hook for first packets.
 pub(super) struct Scenes {
     rings: Vec<Ring>,
     first: Vec<(Kind, Hook, Kernel)>,
 }
 
 impl Scenes {
-    /// Loads them and fills their tables.
+    /// Loads the programs and fills their tables.
     pub(super) fn load(many: bool) -> Result<Self> {
         let (mut scenes, mut first) = (Vec::new(), Vec::new());
         for kind in Kind::ALL {
@@ -168,7 +171,7 @@ impl Scenes {
         Ok(Self { rings: scenes, first })
     }
 
-    /// Everything that is measured with them.
+    /// All variants that use these programs.
     pub(super) fn variants(&mut self) -> Vec<Variant<'_>> {
         let mut all = Vec::new();
         for ring in &self.rings {
@@ -197,7 +200,7 @@ pub(super) fn run(
     verdict: Verdict,
 ) -> Result<f64> {
     let mut context = bpf::Context::default();
-    // `ingress_ifindex`: not made by this host.
+    // A nonzero `ingress_ifindex` means that this host did not send the packet.
     context.0[9] = 1;
     let context = (hook != Hook::EdgeXdp).then_some(&context);
     let before = kernel.counted(hook, verdict)?;
@@ -216,7 +219,8 @@ fn established(ring: &Ring, hook: Hook) -> Variant<'_> {
     let packet = ring::packet(from, to, kind, false).with(&payload).build();
     let label = label(hook, pair.case(), flows, kind);
     Variant::new(label, packet.len(), move || {
-        // Once round: a flow not seen for a tick is marked, which is not what is measured.
+        // One warm-up round of the ring: a flow that was not seen for a tick is marked, which must not be part of the
+        // measurement.
         run(kernel, hook, &packet, ring::entries(flows) as u32, verdict)?;
         run(kernel, hook, &packet, ring::repeats(flows), verdict)
     })

@@ -1,4 +1,4 @@
-//! Between what a ring of our flows swings, and what its packets meet at each hook.
+//! The pairs of endpoints between which the packets of a ring alternate, and the verdict of these packets at each hook.
 
 use lb_common::addr::Endpoint;
 use lb_common::event::{Hook, Translation};
@@ -9,18 +9,19 @@ use super::ring::{self, MANY};
 use super::variant::{Case, Kind};
 use crate::topology::Family;
 
-/// The packets that a ring is made of.
+/// The kind of flows that a ring consists of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Of {
-    /// Clients here and ClusterIPs.
+    /// Clients are local pods and destinations are ClusterIPs.
     Cluster,
-    /// Clients outside and `NodePorts`, with backends here.
+    /// Clients are external and destinations are `NodePorts` with local backends.
     Node,
-    /// Clients outside and backends of other nodes, where their packets leave for these and come back.
+    /// Clients are external and backends are on other nodes: the ring measures the packets that leave for these
+    /// backends and the packets that come back.
     Remote,
 }
 
-/// Two frontends, or backends, between which a ring swings.
+/// The two frontends, or the two remote backends, between which a ring alternates.
 #[derive(Clone, Copy)]
 pub(super) struct Pair {
     pub(super) ends: [Endpoint; 2],
@@ -44,7 +45,7 @@ impl Pair {
         Self { ends: ends.map(at), of: Of::Node }
     }
 
-    /// Backends of other nodes.
+    /// A pair of backends on other nodes.
     fn remote(family: Family) -> Self {
         let ends = match family {
             Family::V4 => ["10.2.0.7:8080", "10.2.0.8:8081"],
@@ -53,7 +54,7 @@ impl Pair {
         Self { ends: ends.map(at), of: Of::Remote }
     }
 
-    /// Everything that is measured with so many flows.
+    /// All pairs that are measured with this number of flows.
     pub(super) fn all(kind: Kind, flows: usize) -> Vec<Self> {
         let mut all = vec![Self::cluster(kind.family), Self::node(kind.family)];
         if flows != MANY {
@@ -62,7 +63,7 @@ impl Pair {
         all
     }
 
-    /// The hooks where its packets are met.
+    /// The hooks at which the packets of the ring are measured.
     pub(super) const fn hooks(self) -> &'static [Hook] {
         match self.of {
             Of::Cluster => &[Hook::PodIngress, Hook::PodEgress],
@@ -77,7 +78,7 @@ impl Pair {
         }
     }
 
-    /// The treatment of packets on a side.
+    /// The kind of flow entry for packets in this direction, and the translation that they get.
     pub(super) fn translation(self, side: Side) -> (Half, Translation) {
         match (self.of == Of::Remote, side == Side::EGRESS) {
             (false, false) => (Half::FORWARD, Translation::Forward),
@@ -87,7 +88,8 @@ impl Pair {
         }
     }
 
-    /// Source and destination of a ring's packet on a side. To remote backends clients' packets go out.
+    /// Source and destination of the ring's packet at a position, in one direction. Packets of clients to remote
+    /// backends are egress packets.
     pub(super) fn tuple(
         self,
         position: usize,

@@ -1,4 +1,4 @@
-//! The reference programs (`lb-ebpf/src/reference.rs`) and their tables.
+//! The reference programs (`lb-ebpf/src/reference.rs`), their tables and their measurements.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
@@ -20,16 +20,16 @@ mod entry;
 
 use entry::{Key, Target, V4, V6, key, target};
 
-/// One loaded object: its tables hold one ring of each family.
+/// One loaded object: each of its tables holds one ring.
 struct Object(Ebpf);
 
 impl Object {
     #[expect(clippy::wildcard_enum_match_arm, reason = "aya knows many kinds, we use few")]
-    /// With room for so many flows.
+    /// Loads an object whose tables have room for this number of flows.
     fn load(object: &[u8], flows: usize) -> Result<Self> {
         let mut loader = PacketLog::Off.loader();
         let room = ring::room(flows) as u32;
-        // The rings of [`MANY`] flows are of one family.
+        // Only one family has a ring of [`MANY`] flows; tables of the other family stay small.
         let others = ring::room(if flows == MANY { 1 } else { flows }) as u32;
         let loader = loader.map_max_entries("FLOWS4", room).map_max_entries("FLOWS6", others);
         let mut ebpf = loader.load(object).context("load the object")?;
@@ -61,7 +61,7 @@ impl Object {
         }
     }
 
-    /// A ring: one client, a destination for each flow; with the entries that answers would use.
+    /// Fills a table with a ring: a client and a destination for each flow, and the entries that answers would use.
     fn fill<const W: usize>(&self, map: &str, kind: Kind, flows: usize) -> Result<()>
     where
         Key<W>: Plain,
@@ -69,7 +69,8 @@ impl Object {
     {
         let (map, protocol) = (self.map(map)?, kind.protocol());
         let one = ring::client(0, flows, kind.family);
-        // As ours are filled, by address: else the packets would meet the elements in the order they lie in memory.
+        // Filled in the order of addresses, as our tables are; otherwise packets would meet the elements in the order
+        // in which they lie in memory.
         let mut positions: Vec<usize> = (0..ring::entries(flows)).collect();
         positions.sort_by_key(|position| ring::client(*position, flows, kind.family));
         for position in positions {
@@ -80,7 +81,7 @@ impl Object {
         Ok(())
     }
 
-    /// A chain: each frontend's backend is the next frontend.
+    /// Fills a table with a chain: each frontend's backend is the next frontend.
     fn chain<const W: usize>(&self, map: &str, kind: Kind) -> Result<()>
     where
         Target<W>: Plain,
@@ -102,13 +103,14 @@ impl Object {
         Ok(())
     }
 
-    /// Runs a program; it must let the packet go on, and what it makes of the packet must be `becomes`.
+    /// Runs a program. Its return code must pass the packet on, and the addresses of the result must be those of
+    /// `becomes`.
     fn run(&self, name: &str, packet: &[u8], repeat: u32, becomes: &[u8]) -> Result<f64> {
         let code = goes_on(name.ends_with("xdp"));
         let mut out = vec![0; packet.len()];
         let ran = bpf::test_run(self.program(name)?, packet, &mut out, None, repeat)?;
         ensure!(ran.code == code, "{name} said {}, not {code}", ran.code);
-        // Both zeros of a checksum are right: addresses and ports decide.
+        // A checksum of zero has two representations, so only addresses and ports are compared.
         ensure!(tuple(&out) == tuple(becomes), "{name} left its ring: {out:02x?}");
         Ok(ran.nanoseconds.into())
     }
@@ -120,21 +122,21 @@ fn tuple(packet: &[u8]) -> Option<&[u8]> {
 }
 
 const fn destination(position: usize, flows: usize, family: Family) -> Endpoint {
-    // Frontends and clients of other rings are other addresses.
+    // Frontends and clients of the two kinds of ring have different addresses.
     let mut end = ring::client(position, flows, family);
     let [a, b, c, d] = end.ip.words();
     end.ip = Ip::from_words([a, b, c, d ^ 0x80]);
     end
 }
 
-/// Reference programs: an object for each transport and ring, and one for first packets.
+/// The reference programs: one loaded object for each transport and ring, and one for first packets.
 pub(super) struct References {
     rings: Vec<(Transport, usize, Object)>,
     first: Vec<(Transport, Object)>,
 }
 
 impl References {
-    /// Loads them and fills their tables.
+    /// Loads the programs and fills their tables.
     pub(super) fn load(object: &[u8], many: bool) -> Result<Self> {
         let (mut rings, mut first) = (Vec::new(), Vec::new());
         for transport in Transport::ALL {
@@ -158,7 +160,7 @@ impl References {
         Ok(Self { rings, first })
     }
 
-    /// Everything that is measured with them.
+    /// All variants that use these programs.
     pub(super) fn variants(&self) -> Vec<Variant<'_>> {
         let mut all = Vec::new();
         for kind in Kind::ALL {
@@ -184,7 +186,7 @@ impl References {
     }
 }
 
-/// Programs that leave the packet as it is.
+/// Programs that leave the packet unchanged, and their cases.
 const UNTOUCHED: [(&str, Case); 6] = [
     ("empty", Case::Bare),
     ("empty_xdp", Case::Bare),
@@ -194,7 +196,7 @@ const UNTOUCHED: [(&str, Case); 6] = [
     ("look_up_xdp", Case::NotOurs),
 ];
 
-/// The cases that packets one at a time are compared with: the cost of such a measurement.
+/// The cases to compare with for packets that are measured one at a time: the fixed cost of such a measurement.
 const SINGLE: [(&str, Case); 4] = [
     ("empty", Case::Reject),
     ("empty", Case::ShortCut),
@@ -206,7 +208,7 @@ fn label(program: &'static str, case: Case, flows: usize, kind: Kind) -> Label {
     Label { program, xdp: program.ends_with("xdp"), case, flows, kind }
 }
 
-/// `TC_ACT_UNSPEC`, or `XDP_PASS`.
+/// The return code that passes a packet on: `TC_ACT_UNSPEC`, or `XDP_PASS`.
 const fn goes_on(xdp: bool) -> u32 {
     if xdp { 2 } else { u32::MAX }
 }

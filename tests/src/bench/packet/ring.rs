@@ -1,6 +1,8 @@
-//! Idempotent tables: `repeat` of a test run hands each packet on as the last repeat left it, so what a packet
-//! becomes is itself the packet of another flow, round a ring. Every repeat does the full work of an
-//! established packet, on another flow each time.
+//! Rings of flows, which make tables idempotent.
+//!
+//! The `repeat` of a test run passes each packet on as the last repeat left it, so the translation of a packet must
+//! itself be a packet of the next flow in the ring. Every repeat then does the full work for a packet of an established
+//! flow, each time of another flow.
 
 use lb_common::addr::{Endpoint, Ip, Port};
 use lb_common::fake::{Datagram, Transport};
@@ -10,28 +12,28 @@ use super::variant::Kind;
 use crate::topology::Family;
 use crate::traffic::Protocol;
 
-/// Sizes that are measured, in flows. A ring of one flow needs two entries, between which it swings.
+/// The sizes that are measured, in flows. A ring of one flow needs two entries, between which it alternates.
 pub(super) const FLOWS: [usize; 3] = [1, 1_024, 65_536];
-/// One that is measured of one kind of packet only: a round of it takes half a second.
+/// A size that is measured with one kind of packet only, because one round of it takes half a second.
 pub(super) const MANY: usize = 1 << 20;
 
-/// Room of a flow table: what it is when nobody says otherwise, or four times its flows. Both entries of [`MANY`] flows
-/// fill it as those of 65,536 fill the other: to the half.
+/// The capacity of a flow table: the default, or four times the number of flows. Both entries of [`MANY`] flows then
+/// fill half of it, as those of 65,536 flows fill half of the default.
 pub(super) const fn room(flows: usize) -> usize {
     const ROOM: usize = 262_144;
     if 4 * flows > ROOM { 4 * flows } else { ROOM }
 }
-/// Repeats of one measurement at least: about 10 ms.
+/// The smallest number of repeats of one measurement: about 10 ms.
 const REPEATS: usize = 65_536;
 /// First packets of one measurement, each to a frontend of its own.
 pub(super) const FIRST: usize = 500;
 
-/// Entries of a ring.
+/// The number of entries of a ring.
 pub(super) const fn entries(flows: usize) -> usize {
     if flows < 2 { 2 } else { flows }
 }
 
-/// Repeats of a measurement: whole rounds of the ring, so that it ends where it began.
+/// The number of repeats of a measurement: whole rounds of the ring, so that it ends where it began.
 pub(super) const fn repeats(flows: usize) -> u32 {
     let rounds = REPEATS.div_ceil(entries(flows));
     (entries(flows) * rounds) as u32
@@ -42,8 +44,9 @@ const fn scatter(position: usize, flows: usize) -> usize {
     (position * 40_503 + 17) % entries(flows)
 }
 
-/// A client of the ring. Its port makes up for its address in the checksum (which counts the address twice, in the
-/// pseudo header and in what is left of it): whether XDP takes a packet for an unfinished one is the same for all.
+/// A client of the ring. Its port compensates for its address in the checksum (which contains the address twice, in the
+/// pseudo-header and in the sum of the packet), so that all packets of a ring either look like ones with a partial
+/// checksum to XDP, or none does.
 pub(super) const fn client(position: usize, flows: usize, family: Family) -> Endpoint {
     let number = scatter(position % entries(flows), flows);
     let [low, middle, high, ..] = number.to_le_bytes();
@@ -55,7 +58,7 @@ pub(super) const fn client(position: usize, flows: usize, family: Family) -> End
     Endpoint::new(ip, Port::new(port as u16))
 }
 
-/// A destination that clients ask for: the `number`-th of a service range.
+/// The `number`-th frontend of a service range.
 pub(super) const fn frontend(number: usize, family: Family) -> Endpoint {
     let [low, high, ..] = (number + 256).to_le_bytes();
     let ip = match family {
@@ -65,7 +68,7 @@ pub(super) const fn frontend(number: usize, family: Family) -> Endpoint {
     Endpoint::new(ip, Port::new(1_000 + (number % 20_000) as u16))
 }
 
-/// A packet, with a payload of eight bytes: the smallest that occur are the dearest by the byte.
+/// A packet with a payload of eight bytes. Small packets cost the most per byte.
 pub(super) fn packet(source: Endpoint, destination: Endpoint, kind: Kind, first: bool) -> Datagram {
     let flags = if first { tcp::SYN } else { tcp::ACK };
     let carried = match kind.transport {

@@ -1,7 +1,7 @@
-//! Packets that no ring can hold, one at a time: rejections, and what XDP or tc sends on itself.
+//! Packets that no ring can hold, measured one at a time: rejections, and packets that XDP or tc redirects.
 //!
-//! Each is a test run of its own, on a fresh packet; the value of a round is the middle of many. The cost of such a
-//! run by itself is measured alike, with the empty programs.
+//! Each measurement is a test run of its own on a fresh packet; the value of a round is the median of many. The fixed
+//! cost of such a run is measured in the same way with the empty programs.
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Endpoint;
@@ -23,19 +23,19 @@ use crate::differential::Kernel;
 use crate::topology::Family;
 use crate::traffic::Protocol;
 
-/// The device by which all packets of test runs come.
+/// The index of the interface on which all packets of test runs arrive.
 const IN: u32 = 1;
 
-/// Runs of a round.
+/// The number of test runs in a round.
 const RUNS: usize = 401;
 
-/// The middle of many runs.
+/// The median of [`RUNS`] test runs.
 pub(super) fn middle(mut run: impl FnMut() -> Result<f64>) -> Result<f64> {
     let times = (0..RUNS).map(|_| run()).collect::<Result<Figure>>()?;
     Ok(times.spread().median)
 }
 
-/// A packet that is run again and again, and where.
+/// A packet that is run repeatedly, its hook, and the verdict that it must get.
 struct Single {
     kind: Kind,
     hook: Hook,
@@ -45,11 +45,11 @@ struct Single {
     kernel: Kernel,
 }
 
-/// Objects of our programs, one for each packet.
+/// Loaded objects of our programs, one for each packet.
 pub(super) struct Singles(Vec<Single>);
 
 impl Singles {
-    /// Loads them and fills their tables.
+    /// Loads the programs and fills their tables.
     pub(super) fn load() -> Result<Self> {
         let mut all = Vec::new();
         for kind in Kind::ALL {
@@ -89,7 +89,7 @@ impl Singles {
         Ok(Self(all))
     }
 
-    /// Everything that is measured with them.
+    /// All variants that use these programs.
     pub(super) fn variants(&self) -> impl Iterator<Item = Variant<'_>> {
         self.0.iter().map(Single::variant)
     }
@@ -108,7 +108,7 @@ impl Single {
     }
 }
 
-/// A ClusterIP without backends, and a pod's first packet to it.
+/// A ClusterIP without backends, and the first packet of a pod to it.
 fn nobody(kind: Kind) -> (Fake, Vec<u8>) {
     let (pod, asked) = match kind.family {
         Family::V4 => (at(POD4), at(CLUSTER4)),
@@ -122,7 +122,8 @@ fn nobody(kind: Kind) -> (Fake, Vec<u8>) {
     (node, ring::packet(pod, asked, kind, true).build())
 }
 
-/// A `NodePort` with a remote backend and a connection that the stack has let out, and the client's next packet.
+/// A `NodePort` with a remote backend, a connection whose first packet the stack has forwarded, and the client's next
+/// packet.
 fn let_out(kind: Kind) -> Result<(Fake, Vec<u8>)> {
     let (client, asked, remote) = match kind.family {
         Family::V4 => (at(CLIENT4), at(NODE4), at(REMOTE4)),
@@ -136,8 +137,8 @@ fn let_out(kind: Kind) -> Result<(Fake, Vec<u8>)> {
     let service = Service { id: 1, flags, generation: 1, cluster, ..Service::default() };
     let key = Frontend::node_port(asked.ip, asked.port, kind.protocol());
     node.services.insert(key, service);
-    // The same code on this host makes of the first packets what
-    // the programs would. A SYN lets out no more than itself.
+    // The same code on this host creates the flow entries that the programs would create. A SYN allows XDP to redirect
+    // no later packet, so TCP needs a second packet.
     let begin: &[_] = match kind.transport {
         Protocol::Tcp => &[(true, Translation::NewFlow), (false, Translation::Forward)],
         Protocol::Udp => &[(true, Translation::NewFlow)],
@@ -154,7 +155,7 @@ fn let_out(kind: Kind) -> Result<(Fake, Vec<u8>)> {
     Ok((node, ring::packet(client, asked, kind, false).build()))
 }
 
-/// A pod, the ClusterIP that it asks, and the backend on another node.
+/// A pod, the ClusterIP that it uses, and the backend on another node.
 fn far(kind: Kind) -> [Endpoint; 3] {
     match kind.family {
         Family::V4 => [at(POD4), at(CLUSTER4), at(REMOTE4)],
@@ -162,7 +163,7 @@ fn far(kind: Kind) -> [Endpoint; 3] {
     }
 }
 
-/// A pod's flow to a backend on another node, with or without a way past the stack.
+/// A pod's flow to a backend on another node, with or without the stack bypass.
 fn flow(kind: Kind, has_short_cuts: bool) -> Result<Fake> {
     let [pod, asked, remote] = far(kind);
     let mut node = Fake::node();
@@ -171,7 +172,8 @@ fn flow(kind: Kind, has_short_cuts: bool) -> Result<Fake> {
         for device in node.devices.values_mut() {
             device.flags |= Device::BYPASS;
         }
-        // A port of the device by which the kernel would answer.
+        // The interface on which test packets arrive counts as a bridge port of the interface that the kernel's route
+        // names.
         node.devices.entry(IN).or_default().bridge = OUT;
     }
     let row = node.add_backend(remote, false, 1);
@@ -183,20 +185,20 @@ fn flow(kind: Kind, has_short_cuts: bool) -> Result<Fake> {
     Ok(node)
 }
 
-/// The same, and the pod's next packet.
+/// A flow as by [`flow`], and the pod's next packet.
 fn asks(kind: Kind, has_short_cuts: bool) -> Result<(Fake, Vec<u8>)> {
     let [pod, asked, _] = far(kind);
     Ok((flow(kind, has_short_cuts)?, from_hop(pod, asked, kind)))
 }
 
-/// The same, and the backend's next packet.
+/// A flow as by [`flow`], and the backend's next packet.
 fn answers(kind: Kind, has_short_cuts: bool) -> Result<(Fake, Vec<u8>)> {
     let [pod, _, remote] = far(kind);
     Ok((flow(kind, has_short_cuts)?, from_hop(remote, pod, kind)))
 }
 
-/// A later packet, from the hop to which the kernel would send
-/// the answer: only such a one goes past the stack (ADR 0021).
+/// A later packet from the next hop to which the kernel would send the answer: only such a packet bypasses the stack
+/// (ADR 0021).
 fn from_hop(from: Endpoint, to: Endpoint, kind: Kind) -> Vec<u8> {
     let packet = ring::packet(from, to, kind, false);
     Datagram { hardware: [packet.hardware[0], HOP_HARDWARE], ..packet }.build()
@@ -213,6 +215,6 @@ fn step(
     let verdict = Verdict::Translated(what);
     let step = Step { hook, from_host: false, packet, verdict, out: None };
     let (came, _) = fake::run(&step, node);
-    ensure!(came == verdict, "{} ended with {came:?} and not {verdict:?}", hook.name());
+    ensure!(came == verdict, "{} ended with {came:?} instead of {verdict:?}", hook.name());
     Ok(())
 }

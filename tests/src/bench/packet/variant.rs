@@ -1,4 +1,4 @@
-//! One thing that is measured: which program, on what, and how to run it once.
+//! One variant of `bench packet`: the program, the case, the kind of packet, and the function that measures it once.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ impl Kind {
         Self { family: Family::V6, transport: Protocol::Udp },
     ];
 
-    /// For people.
+    /// Family and transport as words of a table.
     pub(super) const fn words(self) -> [&'static str; 2] {
         let family = match self.family {
             Family::V4 => "v4",
@@ -36,7 +36,7 @@ impl Kind {
         [family, transport]
     }
 
-    /// The number of its transport.
+    /// The IP protocol number of the transport.
     pub(super) const fn protocol(self) -> addr::Protocol {
         match self.transport {
             Protocol::Tcp => addr::Protocol::TCP,
@@ -45,37 +45,38 @@ impl Kind {
     }
 }
 
-/// The treatment of the packets.
+/// The case that the packets of a variant represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Case {
-    /// The cost of the measurement, or of reading headers: no table decides.
+    /// The fixed cost of the measurement, or of parsing headers: no map is used.
     Bare,
-    /// One look-up that finds nothing.
+    /// One lookup that finds nothing.
     NotOurs,
     /// Every packet begins a flow.
     First,
-    /// Every packet follows a flow that is there.
+    /// Every packet belongs to an established flow.
     Established,
-    /// The same of a client outside that a remote backend serves: what leaves the node gets its address as source, what
-    /// comes back the client's as destination.
+    /// Every packet belongs to an established flow between an external client and a remote backend: the source of
+    /// egress packets becomes the node's address, the destination of ingress packets becomes the client's.
     Remote,
-    /// Nobody serves the frontend: the packet becomes its own rejection. One at a time.
+    /// The frontend has no backend: the packet becomes its own rejection. Measured one packet at a time.
     Reject,
-    /// XDP sends it out itself, to a remote backend. One at a time.
+    /// XDP redirects the packet towards a remote backend. Measured one packet at a time.
     Sent,
-    /// tc sends it on past the stack (ADR 0021). One at a time.
+    /// tc redirects the packet past the stack (ADR 0021). Measured one packet at a time.
     ShortCut,
-    /// The case that a short cut is compared with: the same packet, left to the stack. One at a time.
+    /// The case that a stack bypass is compared with: the same packet, left to the stack. Measured one packet at a
+    /// time.
     Alone,
 }
 
 impl Case {
-    /// Whether packets are measured one at a time, and beside an empty program that is measured alike.
+    /// Whether packets are measured one at a time, and compared with an empty program that is measured in the same way.
     pub(super) const fn is_alone(self) -> bool {
         matches!(self, Self::Reject | Self::Sent | Self::ShortCut | Self::Alone)
     }
 
-    /// For people.
+    /// The name in results and tables.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare",
@@ -91,14 +92,14 @@ impl Case {
     }
 }
 
-/// Name of a variant.
+/// The labels of a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Label {
     pub(super) program: &'static str,
-    /// XDP, else tc.
+    /// Whether the program runs at XDP; otherwise at tc.
     pub(super) xdp: bool,
     pub(super) case: Case,
-    /// Flows that the packets belong to in turn; 0 where there are none.
+    /// The number of flows that the packets belong to in turn; 0 if the case has no flows.
     pub(super) flows: usize,
     pub(super) kind: Kind,
 }
@@ -110,21 +111,21 @@ impl fmt::Display for Label {
     }
 }
 
-/// Something that is measured.
+/// One thing that is measured.
 pub(super) struct Variant<'a> {
     pub(super) label: Label,
-    /// Bytes of a packet.
+    /// The length of a packet, in bytes.
     pub(super) bytes: usize,
     run: Box<dyn FnMut() -> Result<f64> + 'a>,
 }
 
 impl<'a> Variant<'a> {
-    /// `run` warms up, measures, proves that the work was done, and returns nanoseconds per packet.
+    /// Makes a variant. `run` warms up, measures, verifies that the work was done, and returns nanoseconds per packet.
     pub(super) fn new(label: Label, bytes: usize, run: impl FnMut() -> Result<f64> + 'a) -> Self {
         Self { label, bytes, run: Box::new(run) }
     }
 
-    /// Measures once.
+    /// Runs one measurement; returns nanoseconds per packet.
     pub(super) fn run(&mut self) -> Result<f64> {
         (self.run)()
     }

@@ -1,4 +1,5 @@
-//! Pictures of `bench churn`: from a change in the API to the first packet that obeys it, starts, and memory.
+//! Charts of `bench churn`: the time from a change in the API to the first packet that follows it, start times, and
+//! memory.
 
 use super::super::results::Row;
 use super::charts::{self, Series};
@@ -33,10 +34,10 @@ pub(super) fn pictures(all: &[Row]) -> String {
     text
 }
 
-/// The slow end: of many changes the slowest hundredth, of few the slowest.
+/// The slow end of the distribution: the slowest hundredth of many changes, the slowest one of few.
 const LATE: [(&str, &str); 2] = [("latency 99 %", "99 %"), ("latency slowest", "slowest")];
 
-/// The middle as a whole line, what is slow as a broken one.
+/// The median as a solid line, the slow end as a dashed line.
 fn latency(all: &[Row], change: &str) -> String {
     let labels = [("change", change)];
     let mut series = by_services(all, &labels, "latency 50 %");
@@ -46,7 +47,7 @@ fn latency(all: &[Row], change: &str) -> String {
     series.extend(late.map(|one| Series { class: one.class + " late", ..one }));
     let title = format!("{change}: change to packet");
     let drawing = charts::lines(&title, "ms", &series, true);
-    figure(&title, &format!("middle, and the slowest broken. {}", said.join("; ")), &drawing)
+    figure(&title, &format!("median, and the slow end dashed. {}", said.join("; ")), &drawing)
 }
 
 fn said(one: &Series, late: &[(&str, Vec<Series>)]) -> String {

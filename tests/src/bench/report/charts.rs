@@ -1,26 +1,26 @@
-//! Three kinds of picture: bars beside each other, percentiles on a logarithmic axis, and lines against a size.
+//! Three kinds of chart: bars, percentiles on a logarithmic axis, and lines over a size.
 //!
-//! Every figure shows its spread: whiskers from quarter to quarter.
+//! Every figure shows its spread: whiskers from the first to the third quartile.
 
 use super::super::figures::Spread;
 use super::svg::{Anchor, Svg, number};
 
-/// Width of the names to the left.
+/// The width of the column of names at the left, in pixels.
 const NAMES: f64 = 134.0;
-/// Height of a line of names.
+/// The height of a line of names, in pixels.
 const LINE: f64 = 20.0;
-/// Size of a drawing with names: its whole width, and where values begin.
+/// The size of a drawing with names, in pixels: its whole width, and the x coordinate at which values begin.
 pub(super) const WIDE: (f64, f64) = (410.0, 276.0);
 
-/// A bar, or a line of percentiles.
+/// A bar, or a row of percentiles.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) name: String,
-    /// Class of the colour.
+    /// The CSS class of its colour.
     pub(super) class: String,
     /// One value, or percentiles from the smallest to the largest.
     pub(super) values: Vec<Spread>,
-    /// The text to the right.
+    /// The text at the right.
     pub(super) said: String,
 }
 
@@ -34,16 +34,16 @@ impl Entry {
     }
 }
 
-/// Height of a picture of bars.
+/// The height of a bar chart, in pixels.
 pub(super) const fn height(entries: &[Entry]) -> f64 {
     LINE * entries.len() as f64 + 6.0
 }
 
-/// Bars from zero, one a line; `limit` is a value that none of them can exceed.
+/// A bar chart from zero, one bar for each entry; `limit` is an upper bound of all values, drawn as a line.
 pub(super) fn bars(what: &str, entries: &[Entry], limit: Option<f64>) -> String {
     let highest = entries.iter().flat_map(|entry| &entry.values).map(|spread| spread.high);
     let highest = highest.fold(f64::MIN_POSITIVE, f64::max);
-    // A limit far away would make all bars short.
+    // A limit far above the values would make all bars short.
     let limit = limit.filter(|limit| *limit < highest * 2.0);
     let right = limit.map_or(highest, |limit| highest.max(limit));
     let ((width, values), height) = (WIDE, height(entries));
@@ -65,7 +65,7 @@ pub(super) fn bars(what: &str, entries: &[Entry], limit: Option<f64>) -> String 
     svg.element()
 }
 
-/// A line of points for each entry on a logarithmic axis: the more a percentile counts, the smaller its point.
+/// A chart of percentiles on a logarithmic axis, one row for each entry: higher percentiles have smaller points.
 pub(super) fn percentiles(what: &str, entries: &[Entry]) -> String {
     let all = || entries.iter().flat_map(|entry| &entry.values).filter(|spread| spread.low > 0.0);
     let lowest = all().map(|spread| spread.low).fold(f64::MAX, f64::min);
@@ -96,7 +96,7 @@ pub(super) fn percentiles(what: &str, entries: &[Entry]) -> String {
     svg.element()
 }
 
-/// One line of a picture of lines: a value at each of some sizes.
+/// One line of a line chart: a value for each of several sizes.
 #[derive(Clone, Debug)]
 pub(super) struct Series {
     pub(super) name: String,
@@ -104,7 +104,8 @@ pub(super) struct Series {
     pub(super) points: Vec<(f64, Spread)>,
 }
 
-/// Lines against a size on a logarithmic axis; values on one too, where `is_logarithmic`, else from zero.
+/// A line chart over a logarithmic axis of sizes; the axis of values is logarithmic as well if `is_logarithmic`, else
+/// it starts at zero.
 pub(super) fn lines(what: &str, unit: &str, series: &[Series], is_logarithmic: bool) -> String {
     const SIZE: (f64, f64) = (410.0, 236.0);
     const LEFT: f64 = 56.0;
@@ -146,7 +147,7 @@ pub(super) fn lines(what: &str, unit: &str, series: &[Series], is_logarithmic: b
     svg.element()
 }
 
-/// A logarithmic axis between powers of ten, by their exponents.
+/// A logarithmic axis between two powers of ten, given by their exponents.
 struct Logarithm {
     from: f64,
     to: f64,
@@ -158,7 +159,7 @@ impl Logarithm {
         Self { from, to: highest.log10().ceil().max(from + 1.0) }
     }
 
-    /// How far along the axis a value lies: 0 to 1.
+    /// The position of a value along the axis: 0 to 1.
     fn share(&self, value: f64) -> f64 {
         let length = (self.to - self.from).max(f64::MIN_POSITIVE);
         ((value.max(f64::MIN_POSITIVE).log10() - self.from) / length).clamp(0.0, 1.0)
@@ -180,6 +181,6 @@ mod tests {
         let axis = Logarithm::around(32.0, 1_200.0);
         assert_eq!(axis.ticks(), [10.0, 100.0, 1_000.0, 10_000.0]);
         assert!((axis.share(100.0) - 1.0 / 3.0).abs() < 1e-9);
-        assert!((axis.share(0.0)).abs() < 1e-9, "what is off the axis stands at its end");
+        assert!((axis.share(0.0)).abs() < 1e-9, "a value outside the axis is drawn at its end");
     }
 }

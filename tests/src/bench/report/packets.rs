@@ -1,4 +1,4 @@
-//! Pictures of `bench packet`: nanoseconds of a packet, ours beside the reference programs.
+//! Charts of `bench packet`: nanoseconds per packet of our programs and of the reference programs.
 
 use super::super::results::Row;
 use super::charts::{self, Entry};
@@ -6,7 +6,7 @@ use super::figure;
 use super::pick::{rows, values};
 use super::svg::{escape, number};
 
-/// All of them: a picture for each case and number of flows, in each family and transport.
+/// All charts: one for each case and number of flows, in each family and transport.
 pub(super) fn pictures(all: &[Row]) -> String {
     let mut text = String::new();
     for family in values(all, "family") {

@@ -1,31 +1,31 @@
-//! Choosing rows for a picture, and what every picture says of a row in the same way.
+//! The choice of rows for a chart, and the texts that every chart has for a row.
 
 use super::super::figures::Spread;
 use super::super::results::Row;
 use super::charts::{Entry, Series};
 use super::svg::{escape, number};
 
-/// Ways of serving Services, in the order of pictures, with the class of their colour.
+/// The modes in the order of charts: name, CSS class of the colour, description.
 const WAYS: [(&str, &str, &str); 11] = [
-    ("generator", "plain", "client and server in one namespace: what the generator itself can do"),
+    ("generator", "plain", "client and server in one namespace: the limit of the generator"),
     ("plain", "plain", "plain routing: no Service"),
     ("kube-proxy-nftables", "nftables", "kube-proxy, nftables"),
     ("kube-proxy-iptables", "iptables", "kube-proxy, iptables"),
-    ("ours", "ours", "ours, tc"),
-    ("ours-stack", "stack", "ours, tc, every packet through the stack"),
-    ("ours-sockets", "sockets", "ours, sockets of pods too"),
-    ("minimal", "minimal", "the least a tc program can do for one ClusterIP, past the stack"),
-    ("minimal-stack", "minimal", "the same, every packet through the stack"),
-    ("plain-whole", "plain", "plain routing, whole checksums"),
-    ("ours-xdp", "xdp", "ours, XDP at the edge, whole checksums"),
+    ("ours", "ours", "lb-agent, tc"),
+    ("ours-stack", "stack", "lb-agent, tc, every packet through the stack"),
+    ("ours-sockets", "sockets", "lb-agent, socket hooks for pods as well"),
+    ("minimal", "minimal", "minimal tc programs for one ClusterIP, with stack bypass"),
+    ("minimal-stack", "minimal", "minimal tc programs, every packet through the stack"),
+    ("plain-whole", "plain", "plain routing, complete checksums"),
+    ("ours-xdp", "xdp", "lb-agent, XDP on external interfaces, complete checksums"),
 ];
 
-/// The class of a way's colour.
+/// The CSS class of a mode's colour.
 pub(super) fn class(way: &str) -> &'static str {
     WAYS.iter().find(|(name, ..)| *name == way).map_or("plain", |(_, class, _)| *class)
 }
 
-/// The meaning of the colours, of ways that rows have.
+/// The legend: the colours of the modes that occur in the rows.
 pub(super) fn legend(rows: &[Row]) -> String {
     let present = |way: &&(&str, &str, &str)| rows.iter().any(|row| row.label("way") == way.0);
     let item = |(name, class, words): &(&str, &str, &str)| {
@@ -46,7 +46,7 @@ pub(super) fn rows<'a>(
     })
 }
 
-/// The values of a label in the order in which rows have them.
+/// The values of a label, in the order of the rows.
 pub(super) fn values<'a>(rows: &'a [Row], label: &str) -> Vec<&'a str> {
     let mut values: Vec<&str> = Vec::new();
     for row in rows {
@@ -58,14 +58,14 @@ pub(super) fn values<'a>(rows: &'a [Row], label: &str) -> Vec<&'a str> {
     values
 }
 
-/// The figure of another measure of the same thing.
+/// The figure of another measure with the labels of `row`.
 pub(super) fn beside(all: &[Row], row: &Row, measure: &str) -> Option<Spread> {
     all.iter()
         .find(|other| other.measure == measure && other.labels == row.labels)
         .map(|other| other.spread)
 }
 
-/// Bars of a measure, one for each way.
+/// A bar for each mode.
 pub(super) fn of_ways(all: &[Row], labels: &[(&str, &str)], measure: &str) -> Vec<Entry> {
     let entry = |row: &Row| {
         let mut said = number(row.spread.median);
@@ -78,7 +78,7 @@ pub(super) fn of_ways(all: &[Row], labels: &[(&str, &str)], measure: &str) -> Ve
     rows(all, labels, measure).map(entry).collect()
 }
 
-/// A line for each way: a measure against the number of services.
+/// A line for each mode: a measure over the number of services.
 pub(super) fn by_services(all: &[Row], labels: &[(&str, &str)], measure: &str) -> Vec<Series> {
     let mut series: Vec<Series> = Vec::new();
     for row in rows(all, labels, measure) {

@@ -1,5 +1,4 @@
-//! The main picture as a file of its own, for those who only
-//! look: short connections in every way, beside plain routing.
+//! The main chart as an SVG file of its own, for documents: short connections in every mode, relative to plain routing.
 
 use super::super::results::Results;
 use super::STYLE;
@@ -8,13 +7,13 @@ use super::pick::{of_ways, values};
 use super::svg::{Anchor, Svg};
 use super::traffic::ROUTES;
 
-/// Beside and between the parts.
+/// The margin beside and between the parts, in pixels.
 const SPACE: f64 = 14.0;
-/// Height of a line of text.
+/// The height of a line of text, in pixels.
 const TEXT: f64 = 18.0;
 
-/// The picture of results of `bench traffic`, with as many services
-/// as most ways were measured with, the larger number of two.
+/// The main chart of the results of `bench traffic`, at the number of services at which most modes were measured, or
+/// the larger of two such numbers.
 pub(super) fn of(results: &Results) -> Option<String> {
     let Results { rows, machine, commit, .. } = results;
     if results.bench != "traffic" {

@@ -1,4 +1,4 @@
-//! Pictures of `bench scale`: memory, start and changes against the size of the cluster.
+//! Charts of `bench scale`: memory, start and changes over the size of the cluster.
 
 use super::super::results::Row;
 use super::charts::{self, Entry};
@@ -6,7 +6,7 @@ use super::figure;
 use super::pick::{class, rows};
 use super::svg::number;
 
-/// Measures, a picture each.
+/// The measures of `bench scale`, one chart each.
 const MEASURES: [&str; 7] = [
     "anonymous memory",
     "peak memory",

@@ -1,8 +1,9 @@
-//! A drawing that stands inside of a page: shapes in, SVG text out. Colours come from the page's classes.
+//! A drawing that is embedded in an HTML page: shapes in, SVG text out. Its colours come from the CSS classes of the
+//! page.
 
 use std::fmt::Display;
 
-/// A drawing under construction; lengths are in pixels, from the upper left corner.
+/// A drawing under construction; lengths are in pixels from the upper left corner.
 #[derive(Debug)]
 pub(super) struct Svg {
     width: f64,
@@ -11,7 +12,7 @@ pub(super) struct Svg {
     body: String,
 }
 
-/// Where a text stands to its point.
+/// The position of a text relative to its point.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Anchor {
     Start,
@@ -20,12 +21,12 @@ pub(super) enum Anchor {
 }
 
 impl Svg {
-    /// An empty drawing that shows `what`.
+    /// An empty drawing with the title `what`.
     pub(super) fn new(width: f64, height: f64, what: &str) -> Self {
         Self { width, height, what: escape(what), body: String::new() }
     }
 
-    /// A filled rectangle with a note for whoever points at it.
+    /// Adds a filled rectangle with a tooltip.
     pub(super) fn bar(&mut self, class: &str, (x, y): (f64, f64), (w, h): (f64, f64), note: &str) {
         let note = escape(note);
         self.put(&format!(
@@ -33,21 +34,21 @@ impl Svg {
         ));
     }
 
-    /// A straight line.
+    /// Adds a straight line.
     pub(super) fn line(&mut self, class: &str, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
         self.put(&format!(
             r#"<line class="{class}" x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}"/>"#
         ));
     }
 
-    /// A line through several points.
+    /// Adds a line through several points.
     pub(super) fn path(&mut self, class: &str, points: &[(f64, f64)]) {
         let points = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}"));
         let points = points.collect::<Vec<_>>().join(" ");
         self.put(&format!(r#"<polyline class="path {class}" points="{points}"/>"#));
     }
 
-    /// A point with a note for whoever points at it.
+    /// Adds a point with a tooltip.
     pub(super) fn point(&mut self, class: &str, (x, y): (f64, f64), radius: f64, note: &str) {
         let note = escape(note);
         self.put(&format!(
@@ -55,7 +56,7 @@ impl Svg {
         ));
     }
 
-    /// One line of text whose base line is at `y`.
+    /// Adds one line of text with its base line at `y`.
     pub(super) fn text(
         &mut self,
         class: &str,
@@ -74,7 +75,7 @@ impl Svg {
         ));
     }
 
-    /// Puts a drawing into this one, its upper left corner there.
+    /// Embeds a drawing with its upper left corner at `(x, y)`.
     pub(super) fn place(&mut self, (x, y): (f64, f64), drawing: &str) {
         self.put(&format!(r#"<g transform="translate({x:.1} {y:.1})">{drawing}</g>"#));
     }
@@ -84,7 +85,7 @@ impl Svg {
         self.with("", "")
     }
 
-    /// The drawing as a file of its own, on paper.
+    /// The drawing as a file of its own, with a background.
     pub(super) fn file(self, style: &str) -> String {
         let paper = r#"<rect class="paper" width="100%" height="100%"/>"#;
         let head = format!("<style>\n{style}</style>{paper}");
@@ -103,12 +104,12 @@ impl Svg {
     }
 }
 
-/// Text as it may stand in an element or in quotes.
+/// Text escaped for an element or an attribute.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A number with three digits that count, and a letter for thousands.
+/// A number with three significant digits, and a letter for thousands.
 pub(super) fn number(value: f64) -> String {
     let (value, letter) = match value.abs() {
         large if large >= 1e9 => (value / 1e9, "G"),

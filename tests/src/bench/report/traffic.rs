@@ -1,4 +1,4 @@
-//! Pictures of `bench traffic`: throughput, latency and CPU of every way, and what the number of services does to it.
+//! Charts of `bench traffic`: throughput, latency and CPU time of every mode, and the effect of the number of services.
 
 use super::super::results::Row;
 use super::charts::{self, Entry};
@@ -6,10 +6,10 @@ use super::figure;
 use super::pick::{beside, by_services, class, legend, of_ways, rows, values};
 use super::svg::{escape, number};
 
-/// Percentiles that a picture of latencies shows.
+/// The percentiles in charts of latencies.
 const LATENCIES: [&str; 3] = ["latency 50 %", "latency 90 %", "latency 99 %"];
 
-/// Where packets go, for people.
+/// The routes of packets: the name in results, and the heading.
 pub(super) const ROUTES: [(&str, &str); 3] = [
     ("pod-far", "a pod asks a ClusterIP, backend on the other node"),
     ("port-near", "outside asks a NodePort, backend on that node"),
@@ -18,7 +18,7 @@ pub(super) const ROUTES: [(&str, &str); 3] = [
 
 pub(super) fn pictures(all: &[Row]) -> String {
     let mut text = legend(all) + &growth(all);
-    // The whole set is measured at one size, the smallest.
+    // All routes and operations are measured at one size, the smallest; larger sizes have a subset.
     let Some(services) = values(all, "services").first().copied() else { return text };
     for family in values(all, "family") {
         for (route, words) in ROUTES {
@@ -37,7 +37,7 @@ pub(super) fn pictures(all: &[Row]) -> String {
     text
 }
 
-/// Throughput, latency and CPU of one operation on one route.
+/// Charts of throughput, latency and CPU time of one operation on one route.
 fn of_operation(all: &[Row], labels: &[(&str, &str)], operation: &str) -> String {
     let labels: Vec<_> = labels.iter().copied().chain([("operation", operation)]).collect();
     let entries: Vec<Entry> = rows(all, &labels, "rate").map(|row| rate(all, row)).collect();
@@ -88,7 +88,7 @@ fn latency(all: &[Row], row: &Row) -> Option<Entry> {
     Some(Entry { name: way.to_owned(), class, values, said: said.join(" / ") })
 }
 
-/// The effect of more services.
+/// Charts over the number of services.
 fn growth(all: &[Row]) -> String {
     let mut text = String::new();
     for operation in values(all, "operation") {

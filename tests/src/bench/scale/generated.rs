@@ -1,4 +1,4 @@
-//! Manifests of many services, and of one that changes.
+//! Generated manifests of many services, and one service that changes.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -11,12 +11,12 @@ use lb_agent::maps::Maps;
 use lb_common::addr::{Ip, Port, Protocol};
 use lb_common::service::Frontend;
 
-/// Services of one file.
+/// The number of services in one manifest file.
 const PER_FILE: u32 = 500;
-/// How long a change may take.
+/// The deadline for a change.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A service that changes.
+/// A service whose endpoints change.
 pub(super) struct Probe {
     file: PathBuf,
     staged: PathBuf,
@@ -25,7 +25,7 @@ pub(super) struct Probe {
 const PROBE: Ipv4Addr = Ipv4Addr::new(10, 111, 255, 254);
 
 impl Probe {
-    /// Writes it into `directory`, which is watched; `staged` is a directory that is not.
+    /// Writes it into `directory`, which the agent watches; `staged` is a directory that it does not watch.
     pub(super) fn new(directory: &Path, staged: &Path) -> Result<Self> {
         let probe = Self { file: directory.join("probe.yaml"), staged: staged.join("probe") };
         probe.write(0)?;
@@ -38,16 +38,16 @@ impl Probe {
         fs::rename(&self.staged, &self.file).context("probe")
     }
 
-    /// From the file's new content to another set in the map.
+    /// Changes the endpoints; returns the time from the new content of the file to the new set in the map.
     pub(super) fn change(&self, maps: &Maps, number: u32) -> Result<Duration> {
         let frontend = Frontend::new(Ip::v4(PROBE.octets()), Port::new(80), Protocol::TCP);
         let generation = || -> Result<u32> {
-            Ok(maps.service(&frontend)?.context("the probe is not there")?.generation)
+            Ok(maps.service(&frontend)?.context("the probe is not in the map")?.generation)
         };
         let before = generation()?;
         let began = Instant::now();
         self.write(number)?;
-        // Without a pause: one would be measured too.
+        // No sleep between reads: it would be part of the measured time.
         while generation()? == before {
             ensure!(began.elapsed() < PATIENCE, "change {number} does not reach the map");
             std::thread::yield_now();
@@ -56,7 +56,7 @@ impl Probe {
     }
 }
 
-/// Writes services with so many endpoints each.
+/// Writes a range of services with this number of endpoints each.
 pub(super) fn generate(directory: &Path, services: Range<u32>, endpoints: u32) -> Result<()> {
     for first in services.clone().step_by(PER_FILE as usize) {
         let mut text = String::new();
@@ -71,7 +71,7 @@ pub(super) fn generate(directory: &Path, services: Range<u32>, endpoints: u32) -
     Ok(())
 }
 
-/// A Service and its slice, as an API server would have them where it matters.
+/// A Service and its slice, with the fields of an API server that the agent uses.
 fn documents(name: &str, address: Ipv4Addr, first: u32, endpoints: u32) -> String {
     let endpoint = |number: u32| {
         let ip = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 128, 0, 1)) + first + number);

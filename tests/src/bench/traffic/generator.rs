@@ -1,4 +1,4 @@
-//! The client of a measurement: asks for a while, and counts what it got, how long it took and what it cost.
+//! The client of a measurement: it sends requests for a given time and returns the rate, the latency and the CPU time.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -14,36 +14,36 @@ use serde::{Deserialize, Serialize};
 use super::super::load;
 use super::server::{BULK, BULK_SIZE, KEPT, ONCE, SIZE};
 
-/// How long one answer may take.
+/// The deadline for one answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Part of the time that is not counted: caches fill, windows open.
+/// The divisor of the time that is not counted at the start, while caches fill and windows open.
 const WARM_UP: u32 = 8;
-/// The longest answer that is told from longer ones, in nanoseconds.
+/// The upper bound of the latency histogram, in nanoseconds: longer answers count as this long.
 const LONGEST: u64 = 10_000_000_000;
-/// Datagrams without an answer after which nobody is there.
+/// The number of unanswered datagrams after which the server counts as absent.
 const LOST: u64 = 10;
 
 /// The operation that a client repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
-    /// Connect, ask, be answered, close; one at a time.
+    /// Connect, ask once, read the answer, close; one connection at a time.
     Connect,
-    /// Ask on one connection, one question at a time.
+    /// Ask repeatedly on one connection, one question at a time.
     Kept,
-    /// The same on sixteen connections at once.
+    /// Ask repeatedly on sixteen connections at once, one question at a time on each.
     Kept16,
     /// Ask by UDP, one datagram at a time.
     Udp,
-    /// Send as much as fits by one TCP connection.
+    /// Send as much as possible over one TCP connection.
     Bulk,
 }
 
 impl Operation {
-    /// All, in the order in which they are measured.
+    /// All operations, in the order of measurement.
     pub const ALL: [Self; 5] = [Self::Connect, Self::Kept, Self::Kept16, Self::Udp, Self::Bulk];
 
-    /// Its name on command lines and in results.
+    /// The name on command lines and in results.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -54,7 +54,7 @@ impl Operation {
         }
     }
 
-    /// The unit that is counted each second, and the one that CPU time is given for.
+    /// The unit of the rate, and the unit of the CPU time.
     pub const fn units(self) -> (&'static str, &'static str) {
         match self {
             Self::Connect => ("connections/s", "us a connection"),
@@ -80,30 +80,30 @@ impl FromStr for Operation {
     }
 }
 
-/// The count of a client.
+/// The result of a client.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Count {
-    /// Connections, requests or bits a second.
+    /// Connections, requests or bits per second.
     pub rate: f64,
-    /// Microseconds that 50, 90 and 99 of 100 answers did not exceed; nothing for bulk traffic.
+    /// The latencies in microseconds that 50, 90 and 99 of 100 answers did not exceed; none for bulk traffic.
     pub latency: Option<[f64; 3]>,
-    /// Microseconds that all CPUs were busy with a connection, a request or a megabyte, whoever was.
+    /// The CPU time of all processes and the kernel per connection, request or megabyte, in microseconds.
     pub cpu: f64,
-    /// Datagrams that were not answered.
+    /// The number of unanswered datagrams.
     pub lost: u64,
-    /// All that was done, with what was not counted at the beginning.
+    /// The number of all operations, including those of the warm-up.
     pub operations: u64,
 }
 
-/// The share of one of the clients.
+/// The part of the result that one of several clients contributes.
 struct Share {
     histogram: Histogram<u64>,
     lost: u64,
-    /// Done before it counted.
+    /// Operations of the warm-up.
     uncounted: u64,
 }
 
-/// Asks `to` for a while and counts.
+/// Runs an operation against `to` for a while, and returns the counts.
 pub fn ask(operation: Operation, to: SocketAddr, time: Duration) -> Result<Count> {
     let barrier = Arc::new(Barrier::new(operation.clients() + 1));
     let start = || {
@@ -111,7 +111,7 @@ pub fn ask(operation: Operation, to: SocketAddr, time: Duration) -> Result<Count
         thread::spawn(move || client(operation, to, time, &barrier))
     };
     let clients: Vec<_> = (0..operation.clients()).map(|_| start()).collect();
-    // All are warm; from here on it counts.
+    // All clients have warmed up; the measurement begins.
     let _: std::sync::BarrierWaitResult = barrier.wait();
     let (began, before) = (Instant::now(), load::busy()?);
     let mut all = Share { histogram: histogram()?, lost: 0, uncounted: 0 };
@@ -139,7 +139,8 @@ fn histogram() -> Result<Histogram<u64>> {
     Histogram::new_with_bounds(1, LONGEST, 3).context("histogram")
 }
 
-/// Opens what it needs and does something over and over. Whatever fails, it comes to the barrier.
+/// Opens the sockets that the operation needs, and repeats the operation. The client always reaches the barrier, also
+/// after a failure, because the others wait there.
 fn client(
     operation: Operation,
     to: SocketAddr,
@@ -171,7 +172,7 @@ fn client(
     Ok(share)
 }
 
-/// The repeated action; it returns how many questions were not answered.
+/// The repeated action; it returns the number of unanswered questions.
 type Action = Box<dyn FnMut() -> Result<u64>>;
 
 fn action(operation: Operation, to: SocketAddr) -> Result<Action> {
@@ -214,7 +215,7 @@ fn once(to: SocketAddr) -> Result<()> {
     stream.write_all(&[ONCE; SIZE])?;
     let mut answer = [0; SIZE];
     stream.read_exact(&mut answer)?;
-    // The server closes first.
+    // The server must close first, so that TIME_WAIT is on its side.
     ensure!(stream.read(&mut answer)? == 0, "more than an answer");
     Ok(())
 }
@@ -233,7 +234,7 @@ mod tests {
             thread::yield_now();
         }
         for operation in Operation::ALL {
-            // A machine that does much else may come to none of them within the first of these.
+            // On a busy machine the first of these intervals may be too short for a single operation.
             let times = [40, 400, 4_000, 40_000].map(Duration::from_millis);
             let mut counts = times.into_iter().map(|time| ask(operation, at, time).unwrap());
             let count = counts.find(|count| count.rate > 0.0).unwrap();

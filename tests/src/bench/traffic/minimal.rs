@@ -1,5 +1,5 @@
-//! The least that a tc program can do for one `ClusterIP` with
-//! one backend: the ceiling of what translates at a pod's device.
+//! The smallest tc programs that serve one `ClusterIP` with one backend: an upper bound for every data path that
+//! translates at a pod's interface.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -14,15 +14,15 @@ use aya::{Ebpf, EbpfLoader};
 use crate::rig::{Rig, TARGET};
 use crate::topology::Family;
 
-/// Attached for as long as it lives.
+/// The loaded programs, attached as long as this value lives.
 pub(super) struct Minimal(#[expect(dead_code, reason = "it holds the links")] Ebpf);
 
-/// The constants of the programs; laid out in `lb-ebpf/src/reference_minimal.rs`. An IPv4 address is one word.
+/// The constants of the programs, in the layout of `lb-ebpf/src/reference_minimal.rs`. An IPv4 address is one word.
 #[derive(Clone, Copy)]
 struct Setting {
     ends: [SocketAddr; 2],
     next_hop: IpAddr,
-    /// The device to the backend, that of the client; none where the stack is to forward.
+    /// The interface towards the backend and the one towards the client, by index; 0 if the stack is to forward.
     devices: [u32; 2],
 }
 
@@ -49,8 +49,8 @@ fn word(bytes: &[u8]) -> Option<u32> {
 }
 
 impl Minimal {
-    /// Serves the first pod of the first node: what it asks at these addresses
-    /// of both families is asked of the first pod of the second node.
+    /// Serves the first pod of the first node: its packets to these addresses, one of each family, go to the first pod
+    /// of the second node.
     pub(super) fn attach(
         rig: &Rig,
         object: &Path,
@@ -71,7 +71,8 @@ impl Minimal {
         let (v4, v6): ([u32; 6], [u32; 15]) =
             (setting(Family::V4)?.words()?, setting(Family::V6)?.words()?);
         let object = fs::read(object).with_context(|| format!("{}", object.display()))?;
-        // An answer is met where it comes in, or where the stack hands it to the pod.
+        // Without the stack, answers are translated where they arrive; with it, where the stack delivers them to the
+        // pod.
         let back = if through_stack {
             (device, TcAttachType::Egress)
         } else {

@@ -1,7 +1,7 @@
-//! The cost of programs for an operation, by the kernel's own count
-//! (`BPF_ENABLE_STATS`): runs of each, and the time of a run.
+//! The cost of eBPF programs per operation, by the kernel's own statistics (`BPF_ENABLE_STATS`): the number of runs of
+//! each program, and the time of a run.
 //!
-//! Counting slows every run by some 25 ns, so nothing else is measured meanwhile.
+//! The statistics slow every run by some 25 ns, so no other figure is measured meanwhile.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::site::{Services, Site};
 use super::way::{Agent, Question, Route};
 use crate::topology::Family;
 
-/// How often it is counted.
+/// The number of measurements of each mode.
 const TURNS: usize = 5;
 const COUNTED: [(Route, Operation); 6] = [
     (Route::PodFar, Operation::Connect),
@@ -28,14 +28,14 @@ const COUNTED: [(Route, Operation); 6] = [
     (Route::PortFar, Operation::Udp),
 ];
 
-/// The work of a program: runs, and nanoseconds of all.
+/// The work of a program: the number of runs, and the nanoseconds of all runs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work {
     runs: u64,
     time: u64,
 }
 
-/// Figures of a program, or of all.
+/// The figures of one program, or of all programs together.
 #[derive(Default)]
 struct Figures {
     runs: Figure,
@@ -43,10 +43,10 @@ struct Figures {
     cost: Figure,
 }
 
-/// The work of programs so far, by number.
+/// The work of all loaded programs so far, by program id.
 fn work() -> BTreeMap<u32, (String, Work)> {
     let mut all = BTreeMap::new();
-    // One that ends while it is listed is none of those that are measured.
+    // A program that is unloaded while this loop runs is not one of those that are measured.
     for program in loaded_programs().filter_map(Result::ok) {
         let name = program.name_as_str().unwrap_or("unnamed").to_owned();
         let time = program.run_time().as_nanos() as u64;
@@ -56,7 +56,7 @@ fn work() -> BTreeMap<u32, (String, Work)> {
     all
 }
 
-/// Counts every way that has programs, for what `wants` wants of it.
+/// Measures the programs of every mode that has some, for the questions that `wants` accepts.
 pub(super) fn count(
     sites: &[Site],
     (services, number): (&Services, u32),
@@ -85,7 +85,7 @@ pub(super) fn count(
     Ok(rows)
 }
 
-/// The work of each program for an operation, and of all of them (without a name): runs and nanoseconds.
+/// The work of each program per operation, and of all of them together (under the empty name): runs and nanoseconds.
 fn turn(
     site: &Site,
     question: Question,
@@ -100,7 +100,7 @@ fn turn(
         let earlier = before.get(&id).map_or_else(Work::default, |(_, work)| *work);
         let [runs, time] = [after.runs - earlier.runs, after.time - earlier.time];
         let each = [runs as f64 / operations, time as f64 / operations];
-        // A program that runs now and then is somebody else's.
+        // A program with so few runs does not belong to the measured path.
         if each[0] < 0.05 {
             continue;
         }

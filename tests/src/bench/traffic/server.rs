@@ -1,7 +1,8 @@
-//! The server of a measurement: it only answers.
+//! The server of a measurement: it answers requests and does nothing else.
 //!
-//! The first byte of a connection says what it is for: [`ONCE`] is answered and closed by the server (so no client port
-//! waits for the end of a connection), [`KEPT`] goes on, [`BULK`] is read and thrown away.
+//! The first byte of a connection names its kind. [`ONCE`]: the server answers once and closes (so no port of a client
+//! stays in `TIME_WAIT`). [`KEPT`]: the connection stays open for more requests. [`BULK`]: the server reads and
+//! discards.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -10,20 +11,20 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-/// Bytes of a request, and of an answer.
+/// The size of a request and of an answer, in bytes.
 pub(super) const SIZE: usize = 64;
-/// Bytes of one write of bulk traffic.
+/// The size of one write of bulk traffic, in bytes.
 pub(super) const BULK_SIZE: usize = 256 * 1024;
-/// Threads that accept connections.
+/// The number of threads that accept connections.
 const ACCEPTORS: usize = 2;
-/// How long a client may take to begin.
+/// The deadline for the first byte of a client.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) const ONCE: u8 = b'o';
 pub(super) const KEPT: u8 = b'k';
 pub(super) const BULK: u8 = b'b';
 
-/// Answers at these addresses until it is killed.
+/// Serves these addresses until the process is killed.
 pub fn serve(at: &[SocketAddr]) -> Result<()> {
     let mut last = None;
     for at in at {
@@ -42,7 +43,7 @@ pub fn serve(at: &[SocketAddr]) -> Result<()> {
 fn accept(listener: &TcpListener) {
     loop {
         if let Ok((stream, _)) = listener.accept() {
-            // A client that goes away is no fault of ours.
+            // A client that disconnects is not an error of the server.
             drop(talk(stream));
         }
     }
@@ -56,7 +57,7 @@ fn echo(socket: &UdpSocket) {
     }
 }
 
-/// A short connection at once, others on a thread of their own.
+/// Serves a short connection on this thread, any other kind on a thread of its own.
 fn talk(mut stream: TcpStream) -> Result<()> {
     let mut request = [0; SIZE];
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -1,7 +1,8 @@
-//! A cluster for each way of serving Services, all alike but for that, and all told by one API server.
+//! A cluster for each mode of serving Services. The clusters differ in nothing else, and one API server serves all of
+//! them.
 //!
-//! Their proxy has ended before anything is measured (a data path goes on without its agent, rules without
-//! kube-proxy), and the API server is held: nothing runs beside client and server.
+//! The proxies have ended before a measurement begins (our data path stays active without its agent, rules stay without
+//! kube-proxy), and the API server is stopped (SIGSTOP): nothing runs beside client and server.
 
 use std::env;
 use std::net::SocketAddr;
@@ -22,24 +23,24 @@ use crate::topology::{Family, Member, Node, Shape, Topology};
 use crate::traffic::{Ask, Protocol};
 use crate::wait::wait_until_ok;
 
-/// How long a server may take until it answers.
+/// The deadline for the first answer of a server.
 const START: Duration = Duration::from_secs(10);
-/// How long programming may take: kube-proxy writes 10,000 services to iptables for minutes.
+/// The deadline for programming: kube-proxy takes minutes to write 10,000 services to iptables.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// The Services of the API server that are asked for.
+/// The Services that clients use.
 #[derive(Debug)]
 pub(super) struct Services {
-    /// Its backend is a pod of the node that is asked.
+    /// The Service whose backend is a pod of the node that clients address.
     pub(super) near: Published,
-    /// Its backend is a pod of another node.
+    /// The Service whose backend is a pod of the other node.
     pub(super) far: Published,
 }
 
-/// A cluster whose Services are served in one way.
+/// A cluster whose Services are served in one mode.
 pub(super) struct Site {
     pub(super) way: Way,
-    // Before the namespaces that they live in.
+    // Dropped before the namespaces that they live in.
     servers: Vec<Program>,
     relay: Option<Program>,
     minimal: Option<Minimal>,
@@ -47,7 +48,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// Builds the namespaces; nothing serves yet.
+    /// Builds the namespaces, without a proxy yet.
     pub(super) fn build(way: Way, shape: Shape) -> Result<Self> {
         let builder = Topology::builder(shape);
         let builder =
@@ -55,24 +56,24 @@ impl Site {
         Self::around(way, Rig::build(builder)?)
     }
 
-    /// Takes over namespaces that are there.
+    /// Uses existing namespaces.
     pub(super) fn around(way: Way, rig: Rig) -> Result<Self> {
         same_hops(&rig)?;
         Ok(Self { way, servers: Vec::new(), relay: None, minimal: None, rig })
     }
 
-    /// Lets the nodes reach an API server that lives in another site, under the address that it has there.
+    /// Lets the nodes reach an API server that lives in another site, under its address there.
     pub(super) fn reach(&mut self, api_server: SocketAddr, netns: &str) -> Result<()> {
         self.relay = Some(api_relay::start(self.rig.topology(), api_server, netns)?);
         Ok(())
     }
 
-    /// The backend of services that nobody asks.
+    /// The backend address of services that no client uses.
     pub(super) fn backend(&self) -> Result<String> {
         Ok(self.rig.pod(1, 0)?.ip(Family::V4).to_string())
     }
 
-    /// Attaches the programs that serve one `ClusterIP`, where they are what serves.
+    /// Attaches the programs that serve one `ClusterIP`, if this is the mode of the site.
     pub(super) fn attach(&mut self, object: &Path, services: &Services) -> Result<()> {
         let way::Agent::Minimal { through_stack } = self.way.agent() else { return Ok(()) };
         let frontend = |family| services.far.cluster_ip(family);
@@ -84,7 +85,7 @@ impl Site {
         Ok(())
     }
 
-    /// Has both nodes programmed with everything, then ends what did it. `newest` is that of many.
+    /// Programs all Services on both nodes, and then stops the proxies. `newest` is the frontend of the newest Service.
     pub(super) fn program(
         &self,
         kubeconfig: &Path,
@@ -92,7 +93,7 @@ impl Site {
         newest: SocketAddr,
     ) -> Result<()> {
         let nodes = self.rig.topology().nodes().iter();
-        // Both at once: they do not know each other.
+        // Both proxies start at the same time, because they are independent.
         let started = nodes.filter_map(|node| self.start(node, kubeconfig).transpose());
         let mut running: Vec<Proxy> = started.collect::<Result<_>>()?;
         running.iter_mut().try_for_each(|proxy| proxy.wait_ready(PATIENCE))?;
@@ -120,7 +121,7 @@ impl Site {
 
     fn ensure_answered(&self, services: &Services, newest: SocketAddr) -> Result<()> {
         let (pod, client) = (self.rig.pod(0, 0)?, self.rig.client());
-        // kube-proxy calls itself healthy while it still writes.
+        // kube-proxy reports itself healthy while it still writes rules.
         drop(wait_until_ok(PATIENCE, "the newest service is answered", || {
             Ok(pod.peer().ask(Ask::tcp(newest).within(500))?)
         })?);
@@ -135,7 +136,7 @@ impl Site {
         until_answered_by(pod, Ask::tcp(newest), &["pod-b1"])
     }
 
-    /// Replaces what answers tests by what answers measurements.
+    /// Replaces the servers of the tests by the servers of the benchmark.
     pub(super) fn serve(&mut self, services: &Services) -> Result<()> {
         self.servers = vec![serve(self.rig.pod(0, 1)?)?, serve(self.rig.pod(1, 0)?)?];
         for question in way::questions(true).into_iter().filter(|it| self.way.serves(it.route)) {
@@ -146,7 +147,7 @@ impl Site {
         Ok(())
     }
 
-    /// Lets what answers tests answer again.
+    /// Starts the servers of the tests again.
     pub(super) fn stop_serving(&mut self) -> Result<()> {
         if self.servers.is_empty() {
             return Ok(());
@@ -160,7 +161,7 @@ impl Site {
         Ok(())
     }
 
-    /// Asks for a while and counts.
+    /// Runs a generator for a while, and returns its counts.
     pub(super) fn measure(
         &self,
         question: Question,
@@ -202,11 +203,12 @@ impl Site {
     }
 }
 
-/// A backend on node-b is asked through node-a and answers through it, as a `NodePort` of node-a makes it.
+/// Routes packets between the client and a backend on node-b through node-a in both directions, as a `NodePort` of
+/// node-a does.
 fn same_hops(rig: &Rig) -> Result<()> {
     let (near, far, client) = (rig.node(0)?, rig.node(1)?, rig.client());
     for node in [near, far] {
-        // Or a node tells whom it forwards for to go around it, and plain routing has a hop less.
+        // With redirects, a node would tell its neighbours to bypass it, and plain routing would have one hop less.
         for which in ["all", "eth0"] {
             node.netns().sysctl(&format!("net.ipv4.conf.{which}.send_redirects"), "0")?;
         }

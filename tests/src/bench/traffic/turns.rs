@@ -1,7 +1,8 @@
-//! Measuring in turn: every way once, plain routing again at the end; A B C A, A B C A.
+//! The turns of a measurement: each turn measures every mode once, and plain routing again at its end (A B C A, A B C
+//! A).
 //!
-//! A turn does not count when something else had the machine, or when plain routing at its end was far from that at its
-//! beginning. It is done again, as long as that does not become the rule.
+//! A turn does not count when other processes used the CPUs, or when plain routing at its end differs too much from
+//! plain routing at its start. It is repeated as long as most turns are calm.
 
 use std::time::Duration;
 
@@ -14,13 +15,13 @@ use super::generator::Count;
 use super::site::{Services, Site};
 use super::way::{Question, Route, Way};
 
-/// A turn counts when plain routing at its end is within this of plain routing at its beginning.
+/// A turn counts only if the rate of plain routing at its end differs by at most this share from the rate at its start.
 const CALM: f64 = 0.15;
 
-/// Every way once.
+/// One measurement of every mode.
 struct Turn {
     counts: Vec<(Way, Count)>,
-    /// Plain routing at its end.
+    /// The second measurement of plain routing, at the end of the turn.
     again: Count,
     is_calm: bool,
 }
@@ -41,7 +42,7 @@ impl Series {
         self.turns.iter().filter(|turn| !turn.is_calm).count()
     }
 
-    /// Asks every way once; a disturbed turn is followed by another one while most are calm.
+    /// Measures every mode once; a disturbed turn is repeated as long as most turns are calm.
     pub(super) fn measure(
         &mut self,
         sites: &[Site],
@@ -77,7 +78,7 @@ impl Series {
         Ok(Turn { counts, again, is_calm })
     }
 
-    /// The figures of all turns for each way.
+    /// The figures of all turns, for each mode.
     pub(super) fn rows(&self) -> Vec<Row> {
         let dropped = self.disturbed();
         let is_enough = load::are_enough(self.turns.len() - dropped, self.turns.len());
@@ -131,8 +132,9 @@ impl Series {
     }
 }
 
-/// The ratio to plain routing of the same turn. Plain routing is measured in the middle of a turn, for the machine
-/// drifts; that of plain routing itself is how far it drifted: the noise, inside of which nothing is said.
+/// The ratio to plain routing of the same turn. Plain routing counts with the mean of its two measurements, because the
+/// machine drifts. The ratio of plain routing itself is its drift within a turn: the noise, below which a difference
+/// means nothing.
 fn ratio(turn: &Turn, way: Way, find: impl Fn(&Turn, Way) -> Option<Count>) -> Option<f64> {
     let rate = find(turn, way)?.rate;
     let plain = find(turn, way.plain())?.rate;

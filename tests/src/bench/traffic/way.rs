@@ -1,52 +1,53 @@
-//! The ways that are measured: the proxy, the clients and their servers.
+//! The modes that `bench traffic` measures: the proxy, the routes between clients and servers, and the operations.
 
 use crate::control_plane::kube_proxy::Mode;
 use crate::topology::Family;
 
 use super::generator::Operation;
 
-/// The proxy that serves Services.
+/// A mode of serving Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Nobody: the client asks the backend itself, over the same hops.
+    /// No proxy: the client addresses the backend itself, over the same hops.
     Plain,
-    /// kube-proxy with nftables, as it comes.
+    /// kube-proxy in mode nftables, with its default settings.
     Nftables,
-    /// kube-proxy with iptables, as it comes.
+    /// kube-proxy in mode iptables, with its default settings.
     Iptables,
-    /// Ours, as it comes.
+    /// Our agent with its default settings.
     Ours,
-    /// Ours, every packet through the stack.
+    /// Our agent, with every packet through the stack.
     OursStack,
-    /// Ours with socket hooks for pods too.
+    /// Our agent, with socket hooks for pods as well.
     OursSockets,
-    /// The least that a tc program can do for one `ClusterIP`, past the stack of the client's node.
+    /// The smallest tc programs for one `ClusterIP`, which bypass the stack of the client's node.
     Minimal,
-    /// The same, every packet through the stack.
+    /// The smallest tc programs for one `ClusterIP`, with every packet through the stack.
     MinimalStack,
-    /// Nobody, where everybody sends whole checksums as over a wire: what [`Way::OursXdp`] is compared with.
+    /// No proxy, and all members send complete checksums as over a physical wire: the reference of [`Way::OursXdp`].
     PlainWhole,
-    /// Ours with XDP on the edge. XDP leaves packets of unfinished checksums to tc, so all are whole.
+    /// Our agent with XDP on the external interfaces. XDP leaves packets with a partial checksum to tc, so all members
+    /// send complete checksums.
     OursXdp,
 }
 
-/// The program that a way runs on a node.
+/// The proxy of a mode on a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Agent {
     None,
-    /// The real kube-proxy.
+    /// The real kube-proxy in one of its modes.
     KubeProxy(Mode),
-    /// Ours, with these lines of its configuration.
+    /// Our agent, with these lines in its configuration.
     Ours(&'static str),
     /// Programs that serve one `ClusterIP` and nothing else.
     Minimal {
-        /// Whether the stack forwards.
+        /// Whether the stack forwards the packets.
         through_stack: bool,
     },
 }
 
 impl Way {
-    /// In the order of a turn.
+    /// All modes, in the order of a turn.
     pub(super) const ALL: [Self; 10] = [
         Self::Plain,
         Self::Nftables,
@@ -60,7 +61,7 @@ impl Way {
         Self::OursXdp,
     ];
 
-    /// Its name in results.
+    /// The name in results.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -90,23 +91,23 @@ impl Way {
         }
     }
 
-    /// Whether it is what we are judged by.
+    /// Whether figures of this mode are judged in comparisons.
     pub(super) const fn is_ours(self) -> bool {
         matches!(self.agent(), Agent::Ours(_))
     }
 
-    /// Whether everybody sends whole checksums.
+    /// Whether all members send complete checksums.
     pub(super) const fn has_whole_checksums(self) -> bool {
         matches!(self, Self::PlainWhole | Self::OursXdp)
     }
 
-    /// The way without Services that it is beside.
+    /// The mode without Services that this one is compared with.
     pub(super) const fn plain(self) -> Self {
         if self.has_whole_checksums() { Self::PlainWhole } else { Self::Plain }
     }
 
-    /// The most services that it is measured with. kube-proxy needs longer to program more than all else takes
-    /// together; of ours the way that it comes as shows what their number does.
+    /// The largest number of services at which this mode is measured. kube-proxy needs longer to program more than the
+    /// rest of the run takes; of our modes, the default settings alone show the effect of the number.
     pub(super) const fn most_services(self) -> u32 {
         match self {
             Self::Plain | Self::Ours | Self::Minimal => u32::MAX,
@@ -120,17 +121,17 @@ impl Way {
         }
     }
 
-    /// Why it is measured with no more.
+    /// The reason why larger numbers are not measured.
     pub(super) const fn why_no_more(self) -> &'static str {
         match self.agent() {
-            Agent::KubeProxy(_) => "programming them takes it longer than this run",
+            Agent::KubeProxy(_) => "programming takes longer than the rest of the run",
             Agent::None | Agent::Ours(_) | Agent::Minimal { .. } => {
-                "time; `ours` as it comes shows what their number does"
+                "to save time; `ours` with default settings shows the effect of the number"
             }
         }
     }
 
-    /// Whether it differs from the others on a route.
+    /// Whether this mode differs from the others on a route.
     pub(super) const fn serves(self, route: Route) -> bool {
         match (self, route) {
             (
@@ -146,20 +147,20 @@ impl Way {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
-    /// A pod asks a `ClusterIP` whose backend is on another node.
+    /// A pod uses a `ClusterIP` whose backend is on another node.
     PodFar,
-    /// Outside asks a `NodePort` whose backend is on that node.
+    /// An external client uses a `NodePort` whose backend is on that node.
     PortNear,
-    /// Outside asks a `NodePort` whose backend is on another node.
+    /// An external client uses a `NodePort` whose backend is on another node.
     PortFar,
-    /// A backend asks itself: what the generator can do where no network is.
+    /// A backend connects to itself: the limit of the generator without a network.
     Loopback,
 }
 
 impl Route {
     pub(super) const ALL: [Self; 4] = [Self::PodFar, Self::PortNear, Self::PortFar, Self::Loopback];
 
-    /// Its name in results.
+    /// The name in results.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::PodFar => "pod-far",
@@ -170,7 +171,7 @@ impl Route {
     }
 }
 
-/// One thing that every way is asked in turn.
+/// One measurement that every mode takes part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Question {
     pub(super) route: Route,
@@ -178,7 +179,8 @@ pub(super) struct Question {
     pub(super) family: Family,
 }
 
-/// The questions at a number of services: all at the first, those that a number may change at the others.
+/// The measurements at a number of services: all of them at the first number, at the others those that the number may
+/// affect.
 pub(super) fn questions(is_first: bool) -> Vec<Question> {
     let mut questions = Vec::new();
     for family in Family::ALL {

@@ -1,4 +1,4 @@
-//! A container of a manifest as flags of ctr: capabilities, mounts, privileges, environment.
+//! The `ctr` flags for a container of a manifest: capabilities, mounts, privileges, environment.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-/// The capabilities that a container has without asking, and loses by `drop: [ALL]`.
+/// The default capabilities of a container, which `drop: [ALL]` removes.
 const USUAL: [&str; 14] = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -53,13 +53,13 @@ const SECURITY: [&str; 6] = [
 pub(super) struct Place {
     pub(super) netns: String,
     pub(super) volumes: BTreeMap<String, PathBuf>,
-    /// Files and directories that every container sees, and where.
+    /// Files and directories of every container: path on this machine, path in the container.
     pub(super) always: Vec<(PathBuf, PathBuf)>,
     pub(super) environment: Vec<(String, String)>,
     pub(super) node: String,
 }
 
-/// Fails when an object has a field that is not among those of `names`.
+/// Fails if an object has a field that is not in `names`.
 pub(super) fn known(what: &str, object: &Value, names: &[&str]) -> Result<()> {
     let fields = object.as_object().into_iter().flatten();
     let strange: Vec<_> =
@@ -68,7 +68,7 @@ pub(super) fn known(what: &str, object: &Value, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the flags, and the environment in them.
+/// Returns the flags for `ctr run`, and the environment variables among them.
 pub(super) fn container_flags(
     container: &Value,
     place: &Place,
@@ -100,7 +100,7 @@ pub(super) fn container_flags(
     Ok((flags, environment))
 }
 
-/// A mount as ctr takes it.
+/// A mount in the format of ctr.
 pub(super) fn mount(from: &Path, to: &Path, options: &str) -> String {
     format!("--mount=type=bind,src={},dst={},options={options}", from.display(), to.display())
 }
@@ -110,14 +110,14 @@ fn security(context: &Value, flags: &mut Vec<String>) -> Result<()> {
     if context["privileged"] == true {
         flags.push("--privileged".to_owned());
     }
-    // Said or not, it is what a process gets; a privileged one always.
+    // A privileged container always has it, others unless it is set to false.
     if context["allowPrivilegeEscalation"] != false {
         flags.push("--allow-new-privs".to_owned());
     }
     if context["readOnlyRootFilesystem"] == true {
         flags.push("--read-only".to_owned());
     }
-    // As the image itself says.
+    // Only root is supported, which the image itself names.
     ensure!(context["runAsUser"].as_u64().is_none_or(|user| user == 0), "another user than root");
     if context["seccompProfile"]["type"] == "RuntimeDefault" {
         flags.push("--seccomp".to_owned());
@@ -147,7 +147,7 @@ fn environment(container: &Value, place: &Place) -> Result<BTreeMap<String, Stri
     Ok(all)
 }
 
-/// Returns a container's arguments, with `$(NAME)` replaced.
+/// Returns the arguments of a container, with `$(NAME)` replaced by the variables.
 pub(super) fn words(
     container: &Value,
     environment: &BTreeMap<String, String>,

@@ -1,5 +1,5 @@
-//! Rules under the names that kube-proxy gives them, written by
-//! hand: quicker than kube-proxy, and as few as a test wants.
+//! Rules with the names of kube-proxy's tables and chains, written by the test: faster than a real kube-proxy, and only
+//! as many as a test needs.
 
 use std::net::SocketAddr;
 
@@ -7,19 +7,19 @@ use anyhow::Result;
 
 use crate::netns::Netns;
 
-/// The address that is asked, and the one that rules send it to.
+/// A translation: the address of the frontend, and the backend to which the rules send its packets.
 pub type Way = (SocketAddr, SocketAddr);
 
-/// The tools of the mode iptables, one for each family.
+/// The tools of mode iptables, one for each family.
 const TOOLS: [&str; 2] = ["iptables-nft", "ip6tables-nft"];
-/// Chains of kube-proxy.
+/// Chains with names of kube-proxy.
 const CHAINS: [&str; 4] = [
     "-t nat -N KUBE-SERVICES",
     "-t nat -N KUBE-SVC-A",
     "-t nat -A PREROUTING -j KUBE-SERVICES",
     "-t nat -A KUBE-SERVICES -p tcp --dport 9 -j KUBE-SVC-A",
 ];
-/// Chains of the kubelet, of kube-router's network policies (k3s has them, too), and of a CNI plugin.
+/// Chains of the kubelet, of kube-router's network policies (also used by k3s), and of a CNI plugin.
 const NEIGHBOURS: [&str; 14] = [
     "-t mangle -N KUBE-IPTABLES-HINT",
     "-t mangle -N KUBE-KUBELET-CANARY",
@@ -36,7 +36,7 @@ const NEIGHBOURS: [&str; 14] = [
     "-t filter -A INPUT -j KUBE-ROUTER-INPUT",
     "-t filter -A FORWARD -p tcp --dport 9 -j KUBE-POD-FW-A",
 ];
-/// Chains of a kubelet before Kubernetes 1.28, which are kube-proxy's as well.
+/// Chains of a kubelet before Kubernetes 1.28, which kube-proxy uses as well.
 const SHARED: [&str; 4] = [
     "-t nat -N KUBE-MARK-MASQ",
     "-t nat -A KUBE-MARK-MASQ -j MARK --or-mark 0x4000",
@@ -44,7 +44,7 @@ const SHARED: [&str; 4] = [
     "-t nat -A POSTROUTING -j KUBE-POSTROUTING",
 ];
 
-/// Writes tables of this name, one for each family, that send questions these ways.
+/// Writes tables with this name, one for each family, which apply these translations.
 pub fn write(node: &Netns, table: &str, ways: &[Way]) -> Result<()> {
     ways.iter().try_for_each(|(asked, to)| {
         let (family, asked) = (family(asked), asked.ip());
@@ -67,18 +67,18 @@ const fn family(address: &SocketAddr) -> &'static str {
     if address.is_ipv4() { "ip" } else { "ip6" }
 }
 
-/// Deletes both tables of this name.
+/// Deletes the tables with this name, of both families.
 pub fn delete(node: &Netns, table: &str) -> Result<()> {
     let delete = |family| node.tool("nft", &["delete", "table", family, table]).map(drop);
     ["ip", "ip6"].into_iter().try_for_each(delete)
 }
 
-/// Writes kube-proxy's chains of the mode iptables.
+/// Writes chains of kube-proxy in mode iptables.
 pub fn write_chains(node: &Netns) -> Result<()> {
     write_each(node, &CHAINS)
 }
 
-/// Writes chains that look like kube-proxy's, and are those of the kubelet and of others.
+/// Writes chains with names similar to kube-proxy's, which belong to the kubelet and to other programs.
 pub fn write_neighbours(node: &Netns) -> Result<()> {
     write_each(node, &NEIGHBOURS)?;
     write_each(node, &SHARED)

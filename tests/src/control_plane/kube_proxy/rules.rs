@@ -1,4 +1,4 @@
-//! Rules that kube-proxy leaves on a node: waited for, and removed as `docs/install.md` says it.
+//! The rules that kube-proxy leaves on a node: tests wait for them, and remove them as `docs/install.md` describes.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::netns::Netns;
 use crate::rig::matrix;
 use crate::wait::wait_until_ok;
 
-/// How long kube-proxy may take until its rules stand.
+/// The deadline for kube-proxy's rules to be complete.
 const SOON: Duration = Duration::from_mins(1);
 
 impl Mode {
-    /// Returns all rules of a node, in the words of the tool that shows them.
+    /// Returns all rules of a node, as the mode's own tool prints them.
     pub fn rules(self, node: &Netns) -> Result<String> {
         let list = match self {
             Self::Nftables => "nft list ruleset",
@@ -23,9 +23,9 @@ impl Mode {
         node.tool("sh", &["-c", list])
     }
 
-    /// Waits until a node has rules for a Service, of both families: kube-proxy writes all rules of a family at once.
+    /// Waits until a node has rules for a Service in both families: kube-proxy writes all rules of a family at once.
     pub fn until_rules_are_there(self, node: &Netns, service: &Published) -> Result<()> {
-        wait_until_ok(SOON, "kube-proxy's rules are there", || {
+        wait_until_ok(SOON, "kube-proxy's rules exist", || {
             let rules = self.rules(node)?;
             for (family, _) in matrix() {
                 let ip = service.cluster_ip(family).ip();
@@ -35,7 +35,7 @@ impl Mode {
         })
     }
 
-    /// Removes all rules by hand.
+    /// Removes all rules, as `docs/install.md` describes.
     pub fn remove_rules(self, node: &Netns) -> Result<()> {
         let commands: &[&str] = match self {
             Self::Nftables => {

@@ -1,4 +1,4 @@
-//! The tables of a node, put into the maps of the kernel.
+//! The tables of a node, written into the maps of the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,13 +13,13 @@ use super::Kernel;
 use crate::differential::bpf::{self, Line, Trie};
 
 impl Kernel {
-    /// Makes the maps hold what `tables` holds, and nothing else.
+    /// Makes the maps hold exactly the content of `tables`.
     pub fn load(&mut self, tables: &Fake) -> Result<()> {
         let order: Vec<FlowKey> = tables.flows.borrow().keys().copied().collect();
         self.load_ordered(tables, &order)
     }
 
-    /// [`Kernel::load`], the flows one after the other as named.
+    /// As [`Kernel::load`], with the flows inserted in the given order.
     pub fn load_ordered(&mut self, tables: &Fake, order: &[FlowKey]) -> Result<()> {
         self.empty()?;
         for (frontend, service) in &tables.services {
@@ -72,7 +72,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Flows and affinity, which may have been made long ago or before: their times move to the kernel's clock.
+    /// Loads flows and affinity. Their times are moved to the kernel's clock, with the same age.
     fn load_remembered(&self, tables: &Fake, order: &[FlowKey]) -> Result<()> {
         let moved = |seen: u64| seen.wrapping_sub(tables.clock.get()).wrapping_add(bpf::now());
         for table in [&tables.flows, &tables.transient] {
@@ -83,7 +83,7 @@ impl Kernel {
         }
         let flows = tables.flows.borrow();
         for key in order {
-            let flow = flows.get(key).context("a flow that is not there")?;
+            let flow = flows.get(key).context("a flow that is not in the tables")?;
             self.put_flow(["FLOWS4", "FLOWS6"], key, flow)?;
         }
         for (key, flow) in &*tables.transient.borrow() {
@@ -107,12 +107,12 @@ impl Kernel {
         }
     }
 
-    /// Lets the next rejection of each CPU through, whatever went before.
+    /// Resets the limit of rejections, so that the next rejection of each CPU is allowed.
     pub fn grant_rejections(&self) -> Result<()> {
         self.put_rejections(0)
     }
 
-    /// Does what the agent would do, but for the settings, which are those of [`Kernel::load`].
+    /// Applies an operation as the agent would, except for settings, which stay those of [`Kernel::load`].
     pub fn apply(&self, op: &Op) -> Result<()> {
         match op {
             Op::PutSettings(_) | Op::ForgetClients { .. } => {}
@@ -137,7 +137,7 @@ impl Kernel {
     }
 
     fn put_rejections(&self, value: u64) -> Result<()> {
-        // One value for each CPU: written as pairs, which are as many as there are CPUs or more.
+        // One value for each CPU; they are written in pairs, of which there are as many as CPUs or more.
         let values = vec![value; self.cpus];
         (0..REJECT_LIMIT).try_for_each(|bucket| {
             bpf::put_values(self.map("REJECT_LIMIT"), bucket, &values).context("per-CPU map")
@@ -182,7 +182,7 @@ macro_rules! hashes {
     ($($name:ident($field:ident): $kind:ident<$key:ty, $value:ty>, $entries:expr,
         $content:ident by $author:ident, $holds:literal;)*) => {
         impl Kernel {
-            /// Takes every entry out of the hash maps.
+            /// Removes every entry of the hash maps.
             fn empty_hashes(&self) -> Result<()> {
                 $(empty!($kind, self.map(stringify!($name)), $key, $value);)*
                 Ok(())
@@ -193,7 +193,7 @@ macro_rules! hashes {
 
 lb_common::maps!(hashes);
 
-/// Bits as the words of an array hold them.
+/// A set of bits as 64-bit words of an array map, by index.
 fn words(bits: &BTreeSet<u32>) -> BTreeMap<u32, u64> {
     let mut words = BTreeMap::new();
     for bit in bits {
@@ -202,7 +202,7 @@ fn words(bits: &BTreeSet<u32>) -> BTreeMap<u32, u64> {
     words
 }
 
-/// Bytes as the lines of an array hold them.
+/// A set of bytes as lines of an array map, by index.
 fn lines(bytes: &BTreeSet<(u32, usize)>) -> BTreeMap<u32, Line> {
     let mut lines = BTreeMap::<u32, Line>::new();
     for (line, at) in bytes {

@@ -1,8 +1,8 @@
-//! Ends of random packets: few, so that they meet.
+//! The addresses and ports of random packets: few, so that packets often belong to the same flow.
 
 use lb_common::addr::Protocol;
 
-/// Frontends of Services, in both families.
+/// Frontends of Services, for both families.
 pub(super) const FRONTENDS: [&[&str]; 2] = [
     &[
         "10.96.0.10:80",
@@ -21,9 +21,9 @@ pub(super) const FRONTENDS: [&[&str]; 2] = [
         "[fd00:c0::10]:30053",
     ],
 ];
-/// A backend to which no route leads.
+/// A backend without a route.
 const NOWHERE: [&str; 2] = ["10.99.0.1:8080", "[fd00:99::1]:8080"];
-/// And whether they are on this node.
+/// Backends, for both families, and whether they are on this node.
 pub(super) const BACKENDS: [&[(&str, bool)]; 2] = [
     &[
         ("10.1.0.5:8080", true),
@@ -42,7 +42,8 @@ pub(super) const BACKENDS: [&[(&str, bool)]; 2] = [
         (NOWHERE[1], false),
     ],
 ];
-/// Pods, the world outside, the node, who stands for a pod that asks itself, a frontend.
+/// Clients, for both families: pods, external clients, the node, the address that replaces a pod that reaches itself
+/// (hairpin), and a frontend.
 pub(super) const CLIENTS: [&[&str]; 2] = [
     &[
         "10.1.0.5:40000",
@@ -65,10 +66,10 @@ pub(super) const CLIENTS: [&[&str]; 2] = [
         "[fd00:96::99]:80",
     ],
 ];
-/// A pod, and a ClusterIP and a `NodePort` that it sends datagrams in pieces to.
+/// A pod, and a ClusterIP and a `NodePort` to which it sends fragmented datagrams, for both families.
 pub(super) const PIECES: [[&str; 3]; 2] = [
     ["10.1.0.5:40000", "10.96.0.10:80", "192.168.0.10:30080"],
     ["[fd00:1::5]:40000", "[fd00:96::10]:80", "[fd00:c0::10]:30080"],
 ];
-/// Protocols of frontends.
+/// The protocols of frontends.
 pub(super) const PROTOCOLS: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::SCTP];

@@ -1,11 +1,11 @@
-//! Numbers that look like chance and come again.
+//! A generator of pseudo-random numbers that a seed reproduces.
 
 /// A generator of numbers (`splitmix64`): equal seeds give equal packets.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// From a seed.
+    /// A generator with a seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -17,7 +17,7 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// One of the numbers below `limit`, which is not 0.
+    /// A number below `limit`, which must not be 0.
     pub const fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
@@ -26,8 +26,8 @@ impl Random {
         self.below(limit) == 0
     }
 
-    /// One of these, of which there must be some.
+    /// One of the items, which must not be empty.
     pub fn of<T: Copy>(&mut self, items: &[T]) -> T {
-        *items.get(self.below(items.len())).expect("a choice of something")
+        *items.get(self.below(items.len())).expect("at least one item")
     }
 }

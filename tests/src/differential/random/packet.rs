@@ -1,4 +1,4 @@
-//! Packets: valid, mutated, hostile; by themselves, and about others that were seen.
+//! Random packets: valid, mutated and hostile; independent ones, and ones that quote or follow earlier packets.
 
 use lb_common::addr::{Endpoint, Port, Protocol};
 use lb_common::fake::{Datagram, Piece, Transport, at};
@@ -65,7 +65,7 @@ fn datagram(random: &mut Random, depth: u32) -> Datagram {
     made
 }
 
-/// Options, and extension headers that the path walks.
+/// Adds IPv4 options or IPv6 extension headers that the data path walks.
 fn options(random: &mut Random, made: &mut Datagram) {
     made.options = vec![1; 4 * (1 + random.below(10))];
     let count = 1 + random.below(3);
@@ -87,7 +87,7 @@ fn piece(random: &mut Random) -> Datagram {
     made.piece(offset, offset < 32, random.below(2) as u32)
 }
 
-/// Source and destination changed places, and a SYN acknowledged: checksums stay right.
+/// Swaps source and destination and turns a SYN into a SYN-ACK; the checksums stay correct.
 pub(super) fn answer(packet: &mut [u8]) {
     let Some(ethernet) = packet.get(12..14) else { return };
     let is_v4 = ethernet == [8, 0];
@@ -99,7 +99,7 @@ pub(super) fn answer(packet: &mut [u8]) {
     {
         *flags |= tcp::ACK;
         let sum = u16::from_be_bytes([*high, *low]);
-        // One's complement: what the word grows by, its sum loses.
+        // In one's complement: the sum decreases by what the word grows.
         let (less, wraps) = sum.overflowing_sub(tcp::ACK.into());
         [*high, *low] = (less - u16::from(wraps)).to_be_bytes();
     }
@@ -129,7 +129,7 @@ fn mutate(random: &mut Random, packet: &mut Vec<u8>) {
     }
 }
 
-/// An IPv6 packet gets addresses that stand for IPv4 ones in a socket, and never on a wire.
+/// Gives an IPv6 packet IPv4-mapped addresses, which exist in sockets but never on a wire.
 fn map(random: &mut Random, packet: &mut [u8]) {
     let ends = [at(random.of(CLIENTS[0])), end(random, 0)];
     if packet.get(12..14) == Some(&[0x86, 0xdd]) && packet.len() >= 58 {
@@ -143,7 +143,7 @@ fn map(random: &mut Random, packet: &mut [u8]) {
     }
 }
 
-/// A packet, or one about or after those that were seen.
+/// A random packet: independent, or an ICMP error about an earlier packet or a packet that follows it.
 pub(super) fn packet(random: &mut Random, seen: &[Vec<u8>]) -> Vec<u8> {
     let mut packet = match random.below(8) {
         0..=2 if !seen.is_empty() => {
@@ -152,12 +152,12 @@ pub(super) fn packet(random: &mut Random, seen: &[Vec<u8>]) -> Vec<u8> {
             packet
         }
         3 | 4 if !seen.is_empty() => seen[random.below(seen.len())].clone(),
-        // An error about something that was seen.
+        // An ICMP error about an earlier packet.
         5 if !seen.is_empty() && random.one_in(2) => {
             let quoted = seen[random.below(seen.len())].clone();
             error_about(random, &quoted)
         }
-        // Pieces of few datagrams, so that they meet.
+        // Fragments of only a few datagrams, so that they belong together.
         6 if random.one_in(2) => piece(random).build(),
         _ => datagram(random, 1).build(),
     };
@@ -167,8 +167,8 @@ pub(super) fn packet(random: &mut Random, seen: &[Vec<u8>]) -> Vec<u8> {
     packet
 }
 
-/// Puts options, or extension headers, into a packet that had
-/// none: an error about it is translated where its flow is known.
+/// Adds options or extension headers to a packet without any: an ICMP error that quotes it is translated if its flow is
+/// known.
 fn widen(random: &mut Random, quote: &mut Vec<u8>) {
     let words = 1 + random.below(10);
     if quote.first() == Some(&0x45) && quote.len() >= 20 {
@@ -197,7 +197,7 @@ fn error_about(random: &mut Random, quoted: &[u8]) -> Vec<u8> {
         options(random, &mut made);
     }
     let mut packet = made.build();
-    // Often to and from the very ends of what it quotes.
+    // The error often has the addresses of the packet that it quotes.
     let (from, length) = if family == 0 { (26, 4) } else { (22, 16) };
     if !random.one_in(3) && quoted.len() >= from + 2 * length {
         packet[from + length..from + 2 * length].copy_from_slice(&quoted[from..from + length]);

@@ -1,4 +1,4 @@
-//! Packets at hooks, one after the other.
+//! Random sequences of packets at hooks.
 
 use lb_common::addr::{Endpoint, Port, Protocol};
 use lb_common::event::{Hook, PassReason, Verdict};
@@ -9,8 +9,8 @@ use lb_common::wire::tcp;
 use super::Random;
 use super::packet::{answer, packet};
 
-/// A client outside talks to a `NodePort` for a while, most often by way of XDP: each packet is what became of the one
-/// before it, or the answer to that.
+/// A conversation of an external client with a `NodePort`, mostly through XDP: each packet is the translation of the
+/// one before, or the answer to it.
 pub(super) fn conversation(random: &mut Random, here: &Fake) -> Vec<Step> {
     const ROUNDS: usize = 5;
     let node_ports: Vec<Frontend> =
@@ -38,7 +38,7 @@ pub(super) fn conversation(random: &mut Random, here: &Fake) -> Vec<Step> {
     let ends = random.one_in(2);
     for round in 0..ROUNDS {
         let transport = match frontend.protocol {
-            // At times a second connection of the same ports, after one that both ends have closed.
+            // Sometimes a second connection with the same ports, after both ends have closed the first.
             Protocol::TCP if round == 0 || ends && round == 4 => Transport::Tcp(tcp::SYN),
             Protocol::TCP if ends && round == 2 => Transport::Tcp(tcp::ACK | tcp::FIN),
             Protocol::TCP => Transport::Tcp(tcp::ACK),
@@ -46,7 +46,7 @@ pub(super) fn conversation(random: &mut Random, here: &Fake) -> Vec<Step> {
             _ => Transport::Sctp,
         };
         let first = if random.one_in(8) { Hook::EdgeIngress } else { Hook::EdgeXdp };
-        // Both directions come by way of XDP or not, and leave.
+        // Packets of both directions arrive, with or without XDP, and leave the node.
         let mut packet = Datagram::new(client, to, transport).build();
         for _ in 0..2 {
             packet = pass(first, packet);
@@ -60,9 +60,9 @@ pub(super) fn conversation(random: &mut Random, here: &Fake) -> Vec<Step> {
     steps
 }
 
-/// A process of the host talks to a frontend, with datagrams that are at times too big for the way.
+/// A conversation of a host process with a frontend; its datagrams sometimes exceed the MTU of the path.
 pub(super) fn conversation_of_host(random: &mut Random, here: &Fake) -> Vec<Step> {
-    /// More than [`world::OUT_MTU`].
+    /// A payload that exceeds [`world::OUT_MTU`].
     const BIG: [u8; 1_400] = [0x5a; 1_400];
     let frontends: Vec<Frontend> =
         here.services.keys().filter(|it| it.port != Port::NONE).copied().collect();
@@ -100,9 +100,9 @@ pub(super) fn conversation_of_host(random: &mut Random, here: &Fake) -> Vec<Step
     steps
 }
 
-/// A packet somewhere.
+/// A random packet at a random hook.
 pub(super) fn step(random: &mut Random, seen: &[Vec<u8>]) -> Step {
-    // Most flows begin on the way in.
+    // Most flows begin at an ingress hook.
     let inwards = [Hook::PodIngress, Hook::EdgeIngress, Hook::EdgeXdp];
     let hook = if random.one_in(2) { random.of(Hook::ALL) } else { random.of(&inwards) };
     Step {

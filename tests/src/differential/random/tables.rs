@@ -1,4 +1,4 @@
-//! A node: its Services, endpoints and settings.
+//! Random tables of a node: its Services, endpoints and settings.
 
 use lb_common::addr::{Port, Protocol};
 use lb_common::config::{Device, Settings};
@@ -10,7 +10,7 @@ use lb_common::service::{Flags, Service};
 use super::Random;
 use super::ends::{BACKENDS, CLIENTS, FRONTENDS, PIECES, PROTOCOLS};
 
-/// Makes the tables of a node with room for so many entries of flows.
+/// Makes random tables of a node, with capacity for this number of flow entries.
 pub(super) fn tables(random: &mut Random, capacity: usize) -> Fake {
     let mut tables = Fake::node();
     tables.flow_capacity = capacity;
@@ -64,7 +64,7 @@ pub(super) fn tables(random: &mut Random, capacity: usize) -> Fake {
     if random.one_in(3) {
         chain(random, &mut tables);
     }
-    // Rows that died after their tables were written.
+    // A row whose owner has changed since the tables of its services were written.
     if random.one_in(4) && tables.backends.len() > 1 {
         let row = 1 + random.below(tables.backends.len() - 1);
         tables.backends[row].epoch = random.of(&[0, 7]);
@@ -75,7 +75,7 @@ pub(super) fn tables(random: &mut Random, capacity: usize) -> Fake {
     tables
 }
 
-/// Makes a possible backend a frontend itself.
+/// Makes an address of a possible backend a frontend as well.
 fn chain(random: &mut Random, tables: &mut Fake) {
     for (id, ends) in (21..).zip(BACKENDS) {
         let (frontend, _) = random.of(ends);
@@ -86,7 +86,7 @@ fn chain(random: &mut Random, tables: &mut Fake) {
     }
 }
 
-/// Netfilter knows some of the conversations, or all is being given back.
+/// Sets the flag of a take-over with conversations that netfilter translates, or the flag of a drain.
 fn hand_over(random: &mut Random, tables: &mut Fake) {
     if random.one_in(16) {
         tables.settings.node.flags |= Settings::DRAIN;
@@ -103,7 +103,7 @@ fn hand_over(random: &mut Random, tables: &mut Fake) {
     }
 }
 
-/// Lets packets go past the stack at tc, by some devices.
+/// Enables the stack bypass at tc, on some interfaces.
 fn open(random: &mut Random, tables: &mut Fake) {
     tables.settings.node.flags |= Settings::BYPASSES;
     for device in tables.devices.values_mut() {
@@ -119,8 +119,8 @@ fn open(random: &mut Random, tables: &mut Fake) {
     }
 }
 
-/// Devices with addresses of several networks, ports of a bridge that has the routes or not; answers to the second
-/// address are known or not.
+/// Gives interfaces addresses of several networks, with or without a bridge as the interface of the routes. Answers to
+/// the second address are known or not.
 fn add_networks(random: &mut Random, tables: &mut Fake) {
     let bridge = random.of(&[0, world::OUT]);
     for device in tables.devices.values_mut() {
@@ -134,7 +134,7 @@ fn add_networks(random: &mut Random, tables: &mut Fake) {
     }
 }
 
-/// A datagram some of whose pieces were held, and had to make room for others.
+/// Adds a datagram some of whose fragments were held, and then displaced by others.
 fn lose_a_fragment(random: &mut Random, tables: &Fake) {
     let family = random.below(2);
     let [from, cluster, node] = PIECES[family];
@@ -143,7 +143,7 @@ fn lose_a_fragment(random: &mut Random, tables: &Fake) {
     let id = if family == 0 { [0, id, 0, 0] } else { [0, 0, 0, id] };
     let datagram = Fragment::new(from.ip, to.ip, id, Protocol::UDP, Side::INGRESS);
     let held = random.below(3) as u16;
-    // Some too long ago to be of what comes.
+    // Sometimes too old to belong to the fragments that arrive.
     let written = Ports::time(tables.clock.get() - random.of(&[0, 40_000_000_000]));
     let ports = Ports { source: from.port, destination: to.port, held, written };
     tables.fragments.borrow_mut().insert(datagram, ports);
@@ -166,19 +166,19 @@ fn flavour(random: &mut Random, service: Service) -> Service {
     Service { flags, affinity, ..service }
 }
 
-/// Removes a frontend as the agent does; flows that are there then must look theirs up again.
+/// Removes a frontend as the agent does, so that existing flows must look up their frontend again.
 pub(super) fn lose_a_frontend(random: &mut Random, tables: &mut Fake) {
     if !tables.services.is_empty() {
         let number = random.below(tables.services.len());
         let frontend = tables.services.keys().nth(number).copied();
         frontend.and_then(|frontend| tables.services.remove(&frontend));
     }
-    // And endpoints, which datagram flows leave.
+    // Some endpoints are removed as well, so that datagram flows leave them.
     for row in tables.backends.iter_mut().skip(1) {
         row.epoch += u32::from(random.one_in(3)) * 1_000;
     }
     tables.settings.services.frontends_epoch += 1;
     tables.events.borrow_mut().clear();
-    // The differential test begins without.
+    // The differential test starts without fragments.
     tables.fragments.borrow_mut().clear();
 }

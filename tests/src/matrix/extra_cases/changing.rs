@@ -1,4 +1,4 @@
-//! Services that change while they are asked: their `NodePort`, port, type, ranges, external addresses.
+//! Services that change while clients use them: their `NodePort`, port, type, source ranges and external addresses.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -9,9 +9,9 @@ use crate::matrix::objects::{PORTS, SlicePort, a2, b2};
 use crate::matrix::question::{PORT, node_port};
 use crate::rig::TARGET;
 
-/// Their numbers.
+/// The numbers of these Services.
 pub(super) const CHANGING: [u8; 5] = [142, 143, 144, 145, 146];
-/// The port and `NodePort` that some of them change to.
+/// The port and the `NodePort` that some of them change to.
 pub(super) const OTHER: (u16, u16) = (81, 30_087);
 
 pub(super) fn objects(all: &mut Objects) -> Result<()> {
@@ -23,7 +23,7 @@ fn name(number: u8) -> String {
     format!("changing-{number}")
 }
 
-/// The changes: their names, and the fields that they set.
+/// The changes: the name of the Service, and the fields to set.
 pub(super) fn changes() -> [(String, Value); 5] {
     let ports = |port: u16, node_port: u16| {
         let port = |(name, protocol, _): SlicePort<'_>| {

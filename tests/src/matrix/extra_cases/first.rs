@@ -1,4 +1,4 @@
-//! Statements about the Services as they are published.
+//! Statements about the Services as they are first published.
 
 use anyhow::Result;
 
@@ -11,13 +11,13 @@ use crate::topology::address::{self, Segment};
 use crate::topology::{Addresses, Family};
 use crate::traffic::Protocol;
 
-/// The clients that ask everything: a pod, a process of the node, a client outside.
+/// The clients that use every Service: a pod, a process of the node, an external client.
 pub(super) const ASKERS: [Source; 3] = [Source::Pod, Source::Host, Source::Outside];
-/// Addresses that the external policy governs.
+/// The destinations that `externalTrafficPolicy` governs.
 const OUTWARD: [Destination; 3] =
     [Destination::NodePort, Destination::ExternalIp, Destination::Vip];
 
-/// Services that everybody asks by all addresses, and who answers.
+/// Services that all clients use at all destinations, and the servers that answer.
 const PLAIN: [(u8, Expect); 21] = [
     (100, HERE),
     (101, BOTH),
@@ -82,20 +82,25 @@ fn kinds(all: &mut Cases<'_>, source: Source) -> Result<()> {
     all.add(source, Destination::NodePort, 130, Refused)?;
     let own = Segment::First.host(address::node(1))?;
     all.to("an external IP that is the node's own", source, (own, 8_443), THERE);
-    // By address before by `NodePort` (contract 3.2).
+    // External IPs take precedence over `NodePorts` (contract 3.2).
     let shadowed = (own, node_port(SHADOWED));
     all.to("an external IP and port that is a NodePort", source, shadowed, THERE);
     all.add(source, Destination::ClusterIp, SHADOWED, HERE)?;
     for (_, second) in SECOND_VIPS.into_iter().take(1) {
         all.add(source, Destination::Vip, second, BOTH)?;
     }
-    all.to("a port of nobody at a ClusterIP", source, (address::cluster_ip(100)?, 81), Refused);
-    all.to("a ClusterIP of nobody", source, (address::cluster_ip(250)?, PORT), Silence);
+    all.to(
+        "a ClusterIP with a port that no Service has",
+        source,
+        (address::cluster_ip(100)?, 81),
+        Refused,
+    );
+    all.to("a ClusterIP that no Service has", source, (address::cluster_ip(250)?, PORT), Silence);
     Ok(())
 }
 
 fn policies(all: &mut Cases<'_>) -> Result<()> {
-    // Contract 13: only where somebody asks for it.
+    // Contract 13: `NodePorts` on loopback are served only with the setting for them.
     let loopback = Addresses::parse("127.0.0.1", "::1")?;
     let there = if all.setup.has("localhostNodePorts: true") { BOTH } else { Refused };
     all.to("node-port on loopback", Source::Host, (loopback, node_port(FIRST)), there);

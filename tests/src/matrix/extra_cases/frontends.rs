@@ -1,5 +1,5 @@
-//! Frontends that a Service has twice, or two Services have: load balancers with two addresses, and an external IP
-//! with a port that is another's `NodePort`.
+//! Services with two frontends of one kind, and Services that share a frontend: load balancers with two addresses, and
+//! an external IP with a port that is the `NodePort` of another Service.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -9,9 +9,9 @@ use crate::matrix::objects::{PORTS, SlicePort, a2, b2};
 use crate::matrix::question::{Destination, addresses, node_port};
 use crate::topology::address::{self, Segment};
 
-/// The second addresses of load balancers that have two, after the numbers of their Services.
+/// The Services whose load balancer has two addresses, and the number of the second address.
 pub(super) const SECOND_VIPS: [(u8, u8); 2] = [(129, 229), (131, 231)];
-/// The Service whose `NodePort` is another's external port.
+/// The Service whose `NodePort` is the port of another Service's external IP.
 pub(super) const SHADOWED: u8 = 135;
 
 pub(super) fn objects(all: &mut Objects) -> Result<()> {
@@ -37,7 +37,7 @@ pub(super) fn objects(all: &mut Objects) -> Result<()> {
     all.add((SHADOWED, "shadowed"), &plain, &[a2(&plain)?])
 }
 
-/// The ranges of the client outside.
+/// `loadBalancerSourceRanges` that contain only the external client.
 pub(super) fn of_client() -> Value {
     json!(["192.168.50.100/32", "fd00:50::100/128"])
 }

@@ -26,7 +26,7 @@ pub(super) fn changed(setup: &Setup) -> Result<Vec<Case>> {
         let [(one, second), _] = SECOND_VIPS;
         all.add(source, Destination::Vip, one, BOTH)?;
         all.add(source, Destination::Vip, second, Lost)?;
-        // Contract 14, row 5: kube-proxy leaves it where it was, too.
+        // Contract 14, row 5: kube-proxy also keeps serving the old address.
         let left = if setup.is_kube_proxy() { HERE } else { Refused };
         all.add(source, Destination::ClusterIp, 116, left)?;
         all.add(source, Destination::ClusterIp, 117, HERE)?;
@@ -38,7 +38,7 @@ pub(super) fn changed(setup: &Setup) -> Result<Vec<Case>> {
     Ok(all.cases)
 }
 
-/// Parts of a Service that are others now; the rest of it is as it was.
+/// Cases for Services of which one part changed; the other parts must work as before.
 fn parts_that_changed(all: &mut Cases<'_>, source: Source) -> Result<()> {
     let [of_node_port, of_port, of_type, of_ranges, of_addresses] = CHANGING;
     let own = Segment::First.host(address::node(1))?;

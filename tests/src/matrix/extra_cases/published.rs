@@ -1,4 +1,4 @@
-//! The Services and slices that are there from the start.
+//! The Services and slices that exist from the start.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -12,23 +12,23 @@ use crate::topology::address::{self, POD_RANGES, Segment};
 use crate::topology::{Addresses, Family};
 use crate::traffic::Protocol;
 
-/// Label by which a Service asks for another proxy.
+/// The label by which a Service selects another proxy.
 pub(super) const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
-/// The Service that remembers its clients.
+/// The Service with `ClientIP` affinity.
 pub const STICKY: u8 = 126;
-/// The Service that remembers its clients for a second.
+/// The Service with `ClientIP` affinity of one second.
 pub const BRIEFLY_STICKY: u8 = 139;
-/// The Service whose load balancer address the node has itself (contract 3.8).
+/// The Service whose load balancer address is also an address of the node (contract 3.8).
 pub(in crate::matrix) const BOUND: u8 = 108;
-/// Services of SCTP with one endpoint each: on `node-a`, on `node-b`.
+/// SCTP Services with one endpoint each: the first on `node-a`, the second on `node-b`.
 pub const SCTP: [u8; 2] = [137, 138];
-/// Label of what belongs to a headless Service.
+/// The label of slices that belong to a headless Service.
 pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
-/// Health checks (contract 6.1): port, endpoints on this node of IPv4 and of IPv6.
+/// Health checks (contract 6.1): the port, and the number of local endpoints of IPv4 and of IPv6.
 pub const HEALTH_CHECKS: [(u16, [u64; 2]); 3] =
     [(30_080, [1, 1]), (30_081, [0, 0]), (30_030, [1, 0])];
 
-/// Objects in the making.
+/// A list of objects under construction.
 #[derive(Default)]
 pub(super) struct Objects(pub(super) Vec<Value>);
 
@@ -94,7 +94,7 @@ fn hints(all: &mut Objects) -> Result<()> {
     all.add((105, "zones-draining"), &plain, &[a2(&leaving)?, b2(&leaving)?])?;
     let nowhere = endpoint(address::pod(1, 2)?, "node-a", &json!({"nodeName": null}));
     all.add((110, "no-node"), &local(none), &[nowhere])?;
-    // The endpoint of IPv4 is on this node, that of IPv6 on the other.
+    // The IPv4 endpoint is on this node, the IPv6 endpoint on the other.
     all.0.push(service("health", 136, &local(of_one_family))?);
     let [here, there] =
         [a2(&plain)?, b2(&plain)?].map(|it| slices("health", "health", &PORTS, &[it]));
@@ -136,7 +136,8 @@ fn kinds(all: &mut Objects) -> Result<()> {
     }
     let label = json!({"metadata": {"labels": {PROXY_NAME: ""}}});
     all.add((130, "labelled-empty"), &label, &both)?;
-    // Slices that will be labelled as those of a headless Service, and a Service that is, which has an address.
+    // Slices that the next step labels as those of a headless Service, and a Service with an address that has this
+    // label from the start.
     all.add((132, "relabelled"), &plain, &[])?;
     all.slices("relabelled-here", "relabelled", &PORTS, &[a2(&plain)?]);
     all.slices("relabelled-there", "relabelled", &PORTS, &[b2(&plain)?]);
@@ -171,7 +172,7 @@ fn kinds(all: &mut Objects) -> Result<()> {
 fn strange_slices(all: &mut Objects) -> Result<()> {
     let plain = json!({});
     all.add((118, "no-conditions"), &plain, &[a2(&json!({"conditions": null}))?])?;
-    // Names stand for no address (contract 1.5).
+    // Slices with FQDNs provide no endpoints (contract 1.5).
     all.0.push(json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "FQDN",
         "metadata": {
@@ -183,7 +184,7 @@ fn strange_slices(all: &mut Objects) -> Result<()> {
         }),
         "endpoints": [{"addresses": ["elsewhere.example"], "nodeName": "node-b"}],
     }));
-    // Ports by name: other numbers at other endpoints, and names that no port has.
+    // Named ports: endpoints with different numbers, and names that no port has.
     all.add((123, "names"), &plain, &[a2(&plain)?])?;
     let other = PORTS.map(|(name, protocol, _)| (name, protocol, OTHER_TARGET));
     let b1 = endpoint(address::pod(2, 1)?, "node-b", &plain);
@@ -191,24 +192,24 @@ fn strange_slices(all: &mut Objects) -> Result<()> {
     let [(_, tcp, number), (_, udp, _)] = PORTS;
     let unknown = [("x-tcp", tcp, number), ("x-udp", udp, number)];
     all.slices("names-unknown", "names", &unknown, &[b2(&plain)?]);
-    // One number, two transports, other endpoints.
+    // One port number with two transports, which have different endpoints.
     all.add((124, "transports"), &plain, &[])?;
     let [tcp, udp]: [SlicePort<'_>; 2] = PORTS;
     debug_assert_eq!(tcp.1, Protocol::Tcp);
     all.slices("transports-tcp", "transports", &[tcp], &[a2(&plain)?]);
     all.slices("transports-udp", "transports", &[udp], &[b2(&plain)?]);
-    // One endpoint in two slices: the one that stays counts.
+    // One endpoint in two slices: the one that is not terminating counts.
     let local = json!({"spec": {"externalTrafficPolicy": "Local"}});
     all.add((125, "twice"), &local, &[a2(&draining(&plain))?])?;
     all.slices("twice-again", "twice", &PORTS, &[a2(&plain)?, b2(&plain)?]);
-    // A slice that will belong to another Service.
+    // A slice that the next step moves to another Service.
     all.add((116, "moved-from"), &plain, &[])?;
     all.add((117, "moved-to"), &plain, &[])?;
     all.slices("moves", "moved-from", &PORTS, &[a2(&plain)?]);
     Ok(())
 }
 
-/// A port of SCTP alone: no slice of the others has it.
+/// Adds Services with an SCTP port only; slices of other Services have no such port.
 fn sctp(all: &mut Objects) -> Result<()> {
     let plain = json!({});
     for (number, (at, _)) in SCTP.into_iter().zip([a2(&plain)?, b2(&plain)?]) {

@@ -1,4 +1,4 @@
-//! Things that a [`Peer`] holds open: a socket, a load, many sockets. Dropping any of them closes it.
+//! Resources that a [`Peer`] holds open: a socket, a load, many sockets. Dropping any of them closes it.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use super::super::{Answer, Ask, Failure};
 use super::Peer;
 use crate::wait::wait_until;
 
-/// How long a load may take to have them: each question is answered or lost before.
+/// The deadline for [`ENOUGH`] answers; within it each question is answered or lost.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Answers that make a load a witness.
+/// The number of answers after which a load counts as evidence.
 const ENOUGH: u64 = 21;
 /// A socket that stays open between questions; dropping it closes it.
 #[derive(Debug)]
@@ -24,12 +24,12 @@ pub struct Kept<'a> {
 }
 
 impl Kept<'_> {
-    /// Asks again.
+    /// Asks the same question again, through the same socket.
     pub fn ask(&self) -> Result<Answer, Failure> {
         self.ask_as(self.ask)
     }
 
-    /// Asks something else; an unconnected UDP socket may so ask another server.
+    /// Asks another question; an unconnected UDP socket can so ask another server.
     pub fn ask_as(&self, ask: Ask) -> Result<Answer, Failure> {
         self.peer.asked(&Order::AskOn { id: self.id, ask })
     }
@@ -41,7 +41,7 @@ impl Drop for Kept<'_> {
     }
 }
 
-/// Questions in the background.
+/// Continuous questions in the background; dropping it stops them.
 #[derive(Debug)]
 pub struct Load<'a> {
     pub(super) peer: &'a Peer,
@@ -49,16 +49,17 @@ pub struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// Returns how the questions went until now.
+    /// Returns the account so far.
     pub fn so_far(&self) -> Result<Tally, Failure> {
         self.peer.tallied(&Order::LoadSoFar { id: self.id })
     }
 
-    /// Ends it once it has [`ENOUGH`] answers, one of them later than now: what it watched may have been quick.
+    /// Stops the questions once there are [`ENOUGH`] answers, one of them after this call, because the observed change
+    /// may have been quick.
     ///
     /// # Errors
     ///
-    /// When a question was not answered.
+    /// If a question was not answered.
     pub fn finish_without_loss(self) -> Result<Tally> {
         let enough = ENOUGH.max(self.so_far()?.answered() + 1);
         wait_until(PATIENCE, "questions go on", || match self.so_far() {
@@ -70,13 +71,13 @@ impl Load<'_> {
         Ok(tally)
     }
 
-    /// Ends it and returns how the questions went.
+    /// Stops the questions and returns the account.
     pub fn finish(self) -> Result<Tally, Failure> {
         self.peer.tallied(&Order::StopLoad { id: self.id })
     }
 }
 
-/// Open sockets that are asked in rounds; dropping it closes them.
+/// Open sockets that ask in rounds; dropping it closes them.
 #[derive(Debug)]
 pub struct Many<'a> {
     pub(super) peer: &'a Peer,
@@ -84,7 +85,7 @@ pub struct Many<'a> {
 }
 
 impl Many<'_> {
-    /// Returns how the questions went until now.
+    /// Returns the account so far.
     pub fn so_far(&self) -> Result<Ledger, Failure> {
         let report = self.peer.tell(&Order::RoundsSoFar { id: self.id })?;
         if let Report::Counted(ledger) = report {

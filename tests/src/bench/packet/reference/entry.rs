@@ -1,4 +1,4 @@
-//! Entries of the reference programs' maps, as `lb-ebpf/src/reference_packet.rs` lays them out.
+//! Entries of the reference programs' maps, in the layout of `lb-ebpf/src/reference_packet.rs`.
 
 use lb_common::addr::{Endpoint, Ip, Protocol};
 
@@ -7,12 +7,12 @@ use crate::differential::bpf::Plain;
 pub(super) const V4: usize = 1;
 pub(super) const V6: usize = 4;
 
-/// Source and destination as in the packet, ports, protocol.
+/// The key of a reference flow: source and destination address as in the packet, both ports, and the protocol.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Key<const W: usize>([u32; W], [u32; W], [[u8; 2]; 2], u32);
 
-/// Address, port, and the protocol where it is a key.
+/// The target of a reference entry: address, port, and the protocol where the map uses it as a key.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Target<const W: usize>([u32; W], [u8; 2], u16);
@@ -34,7 +34,7 @@ impl Plain for Key<V6> {}
 impl Plain for Target<V4> {}
 impl Plain for Target<V6> {}
 
-/// The last words of an address: one of an IPv4 address, four of an IPv6 one.
+/// The words of an address: one for an IPv4 address, four for an IPv6 address.
 fn words<const W: usize>(ip: &Ip) -> [u32; W] {
     let words = ip.words();
     words.last_chunk().copied().unwrap_or([0; W])
