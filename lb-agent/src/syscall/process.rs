@@ -31,17 +31,27 @@ pub(crate) fn give_memory_back() {
 /// Nice value of all threads: nine times the weight of other processes. An interface that is no new pod's waits for
 /// four wake-ups of this process (ADR 0030).
 const URGENT: i32 = -10;
-/// The nice value of the thread that attaches the programs of new pods: nothing of the agent is before it.
+/// The same of the thread that attaches the programs of new pods, where the kernel grants it no real-time priority.
 const MOST_URGENT: i32 = -20;
+/// The lowest real-time priority: above every thread of the fair scheduler, below the kernel's own threads.
+const REAL_TIME: i32 = 1;
 
 /// Gives the calling thread, and those that it starts from now on, a higher weight. Needs `CAP_SYS_NICE`.
 pub(crate) fn raise_priority() -> io::Result<()> {
     set_priority(URGENT)
 }
 
-/// Gives the calling thread the highest weight of all. Needs `CAP_SYS_NICE`.
+/// Lets the calling thread run before every thread of the fair scheduler. A nice value is not enough: it counts only
+/// within a cgroup or a session (`sched_autogroup`). Where real-time priority is refused, the nice value remains.
+/// Needs `CAP_SYS_NICE`.
 pub(crate) fn raise_priority_most() -> io::Result<()> {
-    set_priority(MOST_URGENT)
+    let param = libc::sched_param { sched_priority: REAL_TIME };
+    let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: `param` is a live local variable; 0 means the calling thread.
+    match unsafe { libc::sched_setscheduler(0, policy, &raw const param) } {
+        0 => Ok(()),
+        _ => set_priority(MOST_URGENT),
+    }
 }
 
 /// Runs something long at the usual weight, and gives the calling thread its own weight back.
