@@ -1,4 +1,5 @@
-//! The API as clients see it: paths, bodies, answers. Deciding is elsewhere; this is who asks what, in which form.
+//! The API as clients see it: paths, bodies and answers. It reads who sends a request, what for and in which form; the
+//! rules that decide about objects are in `service` and `rules`.
 
 use std::sync::Arc;
 
@@ -54,13 +55,13 @@ pub struct Server {
     pub store: Store,
     /// Where addresses and ports come from.
     pub ranges: Ranges,
-    /// Says who a bearer token belongs to.
+    /// Names the owner of a bearer token.
     pub tokens: Arc<crate::credentials::Tokens>,
 }
 
-/// Returns the API as a service for requests: of a listener, or of a client in this process.
+/// Returns the API as a service for requests, either of a listener or of a client in this process.
 ///
-/// The client is the [`Identity`] among a request's extensions, else the owner of its token.
+/// The client is the [`Identity`] among the extensions of a request, else the owner of its bearer token.
 pub fn router(server: Server) -> Router {
     Router::new().fallback(handle).with_state(server)
 }

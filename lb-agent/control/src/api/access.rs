@@ -1,4 +1,4 @@
-//! Three fixed roles: who asks, and whether they may.
+//! Access control: three fixed roles, and the requests that each may make.
 
 use hyper::header;
 use hyper::http::request::Parts;
@@ -44,7 +44,7 @@ impl Identity {
         }
     }
 
-    /// Reports whether this may be done.
+    /// Reports whether the role may apply `verb` to a resource or subresource. `name` is empty for a collection.
     pub(crate) fn may(&self, verb: &str, (resource, sub): (&str, &str), name: &str) -> bool {
         let reads = matches!(verb, "get" | "list" | "watch");
         let asks = resource == "selfsubjectaccessreviews" && verb == "create";
@@ -65,7 +65,7 @@ impl Identity {
     }
 }
 
-/// Returns who asks: as the listener or this process says, else by the token.
+/// Returns the client: the identity that the listener or this process attached, else the owner of the token.
 pub(crate) fn identity(server: &Server, parts: &Parts) -> Result<Identity, Failure> {
     if let Some(identity) = parts.extensions.get::<Identity>() {
         return Ok(identity.clone());

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::failure::Failure;
 use super::form::Form;
 
-/// A response: code and body.
+/// A response: HTTP status code, media type and body.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: u16,
@@ -20,7 +20,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// An answer in JSON.
+    /// Makes an answer in JSON.
     pub(crate) fn json(code: u16, bytes: impl Into<Body>) -> Self {
         Self { code, media: "application/json", body: bytes.into(), warnings: Vec::new() }
     }
@@ -30,7 +30,7 @@ impl Answer {
         Self { code: 200, media, body: text.into(), warnings: Vec::new() }
     }
 
-    /// A value in the notation that is wanted.
+    /// Makes an answer in the notation that the client accepts, JSON or YAML.
     pub(crate) fn value(code: u16, value: &Value, form: Form) -> Self {
         if form.is_yaml {
             let text = serde_saphyr::to_string(value).unwrap_or_default();

@@ -10,7 +10,7 @@ use crate::store::{Key, Transaction};
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// Makes what is missing.
+/// Creates the objects that are missing; objects that exist are left as they are.
 pub async fn bootstrap(server: &Server, port: u16) -> Result<(), Failure> {
     let ranges = server.ranges.clone();
     let work = move |transaction: &mut Transaction<'_>| {

@@ -1,4 +1,4 @@
-//! Deletion of all objects that match.
+//! Deletion of a collection: all objects that match the selectors.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::target::Target;
 use super::{Server, table};
 use crate::store::Object;
 
-/// Answers with the list of what was deleted.
+/// Answers with the list of deleted objects.
 pub(crate) async fn delete(
     server: &Server,
     parts: &Parts,

@@ -1,4 +1,4 @@
-//! In which form an answer is wanted.
+//! The form of an answer that the client's `Accept` header names.
 
 use hyper::header;
 use hyper::http::request::Parts;
@@ -10,13 +10,13 @@ use super::failure::Failure;
 pub(crate) enum Shape {
     /// The object itself.
     Whole,
-    /// Rows and columns for people.
+    /// Rows and columns for people (`Table`), as kubectl prints them.
     Table,
-    /// Only what it says of itself.
+    /// Only the metadata (`PartialObjectMetadata`).
     Metadata,
 }
 
-/// Shape and notation.
+/// Shape and notation of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
     pub(crate) shape: Shape,

@@ -1,4 +1,4 @@
-//! Changes of parts of an object, in three notations.
+//! Changes of parts of an object, in three notations: JSON patch, JSON merge patch, strategic merge patch.
 
 use hyper::body::Bytes;
 use hyper::http::request::Parts;
@@ -23,7 +23,7 @@ enum Patch {
 
 const KNOWN: &str = "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
 
-/// Operations of one JSON patch at most, as upstream allows.
+/// Largest number of operations in one JSON patch; upstream has the same limit.
 const OPERATIONS: usize = 10_000;
 
 impl Patch {
@@ -96,7 +96,7 @@ fn object(value: Value) -> Result<Value, Failure> {
     ))
 }
 
-/// Answers with the object as it is now.
+/// Answers with the object after the patch.
 pub(crate) async fn patch(
     server: &Server,
     parts: &Parts,

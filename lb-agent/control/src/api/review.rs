@@ -1,4 +1,4 @@
-//! `SelfSubjectAccessReview`: may I?
+//! `SelfSubjectAccessReview`: tells a client whether it may make a request.
 
 use hyper::http::request::Parts;
 use serde_json::{Value, json};

@@ -18,7 +18,7 @@ enum Requirement {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selector {
     labels: Vec<Requirement>,
-    /// Field, value, whether it must be equal.
+    /// Field, value, and whether the field must equal the value (true) or differ from it (false).
     fields: Vec<(String, String, bool)>,
 }
 
@@ -59,7 +59,7 @@ fn labels(text: &str) -> Result<Vec<Requirement>, String> {
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }
-    // Commas between parentheses are between values.
+    // A comma inside parentheses separates values of one requirement, not requirements.
     let mut depth = 0_i32;
     let parts = text.split(|it: char| {
         depth += i32::from(it == '(') - i32::from(it == ')');

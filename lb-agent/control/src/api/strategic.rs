@@ -1,4 +1,4 @@
-//! Strategic merge: a patch that knows which lists are maps by a key.
+//! Strategic merge patch: lists with a merge key are merged element by element.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ const ORDER: &str = "$setElementOrder/";
 const DELETE_PRIMITIVES: &str = "$deleteFromPrimitiveList/";
 const RETAIN: &str = "$retainKeys";
 
-/// Merges a patch into an object of this type.
+/// Merges a patch into an object of this type. Errors: a patch without a merge key, or with an unknown directive.
 pub(crate) fn merge(value: Value, patch: &Value, type_name: &str) -> Result<Value, String> {
     let (Value::Object(mut fields), Value::Object(patch)) = (value, patch) else {
         return Err("a patch is an object".into());
@@ -41,6 +41,7 @@ fn object(
     if let Some(Value::Array(kept)) = patch.get(RETAIN) {
         into.retain(|name, _| kept.iter().any(|it| it == name));
     }
+    // `$setElementOrder` compares with the order on the server, so that is remembered before the merge changes it.
     let before: BTreeMap<String, Vec<Value>> = ordered(patch)
         .filter_map(|(name, _)| Some((name.to_owned(), into.get(name)?.as_array()?.clone())))
         .collect();
@@ -63,12 +64,12 @@ fn object(
     Ok(())
 }
 
-/// The lists of which a patch says the order.
+/// Returns the lists for which a patch sets the order (`$setElementOrder/...`).
 fn ordered(patch: &Map<String, Value>) -> impl Iterator<Item = (&str, &Value)> {
     patch.iter().filter_map(|(it, order)| Some((it.strip_prefix(ORDER)?, order)))
 }
 
-/// The fields of a patch without its directives.
+/// Returns the fields of a patch without its directives.
 fn plain(patch: &Map<String, Value>) -> impl Iterator<Item = (String, Value)> {
     let fields = patch.iter().filter(|it| !it.0.starts_with('$'));
     fields.map(|(name, value)| (name.clone(), value.clone()))
@@ -163,7 +164,8 @@ fn by_key(old: Vec<Value>, new: &[Value], key: &str, element: &Kind) -> Result<V
     Ok(arrange(merged, new, &server, Some(key)))
 }
 
-/// Puts those that a patch names in its order, between the others as far as the server had them there.
+/// Sorts the elements that a patch names into the order of the patch; the others keep their place relative to them on
+/// the server.
 fn arrange(merged: Vec<Value>, order: &[Value], server: &[Value], key: Option<&str>) -> Vec<Value> {
     let of = |it: &Value| key.map_or_else(|| Some(it.clone()), |key| it.get(key).cloned());
     let place = |list: &[Value], it: &Value| {

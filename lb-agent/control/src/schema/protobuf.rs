@@ -1,13 +1,13 @@
-//! Protobuf bodies, which typed clients and `kubectl create` send: read by the numbers of the table.
+//! Decodes protobuf bodies, which typed clients and `kubectl create` send, by the field numbers of the table.
 
 use serde_json::{Map, Value};
 
 use super::{Kind, Wire, time, type_of};
 
-/// The magic number at the start of every body.
+/// The magic number at the start of every body (`runtime.Unknown` follows).
 const MAGIC: &[u8] = b"k8s\0";
 
-/// The envelope: which kind of object, and its bytes.
+/// The envelope: kind, version, and the bytes of the object.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unknown {
     pub(crate) api_version: String,
@@ -17,7 +17,7 @@ pub(crate) struct Unknown {
 
 const BROKEN: &str = "the body is no protobuf of Kubernetes";
 
-/// Opens the envelope.
+/// Decodes the envelope. Errors: no magic number, or a damaged message.
 pub(crate) fn unknown(body: &[u8]) -> Result<Unknown, String> {
     let bytes = body.strip_prefix(MAGIC).ok_or(BROKEN)?;
     let mut found = Unknown::default();
@@ -39,7 +39,7 @@ pub(crate) fn unknown(body: &[u8]) -> Result<Unknown, String> {
     Ok(found)
 }
 
-/// Reads an object of this type.
+/// Decodes an object of this type.
 pub(crate) fn object(type_name: &str, bytes: &[u8]) -> Result<Value, String> {
     let mut fields = Map::new();
     read(type_name, bytes, &mut fields)?;
@@ -182,7 +182,7 @@ fn value(kind: &Kind, token: &Token<'_>) -> Result<Value, String> {
             let [seconds, nanos] = numbers(token.bytes())?;
             let is_micro = matches!(kind, Kind::MicroTime);
             let at = time::of_protobuf(seconds, nanos as i32, is_micro);
-            // An empty message is a time that was never set.
+            // An empty message is a timestamp that was never set.
             at.filter(|_| !token.bytes().is_empty()).map_or(Value::Null, Value::from)
         }
         Kind::Quantity => {

@@ -1,11 +1,11 @@
-//! Defaults: the values of fields that a Service leaves out.
+//! Defaults for the fields that a Service leaves out.
 
 use super::model::{AffinityConfig, ClientIp, Service, Target};
 
-/// How long a client stays with its backend, in seconds.
+/// Default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const AFFINITY: i32 = 10_800;
 
-/// Fills in what a client left out; none of it depends on what is taken.
+/// Fills in defaults. None of them depends on bookings.
 pub(crate) fn set(service: &mut Service) {
     let is_accessible = {
         let spec = &mut service.spec;

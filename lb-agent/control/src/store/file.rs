@@ -1,4 +1,4 @@
-//! The file: redb, whose commits are on disk before they return and whole after any crash.
+//! The file: a redb database. A commit is on disk when it returns, and whole after any crash.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,16 +11,17 @@ use super::state::State;
 use super::transaction::Batch;
 use crate::service::Booking;
 
-/// Word of a key to revision and JSON.
+/// Key to revision and JSON.
 const OBJECTS: TableDefinition<'_, &str, (u64, &[u8])> = TableDefinition::new("objects");
-/// Revision to kind, time, word of the key, JSON before (revision zero: none), JSON after.
+/// Columns of a history row: kind of change, time (seconds since 1970), key, revision and JSON before (revision 0:
+/// none), JSON after.
 type Row<'a> = (u8, u64, &'a str, (u64, &'a [u8]), &'a [u8]);
 const HISTORY: TableDefinition<'_, u64, Row<'static>> = TableDefinition::new("history");
-/// Address or port; the value says nothing.
+/// Booked addresses and ports; the value is empty.
 const BOOKINGS: TableDefinition<'_, &str, ()> = TableDefinition::new("bookings");
-/// `revision`, `forgotten`, `format`.
+/// The numbers `revision`, `forgotten` and `format`.
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
-/// The version of the tables above; a file of another one is refused.
+/// Version of the tables; a file with another version is refused.
 const FORMAT: u64 = 1;
 
 #[derive(Debug)]
@@ -68,7 +69,7 @@ impl File {
         Err(Error::Open { path: path.display().to_string(), cause, remedy })
     }
 
-    /// Reads everything into memory.
+    /// Reads the whole file into memory.
     pub(super) fn load(&self) -> Result<State, Error> {
         let transaction = self.database.begin_read().map_err(read)?;
         let numbers = transaction.open_table(NUMBERS).map_err(read)?;
@@ -92,7 +93,7 @@ impl File {
         Ok(state)
     }
 
-    /// Writes a batch as one transaction, and forgets changes up to a revision.
+    /// Writes a batch as one database transaction, and removes history up to revision `forget`.
     pub(super) fn write(&self, batch: &Batch, forget: u64) -> Result<(), Error> {
         let transaction = self.database.begin_write().map_err(written)?;
         {

@@ -1,4 +1,4 @@
-//! Validation of updates: fields that may not change once they are set.
+//! Validation of updates: fields that are immutable once they are set.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::service::model::Service;
 
 const ONCE: &str = "may not change once set";
 
-/// Returns what an update changes and may not.
+/// Returns the changes that an update may not make.
 pub(crate) fn change(new: &Service, old: &Service) -> Vec<Cause> {
     let mut causes = Vec::new();
     if !new.is_external_name() && !old.is_external_name() {
@@ -64,7 +64,7 @@ fn families(new: &Service, old: &Service) -> Vec<Cause> {
     }
     let is_first_other = before.first().zip(now.first()).is_some_and(|(before, now)| before != now);
     if is_first_other {
-        // Upstream tells the addresses here, not the families.
+        // Upstream reports the addresses as the value here, although the families are at fault.
         causes.push(at(&new.spec.cluster_ips, ONCE));
     }
     causes.extend(released(new, before.len(), now.len(), "ipFamily"));
@@ -79,7 +79,7 @@ fn released(new: &Service, before: usize, now: usize, what: &str) -> Option<Caus
     })
 }
 
-/// The class of a load balancer: only there, well formed, and the same for as long as it is one.
+/// Checks the load balancer class: valid only for type `LoadBalancer`, and immutable while the type stays.
 pub(super) fn class(new: &Service, old: Option<&Service>) -> Vec<Cause> {
     let field = "spec.loadBalancerClass";
     let class = new.spec.load_balancer_class.as_deref();
