@@ -1,4 +1,4 @@
-//! The commands, up to their exit code: the wiring between the library and the terminal.
+//! The verbs: they connect the library to the terminal and return exit codes.
 
 use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Write};
 use std::os::unix::process::CommandExt as _;

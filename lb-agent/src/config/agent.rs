@@ -1,4 +1,4 @@
-//! `AgentConfiguration` v1alpha1: what we can do and kube-proxy cannot.
+//! Reads `AgentConfiguration` v1alpha1: the settings that kube-proxy does not have.
 
 use super::kube_proxy::some;
 use super::section::{Found, Section};
@@ -16,7 +16,7 @@ pub(super) const SHORT_CUTS: [(&str, ShortCuts); 2] =
     [("on", ShortCuts::On), ("off", ShortCuts::Off)];
 pub(super) const ECHO: [(&str, Echo); 2] = [("answer", Echo::Answer), ("reject", Echo::Reject)];
 
-/// Reads the document.
+/// Reads the document into the configuration.
 pub(super) fn read(config: &mut Config, section: &mut Section) {
     config.masquerade.file(section.word("masquerade", &MASQUERADE));
     config.socket_lb.file(section.word("socketLB", &SOCKET_LB));
