@@ -1,10 +1,10 @@
-//! The maps by which the programs of all roles reach the two whole paths: the
-//! array of a tail call, and the working memory in which they leave their role.
+//! The maps by which the programs of all roles reach the whole path: the array of the tail call, and the working memory
+//! where they store their role.
 //!
-//! They belong to the programs of one load and lie beside their pins, so that a program that is
-//! loaded apart later has the same. The kernel empties the array as soon as neither a pin nor a
-//! process holds it, whatever programs use it (`bpf_map_put_uref`, kernel/bpf/syscall.c). Those
-//! of an earlier load therefore stay pinned until no link uses its programs.
+//! The maps belong to the programs of one load and are pinned beside them, so that a program loaded later shares them.
+//! The kernel empties the array as soon as neither a pin nor a process holds it, even if programs use it
+//! (`bpf_map_put_uref`, kernel/bpf/syscall.c). The maps of an earlier load therefore stay pinned until no link uses its
+//! programs.
 
 use std::fs;
 use std::io;
@@ -21,22 +21,22 @@ use crate::datapath::{Error, PATHS, cleanup};
 use crate::maps;
 use crate::syscall;
 
-/// The array, in the object and as a pin, ...
+/// Name of the array of programs, in the object and as a pin.
 const ARRAY: &str = "PATHS";
-/// ... and with it the working memory.
+/// Both maps: the array, and the working memory.
 const MAPS: [&str; 2] = [ARRAY, "SCRATCH"];
 
-/// The names of both maps, and their pins beside those of the programs.
+/// Returns the names of both maps, and their pins beside those of the programs.
 pub(super) fn pins(directory: &Path) -> [(&'static str, PathBuf); 2] {
     MAPS.map(|name| (name, directory.join(name)))
 }
 
-/// The beginning of the name of a pin that was set aside; the number of the map follows.
+/// Returns the prefix of the pin of a map that was set aside; the map's id follows.
 fn aside(name: &str) -> String {
     format!("{name}-")
 }
 
-/// Writes the whole paths of a loaded object into its array: from then on every packet is served.
+/// Writes the programs of the whole path into the array. From then on every packet is served.
 pub fn connect_paths(ebpf: &mut Ebpf) -> Result<(), Error> {
     let failed = |source| Error::Maps(maps::Error::Map { map: ARRAY, source });
     let mut programs = Vec::new();
@@ -58,7 +58,7 @@ pub fn connect_paths(ebpf: &mut Ebpf) -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives the pins of an earlier load other names: its programs are still attached.
+/// Renames the pins of an earlier load, whose programs are still attached.
 pub(super) fn set_aside(directory: &Path) -> Result<(), Error> {
     for (name, path) in pins(directory) {
         let id = match syscall::open_pin(&path).and_then(|map| syscall::map_id(map.as_fd())) {
@@ -72,7 +72,7 @@ pub(super) fn set_aside(directory: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets the maps of earlier loads go; to be called when no link uses their programs.
+/// Removes the pins of maps of earlier loads. Call it when no link uses their programs.
 pub(super) fn forget_aside(directory: &Path) -> Result<(), Error> {
     for path in cleanup::list(directory)? {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
