@@ -1,4 +1,4 @@
-//! The `lb_` metrics out of one look at the maps.
+//! The `lb_` metrics, from one reading of the maps.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use crate::node::ChangeSource;
 use crate::reconcile::Usage;
 use crate::snapshot::{Kind, KindView};
 
-/// One look.
+/// One reading of the maps, with the sources.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     sources: Sources,
@@ -68,7 +68,7 @@ impl Snapshot {
 }
 
 impl Snapshot {
-    /// Encodes the counters of the programs, and how full their maps are.
+    /// Encodes the counters of the programs, and the fill level of the maps.
     fn encode_data_path(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Packets by hook, verdict and reason";
         counters(to, "lb_datapath_packets", help, &self.packets())?;
@@ -82,7 +82,7 @@ impl Snapshot {
         gauges(to, "lb_map_capacity", "Capacity of a map, in entries", &room)
     }
 
-    /// Encodes the work of the agent on maps and interfaces.
+    /// Encodes the agent's work on maps and interfaces.
     fn encode_work(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let numbers = &self.sources.numbers;
         let done = [
@@ -113,7 +113,7 @@ impl Snapshot {
     fn encode_services(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let numbers = &self.sources.numbers;
         let Usage { backends, .. } = numbers.usage();
-        // Findings of the source itself are counted where the source is read.
+        // The source counts its own findings.
         let findings = load(&numbers.findings) + self.sources.view.problems().len() as u64;
         let unwritten = "Map entries that the kernel refused and that are retried";
         let refused = "Service ports not served because a map is full";

@@ -1,4 +1,4 @@
-//! One service port in the mirror: its rows, its two sets, and how a new plan replaces the old one.
+//! A service port in the mirror: its rows, its two sets, and how a new plan replaces the current one.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use super::rows_by_endpoint::RowsByEndpoint;
 use super::{GRACE, Range, Reconciler, Refusal, Transaction};
 use crate::plan::{PortKey, PortPlan, ServiceName};
 
-/// The outcome of a plan.
+/// The result of placing a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It is programmed.
+    /// The plan is programmed.
     Placed,
-    /// It waits for room that is coming.
+    /// The plan waits for room that will become free.
     Waits,
-    /// There is no room.
+    /// There is no room, and none will become free.
     Refused,
 }
 
-/// The state that is programmed for one service port.
+/// The programmed state of a service port.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) plan: PortPlan,
@@ -35,11 +35,11 @@ pub(super) struct Port {
     pub(super) cluster: Members,
     /// Backends under traffic policy Local.
     pub(super) local: Members,
-    /// Counts the changes of the sets.
+    /// Number of changes of the sets; of two entries the one with the larger number is newer.
     pub(super) generation: u32,
 }
 
-/// A set, and who is in it in the order of the set.
+/// A set, and its rows in the order of the set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Members {
     pub(super) set: Set,
@@ -56,12 +56,12 @@ impl Members {
 }
 
 impl Port {
-    /// The rank of the port when two ask for one frontend.
+    /// Returns the rank of the port when several claim a frontend: the smaller wins.
     pub(super) const fn seniority(&self) -> (&(i64, String), &PortKey) {
         (&self.plan.age, &self.plan.key)
     }
 
-    /// The entry of one of its frontends.
+    /// Returns the entry of one of the port's frontends.
     pub(super) fn service(&self, id: ServiceId, frontend: Frontend) -> Option<Service> {
         let plans = self.plan.frontends.iter();
         let plan = plans.filter(|plan| key(plan, self.plan.key.protocol) == frontend);
@@ -76,7 +76,7 @@ impl Port {
         })
     }
 
-    /// How much of a map it would give back.
+    /// Returns how many entries of a map removing the port would free.
     pub(super) fn holds(&self, refusal: Refusal) -> usize {
         match refusal {
             Refusal::Services => self.plan.frontends.len(),
@@ -92,7 +92,7 @@ impl Port {
 }
 
 impl Reconciler {
-    /// Puts a plan in place of what its port has now; without room the port stays as it is and is refused.
+    /// Places a plan for its port. Without room, the port stays as it is and is refused.
     pub(super) fn put(
         &mut self,
         plan: PortPlan,
@@ -124,7 +124,7 @@ impl Reconciler {
         Outcome::Placed
     }
 
-    /// Ends a port.
+    /// Removes a port.
     pub(super) fn remove(&mut self, key: &PortKey, now: Duration, transaction: &mut Transaction) {
         let Some(id) = self.ids.remove(key) else {
             return;
@@ -139,7 +139,7 @@ impl Reconciler {
         self.abandon(id, &port, now, transaction);
     }
 
-    /// Ends the rows, sets, sources and affinity of a service that nothing claims any more.
+    /// Frees the rows, sets, sources and affinity of a service that no plan claims any more.
     pub(super) fn abandon(
         &mut self,
         id: ServiceId,
@@ -159,7 +159,7 @@ impl Reconciler {
         }
     }
 
-    /// Claims the frontends of a plan, and gives up those of the one before it.
+    /// Claims the frontends of a plan, and releases those of the previous one.
     fn claim(&mut self, id: ServiceId, plan: PortPlan, transaction: &mut Transaction) {
         let Some(port) = self.ports.get_mut(&id) else {
             return;
@@ -180,7 +180,7 @@ impl Reconciler {
 }
 
 impl PortKey {
-    /// The first key a Service can have.
+    /// Returns the smallest key that a Service can have.
     pub(super) fn first(service: &ServiceName) -> Self {
         Self {
             service: service.clone(),

@@ -1,5 +1,8 @@
-//! The part of the settings that follows from the frontends: where `ClusterIP`s lie, which `NodePorts` are in
-//! use, whether other addresses are. A quick "not ours" for packets; wide is slow, narrow is wrong.
+//! The settings that follow from the frontends: prefixes of the `ClusterIP`s, the range of `NodePorts` in use, and a
+//! filter of other addresses.
+//!
+//! Packets outside of them pass as "not ours" without a lookup. Prefixes that are too wide cost lookups; too narrow
+//! ones would be wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,65 +11,66 @@ use lb_common::addr::{Ip, Port};
 use lb_common::config::{Prefix, RANGES, Settings, other};
 use lb_common::service::{Flags, Frontend, Service};
 
-/// Computed prefixes a family gets at most; both families share [`RANGES`].
+/// Most computed prefixes for each family; both families share [`RANGES`].
 const PER_FAMILY: usize = RANGES / 2;
-/// Computed prefixes are never longer (as mapped): a service more seldom moves them then.
+/// Longest computed prefix (v4-mapped), so that single services rarely change the prefixes.
 const LONGEST: u32 = 120;
 
-/// Counts of what the entries of `SERVICES` need.
+/// Counts of the entries of `SERVICES` that the settings cover.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
     cluster: BTreeMap<Ip, u32>,
     node_ports: BTreeMap<u16, u32>,
-    /// By their bits in [`Settings::others`].
+    /// Other frontends, by their bits in [`Settings::others`].
     others: BTreeMap<u8, u32>,
     given: Vec<IpNet>,
-    /// The same as `current` has them.
+    /// The `ServiceCIDR`s in the form of `current`.
     cidrs: Vec<(Ip, u32)>,
     current: Vec<(Ip, u32)>,
     known: bool,
-    /// Frontends that went or came to another service, see [`Settings::removals`].
+    /// Number of frontends that were removed or changed service, see [`Settings::removals`].
     removals: u32,
-    /// An address outside of `current` came, or one of its prefixes fell idle.
+    /// Whether `current` must be computed again: an address outside of it was added, or one of its prefixes has no
+    /// address left.
     stale: bool,
 }
 
 impl Ranges {
-    /// The cluster's `ServiceCIDR`s, empty when they are not known.
+    /// Sets the prefixes of all `ServiceCIDR`s; empty if they are not known.
     pub(super) fn set_cidrs(&mut self, cidrs: &[IpNet]) {
         self.given = cidrs.to_vec();
         self.cidrs = cidrs.iter().map(mapped).collect();
         self.stale = true;
     }
 
-    /// The `ServiceCIDR`s.
+    /// Returns the `ServiceCIDR`s.
     pub(super) fn given(&self) -> impl Iterator<Item = IpNet> {
         self.given.iter().copied()
     }
 
-    /// Whether one of them holds the address.
+    /// Reports whether a `ServiceCIDR` contains the address.
     pub(super) fn is_given(&self, ip: &Ip) -> bool {
         holds(&self.cidrs, ip)
     }
 
-    /// The networks of ClusterIPs: the `ServiceCIDR`s, and single addresses beside them.
+    /// Returns the networks of `ClusterIP`s: the `ServiceCIDR`s, and single addresses outside them.
     pub(super) fn of_cluster_ips(&self) -> BTreeSet<IpNet> {
         let singles = self.cluster.keys().filter(|ip| !self.is_given(ip));
         let singles = singles.map(|ip| IpNet::from(crate::show::words::ip(*ip)));
         self.given().chain(singles).collect()
     }
 
-    /// Counts on from an earlier run, which may have ended before it wrote its last count.
+    /// Continues the count of an earlier run, which may have ended before it wrote its last one.
     pub(super) const fn count_from(&mut self, removals: u32) {
         self.removals = removals.wrapping_add(1);
     }
 
-    /// A frontend went, or came to another service.
+    /// Counts a frontend that was removed or changed service.
     pub(super) const fn count_removal(&mut self) {
         self.removals = self.removals.wrapping_add(1);
     }
 
-    /// An entry came.
+    /// Adds an entry.
     pub(super) fn add(&mut self, frontend: &Frontend, service: &Service) {
         if service.flags.has(Flags::NODE_PORT) {
             *self.node_ports.entry(frontend.port.get()).or_default() += 1;
@@ -78,7 +82,7 @@ impl Ranges {
         }
     }
 
-    /// An entry went; `service` is what it held.
+    /// Removes an entry; `service` is its old value.
     pub(super) fn remove(&mut self, frontend: &Frontend, service: &Service) {
         if service.flags.has(Flags::NODE_PORT) {
             decrement(&mut self.node_ports, &frontend.port.get());
@@ -92,7 +96,7 @@ impl Ranges {
         }
     }
 
-    /// Writes the derived fields into `settings`.
+    /// Fills in the fields of `settings` that follow from the entries.
     pub(super) fn fill(&mut self, settings: &mut Settings) {
         if self.stale {
             (self.current, self.known) = self.compute();
@@ -116,7 +120,7 @@ impl Ranges {
         self.others.keys().for_each(|bit| settings.add_other(*bit));
     }
 
-    /// The longest prefix of a family that holds its part of `current`.
+    /// Returns the longest prefix that contains `current` in one family.
     fn cover_of(&self, v4: bool) -> Prefix {
         let mine = self.current.iter().filter(|(ip, _)| ip.is_v4() == v4);
         mine.copied()
@@ -124,14 +128,15 @@ impl Ranges {
             .map_or(Prefix::NOTHING, |(ip, bits)| Prefix { ip, mask: mask(bits) })
     }
 
-    /// The `ServiceCIDR`s and single addresses beside them; else computed prefixes.
+    /// Returns the `ServiceCIDR`s and single addresses outside them; or computed prefixes if there are none, or too
+    /// many. Returns true for the former.
     fn compute(&self) -> (Vec<(Ip, u32)>, bool) {
         let outside = self.outside(&self.cidrs).take(RANGES + 1).map(|ip| (ip, 128));
         let known: Vec<(Ip, u32)> = self.cidrs.iter().copied().chain(outside).collect();
         if !self.cidrs.is_empty() && known.len() <= RANGES {
             return (known, true);
         }
-        // IPv4 is mapped, so it is one run of the sorted addresses: below and above it is IPv6.
+        // Mapped IPv4 addresses are one run of the sorted addresses, with IPv6 below and above it.
         let (v4_first, v4_last) = (Ip::v4([0; 4]), Ip::v4([255; 4]));
         let v4 = self.cover(v4_first, v4_last, PER_FAMILY);
         let below = self.cover(Ip::UNSPECIFIED, v4_first, 1);
@@ -139,17 +144,17 @@ impl Ranges {
         ([v4, below, above].concat(), false)
     }
 
-    /// The addresses in no prefix of `prefixes`.
+    /// Returns the addresses outside of all prefixes.
     fn outside<'a>(&'a self, prefixes: &'a [(Ip, u32)]) -> impl Iterator<Item = Ip> + 'a {
         self.cluster.keys().copied().filter(move |ip| !holds(prefixes, ip))
     }
 
-    /// Whether an address lies in a prefix.
+    /// Reports whether a prefix contains an address.
     fn any_within(&self, ip: Ip, bits: u32) -> bool {
         self.cluster.range(ip..=last(&ip, bits)).next().is_some()
     }
 
-    /// At most `count` prefixes that hold the addresses from `low` to `high`: the widest is split first.
+    /// Returns at most `count` prefixes that contain the addresses from `low` to `high`. The widest one is split first.
     fn cover(&self, low: Ip, high: Ip, count: usize) -> Vec<(Ip, u32)> {
         let mut runs: Vec<(Ip, u32)> = self.tightest(low, high).into_iter().collect();
         while runs.len() < count {
@@ -166,7 +171,7 @@ impl Ranges {
         runs
     }
 
-    /// The longest prefix that holds every address from `low` to `high`.
+    /// Returns the longest prefix that contains every address from `low` to `high`.
     fn tightest(&self, low: Ip, high: Ip) -> Option<(Ip, u32)> {
         let mut run = self.cluster.range(low..=high).map(|(ip, _)| ip);
         let first = run.next()?;
@@ -177,7 +182,7 @@ impl Ranges {
     }
 }
 
-/// The longest prefix that holds both.
+/// Returns the longest prefix that contains both.
 fn joint((left, left_bits): (Ip, u32), (right, right_bits): (Ip, u32)) -> (Ip, u32) {
     let differing = u128::from_be_bytes(left.octets()) ^ u128::from_be_bytes(right.octets());
     let bits = differing.leading_zeros().min(left_bits).min(right_bits);
@@ -197,7 +202,7 @@ pub(super) fn decrement<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) {
     }
 }
 
-/// A prefix as the mapped address and the mapped length.
+/// Returns a prefix as mapped address and mapped length.
 pub(super) fn mapped(net: &IpNet) -> (Ip, u32) {
     match net {
         IpNet::V4(net) => (Ip::v4(net.network().octets()), 96 + u32::from(net.prefix_len())),
@@ -205,7 +210,7 @@ pub(super) fn mapped(net: &IpNet) -> (Ip, u32) {
     }
 }
 
-/// The mask of a mapped length.
+/// Returns the mask of a mapped length.
 pub(super) const fn mask(bits: u32) -> Ip {
     let mask = match u128::MAX.checked_shl(128 - bits) {
         Some(mask) => mask,

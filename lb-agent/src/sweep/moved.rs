@@ -1,7 +1,7 @@
 //! Masquerades whose source is no longer an address of this node: no reply can arrive for them.
 //!
-//! The flow stays. Its masquerade becomes pending again, so the next packet gives it a current source; netfilter
-//! forgets such connections, too (`nf_nat_masquerade_inet`).
+//! The flow stays. Its masquerade becomes pending again, so the next packet gets a current source. netfilter removes
+//! such connections as well (`nf_nat_masquerade_inet`, `net/netfilter/nf_nat_masquerade.c`).
 
 use std::collections::BTreeSet;
 
@@ -15,12 +15,13 @@ use crate::maps::{Error, Maps};
 pub(super) struct Own(BTreeSet<Ip>);
 
 impl Own {
-    /// Reads the data path's view of them.
+    /// Reads the addresses from the data path's map.
     pub(super) fn read(maps: &Maps) -> Result<Self, Error> {
         Ok(Self(maps.addresses()?.into_iter().map(|(ip, _)| ip).collect()))
     }
 
-    /// Whether an entry is a masquerade under an address that is gone. A node without any is not known yet.
+    /// Reports whether an entry is a masquerade with an address that is gone. Without any address, the node's are not
+    /// known yet.
     pub(super) fn has_lost(&self, flow: &Flow) -> bool {
         let source = &flow.to.source;
         flow.kind == Kind::MASQUERADE
@@ -29,7 +30,7 @@ impl Own {
             && !self.0.contains(source)
     }
 
-    /// Takes the lost source from a masquerade; false where it has none any more.
+    /// Makes a masquerade pending again. Returns false if its source is no longer a lost one.
     pub(super) fn renew<E: Entries>(&self, entries: &E, key: &FlowKey) -> Result<bool, Error> {
         let Some(lost) = entries.entry(key)?.filter(|flow| self.has_lost(flow)) else {
             return Ok(false);
