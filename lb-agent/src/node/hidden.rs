@@ -1,8 +1,9 @@
 //! Interfaces of pods that no program of this host serves.
 //!
-//! They are macvlan, ipvlan and VLANs over one of its interfaces, network cards that were moved to a pod, and netkits
-//! in mode l3. They are visible, or known as a pod's, only inside the namespaces of pods, and are only reported. Beside
-//! a veth they are a second network of the pod: they matter if the pod's route to a Service leads by them.
+//! They are macvlan, ipvlan and VLANs over an interface of the host, network cards that were moved to a pod, and
+//! netkits in mode l3. They are visible, or recognizable as a pod's, only inside the namespaces of pods, and are only
+//! reported. Beside a veth they are a second network of the pod: then they matter only if the pod's route to a Service
+//! leads through them.
 
 mod look;
 mod routes;
@@ -15,30 +16,30 @@ pub(super) use self::look::find;
 use self::routes::Routes;
 use super::{Link, LinkKind, View};
 
-/// A device of a pod that no program of this host serves.
+/// An interface of a pod that no program of this host serves.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hidden {
-    /// Its name in its own namespace.
+    /// Name in the pod's network namespace.
     pub name: String,
-    /// Name of the namespace.
+    /// Name of the network namespace.
     pub namespace: String,
     pub reason: Reason,
-    /// The routes of the namespace, where another interface of the pod is served.
+    /// Routes of the namespace, if the pod also has an interface that is served.
     pub(super) beside: Option<Routes>,
 }
 
-/// Why no program serves a device of a pod. Numbers are interface indices of the host.
+/// The reason why no program serves the interface. Numbers are interface indices of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// It is a macvlan, an ipvlan or a VLAN over this device.
+    /// A macvlan, ipvlan or VLAN over this interface.
     Over(u32),
-    /// It is a network card that was moved to the pod.
+    /// A network card that was moved to the pod.
     Card,
-    /// It is a netkit in mode l3 whose other end is this device.
+    /// A netkit in mode l3 whose other end is this interface.
     NetkitL3(u32),
 }
 
-/// The hidden devices of a namespace that knows ours by a number.
+/// Returns the hidden interfaces of a namespace in which our namespace has the id `number`.
 fn hidden(view: &View, number: i32, namespace: &str, routes: &[routes::Route]) -> Vec<Hidden> {
     let is_ours = |link: &&Link| link.elsewhere == Some(number);
     let is_served = |link: &Link| !matches!(link.kind, LinkKind::Over | LinkKind::Netkit);
@@ -53,7 +54,7 @@ fn hidden(view: &View, number: i32, namespace: &str, routes: &[routes::Route]) -
         } else {
             return None;
         };
-        // Each netkit leads to this host: its pod expects Services there.
+        // A netkit always leads to this host, so the pod expects Services there.
         let has_other = has_veth && !matches!(reason, Reason::NetkitL3(_));
         let beside = has_other.then(|| Routes::by(*index, routes));
         Some(Hidden { name: link.name.clone(), namespace: namespace.to_owned(), reason, beside })
@@ -61,7 +62,7 @@ fn hidden(view: &View, number: i32, namespace: &str, routes: &[routes::Route]) -
     view.links.iter().filter_map(device).collect()
 }
 
-/// The problems that an operator is told of; `networks` are those of Services, asked for where they matter.
+/// Returns the problems for operators. `networks`, those of Services, is only called if routes matter.
 pub fn problems(view: &View, networks: impl FnOnce() -> BTreeSet<IpNet>) -> Vec<String> {
     let has_routes = view.hidden.iter().any(|hidden| hidden.beside.is_some());
     let networks = if has_routes { networks() } else { BTreeSet::new() };

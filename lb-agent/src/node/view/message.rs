@@ -67,8 +67,8 @@ pub(super) fn link(message: &LinkMessage) -> Link {
     link
 }
 
-/// As the kernel's `dev_is_mac_header_xmit` tells them apart. A gre with
-/// many other ends has a header of its own: that of the outer packet.
+/// Returns the header of packets by link type, as the kernel's `dev_is_mac_header_xmit` (`linux/if_arp.h`) does. A gre
+/// tunnel with many remotes has a header of its own, that of the outer packet.
 #[expect(clippy::wildcard_enum_match_arm, reason = "sixty types of device, ten matter")]
 const fn head(header: &LinkHeader) -> Head {
     match header.link_layer_type {
@@ -118,7 +118,7 @@ pub(super) fn address(message: &AddressMessage) -> Option<Address> {
     let mut flags = AddressFlags::from_bits_retain(message.header.flags.bits().into());
     for attribute in &message.attributes {
         if let AddressAttribute::Local(local) = attribute {
-            // A point-to-point device: `Address` is the other end.
+            // On a point-to-point interface, `Address` is the other end.
             ip = Some(*local);
         } else if let AddressAttribute::Address(address) = attribute {
             ip = ip.or(Some(*address));
