@@ -1,19 +1,19 @@
-//! The first packet of a client, as bytes: all that the data path reads of one.
+//! Builds the first packet of a client: all bytes that the data path reads of it.
 
 use std::net::{IpAddr, SocketAddr};
 
 use lb_common::addr::Protocol;
 use lb_common::wire::tcp;
 
-/// Bytes of an Ethernet header without its type.
+/// The length of an Ethernet header without its type, in bytes.
 const HARDWARE: usize = 12;
 const HOPS: u8 = 64;
-/// Bytes of the longest transport header here, that of TCP without options.
+/// The length of the longest transport header here, that of TCP without options, in bytes.
 const TCP: usize = 20;
-/// Bytes of a UDP header, and of an SCTP packet's common header and chunk header that is read at most.
+/// The length of a UDP header. Also the longest part that is read of an SCTP packet's common header and chunk header.
 const SHORT: usize = 16;
 
-/// A SYN, or the first datagram. Checksums are zero: nothing is decided by them.
+/// Returns a SYN or the first datagram. Checksums are zero, as no decision depends on them.
 pub(super) fn first(protocol: Protocol, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     let transport = transport(protocol, from.port(), to.port());
     let mut packet = vec![0; HARDWARE];
