@@ -85,8 +85,8 @@ pub enum Error {
     Client(#[from] ClientError),
     /// The objects did not arrive in time.
     #[error(
-        "initial sync did not complete within {0:?}: is the API server reachable, and may the \
-         agent read it?"
+        "initial sync did not complete within {0:?}; check that the agent reaches the API server \
+         and may read its objects"
     )]
     NoLists(Duration),
     /// A listener could not bind, with `bindAddressHardFail` set.

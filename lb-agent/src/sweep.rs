@@ -83,7 +83,7 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
     if report.renewed > 0 {
         info!(
             flows = report.renewed,
-            "masqueraded flows get a new source address: theirs is no longer an address of this \
+            "masqueraded flows get a new source address: the old one is no longer one of this \
              node"
         );
     }

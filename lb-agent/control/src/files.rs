@@ -20,7 +20,7 @@ use crate::credentials::{SECRET, Tokens};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file cannot be read or written.
-    #[error("{path}: {cause}\nremedy: --data names a directory that this user may write")]
+    #[error("{path}: {cause}\nremedy: give --data a directory that this user may write")]
     File {
         /// Path of the file.
         path: String,

@@ -47,7 +47,7 @@ impl Section {
             | Value::Text(_)
             | Value::List(_) => {
                 let shown = document.value.shown();
-                section.wrong(document.place, "", format!("{shown} is no mapping"));
+                section.wrong(document.place, "", format!("{shown} is not a mapping"));
             }
         }
         section

@@ -37,8 +37,8 @@ pub enum Error {
     },
     /// Programs of this project are attached, with pins below another directory.
     #[error(
-        "{place} has programs of another lb-agent, whose pins are {pins}: both would decide about \
-         each packet, theirs and those of {dir}; {remedy}"
+        "{place} has programs of another lb-agent, whose pins are {pins}: they and the programs of {dir} \
+         would both handle each packet; {remedy}"
     )]
     Elsewhere {
         /// The first such hook.

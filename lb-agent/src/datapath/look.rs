@@ -54,8 +54,8 @@ pub(super) fn problem(device: &str, order: &[Hooked], direction: Direction) -> S
     let number = outermost.map_or(0, |hooked| hooked.program);
     let direction = direction.name();
     format!(
-        "interface {device}: program {number} of another owner keeps attaching itself {side} ours \
-         at {direction}; packets that it does not pass on are not served: attach it on the other side of ours"
+        "interface {device}: program {number} of another owner keeps attaching itself {side} \
+         the agent's at {direction}; packets that it does not pass on are not served: attach it on the other side"
     )
 }
 

@@ -164,7 +164,7 @@ impl Header {
             return Ok(Some(known));
         }
         Err(Error::custom(format_args!(
-            "apiVersion {} is not read, expected {read}",
+            "apiVersion {} is not supported, expected {read}",
             quoted(version)
         )))
     }

@@ -100,12 +100,12 @@ impl Snapshot {
         let repairs = Fault::ALL.iter().zip(&numbers.repairs);
         let repairs: Vec<_> =
             repairs.map(|(fault, number)| ([("fault", fault.name())], load(number))).collect();
-        let help = "Attachments undone by another program and repaired, by fault";
+        let help = "Attachments that another program undid and the agent repaired, by fault";
         counters(to, "lb_attachment_repairs", help, &repairs)?;
         let attached = ChangeSource::ALL.iter().zip(&numbers.attached);
         let attached: Vec<_> =
             attached.map(|(source, number)| ([("told_by", source.name())], load(number))).collect();
-        let help = "Interfaces that got programs, by how the agent learnt of them";
+        let help = "Interfaces to which programs were attached, by the source that reported them";
         counters(to, "lb_devices_attached", help, &attached)
     }
 
@@ -117,7 +117,7 @@ impl Snapshot {
         let findings = load(&numbers.findings) + self.sources.view.problems().len() as u64;
         let unwritten = "Map entries that the kernel refused and that are retried";
         let refused = "Service ports not served because a map is full";
-        let node_problems = "Interfaces, attachments and settings of the node that are at fault";
+        let node_problems = "Problems of interfaces, attachments and settings of the node";
         let now = [
             ("lb_backends", "Backends in use", backends as u64),
             ("lb_unwritten_entries", unwritten, load(&numbers.unwritten)),
@@ -131,7 +131,7 @@ impl Snapshot {
             gauge.encode(to.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         }
         let stale: Vec<_> = self.sources.view.kinds().into_iter().map(stale_since).collect();
-        let help = "Unix time since when watching a resource fails; 0 while it works";
+        let help = "Unix time since which the watch of a resource fails; 0 while it works";
         gauges(to, "lb_source_stale_since_seconds", help, &stale)
     }
 

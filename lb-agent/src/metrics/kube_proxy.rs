@@ -145,7 +145,7 @@ impl KubeProxy {
         let programming = name("network_programming_duration_seconds");
         to.register(
             programming,
-            "Seconds from a change of an endpoint to its being programmed",
+            "Seconds from the change of an endpoint until it is programmed",
             self.programming.clone(),
         );
         let [services, slices] = self.pending.clone();

@@ -88,8 +88,8 @@ pub fn problems(view: &View, networks: impl FnOnce() -> BTreeSet<IpNet>) -> Vec<
         let (cause, remedy) = match beside {
             None => ("its packets bypass", "give the pod a veth or a netkit in mode l2"),
             Some(_) => (
-                "the pod's route to Services leads by it and bypasses",
-                "give the pod a route to them by its veth",
+                "the pod's route to Services uses it and bypasses",
+                "give the pod a route to them through its veth",
             ),
         };
         format!(
@@ -177,7 +177,7 @@ mod tests {
         let private = ("10.0.0.0/8", macvlan);
         let told = told_by(links(), &[default, private]);
         let [told] = told.as_slice() else { panic!("{told:?}") };
-        assert!(told.ends_with("; give the pod a route to them by its veth"), "{told}");
+        assert!(told.ends_with("; give the pod a route to them through its veth"), "{told}");
         assert!(told_by(links(), &[default, private, ("10.96.0.0/12", veth)]).is_empty());
         assert_eq!(told_by(links(), &[default, ("10.96.0.0/16", macvlan)]).len(), 1, "a part");
         assert_eq!(told_by(links(), &[("0.0.0.0/0", macvlan)]).len(), 1, "by default");

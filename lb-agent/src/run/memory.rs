@@ -86,7 +86,7 @@ pub(super) fn problem(
     (needed > limit).then(|| {
         format!(
             "memory limit of the agent is {} MiB, and full maps with the Services of the cluster may take {} MiB, so \
-             that packets can make the kernel end the agent: raise the limit, or lower mapSizes where they are set",
+             the kernel may kill the agent when packets fill them: raise the limit, or lower mapSizes where set",
             limit >> 20,
             mebibytes(needed)
         )

@@ -74,7 +74,7 @@ impl Row for Stuck {
         vec![
             self.client.clone(),
             words::service(self.id, self.service.as_deref()),
-            self.backend.clone().unwrap_or_else(|| "(left)".into()),
+            self.backend.clone().unwrap_or_else(|| "(removed)".into()),
             words::age(self.idle_seconds),
             self.policy.into(),
             self.id.to_string(),

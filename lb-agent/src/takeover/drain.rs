@@ -82,7 +82,7 @@ fn await_rules(
     let served = |v4: bool| rows.iter().any(|row| row.service != 0 && row.ip.is_v4() == v4);
     let began = Instant::now();
     let _flows: Known = hold(reserved, maps)?;
-    writeln!(out, "every flow is written down; waiting for kube-proxy's rules")?;
+    writeln!(out, "every flow is reserved in netfilter; waiting for kube-proxy's rules")?;
     out.flush()?;
     while !Rules::serve([served(true), served(false)]) {
         if let Some(within) = within

@@ -56,7 +56,7 @@ impl Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         if let Err(error) = release(&self.0) {
-            tracing::debug!(%error, "reservations end by themselves");
+            tracing::debug!(%error, "reservations remain until their timeout");
         }
     }
 }

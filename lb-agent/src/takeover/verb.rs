@@ -36,7 +36,7 @@ pub enum Error {
     Datapath(#[from] datapath::Error),
     /// kube-proxy's rules did not appear, so the data path stays: nothing else would serve.
     #[error(
-        "kube-proxy's rules did not come within {} s, and the data path stays as it is: start \
+        "kube-proxy's rules did not appear within {} s, and the data path stays active: start \
          kube-proxy, or run this without --after-rules",
         .0.as_secs()
     )]

@@ -255,7 +255,7 @@ impl<O: Objects> Follow<O> {
         self.page = Page::First;
         if self.streams() {
             self.avoided.streams = Some(until);
-            tracing::info!(resource, reason, "no list came as a stream; listing in pages");
+            tracing::info!(resource, reason, "list could not be streamed; listing in pages");
         } else if O::KIND == Kind::Service && self.selected().fields.is_some() {
             self.avoided.fields = Some(until);
             tracing::info!(

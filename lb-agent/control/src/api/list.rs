@@ -129,7 +129,7 @@ impl Page {
         check(version, matching, query.get("continue").is_some())?;
         if let Some(token) = query.get("continue") {
             let wrong =
-                || Failure::bad_request("continue key is not valid: it is none of this server");
+                || Failure::bad_request("continue key is not valid: this server did not issue it");
             let (at, namespace, name) = of_token(token).ok_or_else(wrong)?;
             return Ok(Self {
                 limit,

@@ -14,7 +14,7 @@ const RETAIN: &str = "$retainKeys";
 /// Merges a patch into an object of this type. Errors: a patch without a merge key, or with an unknown directive.
 pub(crate) fn merge(value: Value, patch: &Value, type_name: &str) -> Result<Value, String> {
     let (Value::Object(mut fields), Value::Object(patch)) = (value, patch) else {
-        return Err("a patch is an object".into());
+        return Err("a patch must be an object".into());
     };
     object(&mut fields, patch, type_of(type_name))?;
     Ok(fields.into())
@@ -143,7 +143,7 @@ fn by_key(old: Vec<Value>, new: &[Value], key: &str, element: &Kind) -> Result<V
     let mut merged = old;
     for value in new {
         let Value::Object(patch) = value else {
-            return Err("a list that merges by a key holds objects".into());
+            return Err("a list with a merge key must hold objects".into());
         };
         let Some(wanted) = patch.get(key) else {
             return Err(format!("map: {value} does not contain declared merge key: {key}"));

@@ -15,7 +15,7 @@ pub(crate) struct Unknown {
     pub(crate) raw: Vec<u8>,
 }
 
-const BROKEN: &str = "the body is no protobuf of Kubernetes";
+const BROKEN: &str = "the body is not a protobuf message of Kubernetes";
 
 /// Decodes the envelope. Errors: no magic number, or a damaged message.
 pub(crate) fn unknown(body: &[u8]) -> Result<Unknown, String> {

@@ -19,7 +19,7 @@ pub enum RangeError {
     HostBits(IpNet),
     #[error("one or two ranges of different families are needed")]
     Families,
-    #[error("{0} is no range of ports such as 30000-32767")]
+    #[error("{0} is not a range of ports such as 30000-32767")]
     Ports(String),
 }
 

@@ -141,7 +141,7 @@ impl File {
 }
 
 fn key(word: &str) -> Result<Key, Error> {
-    Key::of_word(word).ok_or_else(|| Error::Read(format!("{word:?} is no key")))
+    Key::of_word(word).ok_or_else(|| Error::Read(format!("{word:?} is not a key")))
 }
 
 fn change(revision: u64, (kind, at, word, before, json): Row<'_>) -> Result<Change, Error> {
@@ -149,7 +149,7 @@ fn change(revision: u64, (kind, at, word, before, json): Row<'_>) -> Result<Chan
         0 => ChangeKind::Added,
         1 => ChangeKind::Modified,
         2 => ChangeKind::Deleted,
-        other => return Err(Error::Read(format!("{other} is no kind of change"))),
+        other => return Err(Error::Read(format!("{other} is not a kind of change"))),
     };
     let key = key(word)?;
     let (before_revision, before_json) = before;
@@ -172,5 +172,5 @@ fn booking(word: &str) -> Result<Booking, Error> {
         Some(("port", it)) => it.parse().ok().map(Booking::Port),
         _ => None,
     };
-    parsed.ok_or_else(|| Error::Read(format!("{word:?} is no booking")))
+    parsed.ok_or_else(|| Error::Read(format!("{word:?} is not a booking")))
 }

@@ -48,7 +48,7 @@ pub(super) struct Line {
 
 /// Dropping it waits for the queued lines to be written, for a limited time.
 #[derive(Debug)]
-#[must_use = "what was logged last may be lost without it"]
+#[must_use = "the last log lines may be lost without it"]
 pub struct LastLines(SyncSender<Message>);
 
 /// Starts the writer thread with this sink.

@@ -24,7 +24,7 @@ pub(super) fn is_same(layout: &Path, shape: &Shape) -> bool {
     mark(layout, shape).is_dir()
 }
 
-/// Reports whether the maps below a `--bpf-dir` belong to a build for which they have another meaning.
+/// Reports whether the maps below a `--bpf-dir` belong to a build that gives their bytes another meaning.
 pub fn is_of_another_build(dir: &Path) -> bool {
     let layout = dir.join(LAYOUT);
     others(&layout).is_ok_and(|others| !others.is_empty())
@@ -40,7 +40,7 @@ pub(in crate::datapath) fn set_aside(dir: &Path) -> Result<(), Error> {
     let Some(name) = names.into_iter().find(|name| !name.exists()) else { return Ok(()) };
     let renamed = fs::rename(&ours, &name);
     renamed.map_err(|source| Error::Pin { path: ours, source })?;
-    info!(map = shape.name, name = %name.display(), "maps of another build have another meaning; they are moved aside");
+    info!(map = shape.name, name = %name.display(), "maps of another build have other contents; moving them aside");
     Ok(())
 }
 

@@ -21,7 +21,7 @@ fn the_layout_moves_with_what_maps_hold() {
     let now = (LAYOUT, fingerprint());
     assert_eq!(
         now, COMMITTED,
-        "maps do not hold what this layout is known for: where a release has had it, move LAYOUT \
+        "map contents differ from the recorded ones of this layout: if a release has it, change LAYOUT \
          (ADR 0005); then commit ({:?}, {:#018x})",
         now.0, now.1
     );

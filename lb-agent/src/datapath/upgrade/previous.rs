@@ -152,7 +152,7 @@ fn copy_one(shape: &Shape, layout: &Path, to: &Path, is_first: bool) -> Result<(
                 // No record tells which bits the other layout would have set; set bits only cost lookups.
                 return mark_all(map, &new).map_err(|error| pin(to, &error));
             }
-            warn!(map, %layout, "map has other contents in the previous layout; starting empty");
+            warn!(map, %layout, "map contents differ in the previous layout; starting empty");
         }
         return Ok(());
     }

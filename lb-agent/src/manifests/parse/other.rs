@@ -36,8 +36,10 @@ impl Other {
             findings.wrong(field, problem, "write kind and apiVersion");
         } else if let Some((version, meant)) = self.meant() {
             let written = quoted(&format!("{api_version} {kind}"));
-            let problem = format_args!("{written} is left out: {version} {meant} would be read");
-            findings.wrong(field, problem, "correct it if it was meant to be read");
+            let problem = format_args!(
+                "{written} is not supported and left out; supported is {version} {meant}"
+            );
+            findings.wrong(field, problem, "correct it if this was meant");
         } else {
             let file = file.display();
             info!(%file, line, api_version, kind, "ignoring unsupported object");

@@ -131,7 +131,7 @@ pub(super) fn told(
     let flow = arrives.then_some(match (by_socket, is_begun) {
         (true, _) => "none: connect(2) chooses a backend for each socket, this one is an example",
         (false, true) => "begins with this packet",
-        (false, false) => "this packet follows one",
+        (false, false) => "this packet belongs to a known flow",
     });
     Explanation {
         client: origin.words(),
