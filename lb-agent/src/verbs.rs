@@ -200,7 +200,7 @@ pub(crate) fn cleanup(dir: &Path) -> Result<ExitCode> {
             print(&format!("removed {}\n", file.display()))?;
         }
     }
-    // Stays where somebody else keeps something in it.
+    // The directory stays if other files are in it.
     drop(state.parent().map(std::fs::remove_dir));
     if removed.pins.is_empty() && removed.unmounted.is_none() && restored.is_empty() && !has_anchor
     {
@@ -229,7 +229,8 @@ pub(crate) fn init(config: &Config) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Completions for a shell. They are made whole before any is written: their maker panics where nobody reads on.
+/// Prints the completions for a shell. They are generated before any is written, because clap_complete panics when a
+/// write fails, for example after `| head`.
 pub(crate) fn completions(shell: Shell) -> Result<ExitCode> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "lb-agent", &mut text);

@@ -16,7 +16,7 @@ pub(super) struct Found<T> {
     pub(super) place: Place,
 }
 
-/// What reading has found so far.
+/// The findings so far.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     /// Invalid values.

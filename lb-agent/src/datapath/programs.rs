@@ -58,7 +58,7 @@ pub(super) struct Programs {
     /// A program that does nothing. A link runs it before and after one of ours.
     idle: Option<OwnedFd>,
     records: Option<Records>,
-    /// What loading the object again needs.
+    /// Kept for another load of the object.
     maps: MapPins,
     sizes: BTreeMap<&'static str, u32>,
     packet_log: PacketLog,

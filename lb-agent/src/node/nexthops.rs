@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_kernel_lists_its_objects() {
-        // There may be none, and whoever may not ask is told so.
+        // There may be no nexthop objects at all.
         assert!(list().is_ok_and(|objects| objects.len() < 1_000_000));
     }
 }

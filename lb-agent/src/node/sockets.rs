@@ -29,7 +29,7 @@ pub(super) struct Socket {
     pub(super) waits: bool,
 }
 
-/// What a walk reads next: another row of this table, or the next table.
+/// The next step of a walk: another row of this table, or the next table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Row,

@@ -44,7 +44,7 @@ fn grace_period() -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Only who may use bpf(2) can ask; whoever may not is told so, and nothing else.
+    /// Without permission for bpf(2) the call must fail with that error and no other.
     #[test]
     fn a_change_of_a_map_of_maps_is_taken() {
         match grace_period() {

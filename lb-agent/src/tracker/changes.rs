@@ -1,4 +1,4 @@
-//! What an event changed, and the numbers of changed objects.
+//! The changes that an event made, and counts of changed objects.
 
 use std::ops::AddAssign;
 
