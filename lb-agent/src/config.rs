@@ -203,6 +203,7 @@ impl Config {
         let documents = tree::documents(text).map_err(|problem| vec![problem])?;
         let mut problems = Vec::new();
         for document in documents {
+            // A file may begin or end with a document marker, which makes an empty document.
             if matches!(document.value, tree::Value::Null) {
                 continue;
             }

@@ -163,6 +163,7 @@ impl HealthChecks {
     fn listen(&mut self, name: &ServiceName) {
         let Some(service) = self.services.get_mut(name) else { return };
         let wanted = self.addresses.sockets(service.port);
+        // Old sockets close first: a new one may need the same port on a wildcard address.
         service.listeners.retain(|address, it| wanted.get(address) == Some(&it.kind));
         service.failing.retain(|address, _| wanted.contains_key(address));
         for (address, kind) in wanted {
@@ -178,6 +179,7 @@ impl HealthChecks {
                     drop(service.listeners.insert(address, listener));
                 }
                 Err(error) => {
+                    // One message per failure, as this is retried for ever.
                     if service.failing.insert(address, error.kind()) != Some(error.kind()) {
                         warn!(service = %name, %address, %error, "health check server cannot listen");
                         let reason = error.to_string();

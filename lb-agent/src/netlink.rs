@@ -68,6 +68,7 @@ pub(crate) fn list(
                 _ => see(kind, body),
             }
         }
+        // A datagram without a message would otherwise make this loop wait for more for ever.
         if taken == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

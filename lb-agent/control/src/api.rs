@@ -76,6 +76,8 @@ async fn handle(State(server): State<Server>, request: Request<Body>) -> Answer 
 
 async fn respond(server: &Server, parts: &Parts, body: Body) -> Result<Answer, Failure> {
     let identity = access::identity(server, parts);
+    // Version and health need no credentials, as upstream's `system:public-info-viewer` allows. So a refusal of the
+    // identity is returned only after this.
     if let Some(answer) = discovery::open(parts) {
         return Ok(answer);
     }
@@ -97,6 +99,7 @@ async fn respond(server: &Server, parts: &Parts, body: Body) -> Result<Answer, F
         Verb::Patch => patch::patch(server, parts, target, whole(body).await?).await,
         Verb::Delete => delete::delete(server, parts, target, whole(body).await?).await,
         Verb::DeleteCollection => collect::delete(server, parts, target, whole(body).await?).await,
+        // Handled above, before the permission to do anything else is needed.
         Verb::Review => Err(Failure::no_path()),
     }
 }

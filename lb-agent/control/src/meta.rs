@@ -122,6 +122,7 @@ fn owners(owners: &[Owner]) -> Vec<Cause> {
         );
         if owner.controller == Some(true) {
             let this = format!("{}/{}", owner.kind, owner.name);
+            // Two controllers would both adopt and change the object.
             if let Some(first) = &first {
                 let all = serde_json::to_value(owners).unwrap_or_default();
                 let detail = format!(
@@ -139,6 +140,7 @@ fn owners(owners: &[Owner]) -> Vec<Cause> {
 /// Checks that an update leaves the immutable fields of the metadata alone.
 pub(crate) fn validate_update(new: &Meta, old: &Meta) -> Vec<Cause> {
     let mut causes = Vec::new();
+    // A new finalizer could keep the object for ever although its deletion was accepted.
     if old.deletion_timestamp.is_some() {
         let mut added: Vec<&String> =
             new.finalizers.iter().filter(|it| !old.finalizers.contains(it)).collect();

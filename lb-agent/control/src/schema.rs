@@ -112,6 +112,7 @@ fn build(name: &str, lines: &Lines<'_>) -> Type {
     for words in lines.get(name).into_iter().flatten() {
         let [field, kind, number, flags @ ..] = words.as_slice() else { continue };
         let number: u64 = number.parse().unwrap_or(0);
+        // In JSON, fields of an inline type are those of the outer object; in protobuf they are a message of their own.
         if *field == "@inline" {
             built.fields.extend(build(kind, lines).fields);
             if number > 0 {

@@ -104,6 +104,8 @@ impl Running {
         let connections = Arc::new(Semaphore::new(CONNECTIONS));
         tokio::pin!(end);
         loop {
+            // The permit before the connection: over the limit, clients wait in the kernel's queue and need no memory
+            // here.
             let permit = tokio::select! {
                 () = &mut end => return,
                 permit = Arc::clone(&connections).acquire_owned() => permit,

@@ -30,6 +30,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     config.cgroup.file(section.path("cgroup").map(some));
     config.service_proxy_name.file(section.text("serviceProxyName").map(some));
     for (key, found) in section.numbers("mapSizes") {
+        // Map names are upper case; the file may have them in either case.
         let name = key.to_uppercase();
         match Shape::ensure_sizable(&name) {
             Ok(()) => {

@@ -38,6 +38,7 @@ impl Displaced {
         now: Instant,
         problem: impl FnOnce() -> String,
     ) -> bool {
+        // A place that was undisturbed for a while starts with the short delay again.
         let calm = |place: &Place| now.duration_since(place.seen) >= CALM;
         match self.0.get_mut(path).filter(|place| !calm(place)) {
             None => {
@@ -50,6 +51,7 @@ impl Displaced {
                 place.problem = Some(problem());
                 let is_time = now.duration_since(place.taken) >= place.patience;
                 if is_time {
+                    // Each return takes twice as long, so that two programs do not displace one another in a fast loop.
                     (place.taken, place.patience) = (now, (place.patience * 2).min(LAST));
                 }
                 is_time

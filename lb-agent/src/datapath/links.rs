@@ -51,6 +51,7 @@ pub(super) fn attach_device(
 ) -> Result<OwnedFd, Failure> {
     let path = pin_of(links, index, direction);
     upgrade::make_room(&path, place)?;
+    // The pin may belong to an interface that had this index before.
     let same = |info: &syscall::LinkInfo| info.device() == index;
     if let Some(link) = replace(&path, program, same)? {
         return Ok(link);

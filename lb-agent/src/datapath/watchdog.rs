@@ -200,6 +200,7 @@ impl Datapath {
         let failed = |source| Error::Pin { path: path.clone(), source };
         let inode = links::inode(cgroup).map_err(failed)?;
         let fault = match look(&path, |info| info.cgroup() == inode).map_err(failed)? {
+            // The link still works; its pin is restored elsewhere.
             Look::Fault(Fault::Unpinned) if self.is_held(&path) => None,
             Look::Fault(fault) => Some(fault),
             Look::Link { program, .. } if !self.programs.is(name, program)? => {
@@ -207,12 +208,14 @@ impl Datapath {
             }
             Look::Link { program, .. } => {
                 let kind = super::programs::attach_type(name);
+                // A link can exist without effect, so the list of programs that run decides.
                 let effective = syscall::effective_in_cgroup(cgroup.as_fd(), kind);
                 let is_there = effective.map_err(failed)?.contains(&program);
                 (!is_there).then_some(Fault::Detached)
             }
         };
         let Some(fault) = fault else { return Ok(None) };
+        // A replaced program keeps the link, which is updated in place: no call passes without a program.
         if fault != Fault::Replaced {
             drop(self.held.remove(&path));
             let_go(&path)?;

@@ -52,6 +52,7 @@ impl Maps {
         mut see: impl FnMut(&FlowKey, &Flow) -> bool,
     ) -> Result<()> {
         let (map4, map6, [name4, name6]) = self.of(table);
+        // Entries of IPv4 have a map of their own with shorter keys and are widened here.
         let (zero, mut goes_on) = ((Raw::default(), Raw::default()), true);
         let walked = walk::walk(map4.data(), zero, |key: &Raw<FlowKey4>, flow| {
             let flow: &Raw<Flow4> = flow;

@@ -49,6 +49,7 @@ impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let stat = Stat::read();
         let ticks = system(SysconfVar::CLK_TCK) as f64;
+        // The kernel counts CPU time in ticks and memory in pages.
         let cpu = stat.number(field::USER_TICKS) + stat.number(field::SYSTEM_TICKS);
         let resident = stat.number(field::RESIDENT_PAGES) * system(SysconfVar::PAGE_SIZE);
         let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);

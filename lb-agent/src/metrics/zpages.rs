@@ -160,6 +160,7 @@ fn document(version: &str, is_yaml: bool, kind: &str, fields: &Value) -> Respons
 
 /// Returns the first accepted form that is served: a document only with its full type, text by any wildcard.
 fn wanted(accept: &str, kind: &str) -> Option<Wanted> {
+    // A request without the header accepts every form (RFC 9110 12.5.1).
     if accept.trim().is_empty() {
         return Some(Wanted::Text);
     }

@@ -92,6 +92,7 @@ impl Links {
     /// Lists all links. If events were dropped meanwhile, the list may be older than they were, so it is repeated.
     fn list(&mut self) -> io::Result<Told> {
         let mut told = Told::default();
+        // Interfaces that vanished while events were lost are found by comparison.
         let before: Vec<u32> = self.view.links.keys().copied().collect();
         loop {
             self.view.links.clear();

@@ -46,6 +46,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
                 n += 1;
             }
             Some(_) | None => {
+                // Let the last star take one letter more, and compare the rest again.
                 let Some((at, taken)) = star else { return false };
                 star = Some((at, taken + 1));
                 p = at + 1;

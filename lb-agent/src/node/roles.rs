@@ -65,6 +65,7 @@ pub fn assignments(view: &View, node: &Identity) -> Vec<Assignment> {
     let role = |link: &Link| {
         let (is_external, is_pod) = (leads.is_external(link), leads.is_pod(link));
         match link.head {
+            // The loopback interface is decided first: it is neither external nor a pod's.
             _ if link.kind == LinkKind::Loopback => link.is_up.then_some(Role::Host),
             Head::Ethernet if is_external => Some(Role::Edge),
             Head::Ethernet if is_pod => Some(Role::Pod),

@@ -146,6 +146,7 @@ async fn show(
     loop {
         let mut again = interval_at(Instant::now() + AGAIN, AGAIN);
         View { links: view.links, addresses: view.addresses, .. } = dump(handle).await?;
+        // In a thread of its own, as it enters every named network namespace.
         let mut hidden = Some(spawn_blocking(hidden::find));
         let mut source = ChangeSource::List;
         loop {
@@ -159,6 +160,8 @@ async fn show(
                 biased;
                 message = of_links.next() => {
                     let mut is_whole = apply(view, message.ok_or(Error::Ended)?.0);
+                    // All queued messages are applied before the view is published: each publication makes the agent
+                    // compare all interfaces.
                     while let Ok(message) = of_links.try_recv() {
                         is_whole &= apply(view, message.0);
                     }

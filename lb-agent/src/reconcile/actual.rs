@@ -174,6 +174,7 @@ fn orphans(actual: &Actual) -> BTreeMap<ServiceId, Port> {
     };
     for service in actual.services.iter().map(|(_, service)| service).filter(is_live) {
         let place = newest.entry(service.id).or_insert(service);
+        // Generations wrap round, so the signed difference tells which is newer.
         if service.generation.wrapping_sub(place.generation).cast_signed() > 0 {
             *place = service;
         }

@@ -173,6 +173,7 @@ impl Frontends {
             dirty.iter().map(|frontend| (*frontend, winner(self, *frontend))).collect();
         let changes: Vec<_> = changes
             .into_iter()
+            // An entry that is already as it should be costs no system call.
             .filter(|(frontend, service)| self.written.get(frontend) != service.as_ref())
             .collect();
         for (frontend, service) in &changes {
@@ -208,6 +209,7 @@ impl Frontends {
                 }
             }
             if service.is_some_and(|service| service.flags.has(Flags::LEAVING)) {
+                // The first time counts: an entry that is written again keeps its deadline.
                 self.draining.entry(*frontend).or_insert(now);
             } else {
                 self.draining.remove(frontend);

@@ -100,9 +100,12 @@ impl Reconciler {
         transaction: &mut Transaction,
     ) -> Outcome {
         let known = self.ids.get(&plan.key).copied();
+        // Many updates of a Service or slice change nothing for packets.
         if known.and_then(|id| self.ports.get(&id)).is_some_and(|port| port.plan == plan) {
             return Outcome::Placed;
         }
+        // After a restart, a port takes over the number of the entries it had, so that its flows and affinities stay
+        // valid.
         let id = known.or_else(|| self.match_orphan(&plan)).unwrap_or(self.next_id);
         if let Err(lack) = self.place(id, &plan, now, transaction) {
             let waits = self.make_room(&plan, lack, now, transaction);

@@ -108,6 +108,7 @@ impl Ranges {
         }
         settings.cover = [self.cover_of(true), self.cover_of(false)];
         settings.removals = self.removals;
+        // Without NodePorts the range is empty: its low end lies above its high end.
         let low = self.node_ports.first_key_value().map_or(u16::MAX, |(port, _)| *port);
         let high = self.node_ports.last_key_value().map_or(0, |(port, _)| *port);
         settings.node_port_low = Port::new(low);

@@ -160,6 +160,7 @@ impl Accelerator {
         let (driver, bus) = syscall::driver(&link.name).unwrap_or_default();
         let refused = match refusal(setting, link, &Hardware { driver, bus }) {
             Some(why) => {
+                // The setting or the driver may have changed since an earlier run attached it.
                 let removed = datapath.decelerate(link.index);
                 Some(removed.err().unwrap_or(why))
             }

@@ -37,6 +37,8 @@ pub async fn intent(options: &cli::Run, config: &Config) -> Result<Intent, Error
     let source = (&view, &metrics);
     drop(start_source(options.manifests.as_deref(), config, &node, source, (sender, None)).await?);
     let mut tracker = tracker(config, &node);
+    // Nothing is final before all lists are complete: a Service without its slices would look like one without
+    // endpoints.
     let lists = async {
         while !tracker.is_synced() {
             let Some(event) = events.recv().await else { return };

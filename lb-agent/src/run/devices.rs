@@ -99,6 +99,7 @@ impl Devices {
             local: before.local,
             pods: before.pods,
             own: before.own,
+            // The secret stays across restarts: fragments of one datagram must agree on it.
             secret: if before.secret == 0 { settings::secret() } else { before.secret },
             config,
             view: None,

@@ -28,6 +28,7 @@ impl EarlyDrops {
         if self.read.is_none_or(|read| read.elapsed() >= PERIOD) {
             self.read = Some(Instant::now());
             self.dropped = raw_rules::dropped().unwrap_or_else(|error| {
+                // Not a problem for operators: a kernel without nftables has no such rules.
                 debug!(%error, "rules of nftables could not be read");
                 BTreeMap::new()
             });

@@ -131,6 +131,7 @@ impl Shown {
         for conflict in reconciler.conflicts() {
             for loser in &conflict.losers {
                 let (winner, port) = (&conflict.winner.service, conflict.frontend.port.get());
+                // The log names a loser once. Events are queued each time; their sender limits them.
                 let is_new = losers.insert(loser.clone()) && !self.losers.contains(loser);
                 if is_new && losers.len() <= NAMED {
                     let (loser, winner) = (name(loser), name(&conflict.winner));
@@ -155,6 +156,7 @@ impl Shown {
             let (service, map) = (name(key), refusal.map());
             if !self.refused.contains(key) {
                 told += 1;
+                // The number of log lines is limited: a full map can refuse thousands of ports.
                 if told <= NAMED {
                     warn!(service, map, "Service port not served: map is full");
                 }

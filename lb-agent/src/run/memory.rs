@@ -66,6 +66,7 @@ pub(super) fn fit(
             floors.get(shape.name).is_some_and(|floor| entries(shape) / 2 >= *floor)
         };
         let largest = SHAPES.iter().filter(may_shrink).max_by_key(|it| it.bytes(entries(it)));
+        // All maps are at their floor: the caller reports that the limit is too small.
         let Some(largest) = largest else { return };
         let half = entries(largest) / 2;
         sizes.insert(largest.name, half);

@@ -64,6 +64,7 @@ impl OpenConnections {
             if let Op::PutService { frontend, service } = op
                 && is_here(frontend, service)
             {
+                // The first search covered the usual NodePorts, in use or not.
                 let is_noted = self.has_begun && USUAL_NODE_PORTS.contains(&frontend.port.get());
                 if !is_noted && self.known.insert(*frontend) {
                     new.insert(*frontend);

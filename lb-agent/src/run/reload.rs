@@ -39,6 +39,7 @@ pub(super) async fn changed(options: &cli::Run, read: Option<&str>) {
                 warn!(file = %file.display(), error, "changed configuration is invalid; keeping the current one");
             }
         }
+        // A file that stays invalid is reported once.
         known = Some(now);
     }
 }

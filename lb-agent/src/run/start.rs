@@ -81,6 +81,7 @@ pub(super) async fn start_servers(
         let is_needed = config.bind_hard_fail.value;
         if let Err(source) = servers::start(address, what, router, is_needed) {
             let text = format!("cannot listen on {address} ({what}): {source}");
+            // As kube-proxy does, with its reasons. Awaited, because the process ends after this.
             agent.shown.events.end(reason, text).await;
             return Err(Error::Listen { what, address, source });
         }

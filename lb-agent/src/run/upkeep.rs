@@ -49,11 +49,13 @@ impl Agent {
         if self.reconciler.is_waiting() {
             self.change(Reconciler::tick);
         }
+        // Taken before the retry: if that ends the failure, it may also have completed a sync.
         let was_failing = self.writer.failing_since().is_some();
         if self.writer.retry(&self.numbers) {
             self.state.changed();
         }
         self.pass_time();
+        // From then on the take-over compares connections with the frontends, so all of these must be written.
         if self.is_programmed && self.writer.is_done() {
             self.takeover.programmed();
         }

@@ -128,6 +128,7 @@ impl<T: Table> Writer<T> {
             self.drain(numbers);
         }
         for entry in self.turn() {
+            // Source ranges that an outdated but live entry may need are not removed yet.
             if self.aside.get(&entry).is_none_or(|refused| self.waits(&refused.op)) {
                 continue;
             }

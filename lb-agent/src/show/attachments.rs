@@ -32,6 +32,7 @@ pub(super) fn attached(text: &mut String, maps: &Maps, links: &Path) -> Result<(
         line(text, "Programs", &format!("{at:<15} {place:<12} {order}"));
     };
     let mut devices = maps.devices()?;
+    // A hash map has no order.
     devices.sort_by_key(|(index, _)| *index);
     let view = look();
     for (index, _) in devices {

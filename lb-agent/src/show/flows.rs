@@ -132,6 +132,7 @@ fn shown(
     service: Option<String>,
     now: u64,
 ) -> Shown {
+    // Packets of either direction keep the flow alive.
     let seen = flow.seen.max(reply.map_or(0, |reply| reply.seen));
     let (tuple, to) = (&key.tuple, &flow.to);
     let source = Endpoint::new(tuple.source, tuple.source_port);

@@ -34,6 +34,7 @@ pub(crate) fn object(
 ) -> Result<Sent, Failure> {
     let (parsed, api_version, name) = read(parts, bytes, kind.type_name)?;
     let text = |name: &str| parsed.value.get(name).and_then(Value::as_str).unwrap_or_default();
+    // A protobuf envelope carries version and kind outside of the object; JSON and YAML have them as fields.
     let api_version =
         if api_version.is_empty() { text("apiVersion").to_owned() } else { api_version };
     let name = if name.is_empty() { text("kind").to_owned() } else { name };

@@ -84,6 +84,7 @@ pub(crate) async fn delete(
         })
         .await??;
     let kind = target.kind;
+    // Upstream answers with the object for these kinds, and with a Status for the others.
     if stays || matches!(kind.resource, "services" | "pods" | "namespaces") {
         return Ok(list::one(200, &object, &target, form, &query));
     }

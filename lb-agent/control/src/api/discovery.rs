@@ -71,6 +71,7 @@ pub(crate) fn discover(parts: &Parts) -> Result<Option<Answer>, Failure> {
         ["openapi", "v3", "apis", name, "v1"] if GROUPS.contains(name) => openapi::document(name),
         _ => return Ok(None),
     };
+    // Only after the path is known: an unknown path is 404 for every method.
     if parts.method != hyper::Method::GET && parts.method != hyper::Method::HEAD {
         return Err(Failure::method_not_allowed());
     }
@@ -120,6 +121,7 @@ fn resources(group: &str) -> Value {
             }
         }
         all.push(one);
+        // Subresources are listed as resources of their own, with a slash in the name.
         if kind.has_status && kind.is_writable {
             all.push(json!({
                 "name": format!("{}/status", kind.resource), "singularName": "", "kind": kind.kind,

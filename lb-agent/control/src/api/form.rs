@@ -48,6 +48,7 @@ impl Form {
                 Some(("as", "PartialObjectMetadata" | "PartialObjectMetadataList")) => {
                     shape = Shape::Metadata;
                 }
+                // An unknown form makes this range unusable, so that the next range of the header is tried.
                 Some(("as", _)) => is_known = false,
                 Some(("g", group)) => is_known &= group == "meta.k8s.io",
                 Some(("v", version)) => is_known &= matches!(version, "v1" | "v1beta1"),

@@ -93,6 +93,7 @@ fn render(
     }
     let kind = target.kind;
     let metadata = Value::Object(metadata);
+    // The usual case: the stored JSON of each object is copied without being parsed.
     if form.shape == Shape::Whole && !form.is_yaml && !table::is_translated(kind) {
         return Answer::json(200, table::list_bytes(kind, all, &metadata));
     }

@@ -30,6 +30,8 @@ pub(crate) fn document(group: &str) -> Value {
         let (path, item) = path(kind);
         drop(paths.insert(path, item));
     }
+    // Each type adds the types of its fields, until all are described. A type can contain itself, so known ones are
+    // skipped.
     while let Some(name) = wanted.pop() {
         let full = full(name);
         if !schemas.contains_key(&full) {

@@ -40,6 +40,7 @@ impl Patch {
                     serde_json::from_value(patch.value).map_err(|error| {
                         Failure::bad_request(format!("error decoding patch: {error}"))
                     })?;
+                // A limit as upstream's, since a short patch with many copies can grow an object without end.
                 if patch.0.len() > OPERATIONS {
                     let message = format!(
                         "The allowed maximum operations in a JSON patch is {OPERATIONS}, got {}",
@@ -124,6 +125,7 @@ fn one(
     let old = transaction.get(&wish.key(name)).ok_or_else(|| Failure::not_found(kind, name))?;
     let value = patch.apply(table::view(&old, kind), kind.type_name)?;
     let sent = body::known(&Parsed { value, duplicates }, kind, validation)?;
+    // After the patch, because the patch applies to the form that the client reads.
     let value = rules::kept_form(kind, sent.value);
     let given = text(&value, "name");
     if given != name || text(&value, "namespace") != wish.namespace {

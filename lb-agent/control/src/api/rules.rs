@@ -93,6 +93,7 @@ pub(crate) fn update(
         }
     } else {
         if kind.has_status {
+            // An update of the object must not change its status, nor an update of the status its spec.
             let part = if wish.is_status { "spec" } else { "status" };
             carry(&mut value, old, part);
         }
@@ -158,6 +159,7 @@ fn defaults(kind: &Kind, value: &mut Value) {
             let name = name_of(value).to_owned();
             let Some(fields) = value.as_object_mut() else { return };
             let spec = fields.entry("spec").or_insert_with(|| Map::new().into());
+            // As upstream sets them on every Namespace; kubectl shows the phase.
             if spec.get("finalizers").is_none() {
                 *spec = json!({"finalizers": ["kubernetes"]});
             }

@@ -81,6 +81,7 @@ fn field(
     value: &Value,
     (field, _patch): (Option<&Field>, &Map<String, Value>),
 ) -> Result<(), String> {
+    // As in a merge patch (RFC 7396), null removes the field.
     if value.is_null() {
         drop(into.remove(name));
         return Ok(());
@@ -95,6 +96,7 @@ fn field(
         (Some(Value::Object(old)), Value::Object(new), _) if !is_replaced => {
             object(old, new, &Type::default())?;
         }
+        // A new object is patched into an empty one, so that directives inside it are applied and do not get stored.
         (None, Value::Object(new), kind) => {
             let mut made = Map::new();
             let of = match kind {
@@ -135,10 +137,12 @@ fn union(mut old: Vec<Value>, new: &[Value]) -> Vec<Value> {
 
 fn by_key(old: Vec<Value>, new: &[Value], key: &str, element: &Kind) -> Result<Vec<Value>, String> {
     let directive = |it: &Value| it.get(DIRECTIVE).and_then(Value::as_str).map(str::to_owned);
+    // An element with this directive replaces the whole list and is not an element itself.
     if new.iter().any(|it| directive(it).as_deref() == Some("replace")) {
         return Ok(new.iter().filter(|it| directive(it).is_none()).cloned().collect());
     }
     let of = if let Kind::Object(name) = element { type_of(name).clone() } else { Type::default() };
+    // The order on the server decides where elements go that the patch does not name.
     let server = old.clone();
     let mut merged = old;
     for value in new {

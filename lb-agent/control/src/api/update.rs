@@ -50,6 +50,7 @@ fn replace(
     create::place(&mut value, wish)?;
     match transaction.get(&wish.key(name)) {
         Some(old) => change(transaction, wish, &old, value),
+        // Upstream creates a few kinds by PUT. A client that names a version or a uid expects an existing object.
         None if wish.kind.is_created_by_put && !wish.is_status => {
             if !text(&value, "resourceVersion").is_empty() || !text(&value, "uid").is_empty() {
                 let kind = wish.kind;
@@ -137,6 +138,7 @@ fn preconditions(kind: &Kind, name: &str, value: &Value, before: &Value) -> Resu
         );
         return Err(Failure::invalid(kind, name, &[cause]));
     }
+    // An update without a version is unconditional, as upstream allows it for these kinds.
     if asked.is_empty() || asked == is || asked == "0" {
         Ok(())
     } else {

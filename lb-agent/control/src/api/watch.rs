@@ -42,6 +42,7 @@ pub(crate) fn watch(server: &Server, parts: &Parts, target: &Target) -> Result<A
     let now = server.store.revision();
     let version = query.get("resourceVersion");
     let after = version.map(parse).transpose()?.filter(|it| *it > 0);
+    // A version from the future means that this store was replaced by an older one. The client must list again.
     if let Some(after) = after.filter(|it| *it > now) {
         return Err(Failure::too_large(after, now));
     }
@@ -223,11 +224,13 @@ impl Watching {
             if self.is_over {
                 return None;
             }
+            // Marked as seen before the read, so that a change in between wakes this task again.
             let _seen: u64 = *revisions.borrow_and_update();
             self.read();
             if !self.waiting.is_empty() {
                 continue;
             }
+            // The end of the watch also wakes the task, since no change may ever come.
             let marks = if self.is_marked { self.next_mark.min(self.until) } else { self.until };
             tokio::select! {
                 changed = revisions.changed() => self.is_over |= changed.is_err(),

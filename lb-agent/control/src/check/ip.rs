@@ -58,6 +58,7 @@ pub(crate) fn endpoint_address(value: &str, field: &str) -> Vec<Cause> {
         IpAddr::V6(it) => it.is_unicast_link_local(),
     };
     let is_link_local_multicast = match address {
+        // Only link-local multicast is refused; upstream accepts other multicast addresses here.
         IpAddr::V4(it) => it.octets().starts_with(&[224, 0, 0]),
         IpAddr::V6(it) => it.segments().first().is_some_and(|it| it & 0xff0f == 0xff02),
     };

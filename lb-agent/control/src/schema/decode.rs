@@ -75,6 +75,7 @@ impl Walk {
         let (path, _) = at;
         match (kind, value) {
             (Kind::Object(name), Value::Object(fields)) => self.object(type_of(name), fields, path),
+            // Go decodes null into the zero value of a type.
             (Kind::Object(_), Value::Null) => Ok(Map::new().into()),
             (Kind::List(element), Value::Array(all)) => {
                 let each = all.iter().enumerate();

@@ -24,6 +24,7 @@ fn object(of: &Type, fields: &Map<String, Value>, into: &mut Vec<u8>) {
         text(&field.name, into);
         into.push(b':');
         match value {
+            // Go's encoder writes null for a nil pointer without `omitempty`.
             None if field.is_pointer => into.extend_from_slice(b"null"),
             value => write(&field.kind, value, into),
         }

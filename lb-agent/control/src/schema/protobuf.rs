@@ -102,6 +102,7 @@ fn tokens(mut bytes: &[u8]) -> Result<Vec<(u64, Token<'_>)>, String> {
                 bytes = rest;
                 Token::Bytes(value)
             }
+            // Fixed 64 and 32 bits: no type of these objects has such a field, so it is unknown and skipped.
             kind @ (1 | 5) => {
                 let (_, rest) =
                     bytes.split_at_checked(if kind == 1 { 8 } else { 4 }).ok_or(BROKEN)?;
@@ -137,6 +138,7 @@ fn add(
     into: &mut Map<String, Value>,
 ) -> Result<(), String> {
     match kind {
+        // A repeated field comes as one token per element.
         Kind::List(element) => {
             let list = into.entry(name).or_insert_with(|| Value::Array(Vec::new()));
             if let Value::Array(list) = list {
@@ -146,6 +148,7 @@ fn add(
         Kind::Map(element) => {
             let map = into.entry(name).or_insert_with(|| Value::Object(Map::new()));
             let (mut key, mut found) = (String::new(), None);
+            // A map is a repeated message with the key as field 1 and the value as field 2.
             for (number, token) in tokens(token.bytes())? {
                 match number {
                     1 => key = token.text()?,

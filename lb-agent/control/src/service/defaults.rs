@@ -12,6 +12,7 @@ pub(crate) fn set(service: &mut Service) {
         fill(&mut spec.session_affinity, "None");
         fill(&mut spec.kind, "ClusterIP");
         match spec.session_affinity.as_str() {
+            // Upstream drops a configuration that has no effect.
             "None" => spec.session_affinity_config = None,
             "ClientIP" => {
                 let given = spec.session_affinity_config.as_ref();
@@ -45,6 +46,7 @@ pub(crate) fn set(service: &mut Service) {
     }
     if is_load_balancer {
         let _: &mut bool = spec.allocate_load_balancer_node_ports.get_or_insert(true);
+        // Upstream's default: without a mode, the address is served by the node.
         for ingress in &mut service.status.load_balancer.ingress {
             if !ingress.ip.is_empty() {
                 let _: &mut String = ingress.ip_mode.get_or_insert_with(|| "VIP".into());

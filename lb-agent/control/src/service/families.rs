@@ -66,6 +66,7 @@ fn shrink(new: &mut Service, old: &Service) -> Vec<Cause> {
     let policy = new.spec.ip_family_policy.clone();
     let (now, before) = (&mut new.spec, &old.spec);
     if is_single {
+        // A list that the client changed stays, so that validation compares it with the policy.
         if now.cluster_ips == before.cluster_ips {
             now.cluster_ips.truncate(1);
         }
@@ -107,6 +108,7 @@ fn from_addresses(new: &mut Service, ranges: &Ranges) -> Vec<Cause> {
             break;
         }
         let family = check::family(address);
+        // The client named this family; validation compares both later.
         if index < new.spec.ip_families.len() {
             continue;
         }

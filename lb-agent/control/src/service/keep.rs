@@ -87,6 +87,7 @@ pub(crate) fn drop_dependent(new: &mut Service, old: &Service) {
         }
     }
     if old.has_node_ports() && !new.has_node_ports() {
+        // If the client changed a port in this update, all ports stay, so that validation can refuse them.
         let before: BTreeSet<i32> = old.spec.ports.iter().map(|it| it.node_port).collect();
         let is_same = |port: i32| port == 0 || before.contains(&port);
         if new.spec.ports.iter().all(|it| is_same(it.node_port)) {

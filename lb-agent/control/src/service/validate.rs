@@ -68,6 +68,7 @@ fn kind(new: &Service) -> Vec<Cause> {
     ];
     let set = set.into_iter().filter(|it| it.0);
     causes.extend(set.map(|it| Cause::forbidden(it.1, "may not be set for ExternalName services")));
+    // A final dot marks an absolute DNS name, which upstream accepts.
     let name = new.spec.external_name.strip_suffix('.').unwrap_or(&new.spec.external_name);
     if name.is_empty() {
         causes.push(Cause::required("spec.externalName", ""));

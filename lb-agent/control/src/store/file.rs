@@ -50,6 +50,7 @@ impl File {
         })?;
         let transaction = database.begin_write().map_err(written)?;
         let format = {
+            // redb creates a table when it is opened for writing; a reader of a new file would fail without it.
             drop(transaction.open_table(OBJECTS).map_err(written)?);
             drop(transaction.open_table(HISTORY).map_err(written)?);
             drop(transaction.open_table(BOOKINGS).map_err(written)?);
@@ -129,6 +130,7 @@ impl File {
                     (change.kind as u8, change.at, key.as_str(), before, &*change.object.json);
                 drop(history.insert(change.revision, row).map_err(written)?);
             }
+            // In the same transaction, so that after a crash the history matches the number that says where it begins.
             history.retain_in(..=forget, |_, _| false).map_err(written)?;
             let mut numbers = transaction.open_table(NUMBERS).map_err(written)?;
             if let Some(last) = batch.changes.last() {

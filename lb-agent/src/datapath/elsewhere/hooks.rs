@@ -100,6 +100,7 @@ fn of_devices() -> io::Result<Vec<Hook>> {
     let mut all = Vec::new();
     for (index, device, xdp) in devices(&socket)? {
         for direction in Direction::BOTH {
+            // An interface may vanish during the walk; it then has no programs.
             let hooked = attached_programs(index, direction).unwrap_or_default();
             all.extend(hooked.into_iter().map(|hooked| Hook {
                 kind: Kind::Tcx { device: device.clone() },

@@ -83,6 +83,7 @@ fn verify_all(ebpf: &mut Ebpf) -> Result<(), Error> {
             others.push((name, program));
         }
     }
+    // A missing program would leave its hook without effect, so it is an error of the build.
     if ingress.len() + others.len() + hooks.len() != names().count() {
         return Err(Error::NoObject);
     }

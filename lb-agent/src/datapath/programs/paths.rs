@@ -47,6 +47,7 @@ pub fn connect_paths(ebpf: &mut Ebpf) -> Result<(), Error> {
             .try_into()
             .map_err(|source| Error::Program { name, source })?;
         let fd = program.fd().map_err(|source| Error::Program { name, source })?;
+        // A handle of its own, because the array below borrows the object.
         let fd = fd.try_clone().map_err(pin(Path::new(name)))?;
         programs.push(fd);
     }

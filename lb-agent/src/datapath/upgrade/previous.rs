@@ -92,6 +92,7 @@ impl Previous {
         for shape in SHAPES.iter().filter(|shape| shape.content.may_shrink() || is_filter(shape)) {
             let (from, to) = (newest.join("maps").join(shape.name), maps.join(shape.name));
             let wanted = sizes.get(shape.name).copied().unwrap_or(shape.entries);
+            // A map of another size is not shared but copied, so that the configured size takes effect.
             let is_ours = |info: MapInfo| shape.fits(&info) && info.max_entries() == wanted;
             if to.exists() || !from.exists() || !fingerprint::is_same(newest, shape) {
                 continue;

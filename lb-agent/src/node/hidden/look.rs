@@ -54,6 +54,7 @@ pub(in crate::node) fn find() -> Vec<Hidden> {
 
 fn look_into(path: &Path, own: &File, seen: &mut BTreeSet<u64>) -> io::Result<Vec<Hidden>> {
     let there = File::open(path)?;
+    // Several names can lead to one namespace.
     if !seen.insert(there.metadata()?.ino()) {
         return Ok(Vec::new());
     }
@@ -67,6 +68,7 @@ fn look_into(path: &Path, own: &File, seen: &mut BTreeSet<u64>) -> io::Result<Ve
     })?;
     let may_be_hidden =
         |link: &Link| link.is_card || matches!(link.kind, LinkKind::Over | LinkKind::Netkit);
+    // Routes are read only where they matter: a namespace can have many.
     if !view.links.values().any(may_be_hidden) {
         return Ok(Vec::new());
     }

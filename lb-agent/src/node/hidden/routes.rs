@@ -42,6 +42,7 @@ pub(super) fn route(message: &RouteMessage) -> Option<Route> {
     if header.table != RouteHeader::RT_TABLE_MAIN || header.kind != RouteType::Unicast {
         return None;
     }
+    // A default route has no destination attribute.
     let mut ip = if header.address_family == AddressFamily::Inet6 {
         IpAddr::from(Ipv6Addr::UNSPECIFIED)
     } else {

@@ -44,12 +44,14 @@ pub(super) async fn set(handle: &Handle, frontends: &Frontends) -> Result<(), Er
         .filter_map(|network| Some((network.trunc(), Some(source(network)?))))
         .collect();
     let there = list(handle).await?;
+    // Deleted first: a route with another source has the same key as the one that replaces it.
     for (network, _) in there.difference(&wanted) {
         delete(handle, network).await?;
     }
     for (network, source) in wanted.difference(&there) {
         add(handle, network, *source).await?;
     }
+    // The rules last, so that the table is complete when packets are looked up in it.
     for (version, is_needed) in FAMILIES.into_iter().zip([
         wanted.iter().any(|(network, _)| network.addr().is_ipv4()),
         wanted.iter().any(|(network, _)| network.addr().is_ipv6()),

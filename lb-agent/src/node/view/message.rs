@@ -48,6 +48,8 @@ pub(super) fn link(message: &LinkMessage) -> Link {
                 | LinkXdp::Other(_)
                 | _ => None,
             });
+            // The kernel sets `IFLA_XDP_PROG_ID` only if exactly one mode has a program (`rtnl_xdp_fill` in
+            // net/core/rtnetlink.c).
             link.xdp = numbers.fold(0, |_, number| number);
         } else if let LinkAttribute::LinkInfo(infos) = attribute {
             for info in infos {

@@ -22,6 +22,7 @@ pub(super) fn first(protocol: Protocol, from: SocketAddr, to: SocketAddr) -> Vec
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             packet.extend([0x08, 0x00, 0x45, 0]);
             packet.extend((20 + length).to_be_bytes());
+            // Identification 0, the flag "don't fragment", no offset.
             packet.extend([0, 0, 0x40, 0, HOPS, protocol.0, 0, 0]);
             packet.extend(from.octets());
             packet.extend(to.octets());

@@ -29,6 +29,7 @@ pub(super) fn to(ip: IpAddr) -> io::Result<Route> {
     question.header.destination_prefix_length = bits;
     question.attributes.push(RouteAttribute::Destination(address));
     let mut message = NetlinkMessage::from(RouteNetlinkMessage::GetRoute(question));
+    // Without NLM_F_DUMP the kernel answers with the one route that it would take.
     message.header.flags = NLM_F_REQUEST;
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];

@@ -9,6 +9,7 @@ use crate::store::{Key, Transaction};
 
 /// Writes and deletes `IPAddress` objects after a decision about a Service.
 pub(crate) fn keep(transaction: &mut Transaction<'_>, decision: &Decision) {
+    // Releases first, so that an address that is released and booked again by this change remains.
     for booking in &decision.releases {
         give_back(transaction, *booking);
     }

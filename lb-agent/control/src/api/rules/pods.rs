@@ -33,6 +33,7 @@ pub(crate) fn defaults(value: &mut Value) {
 
 fn container(fields: &mut Map<String, Value>) {
     let image = fields.get("image").and_then(Value::as_str).unwrap_or_default();
+    // Upstream's default for the pull policy depends on the tag: images without one may change.
     let is_latest =
         image.rsplit('/').next().is_none_or(|it| !it.contains(':') || it.ends_with(":latest"));
     let usual = [

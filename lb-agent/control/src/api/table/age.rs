@@ -25,6 +25,7 @@ fn duration(seconds: i64) -> String {
     };
     match seconds {
         ..-1 => "<invalid>".into(),
+        // A clock that is a little ahead must not show an error.
         -1 => "0s".into(),
         0..120 => format!("{seconds}s"),
         it if it < 10 * MINUTE => two(MINUTE, "m", 1, "s"),

@@ -93,6 +93,7 @@ pub(super) fn cells(kind: &Kind, value: &Value) -> Vec<Value> {
             let regarding = regarding.into_iter().flatten().next().cloned().unwrap_or_default();
             let part = |name: &str| regarding.get(name).and_then(Value::as_str).unwrap_or_default();
             let object = format!("{}/{}", part("kind").to_lowercase(), part("name"));
+            // Events of the two APIs have different fields for the time and the object.
             let seen = ["/lastTimestamp", "/deprecatedLastTimestamp", "/eventTime"];
             let seen = seen.into_iter().find_map(|it| value.pointer(it).and_then(Value::as_str));
             let message = if of("/message").is_empty() { of("/note") } else { of("/message") };
@@ -145,6 +146,7 @@ fn service(value: &Value, name: &str, age: &str) -> Vec<Value> {
         part("ip").or_else(|| part("hostname")).map(str::to_owned)
     });
     let mut given: Vec<String> = given.collect();
+    // As kubectl prints them: load balancer addresses sorted, without duplicates, before the external IPs.
     given.sort();
     given.dedup();
     let external = match kind {

@@ -88,6 +88,7 @@ fn together(new: &Service) -> Vec<Cause> {
         let detail = "may specify no more than one IP for each IP family";
         causes.push(Cause::invalid(FIELD, list(&spec.cluster_ips), detail));
     }
+    // The families of a headless Service describe its endpoints; it has no address to compare.
     if new.is_headless() {
         return causes;
     }

@@ -35,6 +35,7 @@ fn cluster_ips(new: &Service, old: &Service) -> Vec<Cause> {
     };
     let pairs = before.iter().zip(now).enumerate();
     let mut differing = pairs.filter(|(_, (before, now))| before != now).map(|it| it.0);
+    // The first address never changes. The second may be added or released, but not replaced.
     if before.len() == now.len() {
         return differing.map(|index| at(index, ONCE)).collect();
     }
