@@ -161,6 +161,7 @@ pub struct Status {
 /// belong to another verb.
 pub fn flags(arguments: impl IntoIterator<Item = OsString>) -> BTreeMap<String, String> {
     let command = Cli::command();
+    // The arguments are parsed once more, since the parsed form does not keep their texts.
     let matches = command.clone().try_get_matches_from(arguments).ok();
     let Some(("run", matches)) = matches.as_ref().and_then(ArgMatches::subcommand) else {
         return BTreeMap::new();

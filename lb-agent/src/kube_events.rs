@@ -156,6 +156,8 @@ impl Limit {
             self.tokens = BURST.min(self.tokens.saturating_add(periods as u32));
             self.filled = now;
         }
+        // A token bucket, and no repetition for a while: neither a fault of many Services nor one that stays may flood
+        // the API server.
         if self.tokens == 0 || self.said.contains_key(note) || self.said.len() >= REMEMBERED {
             return false;
         }

@@ -83,6 +83,7 @@ fn verdicts(socket: &Socket, count: usize) -> io::Result<()> {
                 left = left.saturating_sub(1);
             }
         }
+        // A datagram without an acknowledgement would otherwise be awaited for ever.
         if left == before {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

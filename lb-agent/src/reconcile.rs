@@ -113,7 +113,9 @@ impl Reconciler {
         let is_own = |ip: &Ip| node.may_be_own(ip);
         settings.pods = node
             .pods
+            // A prefix that the endpoints contradict must not be used by the programs.
             .map(|pods| if self.rows.confirm(&pods, is_own) { pods } else { Prefix::default() });
+        // Every packet reads the settings, so they are written only when they change.
         if settings != self.settings {
             self.settings = settings;
             ops.push(Op::PutSettings(Box::new(settings)));

@@ -213,6 +213,7 @@ impl<'a> Frontends<'a> {
     /// new flow, so netfilter must forget them.
     fn stale<'c>(&self, connections: &'c [Connection]) -> Result<Vec<&'c Connection>, Error> {
         let datagrams = || connections.iter().filter(|it| it.protocol != Protocol::TCP);
+        // The map of backends is read only where it matters.
         if datagrams().next().is_none() {
             return Ok(Vec::new());
         }

@@ -212,6 +212,7 @@ impl Tracker {
                 let changes = self.index.end_slices();
                 self.note(changes)
             }
+            // A complete list without this node means that its object is gone.
             Kind::Node if !self.node.listed => self.set_node(None),
             Kind::Node | Kind::ServiceCidr => Effect::Nothing,
         };

@@ -138,7 +138,7 @@ pub(crate) fn diff(options: &Diff) -> Result<ExitCode> {
     })
 }
 
-/// kube-proxy's file becomes ours.
+/// Prints kube-proxy's configuration file as files for this agent.
 pub(crate) fn migrate(file: &Path) -> Result<ExitCode> {
     let (name, text) = if file == Path::new("-") {
         ("standard input".into(), io::read_to_string(io::stdin()))
@@ -229,7 +229,7 @@ pub(crate) fn init(config: &Config) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the completions for a shell. They are generated before any is written, because clap_complete panics when a
+/// Prints the completions for a shell. They are generated before any is written, because `clap_complete` panics when a
 /// write fails, for example after `| head`.
 pub(crate) fn completions(shell: Shell) -> Result<ExitCode> {
     let mut text = Vec::new();

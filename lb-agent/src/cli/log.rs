@@ -42,6 +42,7 @@ impl LogFormat {
         let subscriber = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(lines)
+            // A line that cannot be written must not lead to another line.
             .log_internal_errors(false)
             .with_target(false);
         match self {

@@ -48,6 +48,7 @@ impl Config {
             let file = config.file.clone().unwrap_or_default();
             config.read(text).map_err(|problems| Error::File { file, problems })?;
         }
+        // Flags after the file, whose values they replace; defaults last, as they depend on both.
         flags::apply(&mut config, run).map_err(Error::Flag)?;
         config.apply_defaults()?;
         Ok(config)

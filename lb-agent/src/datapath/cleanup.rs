@@ -88,6 +88,7 @@ pub(super) fn remove(directory: &Path, removed: &mut Vec<PathBuf>) -> Result<(),
         }
     }
     match fs::remove_dir(directory) {
+        // Another cleanup may run at the same time.
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(pin(directory, error)),
         Ok(()) | Err(_) => Ok(()),
     }

@@ -143,6 +143,7 @@ pub(super) fn attach_cgroup(
     let path = links.join(name);
     upgrade::make_room(&path, place)?;
     let inode = inode(cgroup).map_err(|error| Failure::Pin(path.clone(), error))?;
+    // A link cannot be moved to another cgroup, only its program be replaced.
     let same = |info: &syscall::LinkInfo| info.cgroup() == inode;
     if let Some(link) = replace(&path, program, same)? {
         return Ok(link);

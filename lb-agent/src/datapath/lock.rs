@@ -55,6 +55,7 @@ impl Lock {
         };
         let mut file = File::open(dir).map_err(directory)?;
         let metadata = file.metadata().map_err(directory)?;
+        // An agent that is just ending, or a cleanup, releases the lock within a moment.
         for _ in 0..TRIES {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => return Ok(Self(lock)),

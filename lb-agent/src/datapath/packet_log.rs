@@ -95,6 +95,7 @@ impl Log for Names {
             warn!(target: "lb_ebpf", text, "packet log: unknown record");
             return;
         };
+        // Drops are of interest on their own and rare; all other packets are logged at the most detailed level only.
         let (hook, class, reason) = (hook.name(), verdict.class(), verdict.name());
         match verdict {
             Verdict::Drop(_) => debug!(target: "lb_ebpf", hook, reason, device, "packet dropped"),

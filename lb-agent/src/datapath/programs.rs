@@ -137,10 +137,12 @@ impl Programs {
         name: &'static str,
         taken: &[u32],
     ) -> Result<&Loaded, Error> {
+        // An interface refuses a program that is attached there already, for example in the link that it is to replace.
         if !taken.contains(&self.get(name)?.id) {
             return self.get(name);
         }
         if !self.again.contains_key(name) {
+            // The loader finds maps by their pins; without them it would create new ones.
             self.maps.restore()?;
             let program = load_apart(&self.sources(), name)?;
             let program = Loaded::new(program).map_err(pin(&self.directory.join(name)))?;

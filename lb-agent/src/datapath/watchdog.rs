@@ -185,6 +185,7 @@ impl Datapath {
                 Fault::Replaced
             }
         };
+        // Attaching again replaces a program in the link, and the link if it is gone.
         self.accelerate(index)?;
         warn!(index, fault = fault.name(), "XDP program reattached");
         Ok(Some(fault))

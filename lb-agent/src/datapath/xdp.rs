@@ -33,6 +33,7 @@ pub(super) fn attach(links: &Path, program: BorrowedFd<'_>, index: u32) -> Resul
     let path = pin_of(links, index);
     if let Ok(link) = syscall::open_pin(&path) {
         let is_ours = syscall::link_info(link.as_fd()).is_ok_and(|info| info.device() == index);
+        // An update of the link lets no packet pass without a program.
         if is_ours && syscall::update_link(link.as_fd(), program).is_ok() {
             return Ok(link);
         }

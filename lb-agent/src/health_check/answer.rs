@@ -72,6 +72,7 @@ impl Answerer {
         let service = Name { namespace: &self.service.namespace, name: &self.service.name };
         let body = Body { service, local_endpoints, service_proxy_healthy };
         let mut response = Response::new(Bytes::from(indented(&body)));
+        // As kube-proxy answers: the load balancer must not send to a node that has no endpoint or a stale proxy.
         if local_endpoints == 0 || !service_proxy_healthy {
             *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         }

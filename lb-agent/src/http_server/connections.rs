@@ -119,6 +119,8 @@ impl Connections {
         let is_own = |connection: &&Connection| connection.of == new.of;
         let own_are_many = all.iter().filter(is_own).count() >= self.most_of_one;
         let few = self.most_of_one / MANY;
+        // A client with too many connections loses one of its own; others lose one only if the server as a whole has
+        // too many.
         let at = if own_are_many {
             worst(&all, few, |connection| connection.of == new.of)
         } else if all.len() >= self.most {

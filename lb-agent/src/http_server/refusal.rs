@@ -22,6 +22,7 @@ fn host(version: Version, headers: &HeaderMap) -> Option<&'static str> {
     let mut hosts = headers.get_all(HOST).iter();
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || OF_HOSTS.contains(byte);
     match (hosts.next(), hosts.next()) {
+        // HTTP/1.0 does not require a Host header.
         (None, _) if version == Version::HTTP_11 => {
             Some("400 Bad Request: missing required Host header")
         }

@@ -112,6 +112,7 @@ impl Directory {
         let path = self.path.join(&**name);
         let mut findings = Findings::of("file", "", &path.display().to_string());
         let specs = self.specs(&path, &mut findings);
+        // A file that cannot be read is not a deleted one: its objects stay.
         view.unread(name, specs.is_none());
         if let Some(specs) = specs {
             self.say(name, specs, events, waiting);

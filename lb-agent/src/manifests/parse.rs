@@ -84,6 +84,7 @@ fn documents(text: &str) -> Vec<(u64, &str)> {
         at += content.len();
     }
     parts.push((first_line, &text[begin..]));
+    // A part of comments alone would be an empty document, and an error for the parser.
     parts.retain(|(_, part)| part.lines().any(says_something));
     parts
 }

@@ -74,6 +74,8 @@ macro_rules! copies {
                 ),)*
                 _ => Err(io::Error::other("unknown map name")),
             }?;
+            // Not an error: a smaller map cannot hold everything, and the other flows start again with their next
+            // packet.
             if left > 0 {
                 tracing::warn!(map = name, entries = left, "entries did not fit into the resized map");
             }

@@ -24,6 +24,7 @@ macro_rules! fills {
                     let zero = (zero_key!($kind<$key>), Raw::<$value>::default());
                     let count = match known(usage, name) {
                         Some(known) => Some(known),
+                        // An array always has all its elements, so there is nothing to count.
                         None if is_hash(MapType::$kind) => {
                             Some(walk::count(map, zero).map_err(batched(name))?)
                         }

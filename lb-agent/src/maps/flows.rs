@@ -169,6 +169,7 @@ impl Maps {
     }
 
     fn write_flow(&self, key: &FlowKey, flow: &Flow, flags: u64, fine: &[i32]) -> Result<()> {
+        // Protected flows have a map of their own, where new flows cannot displace them.
         let table = if flow.is_protected() { Table::Protected } else { Table::Transient };
         let (map4, map6, [name4, name6]) = self.of(table);
         let (name, written) = if key.is_v4() {

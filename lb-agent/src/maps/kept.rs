@@ -34,6 +34,7 @@ fn read(pins: &Path, name: &'static str) -> Result<Kept> {
     let map = MapData::from_pin(pins.join(name)).map_err(named(name))?;
     let info = map.info().map_err(named(name))?;
     let fd = map.fd().as_fd().as_raw_fd();
+    // The memory of a map is shown only there (`bpf_map_show_fdinfo` in `kernel/bpf/syscall.c`).
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).map_err(batched(name))?;
     Ok(Kept {
         name,

@@ -32,6 +32,8 @@ pub(super) fn plain(open_metrics: &str) -> String {
     while let Some(line) = lines.next() {
         if let Some(help) = line.strip_prefix("# HELP ") {
             let (name, help) = help.split_once(' ').unwrap_or((help, ""));
+            // The name in the older format depends on the type: it has `_total` for counters. The type is in the next
+            // line.
             let kind = lines.peek().and_then(|line| declaration(line)).map(|(_, kind)| kind);
             put(&mut text, &["# HELP ", &named(name, kind), " ", help]);
         } else if let Some((name, kind)) = declaration(line) {

@@ -99,6 +99,7 @@ pub fn restore(note: &Path) -> Result<Vec<&'static str>, Error> {
         }
         if let Some(before) = Loopback::noted(note) {
             before.write(&handle).await?;
+            // Only after the settings are restored: an interrupted run is repeated with the same file.
             std::fs::remove_file(note).map_err(|error| Error::System("note", error))?;
             done.push("settings of the loopback interface");
         }

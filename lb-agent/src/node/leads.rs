@@ -37,6 +37,7 @@ impl<'a> Leads<'a> {
         let (carriers, outside, plain) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let mut leads = Self { view, node, networks, surely, carriers, outside, plain };
         leads.carriers = view.links.values().filter_map(|link| leads.carrier(link)).collect();
+        // A second pass: whether a veth belongs to a pod depends on the sets above.
         for link in view.links.values().filter(|link| link.kind == LinkKind::Veth) {
             let Some(there) = link.elsewhere else { continue };
             if leads.surely.contains(&link.index) {
@@ -54,6 +55,7 @@ impl<'a> Leads<'a> {
         if link.kind == LinkKind::Loopback {
             false
         } else if !external.is_empty() {
+            // The configuration replaces every guess.
             external.iter().any(|pattern| pattern.matches(&link.name))
         } else {
             self.surely.contains(&link.index)

@@ -86,6 +86,7 @@ fn source_ports(ephemeral: &RangeInclusive<u16>) -> Option<RangeInclusive<u16>> 
     let mut taken = [ephemeral.clone(), USUAL_NODE_PORTS];
     taken.sort_by_key(|range| *range.start());
     let mut best = 0..=0_u16;
+    // Wider than a port, as the end of a range plus one may be 65536.
     let mut low = u32::from(LOWEST);
     for range in taken.iter().chain([&(u16::MAX..=u16::MAX)]) {
         let high = u32::from(*range.start()).saturating_sub(1);

@@ -232,6 +232,7 @@ fn give_rows(actual: &Actual, orphans: &mut BTreeMap<ServiceId, Port>) -> Vec<Ba
     for (id, row) in (0_u32..).zip(&actual.backends).skip(1).filter(|(_, row)| row.service != 0) {
         let port = orphans.entry(row.service).or_insert_with(Port::orphan);
         let endpoint = Endpoint::new(row.ip, row.port);
+        // An interrupted run can leave two rows for one endpoint. Flows may use either, so neither is freed now.
         if let Some(other) = port.rows.insert(endpoint, id) {
             let in_set = |row| port.cluster.ids.contains(&row) || port.local.ids.contains(&row);
             let stray = if in_set(other) { id } else { other };

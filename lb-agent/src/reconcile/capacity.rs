@@ -178,6 +178,7 @@ impl Reconciler {
     /// Retries refused ports, oldest first, if room became free. If one of them waits for room, the younger ones wait
     /// too.
     pub(super) fn retry(&mut self, now: Duration) -> Vec<Op> {
+        // Without freed room every attempt would fail again.
         if !std::mem::take(&mut self.has_room) || self.refused.is_empty() {
             return Vec::new();
         }
@@ -189,6 +190,7 @@ impl Reconciler {
         let mut waits = false;
         for (refusal, plan) in waiting {
             if waits {
+                // A younger port must not take the room that an older one waits for.
                 self.refused.entry(plan.key.clone()).or_insert((refusal, plan));
             } else {
                 waits = self.put(plan, now, &mut transaction) == Outcome::Waits;

@@ -20,6 +20,7 @@ impl Reconciler {
         live: &BTreeSet<Frontend>,
     ) -> Vec<Op> {
         let mut ops = Vec::new();
+        // A packet that read the entry before it drained may still create a flow during the grace period.
         let old = |since: Duration| since + GRACE <= began;
         let dead = self.frontends.draining().filter(|(_, since)| old(*since));
         let dead = dead.filter(|(frontend, _)| !live.contains(frontend));

@@ -42,6 +42,7 @@ impl Frontends {
         for (frontend, service) in written.iter().filter(|(_, service)| !is_mark(service)) {
             ranges.add(frontend, service);
         }
+        // The time of an earlier run is not known, so their grace period starts again.
         let leaving = written.iter().filter(|(_, service)| service.flags.has(Flags::LEAVING));
         let draining = leaving.map(|(frontend, _)| (*frontend, now)).collect();
         Self { written, draining, ranges, ..Self::default() }
@@ -96,6 +97,7 @@ impl Frontends {
         self.touch(frontend, dirty);
         let is_new = self.claims.insert((frontend, id));
         self.count(frontend);
+        // The marker of the address, which refuses its other ports, stays while a port claims the address.
         if is_new && kind == FrontendKind::ClusterIp {
             *self.addresses.entry(frontend.ip).or_default() += 1;
             self.touch(Frontend::cluster_address(frontend.ip), dirty);
@@ -120,6 +122,7 @@ impl Frontends {
         dirty.insert(frontend);
         let was_there = self.claims.remove(&(frontend, id));
         self.count(frontend);
+        // The marker of the address goes with its last port.
         if was_there && kind == FrontendKind::ClusterIp {
             dirty.insert(Frontend::cluster_address(frontend.ip));
             decrement(&mut self.addresses, &frontend.ip);

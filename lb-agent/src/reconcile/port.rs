@@ -151,6 +151,7 @@ impl Reconciler {
         transaction: &mut Transaction,
     ) {
         for row in port.rows.rows() {
+            // Not reused before the grace period is over: a packet may still read them.
             self.rows.retire(row, now + GRACE, &mut transaction.after);
         }
         for range in port.ranges() {
@@ -167,6 +168,7 @@ impl Reconciler {
         let Some(port) = self.ports.get_mut(&id) else {
             return;
         };
+        // If affinity is switched on again later, clients must not return to their old backends.
         if port.plan.affinity.is_some() && plan.affinity.is_none() {
             transaction.forgotten.insert(id);
         }

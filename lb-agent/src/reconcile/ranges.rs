@@ -159,6 +159,7 @@ impl Ranges {
     fn cover(&self, low: Ip, high: Ip, count: usize) -> Vec<(Ip, u32)> {
         let mut runs: Vec<(Ip, u32)> = self.tightest(low, high).into_iter().collect();
         while runs.len() < count {
+            // The widest prefix costs lookups for most addresses without a frontend.
             runs.sort_by_key(|(_, bits)| *bits);
             let Some(&(ip, bits)) = runs.first().filter(|(_, bits)| *bits < LONGEST) else {
                 break;

@@ -30,6 +30,7 @@ impl SlotRanges {
             if range.line > next {
                 lines.insert(Range { line: next, lines: range.line.min(limit) - next });
             }
+            // Ranges of a damaged map may overlap or exceed it.
             next = next.max(range.line.saturating_add(range.lines)).min(limit);
         }
         if next < limit {
@@ -60,6 +61,7 @@ impl SlotRanges {
     pub(super) fn give(&mut self, range: Range) {
         self.used -= range.lines;
         let mut merged = range;
+        // Joined with free neighbours, so that long ranges remain available.
         if let Some((&line, &lines)) = self.by_line.range(..range.line).next_back()
             && line + lines == range.line
         {

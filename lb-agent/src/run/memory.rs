@@ -40,6 +40,7 @@ fn files(line: &str) -> Vec<String> {
         _ => return Vec::new(),
     };
     let groups = Path::new(group).ancestors();
+    // A limit of any parent applies, too.
     groups.map(|group| format!("{root}{}/{name}", group.display())).collect()
 }
 

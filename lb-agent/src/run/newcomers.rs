@@ -62,6 +62,7 @@ impl Newcomers {
         let (programs, maps) = (datapath.newcomer()?, datapath.maps()?);
         let shared = Shared { programs, maps, numbers, identity, taken, early };
         let newcomers = Arc::new(Self(Mutex::new(shared)));
+        // A strong reference in the thread would keep it alive for ever.
         let weak = Arc::downgrade(&newcomers);
         let follow = move || follow(&weak, views);
         drop(thread::Builder::new().name("newcomers".into()).spawn(follow)?);

@@ -41,6 +41,7 @@ pub(super) fn start(
     if is_needed {
         drop(tokio::spawn(accept(first?, router)));
     } else {
+        // This task binds again if the address is in use now, as by kube-proxy that is being replaced.
         drop(tokio::spawn(serve(first, address, what, router)));
     }
     Ok(())

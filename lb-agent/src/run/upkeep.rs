@@ -88,6 +88,7 @@ impl Agent {
 
     /// Publishes the frontends that processes of this host need routes to: those that are not addresses of the node.
     fn take_roads(&mut self) {
+        // Before that, frontends of an earlier run would lose their routes.
         if !self.is_programmed || !std::mem::take(&mut self.frontends_are_due) {
             return;
         }
@@ -132,6 +133,7 @@ impl Agent {
         problems.extend(self.memory_problem.clone());
         problems.extend(self.early_drops.problems(&self.reconciler));
         Numbers::set(&self.numbers.node_problems, problems.len());
+        // Problems are counted at one place, so that metric, probe and status agree.
         self.health.troubles(problems.len(), self.state.stale_kinds());
         self.state.finds_on_node(problems);
     }

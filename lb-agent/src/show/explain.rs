@@ -87,6 +87,7 @@ fn pass(
     let mut packet = Bytes::new(bytes, Home::Skb);
     (packet.device, packet.from_host, packet.routes) = (origin.device, origin.is_node, routes);
     let mut scratch: Box<Scratch> = Box::default();
+    // The same functions as in the kernel's programs, on the maps as they are now.
     let handle = if origin.is_node { whole::egress } else { whole::ingress };
     let verdict = handle(&mut packet, &live, &mut scratch, origin.role);
     live.finish()?;
@@ -102,6 +103,7 @@ fn frontend(
     let (ip, port) = (wire(question.to.ip()), passed.scratch.headers.key.tuple.destination_port);
     let of = [
         Frontend::new(ip, port, question.protocol),
+        // The data path looks up the address first and the NodePort second.
         Frontend::node_port(ip, port, question.protocol),
     ];
     for frontend in of {

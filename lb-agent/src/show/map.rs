@@ -31,6 +31,7 @@ pub struct Shown {
 pub fn list(bpf_dir: &Path, format: Format) -> Result<String, Error> {
     let fill = open(bpf_dir)?.fill()?;
     let shown = |kept: Kept| {
+        // Only hash maps have a number of entries.
         let entries = fill.iter().find(|(name, ..)| *name == kept.name).map(|(_, used, _)| *used);
         Shown {
             name: kept.name,

@@ -84,6 +84,7 @@ pub(super) fn matches(
     let Some((own_namespace, own)) = name.and_then(|name| name.split_once('/')) else {
         return false;
     };
+    // A namespace in the name takes precedence over the one of the flag.
     let (namespace, wanted) = match wanted.split_once('/') {
         Some((namespace, wanted)) => (Some(namespace), wanted),
         None => (namespace, wanted),

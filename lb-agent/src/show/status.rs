@@ -125,6 +125,7 @@ fn services(text: &mut String, maps: &Maps) -> Result<(), Error> {
     let frontends = count(|flags| !flags.has(Flags::ADDRESS) && !flags.has(Flags::LEAVING));
     let served = list::backends(maps, &services)?;
     let rows = maps.backends()?.iter().filter(|row| row.service != 0).count();
+    // Removed backends keep their rows for a while.
     let left = match rows.saturating_sub(served) {
         0 => String::new(),
         left => format!(" ({left} removed)"),

@@ -65,6 +65,7 @@ impl Findings {
         let (field, problem, remedy) = match self.list.len() {
             0..Self::MOST => (field.to_string(), problem.to_string(), remedy),
             Self::MOST => {
+                // An object with thousands of wrong fields must not fill the status and the memory.
                 ("...".to_owned(), "has more problems".to_owned(), "correct the first ones")
             }
             _ => return,

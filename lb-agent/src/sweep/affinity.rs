@@ -16,6 +16,7 @@ pub(super) fn sweep(maps: &Maps, now: Duration) -> Result<usize, Error> {
     }
     let timeouts = timeouts(maps.services()?.into_iter().map(|(_, service)| service));
     let is_over = |service: ServiceId, seen: u64| {
+        // Without a timeout the Service has no affinity any more, or is gone.
         let timeout = Duration::from_secs(timeouts.get(&service).copied().unwrap_or(0).into());
         now.saturating_sub(Duration::from_nanos(seen)) >= timeout
     };

@@ -37,9 +37,11 @@ impl Own {
         };
         let mut renewed = lost;
         renewed.to = Tuple::NONE;
+        // The forward entry first: a packet in between gets a new source instead of the lost one.
         entries.replace(key, &renewed)?;
         let back_key = key.opposite(&lost);
         if let Some(back) = entries.take(&back_key)?
+            // Another flow may have got the tuple meanwhile; its reply entry is put back.
             && !back.to.is_reverse_of(&key.tuple)
         {
             entries.restore(&back_key, &back)?;

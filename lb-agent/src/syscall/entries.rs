@@ -65,6 +65,8 @@ pub(crate) fn lookup_batch<K: Pod, V: Pod>(
     let count = attributes.count as usize;
     match result {
         Ok(_) => Ok(Batch { count, next: Some(next) }),
+        // The kernel ends the walk with this error and has still filled `count` entries
+        // (`__htab_map_lookup_and_delete_batch`).
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Batch { count, next: None }),
         Err(error) => Err(error),
     }
@@ -132,6 +134,7 @@ pub(crate) fn delete_batch<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> io::Resul
         match bpf(MAP_DELETE_BATCH, &mut attributes) {
             Ok(_) => break,
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                // The kernel stops at the first missing key and reports how many it had removed.
                 rest = rest.get(attributes.count as usize + 1..).unwrap_or_default();
             }
             Err(error) => return Err(error),

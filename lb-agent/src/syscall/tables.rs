@@ -31,6 +31,7 @@ pub(crate) fn packet_filter_entries(table: &str, is_v6: bool) -> io::Result<Vec<
     let mut info = [0; INFO_BYTES];
     info.iter_mut().take(NAME - 1).zip(table.bytes()).for_each(|(to, from)| *to = from);
     ask(&socket, (level, INFO), &mut info)?;
+    // The table can grow between both calls; the second one then fails with EAGAIN.
     let size = info.get(SIZE_AT..).and_then(|size| size.first_chunk()).copied();
     let size = size.unwrap_or_default();
     let mut entries = vec![0; HEAD + u32::from_ne_bytes(size) as usize];

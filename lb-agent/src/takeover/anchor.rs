@@ -43,6 +43,7 @@ pub(super) fn put() -> io::Result<bool> {
     let hook = nested(4, &[number(1, POSTROUTING), number(2, SOURCE)]);
     let chain = [name(1, TABLE), name(3, CHAIN), hook, name(7, "nat")].concat();
     let rule = [name(1, TABLE), name(2, CHAIN), nested(4, &never())].concat();
+    // One transaction, so that no chain stays without its rule.
     change(&[
         (NEW_TABLE, CREATE, body(INET, &name(1, TABLE))),
         (NEW_CHAIN, CREATE, body(INET, &chain)),

@@ -164,6 +164,7 @@ fn connection(which: Which, family: u8, attributes: &[u8]) -> Option<Connection>
     let (_, reply) = tuple(find(attributes, REPLY)?)?;
     let is_over = state(attributes).is_some_and(|state| OVER.contains(&state));
     let is_translated = status & DESTINATION != 0;
+    // Connections that are over keep their entry for a while; they hold a port, but no packet needs them.
     let is_meant = match which {
         Which::Translated => is_translated,
         Which::Kept => !is_translated && !is_over,

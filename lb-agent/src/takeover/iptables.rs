@@ -56,6 +56,7 @@ pub(super) fn remove() -> Result<Vec<String>, Error> {
     for tool in TOOLS {
         let saved = match Command::new(format!("{tool}-save")).output() {
             Ok(saved) => saved,
+            // A host may lack some of the tools.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(Error::System("run iptables-save", error)),
         };
@@ -122,6 +123,8 @@ fn jump(rule: &str) -> Option<&str> {
 fn restore(tool: &str, script: &str) -> Result<(), Error> {
     let failed = |error| Error::System("run iptables-restore", error);
     let mut child = Command::new(format!("{tool}-restore"))
+        // Without `--noflush` the tool would delete all other rules of the table; `--wait` waits for the lock of other
+        // programs.
         .args(["--noflush", "--wait"])
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())

@@ -45,6 +45,7 @@ impl Reserved {
         let mut before = std::mem::take(&mut self.0);
         for written in flows.iter().filter_map(|(key, flow)| written(settings, key, flow, known)) {
             let held = before.remove(&written).or_else(|| self.0.get(&written).copied());
+            // Reservations expire by themselves if this process dies, so they are renewed before.
             let is_fresh = held.is_some_and(|held| now.duration_since(held) < RENEWED);
             let since = if is_fresh { held } else { reserve(&written, held.is_none(), now)? };
             self.0.extend(since.map(|since| (written, since)));

@@ -38,6 +38,7 @@ impl Rules {
         if let Err(error) = listed {
             tracing::debug!(%error, "no tables of nftables");
         }
+        // The legacy backend of iptables is not visible through nftables.
         rules.iptables |= iptables::has_older();
         rules
     }

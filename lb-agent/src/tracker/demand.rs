@@ -40,6 +40,7 @@ fn of_service(spec: &ServiceSpec, slices: &[SliceSpec]) -> Limits {
         own.map(|slice| slice.endpoints.len() as u32).sum()
     };
     let endpoints: Vec<u32> = families.iter().map(of_family).collect();
+    // A policy Local needs a second set, with the endpoints of this node.
     let sets = 1 + u32::from(spec.internal_local || spec.external_local);
     let lines = endpoints.iter().map(|endpoints| lines_of(*endpoints) * ports * sets).sum();
     Limits {

@@ -164,6 +164,7 @@ impl Index {
         no_local: NoLocal,
     ) -> Option<NoLocal> {
         let entry = self.services.get_mut(name)?;
+        // Compared by fingerprint: most changes of a slice change nothing for packets of this node.
         if entry.given == given {
             return None;
         }

@@ -26,6 +26,7 @@ impl Node {
 
     /// Sets the object or its absence. `None` if nothing changed, or if the object is another node's.
     pub(super) fn set(&mut self, spec: Option<NodeSpec>) -> Option<NodeChange> {
+        // Manifests may contain all nodes of a cluster.
         if spec.as_ref().is_some_and(|spec| *spec.name != *self.context.name) {
             return None;
         }

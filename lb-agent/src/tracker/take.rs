@@ -11,6 +11,7 @@ impl Tracker {
     /// Returns the Services that need something else than when they were last returned, sorted by name; with `None` for
     /// one that needs nothing any more. Empty until the initial sync is complete.
     pub fn take(&mut self) -> Vec<(ServiceName, Option<Translated>)> {
+        // A Service translated without its slices would look like one without endpoints and be refused.
         if !self.is_synced() {
             return Vec::new();
         }

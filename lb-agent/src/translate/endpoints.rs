@@ -82,6 +82,7 @@ impl<'a> Candidates<'a> {
 
     fn topology(&self, node: &NodeContext) -> Topology {
         let mut ready = self.0.values().filter(|endpoint| endpoint.ready).peekable();
+        // Hints of endpoints that are not ready do not count, as for kube-proxy (contract 2.3).
         if ready.peek().is_none() {
             return Topology::None;
         }

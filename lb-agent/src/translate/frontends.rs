@@ -93,6 +93,7 @@ impl Frontends {
                 sources: false,
             });
         }
+        // Ranges without a frontend that checks them would only take room in the map.
         let checks = list.iter().any(|frontend| frontend.sources);
         (list, if checks { self.sources.clone() } else { Vec::new() })
     }

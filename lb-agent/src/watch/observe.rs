@@ -84,6 +84,7 @@ where
         let answer = self.inner.call(req);
         let observe = self.observe.clone();
         Box::pin(async move {
+            // Only until the head of the response: a watch lasts for minutes.
             let answer = match timeout(patience, answer).await {
                 Ok(answer) => answer.map_err(Into::into),
                 Err(_) => Err("no response from the server".into()),

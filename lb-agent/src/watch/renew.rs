@@ -52,6 +52,7 @@ impl Renewed {
         tell(&access);
         let current = match made(&server, access, &own).await {
             Ok(stack) => Ok(stack),
+            // A plugin may depend on the network, which may need this agent.
             Err(error) if has_plugin => {
                 let error = crate::chain(&error);
                 tracing::warn!(error, "no credentials yet; retrying");
@@ -88,6 +89,7 @@ impl Service<Request<Body>> for Renewed {
                 Ok(answer) => answer.status() == StatusCode::UNAUTHORIZED,
                 Err(error) => is_of_tls(error.as_ref()),
             };
+            // A rotated certificate or token is noticed at once and not only at the next check of the files.
             if is_refused {
                 shared.refused.notify_one();
             }

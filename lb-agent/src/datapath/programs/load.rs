@@ -104,6 +104,7 @@ fn object_over(sources: &Sources<'_>) -> Result<Ebpf, Error> {
     }
     for shape in &SHAPES {
         loader.map_pin_path(shape.name, maps.join(shape.name));
+        // Only for maps that do not exist yet: a pinned map keeps its size.
         if let Some(entries) = sizes.get(shape.name).filter(|_| shape.content.is_sizable()) {
             loader.map_max_entries(shape.name, *entries);
         }

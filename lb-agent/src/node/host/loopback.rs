@@ -73,6 +73,7 @@ impl Loopback {
         message.attributes.push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet(vec![inet])]));
         let written = handle.link().set(message).execute().await;
         written.map_err(|error| Error::Netlink("settings of the loopback interface", error))?;
+        // Netlink has no attribute for IPv6 forwarding of an interface, only the sysctl can set it.
         if Self::read(handle).await?.forwarding_v6 != self.forwarding_v6 {
             let value = if self.forwarding_v6 { "1" } else { "0" };
             fs::write(FORWARDING_V6, value)

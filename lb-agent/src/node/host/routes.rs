@@ -70,6 +70,7 @@ pub(super) async fn remove(handle: &Handle) -> Result<bool, Error> {
     for version in FAMILIES {
         for rule in rules(handle, &version).await? {
             any = true;
+            // Rules first, so that no packet is looked up in a table that is being emptied.
             let deleted = handle.rule().del(rule).execute().await;
             deleted.map_err(|error| Error::Netlink("remove a rule", error))?;
         }

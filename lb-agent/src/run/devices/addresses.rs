@@ -53,6 +53,7 @@ impl Devices {
         let writes: Vec<(Ip, u32)> = changed.map(|(ip, bits)| (*ip, *bits)).chain(gone).collect();
         let mut settings = Settings { own: self.own, ..Settings::default() };
         for ip in wanted.keys() {
+            // The filter only grows: a flow may have an old address as its source.
             settings.add_own(ip);
         }
         self.own = settings.own;

@@ -30,6 +30,7 @@ impl DeviceFlags {
             warn!(device = name, error = crate::chain(&error), "writing the interface failed");
             return;
         }
+        // Only after the write: a failed one is repeated.
         self.0.insert(*index, wanted);
         if (written ^ wanted) & Device::TAKES_FRAMES != 0 {
             let enabled = wanted & Device::TAKES_FRAMES != 0;

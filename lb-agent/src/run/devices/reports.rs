@@ -30,6 +30,7 @@ impl Reports {
 
     /// Replaces earlier reports, and logs the new ones.
     pub(super) fn replace(mut self, earlier: &mut Self) {
+        // Found at other times than the rest.
         self.hidden = std::mem::take(&mut earlier.hidden);
         for device in self.ambiguous.iter().filter(|it| !earlier.ambiguous.contains(it)) {
             warn!(

@@ -34,6 +34,7 @@ impl Origin {
     ) -> Result<Self, Error> {
         let from = question.from.ip();
         let is_node = from.is_loopback() || is_own(maps, from)?;
+        // With an interface, a packet from the node's own address is one that arrives from outside.
         if is_node && question.device.is_none() {
             return Self::node(maps, settings, question);
         }

@@ -57,6 +57,7 @@ impl<'a, K: Ord, R: Row> Pieces<'a, K, R> {
 
     fn write(&mut self) -> Result<(), Error> {
         let rows: Vec<R> = self.rows.drain(..).map(|(_, row)| row).collect();
+        // Headings only above the first piece.
         let no_headers = self.format.no_headers || self.is_begun;
         match self.format.output {
             Output::Json => self.write_json(&rows)?,

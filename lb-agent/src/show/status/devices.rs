@@ -16,6 +16,7 @@ use crate::syscall::device_name;
 pub(super) fn lines(text: &mut String, maps: &Maps, links: &Path) -> Result<bool, Error> {
     let mut are_attached = true;
     let mut devices = maps.devices()?;
+    // External interfaces first: a node can have hundreds of pods.
     devices.sort_by_key(|(index, device)| (device.flags & Device::POD, *index));
     for (index, device) in devices {
         let role = role(&device);
