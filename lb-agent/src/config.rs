@@ -223,6 +223,8 @@ impl Config {
                     continue;
                 }
             }
+            // The rest of the keys is unknown and becomes warnings. All documents are read, so that one attempt shows
+            // all problems.
             let notes = section.finish();
             problems.extend(notes.problems);
             self.warnings.extend(notes.warnings);

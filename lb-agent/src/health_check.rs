@@ -109,6 +109,7 @@ impl HealthChecks {
             return;
         };
         if let Some(known) = self.services.get(service).filter(|known| known.port == wanted.port) {
+            // The usual change: only the number differs, and open sockets stay.
             known.answerer.endpoints.set(wanted.local_ready);
             return;
         }

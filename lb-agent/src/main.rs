@@ -95,6 +95,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Cleanup(options) => drain_and_cleanup(&options),
         Command::Takeover(options) => takeover(&options),
         Command::Status(options) => {
+            // With `--watch` the state of the last screen decides the exit code.
             let mut is_well = true;
             let _: ExitCode = shown(options.repeat, || {
                 let dir = &options.pins.bpf_dir;

@@ -60,6 +60,7 @@ pub(crate) fn list(
         let (datagram, _from) = socket.recv_from_full()?;
         let mut rest = datagram.as_slice();
         let mut taken = 0;
+        // A datagram holds several messages, and the list ends with a message of its own.
         while let Some((kind, body)) = next(&mut rest) {
             taken += 1;
             match kind {

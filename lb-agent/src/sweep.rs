@@ -74,6 +74,7 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
     })?;
     let [room4, room6] = maps.flow_capacities()?;
     report.fullest = fuller((v4, room4), (v6, room6));
+    // After the walk, which reads the table in batches. Each entry is judged again before it is removed.
     for key in &suspects {
         report.removed += end::end(maps, key, &context.lifetimes, now)?;
     }

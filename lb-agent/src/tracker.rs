@@ -67,6 +67,7 @@ impl Tracker {
             Event::ServiceApplied(spec) => self.index.apply_service(*spec),
             Event::ServiceDeleted(name) => self.index.delete_service(&name),
             Event::SliceApplied(slice) => {
+                // Read before the slice moves into the index.
                 let trigger = self.triggers.of(&slice);
                 let changes = self.index.apply_slice(*slice);
                 if let (Some(owner), Some(trigger)) = (changes.dirty.last(), trigger) {

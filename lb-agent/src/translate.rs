@@ -101,6 +101,7 @@ fn plan(
     };
     let (list, sources) = frontends.of_port(port);
     // Contract 2.4: under external policy Local, pods and this host still use the Cluster set.
+    // Only sets that a frontend uses are made: each one takes lines of the map.
     let external = list.iter().any(|frontend| frontend.kind.policy().is_external());
     let uses = Uses {
         cluster: !spec.internal_local || external,

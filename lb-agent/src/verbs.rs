@@ -54,6 +54,7 @@ pub(crate) fn flows(verb: Ct) -> Result<ExitCode> {
                     String::from_utf8(text).context("a list in UTF-8")
                 });
             }
+            // Written while it is read: a full table is too large for one text.
             match list(&mut BufWriter::new(io::stdout().lock())) {
                 Err(show::Error::Write(error)) if error.kind() == ErrorKind::BrokenPipe => {}
                 listed => listed?,

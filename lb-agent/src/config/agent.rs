@@ -40,6 +40,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
             Err(why) => section.wrong(found.place, &format!("mapSizes.{key}"), why),
         }
     }
+    // SCTP is not under `timeouts`, which has the names of kube-proxy's section `conntrack`.
     config.timeouts.sctp.file(section.duration("sctpTimeout"));
     section.sub("timeouts", |section| {
         let timeouts = &mut config.timeouts;

@@ -107,6 +107,7 @@ impl Taking {
 /// Applies the flags to the configuration. Errors: an invalid value.
 pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     let proxy = &run.proxy;
+    // As in kube-proxy, most flags are ignored together with a file; the warnings at the end name them.
     let mut taking = Taking { with_file: config.file.is_some(), ignored: Vec::new() };
     let t = &mut taking;
     let given = proxy.bind_address.as_ref().filter(|text| !text.is_empty());
@@ -118,6 +119,7 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     let (text, port) = (proxy.healthz_bind_address.as_ref(), proxy.healthz_port);
     let healthz = listener("healthz-bind-address", text, port.unwrap_or(10_256))?;
     t.flag(&mut config.healthz, "healthz-bind-address", healthz);
+    // The port comes after the address: with the value 0 it turns the listener off.
     t.flag(&mut config.healthz, "healthz-port", none_at_zero(port));
     let (text, port) = (proxy.metrics_bind_address.as_ref(), proxy.metrics_port);
     let metrics = listener("metrics-bind-address", text, port.unwrap_or(10_249))?;

@@ -25,6 +25,7 @@ pub(super) const LOG_FORMATS: [(&str, LogFormat); 2] =
 /// Reads the document into the configuration.
 pub(super) fn read(config: &mut Config, section: &mut Section) {
     config.has_kube_proxy_document = true;
+    // The default of the detector depends on whether the file names one (`defaults.rs`).
     config.is_detection_named = section.names("clusterCIDR") || section.names("detectLocalMode");
     config.hostname.file(section.text("hostnameOverride").map(some));
     config.bind_address.file(
@@ -50,6 +51,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     config.oom_score_adj.file(section.integer("oomScoreAdj", -1_000, 1_000));
     section.sub("clientConnection", |section| {
         config.kubeconfig.file(section.path("kubeconfig").map(some));
+        // These concern kube-proxy's own client.
         section.ignored_flags(&["acceptContentTypes", "contentType", "qps", "burst"]);
     });
     modes_of_kube_proxy(config, section);

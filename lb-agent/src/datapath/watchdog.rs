@@ -73,6 +73,7 @@ impl Datapath {
                 findings.is_unpinned = true;
             }
         }
+        // A copy, because the loop removes interfaces that cannot be repaired.
         let attached: Vec<(u32, (String, super::Role))> =
             self.attached.iter().map(|(index, it)| (*index, it.clone())).collect();
         for (index, (name, role)) in attached {
@@ -99,6 +100,7 @@ impl Datapath {
                 }
             }
         }
+        // Taken out, because `inspect_socket` needs the rest of `self`.
         if let Some(cgroup) = self.cgroup.take() {
             for name in SOCKET_HOOKS {
                 match self.inspect_socket(name, &cgroup) {
@@ -143,6 +145,7 @@ impl Datapath {
         let Some(fault) = fault else { return Ok(None) };
         if fault == Fault::Displaced {
             let problem = || problem(name, &order, direction);
+            // While an upgrade is under way, the program in our place is the one that it replaces.
             let is_under_way = upgrade::aside(&path).exists();
             if is_under_way || !self.displaced.see(&path, Instant::now(), problem) {
                 return Ok(None);

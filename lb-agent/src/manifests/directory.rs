@@ -196,6 +196,7 @@ impl Directory {
         if let Spec::Service(spec) = &spec {
             defined.created.get_or_insert(spec.created);
         }
+        // The files are sorted by name, so the last one overrides the others.
         let counts = defined.files.last() == Some(name);
         if defined.files.len() > 1 {
             self.twice.insert(Arc::clone(key));

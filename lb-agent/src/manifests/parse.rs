@@ -189,6 +189,7 @@ fn read((line, document): (u64, &str), contents: &mut Contents) -> Result<(), Er
         found.push(with_deserializer_from_str_with_options(document, options(), seed)?);
     } else if let Some(item) = header.item() {
         let item = item.read_as()?;
+        // The text is read twice: the kinds first, because the fields of an item can precede its kind.
         let list: ListHeader = serde_saphyr::from_str_with_options(document, options())?;
         let kinds = list.items.iter().map(|header| Ok(header.read_as()?.or(item)));
         let kinds: Vec<_> = kinds.collect::<Result<_, Error>>()?;

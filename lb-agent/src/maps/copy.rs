@@ -137,6 +137,7 @@ fn copy_flows<K: Pod, V: Entry>(
             return Ok(());
         }
         let added = syscall::update(fd, key, flow, NO_EXIST);
+        // Added only where there is none: packets of the new programs may have created the flow already.
         if !is_taken(&added) {
             return added;
         }

@@ -30,6 +30,7 @@ pub(crate) fn walk<K: Pod, V: Pod>(
         let fd = map.fd().as_fd();
         match syscall::lookup_batch(fd, position.as_ref(), &mut keys, &mut values) {
             Ok(batch) => {
+                // The rest of the buffer is from an earlier batch.
                 let mut entries = keys.iter().zip(&values).take(batch.count);
                 let goes_on = entries.all(|(key, value)| see(key, value));
                 position = batch.next;

@@ -40,6 +40,7 @@ impl Maps {
                 .source_ranges
                 .insert(&Key::new(*bits, Raw(*source)), Raw(1), 0)
                 .map_err(named(name::SOURCE_RANGES)),
+            // A write that is repeated after a failure may find its entry gone.
             Op::RemoveSource { bits, source } => {
                 absent_is_fine(self.source_ranges.remove(&Key::new(*bits, Raw(*source))))
                     .map_err(named(name::SOURCE_RANGES))

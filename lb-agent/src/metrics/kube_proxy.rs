@@ -160,6 +160,7 @@ impl KubeProxy {
         to.register("rest_client_requests", "Requests to the API server", self.requests.clone());
         let help = "Seconds until the API server responds";
         to.register("rest_client_request_duration_seconds", help, self.durations.clone());
+        // The metric of every Kubernetes component, with the same labels.
         let build = Labelled::<[(&'static str, &'static str); 9], Gauge>::default();
         let version = env!("CARGO_PKG_VERSION");
         let mut parts = version.split('.');

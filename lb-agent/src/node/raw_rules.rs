@@ -78,6 +78,8 @@ fn destination_of_drop(rule: &[u8]) -> Option<Ip> {
                 let place = (number(3)?, number(4)?);
                 let is_destination =
                     number(2) == Some(NETWORK_HEADER) && DESTINATIONS.contains(&place);
+                // A load puts a part of the packet into a register; the comparison that follows names the same
+                // register.
                 loaded = if is_destination { number(1) } else { None };
             }
             // A masked address stands for more than one destination.
@@ -87,6 +89,7 @@ fn destination_of_drop(rule: &[u8]) -> Option<Ip> {
             }
             "immediate" => {
                 let code = find(data, 2).and_then(|data| find(find(data, 2)?, 1));
+                // `NF_DROP` is 0.
                 drops |= code == Some([0; 4].as_slice());
             }
             _ => {}

@@ -144,6 +144,7 @@ async fn show(
     let mut of_objects = nexthops::Changes::follow()?;
     routes.restart();
     loop {
+        // All is listed again from time to time, in case a change came without an event.
         let mut again = interval_at(Instant::now() + AGAIN, AGAIN);
         View { links: view.links, addresses: view.addresses, .. } = dump(handle).await?;
         // In a thread of its own, as it enters every named network namespace.
@@ -153,6 +154,7 @@ async fn show(
             if routes.is_known() {
                 publish(views, view, source);
             }
+            // Routes are listed beside the events, because a node may have very many.
             routes.begin(of_route_lists, &view.ways);
             source = ChangeSource::Event;
             let (next, is_waiting) = (routes.next(), routes.is_waiting());
@@ -171,6 +173,7 @@ async fn show(
                 }
                 message = of_routes.next() => {
                     let mut asks = apply_route(&mut view.ways, message.ok_or(Error::Ended)?.0);
+                    // Bounded, so that a routing daemon with a full table cannot keep links from being seen.
                     for _ in 1..AT_ONCE {
                         let Ok(message) = of_routes.try_recv() else { break };
                         asks = asks.max(apply_route(&mut view.ways, message.0));

@@ -59,6 +59,7 @@ impl Ways {
             let mut routes = handle.route().get(question).execute();
             while let Some(message) = routes.try_next().await? {
                 let Some(route) = route(&message) else { continue };
+                // A route with a nexthop object names no interface itself, unless the kernel adds the object's hops.
                 match route.object.filter(|_| route.hops.is_empty()) {
                     None => ways.add(&route),
                     Some(object) => of_objects.push((route, object)),

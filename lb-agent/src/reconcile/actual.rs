@@ -84,6 +84,7 @@ impl Reconciler {
         for id in sources.services() {
             orphans.entry(id).or_insert_with(Port::orphan);
         }
+        // A new Service must not get a number that any entry still has.
         let services = actual.services.iter().map(|(_, service)| service.id);
         let highest = services.chain(orphans.keys().copied()).max().unwrap_or(0);
         let kept = kept::of(actual.services.iter().map(|(frontend, service)| (frontend, service)));

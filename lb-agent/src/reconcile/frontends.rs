@@ -208,6 +208,7 @@ impl Frontends {
             if let Some(old) = old.filter(|old| !is_mark(old)) {
                 self.ranges.remove(frontend, &old);
                 if service.is_none_or(|service| service.id != old.id) {
+                    // The count tells packets that the frontend of their flow may belong to another Service now.
                     self.ranges.count_removal();
                 }
             }

@@ -164,6 +164,7 @@ impl Accelerator {
                 let removed = datapath.decelerate(link.index);
                 Some(removed.err().unwrap_or(why))
             }
+            // tc must know first: only the flow shows it that XDP has translated a packet (ADR 0012).
             None if !tc_knows => {
                 self.waits = true;
                 return false;

@@ -25,6 +25,7 @@ pub(super) struct EarlyDrops {
 impl EarlyDrops {
     /// Returns the problems for operators, and logs new ones.
     pub(super) fn problems(&mut self, reconciler: &Reconciler) -> Vec<String> {
+        // All rules are dumped, which takes long on hosts with many; they change rarely.
         if self.read.is_none_or(|read| read.elapsed() >= PERIOD) {
             self.read = Some(Instant::now());
             self.dropped = raw_rules::dropped().unwrap_or_else(|error| {

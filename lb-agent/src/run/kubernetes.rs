@@ -150,6 +150,7 @@ impl Shown {
                 self.events.warn(&loser.service, uid(&loser.service), reason, text);
             }
         }
+        // Replaced, not added to: a conflict that ends and returns is logged again.
         self.losers = losers;
         let (mut refused, mut told) = (BTreeSet::new(), 0_usize);
         for (key, refusal) in reconciler.refused() {

@@ -237,13 +237,16 @@ impl State {
         let naming = Some(reconciler.naming());
         let written = Arc::clone(&self.written);
         let mut before = lock(&written);
+        // The names are compared by the count of changes, as there may be very many.
         let is_told = self.naming == naming && self.told == known && self.path.exists();
         if is_told && !before.has_failed {
             return None;
         }
+        // The file is written by another thread; the number lets the newest state win.
         before.begun += 1;
         let number = before.begun;
         (self.naming, self.told) = (naming, known.clone());
+        // Copied here and turned into texts by the writing thread, as that takes longer.
         let names: Vec<(ServiceId, PortKey)> =
             reconciler.names().map(|(id, key)| (id, key.clone())).collect();
         let (path, journal) = (self.path.clone(), self.names.clone());

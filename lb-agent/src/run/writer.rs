@@ -192,6 +192,7 @@ impl<T: Table> Writer<T> {
         while let Some(op) = self.queue.pop_front() {
             let entry = Entry::of(&op);
             if let Some(entry) = &entry {
+                // A newer write of the same entry replaces the one that was refused.
                 drop(self.aside.remove(entry));
             }
             if let Some(entry) = entry
@@ -216,6 +217,7 @@ impl<T: Table> Writer<T> {
                 drop(self.aside.insert(entry, Refused { op, why, is_served }));
             } else {
                 Numbers::add(&numbers.operations, done);
+                // All later writes wait for this one: they may depend on it.
                 self.queue.push_front(op);
                 self.fail(&failure);
                 return;

@@ -27,6 +27,7 @@ pub(super) fn attached(text: &mut String, maps: &Maps, links: &Path) -> Result<(
         let order: Vec<String> = programs.iter().map(|program| of(&names, *program)).collect();
         order.join(", ")
     };
+    // A part that cannot be read must not hide the others.
     let cannot = |error: &dyn std::error::Error| format!("unknown: {error}");
     let mut say = |at: &str, place: &str, order: String| {
         line(text, "Programs", &format!("{at:<15} {place:<12} {order}"));

@@ -64,6 +64,7 @@ fn compare(
     for frontend in frontends {
         let (want, hold) = (wanted.get(frontend), held.get(frontend));
         let service = want.and_then(|want| names.get(&want.service));
+        // The desired state has numbers of its own; those of the maps are named in the state file.
         let service = service.or_else(|| known.names.get(&hold?.service)).cloned();
         let mut note = |what: String| {
             let (frontend, service) = (words::frontend(frontend), service.clone());

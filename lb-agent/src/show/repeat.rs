@@ -24,6 +24,7 @@ pub fn repeat<E: From<io::Error>>(
         let now = text()?;
         if said.as_ref() != Some(&now) {
             let between = match &said {
+                // In the same write as the text, so that the screen does not flicker.
                 _ if is_watching && is_screen => CLEAR,
                 Some(_) => "\n",
                 None => "",

@@ -84,6 +84,7 @@ impl ServiceSpec {
         let mut findings = Findings::of("Service", &name.namespace, &name.name);
         let kind = kind(spec, &mut findings);
         let (source_ranges, broken_ranges) = source_ranges(spec, &mut findings);
+        // A time that cannot be parsed makes the Service old, not unreadable.
         let created = meta.creation_timestamp.as_deref().and_then(|time| time.parse().ok());
         Some(Self {
             // A manifest has no uid; the name identifies its Service as well.

@@ -153,6 +153,7 @@ fn endpoint(
     let conditions = &listed.conditions;
     Some(EndpointSpec {
         ip: ip?,
+        // The defaults of the API for conditions that are unset.
         ready: conditions.ready.unwrap_or(true),
         serving: conditions.serving.unwrap_or(true),
         terminating: conditions.terminating.unwrap_or(false),

@@ -176,6 +176,7 @@ pub(crate) fn detach_link(link: BorrowedFd<'_>) -> io::Result<()> {
     struct Attributes {
         link: u32,
     }
+    // The kernel waits for a grace period under the lock of all network interfaces.
     let _expedited = expedite();
     bpf(LINK_DETACH, &mut Attributes { link: number(link) }).map(|_| ())
 }

@@ -69,6 +69,7 @@ async fn follow(maps: Arc<Maps>, sender: watch::Sender<Found>, is_programmed: Ar
     let mut has_failed = false;
     loop {
         let was_under_way = sender.borrow().is_under_way();
+        // kube-proxy can be started again at any time, so the checks never end.
         sleep(if was_under_way { OFTEN } else { SELDOM }).await;
         let found = match look(&maps, is_programmed.load(Ordering::Relaxed)).await {
             Ok(found) => found,

@@ -65,6 +65,7 @@ pub fn takeover(dir: &Path, options: Options, out: &mut impl Write) -> Result<bo
         found = look()?;
     }
     loop {
+        // The interface `kube-ipvs0` has the addresses of connections, so it stays until they have ended.
         if options.removes && found.connections.is_empty() {
             for what in found.rules.remove_device()? {
                 writeln!(out, "removed {what}")?;

@@ -47,6 +47,7 @@ impl Server {
             config.auth_info.token = Some(SecretString::from(text.trim()));
             files.push(file);
         }
+        // Last, because `NO_PROXY` is compared with the address in use.
         let proxy = match proxy {
             Some(proxy) => Some(explicit(&proxy, &config.cluster_url)?),
             None => of_environment(&config.cluster_url),

@@ -42,6 +42,7 @@ pub(super) fn stack(access: &Access, own: Own) -> Result<Stack, kube::Error> {
     connector.set_keepalive(Some(IDLE));
     connector.set_keepalive_interval(Some(AGAIN));
     connector.set_tcp_user_timeout(Some(UNANSWERED));
+    // Below proxies and TLS, where the TCP connection with its source address is.
     let connector = connector.map_response(move |stream| Sourced::new(stream, own));
     let Some(proxy) = &access.proxy else { return by(access, connector) };
     let uri = proxy.uri().clone();

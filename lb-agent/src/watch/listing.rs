@@ -54,6 +54,8 @@ impl<O: Objects> Follow<O> {
         let mut body = ask(&self.client, &address).await?;
         self.list_begins().await?;
         loop {
+            // An old server ignores the option for initial events and just watches: then nothing comes, or only
+            // changes.
             let Some(text) = body.line(self.pace.stream_silence).await? else {
                 return Err(Failure::Broken("a list does not end".to_owned()));
             };

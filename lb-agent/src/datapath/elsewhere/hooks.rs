@@ -116,6 +116,7 @@ fn of_devices() -> io::Result<Vec<Hook>> {
                 link: None,
                 program,
             };
+            // Filters of older tools are not links, and `attached_programs` does not list them.
             let found = filters(&socket, index, parent).unwrap_or_default();
             all.extend(found.into_iter().map(filter));
         }

@@ -58,6 +58,7 @@ pub(super) fn route(message: &RouteMessage) -> Option<Route> {
             metric = *number;
         } else if let RouteAttribute::Oif(device) = attribute {
             devices.push(*device);
+        // A route with several next hops has no `RTA_OIF` of its own.
         } else if let RouteAttribute::MultiPath(hops) = attribute {
             devices.extend(hops.iter().map(|hop| hop.interface_index));
         }

@@ -54,6 +54,7 @@ pub(super) fn link(message: &LinkMessage) -> Link {
         } else if let LinkAttribute::LinkInfo(infos) = attribute {
             for info in infos {
                 if let LinkInfo::Kind(kind) = info {
+                    // The kernel reports a kind only for interfaces that software created.
                     (link.kind, link.is_card) = (kind_of(kind), false);
                 } else if let LinkInfo::Data(InfoData::Netkit(all)) = info
                     && all.iter().any(|one| matches!(one, InfoNetkit::Mode(NetkitMode::L3)))
@@ -117,6 +118,7 @@ const fn kind_of(kind: &InfoKind) -> LinkKind {
 
 pub(super) fn address(message: &AddressMessage) -> Option<Address> {
     let mut ip = None;
+    // The header has only the low 8 flags; the attribute, where the kernel sends it, has all.
     let mut flags = AddressFlags::from_bits_retain(message.header.flags.bits().into());
     for attribute in &message.attributes {
         if let AddressAttribute::Local(local) = attribute {

@@ -127,6 +127,7 @@ pub(super) fn told(
     let is_near = scratch.choice.backend.flags & Backend::LOCAL != 0;
     let place = if is_near { "on this node" } else { "on another node" };
     let backend_is = (arrives && scratch.next == Next::First).then_some(place);
+    // A socket hook has chosen before any packet exists, so a packet to the frontend never leaves.
     let by_socket = question.protocol == Protocol::TCP && origin.has_hooks(settings, service);
     let flow = arrives.then_some(match (by_socket, is_begun) {
         (true, _) => "none: connect(2) chooses a backend for each socket, this one is an example",

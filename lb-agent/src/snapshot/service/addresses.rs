@@ -33,6 +33,7 @@ impl ClusterIps {
     /// family of its address (contract 1.2).
     pub(super) fn of(spec: &Spec, kind: ServiceKind, findings: &mut Findings) -> Self {
         let single = spec.cluster_ip.as_slice();
+        // `clusterIP` alone is the form of objects from before dual-stack.
         let list = if spec.cluster_ips.is_empty() { single } else { &spec.cluster_ips };
         let mut found = Self { headless: list.iter().any(|ip| ip == "None"), ..Self::default() };
         if found.headless || kind == ServiceKind::ExternalName {
@@ -64,6 +65,7 @@ impl ClusterIps {
                 None => {}
             }
         }
+        // Only manifests can lack it: the API server allocates an address.
         if list.iter().all(String::is_empty) {
             findings.wrong(
                 "spec.clusterIP",
