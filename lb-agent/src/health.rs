@@ -236,6 +236,7 @@ fn clean(path: &str) -> String {
             part => parts.push(part),
         }
     }
+    // As Go's `ServeMux` cleans paths before it redirects.
     let end = if path.ends_with('/') && !parts.is_empty() { "/" } else { "" };
     format!("/{}{end}", parts.join("/"))
 }

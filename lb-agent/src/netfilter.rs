@@ -63,6 +63,7 @@ pub(crate) fn request(kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
 pub(crate) fn change(messages: &[(u16, u16, Vec<u8>)]) -> io::Result<()> {
     let socket = open()?;
     let [high, low] = (TABLES >> 8).to_be_bytes();
+    // nftables accepts changes only inside of a batch (`NFNL_MSG_BATCH_BEGIN` in `linux/netfilter/nfnetlink.h`).
     let edge = |kind| message(kind, 0, &[0, 0, high, low]);
     let all =
         messages.iter().flat_map(|(kind, flags, body)| message(TABLES | kind, flags | ACK, body));

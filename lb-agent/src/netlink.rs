@@ -34,6 +34,7 @@ pub(crate) fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     message.extend(((HEADER + body.len()) as u32).to_ne_bytes());
     message.extend(kind.to_ne_bytes());
     message.extend((flags | REQUEST).to_ne_bytes());
+    // Sequence and port are 0: each socket has one request at a time.
     message.extend([0; 8]);
     message.extend(body);
     message
@@ -91,6 +92,7 @@ pub(crate) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> 
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
         let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & KIND;
         let value = rest.get(4..length)?;
+        // Attributes are padded to 4 bytes (`NLA_ALIGN`).
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some((kind, value))
     })

@@ -200,6 +200,7 @@ impl Reconciler {
         let ranges = &self.frontends.ranges;
         let single = |frontend: &Frontend| {
             let ip = frontend.ip;
+            // NodePorts are at addresses of the node, which need no route.
             let is_single = ip != ip.any_of_family() && !ip.is_loopback() && !ranges.is_given(&ip);
             (is_single && !is_own(&ip)).then(|| IpNet::from(crate::show::words::ip(ip)))
         };

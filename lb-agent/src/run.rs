@@ -226,6 +226,7 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
 async fn prepare_host_stack(config: &Config) -> watch::Sender<Frontends> {
     let note = loopback_file(&config.bpf_dir.value);
     let serves_loopback = config.localhost_node_ports.value;
+    // The programs send packets of this host's processes to that interface.
     if let Err(error) = node::host::open_loopback(&note, serves_loopback).await {
         let error = crate::chain(&error);
         warn!(error, "packets of host processes may not be served yet; retrying");

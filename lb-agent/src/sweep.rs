@@ -102,6 +102,7 @@ fn see(
 ) {
     if own.has_lost(flow) {
         lost.push(*key);
+    // Usually nothing drains; then the walk compares no frontends.
     } else if flow.is_forward() && !context.leaving.is_empty() {
         live.extend(left(&context.leaving, frontend(key)));
     }

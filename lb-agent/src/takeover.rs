@@ -164,6 +164,7 @@ impl<'a> Frontends<'a> {
         let is_node_port = (self.settings.node_port_low..=self.settings.node_port_high)
             .contains(&port)
             && (self.own.contains(&ip) || ip.is_loopback());
+        // Former frontends count, too: the connection may be older than the removal of its Service.
         is_node_port
             || self.settings.ranges.iter().any(|range| range.contains(&ip))
             || self.service(connection).is_some()

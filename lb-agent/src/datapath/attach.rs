@@ -55,6 +55,7 @@ impl Datapath {
         let links = self.dir.join("links");
         let is_lost = |path| {
             let info = self.held.get(&path).map(|link| syscall::link_info(link.as_fd()));
+            // A link reports index 0 once its interface is gone (`tcx_link_fill_info`).
             info.is_some_and(|info| info.is_ok_and(|info| info.device() == 0))
         };
         let pins = Direction::BOTH.map(|direction| links::pin_of(&links, index, direction));
@@ -133,6 +134,7 @@ impl Datapath {
         let links = self.dir.join("links");
         let removed = links::detach_device(&links, index);
         for path in Direction::BOTH.map(|direction| links::pin_of(&links, index, direction)) {
+            // The next interface with this index starts without a history.
             self.displaced.forget(&path);
             drop(self.held.remove(&path));
         }

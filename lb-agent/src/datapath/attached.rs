@@ -49,6 +49,7 @@ pub fn attached_programs(index: u32, direction: Direction) -> io::Result<Vec<Hoo
 /// Returns the programs at the socket hooks of the cgroup that the links are attached to, by hook.
 pub fn attached_socket_programs(links: &Path) -> io::Result<Vec<(&'static str, Vec<u32>)>> {
     let pins = SOCKET_HOOKS.iter().map(|hook| links.join(hook));
+    // The cgroup is taken from a link, since the configuration may have changed since it was attached.
     let Some(pin) = pins.into_iter().find(|pin| pin.exists()) else { return Ok(Vec::new()) };
     let link = syscall::link_info(syscall::open_pin(&pin)?.as_fd())?;
     let cgroup = fs::File::open(cgroup(link.cgroup())?)?;

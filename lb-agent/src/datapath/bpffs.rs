@@ -59,6 +59,7 @@ pub(super) fn is_ours(dir: &Path) -> bool {
 
 fn mount_at(dir: &Path) -> Result<(), Error> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    // Only root: a process that can open a pin can change where packets go.
     mount(Some(SOURCE), dir, Some("bpf"), flags, Some("mode=0700")).map_err(|error| {
         Error::Directory {
             path: dir.to_owned(),

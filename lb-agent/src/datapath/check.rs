@@ -77,6 +77,7 @@ fn lacks(facts: &Facts, cgroup: &Path) -> Vec<Requirement> {
         (!facts.has_btf).then(btf),
         (!facts.is_cgroup2).then(|| cgroup2(cgroup)),
         facts.is_realtime.then(realtime),
+        // Unknown capabilities are not an error; the first system call will show.
         facts.capabilities.and_then(missing_capabilities),
     ];
     checks.into_iter().flatten().collect()

@@ -74,6 +74,7 @@ pub(super) fn remove_layout(layout: &Path, removed: &mut Vec<PathBuf>) -> Result
         syscall::wait_for_programs();
     }
     removed.extend(links);
+    // Links first, then programs and maps: nothing that runs loses its maps.
     PARTS.iter().try_for_each(|part| remove(&layout.join(part), removed))?;
     remove(layout, removed)
 }
@@ -101,6 +102,7 @@ pub(super) fn list(directory: &Path) -> Result<Vec<PathBuf>, Error> {
         Err(error) => return Err(pin(directory, error)),
     };
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    // So that outputs and tests see a fixed order.
     paths.sort();
     Ok(paths)
 }

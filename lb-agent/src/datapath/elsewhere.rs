@@ -126,6 +126,7 @@ fn walk(directory: &Path, depth: usize, found: &mut Vec<(PathBuf, Pinned)>) {
     if !pinned.is_empty() {
         found.push((directory.to_owned(), pinned));
     }
+    // The depth is limited: other programs may keep large trees in a bpffs.
     if depth == 0 {
         return;
     }
@@ -150,6 +151,7 @@ fn is_ours(program: u32) -> bool {
     };
     let mut names = CLASSIFIERS.iter().chain(&L3);
     let is_named = info.name_as_str().is_some_and(|name| names.any(|it| *it == name));
+    // The name of a program is not proof: it has only 15 characters, and another project may use it.
     let maps = info.map_ids().ok().flatten().unwrap_or_default();
     let maps: Vec<MapInfo> = maps.into_iter().filter_map(|id| MapInfo::from_id(id).ok()).collect();
     let has = |name: &&str| maps.iter().any(|map| map.name_as_str() == Some(name));

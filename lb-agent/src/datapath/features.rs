@@ -31,6 +31,7 @@ pub(super) const NO_FRAMES: &str =
 pub(super) fn takes_frames(index: u32) -> io::Result<bool> {
     let socket = connect(NETLINK_GENERIC)?;
     let family = ask(&socket, CONTROL, GET_FAMILY, &attribute(FAMILY_NAME, b"netdev\0"))?;
+    // Generic netlink assigns the numbers of families at run time.
     let family = find(&family, FAMILY_ID).and_then(|id| id.first_chunk().copied());
     let family = family.map(u16::from_ne_bytes).ok_or(io::ErrorKind::Unsupported)?;
     let device = ask(&socket, family, GET_DEVICE, &attribute(INDEX, &index.to_ne_bytes()))?;

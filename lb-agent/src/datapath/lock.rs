@@ -81,6 +81,7 @@ fn holder(locks: &str, device: u64, inode: u64) -> Option<u32> {
     let device = format!("{:02x}:{:02x}", major(device), minor(device));
     let held = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
+        // The agent's lock is exclusive; shared ones belong to processes that look for its holder.
         let [_, "FLOCK", _, "WRITE", pid, file, ..] = words.as_slice() else { return None };
         let (superblock, number) = file.rsplit_once(':')?;
         let is_inode = number.parse() == Ok(inode);

@@ -21,6 +21,7 @@ impl Datapath {
     pub fn newcomer(&mut self) -> Result<Newcomer, Error> {
         let mut of = |direction| {
             let program = self.programs.get(Role::Pod.program(direction))?;
+            // The thread needs handles of its own; this object stays with the main loop.
             let copied = program.fd().try_clone_to_owned();
             copied.map_err(|source| Error::Pin { path: self.dir.join("programs"), source })
         };

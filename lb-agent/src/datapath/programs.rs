@@ -122,6 +122,7 @@ impl Programs {
             let path = self.directory.join(name);
             if !path.exists() {
                 fs::create_dir_all(&self.directory).map_err(pin(&self.directory))?;
+                // The loader finds maps by their pins; without them it would create new ones.
                 self.maps.restore()?;
                 load_and_pin(&self.sources(), name)?;
             }
@@ -195,6 +196,7 @@ impl Programs {
         paths::forget_aside(&self.directory)?;
         let Some(parent) = self.directory.parent() else { return Ok(()) };
         for directory in cleanup::list(parent)? {
+            // Each build has a directory of its own.
             if directory != self.directory {
                 cleanup::remove(&directory, &mut Vec::new())?;
             }

@@ -55,6 +55,7 @@ fn reason(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EBUSY | libc::EEXIST) => OCCUPIED.to_owned(),
         Some(libc::EOPNOTSUPP) => "its driver does not support XDP".to_owned(),
+        // Drivers use different codes for the same two causes.
         Some(libc::EINVAL | libc::ERANGE | libc::ENOSPC | libc::ENOMEM) => {
             format!("its driver refuses, because of the MTU or the number of queues: {error}")
         }

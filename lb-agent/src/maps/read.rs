@@ -17,6 +17,7 @@ use crate::reconcile::Actual;
 impl Maps {
     /// Returns everything that the agent wrote into the maps.
     pub fn actual(&self) -> Result<Actual> {
+        // Services first: they tell how many lines are in use.
         let services = self.services()?;
         let lines = Actual::lines_in_use(&services);
         Ok(Actual {

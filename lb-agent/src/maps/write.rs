@@ -76,6 +76,7 @@ impl Maps {
             syscall::wait_for_programs();
         }
         let pair = self.settings.get(&0, 0)?.0;
+        // Two writes: the new content, then the switch. A packet reads either the old or the new settings.
         for pair in pair.replaced(*settings) {
             self.settings.set(0, Raw(pair), 0)?;
         }
@@ -90,6 +91,7 @@ impl Maps {
         let word =
             self.backend_filter.get(&(bit / 64), 0).map_err(named(name::BACKEND_FILTER))?.0.0;
         let marked = word | 1 << (bit % 64);
+        // Several endpoints can share one bit, and it may be set by an earlier one.
         if marked == word {
             return Ok(());
         }
@@ -99,6 +101,7 @@ impl Maps {
 
     /// Sets the bits of rows of an earlier run where they are missing: the earlier filter may have been lost.
     pub fn mark_endpoints(&mut self, rows: &[Backend]) -> Result<()> {
+        // Read at once, because a system call for each row would take long on large clusters.
         let words: Vec<Raw<LineOfPorts>> =
             elements(self.backend_filter.data()).map_err(batched(name::BACKEND_FILTER))?;
         let is_set = |bit: u32| {

@@ -49,6 +49,7 @@ pub async fn open_loopback(note: &Path, serves_loopback: bool) -> Result<(), Err
     let now = Loopback::read(&handle).await?;
     let wanted = now.opened(serves_loopback);
     if now != wanted {
+        // Saved before the write, so that cleanup can restore the settings after a crash.
         now.keep(note)?;
         wanted.write(&handle).await?;
         info!(?now, ?wanted, "loopback interface configured for packets of host processes");

@@ -130,6 +130,7 @@ impl<'a> Leads<'a> {
         if self.outside.contains(&there) {
             Some(true)
         } else {
+            // The link itself is in the set, too, and proves nothing about itself.
             plain.any(|(_, other)| *other != link.index).then_some(false)
         }
     }

@@ -14,6 +14,7 @@ use crate::takeover::{self, Connection};
 pub fn sockets(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<(Protocol, Tuple)>> {
     let mut found = Vec::new();
     sockets::walk(|Socket { local, peer, waits }| {
+        // A socket without a peer accepts packets from any client, so they may be requests.
         if !waits && is_meant(local) {
             let own = Endpoint::new(local.ip, local.port);
             found.push((local.protocol, Tuple::new(*peer, own)));

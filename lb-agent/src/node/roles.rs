@@ -90,6 +90,7 @@ pub fn addresses(view: &View, node: &Identity) -> BTreeMap<Ip, u32> {
         let primary = if own.ip.is_ipv4() { node.primary.v4 } else { node.primary.v6 };
         let accepts = node.node_ports.accepts(own.ip, primary);
         let bits = address::NODE | if accepts { address::NODE_PORTS } else { 0 };
+        // An address can be on several interfaces.
         *all.entry(wire(own.ip)).or_default() |= bits;
     }
     all
@@ -103,6 +104,7 @@ pub fn ambiguous(view: &View, node: &Identity) -> Vec<String> {
     let leads = Leads::of(view, node);
     let leads_out = |index: &u32| view.links.get(index).is_some_and(|it| leads.is_external(it));
     let is_ambiguous = |link: &&Link| {
+        // A configuration of either kind leaves no role to a guess.
         node.external.is_empty()
             && node.pods.is_empty()
             && !leads.is_external(link)
@@ -178,6 +180,7 @@ fn device(role: Role, sources: Sources<'_>, node: &Identity) -> Device {
 
 /// Returns the flags of an interface: its role, and the features that other interfaces allow.
 fn flags(link: &Link, role: Role, view: &View, node: &Identity) -> u32 {
+    // Only a veth or netkit with its other end in another namespace can take packets by `bpf_redirect_peer`.
     let is_peer = role == Role::Pod && link.kind == LinkKind::Veth && link.elsewhere.is_some();
     let local = if is_local(link, role, view, node) { Device::LOCAL_CLIENTS } else { 0 };
     let role = match role {

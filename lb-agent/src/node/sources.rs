@@ -26,6 +26,7 @@ impl<'a> Sources<'a> {
         let of = |index| self.usable(index).filter(|own| is_family(&own.ip));
         let own = || of(self.link.index);
         let mut all = own().chain(self.link.controller.into_iter().flat_map(of));
+        // The kernel, too, prefers an address of the outgoing interface.
         let global = all.find(|own| own.is_global).map(|own| own.ip);
         let node = if v4 { self.primary.v4 } else { self.primary.v6 }.filter(is_family);
         let any = || own().next().map(|own| own.ip);

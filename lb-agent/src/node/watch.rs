@@ -105,6 +105,7 @@ struct Seen {
 pub async fn run(views: Sender<Shown>) {
     let mut seen = Seen::default();
     while !views.is_closed() {
+        // The last view stays published while the connection is made again.
         if let Err(error) = follow(&views, &mut seen).await {
             warn!(error = %crate::chain(&error), "watching interfaces failed; retrying");
             tokio::time::sleep(PAUSE).await;
@@ -205,6 +206,7 @@ async fn show(
 
 fn publish(views: &Sender<Shown>, view: &View, source: ChangeSource) {
     views.send_if_modified(|shown| {
+        // Many events change nothing that matters here.
         let differs = shown.as_ref().is_none_or(|(shown, _)| shown != view);
         if differs {
             *shown = Some((view.clone(), source));

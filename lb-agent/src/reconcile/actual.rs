@@ -65,6 +65,7 @@ impl Actual {
         };
         let members: Vec<(Endpoint, BackendId)> =
             ids.iter().map(endpoint).collect::<Option<_>>()?;
+        // Recomputed and compared as a whole: an interrupted run may have written only a part of the lines.
         (selection::lines(&members) == lines).then_some(Members { set, ids })
     }
 }
@@ -112,6 +113,7 @@ impl Reconciler {
 
     /// Returns the id that an earlier run gave to the service of this plan.
     pub(super) fn match_orphan(&self, plan: &PortPlan) -> Option<ServiceId> {
+        // A ClusterIP belongs to one Service; other addresses can pass from one to another.
         let own = plan.frontends.iter().filter(|plan| plan.kind == FrontendKind::ClusterIp);
         let entry = own.map(|own| key(own, plan.key.protocol));
         let service = entry.filter_map(|frontend| self.frontends.get(&frontend));
@@ -198,6 +200,7 @@ fn own(owned: &mut Owned, set: Set) -> bool {
     let Some(range) = (Members { set, ids: Vec::new() }).range() else {
         return false;
     };
+    // The sets are ordered and do not overlap, so only both neighbours can touch a new one.
     let before = owned.range(..range).next_back().map(|(before, _)| before);
     let after = owned.range(range..).next().map(|(after, _)| after);
     let is_free = before.is_none_or(|before| before.line + before.lines <= range.line)
@@ -208,6 +211,7 @@ fn own(owned: &mut Owned, set: Set) -> bool {
 /// Enters the sets of orphans. A set whose lines overlap those of another is dropped, and will be built again.
 fn own_sets(orphans: &mut BTreeMap<ServiceId, Port>, owned: &mut Owned) {
     for port in orphans.values_mut() {
+        // Sets with the same members are stored once.
         let is_shared = port.cluster.set == port.local.set;
         if !own(owned, port.cluster.set) {
             port.cluster = Members::default();

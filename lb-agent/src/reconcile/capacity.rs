@@ -141,6 +141,7 @@ impl Reconciler {
         let limits = self.limits;
         match refusal {
             Refusal::Services => {
+                // Entries that this transaction will remove are still counted as used.
                 let going = transaction.dirty.iter();
                 let going = going.filter(|frontend| self.frontends.is_going(frontend)).count();
                 (limits.services as usize + going).saturating_sub(self.frontends.used())

@@ -30,6 +30,7 @@ impl Reconciler {
         if kept == self.kept {
             return Vec::new();
         }
+        // The marker of the address carries the flag of its ports, so it is written again as well.
         let changed = kept.symmetric_difference(&self.kept);
         let dirty = changed.flat_map(|it| [*it, Frontend::cluster_address(it.ip)]).collect();
         self.kept = kept;

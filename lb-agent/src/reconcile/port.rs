@@ -65,6 +65,7 @@ impl Port {
     pub(super) fn service(&self, id: ServiceId, frontend: Frontend) -> Option<Service> {
         let plans = self.plan.frontends.iter();
         let plan = plans.filter(|plan| key(plan, self.plan.key.protocol) == frontend);
+        // One address can be an external IP and a load balancer address at once; one of them decides.
         let plan = plan.min_by_key(|plan| rank(plan))?;
         Some(Service {
             id,
@@ -135,6 +136,7 @@ impl Reconciler {
         let Some(port) = self.ports.remove(&id) else {
             return;
         };
+        // The state file has its name no longer.
         self.naming += 1;
         for (frontend, kind) in claims(&port.plan) {
             self.frontends.release(frontend, kind, id, &mut transaction.dirty);

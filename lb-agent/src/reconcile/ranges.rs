@@ -78,6 +78,7 @@ impl Ranges {
             *self.others.entry(other(&frontend.ip)).or_default() += 1;
         } else {
             *self.cluster.entry(frontend.ip).or_default() += 1;
+            // Computed again only if an address lies outside: this costs a walk over all addresses.
             self.stale |= !holds(&self.current, &frontend.ip);
         }
     }
@@ -90,6 +91,7 @@ impl Ranges {
             decrement(&mut self.others, &other(&frontend.ip));
         } else {
             decrement(&mut self.cluster, &frontend.ip);
+            // Prefixes of `ServiceCIDR`s stay even without a Service in them.
             let given = if self.known { self.cidrs.len() } else { 0 };
             let mut computed = self.current.iter().skip(given);
             self.stale |= computed.any(|&(ip, bits)| !self.any_within(ip, bits));

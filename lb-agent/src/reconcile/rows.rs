@@ -26,6 +26,7 @@ impl Rows {
     pub(super) fn new(limit: u32, mut rows: Vec<Backend>) -> Self {
         rows.truncate(limit as usize);
         if rows.is_empty() {
+            // Row 0 means "no backend" and is never given out.
             rows.push(Backend::default());
         }
         let ids = (0_u32..).zip(&rows).skip(1);
@@ -76,6 +77,7 @@ impl Rows {
 
     /// Gives `backend` a row with a new epoch. Returns 0 without room, so check [`Rows::room`] first.
     pub(super) fn take(&mut self, backend: Backend, ops: &mut Vec<Op>) -> BackendId {
+        // The lowest free row, so that the used part of the map stays short.
         let id = match self.free.pop_first() {
             Some(id) => id,
             None if self.room() > 0 => {
@@ -84,6 +86,7 @@ impl Rows {
             }
             None => return 0,
         };
+        // A new epoch, so that flows and affinities of the old backend do not reach the new one.
         let epoch = next(self.get(id).epoch);
         self.put(id, Backend { epoch, ..backend }, ops);
         id

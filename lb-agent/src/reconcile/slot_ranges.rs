@@ -47,6 +47,7 @@ impl SlotRanges {
 
     /// Takes a run of lines from the shortest free range that fits; `None` if there is none.
     pub(super) fn take(&mut self, lines: u32) -> Option<Range> {
+        // Best fit: long ranges stay whole for large sets.
         let (length, line) = *self.by_length.range((lines, 0)..).next()?;
         self.by_length.remove(&(length, line));
         self.by_line.remove(&line);

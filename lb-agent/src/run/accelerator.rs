@@ -122,6 +122,7 @@ impl Accelerator {
     /// Updates whether an interface takes redirected frames, which can change at any time. Returns whether it did.
     fn look_out(&mut self, setting: Acceleration, index: u32, datapath: &impl Attach) -> bool {
         let Some(outcome) = self.outcomes.get_mut(&index) else { return false };
+        // An interface without XDP has no redirect to speak of.
         let keeps = if outcome.refused.is_some() {
             None
         } else if setting == Acceleration::Native {

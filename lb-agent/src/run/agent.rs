@@ -140,6 +140,7 @@ impl Agent {
     /// Takes in changes of objects: all that wait, up to a limit.
     fn take_events(&mut self, first: Event, events: &mut mpsc::Receiver<Event>) {
         let mut node_changed = self.take_event(first);
+        // Many changes cost one pass over the maps; the limit keeps probes and repairs from waiting.
         for _ in 0..AT_ONCE {
             let Ok(event) = events.try_recv() else { break };
             node_changed |= self.take_event(event);

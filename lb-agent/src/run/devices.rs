@@ -131,6 +131,7 @@ impl Devices {
         node: Option<&NodeSpec>,
         ips: (Option<IpAddr>, Option<IpAddr>),
     ) {
+        // A Node object that is missing for a moment must not change the roles of interfaces.
         if let Some(node) = node {
             self.identity.addresses = node.addresses.to_vec();
             self.identity.pod_ranges = self.config.pod_ranges(node);
@@ -274,6 +275,7 @@ impl Devices {
     /// Retries what failed.
     pub(super) fn retry(&mut self, is_known: bool, numbers: &Numbers) {
         if self.newcomers.count() > 0 || !self.failed.is_empty() || (is_known && !self.is_pruned) {
+            // The metric of attached interfaces tells retries from events.
             self.source = ChangeSource::Retry;
             self.apply(is_known, numbers);
         } else {

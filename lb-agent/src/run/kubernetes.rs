@@ -51,6 +51,7 @@ impl Shown {
     /// Takes in the plans of Services that changed.
     pub(super) fn taken(&mut self, tracker: &Tracker, taken: &[(ServiceName, Option<Translated>)]) {
         for (service, translated) in taken {
+            // Also without a plan: a removed Service closes its listener.
             self.checks.set(service, translated.as_ref().and_then(|translated| translated.health));
             let Some(translated) = translated else { continue };
             let uid = tracker.uid(service).unwrap_or_default();

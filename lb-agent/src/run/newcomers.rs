@@ -179,6 +179,7 @@ impl Shared {
 
 /// Follows links until the agent drops its side.
 fn follow(newcomers: &Weak<Newcomers>, mut views: watch::Receiver<Shown>) {
+    // The first packet of a pod can come within milliseconds.
     if let Err(error) = raise_priority_most() {
         debug!(%error, "priority not raised: it needs CAP_SYS_NICE");
     }

@@ -50,6 +50,7 @@ pub(super) fn start(
 /// Binds an address as Go does: the wildcard of either family means both, if the kernel has both.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     if address.ip().is_unspecified()
+        // A kernel without IPv6 refuses the socket; IPv4 alone is then served.
         && let Ok(socket) = TcpSocket::new_v6()
     {
         setsockopt(&socket, Ipv6V6Only, &false)?;

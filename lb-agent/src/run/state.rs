@@ -139,6 +139,7 @@ impl State {
     /// Reports whether the file should be written: something changed more than a second ago, or the file is missing. A
     /// kind that became stale or fresh, or another list of problems, is due at once.
     pub(super) fn is_due(&mut self) -> bool {
+        // One write at a time.
         if self.writing.as_ref().is_some_and(|writing| !writing.is_finished()) {
             return false;
         }
@@ -155,6 +156,7 @@ impl State {
         let of_source = of_source.iter().map(ToString::to_string);
         let all = self.of_node.iter().cloned().chain(of_source).chain(of_objects.iter().cloned());
         let known = self.of_node.len() + of_source_count + count;
+        // Problems of the node come first, as they concern all Services.
         let mut named: Vec<String> = all.take(NAMED).collect();
         match known.saturating_sub(named.len()) {
             0 => {}

@@ -42,6 +42,7 @@ pub fn state_file(bpf_dir: &Path) -> PathBuf {
     let name: Vec<String> = bpf_dir
         .components()
         .filter_map(|part| match part {
+            // The path becomes one name, so that agents with different `--bpf-dir` do not share a file.
             std::path::Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
             std::path::Component::Prefix(_)
             | std::path::Component::RootDir

@@ -184,6 +184,7 @@ impl Agent {
     pub(super) fn begin_sweep(&self, maps: &Arc<Maps>) -> JoinHandle<Result<Report, maps::Error>> {
         let maps = Arc::clone(maps);
         let context = sweep::Context {
+            // Taken now: the walk runs beside the main loop, which may change it.
             leaving: self.reconciler.leaving(),
             began: self.clock.shows(Instant::now()),
             lifetimes: self.lifetimes,

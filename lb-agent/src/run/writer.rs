@@ -149,6 +149,7 @@ impl<T: Table> Writer<T> {
     /// Returns the entries to retry now: those after the last one that was tried, then from the first.
     fn turn(&mut self) -> Vec<Entry> {
         let last = self.tried;
+        // In turn, so that a few entries that always fail do not keep the others from being tried.
         let behind = self.aside.range((last.map_or(Unbounded, Excluded), Unbounded));
         let up_to = last.map(|last| self.aside.range((Unbounded, Included(last))));
         let all = behind.chain(up_to.into_iter().flatten());

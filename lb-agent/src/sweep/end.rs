@@ -91,6 +91,7 @@ fn end_masquerade<E: Entries>(entries: &E, key: &FlowKey, flow: &Flow) -> Result
     let is_mark = flow.kind == Kind::MASQUERADE;
     let reply = if is_mark { key.tuple.reversed() } else { flow.to };
     let reply = FlowKey::new(reply, key.protocol, Side::EGRESS);
+    // Only the existence counts: the flow's own entries are judged on their own.
     if entries.entry(&reply)?.is_some() {
         return Ok(0);
     }
@@ -107,6 +108,7 @@ fn take_masquerade<E: Entries>(entries: &E, mark: &FlowKey) -> Result<usize, Err
         return Ok(1);
     }
     let answers = mark.opposite(&taken);
+    // The tuple may have been given to another flow since.
     let is_own = entries.entry(&answers)?.is_some_and(|found| found.to.is_reverse_of(&mark.tuple));
     let removed = is_own && entries.take(&answers)?.is_some();
     Ok(1 + usize::from(removed))

@@ -24,6 +24,7 @@ pub(crate) fn wait_for_programs() {
         tracing::warn!(%error, "no RCU grace period available; waiting by time instead");
         let began = Instant::now();
         while began.elapsed() < ENOUGH {
+            // A park can end early, so the time decides.
             std::thread::park_timeout(ENOUGH);
         }
     }

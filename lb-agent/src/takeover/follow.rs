@@ -53,6 +53,7 @@ impl Takeover {
 /// the Services are not known yet.
 pub async fn begin(maps: Arc<Maps>) -> Takeover {
     let is_programmed = Arc::new(AtomicBool::new(false));
+    // A failure must not keep the agent from starting. The rules are then known without the connections.
     let first = look(&maps, false).await.unwrap_or_else(|error| {
         complain(&error);
         Found { rules: Rules::find(), ..Found::default() }

@@ -86,6 +86,7 @@ impl fmt::Display for Hook {
 /// Returns every program at the hooks of this namespace's interfaces and of a cgroup.
 pub(super) fn all(cgroup: &Path) -> Vec<Hook> {
     let mut all = of_devices().unwrap_or_default();
+    // A wrong `--cgroup` is reported where it is used.
     let Ok(cgroup) = File::open(cgroup) else { return all };
     for name in SOCKET_HOOKS {
         let hooked = syscall::attached_to_cgroup(cgroup.as_fd(), attach_type(name));

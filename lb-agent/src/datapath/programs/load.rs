@@ -35,6 +35,7 @@ pub(super) fn is_usable(directory: &Path, maps: &Path) -> bool {
     let uses = |name: &str| ProgramInfo::from_pin(directory.join(name)).ok()?.map_ids().ok()?;
     let used: Option<Vec<Vec<u32>>> = names().map(uses).collect();
     let (Ok(ids), Some(used)) = (ids, used) else { return false };
+    // Programs over other maps would look alike and read entries that are no longer written.
     ids.is_subset(&used.into_iter().flatten().collect())
 }
 

@@ -67,6 +67,7 @@ pub(super) fn set_aside(directory: &Path) -> Result<(), Error> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(pin(&path)(error)),
         };
+        // The id makes the name unique; several loads can be set aside at once.
         let other = directory.join(format!("{}{id}", aside(name)));
         fs::rename(&path, other).map_err(pin(&path))?;
     }

@@ -34,6 +34,7 @@ pub fn is_of_another_build(dir: &Path) -> bool {
 /// another name it is taken over as what it is, another layout.
 pub(in crate::datapath) fn set_aside(dir: &Path) -> Result<(), Error> {
     let ours = dir.join(LAYOUT);
+    // Counters with another meaning are just reset.
     let other = others(&ours)?.into_iter().find(|shape| shape.content != Content::Counters);
     let Some(shape) = other else { return Ok(()) };
     let names = (0_u32..).map(|number| dir.join(format!("v{number}")));

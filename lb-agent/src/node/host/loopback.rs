@@ -51,6 +51,7 @@ impl Loopback {
             forwarding: conf.forwarding != 0,
             accept_local: conf.accept_local != 0,
             route_localnet: conf.route_localnet != 0,
+            // Without the file the kernel has no IPv6, and nothing is to be changed.
             forwarding_v6: forwarding_v6.map_or(true, |text| text.trim() != "0"),
         })
     }
@@ -90,6 +91,7 @@ impl Loopback {
             (ROUTE_LOCALNET, self.route_localnet),
         ];
         let attribute = |(kind, value): (u16, bool)| {
+            // Each attribute has a header of 4 bytes and a value of 4.
             let [head, kind] = [8_u16, kind].map(u16::to_ne_bytes);
             [head.as_slice(), &kind, &u32::from(value).to_ne_bytes()].concat()
         };

@@ -166,6 +166,7 @@ async fn rules(handle: &Handle, version: &IpVersion) -> Result<Vec<RuleMessage>,
     let rules = handle.rule().get(version.clone()).execute();
     let rules: Vec<RuleMessage> =
         rules.try_collect().await.map_err(|error| Error::Netlink("list rules", error))?;
+    // A rule belongs to this agent if it leads to its table; the priority may be used by others.
     let is_ours = |rule: &RuleMessage| {
         rule.attributes
             .iter()

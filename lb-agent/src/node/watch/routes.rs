@@ -66,6 +66,7 @@ impl Routes {
         }
         let Some(source) = self.due.take() else { return };
         let handle = handle.clone();
+        // In a task of its own: events are applied while the list is read.
         let task = tokio::spawn(async move { Ways::list(&handle).await });
         self.listing = Some(Listing { task, source, before: known.clone() });
         self.began = Some(Instant::now());

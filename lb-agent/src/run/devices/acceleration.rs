@@ -18,6 +18,7 @@ impl Devices {
         let edges: Vec<&Link> = edges.filter_map(|device| view.links.get(&device.index)).collect();
         let setting = self.config.acceleration.value;
         let settings = self.maps.settings();
+        // Read from the map, not from memory: the write of the settings may have failed.
         let tc_knows = settings.is_ok_and(|settings| settings.has(Settings::ACCELERATED));
         self.acceleration_changed |=
             self.accelerator.apply(setting, &edges, &mut self.datapath, tc_knows);
@@ -43,6 +44,7 @@ impl Devices {
         for (index, assignment) in &self.attached {
             let sends = if sending.contains(index) { Device::TAKES_FRAMES } else { 0 };
             let has_link = matches!(assignment.role, Role::Pod | Role::Edge);
+            // The bypass writes an Ethernet header, which an L3 interface lacks.
             let opens = if self.has_short_cuts() && has_link { Device::SHORT_CUT } else { 0 };
             self.flags.write(&mut self.maps, assignment, sends | opens);
         }
