@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(after.warnings, Vec::<String>::new());
     }
 
-    /// Every setting of ours with a value that is not its default.
+    /// Every setting of this agent, with a value that is not its default.
     const OURS: &str = "masquerade: kube-proxy\nsocketLB: 'off'\nacceleration: native\nshortCuts: 'on'\necho: reject\n\
         localhostNodePorts: true\nexternalDevices: [eth*]\npodDevices: [cali*]\nbpfDir: /sys/fs/bpf/x\n\
         cgroup: /host/cgroup/unified\nserviceProxyName: other\nmapSizes: {FLOWS: 4096}\n\

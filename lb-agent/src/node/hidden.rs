@@ -116,7 +116,7 @@ mod tests {
         told_by(links, &[])
     }
 
-    /// The same with routes, each to a network by the device of a number. Services have 10.96.0.0/12.
+    /// The same with routes, each to a network through the interface of this index. Services have 10.96.0.0/12.
     fn told_by(links: Vec<Link>, routes: &[(&str, u32)]) -> Vec<String> {
         let inside = View { links: (1..).zip(links).collect(), ..View::default() };
         let route = |(to, device): &(&str, u32)| routes::Route {
@@ -148,7 +148,7 @@ mod tests {
     fn card_beside_a_veth_is_a_second_network() {
         let veth = link("eth0", LinkKind::Veth, Some(OURS));
         assert!(told(vec![veth, link("net1", LinkKind::Other, None)]).is_empty());
-        // That veth leads to another namespace than ours.
+        // That veth leads to another namespace than that of the agent.
         let veth = link("eth0", LinkKind::Veth, Some(OURS + 1));
         assert_eq!(told(vec![veth, link("net1", LinkKind::Other, None)]).len(), 1);
     }

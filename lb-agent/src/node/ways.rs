@@ -190,7 +190,7 @@ mod tests {
         assert_eq!((found.learn(&local), found.default.contains(&7)), (Asks::Nothing, false));
     }
 
-    /// A card of a private network may have no address: the node's is on `lo`.
+    /// An interface to a private network may have no address, because the node's address is on `lo`.
     #[test]
     fn routes_to_networks_without_a_gateway_count_and_those_to_one_machine_do_not() {
         let mut found = Ways::default();

@@ -63,7 +63,7 @@ mod tests {
         format!("apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\n{lines}\n")
     }
 
-    /// The file is another one before anybody looks.
+    /// The file is replaced before its first check.
     #[tokio::test]
     async fn change_since_the_file_was_read_is_seen() {
         let directory = tempfile::tempdir().unwrap();

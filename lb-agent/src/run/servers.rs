@@ -142,7 +142,7 @@ mod tests {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// Longer than a connection without a request lives.
+    /// Longer than a connection without a request may live.
     const PATIENCE: Duration = Duration::from_secs(30);
     const QUESTION: &[u8] = b"GET /healthz HTTP/1.0\r\n\r\n";
 

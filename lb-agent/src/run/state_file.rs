@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// Enough for a hundred failures of a reader that takes the state before the journal.
+    /// Enough for a hundred failures of a reader that reads the state before the journal.
     const ROUNDS: u32 = 2_000;
 
     #[test]

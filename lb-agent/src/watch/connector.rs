@@ -104,7 +104,7 @@ mod tests {
         // The SYNs of a connection (RFC 6298: the first timeout is a second, and doubles).
         let syns = [0, 1, 3, 7, 15, 31, 63].map(Duration::from_secs);
         let last = syns.into_iter().filter(|at| *at < CONNECT).max().unwrap_or_default();
-        // The outage ends right after that one was lost.
+        // The outage ends right after that SYN was lost.
         let late = CONNECT.saturating_sub(last) + Pace::default().most;
         assert!(late < BOUND, "{late:?}");
     }

@@ -132,13 +132,13 @@ mod tests {
         note(&layout).unwrap();
         note(&layout).unwrap();
         assert!(SHAPES.iter().all(|shape| is_same(&layout, shape)));
-        // A mark of another build, of a map that is not there: nothing to take over.
+        // A fingerprint of another build for a map that does not exist: nothing to take over.
         let other = layout.join(DIRECTORY).join("FLOWS6-0123456789abcdef");
         fs::rename(mark(&layout, flows), &other).unwrap();
         assert!(!is_same(&layout, flows) && !is_of_another_build(dir));
         note(&layout).unwrap();
         assert!(is_same(&layout, flows) && !other.exists());
-        // The same, and the map is there.
+        // The same, and the map exists.
         fs::rename(mark(&layout, flows), &other).unwrap();
         fs::create_dir_all(layout.join("maps/FLOWS6")).unwrap();
         fs::create_dir(dir.join("v0")).unwrap();

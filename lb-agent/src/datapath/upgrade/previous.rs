@@ -201,7 +201,7 @@ mod tests {
             fs::create_dir_all(dir.join(path).parent().unwrap()).unwrap();
             fs::write(dir.join(path), "").unwrap();
         };
-        // v1 had taken every link of v7 over when it ended; both are older than what v0 was left by.
+        // v1 had taken over every link of v7 when it ended. v0 is newer than both.
         for path in
             ["v7/maps/FLOWS6", "v1/maps/FLOWS6", "v1/links/7-egress-old", "v0/links/7-egress"]
         {

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use crate::manifests::parse::contents;
 
-    /// Contract 1.3: both are keyed by the name of the port, which an API server fills in where it is missing.
+    /// Contract 1.3: both have the name of the port as their key, which an API server sets where it is missing.
     #[test]
     fn a_port_without_a_name_is_one_whose_name_is_empty() {
         for name in ["", "name: null, ", "name: ~, ", "name: \"\", "] {

@@ -76,7 +76,7 @@ mod tests {
             ("", "Services", "Service"),
             ("v1", "Nod", "Node"),
             ("discovery.k8s.io/v1", "EndpointSlices", "EndpointSlice"),
-            // The right kind of the wrong group.
+            // The right kind in the wrong group.
             ("v1", "EndpointSlice", "EndpointSlice"),
         ] {
             assert_eq!(meant(version, kind), Some(expected), "{version} {kind}");

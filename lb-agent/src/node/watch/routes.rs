@@ -111,7 +111,7 @@ mod tests {
             default: default.iter().copied().collect(),
             ..Ways::default()
         };
-        // Device 2 has no route any more, device 3 is gone, device 4 got a route; 5 is known by the list alone.
+        // Interface 2 has no route any more, 3 is gone, 4 got a route; 5 is known from the list alone.
         let merged = merged(ways(&[1, 3, 5]), &ways(&[1, 2, 3]), &ways(&[1, 2, 4]));
         assert_eq!(merged, ways(&[1, 4, 5]));
     }

@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// A packet without the fields that nothing is decided by.
+    /// Returns a packet without the fields that no decision depends on.
     fn decisive(mut packet: Vec<u8>, protocol: Protocol, v4: bool) -> Vec<u8> {
         let transport = HARDWARE + 2 + if v4 { 20 } else { 40 };
         packet[..HARDWARE].fill(0);

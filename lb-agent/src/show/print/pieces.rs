@@ -113,7 +113,7 @@ mod tests {
     }
 
     fn rows(count: usize) -> Vec<Number> {
-        // The last piece has longer and shorter ones than the first.
+        // The last piece has longer and shorter texts than the first.
         let text = |number| format!("{number}\n\"{}\"", "x".repeat(number % 7));
         let row = |number| Number { text: text(number), length: text(number).len() };
         (0..count).map(row).collect()

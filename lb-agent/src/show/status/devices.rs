@@ -108,7 +108,7 @@ mod tests {
         let (pod, uplink) = (Device { flags: Device::POD, ..Device::default() }, Device::default());
         for device in [pod, uplink] {
             assert_eq!(state(&device, true, true), ("attached", true));
-            // The interface may have no name here: it is one of another network namespace.
+            // The interface may have no name here, because it belongs to another network namespace.
             assert_eq!(state(&device, true, false), ("attached", true));
             assert_eq!(state(&device, false, true), ("NOT attached", false));
         }

@@ -60,7 +60,7 @@ pub(super) fn lines(text: &mut String, bpf_dir: &Path, process: Option<u32>, kno
 mod tests {
     use super::*;
 
-    /// The directory is gone, and with it the lock: the test itself takes the part of an agent.
+    /// The directory is gone, and the lock with it: the test itself plays the agent.
     #[test]
     fn an_agent_whose_directory_was_removed_runs_still() {
         let directory = tempfile::tempdir().unwrap();
