@@ -40,7 +40,7 @@ fn flags(arguments: &[&str]) -> Result<Config, Error> {
     Config::of(&run(arguments), None)
 }
 
-/// The content that kubeadm 1.36 writes into the ConfigMap `kube-proxy`.
+/// The content that kubeadm 1.36 writes into the `ConfigMap` `kube-proxy`.
 const KUBEADM: &str = include_str!("kubeadm.yaml");
 
 #[test]

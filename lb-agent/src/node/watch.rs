@@ -148,7 +148,7 @@ async fn show(
         // All is listed again from time to time, in case a change came without an event.
         let mut again = interval_at(Instant::now() + AGAIN, AGAIN);
         View { links: view.links, addresses: view.addresses, .. } = dump(handle).await?;
-        // In a thread of its own, as it enters every named network namespace.
+        // Not awaited here, because it enters every named network namespace.
         let mut hidden = Some(spawn_blocking(hidden::find));
         let mut source = ChangeSource::List;
         loop {
