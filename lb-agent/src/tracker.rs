@@ -238,6 +238,7 @@ impl Tracker {
     }
 
     fn set_service_cidrs(&mut self, mut cidrs: Vec<IpNet>) -> Effect {
+        // The order of the objects has no meaning.
         cidrs.sort_unstable();
         cidrs.dedup();
         if self.service_cidrs == cidrs {

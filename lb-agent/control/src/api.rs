@@ -105,6 +105,7 @@ async fn respond(server: &Server, parts: &Parts, body: Body) -> Result<Answer, F
 }
 
 async fn whole(body: Body) -> Result<Bytes, Failure> {
+    // Limited while it is read: a client must not fill the memory with one request.
     let limited = Limited::new(body, BODY).collect().await;
     limited.map(http_body_util::Collected::to_bytes).map_err(|error| {
         if error.is::<http_body_util::LengthLimitError>() {

@@ -99,6 +99,7 @@ impl Files {
             let _: &mut _ = options.write(true).create(true).truncate(true).mode(0o600);
             let mut file = options.open(&beside)?;
             file.write_all(content)?;
+            // Before the rename, or a crash could leave an empty file under the final name.
             file.sync_all()?;
             fs::rename(&beside, &path)
         };
@@ -108,6 +109,7 @@ impl Files {
     /// Returns the maker of tokens; the first call creates the secret.
     pub fn tokens(&self) -> Result<Tokens, Error> {
         let path = self.path(SECRET_FILE);
+        // Tokens are derived from the secret, so a new one would make all of them invalid.
         if !path.exists() {
             let secret = Tokens::secret().map_err(|_unspecified| Error::Random)?;
             self.write(SECRET_FILE, &secret)?;
@@ -186,6 +188,7 @@ fn base64(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
         let word = chunk.iter().fold(0_u32, |word, it| word << 8 | u32::from(*it))
+            // A short last chunk is filled up with zero bits.
             << (8 * (3 - chunk.len()));
         for place in 0..4 {
             let digit = (word >> (18 - 6 * place)) & 63;

@@ -76,6 +76,7 @@ impl Store {
     pub fn open(path: &Path, retention: Retention) -> Result<Self, Error> {
         let file = File::open(path)?;
         let state = file.load()?;
+        // Watchers wait on the revision and then read the state; the writer never waits for them.
         let (published, revision) = watch::channel(state.revision());
         let state = Arc::new(RwLock::new(state));
         let (jobs, queue) = mpsc::channel();

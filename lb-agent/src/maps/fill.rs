@@ -76,6 +76,7 @@ impl Maps {
     fn lines_in_use(&self) -> Result<usize> {
         let services = self.services()?;
         let sets = services.iter().flat_map(|(_, service)| [service.cluster, service.local]);
+        // By the first line, because several frontends and both policies can share a set.
         let sets: BTreeMap<u32, u32> =
             sets.filter(|set| set.members > 0).map(|set| (set.line, set.lines())).collect();
         Ok(sets.values().sum::<u32>() as usize)

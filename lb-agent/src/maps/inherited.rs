@@ -46,6 +46,7 @@ fn fitting(wanted: &[u64], room: usize) -> (BTreeSet<u64>, usize) {
     for hash in wanted {
         if fitting.len() < room {
             fitting.insert(*hash);
+        // A connection can be listed twice and must not count as left out.
         } else if !fitting.contains(hash) {
             left_out.insert(*hash);
         }

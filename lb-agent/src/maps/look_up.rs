@@ -50,6 +50,7 @@ impl Maps {
             .direct_seen
             .get(&(hash as u32 % DIRECT_SEEN), 0)
             .map_err(named(name::DIRECT_SEEN))?;
+        // The index has few bits, so the whole hash is compared.
         Ok(known.0 == hash)
     }
 

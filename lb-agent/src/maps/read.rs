@@ -75,6 +75,7 @@ impl Maps {
             lines.len() < count
         })
         .map_err(batched(name::MAGLEV))?;
+        // With a count of 0, the walk has already returned one line.
         lines.truncate(count);
         Ok(lines)
     }
@@ -106,6 +107,7 @@ impl Maps {
     pub fn counters(&self) -> Result<Vec<u64>> {
         let sum = |index: u32| {
             let values = self.counters.get(&index, 0).map_err(named(name::COUNTERS))?;
+            // One value per CPU, so that packets need no atomic addition.
             Ok(values.iter().fold(0_u64, |sum, value| sum.wrapping_add(value.0)))
         };
         (0..lb_common::event::COUNTERS).map(sum).collect()

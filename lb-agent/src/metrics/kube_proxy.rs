@@ -102,6 +102,7 @@ impl KubeProxy {
     pub fn programmed(&self, triggers: &[(Family, Timestamp)]) {
         let now = Timestamp::now();
         for (family, made) in triggers {
+            // The clock of the API server may be ahead.
             let took = now.duration_since(*made).as_secs_f64().max(0.0);
             self.programming.get_or_create(&ip(*family)).observe(took);
         }
@@ -113,6 +114,7 @@ impl KubeProxy {
         services.set(pending.services.cast_signed());
         slices.set(pending.slices.cast_signed());
         for (counter, total) in self.totals.iter().zip([totals.services, totals.slices]) {
+            // The tracker has totals, a counter of the metric library only increments.
             counter.inc_by(total.saturating_sub(counter.get()));
         }
     }
@@ -192,6 +194,7 @@ const PLATFORM: &str = if cfg!(target_arch = "x86_64") {
 impl Observer for KubeProxy {
     fn request(&self, seen: &Seen<'_>) {
         let (method, host) = (seen.method.to_string(), seen.host.to_owned());
+        // The value that client-go has for requests without a response.
         let code = seen.code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
         let labels = [("code", code), ("method", method.clone()), ("host", host.clone())];
         self.requests.get_or_create(&labels).inc();

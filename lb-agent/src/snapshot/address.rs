@@ -56,6 +56,7 @@ pub(super) const fn link_local(ip: IpAddr) -> bool {
 }
 
 fn without_leading_zeros(text: &str) -> Option<String> {
+    // The last 32 bits of an IPv6 address may be written in dotted form.
     let (front, dotted) = text.rfind(':').map_or(("", text), |at| text.split_at(at + 1));
     let mut parts = Vec::with_capacity(4);
     for part in dotted.split('.') {

@@ -47,6 +47,7 @@ impl<T: ?Sized> Default for Pool<T> {
 impl<T: ?Sized + Eq + Hash> Pool<T> {
     fn keep(&mut self, new: Arc<T>) -> Arc<T> {
         if self.set.len() >= self.limit {
+            // A cleanup whenever the set has doubled costs little per new text.
             self.set.retain(|shared| Arc::strong_count(shared) > 1);
             self.limit = (2 * self.set.len()).max(1024);
         }

@@ -50,6 +50,7 @@ impl Index {
     pub(super) fn apply_service(&mut self, spec: ServiceSpec) -> Touched {
         let name = spec.name.clone();
         let entry = self.services.entry(name.clone()).or_default();
+        // Objects that a list does not mention are removed at its end.
         entry.seen = self.service_list;
         if entry.spec.as_deref() == Some(&spec) {
             return Touched::default();
@@ -184,6 +185,7 @@ impl Index {
     /// Returns the Services that a change of the node can concern.
     pub(super) fn heeding(&self, change: NodeChange) -> Vec<ServiceName> {
         let heeds = |entry: &Entry| {
+            // A change of the node must not translate all Services again.
             (change.zone && entry.slices.iter().any(heeds_zone))
                 || (change.address && entry.spec.as_deref().is_some_and(heeds_node_addresses))
         };

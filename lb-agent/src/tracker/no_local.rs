@@ -30,6 +30,7 @@ impl NoLocal {
         let totals = self.0.as_flattened_mut().iter_mut();
         let parts = before.0.as_flattened().iter().zip(after.0.as_flattened());
         for (total, (before, after)) in totals.zip(parts) {
+            // Added before it is subtracted, so that the value does not pass below zero.
             *total = (*total + after).saturating_sub(*before);
         }
     }

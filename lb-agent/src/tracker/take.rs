@@ -64,6 +64,7 @@ impl Tracker {
 fn fingerprint(translated: &Translated) -> u128 {
     let mut low = DefaultHasher::new();
     let mut high = DefaultHasher::new();
+    // The same hash function gives another value after this prefix.
     high.write_u64(u64::MAX);
     translated.hash(&mut low);
     translated.hash(&mut high);

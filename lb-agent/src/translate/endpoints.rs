@@ -114,6 +114,7 @@ fn keep_better<'a>(
             place.insert(endpoint);
         }
         Entry::Occupied(mut place) => {
+            // During a rolling update an address can be in two slices for a moment.
             if place.get().terminating && !endpoint.terminating {
                 place.insert(endpoint);
             }

@@ -46,6 +46,7 @@ impl Identity {
 
     /// Reports whether the role may apply `verb` to a resource or subresource. `name` is empty for a collection.
     pub(crate) fn may(&self, verb: &str, (resource, sub): (&str, &str), name: &str) -> bool {
+        // All roles may read everything. A node may write events, leases, and the status of itself and of pods.
         let reads = matches!(verb, "get" | "list" | "watch");
         let asks = resource == "selfsubjectaccessreviews" && verb == "create";
         match self {

@@ -58,6 +58,7 @@ impl IntoResponse for Answer {
             [(header::CONTENT_TYPE, self.media), (header::CACHE_CONTROL, "no-cache, private")];
         headers.extend(fixed.map(|(name, value)| (name, header::HeaderValue::from_static(value))));
         for warning in &self.warnings {
+            // A quoted string of HTTP (RFC 9110 5.6.4); 299 is the code for warnings that persist.
             let text = warning.replace('\\', "\\\\").replace('"', "\\\"");
             if let Ok(value) = format!("299 - \"{text}\"").parse::<header::HeaderValue>() {
                 let _: bool = headers.append(header::WARNING, value);

@@ -55,6 +55,7 @@ pub(crate) async fn create(
     let Write { form, query, validation, wish } =
         Write::of(server, parts, &target, "CreateOptions")?;
     let sent = body::object(parts, &bytes, target.kind, validation)?;
+    // Converted to the stored form before the rules see it.
     let value = rules::kept_form(target.kind, sent.value);
     let made = server.store.write(move |it| make(it, &wish, value)).await?;
     let made = made.map_err(|it| it.warned(&sent.warnings))?;
@@ -110,6 +111,7 @@ pub(crate) fn keep(
         return Arc::new(Object::shown(key, &ruled.value));
     }
     if let Some(decision) = &ruled.decision {
+        // The bookings are part of the same transaction, so that no address is booked without its Service.
         transaction.book(decision);
         rules::addresses::keep(transaction, decision);
     }
@@ -154,6 +156,7 @@ fn ensure_namespace(transaction: &Transaction<'_>, wish: &Wish, name: &str) -> R
     let namespaces = Kind::find("", "namespaces").ok_or_else(Failure::no_path)?;
     let namespace = transaction.get(&Key::new("namespaces", "", &wish.namespace));
     let namespace = namespace.ok_or_else(|| Failure::not_found(namespaces, &wish.namespace))?;
+    // An object created now could be left over when the namespace is gone.
     if namespace.value().pointer("/metadata/deletionTimestamp").is_none() {
         return Ok(());
     }

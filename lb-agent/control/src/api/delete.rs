@@ -38,6 +38,7 @@ impl Options {
         options.revision = text("/preconditions/resourceVersion");
         let dry = given.get("dryRun").and_then(Value::as_array);
         let dry: Vec<&str> = dry.into_iter().flatten().filter_map(Value::as_str).collect();
+        // Both the query and the body can request a dry run.
         options.is_dry |= query::dry(&dry, "DeleteOptions")?;
         Ok(options)
     }

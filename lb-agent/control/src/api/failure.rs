@@ -94,6 +94,7 @@ impl Failure {
             .iter()
             .map(|it| json!({"reason": it.reason.word(), "message": it.message, "field": it.field}))
             .collect();
+        // kubectl prints the message; controllers read the causes.
         let mut failure = Self::new(422, "Invalid", message).of(name, kind, group);
         drop(failure.details.insert("causes".into(), listed.into()));
         failure

@@ -160,6 +160,7 @@ impl Page {
                 "The resourceVersion for the provided list is too old: {at} ({now})."
             ));
         };
+        // A token without a revision continues after the last key at the current state, as upstream offers it.
         let next = token_of("", namespace, name);
         let mut failure = Failure::expired(
             "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",

@@ -56,6 +56,7 @@ fn one(name: &'static str, wanted: &mut Vec<&'static str>) -> Value {
     let mut properties = Map::new();
     for field in &schema::type_of(name).fields {
         let mut property = of(&field.kind, wanted);
+        // kubectl computes strategic merge patches from these extensions.
         if let (Some(key), Some(fields)) = (&field.merge_key, property.as_object_mut()) {
             drop(fields.insert("x-kubernetes-patch-merge-key".into(), key.as_str().into()));
             let strategy = field.strategy.join(",");

@@ -108,6 +108,7 @@ pub(crate) async fn patch(
         Write::of(server, parts, &target, "PatchOptions")?;
     let (patch, duplicates) = Patch::of(parts, &bytes)?;
     let name = target.name().to_owned();
+    // The patch is applied inside the transaction, to the object as it is then. No other write can come in between.
     let work =
         move |it: &mut Transaction<'_>| one(it, &wish, &name, (&patch, duplicates, validation));
     let (made, warnings) = server.store.write(work).await??;

@@ -191,6 +191,7 @@ pub(crate) fn generation(kind: &Kind, value: &mut Value, old: &Value) {
         return;
     }
     let part =
+        // An empty list and a missing one are equal.
         |value: &Value, name: &str| value.pointer(name).filter(|it| !schema::is_zero(it)).cloned();
     let parts = ["/endpoints", "/ports", "/addressType", "/metadata/labels"];
     if parts.iter().any(|it| part(value, it) != part(old, it)) {

@@ -32,11 +32,13 @@ impl Selector {
 
     pub(crate) fn matches(&self, object: &Object) -> bool {
         let label = |key: &str| {
+            // Labels are kept sorted beside the JSON, so that a list parses no object.
             let at = object.labels.binary_search_by(|it| it.0.as_str().cmp(key)).ok()?;
             object.labels.get(at).map(|it| &it.1)
         };
         let is_met = |requirement: &Requirement| match requirement {
             Requirement::In(key, values) => label(key).is_some_and(|it| values.contains(it)),
+            // As upstream defines it, an object without the label matches `!=` and `notin`.
             Requirement::NotIn(key, values) => label(key).is_none_or(|it| !values.contains(it)),
             Requirement::Exists(key) => label(key).is_some(),
             Requirement::Absent(key) => label(key).is_none(),

@@ -118,6 +118,7 @@ fn verb(method: &Method, has_name: bool, is_status: bool, query: &Query) -> Resu
         ("POST", false) => Verb::Create,
         ("PUT", true) => Verb::Update,
         ("PATCH", true) => Verb::Patch,
+        // A status cannot be deleted.
         ("DELETE", true) if !is_status => Verb::Delete,
         ("DELETE", false) => Verb::DeleteCollection,
         _ => return Err(Failure::method_not_allowed()),

@@ -138,6 +138,7 @@ impl View {
 
     fn line(&self, event: &str, object: &Object) -> Bytes {
         if self.shape.0 == Shape::Whole && !table::is_translated(self.kind) {
+            // The usual case, once per change and watcher: the stored JSON is copied without being parsed.
             let mut line = BytesMut::with_capacity(object.json.len() + 40);
             line.put_slice(b"{\"type\":\"");
             line.put_slice(event.as_bytes());

@@ -37,6 +37,7 @@ fn is_absent(field: &Field, value: Option<&Value>) -> bool {
         None if field.is_pointer => field.omits_empty,
         None | Some(_) if field.is_pointer => false,
         value => {
+            // Go's `omitempty` has no effect on structs, which are never empty for it; `omitzero` has.
             let is_struct = matches!(
                 field.kind,
                 Kind::Object(_) | Kind::Time | Kind::MicroTime | Kind::Quantity | Kind::IntOrString

@@ -102,9 +102,11 @@ impl<'de> Visitor<'de> for Node<'_> {
         while let Some(key) = map.next_key::<String>()? {
             let dot = if self.path.is_empty() { "" } else { "." };
             let path = format!("{}{dot}{key}", self.path);
+            // The path is copied on each level, so its length limits time and memory of nested input.
             if path.len() > 10_000 {
                 return Err(A::Error::custom("too deep"));
             }
+            // Not an error here: `fieldValidation` decides. The last value counts, as in Go.
             if all.contains_key(&key) {
                 self.duplicates.borrow_mut().push(path.clone());
             }

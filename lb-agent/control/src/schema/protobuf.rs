@@ -78,6 +78,7 @@ impl Token<'_> {
 
 fn varint(bytes: &mut &[u8]) -> Result<u64, String> {
     let mut value = 0_u64;
+    // At most ten bytes of seven bits, the lowest first.
     for shift in (0..64).step_by(7) {
         let (first, rest) = bytes.split_first().ok_or(BROKEN)?;
         *bytes = rest;
@@ -120,6 +121,7 @@ fn read(type_name: &str, bytes: &[u8], into: &mut Map<String, Value>) -> Result<
     let of = type_of(type_name);
     for (number, token) in tokens(bytes)? {
         match of.wire.get(&number) {
+            // An unknown field is skipped, as protobuf requires for newer senders.
             None => {}
             Some(Wire::Inline(name)) => read(name, token.bytes(), into)?,
             Some(Wire::Field(index)) => {

@@ -59,6 +59,7 @@ impl Allocator<'_, '_> {
         if new.is_external_name() || is_none {
             return Ok(());
         }
+        // One place per family, where an empty text requests any address.
         let wanted = new.spec.ip_families.len().max(new.spec.cluster_ips.len());
         new.spec.cluster_ips.resize(wanted, String::new());
         for index in 0..new.spec.ip_families.len() {
@@ -222,6 +223,8 @@ impl Allocator<'_, '_> {
 
     fn any_port(&mut self) -> Result<i32, Refusal> {
         let Self { ranges, taken, dice, ports, .. } = self;
+        // A dry run books nothing and must not draw random numbers. It names a port that is only unique within the
+        // object.
         let port = if self.is_dry {
             Some(ports.last().map_or(DRY_PORT, |it| *it).saturating_add(1))
         } else {

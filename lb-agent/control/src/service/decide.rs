@@ -112,6 +112,7 @@ fn finish(
     if new.is_external_name() {
         new.spec.internal_traffic_policy = None;
     }
+    // Only the difference changes, so an address that the Service keeps is never free in between.
     let (now, before) = (bookings(&new), old.map(bookings).unwrap_or_default());
     Ok(Decision {
         service: new,

@@ -144,6 +144,7 @@ fn both_where_allowed(new: &mut Service, first: Family, is_dual: bool) {
     if families.is_empty() {
         families.push(first.word().into());
     }
+    // A dual-stack policy takes the second family if the cluster has it.
     if let ([only], false, true) = (families.as_slice(), is_single, is_dual)
         && let Some(family) = Family::of(only)
     {

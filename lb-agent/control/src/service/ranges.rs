@@ -148,6 +148,7 @@ impl PortRange {
     pub fn free(&self, dice: &mut Dice<'_>, is_taken: impl Fn(u16) -> bool) -> Option<u16> {
         let size = u64::from(self.last - self.first) + 1;
         let band = band(size, 32, 128);
+        // The lower band is kept for ports and addresses that users write themselves, as in upstream.
         let bands = [(band, size - band), (0, band)];
         bands.into_iter().filter(|it| it.1 > 0).find_map(|(start, length)| {
             let chosen = dice(length);

@@ -22,6 +22,7 @@ fn ingress(new: &Service, old: &Service) -> Vec<Cause> {
         let detail = "may only be used when `spec.type` is 'LoadBalancer'";
         return vec![Cause::forbidden(field, detail)];
     }
+    // Forms that upstream refuses in new objects stay valid in stored ones.
     let stored = old.status.load_balancer.ingress.iter().map(|it| it.ip.clone());
     let stored: Vec<String> = stored.filter(|it| !it.is_empty()).collect();
     let each = given.iter().enumerate();

@@ -96,6 +96,7 @@ impl State {
     ) -> Result<Vec<Arc<Change>>, Gone> {
         self.ensure_known(after)?;
         let Some(changes) = self.window.get(resource) else { return Ok(Vec::new()) };
+        // The changes of a resource are in the order of their revisions.
         let start = changes.partition_point(|it| it.revision <= after);
         Ok(changes.iter().skip(start).take(most).map(Arc::clone).collect())
     }

@@ -62,6 +62,7 @@ impl<'a> Transaction<'a> {
     pub fn list(&self, resource: &str, namespace: Option<&str>) -> Vec<Arc<Object>> {
         let kept = self.state.list(resource, namespace).into_iter();
         let mut all: BTreeMap<Key, Arc<Object>> = kept.map(|it| (it.key.clone(), it)).collect();
+        // Transactions of one batch share a write to disk; each one sees those before it.
         for (key, object) in self.before.objects.iter().chain(&self.own.objects) {
             let is_other = namespace.is_some_and(|it| it != key.namespace);
             if key.resource != resource || is_other {

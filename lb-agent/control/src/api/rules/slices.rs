@@ -94,6 +94,7 @@ fn one_address(text: &str, field: &str, kind: &str) -> Vec<Cause> {
         "IPv4" if !is_of(true) => vec![Cause::invalid(field, text, "must be an IPv4 address")],
         "IPv6" if !is_of(false) => vec![Cause::invalid(field, text, "must be an IPv6 address")],
         "IPv4" | "IPv6" => {
+            // One message per address: its form is judged first, then its meaning.
             let faults = check::legacy_ip(field, text, &[]);
             if faults.is_empty() { check::endpoint_address(text, field) } else { faults }
         }

@@ -13,6 +13,7 @@ const ONCE: &str = "may not change once set";
 /// Returns the changes that an update may not make.
 pub(crate) fn change(new: &Service, old: &Service) -> Vec<Cause> {
     let mut causes = Vec::new();
+    // A change from or to `ExternalName` releases or allocates all addresses.
     if !new.is_external_name() && !old.is_external_name() {
         causes.extend(cluster_ips(new, old));
         causes.extend(families(new, old));
