@@ -128,6 +128,7 @@ async fn send(client: Client, node: String, mut notes: mpsc::Receiver<Note>) {
 }
 
 async fn create(client: &Client, node: &str, note: &Note) {
+    // The time of writing: a note may have waited in the queue.
     let event = event(note, node, Timestamp::now());
     let namespace = event.metadata.namespace.clone().unwrap_or_default();
     let api = Api::<Event>::namespaced(client.clone(), &namespace);

@@ -50,6 +50,7 @@ impl Manifests {
     pub fn open(directory: &Path, node: &str) -> Result<Self, ManifestsError> {
         let directory = directory.to_owned();
         let wrong = |source| ManifestsError::Directory { directory: directory.clone(), source };
+        // Tried first, because the error of inotify does not say that the directory is missing.
         drop(std::fs::read_dir(&directory).map_err(wrong)?);
         let notify = Notify::open(&directory);
         let notify = notify.map_err(|source| ManifestsError::Notification {

@@ -135,6 +135,7 @@ pub(crate) fn list(values: &[String]) -> Value {
 pub fn sentence(causes: &[Cause]) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in causes.iter().map(Cause::line) {
+        // As upstream's aggregate of errors prints each message once.
         if !lines.contains(&line) {
             lines.push(line);
         }

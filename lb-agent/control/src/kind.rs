@@ -203,6 +203,7 @@ fn field_text(field: &str, value: &Value) -> String {
     match found {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Bool(flag)) => flag.to_string(),
+        // A missing boolean is false, and selectors compare texts.
         _ if matches!(field, "spec.unschedulable" | "spec.hostNetwork") => "false".into(),
         _ => String::new(),
     }

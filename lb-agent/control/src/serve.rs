@@ -83,8 +83,10 @@ impl Running {
         let listener = listener.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let server = Server { store, ranges: options.ranges.clone(), tokens };
+        // After the socket is bound, because the Service `kubernetes` contains its port; before it is served.
         bootstrap(&server, address.port()).await.map_err(Error::First)?;
         let asked = match address.ip() {
+            // No client can connect to the unspecified address, so the kubeconfig names the local one.
             ip if ip.is_unspecified() => IpAddr::from(Ipv4Addr::LOCALHOST),
             ip => ip,
         };
@@ -154,6 +156,7 @@ fn acceptor(serving: &Serving) -> Result<TlsAcceptor, Error> {
         ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config.map_err(|error| wrong(&error))?.with_no_client_auth();
     let mut config = config.with_single_cert(chain, key).map_err(|error| wrong(&error))?;
+    // client-go prefers HTTP/2, with which all watches share one connection.
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -42,6 +42,7 @@ impl FromStr for Client {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        // An address alone first: an IPv6 address has colons of its own.
         let address = text.trim_matches(['[', ']']).parse::<IpAddr>();
         let with_port =
             address.map(|ip| SocketAddr::new(ip, CLIENT_PORT)).or_else(|_| text.parse());

@@ -119,6 +119,7 @@ fn size(text: &str) -> Result<(String, u32), String> {
         return Err("a map needs at least one entry".into());
     }
     let name = name.to_uppercase();
+    // Refused here, as an error of usage, and not only when maps are made.
     Shape::ensure_sizable(&name)?;
     Ok((name, entries))
 }

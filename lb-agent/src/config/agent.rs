@@ -58,6 +58,7 @@ fn patterns(section: &mut Section, key: &str) -> Option<Found<Vec<Pattern>>> {
     for (at, found) in list.into_iter().enumerate() {
         match found.value.parse::<Pattern>() {
             Ok(pattern) => patterns.push(pattern),
+            // Each entry is reported with its own place, so that one attempt shows all problems.
             Err(why) => section.wrong(found.place, &format!("{key}[{at}]"), why.to_owned()),
         }
     }

@@ -70,6 +70,7 @@ impl Config {
         for (listener, ip) in
             [(&mut self.healthz, Ipv6Addr::UNSPECIFIED), (&mut self.metrics, Ipv6Addr::LOCALHOST)]
         {
+            // A configured address stays as it is.
             if let (false, Some(address)) = (listener.is_set(), &mut listener.value) {
                 address.set_ip(ip.into());
             }

@@ -117,6 +117,7 @@ impl Config {
         let around = |own: &IpNet| {
             let [v4, v6] = NODES_BITS;
             let wider = if own.addr().is_ipv4() { v4 } else { v6 };
+            // Controllers cut the ranges of nodes from one prefix; its length is not known, so a usual one is assumed.
             let bits = own.prefix_len().saturating_sub(wider);
             IpNet::new(own.addr(), bits).unwrap_or(*own)
         };
@@ -162,6 +163,7 @@ impl Config {
     /// Returns the primary addresses. A specific `bindAddress` replaces the one of its family (contract 8.3).
     pub fn primary(&self, found: Primary) -> Primary {
         match self.bind_address.value {
+            // The default means all addresses and names none.
             ip if ip.is_unspecified() => found,
             IpAddr::V4(ip) => Primary { v4: Some(ip.into()), ..found },
             IpAddr::V6(ip) => Primary { v6: Some(ip.into()), ..found },
@@ -195,6 +197,7 @@ impl Config {
     pub fn node(&self) -> String {
         let host = || {
             let name = nix::sys::utsname::uname();
+            // The kubelet registers the node by the host's name in lower case.
             name.map(|name| name.nodename().to_string_lossy().to_lowercase()).unwrap_or_default()
         };
         self.hostname.value.clone().filter(|name| !name.is_empty()).unwrap_or_else(host)

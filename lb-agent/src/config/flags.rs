@@ -224,6 +224,7 @@ type Listener = Option<Option<std::net::SocketAddr>>;
 fn listener(flag: &str, text: Option<&String>, port: u16) -> Result<Listener, String> {
     match text {
         None => Ok(None),
+        // As in kube-proxy, an empty address turns the listener off.
         Some(text) if text.is_empty() => Ok(Some(None)),
         Some(text) => {
             let address = values::listener(text, port);

@@ -60,6 +60,7 @@ impl Section {
         let node = node.unwrap_or_else(|| Node { place: Place::default(), value: Value::Null });
         let mut inner = Self { path, ..Self::of(&node) };
         let value = read(&mut inner);
+        // Unknown keys of the inner mapping are reported with their whole path.
         let notes = inner.finish();
         self.notes.problems.extend(notes.problems);
         self.notes.warnings.extend(notes.warnings);

@@ -61,6 +61,7 @@ impl Value {
             Self::Bool(value) => *value,
             Self::Integer(value) => *value != 0,
             Self::Float(value) => *value != 0.0,
+            // kubeadm writes every field, with its zero value; warnings about these would hide the others.
             Self::Text(text) => !matches!(text.as_str(), "" | "0" | "0s"),
             Self::List(list) => !list.is_empty(),
             Self::Map(entries) => entries.iter().any(|(_, node)| node.value.is_set()),

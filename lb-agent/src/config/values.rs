@@ -20,6 +20,7 @@ pub fn boolean(text: &str) -> Result<bool, String> {
 
 /// Parses a duration in Go's notation: `1h30m`, `500ms`, `0`.
 pub fn duration(text: &str) -> Result<Duration, String> {
+    // Go accepts a zero without a unit.
     if text == "0" {
         return Ok(Duration::ZERO);
     }

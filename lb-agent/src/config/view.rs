@@ -105,6 +105,7 @@ impl Config {
         drop(map.insert("apiVersion".into(), json!(api.0)));
         drop(map.insert("kind".into(), json!(api.1)));
         for entry in self.entries() {
+            // `--master` is a flag only; the file format has no field for it.
             if entry.is_ours == (api == AGENT) && entry.field != MASTER && is_wanted(&entry) {
                 put(&mut map, &entry.field, entry.value);
             }

@@ -37,6 +37,7 @@ fn host(version: Version, headers: &HeaderMap) -> Option<&'static str> {
 /// Returns the fault of a request target: it must be a path with complete percent escapes.
 fn target(method: &Method, uri: &Uri) -> Option<&'static str> {
     let path = uri.path();
+    // CONNECT has a host and port as its target.
     let is_path = path.starts_with('/') || *method == Method::CONNECT;
     let mut escapes = path.split('%').skip(1);
     let is_whole = |escape: &str| {
@@ -50,6 +51,7 @@ fn bad_request(text: &'static str) -> Response<Body> {
     *response.status_mut() = StatusCode::BAD_REQUEST;
     response.headers_mut().extend([
         (CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8")),
+        // After a malformed request, the place of the next one is not certain.
         (CONNECTION, HeaderValue::from_static("close")),
     ]);
     response

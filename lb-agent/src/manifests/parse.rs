@@ -56,6 +56,7 @@ pub(super) struct Unreadable {
 /// Reads all objects of supported kinds in a file.
 pub(super) fn contents(text: &str) -> Result<Contents, Unreadable> {
     let mut found = Contents::default();
+    // Editors on Windows begin a file with a byte order mark.
     for (line, document) in documents(text.strip_prefix('\u{feff}').unwrap_or(text)) {
         read((line, document), &mut found).map_err(|error| unreadable(&error, line))?;
     }

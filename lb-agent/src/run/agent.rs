@@ -209,6 +209,7 @@ impl Agent {
         let mut settings = self.devices.settings();
         let is_taking_over = self.takeover.is_under_way();
         if is_taking_over {
+            // The flag makes the programs leave connections alone that netfilter translates.
             settings.flags |= Settings::TAKE_OVER;
         }
         self.open.hold(is_taking_over);

@@ -91,6 +91,7 @@ impl Newcomers {
     /// Takes an interface over from the thread. The thread attaches nothing while the caller holds the result.
     pub(super) fn take(&self, index: u32) -> Taking<'_> {
         let mut shared = self.shared();
+        // The main loop decides with all facts; what the thread did early is checked again.
         let early = shared.early.remove(&index);
         let was_early = early.is_some_and(|early| early.written.is_some());
         shared.taken.insert(index);

@@ -10,6 +10,7 @@ pub(crate) fn sloppy(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some(address);
     }
+    // Rust's parser refuses leading zeros, which old objects contain.
     let octets: Vec<u8> = text.split('.').map(octet).collect::<Option<_>>()?;
     let octets: [u8; 4] = octets.try_into().ok()?;
     Some(Ipv4Addr::from(octets).into())
@@ -33,6 +34,7 @@ pub(crate) fn family(text: &str) -> Family {
 
 /// Validates an address of a field that is older than the strict rules: a stored value stays valid.
 pub(crate) fn legacy_ip(field: &str, value: &str, stored: &[String]) -> Vec<Cause> {
+    // Otherwise an old object could no longer be updated at all.
     if stored.iter().any(|it| it == value) {
         return Vec::new();
     }
@@ -100,6 +102,7 @@ impl Cidr {
             IpAddr::V4(it) => (u128::from(it.to_bits()), 32),
             IpAddr::V6(it) => (it.to_bits(), 128),
         };
+        // Shifted to the left end, the host bits remain alone.
         let host = width - u32::from(self.length);
         host > 0 && bits << (128 - host) != 0
     }

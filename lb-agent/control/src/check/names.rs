@@ -161,6 +161,7 @@ pub(crate) fn labels(values: &BTreeMap<String, String>, field: &str) -> Vec<Caus
 pub(crate) fn annotations(values: &BTreeMap<String, String>, field: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     for key in values.keys() {
+        // As upstream does: keys of annotations may have upper-case letters in the prefix.
         let faults = label_key(&key.to_lowercase()).into_iter();
         causes.extend(faults.map(|it| Cause::invalid(field, key.as_str(), &it)));
     }

@@ -60,6 +60,7 @@ fn start_counting(
     sink: impl Write + Send + 'static,
     lost: &'static AtomicU64,
 ) -> io::Result<(Lines, LastLines)> {
+    // Bounded: a reader that has stopped must not make the agent's memory grow.
     let (to, from) = sync_channel(WAITING);
     drop(thread::Builder::new().name("log".to_owned()).spawn(move || write(sink, &from, lost))?);
     Ok((Lines { to: to.clone(), lost }, LastLines(to)))

@@ -47,6 +47,7 @@ impl Args for IgnoredFlags {
         WITHOUT_MEANING.iter().fold(cmd, |cmd, (name, alone)| {
             let arg = Arg::new(*name).long(*name).hide(true).action(ArgAction::Append);
             let arg = if *alone {
+                // A boolean of Go's flag syntax takes its value only after `=`.
                 arg.num_args(0..=1).require_equals(true).default_missing_value("true")
             } else {
                 arg.allow_hyphen_values(true)

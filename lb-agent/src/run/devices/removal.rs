@@ -23,6 +23,7 @@ impl Devices {
         self.flags.forget(index);
         let detached = self.datapath.detach(index).map_err(|error| crate::chain(&error));
         let removed = self.maps.remove_device(index).map_err(|error| crate::chain(&error));
+        // Last: from here on the thread may attach programs to a new interface with this index.
         self.newcomers.release(index);
         detached.and(removed)
     }
