@@ -41,10 +41,10 @@ pub const KUBE_PROXY: (&str, &str) = ("kubeproxy.config.k8s.io/v1alpha1", "KubeP
 /// The API of the second document.
 pub const AGENT: (&str, &str) = ("lb.dev/v1alpha1", "AgentConfiguration");
 
-/// Default of `--bpf-dir`.
+/// Default of `--bpf-dir`, below the usual mount point of the bpffs.
 pub const DEFAULT_BPF_DIR: &str = "/sys/fs/bpf/lb";
 
-/// The whole configuration.
+/// The whole configuration, each setting with its origin.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The path given with `--config`.
@@ -158,7 +158,7 @@ impl Default for Config {
     }
 }
 
-/// An invalid value.
+/// An invalid value, with its place in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub place: Place,
@@ -185,7 +185,7 @@ pub enum Error {
     #[error("--config {}: {}", file.display(), joined(problems))]
     File {
         file: PathBuf,
-        /// All invalid fields.
+        /// All invalid fields, so that one attempt shows them all.
         problems: Vec<Problem>,
     },
     /// A flag is invalid, or two values contradict each other.

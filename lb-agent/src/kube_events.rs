@@ -48,7 +48,7 @@ pub struct Note {
     pub reason: &'static str,
     /// Action during which it happened.
     pub action: &'static str,
-    /// Message for people.
+    /// Message for people; longer ones are cut at the API's limit.
     pub text: String,
 }
 

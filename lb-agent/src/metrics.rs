@@ -28,7 +28,7 @@ mod zpages;
 /// Numbers that the main loop keeps for `/metrics`.
 #[derive(Debug, Default)]
 pub struct Numbers {
-    /// Successful map writes.
+    /// Number of successful map writes.
     pub operations: AtomicU64,
     /// Map writes that failed; each is retried.
     pub failures: AtomicU64,

@@ -108,7 +108,7 @@ pub enum Error {
 /// The reason why a run ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// SIGTERM or SIGINT.
+    /// The agent got SIGTERM or SIGINT.
     Asked,
     /// The configuration changed, or maps must be larger: restart.
     Changed,

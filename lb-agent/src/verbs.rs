@@ -24,14 +24,14 @@ use crate::{FINDING, UNREACHABLE};
 /// SIGTERM to exit at most; tasks that still run are left behind.
 const GOODBYE: Duration = Duration::from_millis(200);
 
-/// Says it, again at each change when watching.
+/// Prints the text, and again at each change when watching.
 pub(crate) fn shown(when: Repeat, text: impl FnMut() -> Result<String>) -> Result<ExitCode> {
     let is_screen = io::stdout().is_terminal();
     show::repeat::repeat(when.watch, is_screen, &mut io::stdout(), text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints one.
+/// Returns the text of one list.
 type List = fn(&Path, &Scope, Format) -> Result<String, show::Error>;
 
 /// A list of what belongs to services.

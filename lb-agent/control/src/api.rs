@@ -51,7 +51,7 @@ const BODY: usize = 3 << 20;
 /// The state that all requests share.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// The stored objects.
+    /// The stored objects and their changes.
     pub store: Store,
     /// Where addresses and ports come from.
     pub ranges: Ranges,

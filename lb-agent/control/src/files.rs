@@ -52,7 +52,7 @@ pub struct Files {
 pub struct Serving {
     /// The certificate of the server, followed by that of the authority.
     pub chain: String,
-    /// The private key.
+    /// The private key in PEM.
     pub key: String,
 }
 

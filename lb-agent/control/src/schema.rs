@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     MicroTime,
     Quantity,
     IntOrString,
-    /// Any JSON value.
+    /// Any JSON value, kept as it is.
     Any,
     List(Box<Self>),
     Map(Box<Self>),

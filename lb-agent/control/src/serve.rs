@@ -52,7 +52,7 @@ pub enum Error {
     /// The address cannot be listened on.
     #[error("listen on {address}: {cause}\nremedy: choose another address with --listen")]
     Listen {
-        /// The address.
+        /// The requested address.
         address: SocketAddr,
         /// The error of the system.
         cause: std::io::Error,

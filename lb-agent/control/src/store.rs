@@ -34,7 +34,7 @@ pub enum Error {
         path: String,
         /// The error of the database.
         cause: String,
-        /// The remedy.
+        /// The action that helps, for the operator.
         remedy: &'static str,
     },
     /// The content of the file cannot be read.
@@ -121,7 +121,7 @@ impl Store {
         self.revision.clone()
     }
 
-    /// Returns one object.
+    /// Returns an object at the current revision; `None` if it does not exist.
     pub fn get(&self, key: &Key) -> Option<Arc<Object>> {
         self.state().get(key)
     }

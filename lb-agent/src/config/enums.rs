@@ -53,7 +53,7 @@ pub enum Acceleration {
     /// On every external interface whose driver supports it, virtual ones included; XDP also redirects past the stack
     /// (ADR 0019).
     Native,
-    /// On no interface.
+    /// XDP is attached to no interface.
     Off,
 }
 
@@ -81,7 +81,7 @@ pub enum Echo {
 pub struct NodePortAddresses {
     /// The node's primary address of each family.
     pub primary: bool,
-    /// Every address.
+    /// Every address of the node accepts `NodePorts`.
     pub all: bool,
     /// Loopback addresses, through the socket hooks.
     pub localhost: bool,

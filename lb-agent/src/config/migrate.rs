@@ -11,7 +11,7 @@ const KEY: &str = "config.conf";
 /// Mount point of the host's cgroups in `deploy/daemonset.yaml`. In a pod the agent finds it without the setting.
 const HOST_CGROUP: &str = "/host/cgroup";
 
-/// The converted configuration.
+/// The converted configuration, and what could not be converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migrated {
     /// Two YAML documents.
@@ -27,7 +27,7 @@ pub enum Error {
     #[error("{file}: {}", joined(problems))]
     Problems {
         file: String,
-        /// All invalid fields.
+        /// All invalid fields of kube-proxy's file.
         problems: Vec<Problem>,
     },
     /// The `ConfigMap` has no key `config.conf`.

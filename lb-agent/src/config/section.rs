@@ -19,9 +19,9 @@ pub(super) struct Found<T> {
 /// The findings so far.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
-    /// Invalid values.
+    /// Invalid values, which make the configuration fail.
     pub(super) problems: Vec<Problem>,
-    /// Settings without effect.
+    /// Settings without effect, which are only logged.
     pub(super) warnings: Vec<String>,
 }
 
@@ -181,7 +181,7 @@ impl Section {
         }
     }
 
-    /// Reads a boolean.
+    /// Reads a boolean; every other type is an error.
     pub(super) fn flag(&mut self, key: &str) -> Option<Found<bool>> {
         let node = self.take(key)?;
         let Value::Bool(value) = node.value else {

@@ -10,7 +10,7 @@ use super::release::{self, Release};
 
 /// First release of Linux with tcx links.
 const KERNEL: Release = (6, 6);
-/// The kernel's BTF.
+/// The type information of the kernel (`CONFIG_DEBUG_INFO_BTF`).
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 /// Contains 1 on a kernel with `CONFIG_PREEMPT_RT` (Linux 5.x with the RT patches, and since 6.12).
 const REALTIME: &str = "/sys/kernel/realtime";

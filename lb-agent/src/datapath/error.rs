@@ -30,7 +30,7 @@ pub enum Error {
         .pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
     )]
     InUse {
-        /// The directory.
+        /// The `--bpf-dir` in use.
         path: PathBuf,
         /// Process id of that agent, if it is visible from here.
         pid: Option<u32>,
@@ -55,10 +55,10 @@ pub enum Error {
          it, or remove everything with `lb-agent cleanup --bpf-dir {dir}`"
     )]
     PinShape {
-        /// The pin.
+        /// The pin with the wrong object.
         path: PathBuf,
         found: String,
-        /// The expected shape.
+        /// The shape of the map that this build expects.
         wanted: String,
         /// `--bpf-dir`.
         dir: PathBuf,
@@ -100,7 +100,7 @@ pub enum Error {
          read-write, or choose another --bpf-dir"
     )]
     Pin {
-        /// The pin.
+        /// The pin that failed.
         path: PathBuf,
         /// The error of the kernel.
         #[source]

@@ -19,7 +19,7 @@ use super::release;
 /// Which packets are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum PacketLog {
-    /// No packets.
+    /// No packet is logged.
     #[default]
     Off,
     /// Dropped packets, at debug level.

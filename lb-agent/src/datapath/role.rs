@@ -9,7 +9,7 @@ pub enum Role {
     Edge,
     /// An external interface without a link-layer header.
     L3,
-    /// The loopback interface.
+    /// The loopback interface, for packets of this host's processes.
     Host,
 }
 

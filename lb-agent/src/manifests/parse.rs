@@ -110,7 +110,7 @@ struct ListHeader {
     items: Vec<Header>,
 }
 
-/// The supported kinds.
+/// The supported kinds, each with one API version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StateFile {
     Service,

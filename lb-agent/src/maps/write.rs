@@ -19,7 +19,7 @@ use crate::reconcile::{GRACE, Op};
 use crate::syscall;
 
 impl Maps {
-    /// Applies one operation.
+    /// Applies one operation; applying it twice has the effect of once.
     pub fn apply(&mut self, op: &Op) -> Result<()> {
         match op {
             Op::PutSettings(settings) => self.put_settings(settings).map_err(named(name::SETTINGS)),

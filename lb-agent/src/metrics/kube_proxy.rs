@@ -131,7 +131,7 @@ impl KubeProxy {
         }
     }
 
-    /// Registers all metrics.
+    /// Registers all metrics, with the names that kube-proxy gives them.
     pub fn register(&self, to: &mut Registry) {
         let name = |name: &str| format!("kubeproxy_{name}");
         let rules = |rest: &str| format!("kubeproxy_sync_proxy_rules_{rest}");

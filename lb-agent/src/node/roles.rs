@@ -37,7 +37,7 @@ pub struct Identity {
 /// Selects the interfaces whose packets count as those of local pods (contract 3.4).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LocalClients {
-    /// Interfaces of pods.
+    /// All interfaces of pods.
     #[default]
     PodDevices,
     /// The bridge of this name, and its ports.
@@ -49,7 +49,7 @@ pub enum LocalClients {
 /// An interface that gets programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// Interface index.
+    /// Interface index in this network namespace.
     pub index: u32,
     pub name: String,
     pub role: Role,

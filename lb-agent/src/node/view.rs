@@ -28,7 +28,7 @@ pub enum LinkKind {
     Bond,
     /// `lo`.
     Loopback,
-    /// Any other kind.
+    /// Any other kind, for example a physical or dummy interface.
     #[default]
     Other,
 }
@@ -36,7 +36,7 @@ pub enum LinkKind {
 /// The header that packets at an interface begin with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Head {
-    /// An Ethernet header.
+    /// An Ethernet header, as loopback also has it.
     #[default]
     Ethernet,
     /// An IP header: a tunnel, or a point-to-point link.
@@ -47,7 +47,7 @@ pub enum Head {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Interface index.
+    /// Interface index in this network namespace.
     pub index: u32,
     pub name: String,
     pub kind: LinkKind,
@@ -144,7 +144,7 @@ impl View {
         }
     }
 
-    /// Removes an address.
+    /// Removes the address of an `RTM_DELADDR` message.
     pub fn remove_address(&mut self, message: &AddressMessage) {
         if let Some(gone) = address(message) {
             self.addresses.retain(|old| (old.index, old.ip) != (gone.index, gone.ip));

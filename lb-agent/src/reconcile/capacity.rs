@@ -17,11 +17,11 @@ const RESERVE: usize = 16;
 /// Capacity of the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Entries of `SERVICES`.
+    /// Entries of `SERVICES`, markers included.
     pub services: u32,
     /// Rows of `BACKENDS`, the unused row 0 included.
     pub backends: u32,
-    /// Lines of `MAGLEV`.
+    /// Lines of `MAGLEV`, 64 bytes each.
     pub lines: u32,
     /// Entries of `SOURCE_RANGES`.
     pub sources: u32,
@@ -72,7 +72,7 @@ impl Limits {
 /// The room that a port lacks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lack {
-    /// The full map.
+    /// The map that is full.
     pub(super) refusal: Refusal,
     /// Entries that the port needs besides those it has.
     pub(super) needed: usize,

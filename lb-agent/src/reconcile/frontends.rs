@@ -111,7 +111,7 @@ impl Frontends {
         }
     }
 
-    /// Withdraws a claim.
+    /// Withdraws a service's claim. Entries to be written are added to `dirty`.
     pub(super) fn release(
         &mut self,
         frontend: Frontend,
@@ -221,7 +221,7 @@ impl Frontends {
         }
     }
 
-    /// Removes draining frontends.
+    /// Removes these draining frontends from the map.
     pub(super) fn remove_drained(&mut self, frontends: &[Frontend], ops: &mut Vec<Op>) {
         let changes: Vec<_> = frontends.iter().map(|frontend| (*frontend, None)).collect();
         self.write(&changes, Duration::ZERO, ops);

@@ -8,13 +8,13 @@ use lb_common::service::{Backend, BackendId, Frontend, Line, Service, ServiceId,
 /// A map write. The order of operations matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Writes the settings.
+    /// Writes the settings into the slot that is not in use, and switches to it.
     PutSettings(Box<Settings>),
     /// Writes a row of `BACKENDS`.
     PutBackend { id: BackendId, row: Backend },
     /// Writes lines of `MAGLEV`.
     WriteLines {
-        /// First line.
+        /// Index of the first line.
         line: u32,
         /// Content of that line and the following ones.
         lines: Vec<Line>,

@@ -128,7 +128,7 @@ impl Reconciler {
         Outcome::Placed
     }
 
-    /// Removes a port.
+    /// Removes a port, and retires its rows and sets for a grace period.
     pub(super) fn remove(&mut self, key: &PortKey, now: Duration, transaction: &mut Transaction) {
         let Some(id) = self.ids.remove(key) else {
             return;

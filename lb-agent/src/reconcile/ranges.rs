@@ -43,7 +43,7 @@ impl Ranges {
         self.stale = true;
     }
 
-    /// Returns the `ServiceCIDR`s.
+    /// Returns the configured prefixes of Services (`ServiceCIDR`s).
     pub(super) fn given(&self) -> impl Iterator<Item = IpNet> {
         self.given.iter().copied()
     }
@@ -70,7 +70,7 @@ impl Ranges {
         self.removals = self.removals.wrapping_add(1);
     }
 
-    /// Adds an entry.
+    /// Counts an entry that was written.
     pub(super) fn add(&mut self, frontend: &Frontend, service: &Service) {
         if service.flags.has(Flags::NODE_PORT) {
             *self.node_ports.entry(frontend.port.get()).or_default() += 1;

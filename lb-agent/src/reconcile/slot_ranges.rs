@@ -6,7 +6,7 @@ use std::time::Duration;
 /// A run of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Range {
-    /// First line.
+    /// Index of the first line.
     pub(super) line: u32,
     /// Number of lines; never 0.
     pub(super) lines: u32,

@@ -16,7 +16,7 @@ pub(super) trait Attach {
     /// Attaches the program to an interface. The error says why not.
     fn accelerate(&mut self, index: u32) -> Result<(), String>;
 
-    /// Detaches the program.
+    /// Detaches the program from an interface; the error says why not.
     fn decelerate(&mut self, index: u32) -> Result<(), String>;
 
     /// Reports whether any interface has the program, of this run or an earlier one.

@@ -272,7 +272,7 @@ impl Devices {
         }
     }
 
-    /// Retries what failed.
+    /// Retries interfaces that failed, and the flags that depend on them.
     pub(super) fn retry(&mut self, is_known: bool, numbers: &Numbers) {
         if self.newcomers.count() > 0 || !self.failed.is_empty() || (is_known && !self.is_pruned) {
             // The metric of attached interfaces tells retries from events.

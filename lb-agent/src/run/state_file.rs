@@ -17,7 +17,7 @@ pub struct StateFile {
     pub node: String,
     /// Process id of the agent.
     pub pid: u32,
-    /// Time of writing.
+    /// Time of writing, in RFC 3339.
     pub written: String,
     /// Kinds of objects whose changes do not arrive: since when, and why.
     pub stale: BTreeMap<String, String>,

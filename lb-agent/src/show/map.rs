@@ -12,7 +12,7 @@ use crate::maps::{self, Kept};
 /// From this fill level in percent, a map is shown as a warning.
 const NEARLY_FULL: u64 = 90;
 
-/// One map.
+/// One map, with its fill level and memory.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shown {

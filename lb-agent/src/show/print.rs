@@ -16,7 +16,7 @@ const PADDING: u16 = 2;
 /// The colour of a line on a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tone {
-    /// Without colour.
+    /// The terminal's own colour.
     Plain,
     /// A part of less interest.
     Faint,

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 /// The longest possible address with a prefix length, leading zeros included.
 const LONGEST: usize = 80;
 
-/// Reads an address.
+/// Reads an address; leading zeros of IPv4 parts are ignored.
 pub fn address(text: &str) -> Option<IpAddr> {
     if text.len() > LONGEST {
         return None;

@@ -31,9 +31,9 @@ pub struct SliceSpec {
     pub service: Option<Arc<str>>,
     /// `addressType`. `None` (and no endpoints) for all types other than IPv4 and IPv6.
     pub family: Option<Family>,
-    /// The usable ports.
+    /// Ports with a name, a number and a known protocol.
     pub ports: Box<[SlicePort]>,
-    /// The usable endpoints.
+    /// Endpoints with a valid address of the family.
     pub endpoints: Box<[EndpointSpec]>,
     /// The time of the change that led to this state, if the slice has it.
     pub triggered: Option<Timestamp>,

@@ -18,7 +18,7 @@ use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 use super::access::Access;
 use super::source_address::{Own, Sourced};
 
-/// Sends requests.
+/// The HTTP client with all its layers, which sends one request per call.
 pub(super) type Stack = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
 
 /// The longest time to make a connection. Two SYNs fit. The third one would leave a second later, and would add to the

@@ -51,7 +51,7 @@ pub(super) enum Consequence {
 }
 
 impl Failure {
-    /// Returns the consequence.
+    /// Returns what the caller has to do, besides the retry.
     pub(super) fn consequence(&self) -> Consequence {
         match self {
             // The API server sends this when its cache is older than the requested version, for example after etcd was

@@ -139,7 +139,7 @@ impl<O: Objects> Follow<O> {
         }
     }
 
-    /// Something new arrived.
+    /// Notes that something new arrived: the delays start again with the first.
     pub(super) const fn went_well(&mut self) {
         self.delay.reset();
         self.short = 0;

@@ -22,9 +22,9 @@ pub(super) trait Objects: Send {
 
     /// Returns the identity of an object.
     fn metadata(object: &Self::Object) -> &Metadata;
-    /// A list begins.
+    /// Notes that a list begins.
     fn began(&mut self) {}
-    /// An object exists.
+    /// Converts an object that was added or changed.
     fn applied(&mut self, object: &Self::Object) -> Option<Event>;
     /// An object exists but cannot be read: its last readable version stays.
     fn kept(&mut self, who: &Identifiers) -> Option<Event>;

@@ -34,7 +34,7 @@ pub struct Seen<'a> {
     pub took: Duration,
 }
 
-/// Makes [`Observed`] services.
+/// The layer that makes [`Observed`] services.
 #[derive(Clone, Debug)]
 pub struct Observe {
     observer: Option<Arc<dyn Observer>>,

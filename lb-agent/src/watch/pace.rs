@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Timeouts and intervals.
+/// Timeouts and intervals; tests have shorter ones.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     /// The first delay after a failure. Each further one is twice as long.

@@ -30,9 +30,9 @@ impl Page {
 pub(super) struct Selection {
     /// The path of the resource.
     pub(super) path: &'static str,
-    /// The label selector.
+    /// The label selector in the notation of the API; `None` selects all.
     pub(super) labels: Option<String>,
-    /// The field selector.
+    /// The field selector in the notation of the API; `None` selects all.
     pub(super) fields: Option<String>,
 }
 

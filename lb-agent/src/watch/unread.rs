@@ -25,7 +25,7 @@ impl Unread {
         Self { kind, view, by_name: BTreeMap::new(), listed: None, logged: 0 }
     }
 
-    /// A list begins.
+    /// Notes that a list begins, which is compared with this one at its end.
     pub(super) fn began(&mut self) {
         (self.listed, self.logged) = (Some(BTreeMap::new()), 0);
     }

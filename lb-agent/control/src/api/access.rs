@@ -10,11 +10,11 @@ use super::target::{Target, Verb};
 /// The client, by its role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// May do everything.
+    /// May do everything, as `cluster-admin` may.
     Admin,
     /// The agent of a node: reads, writes Events, the Lease and the status of its own Node, and the status of Pods.
     Node(String),
-    /// May only read.
+    /// May get, list and watch every kind.
     Reader,
 }
 

@@ -8,7 +8,7 @@ use super::failure::Failure;
 /// The form in which an object is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// The object itself.
+    /// The object with all its fields.
     Whole,
     /// Rows and columns for people (`Table`), as kubectl prints them.
     Table,

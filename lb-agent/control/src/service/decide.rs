@@ -14,7 +14,7 @@ use crate::{check, meta};
 /// A resource that only one Service of the cluster can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Booking {
-    /// A cluster address.
+    /// A cluster IP of a Service.
     Address(IpAddr),
     /// A node port or a health check port.
     Port(u16),

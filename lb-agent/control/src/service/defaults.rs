@@ -2,7 +2,7 @@
 
 use super::model::{AffinityConfig, ClientIp, Service, Target};
 
-/// Default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
+/// Default of `sessionAffinityConfig.clientIP.timeoutSeconds`, three hours.
 const AFFINITY: i32 = 10_800;
 
 /// Fills in defaults. None of them depends on bookings.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::meta::Meta;
 
-/// An IP family.
+/// An IP family; IPv4 sorts first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
     /// IPv4.
@@ -47,7 +47,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// A Service.
+/// A `v1/Service` with the fields that its rules read or write.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[expect(missing_docs, reason = "these are the API's own names")]

@@ -20,7 +20,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// Makes a key.
+    /// Makes a key; `namespace` is empty for cluster-scoped kinds.
     pub fn new(resource: &str, namespace: &str, name: &str) -> Self {
         let [resource, namespace, name] = [resource, namespace, name].map(str::to_owned);
         Self { resource, namespace, name }
@@ -40,7 +40,7 @@ impl Key {
 /// An object at a revision.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Object {
-    /// The key.
+    /// The identity of the object.
     pub key: Key,
     /// The revision of its last change.
     pub revision: u64,
@@ -95,7 +95,7 @@ impl Object {
         Self { key, revision, json, labels, fields }
     }
 
-    /// Parses the JSON.
+    /// Parses the stored JSON, which cannot fail.
     pub fn value(&self) -> Value {
         // The bytes were written by `encode`, so parsing cannot fail.
         serde_json::from_slice(&self.json).unwrap_or_default()

@@ -26,7 +26,7 @@ impl Batch {
     }
 }
 
-/// A running transaction.
+/// A running transaction: it sees its own writes, and others see them after it.
 #[derive(Debug)]
 pub struct Transaction<'a> {
     state: &'a State,
@@ -52,7 +52,7 @@ impl<'a> Transaction<'a> {
         self.revision
     }
 
-    /// Returns one object.
+    /// Returns an object as this transaction sees it.
     pub fn get(&self, key: &Key) -> Option<Arc<Object>> {
         let changed = self.own.objects.get(key).or_else(|| self.before.objects.get(key));
         changed.map_or_else(|| self.state.get(key), Clone::clone)
@@ -115,7 +115,7 @@ impl<'a> Transaction<'a> {
         self.own.bookings.extend(decision.books.iter().map(|it| (*it, true)));
     }
 
-    /// Releases a booking.
+    /// Releases a booking, so that its address or port is free again.
     pub fn release(&mut self, booking: Booking) {
         let _: Option<bool> = self.own.bookings.insert(booking, false);
     }

@@ -104,7 +104,7 @@ fn together(new: &Service) -> Vec<Cause> {
     causes
 }
 
-/// Checks `externalIPs`.
+/// Checks `externalIPs`; values that are stored already stay valid.
 pub(super) fn external(new: &Service, old: Option<&Service>) -> Vec<Cause> {
     let stored = old.map_or(&[][..], |it| &it.spec.external_ips);
     let each = new.spec.external_ips.iter().enumerate();
