@@ -79,7 +79,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Takes over what the tracker learnt before the maps were open.
+    /// Takes over the objects that arrived before the maps were open.
     pub(super) fn begin(&mut self) {
         self.take_service_cidrs();
         self.take_node();

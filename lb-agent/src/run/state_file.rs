@@ -1,4 +1,4 @@
-//! The state file: what a run last knew, for `status` and the lists.
+//! The state file: the last state of a run, for `status` and the lists.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -44,7 +44,7 @@ impl Agent {
         *usage = self.reconciler.usage();
     }
 
-    /// Does what is due once a second: retries, repairs and reports.
+    /// Does the work that is due once a second: retries, repairs and reports.
     pub(super) fn tick(&mut self) {
         if self.reconciler.is_waiting() {
             self.change(Reconciler::tick);

@@ -67,7 +67,7 @@ fn set_priority(nice: i32) -> io::Result<()> {
     }
 }
 
-/// Raises the soft limit of open files to the hard one; gives what it was, and is.
+/// Raises the soft limit of open files to the hard limit. Returns the old and the new value.
 ///
 /// # Errors
 ///

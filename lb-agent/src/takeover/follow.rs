@@ -98,7 +98,7 @@ fn complain(error: &Error) {
     warn!(error = crate::chain(error), "connections of kube-proxy may not be preserved");
 }
 
-/// Checks for kube-proxy, and does what follows from it.
+/// Checks for kube-proxy, and updates conntrack entries, the anchor and `INHERITED` accordingly.
 async fn look(maps: &Arc<Maps>, is_programmed: bool) -> Result<Found, Error> {
     let maps = Arc::clone(maps);
     let looked = spawn_blocking(move || {

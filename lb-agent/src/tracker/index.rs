@@ -18,7 +18,7 @@ pub(super) struct Index {
     slice_list: u32,
 }
 
-/// A Service: its object, its slices, and the fingerprint of what was returned of it.
+/// A Service: its object, its slices, and the fingerprint of its last returned translation.
 #[derive(Debug, Default)]
 struct Entry {
     spec: Option<Box<ServiceSpec>>,
