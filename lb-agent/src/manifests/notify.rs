@@ -52,7 +52,7 @@ impl Notify {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let own = AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF;
         let flags = WRITTEN | own | AddWatchFlags::IN_ONLYDIR;
-        // There is one watch, so its descriptor need not be told apart from others.
+        // There is one watch, so its descriptor is not needed to distinguish events.
         let _only_one = inotify.add_watch(directory, flags)?;
         #[expect(deprecated, reason = "its successor is unsafe; our handle owns its descriptor")]
         let inotify = AsyncFd::new(Handle(inotify))?;
